@@ -11,6 +11,7 @@ import pytest
 
 from gpuyard.config.shared import HOME
 from tests.support.own_machine import OwnMachine, own_machine
+from tests.support.wait import wait_until
 
 SOCKET = "/run/gpuyard/gpuyard.sock"
 # Sends requests to a socket, and prints the first line of each answer.
@@ -83,6 +84,14 @@ def test_members_share_a_server_and_jobs_run_as_they_are(
 
     # Members are one trust domain, and leave the server to root.
     job_id = workstation.ok("gpuyard", "run", "-d", "sleep", "600", user="ann").strip()
+    command = ("gpuyard", "exec", job_id, "id", "-un")
+    wait_until(
+        lambda: workstation.run(*command, user="ann").stdout == "ann\n",
+        what="a command beside her job",
+    )
+    refused = workstation.run(*command, user="bob")
+    assert refused.returncode == 125
+    assert f"{job_id} was submitted by ann; nobody else may run" in refused.stderr
     workstation.ok("gpuyard", "cancel", job_id, user="bob")
     requests = (
         "GET /api/v1/jobs",

@@ -119,7 +119,7 @@ def test_without_a_terminal_an_interrupt_detaches_and_says_so(
     assert re.fullmatch(
         r"detached: job_\w+ goes on; follow it with `gpuyard logs -f \w+`\n", errors
     )
-    assert shared_instance.job("piped").state == "running"
+    assert shared_instance.wait("piped", "running")
     shared_instance.ok("cancel", "piped")
 
 

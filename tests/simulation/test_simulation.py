@@ -1,19 +1,34 @@
 """Seeds of the simulation keep every promise, and a seed is always the same world."""
 
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
 from tests.simulation.run import run
 
+pytestmark = pytest.mark.timeout(300)
 SEEDS = int(os.environ.get("GPUYARD_SEEDS", "50"))
 
 
 def simulate(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.simulation", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    running = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        said, errors = running.communicate(timeout=280)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)  # its workers as well
+    return subprocess.CompletedProcess(command, running.returncode, said, errors)
 
 
 @pytest.mark.slow

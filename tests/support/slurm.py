@@ -170,12 +170,7 @@ class SlurmCluster:
             for p in psutil.process_iter()
             if _environment(p).get("SLURMD_NODENAME") == node
         ]
-        steps = {
-            step
-            for p in mine
-            for step in p.parents()
-            if step.name().startswith("slurmstepd")
-        }
+        steps = {step for p in mine for step in _steps_above(p)}
         for process in [*below, *steps, *mine, psutil.Process(daemon.pid)]:
             with suppress(psutil.Error):
                 process.kill()
@@ -249,6 +244,14 @@ def _environment(process: psutil.Process) -> dict[str, str]:
         return process.environ()
     except psutil.Error:
         return {}
+
+
+def _steps_above(process: psutil.Process) -> list[psutil.Process]:
+    """Slurm's steps that run the process; none when it has ended meanwhile."""
+    try:
+        return [p for p in process.parents() if p.name().startswith("slurmstepd")]
+    except psutil.Error:
+        return []
 
 
 def _free_ports(count: int) -> int:

@@ -49,9 +49,16 @@ def start() -> None:
     for number in (0, 1, 2):
         os.dup2(null, number)
     running = subprocess.Popen(command, env=environment)
-    signal.signal(signal.SIGTERM, lambda *_: running.terminate())
+    stopped = False
+
+    def stop(*_: object) -> None:
+        nonlocal stopped
+        stopped = True
+        running.terminate()
+
+    signal.signal(signal.SIGTERM, stop)
     MAIN.write_text(str(os.getpid()))
-    while running.wait() != 0:
+    while running.wait() != 0 and not stopped:
         time.sleep(0.1)
         running = subprocess.Popen(command, env=environment)
     os._exit(0)

@@ -112,7 +112,7 @@ def _way_to(address: Address) -> dict[str, Any]:
     if not is_loopback(url.host):
         return {}
     if address.socket:
-        dialled = connected_socket(address.socket)
+        dialled = connected_socket(address.socket, address.owner)
     else:
         dialled = connect_to_own_port(url.host, url.port or 80, _OPEN_S)
         dialled.setblocking(False)

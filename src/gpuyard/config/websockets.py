@@ -4,6 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from gpuyard.config.dialling import Tls, connect_to_member
+from gpuyard.config.sockets import keep_alive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,9 +31,8 @@ async def open_websocket(
     from websockets.exceptions import InvalidStatus, WebSocketException
 
     try:
-        # No pings: what it carries shows whether the other end lives. No proxy: it
-        # would see the token of a server on this host.
-        return await connect(
+        # No pings, and no proxy, which would see the token of a server on this host.
+        connection = await connect(
             "ws" + url.removeprefix("http").rstrip("/") + path,
             additional_headers={"Authorization": f"Bearer {token}", **(headers or {})},
             max_size=None,
@@ -43,10 +43,13 @@ async def open_websocket(
             proxy=None,
             **await _proven(url, token, tls),
         )
+        # An idle stream shows nothing of the other end.
+        keep_alive(connection.transport.get_extra_info("socket"))
     except InvalidStatus:
         raise
     except (WebSocketException, TimeoutError) as error:
         raise ConnectionRefusedError(f"{url} does not answer: {error}") from None
+    return connection
 
 
 async def _proven(url: str, token: str, tls: Tls) -> dict[str, Any]:

@@ -107,10 +107,12 @@ class DiskAlarms:
 
     def _own_disk(self) -> wire.DiskStatus | None:
         """The disk of this server's home, as its own node has told."""
-        folder = str(self._home.root)
-        return next(
-            (disk for disk in self._disks.values() if disk.folder == folder), None
-        )
+        try:
+            own_node = (self._home.node / "id").read_text().strip()
+        except OSError:
+            return None
+        disk = self._disks.get(own_node)
+        return disk if disk and disk.folder == str(self._home.root) else None
 
     def _largest(self, disk: wire.DiskStatus) -> LiveAttempt | None:
         """The attempt that takes most of the disk, if any takes something."""

@@ -2,7 +2,7 @@
 functions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -182,12 +182,12 @@ def _named(schedule: LiveSchedule) -> dict[str, Any]:
     return {"schedule": schedule.id, "name": schedule.name}
 
 
-def job_of(schedule: LiveSchedule, last_live: str | None) -> dict[str, Any]:
-    """The spec of its next job, as JSON; the job starts after the end of its last one,
-    `last_live`, if that has not ended.
+def job_of(schedule: LiveSchedule, live: Sequence[str]) -> dict[str, Any]:
+    """The spec of its next job, as JSON; the job starts after the end of its `live`
+    ones.
     """
     body: dict[str, Any] = dict(schedule.spec)
     body["labels"] = {**body.get("labels", {}), LABEL: schedule.id}
-    if last_live is not None and schedule.overlap != Overlap.SKIP:
-        body["depends_on_any"] = [*body.get("depends_on_any", ()), last_live]
+    if live and schedule.overlap != Overlap.SKIP:
+        body["depends_on_any"] = [*body.get("depends_on_any", ()), *live]
     return body

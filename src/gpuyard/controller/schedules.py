@@ -29,12 +29,15 @@ from gpuyard.domain.errors import (
 from gpuyard.domain.events import Event
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.schedules import (
+    LABEL,
     Overlap,
     ScheduleChanges,
     ScheduleSpec,
     SkipReason,
 )
+from gpuyard.domain.states import JobState
 from gpuyard.domain.units import format_duration
+from gpuyard.ledger.queries.job_filter import JobFilter
 from gpuyard.providers.base import TRANSIENT
 from gpuyard.scheduler.jobs import LiveJob
 
@@ -59,6 +62,10 @@ class Schedules:
         self._core = core
         self._requests = requests
         self._by_id: dict[str, LiveSchedule] = {}
+        # The jobs of each, as far as it is known; those that have ended are dropped.
+        self._jobs: dict[str, list[str]] = {}
+        # Why the newest time of a schedule could not be dealt with yet.
+        self._delays: dict[str, str] = {}
         # Those of which a time is being dealt with.
         self._busy: set[str] = set()
         self._alarm: asyncio.TimerHandle | None = None
@@ -68,6 +75,8 @@ class Schedules:
     def start(self) -> None:
         """Find the schedules in the ledger, and begin to submit jobs."""
         self._read()
+        for schedule in self._by_id.values():
+            self._core.spawn(self._cancel_previous(schedule), "previous jobs")
         self._set_alarm()
 
     def before_deciding(self) -> None:
@@ -92,6 +101,11 @@ class Schedules:
     def _read(self) -> None:
         rows = self._core.queries.schedules()
         self._by_id = {row["id"]: LiveSchedule.of(row) for row in rows}
+        states = [state.value for state in JobState if not state.terminal]
+        for schedule_id in self._by_id:
+            of_schedule = JobFilter(states=states, labels={LABEL: schedule_id})
+            ids = self._core.queries.job_ids(of_schedule)
+            self._jobs[schedule_id] = sorted(ids)
 
     # --- what people ask for ---
 
@@ -176,6 +190,13 @@ class Schedules:
         if key is not None:
             earlier = self._core.queries.jobs_by_idempotency_key([key])
             if key in earlier:
+                row = self._core.queries.job(earlier[key]) or {}
+                labels: dict[str, str] = row.get("labels") or {}
+                if labels.get(LABEL) != schedule.id:
+                    raise RefusedError(
+                        f"idempotency_key {key!r} was used for {earlier[key]}.",
+                        "Use a new key.",
+                    )
                 return earlier[key]
         problem = self._overlap_problem(schedule)
         if problem:
@@ -236,12 +257,21 @@ class Schedules:
         except _NoLongerDueError:
             pass
         except (LedgerError, ProviderError) as error:
-            why = str(error)
-            log.warning("a schedule must wait", schedule=schedule.id, why=why)
-            await asyncio.sleep(_RETRY_S)  # the time stays due
+            await self._delay(schedule, str(error))
+        except Exception as error:
+            log.exception("a schedule must wait", schedule=schedule.id)
+            await self._delay(schedule, repr(error))
         finally:
             self._busy.discard(schedule.id)
             self._set_alarm()
+
+    async def _delay(self, schedule: LiveSchedule, why: str) -> None:
+        """Wait, first for a moment, then for longer; the time stays due."""
+        is_new = self._delays.get(schedule.id) != why
+        self._delays[schedule.id] = why
+        if is_new:
+            log.warning("a schedule must wait", schedule=schedule.id, why=why)
+        await asyncio.sleep(_RETRY_S if is_new else LOOK_AGAIN_S)
 
     async def _deal_with(self, schedule: LiveSchedule) -> None:
         """Submit the job of the newest time that has come, or skip that time."""
@@ -251,7 +281,8 @@ class Schedules:
             return
         if now - due_at > schedule.starting_deadline_s:
             limit = format_duration(schedule.starting_deadline_s)
-            problem = f"no server could start it within {limit}"
+            why = self._delays.pop(schedule.id, "no server was there")
+            problem = f"it could not be started within {limit}: {why}"
             await self._skip(schedule, due_at, SkipReason.MISSED, problem)
             return
         problem = self._overlap_problem(schedule)
@@ -269,16 +300,32 @@ class Schedules:
 
     def _overlap_problem(self, schedule: LiveSchedule) -> str:
         """Why there can be no job now; empty if there can."""
-        last = self._last_live(schedule)
-        if last is None or schedule.overlap == Overlap.CANCEL_PREVIOUS:
+        live = self._live_jobs(schedule)
+        if not live or schedule.overlap == Overlap.CANCEL_PREVIOUS:
             return ""
         if schedule.overlap == Overlap.SKIP:
-            return f"the last job, {last.id}, has not ended"
-        return "" if last.attempts else f"the last job, {last.id}, has not started"
+            return f"the last job, {live[-1].id}, has not ended"
+        waiting = [job for job in live if not job.attempts]
+        return f"the last job, {waiting[-1].id}, has not started" if waiting else ""
 
-    def _last_live(self, schedule: LiveSchedule) -> LiveJob | None:
-        """Its last job, if that has not ended."""
-        return self._core.view.jobs.get(schedule.last_job_id or "")
+    def _live_jobs(self, schedule: LiveSchedule) -> list[LiveJob]:
+        """Its jobs that have not ended, the oldest first."""
+        jobs = self._core.view.jobs
+        live = [job_id for job_id in self._jobs.get(schedule.id, ()) if job_id in jobs]
+        self._jobs[schedule.id] = live
+        return [jobs[job_id] for job_id in live]
+
+    async def _cancel_previous(self, schedule: LiveSchedule) -> None:
+        """Cancel all its jobs but the newest, if they make room for that; it waits for
+        their ends.
+        """
+        if schedule.overlap != Overlap.CANCEL_PREVIOUS:
+            return
+        for job in self._live_jobs(schedule)[:-1]:
+            try:
+                await self._requests.cancel(job.id)
+            except GpuyardError as error:
+                log.warning("a job is not cancelled", job=job.id, error=str(error))
 
     async def _submit(
         self, schedule: LiveSchedule, due_at: float | None, key: str | None = None
@@ -287,10 +334,7 @@ class Schedules:
 
         Whatever raises, nothing was submitted.
         """
-        last = self._last_live(schedule)
-        if last and schedule.overlap == Overlap.CANCEL_PREVIOUS:
-            await self._requests.cancel(last.id)
-        body = job_of(schedule, last.id if last else None)
+        body = job_of(schedule, [job.id for job in self._live_jobs(schedule)])
         if key is not None:
             body["idempotency_key"] = key
         user = body.pop("user", None)
@@ -303,10 +347,15 @@ class Schedules:
                     f"{schedule.id} was changed meanwhile.", "Try again."
                 )
             event = schedule_events.started(schedule, jobs[0].id, due_at, now)
+            self._jobs.setdefault(schedule.id, []).append(jobs[0].id)
             self._fold(event)
             return [event]
 
         (job,) = await self._requests.accept([raw], step, user)
+        self._delays.pop(schedule.id, None)
+        # Only now: had it been refused, the last one should go on. If we are killed
+        # here, the next server cancels them.
+        await self._cancel_previous(schedule)
         return job.id
 
     async def _skip(

@@ -27,18 +27,20 @@ class Reserve:
         self._path = path
         self._size = size
         self._left = _size_of(path)
+        self._gave_back = False
 
     @property
     def is_spent(self) -> bool:
-        """True from the first part that was given back until the file is whole again.
-
-        False for a home whose disk never had room for it.
+        """True from the first part that was given back until the file is whole
+        again.
         """
-        return self._left < self._size and self._path.exists()
+        return self._gave_back
 
     def fill(self) -> None:
         """Make the file whole, if as much again stays free. Blocks on the disk."""
+        self._left = _size_of(self._path)  # somebody may have removed it
         if self._left == self._size:
+            self._gave_back = False
             return
         # Beside the old one, a part of which may be given back meanwhile.
         draft = self._path.with_name(f"{self._path.name}.new")
@@ -57,6 +59,7 @@ class Reserve:
             log.warning("the reserve on the disk is not made", error=str(error))
             return
         self._left = _size_of(self._path)
+        self._gave_back = False
 
     @property
     def room_to_fill(self) -> int:
@@ -76,6 +79,7 @@ class Reserve:
             log.warning("the reserve cannot be given back", error=str(fault))
             return False
         self._left = left
+        self._gave_back = True
         log.warning("the disk is full: a part of the reserve is given back", left=left)
         return True
 

@@ -106,7 +106,11 @@ def _keep_as_it_was(engine: sa.Engine, path: Path) -> None:
     partial = kept.with_name(kept.name + ".partial")
     partial.unlink(missing_ok=True)
     os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    copy_pages(engine, partial)
+    try:
+        copy_pages(engine, partial)
+    except BaseException:
+        partial.unlink()  # on a full disk it would keep the room that there was
+        raise
     with partial.open("rb+") as written:
         os.fsync(written.fileno())
     partial.rename(kept)

@@ -122,6 +122,7 @@ class Writer:
         self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._log_flush: LogFlush | None = None
+        self._flushed_changes = 0
         self._fenced: FencedError | None = None
         self._commit_times: deque[float] = deque(maxlen=_QUICK_COMMITS)
         # On SQLite this writer alone numbers events, so it looks the next number up
@@ -134,7 +135,7 @@ class Writer:
         self._task = asyncio.create_task(self._run(), name="ledger-writer")
         path = self._engine.url.database
         if not self._remote and path:
-            self._log_flush = LogFlush(Path(path), self._lock)
+            self._log_flush = LogFlush(Path(path), self._lock, self._reserve)
             self._log_flush.start()
 
     async def close(self) -> None:
@@ -197,16 +198,35 @@ class Writer:
         No group is written meanwhile, so it must take only some milliseconds.
         """
         async with self._lock:
-            done = await self._in_thread(lambda: self._maintain(work))
-        self._note_commit()
+            done, has_written = await self._maintain_with_reserve(work)
+        if self._log_flush and has_written:
+            self._log_flush.note_commit()
         return done
 
-    def _maintain(self, work: Callable[[sa.Connection], Result]) -> Result:
+    async def _maintain_with_reserve(
+        self, work: Callable[[sa.Connection], Result]
+    ) -> tuple[Result, bool]:
+        while True:
+            try:
+                return await self._in_thread(lambda: self._maintain(work))
+            except LedgerError as fault:
+                if self._reserve is None or not self._reserve.give_back(fault):
+                    raise
+
+    def _maintain(self, work: Callable[[sa.Connection], Result]) -> tuple[Result, bool]:
+        """What `work` returns, and whether it has written anything (SQLite)."""
         with as_ledger_errors(self._engine), self._engine.begin() as tx:
             if not self._remote:
                 tx.exec_driver_sql("BEGIN IMMEDIATE")
             begin_group(tx, self.epoch)
-            return work(tx)
+            before = self._changes(tx)
+            done = work(tx)
+            return done, self._changes(tx) != before
+
+    def _changes(self, tx: sa.Connection) -> int:
+        """How many rows this connection to SQLite has changed."""
+        driver: Any = tx.connection.driver_connection
+        return 0 if self._remote else driver.total_changes
 
     def _queue(self, batch: WriteBatch, *, can_wait: bool) -> None:
         self._group.batches.append(batch)
@@ -251,7 +271,8 @@ class Writer:
             await self._fail(group, ledger_error(error, place(self._engine)))
             return
         self.commits += 1
-        self._note_commit()
+        if len(refused) < len(group.batches):
+            self._note_commit()
         written = [
             batch.events
             for number, batch in enumerate(group.batches)
@@ -350,7 +371,12 @@ class Writer:
         return first_seq, errors
 
     def _note_commit(self) -> None:
-        if self._log_flush is not None:
+        """Let the log be flushed if the group has written anything."""
+        if self._log_flush is None or self._connection is None:
+            return
+        changes = self._changes(self._connection)
+        if changes != self._flushed_changes:
+            self._flushed_changes = changes
             self._log_flush.note_commit()
 
     def _finish(self, tx: sa.Connection) -> None:

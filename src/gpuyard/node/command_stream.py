@@ -11,7 +11,7 @@ import signal
 import struct
 import termios
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 import structlog
@@ -35,6 +35,8 @@ from gpuyard.node.stopping import until_ended
 # SIGKILL does not end is stuck in the kernel, and the attempt does not wait for it.
 _GRACE_S = 3.0
 _STUCK_S = 5.0
+# A client says at once what it wants.
+_FIRST_S = 10.0
 _KILLED = 128 + signal.SIGKILL
 _END_OF_FILE = b"\x04"
 log = structlog.get_logger(__name__)
@@ -66,7 +68,8 @@ async def run_command(attempt: AttemptRun, channel: FrameChannel) -> None:
     """Run the command that the client names. Raises ValueError for what is no command,
     ConnectionError when the client has gone.
     """
-    request = await channel.first()
+    async with asyncio.timeout(_FIRST_S):
+        request = await channel.first()
     if not isinstance(request, RunCommand):
         raise ValueError("the first frame is no command")
     try:
@@ -126,11 +129,21 @@ def _terminal(request: RunCommand) -> tuple[_Ends, Streams]:
 
 
 def _pipes() -> tuple[_Ends, Streams]:
-    their_input, our_input = os.pipe()
-    our_output, their_output = os.pipe()
-    our_errors, their_errors = os.pipe()
+    with ExitStack() as opened:
+        their_input, our_input = _pipe(opened)
+        our_output, their_output = _pipe(opened)
+        our_errors, their_errors = _pipe(opened)
+        opened.pop_all()
     ours = _Ends(Descriptor(our_input), Descriptor(our_output), Descriptor(our_errors))
     return ours, Streams(their_input, their_output, errors=their_errors)
+
+
+def _pipe(opened: ExitStack) -> tuple[int, int]:
+    """A pipe that `opened` closes again."""
+    ends = os.pipe()
+    for end in ends:
+        opened.callback(os.close, end)
+    return ends
 
 
 def _set_size(terminal: int, rows: int, columns: int) -> None:

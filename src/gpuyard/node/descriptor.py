@@ -1,9 +1,15 @@
 """A descriptor of a pipe or a terminal, read and written on the event loop."""
 
 import asyncio
+import fcntl
 import os
+import sys
+import termios
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
+
+_TERMINAL_BYTES = 1 << 16
 
 
 class Descriptor:
@@ -13,13 +19,20 @@ class Descriptor:
         self.number = number
         os.set_blocking(number, False)
         self._drained = asyncio.Event()
+        self._left = 0
         self._is_open = True
 
     def finish(self) -> None:
         """Nobody is waited for any more: what is there can be read, then comes the end.
 
-        A program may leave others behind that hold the other end.
+        A program may leave others behind that hold the other end, and go on writing.
         """
+        if os.isatty(self.number):
+            # Not all that a terminal holds is counted.
+            self._left = _TERMINAL_BYTES
+        with suppress(OSError):  # not to be read
+            found = fcntl.ioctl(self.number, termios.FIONREAD, b"\0" * 4)
+            self._left = max(self._left, int.from_bytes(found, sys.byteorder))
         self._drained.set()
 
     async def read(self, most: int) -> bytes:
@@ -27,8 +40,12 @@ class Descriptor:
         loop = asyncio.get_running_loop()
         while True:
             is_last = self._drained.is_set()
+            if is_last:
+                most = min(most, self._left)
             try:
-                return os.read(self.number, most)
+                data = os.read(self.number, most) if most else b""
+                self._left -= len(data)
+                return data
             except BlockingIOError:
                 if is_last:
                     return b""

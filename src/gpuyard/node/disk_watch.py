@@ -229,10 +229,14 @@ class _Scan:
         """The files on the home's disk in `folder`, from the top down; no link is
         followed, and the home itself is left out.
         """
+        if not self._is_on_our_disk(folder):
+            return  # a file server may need long for all of its files
         left = _MOST_ENTRIES
         waiting = deque([os.fspath(folder)])
         while waiting and left > 0:
             for entry, status in _entries(waiting.popleft()):
+                if left <= 0:
+                    return
                 left -= 1
                 if status.st_dev != self._device or entry.path == self._home:
                     continue
@@ -242,6 +246,12 @@ class _Scan:
                     # A copied file may have an old time of its content.
                     used = status.st_blocks * 512
                     yield _File(inode_of(status), status.st_ctime, used)
+
+    def _is_on_our_disk(self, folder: Path) -> bool:
+        try:
+            return folder.stat().st_dev == self._device
+        except OSError:
+            return False
 
 
 def _entries(folder: str) -> Iterator[tuple["os.DirEntry[str]", os.stat_result]]:

@@ -9,20 +9,22 @@ from gpuyard.node.frame_channel import FrameChannel
 
 # A program listens at one or both of them.
 _LOOPBACK = ("127.0.0.1", "::1")
-_CONNECT_S = 5.0
+_CONNECT_S = 3.0
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def connect(port: int) -> Connection:
     """A connection to a port of the loopback; OSError when nothing answers there."""
-    error: OSError = ConnectionRefusedError()
+    faults: list[OSError] = []
     for host in _LOOPBACK:
         try:
             async with asyncio.timeout(_CONNECT_S):
                 return await asyncio.open_connection(host, port)
-        except OSError as raised:  # also TimeoutError
-            error = raised
-    raise error
+        except TimeoutError:
+            faults.append(TimeoutError(f"port {port} of {host} does not answer"))
+        except OSError as error:
+            faults.append(error)
+    raise faults[0]
 
 
 async def carry(

@@ -74,6 +74,12 @@ class AttemptStarter:
         """
         if self._context.accounts:
             self._account = self._context.accounts.account_of(self._start)
+        elif self._start.user and os.geteuid() == 0:
+            raise LaunchError(
+                Reason.ACCOUNT_REFUSED,
+                f"this agent would run the job of {self._start.user} as root: set"
+                " [node] run_as_submitter",
+            )
         if self._account:
             # Which files are the attempt's must be known after a crash, too.
             self._record.uid = self._account.uid
@@ -150,7 +156,7 @@ class AttemptStarter:
                 environment.pop("COLUMNS", None)
             request = dataclasses.replace(request, environment=environment)
             if self._account:
-                os.fchown(streams.stdin, self._account.uid, self._account.gid)
+                os.fchown(streams.stdin, self._account.uid, -1)
         return spawn_beside(
             request,
             process.cgroup,

@@ -243,6 +243,13 @@ def _open_ledger(home: Home, settings: Settings) -> Ledger:
     """The ledger; a file in the home has the reserve to rely on."""
     where = find_database(home, settings.ledger.url)
     if not isinstance(where, Path):
+        if settings.shared.socket:
+            raise InvalidInputError.of(
+                "shared.socket",
+                "needs a ledger in a file: other servers of one PostgreSQL would not"
+                " know who its members are",
+                "remove [shared], or `url` of [ledger]",
+            )
         return Ledger.open(where)
     size = int(settings.disk.reserve_mb * 1_000_000)
     return Ledger.open(where, Reserve(home.reserve, size))

@@ -11,6 +11,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Any
 
 from gpuyard.config.sockets import peer_uid
+from gpuyard.domain.errors import RefusedError
 
 # From linux/netlink.h, linux/sock_diag.h and linux/inet_diag.h.
 _NETLINK_SOCK_DIAG = 4
@@ -26,6 +27,8 @@ _ANY = 0xFFFFFFFF
 # A client's network and its user.
 CallerKey = tuple[str, int | None]
 Address = tuple[str, int | None]
+# Where the state of a WebSocket says who called.
+CALLER = "gpuyard.caller"
 
 
 class Caller:
@@ -74,13 +77,27 @@ def caller_of(scope: Mapping[str, Any]) -> Caller:
     connection = scope.get("gpuyard.connection")
     if connection is not None:
         return connection.caller
+    if CALLER in scope.get("state", ()):
+        return scope["state"][CALLER]
     return Caller(scope.get("client"), scope.get("server"))
 
 
 def submitter_of(scope: Mapping[str, Any]) -> str | None:
-    """The user who sends a request, if the server has signed that user in."""
+    """The user who sends a request, if the server has signed that user in.
+
+    RefusedError for a number without a name.
+    """
     caller = caller_of(scope)
-    return caller.user if caller.is_member else None
+    if not caller.is_member or caller.uid is None:
+        return None
+    try:
+        # Not from memory: a number may have got another name.
+        return pwd.getpwuid(caller.uid).pw_name
+    except KeyError:
+        raise RefusedError(
+            f"The user with the number {caller.uid} has no name on this machine.",
+            "Ask an administrator.",
+        ) from None
 
 
 def uid_of_peer(client: Address, server: Address) -> int | None:

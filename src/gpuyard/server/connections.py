@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from gpuyard.config.settings import ServerSettings
 from gpuyard.domain.errors import RequestRefusedError, TooLargeError
 from gpuyard.server import headers, problems
-from gpuyard.server.callers import Caller
+from gpuyard.server.callers import CALLER, Caller
 
 # The longest head of a request, with its headers; and the most between two parts of a
 # body, or after the last: the lengths of chunks, and trailers.
@@ -186,8 +186,9 @@ class Connection(HttpToolsProtocol):
         super().on_body(body)
 
     def handle_websocket_upgrade(self) -> None:
-        """From now on another protocol has the transport."""
+        """From now on another protocol has the transport, and knows who called."""
         self._leave()
+        self.app_state = {**self.app_state, CALLER: self.caller}
         super().handle_websocket_upgrade()
 
     def send_400_response(self, msg: str) -> None:

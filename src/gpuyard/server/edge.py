@@ -47,7 +47,9 @@ _OPENED = 101
 
 
 # What the members of a group leave to the server's own user and root.
-_ADMINISTRATORS = re.compile(r"POST /api/v1/(server/stop|ledger/(backup|prune))/?")
+_ADMINISTRATORS = re.compile(
+    r"POST /api/v1/(server/stop|ledger/(backup|prune))/?|WEBSOCKET /api/v1/agent"
+)
 
 
 class Edge:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from gpuyard.config.paths import Home
 from gpuyard.domain import wire
 from gpuyard.domain.errors import DiskFullError
 from gpuyard.ledger.reserve import Reserve
@@ -89,9 +90,13 @@ async def test_while_the_reserve_is_spent_no_job_is_taken_and_the_largest_is_nam
     job_id, attempt_id = await running(instance, "train")
     early = await instance.submit(idempotency_key="early", held=True)
     await told(instance, 0, wire.DiskUser(attempt_id, 90 * GIB))
+    own_node = Home(instance.folder).node / "id"
+    own_node.parent.mkdir(exist_ok=True)
+    own_node.write_text("node_1")
     path = instance.folder / "reserve"
-    path.write_bytes(b"")
+    path.write_bytes(b"whole")
     instance.ledger.reserve = Reserve(path, 64_000_000)
+    instance.ledger.reserve.give_back(DiskFullError("The disk is full."))
     with pytest.raises(DiskFullError) as refused:
         await instance.submit()
     assert f"Most is taken by job train ({job_id}): 90 GB" in str(refused.value)
@@ -101,5 +106,5 @@ async def test_while_the_reserve_is_spent_no_job_is_taken_and_the_largest_is_nam
     await instance.cancel(early)
     await instance.cancel(job_id)
     assert (await instance.until(job_id))["state"] == "cancelled"
-    path.unlink()
+    instance.ledger.reserve = None
     await instance.finish(await instance.submit())

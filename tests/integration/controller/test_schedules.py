@@ -142,6 +142,33 @@ async def test_queued_jobs_wait_for_the_last_one_and_at_most_one_does(
     await yard.begun(second)
 
 
+async def test_a_job_waits_for_all_that_run_and_not_only_for_the_last(
+    yard: Scheduled,
+) -> None:
+    await yard.add("* * * * *", overlap="queue")
+    await yard.pass_to(START + MINUTE)
+    await yard.pass_to(START + 2 * MINUTE)
+    first, second = yard.jobs()
+    await yard.controller.requests.cancel(second)
+    await yard.pass_to(START + 3 * MINUTE)
+    *_, third = yard.jobs()
+    assert yard.job(third)["depends_on"] == [first]
+
+
+async def test_a_job_goes_on_when_its_successor_is_refused(yard: Scheduled) -> None:
+    store = yard.controller.secrets.sources.store
+    store.put("KEY", "value", START)
+    secret = {"command": ["true"], "secrets": {"KEY": "KEY"}}
+    await yard.add("* * * * *", overlap="cancel-previous", job=secret)
+    await yard.pass_to(START + MINUTE)
+    (first,) = yard.jobs()
+    await yard.until(first, "running")
+    store.remove("KEY")
+    await yard.pass_to(START + 2 * MINUTE)
+    assert yard.jobs() == [first]
+    assert yard.job(first)["state"] == "running"
+
+
 async def test_the_previous_job_is_cancelled_before_the_next_one_starts(
     yard: Scheduled,
 ) -> None:

@@ -49,11 +49,12 @@ def _prune(engine: sa.Engine) -> None:
     metadata.reflect(engine)
     snapshots = metadata.tables["snapshots"]
     with engine.begin() as tx:
-        for name in STATE_TABLES:
-            table = metadata.tables[name.value]
+        # Not those that came later.
+        for name in (one.value for one in STATE_TABLES if one.value in metadata.tables):
+            table = metadata.tables[name]
             rows = [dict(row) for row in tx.execute(sa.select(table)).mappings()]
             body = zlib.compress(msgspec.json.encode(rows))
-            tx.execute(sa.insert(snapshots).values(seq=3, table=name.value, body=body))
+            tx.execute(sa.insert(snapshots).values(seq=3, table=name, body=body))
         tx.execute(sa.text("DELETE FROM events WHERE seq < 3"))
 
 

@@ -102,3 +102,17 @@ def test_a_reserve_that_is_not_wanted_any_more_goes(
 ) -> None:
     Reserve(disk / "reserve", 0).fill()
     assert not (disk / "reserve").exists()
+
+
+def test_one_that_was_removed_is_made_again(disk: Path, reserve: Reserve) -> None:
+    (disk / "reserve").unlink()
+    reserve.fill()
+    assert taken(disk) == SIZE
+
+
+def test_a_larger_one_that_has_no_room_refuses_nothing(
+    disk: Path, reserve: Reserve
+) -> None:
+    larger = Reserve(disk / "reserve", 10 * SIZE)
+    larger.fill()
+    assert (larger.is_spent, taken(disk)) == (False, SIZE)

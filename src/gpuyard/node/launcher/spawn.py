@@ -35,6 +35,9 @@ from gpuyard.node.launcher.process import ATTEMPT_VARIABLE, Process, no_orphans
 # Read once, so that after an upgrade of the package a running agent keeps the prologue
 # that it understands.
 _PROLOGUE = Path(prologue.__file__).read_bytes()
+# A command beside a job is given up after so long: the job can stop its prologue, and
+# its folder may hang.
+_BESIDE_S = 10.0
 
 
 def spawn(launch: LaunchRequest, *, cgroups: bool = True) -> Process:
@@ -155,6 +158,11 @@ def spawn_beside(
     never: that ends the whole attempt. Raises LaunchError.
     """
     program = resolve(launch)
+    needs_groups = launch.devices is not None or any(
+        value.startswith("cgroup") for value in enforced.values()
+    )
+    if needs_groups and cgroup is None:
+        raise LaunchError(Reason.LIMITS_FAILED, "the job's control groups are gone")
     rest = {
         limit: value
         for limit, value in launch.limits.wanted().items()
@@ -164,7 +172,15 @@ def spawn_beside(
         rest.pop("memory", None)
     fallback = fall_back(rest, launch.attempt_id, _uid_of(launch))
     try:
-        pid = _enter(launch, program, streams, cgroup, fallback, terminal=terminal)
+        pid = _enter(
+            launch,
+            program,
+            streams,
+            cgroup,
+            fallback,
+            terminal=terminal,
+            timeout_s=_BESIDE_S,
+        )
         return _attach(launch, pid, None, {}, contained=False)
     except OSError as error:
         raise explain(error, launch) from error
@@ -182,8 +198,10 @@ def _enter(
     fallback: Fallback,
     *,
     terminal: bool = False,
+    timeout_s: float | None = None,
 ) -> int:
     """Start the program through the prologue; its pid, once it executes the program.
+    The prologue may take `timeout_s`.
 
     Raises OSError or LaunchError.
     """
@@ -210,10 +228,12 @@ def _enter(
             # An account enters its folder itself: root could enter any.
             start = b"/" if identity else program.directory
             pid = posix_spawn(interpreter, argv, marker, start, control)
+        ours.settimeout(timeout_s)
         answer = _converse(ours, marshal.dumps(orders))
     # If the kernel killed it at its memory limit before its exec, that counts as an end
     # after the exec.
     if answer != b"exec" and not (cgroup and cgroup.oom_kills()):
+        os.kill(pid, signal.SIGKILL)  # it may have been stopped, or hang
         os.waitpid(pid, 0)
         raise _refused(answer)
     return pid

@@ -7,9 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, WebSocket
 from pydantic import BaseModel
 
-from gpuyard.domain.errors import GpuyardError
+from gpuyard.domain.errors import GpuyardError, RefusedError
 from gpuyard.server import problems
 from gpuyard.server.app_state import AppState, TheAppState
+from gpuyard.server.callers import caller_of, is_own_user, submitter_of
 from gpuyard.server.carrying import carry
 from gpuyard.server.passing_on import pass_on
 
@@ -60,8 +61,25 @@ async def _serve(call: WebSocket, reference: str, port: int) -> None:
             await pass_on(call, app_state)
             return
         job_id = app_state.controller.requests.find(reference)
+        _refuse_others(app_state, job_id, call)
         async with app_state.controller.streams.open(job_id, port) as stream:
             await call.accept()
             await carry(call, stream.reader, stream.writer)
     except GpuyardError as error:
         await call.send_denial_response(problems.of_error(error))
+
+
+def _refuse_others(app_state: AppState, job_id: str, call: WebSocket) -> None:
+    """RefusedError for a member of a shared server whose job it is not: the stream
+    would have the account of somebody else.
+    """
+    caller = caller_of(call.scope)
+    if not caller.is_member or is_own_user(caller):
+        return
+    submitter = app_state.queries.submitters_of([job_id]).get(job_id)
+    if submitter != submitter_of(call.scope):
+        raise RefusedError(
+            f"{job_id} was submitted by {submitter or 'the administrator'}; nobody else"
+            " may run commands beside it or connect to its ports.",
+            f"Ask {submitter or 'the administrator'}, or submit a job of your own.",
+        )
