@@ -274,8 +274,8 @@ def tiny_models(
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(
     "GPUYARD_REAL_MODELS" not in os.environ,
-    reason="loads a model a dozen times; `make soak` does it, and test_solver_engines.py"
-    " and test_verify_cheaters.py have its parts",
+    reason="loads a model a dozen times, so `make soak` does it; test_solver_engines.py"
+    " shows what the engine answers, and test_verify_cheaters.py who guesses",
 )
 def test_a_real_models_answers_depend_on_the_seed_and_another_model_fails(
     instance: TestInstance, trainer_python: Path, tiny_models: tuple[Path, Path]

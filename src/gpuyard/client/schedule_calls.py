@@ -13,14 +13,16 @@ _PATH = "/api/v1/schedules"
 
 
 def create(job: Json, cron: str, options: Json) -> Call[Schedule]:
-    """Add a schedule of the job, by default in the time zone of this machine."""
+    """Add a schedule of the job, in the time zone of this machine unless `options` name
+    one.
+    """
     body: dict[str, Any] = {
         "cron": cron,
         "idempotency_key": f"sent_{uuid4().hex}",
         **options,
         "job": dict(job),
     }
-    if "timezone" not in body:
+    if body.get("timezone") is None:
         body["timezone"] = local_timezone()
     read = Schedule.model_validate
     return Call("POST", _PATH, read, body=body, done_once=True, submits=True)

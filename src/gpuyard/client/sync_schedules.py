@@ -43,9 +43,8 @@ class ScheduleMethods:
         options: dict[str, Any] = {
             "overlap": overlap,
             "starting_deadline_s": starting_deadline_s,
+            "timezone": timezone,
         }
-        if timezone is not None:
-            options["timezone"] = timezone
         return self.call(schedule_calls.create(body, cron, options))
 
     def schedules(self) -> list[Schedule]:

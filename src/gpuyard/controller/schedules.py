@@ -381,6 +381,8 @@ class Schedules:
         for change in event.changes:
             if change.values is None:
                 del self._by_id[change.key]
+                self._jobs.pop(change.key, None)
+                self._delays.pop(change.key, None)
                 continue
             before = self._by_id.get(change.key)
             row = asdict(before) if before else {"id": change.key}

@@ -3,17 +3,13 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import ParamSpec, TypeVar
+from typing import Any, TypeVar
 
-P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
 async def finish_in_thread(
-    executor: Executor,
-    work: Callable[P, Result],
-    *arguments: P.args,
-    **named: P.kwargs,
+    executor: Executor, work: Callable[..., Result], *arguments: Any
 ) -> Result:
     """Run `work` in a thread of `executor`; a cancelled caller still waits until it has
     ended.
@@ -21,7 +17,7 @@ async def finish_in_thread(
     Otherwise a connection might be closed while the thread uses it.
     """
     loop = asyncio.get_running_loop()
-    running = loop.run_in_executor(executor, lambda: work(*arguments, **named))
+    running = loop.run_in_executor(executor, work, *arguments)
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:

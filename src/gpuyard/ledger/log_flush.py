@@ -95,12 +95,12 @@ class LogFlush:
 
     async def _flush_beside_commits(self) -> int:
         """Flush what the log holds now; returns its length in pages."""
-        async with self._writing:
-            # There is something to flush, so the reader needs the log and not only the
-            # file; and what is committed from now on is for the next time.
-            self._committed.clear()
-            await self._in_thread(self._hold_log)
         try:
+            async with self._writing:
+                # There is something to flush, so the reader needs the log and not only
+                # the file; what is committed from now on is for the next time.
+                self._committed.clear()
+                await self._in_thread(self._hold_log)
             return await self._in_thread(self._flush)
         finally:
             await self._in_thread(self._release_log)

@@ -233,7 +233,7 @@ class _Scan:
             return  # a file server may need long for all of its files
         left = _MOST_ENTRIES
         waiting = deque([os.fspath(folder)])
-        while waiting and left > 0:
+        while waiting:
             for entry, status in _entries(waiting.popleft()):
                 if left <= 0:
                     return
