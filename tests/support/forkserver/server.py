@@ -34,7 +34,7 @@ from pathlib import Path
 
 # An interpreter or a C library reads these once, at its start.
 _READ_AT_START = (
-    "LD_PRELOAD",
+    "LD_",
     "PYTHON",
     "MALLOC_",
     "GLIBC_",
