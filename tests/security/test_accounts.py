@@ -30,7 +30,6 @@ from tests.support.accounts import PYTHON, real_account
 from tests.support.job_stream import Stream
 from tests.support.node import Node, gone, make_node, wait_for
 from tests.support.nvml import FakeGpus
-from tests.support.receiver import receiver
 
 FIRST, SECOND = "GPU-11111111", "GPU-22222222"
 # Prints what each attempt to do something ended with.
@@ -278,35 +277,6 @@ def test_a_project_without_an_account_and_a_closed_folder_are_told(
     batch = pair.node.ended(pair.start("ann", SLEEP, command=(wire.SCRIPT,)))
     assert batch.reason == "account_refused"
     assert "token" in batch.message
-
-
-def test_a_prompt_takes_nothing_from_its_folder_or_environment(
-    pair: NodeOfTwo, shared: Path
-) -> None:
-    """The program that asks a model is gpuyard's own, and runs as the agent does."""
-    trace = shared / "trace"
-    evil = f"open({str(trace)!r}, 'w')"
-    (shared / "gpuyard").mkdir()
-    (shared / "gpuyard" / "__init__.py").write_text(evil)
-    (shared / "argparse.py").write_text(evil)
-    home = pair.node.home
-    home.token.write_text("the token")
-    with receiver(path=home.server_socket) as server:
-        server.answers.append(400)
-        attempt_id = pair.start(
-            "ann",
-            "",
-            command=(wire.ASK, "--home"),
-            workdir=str(shared),
-            environment={"PYTHONPATH": str(shared)},
-            checkpoint=CheckpointSpec(path="*"),
-        )
-        ended = pair.node.ended(attempt_id)
-    assert ended.exit_code == 1
-    assert "--home does not answer: ok" in pair.node.output(attempt_id)
-    assert [call.body["model"] for call in server.came] == ["--home"]
-    assert not trace.exists()
-    assert pair.node.checkpoints(attempt_id) == []
 
 
 def test_after_kills_of_agent_and_keeper_the_jobs_go_on(pair: NodeOfTwo) -> None:

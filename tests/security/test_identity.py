@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,9 +23,10 @@ from gpuyard.client.connection import Address
 from gpuyard.client.light import Reader
 from gpuyard.client.sync import Client
 from gpuyard.config.dialling import SYSTEM_TLS, Tls, connect_to_member
+from gpuyard.config.paths import Home
 from gpuyard.domain.errors import UnreachableError
 from gpuyard.ledger.lease import Member
-from gpuyard.node.ask import ask
+from gpuyard.node.calling import CallRefusedError, call
 from gpuyard.node.link import ServerAddress, open_link
 from gpuyard.server import forwarding
 from gpuyard.server.member_client import member_client
@@ -171,7 +172,13 @@ def test_a_url_that_another_user_has_taken_is_refused(instance: TestInstance) ->
         assert TOKEN.encode() in attacker.heard()
 
 
-def test_an_agent_and_a_prompt_tell_a_stale_peer_nothing(
+def ask_a_model(home: Home) -> None:
+    """As a worker of a batch calls its server."""
+    with suppress(CallRefusedError):
+        call(home, "/v1/chat/completions", {"model": "no-model", "messages": []})
+
+
+def test_an_agent_and_a_worker_tell_a_stale_peer_nothing(
     instance_here: TestInstance,
 ) -> None:
     home = instance_here.home
@@ -183,9 +190,9 @@ def test_an_agent_and_a_prompt_tell_a_stale_peer_nothing(
         home.peers.write_text(body)
         peer.wait(2)  # the agent
         agents_part = peer.heard()
-        asking = threading.Thread(target=ask, args=(home, "no-model", "?"), daemon=True)
+        asking = threading.Thread(target=ask_a_model, args=(home,), daemon=True)
         asking.start()
-        wait_until(lambda: peer.heard() != agents_part, 20, "the prompt to dial")
+        wait_until(lambda: peer.heard() != agents_part, 20, "the worker to dial")
         assert peer.heard()
         assert token not in peer.heard()
         assert stale.heard() == b""

@@ -10,7 +10,7 @@ from gpuyard.domain.attempt_order import AttemptOrder, ResumePoint
 from gpuyard.domain.jobconfig import GpuSpec
 from gpuyard.domain.jobspec import JobKind, JobSpec
 from gpuyard.domain.shape import Shape
-from gpuyard.domain.wire import ASK, SCRIPT
+from gpuyard.domain.wire import SCRIPT
 from gpuyard.scheduler.view import LiveAttempt
 
 
@@ -81,11 +81,11 @@ def order_for(
 
 
 def _program(spec: JobSpec) -> tuple[tuple[str, ...], bytes | None]:
-    """The command and its standard input."""
+    """The command and its standard input; of a prompt, its model and its text."""
     match spec.kind:
         case JobKind.LLM:
             prompt = spec.prompt or ""
-            return (ASK, str(spec.model)), prompt.encode()
+            return (str(spec.model),), prompt.encode()
         case JobKind.SCRIPT | JobKind.WORKER:
             options = spec.provider_options.get("script", {})
             script = {**options, "script": spec.script, "args": spec.args}

@@ -273,17 +273,21 @@ class Core:
 
     def list_price_for(self, job: LiveJob) -> Price:
         """The list price of the job on our own nodes."""
-        price = self._list_prices.get((job.shape, job.tier))
+        return self.list_price_of(job.shape, job.tier)
+
+    def list_price_of(self, shape: Shape, tier: str | None = None) -> Price:
+        """The list price of the shape, or of the tier, on our own nodes."""
+        price = self._list_prices.get((shape, tier))
         if price is None:
             billing = self.settings.billing
             price = list_price(
-                job.shape,
-                job.tier,
+                shape,
+                tier,
                 self.tiers,
                 billing.local_price_per_hour,
                 billing.currency,
             )
-            self._list_prices[job.shape, job.tier] = price
+            self._list_prices[shape, tier] = price
         return price
 
     def _offer_price(self, offer: Offer, job: LiveJob) -> Price:

@@ -33,7 +33,6 @@ from gpuyard.scheduler.external_queues import ExternalQueue
 from gpuyard.scheduler.observe import note_ended_attempt
 from gpuyard.scheduler.view import LiveAttempt
 
-_OFFERS_EVERY_S = 60.0
 _HEALTH_TIMEOUT_S = 15.0
 _WITHOUT_PROVIDER_EVERY_S = 2.0
 _HISTORY = 500
@@ -145,7 +144,7 @@ class ExternalQueues:
                 )
                 self._mark_unreachable(name, f"{type(error).__name__}: {error}")
             slowdown = min(1 << failures, _MAX_SLOWDOWN)
-            await asyncio.sleep(provider.poll_s * slowdown)
+            await provider.news(provider.poll_s * slowdown)
 
     async def listing(self) -> list[dict[str, Any]]:
         """Every provider, its health, and how many attempts wait and run there."""
@@ -192,7 +191,7 @@ class ExternalQueues:
         """Poll all attempts of one provider, and its offers from time to time."""
         view = self._core.view
         offers_read_at = self._offers_read_at.get(name, -math.inf)
-        offers_are_due = time.monotonic() - offers_read_at >= _OFFERS_EVERY_S
+        offers_are_due = time.monotonic() - offers_read_at >= provider.offers_s
         if offers_are_due or view.external_queues.by_name[name].problem:
             await self._refresh_offers(name, provider)
         attempts = [
@@ -310,7 +309,8 @@ class ExternalQueues:
         is_news = attempt.started_at is None
         if is_news:
             self._record_start(attempt, result)
-        self._log_mirror.follow(attempt)
+        if not self._providers[attempt.provider].ends_with_server:
+            self._log_mirror.follow(attempt)
         return is_news
 
     def _record_start(self, attempt: LiveAttempt, result: JobResult) -> None:
@@ -329,6 +329,9 @@ class ExternalQueues:
 
     def _attempt_unknown(self, attempt: LiveAttempt, result: JobResult | None) -> None:
         """The queue does not know the attempt; after a while the attempt is lost."""
+        if self._providers[attempt.provider].ends_with_server:
+            self._ended_with_server(attempt)
+            return
         now = time.monotonic()
         since = self._unknown_since.setdefault(attempt.id, now)
         if now - since < _LOST_AFTER_S:
@@ -346,6 +349,20 @@ class ExternalQueues:
         )
         self._finish_soon(attempt, lost)
 
+    def _ended_with_server(self, attempt: LiveAttempt) -> None:
+        """Another server had the attempt, and it ended with it: queue the job again."""
+        stopped: str = Reason.REVOKED
+        if attempt.state is AttemptState.ENDING:
+            stopped = self._requests.why_ending(attempt)
+        outcome = AttemptOutcome(
+            self._core.clock(),
+            attempt.started_at,
+            stopped=stopped,
+            message="the server of gpuyard was started again",
+        )
+        self._launching.record_end(attempt, outcome)
+        self._core.schedule()
+
     # --- ends ---
 
     def _finish_soon(self, attempt: LiveAttempt, result: JobResult) -> None:
@@ -356,7 +373,11 @@ class ExternalQueues:
         """Fetch what the attempt left, record its end, let the provider forget it."""
         core = self._core
         try:
-            kept, problem = await self._log_mirror.finish(attempt)
+            if self._providers[attempt.provider].ends_with_server:
+                self._log_mirror.keep(attempt, result.logs or "")
+                kept, problem = True, ""
+            else:
+                kept, problem = await self._log_mirror.finish(attempt)
             message = result.error_message or problem or None
             self._record_end(attempt.id, replace(result, error_message=message))
             await core.committed()

@@ -73,6 +73,12 @@ class LogMirror:
             )
             self._core.spawn(self._collect_checkpoints(attempt), "collect-checkpoints")
 
+    def keep(self, attempt: LiveAttempt, output: str) -> None:
+        """Write the whole output of an attempt that was not followed."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        shown = self._secrets.hide(attempt.id, output)
+        self.path(attempt.id).write_text(shown, encoding="utf-8", errors="replace")
+
     async def finish(self, attempt: LiveAttempt) -> tuple[bool, str]:
         """Fetch all that an ended attempt left: output, checkpoints and workspace.
 

@@ -8,6 +8,7 @@ from typing import Any
 from gpuyard.domain.errors import IllegalMoveError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import JOB_MOVES, JobState, check_move
 from gpuyard.scheduler.jobs import LiveJob
 
@@ -21,6 +22,12 @@ def held(job: LiveJob, now: float, *, held: bool) -> Event:
     kind = EventKind.JOB_HELD if held else EventKind.JOB_RELEASED
     change = Change(Table.JOBS, job.id, {"held": held})
     return Event(kind, now, (change,), job.id, {"state": job.state})
+
+
+def reshaped(job: LiveJob, shape: Shape, now: float) -> Event:
+    """The needs of a waiting job are told in the words of this version of gpuyard."""
+    change = Change(Table.JOBS, job.id, {"shape": shape.to_row()})
+    return Event(EventKind.JOB_UPDATED, now, (change,), job.id, {})
 
 
 def updated(

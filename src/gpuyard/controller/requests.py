@@ -367,6 +367,14 @@ class Requests:
 
     def why(self, job_id: str) -> Why | None:
         """Why a pending job is not running; None if it is not pending."""
+        view = self._core.view
+        job = view.jobs.get(job_id)
+        attempt = view.attempts.get(job.attempt_id or "") if job else None
+        provider = self._providers.get(attempt.provider) if attempt else None
+        if attempt and provider and attempt.id in view.external_queues.waiting:
+            reason = provider.why_waiting(attempt.provider_ref or attempt.id)
+            if reason:
+                view.external_queues.reasons[attempt.id] = reason
         return why(self._core.view, job_id, self._core.clock(), self._core.policy)
 
 

@@ -41,6 +41,8 @@ class Offer:
     `rate` is the value of one unit of its currency in the currency of billing; None if
     unknown. On a `divisible` node a job pays only for its part.
 
+    `model`: it answers prompts for this model, and takes no other jobs.
+
     `wait_s` is how long a job is expected to wait there, None when unknown. `problem`:
     why it is not available now.
 
@@ -64,6 +66,7 @@ class Offer:
     containers: bool = False
     processes: bool = True
     workspaces: bool = False
+    model: str = ""
     price_per_hour: Decimal | None = None
     currency: str = "USD"
     price_source: str = ""

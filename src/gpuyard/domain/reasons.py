@@ -54,6 +54,7 @@ class Reason(StrEnum):
     GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
     TIMED_OUT = "timed_out"
     BROKEN_FILE = "broken_file"
+    NO_ANSWER = "no_answer"
     # Its owner ended it, or asked for what cannot be.
     CANCELLED = "cancelled"
     DEPENDENCY_FAILED = "dependency_failed"
@@ -177,6 +178,7 @@ _FACTS = {
         "the program needed more GPU memory than there was"
     ),
     Reason.BROKEN_FILE: _program("a file that tells how it goes was changed or broken"),
+    Reason.NO_ANSWER: _program("the model gave no answer to the prompt"),
     Reason.TIMED_OUT: _program("it ran longer than its time limit"),
     Reason.CANCELLED: _Facts(
         Blame.USER, "it was cancelled", RetryRule.NEVER, counts_against_batch=False

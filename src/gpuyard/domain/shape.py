@@ -21,7 +21,7 @@ class Shape:
 
     `image`: it runs in a container. `owned`: it runs only where an agent of gpuyard is.
     `workspace`: the key of its workspace. `quarantined`: it may also run on quarantined
-    places.
+    places. `model`: it is a prompt for this model, and takes no place on a node.
 
     For external places: the `regions` where it may run (empty: any), `max_price`, the
     most that all of it may cost per hour in the currency of billing (0: no limit),
@@ -47,6 +47,7 @@ class Shape:
     strategy: str = ""
     workspace: str = ""
     quarantined: bool = False
+    model: str = ""
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -61,9 +62,11 @@ class Shape:
     @classmethod
     def of(cls, spec: JobSpec) -> "Shape":
         """What `spec` books. A job without a number of CPUs books one core, and a job
-        without memory books none. The jobs of gpuyard itself book less, because they
-        mostly wait.
+        without memory books none. A prompt books nothing. The jobs of gpuyard itself
+        book less, because they mostly wait.
         """
+        if spec.kind is JobKind.LLM:
+            return cls(cpus=0.0, model=spec.model or "").interned()
         need = spec.resources
         gpus = need.gpus
         workspace = ""
@@ -119,9 +122,8 @@ def _from_items(items: tuple[tuple[str, Any], ...]) -> Shape:
     return Shape(**dict(items)).interned()
 
 
-# A model's server needs a core only now and then, and a prompt mostly waits for its
-# answer.
-_CPUS = {JobKind.MODEL: 0.0, JobKind.LLM: 0.1}
+# A model's server needs a core only now and then.
+_CPUS = {JobKind.MODEL: 0.0}
 # A batch's worker with a GPU waits for that most of the time.
 _WORKER_WITH_GPU_CPUS = 0.1
 
@@ -153,6 +155,13 @@ class Placement:
     memory_gb: float = 0.0
     prefetched: bool = False
     offer: str = ""
+
+    @property
+    def booked_gpus(self) -> tuple[str, ...]:
+        """The GPUs that it books; those that an external queue chose are booked
+        there.
+        """
+        return () if self.offer else self.gpu_uuids
 
     def to_row(self) -> dict[str, Any]:
         """As data for JSON."""

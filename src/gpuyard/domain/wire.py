@@ -18,9 +18,6 @@ from msgspec import Meta
 
 MAX_FRAME = 64 * 1024 * 1024
 SILENT_BEATS = 5
-# As the first word of a command: the node sends standard input as a prompt to the model
-# that the second word names.
-ASK = "gpuyard:ask"
 # As the first word of a command: the node runs the script that standard input names
 # (see `node/worker.py`).
 SCRIPT = "gpuyard:script"

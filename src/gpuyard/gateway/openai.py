@@ -9,23 +9,26 @@ the client's to see.
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from gpuyard.gateway.request_queue import ModelUnavailableError, Replica, RequestQueues
+from gpuyard.gateway.replica_client import ReplicaClient
+from gpuyard.gateway.request_queue import (
+    PRIORITIES,
+    REQUEST_PRIORITY,
+    Claim,
+    ModelUnavailableError,
+    RequestQueues,
+)
 
-if TYPE_CHECKING:
-    import httpx
-
-_TRIES = 3
+PRIORITY_HEADER = "X-Gpuyard-Priority"
+"""A header of requests: their priority, as of jobs."""
 _RETRY_AFTER_S = 30
 _PASSED = frozenset({"content-type", "cache-control", "x-request-id"})
-_HEADERS = {"content-type": "application/json", "accept-encoding": "identity"}
 _PATHS = ("chat/completions", "completions", "embeddings")
 
 
@@ -64,22 +67,14 @@ class Gateway:
     def __init__(
         self,
         queues: RequestQueues,
+        replicas: ReplicaClient,
         timeout_s: float,
         why_not: Callable[[str], str | None],
     ) -> None:
         self._queues = queues
+        self._replicas = replicas
         self._timeout_s = timeout_s
         self._why_not = why_not
-
-    @cached_property
-    def _client(self) -> "httpx.AsyncClient":
-        # late: a server that is never asked for a model needs no HTTP client
-        import httpx
-
-        timeout = httpx.Timeout(5.0, read=None, pool=None, write=None)
-        return httpx.AsyncClient(
-            trust_env=False, timeout=timeout, limits=httpx.Limits(max_connections=None)
-        )
 
     def models(self) -> dict[str, Any]:
         """What can be asked for, as OpenAI lists it."""
@@ -114,7 +109,12 @@ class Gateway:
             )
         if reason := self._why_not(model):
             return _error(503, reason, "server_error", "model_cannot_be_loaded")
-        asking = asyncio.create_task(self._ask(path, model, body))
+        try:
+            priority = _priority(request)
+        except ValueError as error:
+            return _error(400, str(error), "invalid_request_error", "invalid_priority")
+        claim = Claim(priority, deadline=time.monotonic() + self._timeout_s)
+        asking = asyncio.create_task(self._ask(path, body, claim))
         gone = asyncio.create_task(_disconnected(request))
         await asyncio.wait([asking, gone], return_when=asyncio.FIRST_COMPLETED)
         gone.cancel()
@@ -134,62 +134,15 @@ class Gateway:
                 {"Retry-After": str(_RETRY_AFTER_S)},
             )
 
-    async def _ask(self, path: str, model: str, body: dict[str, Any]) -> Response:
-        import httpx
-
-        replica = await self._queues.acquire(model, self._timeout_s)
-        deadline = time.monotonic() + self._timeout_s
-        fault = ""
-        for _ in range(_TRIES):
-            began = time.monotonic()
-            try:
-                content = json.dumps({**body, "model": replica.served_name})
-                question = self._client.build_request(
-                    "POST",
-                    f"{replica.url}/v1/{path}",
-                    content=content,
-                    headers=_HEADERS,
-                )
-                answer = await self._client.send(question, stream=True)
-            except httpx.HTTPError as error:
-                fault = f"{model} did not answer: {error or type(error).__name__}"
-                replica.suspended = True
-                self._queues.release(replica, None)
-                replica = await self._queues.acquire_again(
-                    model, max(deadline - time.monotonic(), 0.0)
-                )
-                continue
-            except BaseException:
-                self._queues.release(replica, None)
-                raise
-            headers = {
-                name: value
-                for name, value in answer.headers.items()
-                if name.lower() in _PASSED
-            }
-            return StreamingResponse(
-                self._pass(answer, replica, began), answer.status_code, headers
-            )
-        self._queues.release(replica, None)
-        raise ModelUnavailableError(fault)
-
-    async def _pass(
-        self, answer: "httpx.Response", replica: Replica, began: float
-    ) -> AsyncIterator[bytes]:
-        """The answer's bytes; the slot is free when they end, or when nobody reads them
-        any more.
-        """
-        import httpx
-
-        took_s = None
-        try:
-            async for part in answer.aiter_raw():
-                yield part
-            took_s = time.monotonic() - began
-        finally:
-            with suppress(httpx.HTTPError):
-                await answer.aclose()
-            self._queues.release(replica, took_s)
+    async def _ask(self, path: str, body: dict[str, Any], claim: Claim) -> Response:
+        replica = await self._queues.acquire(body["model"], claim)
+        answer = await self._replicas.ask(replica, path, body, claim)
+        headers = {
+            name: value
+            for name, value in answer.response.headers.items()
+            if name.lower() in _PASSED
+        }
+        return StreamingResponse(answer.parts(), answer.response.status_code, headers)
 
 
 def make_router(gateway: Gateway) -> APIRouter:
@@ -219,6 +172,18 @@ def make_router(gateway: Gateway) -> APIRouter:
     for path in _PATHS:
         add(path)
     return router
+
+
+def _priority(request: Request) -> int:
+    """The priority in the request's header; raises ValueError for a wrong one."""
+    text = request.headers.get(PRIORITY_HEADER, str(REQUEST_PRIORITY))
+    known = {str(priority): priority for priority in PRIORITIES}
+    if text not in known:
+        raise ValueError(
+            f"{PRIORITY_HEADER} is {text!r}; write a number from 1 to 5, the most"
+            " urgent"
+        )
+    return known[text]
 
 
 async def _disconnected(request: Request) -> None:

@@ -1,15 +1,26 @@
 """Request queues: for each model, the waiting requests and the replicas that answer.
 
-Nothing here is durable: a request lives as long as its connection.
+The requests of `/v1` and the prompts that are jobs wait in one line. Nothing here is
+durable: a request of `/v1` lives as long as its connection, and a prompt's job is in
+the ledger.
 """
 
 import asyncio
+import heapq
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+PRIORITIES = range(1, 6)
+"""As of jobs: 5 is the most urgent."""
+REQUEST_PRIORITY = 4
+"""Of a request that names none: somebody waits for its answer, and a job's default
+is 3."""
+# A request that has waited long comes before the most urgent new one, and then only its
+# age counts. So nobody waits for ever.
+_AGED = 6
 # The request rate is computed from this many of the newest arrivals.
 _ARRIVALS_KEPT = 5000
 
@@ -23,7 +34,7 @@ class ModelUnavailableError(Exception):
 
 @dataclass(slots=True, eq=False)
 class Replica:
-    """A model server at `url`, which calls the model `served_name`.
+    """A model server at `url`, which calls the model `served_name`, on the GPUs `gpus`.
 
     It answers `slots` requests at a time. `draining`: it gets no new requests and will
     be stopped. `suspended`: a request could not reach it; its resident adds it again
@@ -35,6 +46,7 @@ class Replica:
     url: str
     served_name: str
     slots: int = 1
+    gpus: tuple[str, ...] = ()
     busy: int = 0
     draining: bool = False
     suspended: bool = False
@@ -47,22 +59,89 @@ class Replica:
         return not self.draining and not self.suspended and self.busy < self.slots
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a request asks for in the line of its model.
+
+    `since`: when it came (monotonic seconds). `deadline`: when it gives up; one without
+    a deadline also waits while the model cannot be loaded.
+    """
+
+    priority: int = REQUEST_PRIORITY
+    since: float = field(default_factory=time.monotonic)
+    deadline: float = math.inf
+
+
 @dataclass(slots=True, eq=False)
 class WaitingRequest:
-    """A request that waits for a replica since `since` (monotonic seconds)."""
+    """A request in the line of its model, and the replica that it will get."""
 
-    since: float
+    claim: Claim
     replica: asyncio.Future[Replica]
+
+
+class Line:
+    """The waiting requests of one model: by priority, which rises by one for each
+    `ageing_s` of waiting, then by arrival.
+    """
+
+    def __init__(self, ageing_s: float) -> None:
+        self._ageing_s = ageing_s
+        self._requests: dict[WaitingRequest, None] = {}
+        # By priority, the oldest first. Requests that have left are still in it.
+        self._heaps: dict[int, list[tuple[float, int, WaitingRequest]]] = {}
+        self._added = 0
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[WaitingRequest]:
+        return iter(self._requests)
+
+    def add(self, request: WaitingRequest) -> None:
+        """Let the request wait."""
+        self._requests[request] = None
+        self._added += 1
+        heap = self._heaps.setdefault(request.claim.priority, [])
+        heapq.heappush(heap, (request.claim.since, self._added, request))
+
+    def remove(self, request: WaitingRequest) -> None:
+        """Let the request leave; idempotent."""
+        self._requests.pop(request, None)
+
+    def first(self) -> WaitingRequest | None:
+        """Whose turn it is; None if nobody waits."""
+        now = time.monotonic()
+        heads = [head for heap in self._heaps.values() if (head := self._head(heap))]
+        return min(heads, key=lambda head: self._rank(head, now), default=None)
+
+    def ahead_of(self, request: WaitingRequest) -> int:
+        """How many come before it."""
+        now = time.monotonic()
+        own = self._rank(request, now)
+        return sum(self._rank(other, now) < own for other in self._requests)
+
+    def _head(
+        self, heap: list[tuple[float, int, WaitingRequest]]
+    ) -> WaitingRequest | None:
+        while heap and heap[0][2] not in self._requests:
+            heapq.heappop(heap)
+        return heap[0][2] if heap else None
+
+    def _rank(self, request: WaitingRequest, now: float) -> tuple[int, float]:
+        claim = request.claim
+        steps = int(max(now - claim.since, 0.0) / self._ageing_s)
+        return -min(claim.priority + steps, _AGED), claim.since
 
 
 @dataclass(slots=True, eq=False)
 class RequestQueue:
-    """One model's waiting requests in order, recent arrivals, and replicas.
+    """One model's waiting requests, recent arrivals, and replicas.
 
     `answering_s`: how long its answers took, all together.
     """
 
-    waiting: deque[WaitingRequest] = field(default_factory=deque[WaitingRequest])
+    waiting: Line
     arrivals: deque[float] = field(
         default_factory=lambda: deque[float](maxlen=_ARRIVALS_KEPT)
     )
@@ -70,57 +149,69 @@ class RequestQueue:
     answered: int = 0
     answering_s: float = 0.0
 
+    @property
+    def slots(self) -> int:
+        """How many requests its replicas answer at once."""
+        return sum(replica.slots for replica in self.replicas.values())
+
 
 class RequestQueues:
     """The request queues of all models.
 
     `changed` is called when a request has to wait and when a replica becomes idle;
-    `asked` is called for each request.
+    `asked` is called for each request. `ageing_s`: see `Line`.
     """
 
     def __init__(
-        self, models: Mapping[str, object], changed: Callable[[], None] = lambda: None
+        self,
+        models: Mapping[str, object],
+        changed: Callable[[], None] = lambda: None,
+        ageing_s: float = math.inf,
     ) -> None:
         self.by_model: dict[str, RequestQueue] = {
-            model: RequestQueue() for model in models
+            model: RequestQueue(Line(ageing_s)) for model in models
         }
         self.changed = changed
         self.asked: Callable[[str], None] = lambda _: None
 
-    async def acquire(self, model: str, timeout_s: float) -> Replica:
-        """Wait for a slot of a replica of `model`, first come first served.
+    async def acquire(self, model: str, claim: Claim) -> Replica:
+        """Wait for a slot of a replica of `model`.
 
-        Raises ModelUnavailableError after `timeout_s`.
+        Raises ModelUnavailableError at the deadline of the claim.
         """
-        queue = self.by_model[model]
-        queue.arrivals.append(time.monotonic())
+        self.note_arrival(model)
+        return await self.acquire_again(model, claim)
+
+    def note_arrival(self, model: str) -> None:
+        """Count a request for the model, for the request rate."""
+        self.by_model[model].arrivals.append(time.monotonic())
         self.asked(model)
-        return await self._next(queue, model, timeout_s)
 
-    async def acquire_again(self, model: str, timeout_s: float) -> Replica:
+    async def acquire_again(self, model: str, claim: Claim) -> Replica:
         """Wait for another slot for a request whose replica has died."""
-        return await self._next(self.by_model[model], model, timeout_s)
-
-    async def _next(self, queue: RequestQueue, model: str, timeout_s: float) -> Replica:
+        queue = self.by_model[model]
         future: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
-        request = WaitingRequest(time.monotonic(), future)
-        queue.waiting.append(request)
+        request = WaitingRequest(claim, future)
+        queue.waiting.add(request)
         self._assign_replicas(queue)
         if not future.done():
             self.changed()
+        left_s = None
+        if claim.deadline < math.inf:
+            left_s = max(claim.deadline - time.monotonic(), 0.0)
         try:
-            await asyncio.wait([future], timeout=timeout_s)
+            await asyncio.wait([future], timeout=left_s)
         except asyncio.CancelledError:
             # A slot that was assigned in this very moment must not be lost.
             if future.done() and future.exception() is None:
                 self.release(future.result(), None)
             raise
         finally:
-            with suppress(ValueError):
-                queue.waiting.remove(request)
+            queue.waiting.remove(request)
         if not future.done():
             future.cancel()
-            raise ModelUnavailableError(f"{model} was not free within {timeout_s:g} s")
+            waited_s = time.monotonic() - claim.since
+            raise ModelUnavailableError(f"{model} was not free within {waited_s:.0f} s")
         return future.result()
 
     def release(self, replica: Replica, took_s: float | None) -> None:
@@ -149,19 +240,20 @@ class RequestQueues:
         replica.draining = True
 
     def refuse(self, model: str, reason: str) -> None:
-        """Fail every waiting request of a model that cannot be loaded."""
-        queue = self.by_model[model]
-        while queue.waiting:
-            request = queue.waiting.popleft()
-            if not request.replica.done():
+        """Fail the waiting requests of a model that cannot be loaded, but not those
+        that wait as long as it takes.
+        """
+        for request in self.by_model[model].waiting:
+            is_patient = request.claim.deadline == math.inf
+            if not is_patient and not request.replica.done():
                 request.replica.set_exception(ModelUnavailableError(reason))
 
     def _assign_replicas(self, queue: RequestQueue) -> None:
-        while queue.waiting:
+        while request := queue.waiting.first():
             free = [replica for replica in queue.replicas.values() if replica.free]
             if not free:
                 return
-            request = queue.waiting.popleft()
+            queue.waiting.remove(request)
             if request.replica.done():
                 continue
             # The least busy one; of equally busy ones, the one used last.

@@ -105,23 +105,11 @@ def _defaults(start: wire.StartAttempt) -> dict[str, str]:
 
 
 def job_command(
-    start: wire.StartAttempt,
-    resume_from: Path | None,
-    home: Path,
-    *,
-    isolated: bool = False,
+    start: wire.StartAttempt, resume_from: Path | None, home: Path
 ) -> tuple[str, ...]:
     """The command. If there is a checkpoint to resume from, the resume arguments are
     appended.
-
-    `isolated`: a program of our own takes nothing from its folder or environment, and
-    no options from the job.
     """
-    if start.command[0] == wire.ASK:
-        python = [sys.executable, "-I"] if isolated else [sys.executable]
-        ask = (*python, "-m", "gpuyard.node.ask", "--home", str(home))
-        words = start.command[1:]
-        return (*ask, "--", *words) if isolated else (*ask, *words)
     if start.command[0] == wire.SCRIPT:
         return (sys.executable, "-m", "gpuyard.node.worker", "--home", str(home))
     if not resume_from:

@@ -49,20 +49,14 @@ class JobAccounts:
             return Separation.ACCOUNTS_AND_DEVICES
         return Separation.ACCOUNTS
 
-    def account_of(self, start: wire.StartAttempt) -> Account | None:
-        """The account that the attempt runs under; None for a program of our own, which
-        runs nothing of the user's.
-
-        LaunchError when there is no such account.
-        """
+    def account_of(self, start: wire.StartAttempt) -> Account:
+        """The account that the attempt runs under; LaunchError when there is none."""
         if start.command[0] == wire.SCRIPT:
             raise LaunchError(
                 Reason.ACCOUNT_REFUSED,
                 "scripts and batches need the token of the instance, which no account"
                 " may have: run it as a command, or on a node without [node] run_as",
             )
-        if start.command[0] == wire.ASK:
-            return None
         try:
             return self._accounts.of_job(start.project, start.user)
         except InvalidInputError as error:

@@ -8,11 +8,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from gpuyard.config.accounts import Account
 from gpuyard.config.paths import Home
-from gpuyard.domain import wire
 from gpuyard.domain.reasons import Reason
 from gpuyard.node.code_folder import code_folders
 from gpuyard.node.environment import (
@@ -43,18 +40,6 @@ class AttemptStarter:
 
     def __init__(self, record: AttemptRecord, context: AgentContext) -> None:
         start = record.start
-        # A program of our own gets nothing from the user but its input.
-        self._is_ours = bool(context.accounts) and start.command[0] == wire.ASK
-        if self._is_ours:
-            start = replace(
-                start,
-                environment={},
-                secrets={},
-                workdir="/",
-                workspace=None,
-                carried_environment="",
-                code="",
-            )
         self._record = record
         self._start = start
         self._context = context
@@ -134,9 +119,7 @@ class AttemptStarter:
 
     def spawn(self, resume_from: Path | None) -> Process:
         """Start the process. Raises LaunchError or ValueError."""
-        command = job_command(
-            self._start, resume_from, self._context.home, isolated=self._is_ours
-        )
+        command = job_command(self._start, resume_from, self._context.home)
         return spawn(self._request(command, resume_from))
 
     def spawn_beside(
@@ -174,11 +157,6 @@ class AttemptStarter:
         account = None
         if self._context.accounts:
             account = self._context.accounts.account_of(self._start)
-            if account is None:
-                raise LaunchError(
-                    Reason.ACCOUNT_REFUSED,
-                    "this job is a program of gpuyard, beside which none of yours runs",
-                )
         if self._record.uid != (account.uid if account else None):
             raise LaunchError(
                 Reason.ACCOUNT_REFUSED,

@@ -105,7 +105,7 @@ class AttemptWatch:
         """
         self._over.clear()
         self._workdir = workdir
-        if self._checkpoint_path:
+        if self._record.start.checkpoint_path:
             self._checkpoints = self._watcher(time.time())
             self._checkpoints.ignore_existing()
 
@@ -129,15 +129,6 @@ class AttemptWatch:
             self.output.step_at,
             owner=self._record.uid,
         )
-
-    @property
-    def _checkpoint_path(self) -> str | None:
-        """The pattern. Beside accounts, a program of our own runs as root; no files are
-        read for it.
-        """
-        start = self._record.start
-        is_ours = self._context.accounts and start.command[0] == wire.ASK
-        return None if is_ours else start.checkpoint_path
 
     @property
     def newest_checkpoint_ns(self) -> int:
@@ -196,7 +187,7 @@ class AttemptWatch:
         """Note how the log grows, so that it is known which step was printed before a
         checkpoint was written.
         """
-        if not self._checkpoint_path:
+        if not self._record.start.checkpoint_path:
             return
         while await self._pause(_LOOK_S):
             self.output.note_size(self.log_size(), time.time())
@@ -224,7 +215,7 @@ class AttemptWatch:
 
     async def follow_checkpoints(self) -> None:
         """Report checkpoints as they are completed."""
-        if not self._checkpoint_path:
+        if not self._record.start.checkpoint_path:
             return
         while await self._pause(self._context.settings.checkpoint_scan_s):
             await self.report_checkpoints()
@@ -233,7 +224,7 @@ class AttemptWatch:
         """Report checkpoints completed since the last call; `last`: the attempt has
         ended by itself.
         """
-        if self._checkpoints is None or not self._checkpoint_path:
+        if self._checkpoints is None or not self._record.start.checkpoint_path:
             return
         pids = partial(find_attempt, self._id, self._record.uid)
         for item in await in_background(self._checkpoints.scan, pids, last=last):

@@ -94,6 +94,10 @@ class GpuProviderInterface(ABC):
     """Whether it runs jobs that name an image."""
     containers_on: ClassVar[str] = ""
     """The provider on whose nodes and GPUs this one runs its containers, if any."""
+    ends_with_server: ClassVar[bool] = False
+    """Whether its jobs end when the server of gpuyard does. They are queued again then;
+    and their output is what the result of an ended one has as `logs`.
+    """
     wants_storage: ClassVar[bool] = False
     """Whether its `config` needs `storage`, the settings of the checkpoint store."""
 
@@ -103,6 +107,8 @@ class GpuProviderInterface(ABC):
     """How many attempts of equal needs may wait there."""
     poll_s: float = 2.0
     """Seconds between two polls."""
+    offers_s: float = 60.0
+    """Seconds between two readings of its offers."""
     doing: Mapping[str, str] = MappingProxyType({})
     """By attempt: what a submission that is under way is doing, for people."""
 
@@ -193,6 +199,14 @@ class GpuProviderInterface(ABC):
             except JobNotFoundError:
                 continue
         return found
+
+    async def news(self, timeout_s: float) -> None:
+        """Return when a job may have changed, and after `timeout_s` at the latest."""
+        await asyncio.sleep(timeout_s)
+
+    def why_waiting(self, job_id: str) -> str:
+        """Why a job waits, for people; empty if `poll_jobs` tells."""
+        return ""
 
     async def stop_job(self, job_id: str, *, checkpoint: bool) -> bool:
         """Like `cancel_job`; with `checkpoint` the job can save its work first."""

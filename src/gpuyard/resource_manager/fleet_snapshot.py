@@ -23,8 +23,9 @@ from gpuyard.resource_manager.learned_timings import LearnedTimings
 from gpuyard.resource_manager.resident import Resident
 from gpuyard.scheduler.fitting import allowed, suitable_devices
 
-# A policy needs to know of no more waiting scripts than this.
+# A policy needs to know of no more waiting scripts, and requests of a model, than this.
 _MAX_SCRIPTS = 2000
+_MAX_REQUESTS = 2000
 _SCRIPT = "script"
 
 
@@ -220,9 +221,10 @@ class FleetSnapshot:
         queue = self._request_queues.by_model[model]
         waiting = deque[WaitingTask]()
         if not is_failing:
-            waiting.extend(
-                WaitingTask(0, model, request.since) for request in queue.waiting
+            since = sorted(
+                request.claim.since for request in islice(queue.waiting, _MAX_REQUESTS)
             )
+            waiting.extend(WaitingTask(0, model, at) for at in since)
         return Demand(waiting, queue.arrivals, queue.answered, queue.answering_s)
 
 

@@ -39,7 +39,7 @@ class GpuWork:
         holders: dict[str, LiveAttempt] = {}
         for attempt in view.attempts.values():
             for placement in attempt.placements:
-                holders.update(dict.fromkeys(placement.gpu_uuids, attempt))
+                holders.update(dict.fromkeys(placement.booked_gpus, attempt))
         residents: dict[str, list[Resident]] = {}
         for resident in self._residents_by_activity():
             for gpu in resident.gpus:

@@ -7,11 +7,13 @@ so everything here goes through the core of the controller and its requests.
 from pathlib import Path
 
 from gpuyard.controller.controller import Controller
+from gpuyard.gateway.replica_client import ReplicaClient
 from gpuyard.resource_manager.batch_requests import BatchRequests
 from gpuyard.resource_manager.batches import Batches
 from gpuyard.resource_manager.gpu_state import GpuStateFile
 from gpuyard.resource_manager.gpu_work import GpuWork
 from gpuyard.resource_manager.models import Models
+from gpuyard.resource_manager.prompts import Prompts
 from gpuyard.resource_manager.residents import Residents
 from gpuyard.resource_manager.spool import Spool
 
@@ -25,6 +27,10 @@ class ResourceManager:
         requests = controller.requests
         self.residents = Residents(self._core, requests)
         self.models = Models(self._core, self.residents)
+        self.replicas = ReplicaClient(self.residents.request_queues)
+        self.prompts = Prompts(
+            self._core, self.residents, self.models.why_not, self.replicas
+        )
         self._batches = Batches(self._core, requests, self.residents)
         self.gpu_work = GpuWork(self._core, self.residents, self._batches)
         self.batches = BatchRequests(
@@ -34,6 +40,8 @@ class ResourceManager:
 
     def start(self) -> None:
         """Find residents and batches in the ledger, and watch the spool."""
+        if self.residents.specs:
+            self._controller.providers[self.prompts.PROVIDER_NAME] = self.prompts
         self.residents.start()
         self._batches.start()
         root = self._core.settings.spool.path

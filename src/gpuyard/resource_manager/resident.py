@@ -199,7 +199,12 @@ async def watch_health(
     start = launch(resident.model, spec, resident.port)
     await _until_healthy(resident, spec, client, start.health)
     resident.replica = Replica(
-        resident.job_id, resident.model, resident.url, start.served_name, spec.slots
+        resident.job_id,
+        resident.model,
+        resident.url,
+        start.served_name,
+        spec.slots,
+        resident.gpus,
     )
     # A server that has just booted is awake; only an adopted one may be asleep.
     may_be_asleep = bool(start.asleep) and not resident.booted_here

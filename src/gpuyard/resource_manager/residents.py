@@ -71,7 +71,9 @@ class Residents:
         self._core = core
         self._requests = requests
         self.specs: Mapping[str, ModelSpec] = core.settings.models
-        self.request_queues = RequestQueues(self.specs, self._decide_soon)
+        self.request_queues = RequestQueues(
+            self.specs, self._decide_soon, core.policy.ageing_s
+        )
         self.timings = LearnedTimings(core, self.specs)
         self.request_queues.asked = self.timings.asked
         self.servers = ModelServers(

@@ -69,7 +69,7 @@ class SharedBookings:
         holders: dict[str, str] = {}
         for attempt in self._core.view.attempts.values():
             for placement in attempt.placements:
-                holders.update(dict.fromkeys(placement.gpu_uuids, attempt.id))
+                holders.update(dict.fromkeys(placement.booked_gpus, attempt.id))
         return holders
 
     def reserve(
@@ -99,5 +99,7 @@ class SharedBookings:
 
 def _books_any(attempt: LiveAttempt, gpus: Collection[str]) -> bool:
     return any(
-        uuid in gpus for placement in attempt.placements for uuid in placement.gpu_uuids
+        uuid in gpus
+        for placement in attempt.placements
+        for uuid in placement.booked_gpus
     )

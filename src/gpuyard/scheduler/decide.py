@@ -262,10 +262,12 @@ class _StartPass:
     # --- starts ---
 
     def _start_first(self) -> None:
-        """Start jobs in strict order."""
+        """Start jobs in strict order. Prompts delay nobody: they take no place."""
         queue = self._view.queue
-        while queue.ranked:
-            job = queue.head(queue.ranked[0][1])
+        while True:
+            buckets = (bucket for _, bucket in queue.ranked if not bucket[1].model)
+            first = next(buckets, None)
+            job = queue.head(first) if first else None
             placements = self._fits(job) if job else None
             if job is None or placements is None:
                 break

@@ -134,7 +134,7 @@ class ExternalQueueTable:
 
     def listing(self, strategy: Strategy) -> list[Offer]:
         """All offers: those with GPUs first, the best for a job of one GPU first."""
-        offers = [offer for _, offer in self.offers()]
+        offers = [offer for _, offer in self.offers() if not offer.model]
         with_gpus = [offer for offer in offers if offer.gpus]
         others = [offer for offer in offers if not offer.gpus]
         forecasts = [
@@ -166,6 +166,8 @@ class ExternalQueueTable:
 
 def allows(offer: Offer, shape: Shape) -> bool:
     """True if the job may be sent to the offer's provider."""
+    if shape.model or offer.model:
+        return shape.model == offer.model
     if shape.owned or (shape.provider and shape.provider != offer.provider):
         return False
     return not shape.providers or offer.provider in shape.providers
@@ -215,6 +217,10 @@ def unmet_needs(offer: Offer, shape: Shape) -> list[str]:
 
     Each reason is read after the offer's id.
     """
+    if shape.model != offer.model:
+        return [
+            f"answers prompts for {offer.model}" if offer.model else "runs no model"
+        ]
     if shape.owned:
         return ["runs no jobs of this kind: they need an agent of gpuyard"]
     if shape.provider and shape.provider != offer.provider:
@@ -305,13 +311,13 @@ class Dispatch:
         self._now = now
         self._strategy = strategy
         self._learning = learning
-        self._waiting: dict[tuple[str, Shape], int] = {}
+        self._waiting: dict[tuple[str, Shape, int], int] = {}
         self._ranked: dict[tuple[Shape, Need], list[Forecast]] = {}
         for holder, offer in table.waiting.items():
             # While a start is tentative, the holder is the job itself.
             job = jobs.get(attempts.get(holder, holder))
             if job:
-                self._count(offer.partition("/")[0], job.shape)
+                self._count(_line(offer.partition("/")[0], job))
 
     def place(self, job: LiveJob) -> tuple[Placement, ...] | None:
         """The best offer to which the job can be sent now, as a placement; None if
@@ -324,14 +330,22 @@ class Dispatch:
         for forecast in self._ranked[key]:
             offer = forecast.offer
             queue = self._table.by_name[offer.provider]
-            has_room = self._waiting.get((queue.name, shape), 0) < queue.max_pending
+            line = _line(queue.name, job)
+            has_room = self._waiting.get(line, 0) < queue.max_pending
             if has_room and not self._table.obstacle(offer, shape, self._now):
-                self._count(queue.name, shape)
+                self._count(line)
                 return (Placement("", (), shape.cpus, shape.memory_gb, offer=offer.id),)
         return None
 
-    def _count(self, name: str, shape: Shape) -> None:
-        self._waiting[name, shape] = self._waiting.get((name, shape), 0) + 1
+    def _count(self, line: tuple[str, Shape, int]) -> None:
+        self._waiting[line] = self._waiting.get(line, 0) + 1
+
+
+def _line(queue: str, job: LiveJob) -> tuple[str, Shape, int]:
+    """What counts together against the limit of an external queue: jobs of one shape.
+    Prompts also by priority, because the line of their model puts urgent ones first.
+    """
+    return queue, job.shape, job.priority if job.shape.model else 0
 
 
 def need_of(

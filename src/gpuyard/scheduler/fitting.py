@@ -18,6 +18,8 @@ def provider_for(node: Node, shape: Shape) -> str:
     """The provider that would run a share on `node`: the node's own, or the one of its
     containers; empty if the job allows neither.
     """
+    if shape.model:
+        return ""
     provider = shape.provider or (node.containers if shape.image else node.provider)
     if provider not in (node.provider, node.containers):
         return ""

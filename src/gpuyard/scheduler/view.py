@@ -169,9 +169,11 @@ class View:
         return {device.node_id for device in devices if device.node_id is not None}
 
     def attempts_on(self, node_id: str) -> list[LiveAttempt]:
-        """The live attempts of a node."""
+        """The live attempts that a node runs or is to run for us."""
         return [
-            attempt for attempt in self.attempts.values() if attempt.node_id == node_id
+            attempt
+            for attempt in self.attempts.values()
+            if attempt.node_id == node_id and not attempt.offer
         ]
 
     def enqueue(self, job: LiveJob) -> None:

@@ -33,6 +33,8 @@ def why(view: View, job_id: str, now: float, policy: Policy) -> Why | None:
         return None
     attempt = view.attempts.get(job.attempt_id or "")
     if attempt and _is_in_external_queue(view, attempt):
+        if job.shape.model:
+            return _in_line_of_model(view, job.shape.model, attempt)
         verdicts = tuple(offer_verdicts(view, job, now, policy))
         return replace(_external_queue(view, attempt), candidates=verdicts)
     if job.state is not JobState.QUEUED:
@@ -90,6 +92,16 @@ def _external_queue(view: View, attempt: LiveAttempt) -> Why:
         f"It waits in the queue of {reference}{said}.",
         "engine",
         f"{attempt.provider} decides when it starts",
+    )
+
+
+def _in_line_of_model(view: View, model: str, attempt: LiveAttempt) -> Why:
+    """It is a prompt in the line of its model."""
+    reason = view.external_queues.reasons.get(attempt.id) or "no answer is free yet"
+    return Why(
+        f"It waits for the model {model}: {reason}.",
+        "model",
+        "how long the answers before it take is not known",
     )
 
 

@@ -65,6 +65,10 @@ class QueuedJob:
 
     def explain(self) -> Why:
         """Why it does not start."""
+        if self.job.shape.model:
+            return replace(
+                self._waits_for_model(), position=self.ahead + 1, ahead=self.ahead
+            )
         fits = place(self.view, self.job.shape) is not None
         answer = self._room_for_others() if fits else self._no_room()
         verdicts = (
@@ -137,6 +141,27 @@ class QueuedJob:
         if would_fit(self.view, ignoring_quarantine(shape), _WHOLE):
             return self._in_quarantine()
         return self._too_large()
+
+    def _waits_for_model(self) -> Why:
+        """It is a prompt, and not yet in the line of its model."""
+        model = self.job.shape.model
+        offers = self.view.external_queues.suitable_offers(self.job.shape)
+        if not offers:
+            return Why(
+                f"It waits for the model {model}, which is not in the settings.",
+                "model",
+                "when that changes is not known",
+                would_help=(f"add [models.{model}] to gpuyard.toml",),
+            )
+        obstacle = self.view.external_queues.obstacle(
+            offers[0], self.job.shape, self.now
+        )
+        reason = obstacle or f"{count(self.ahead, 'job')} before it in line"
+        return Why(
+            f"It waits for the model {model}: {reason}.",
+            "model",
+            "how long the answers before it take is not known",
+        )
 
     def _external_queues_full(self) -> Why:
         """Only external queues can run it, and none takes another one now."""

@@ -124,7 +124,12 @@ def make_app(app_state: AppState) -> FastAPI:
     app.include_router(job_streams.sockets)
     queues = app_state.manager.residents.request_queues
     models_ = app_state.manager.models
-    gateway = Gateway(queues, app_state.settings.residency.timeout_s, models_.why_not)
+    gateway = Gateway(
+        queues,
+        app_state.manager.replicas,
+        app_state.settings.residency.timeout_s,
+        models_.why_not,
+    )
     app.include_router(make_router(gateway), dependencies=[Depends(document_token)])
     app.add_middleware(_NoteUse, app_state=app_state)
     if app_state.election:

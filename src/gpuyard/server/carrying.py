@@ -3,8 +3,9 @@ them on stops to read.
 """
 
 import asyncio
+from contextlib import suppress
 
-from fastapi import WebSocket
+from fastapi import WebSocket, WebSocketDisconnect
 
 _PART = 1 << 16
 
@@ -30,5 +31,6 @@ async def carry(
         for way in ways:
             way.cancel()
         ends = await asyncio.gather(*ways, return_exceptions=True)
-    if ends[0] is None:  # all was sent, and the client is still there
-        await call.close()
+    if ends[0] is None:  # all was sent
+        with suppress(WebSocketDisconnect):  # the client did not wait for the end
+            await call.close()

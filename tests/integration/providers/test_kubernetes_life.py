@@ -556,9 +556,10 @@ def test_a_watch_that_missed_too_much_is_begun_anew_and_misses_nothing(
 
         async def work(instance: Subject) -> list[JobResult]:
             stays = await instance.running(instance.job(STAY))
-            ends = await instance.running(
-                instance.job("print('here', flush=True); input()", args_via_stdin=None)
+            ends = await instance.submit(
+                instance.job("print('here', flush=True); raise SystemExit(1)")
             )
+            await instance.says(ends)
             await polled(instance, stays, JobStatus.RUNNING)
             await asyncio.to_thread(cluster.delete, "jobs", stays)
             await asyncio.to_thread(cluster.forget_history)

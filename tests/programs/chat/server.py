@@ -5,7 +5,8 @@ Its faults are asked for by flags.
 `--garbage`: answers no JSON;
 `--awake`: it does not sleep when it is told to. `/sleep`, `/wake_up` and `/is_sleeping`
 are as in vLLM. It says on which GPUs it is. A message `sleep N` takes N seconds to
-answer; streamed, it says a word every 0.1 s.
+answer; streamed, it says a word every 0.1 s. A message `fault WHAT N` is answered well
+only after N faults: `garbage`, `break` (half an answer), or a status.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 def make_handler(words: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
     began = time.monotonic()
     asleep = threading.Event()
+    faults: dict[str, int] = {}
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -71,6 +73,12 @@ def make_handler(words: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
         def _answer(self, text: str) -> None:
             if text.startswith("sleep "):
                 time.sleep(float(text.split()[1]))
+            if text.startswith("fault "):
+                what, times = text.split()[1:]
+                faults[text] = faults.get(text, 0) + 1
+                if faults[text] <= int(times):
+                    self._fail(what)
+                    return
             message = {"role": "assistant", "content": f"{words.name}: {text}"}
             self._send(
                 200,
@@ -81,6 +89,18 @@ def make_handler(words: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
                     }
                 ).encode(),
             )
+
+        def _fail(self, what: str) -> None:
+            if what == "garbage":
+                self._send(200, b"<html>")
+            elif what == "break":
+                self.send_response(200)
+                self.send_header("Content-Length", "1000")
+                self.end_headers()
+                self.wfile.write(b'{"choices": [')
+                self.close_connection = True
+            else:
+                self._send(int(what), b'{"error": {"message": "not now"}}')
 
         def _stream(self, said: list[str]) -> None:
             self.send_response(200)

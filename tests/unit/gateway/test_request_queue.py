@@ -1,17 +1,29 @@
 """Request queues: whose turn it is, and that no slot is lost or given out twice."""
 
 import asyncio
+import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuyard.gateway.request_queue import ModelUnavailableError, Replica, RequestQueues
+from gpuyard.gateway.request_queue import (
+    Claim,
+    ModelUnavailableError,
+    Replica,
+    RequestQueues,
+)
 
 
 def replica(name: str = "r1", model: str = "a", slots: int = 1) -> Replica:
     return Replica(name, model, "http://127.0.0.1:1", model, slots)
+
+
+def soon(seconds: float = 10, **claim: Any) -> Claim:
+    """A claim that is given up after so many seconds."""
+    return Claim(deadline=time.monotonic() + seconds, **claim)
 
 
 @pytest.fixture
@@ -28,7 +40,7 @@ async def settle() -> None:
 
 
 async def test_who_comes_first_is_served_first_and_each_slot_once(queues):
-    asking = [asyncio.create_task(queues.acquire("a", 10)) for _ in range(3)]
+    asking = [asyncio.create_task(queues.acquire("a", soon())) for _ in range(3)]
     await settle()
     one = replica(slots=2)
     queues.put(one)
@@ -40,14 +52,62 @@ async def test_who_comes_first_is_served_first_and_each_slot_once(queues):
     assert (one.busy, one.answered, queues.by_model["a"].answering_s) == (2, 1, 1.5)
 
 
+async def in_order(queues: RequestQueues, *claims: Claim) -> list[int]:
+    """In which order these are served, one at a time."""
+    served: list[int] = []
+
+    async def ask(number: int, claim: Claim) -> None:
+        got = await queues.acquire("a", claim)
+        served.append(number)
+        await asyncio.sleep(0)
+        queues.release(got, 0.1)
+
+    asking = [asyncio.create_task(ask(n, claim)) for n, claim in enumerate(claims)]
+    await settle()
+    queues.put(replica())
+    await asyncio.gather(*asking)
+    return served
+
+
+async def test_the_urgent_come_first_and_then_who_came_first(queues):
+    now = time.monotonic()
+    claims = [Claim(3, now), Claim(5, now + 2), Claim(3, now - 1), Claim(5, now + 1)]
+    assert await in_order(queues, *claims) == [3, 1, 2, 0]
+
+
+async def test_who_has_waited_long_comes_before_the_most_urgent():
+    queues = RequestQueues(["a"], ageing_s=60)
+    now = time.monotonic()
+    claims = [
+        Claim(5, now),
+        Claim(1, now - 250),
+        Claim(1, now - 310),
+        Claim(5, now - 5),
+    ]
+    # The third has aged to the top; the second has reached 5, and came before the
+    # others of 5.
+    assert await in_order(queues, *claims) == [2, 1, 3, 0]
+
+
+async def test_a_prompt_without_a_deadline_waits_on_when_its_model_fails(queues):
+    patient = asyncio.create_task(queues.acquire("a", Claim()))
+    await settle()
+    queues.refuse("a", "its server crashes")
+    await settle()
+    assert not patient.done()
+    one = replica()
+    queues.put(one)
+    assert await patient is one
+
+
 async def test_a_request_that_waits_too_long_is_told_and_leaves_the_queue(queues):
-    with pytest.raises(ModelUnavailableError, match="a was not free within 0"):
-        await queues.acquire("a", 0.0)
+    with pytest.raises(ModelUnavailableError, match="a was not free within"):
+        await queues.acquire("a", soon(0.0))
     assert not queues.by_model["a"].waiting
 
 
 async def test_a_client_that_leaves_as_its_turn_comes_gives_the_slot_back(queues):
-    asking = asyncio.create_task(queues.acquire("a", 10))
+    asking = asyncio.create_task(queues.acquire("a", soon()))
     await settle()
     one = replica()
     queues.put(one)
@@ -59,7 +119,7 @@ async def test_a_client_that_leaves_as_its_turn_comes_gives_the_slot_back(queues
 
 
 async def test_all_who_wait_hear_why_a_model_cannot_be(queues):
-    asking = [asyncio.create_task(queues.acquire("a", 10)) for _ in range(2)]
+    asking = [asyncio.create_task(queues.acquire("a", soon())) for _ in range(2)]
     await settle()
     queues.refuse("a", "its server crashes")
     for task in asking:
@@ -73,16 +133,16 @@ async def test_a_replica_that_drains_gets_nothing_more(queues):
     queues.put(one)
     queues.put(two)
     one.draining = True
-    assert await queues.acquire("a", 10) is two
+    assert await queues.acquire("a", soon()) is two
     queues.drop(two)
     with pytest.raises(ModelUnavailableError):
-        await queues.acquire("a", 0.0)
+        await queues.acquire("a", soon(0.0))
 
 
 async def test_somebody_hears_of_every_change_that_calls_for_a_decision():
     heard: list[int] = []
     queues = RequestQueues(["a"], lambda: heard.append(1))
-    asking = asyncio.create_task(queues.acquire("a", 10))
+    asking = asyncio.create_task(queues.acquire("a", soon()))
     await settle()
     assert len(heard) == 1  # somebody waits
     one = replica()
@@ -111,7 +171,9 @@ async def _play(steps: list[str]) -> None:
                 held.append(task.result())
 
     acts: dict[str, Callable[[], None]] = {
-        "ask": lambda: asking.append(asyncio.create_task(queues.acquire("a", 60))),
+        "ask": lambda: asking.append(
+            asyncio.create_task(queues.acquire("a", soon(60)))
+        ),
         "leave": lambda: asking.pop(0).cancel() and None if asking else None,
         "end": lambda: queues.release(held.pop(0), 0.1) if held else None,
         "drop": lambda: queues.drop(there.pop(0)) if there else None,
@@ -139,10 +201,10 @@ async def test_a_replica_that_could_not_be_reached_gets_nothing_until_it_is_well
 ):
     one = replica()
     queues.put(one)
-    assert await queues.acquire("a", 10) is one
+    assert await queues.acquire("a", soon()) is one
     one.suspended = True
     queues.release(one, None)
     with pytest.raises(ModelUnavailableError):
-        await queues.acquire("a", 0.0)
+        await queues.acquire("a", soon(0.0))
     queues.put(one)
-    assert await queues.acquire("a", 10) is one
+    assert await queues.acquire("a", soon()) is one

@@ -1,5 +1,6 @@
 """Who is sent to an engine, how many, and what is said of those who are not."""
 
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -10,6 +11,7 @@ from gpuyard.domain.shape import Placement, Shape
 from gpuyard.scheduler.decide import decide, undo
 from gpuyard.scheduler.external_queues import ExternalQueue, unmet_needs
 from gpuyard.scheduler.history import History
+from gpuyard.scheduler.policy import Policy, QueueOrder
 from gpuyard.scheduler.refusal import impossible
 from gpuyard.scheduler.view import Start, Withdraw
 from tests.unit.scheduler.world import World
@@ -379,3 +381,55 @@ def test_a_job_goes_where_its_workspace_was_used_last(world):
         for a in world.view.attempts.values()
     }
     assert found == {"default/corpus": "west/gpu", "default/other": "east/gpu"}
+
+
+# --- prompts, whose queue is the line of a model ---
+
+TOY = Offer("prompts/toy", "prompts", model="toy")
+
+
+@pytest.fixture
+def prompts(world) -> World:
+    """As `world`, with the line of a model in which two of a priority may stand."""
+    queue = ExternalQueue("prompts", max_pending=2, offers={TOY.id: TOY})
+    world.view.add_external_queues({"prompts": queue})
+    return world
+
+
+def test_a_prompt_goes_to_its_model_and_nothing_else_does(prompts):
+    prompt = prompts.submit(cpus=0.0, model="toy")
+    other = prompts.submit(cpus=0.0, model="big")
+    jobs = [prompts.submit(cpus=8.0) for _ in range(2)]
+    started = prompts.decide(run=False)
+    assert started[prompt][0].offer == "prompts/toy"
+    assert other not in started
+    assert started[jobs[0]][0].node_id == "here"
+    assert started[jobs[1]][0].offer != "prompts/toy"
+
+
+def test_an_urgent_prompt_does_not_wait_behind_those_that_stand_in_line(prompts):
+    usual = [prompts.submit(cpus=0.0, model="toy") for _ in range(3)]
+    assert list(prompts.decide(run=False)) == usual[:2]
+    urgent = prompts.submit(cpus=0.0, model="toy", priority=5)
+    assert list(prompts.decide(run=False)) == [urgent]
+
+
+def test_prompts_that_wait_hold_up_no_job_in_strict_order(prompts):
+    prompts.policy = Policy(order=QueueOrder.FCFS, end_margin_s=0.0)
+    for _ in range(3):
+        prompts.submit(cpus=0.0, model="toy")
+    job = prompts.submit(gpus=1)
+    assert prompts.decide(run=False)[job][0].node_id == "here"
+
+
+def test_why_a_prompt_waits_names_its_model(prompts):
+    prompts.view.external_queues.by_name["prompts"].offers = {
+        TOY.id: replace(TOY, problem="toy cannot be loaded: it crashes")
+    }
+    prompt = prompts.submit(cpus=0.0, model="toy")
+    assert prompts.decide(run=False) == {}
+    answer = prompts.why(prompt)
+    assert answer.constraint == "model"
+    assert answer.summary == (
+        "It waits for the model toy: toy cannot be loaded: it crashes."
+    )

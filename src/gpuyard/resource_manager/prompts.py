@@ -1,0 +1,362 @@
+"""Prompts as jobs: a provider whose jobs wait in the lines of the models, beside the
+requests of `/v1`, and run while a replica answers them.
+
+A prompt takes no process and no core. What is known here ends with the server: the
+ledger keeps the jobs, and queues again those that had no answer yet.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, ClassVar
+
+from gpuyard.controller import owner_transitions
+from gpuyard.controller.core import Core
+from gpuyard.domain.attempt_order import AttemptOrder
+from gpuyard.domain.errors import JobNotFoundError
+from gpuyard.domain.jobconfig import JobResult, JobStatus
+from gpuyard.domain.jobspec import JobKind
+from gpuyard.domain.offers import Offer
+from gpuyard.domain.reasons import Reason
+from gpuyard.domain.shape import Shape
+from gpuyard.domain.units import format_duration
+from gpuyard.gateway.replica_client import Answer, ReplicaClient
+from gpuyard.gateway.request_queue import (
+    Claim,
+    ModelUnavailableError,
+    Replica,
+    WaitingRequest,
+)
+from gpuyard.providers.base import QueueProvider, Sink
+from gpuyard.residency.fleet import Phase
+from gpuyard.residency.switching import Switch
+from gpuyard.resource_manager.residents import Residents
+
+_PATH = "chat/completions"
+# A model that answers nonsense may answer well when it is asked again.
+_TRIES = 3
+_MOST_SHOWN = 300
+# Ends that come within this time are recorded together.
+_TOGETHER_S = 0.02
+_CLOCK_WAS_SET_S = 1.0
+
+
+class NoAnswerError(Exception):
+    """The model answered, but the answer holds no text. `is_final`: it would say the
+    same again.
+    """
+
+    def __init__(self, text: str, *, is_final: bool = False) -> None:
+        super().__init__(text)
+        self.is_final = is_final
+
+
+@dataclass(slots=True, eq=False)
+class _Prompt:
+    """A prompt that waits, is being answered, or was answered. Times are UTC seconds;
+    `began` and `ran_s` are by the monotonic clock.
+    """
+
+    order: AttemptOrder
+    claim: Claim
+    created_at: float
+    status: JobStatus = JobStatus.PENDING
+    replica: Replica | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    began: float = 0.0
+    ran_s: float | None = None
+    reason: str = ""
+    message: str = ""
+    text: str = ""
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def model(self) -> str:
+        return self.order.command[0]
+
+
+class Prompts(QueueProvider):
+    """Answers prompts by the models of the settings.
+
+    `why_not(model)` says why a model cannot be loaded at all; None if it can.
+    """
+
+    PROVIDER_NAME: ClassVar[str] = "prompts"
+    ends_with_server: ClassVar[bool] = True
+    concurrency = 1000
+    max_pending = 256
+    """The other prompts wait in the scheduler's queue, where they cost less."""
+    poll_s = 1.0
+    offers_s = 1.0
+
+    def __init__(
+        self,
+        core: Core,
+        residents: Residents,
+        why_not: Callable[[str], str | None],
+        replicas: ReplicaClient,
+    ) -> None:
+        super().__init__({})
+        self._core = core
+        self._residents = residents
+        self._why_not = why_not
+        self._replicas = replicas
+        # By attempt.
+        self._prompts: dict[str, _Prompt] = {}
+        self._changed = asyncio.Event()
+        # From UTC to monotonic seconds.
+        self._offset = 0.0
+
+    async def start(self, sink: Sink) -> None:
+        """Let prompts that an older version has queued, as processes, wait here."""
+        core = self._core
+        waiting = [
+            core.view.jobs[key] for key in core.queries.live_of_kind(JobKind.LLM)
+        ]
+        old = {
+            job.id: job
+            for job in waiting
+            if not job.shape.model and job.attempt_id is None
+        }
+        for job_id, spec in core.queries.specs(list(old)).items():
+            shape = Shape(cpus=0.0, model=spec["model"]).interned()
+            core.emit([owner_transitions.reshaped(old[job_id], shape, core.clock())])
+
+    # --- what is offered ---
+
+    async def offers(self) -> Sequence[Offer]:
+        """One for each model; its problem is why the model cannot be loaded."""
+        return [self._offer(model) for model in self._residents.specs]
+
+    def _offer(self, model: str) -> Offer:
+        spec = self._residents.specs[model]
+        needs = Shape(cpus=0.0, gpus=spec.gpus, gpu_memory_gb=spec.memory_gb)
+        price = self._core.list_price_of(needs)
+        reason = self._why_not(model)
+        return Offer(
+            f"{self.PROVIDER_NAME}/{model}",
+            self.PROVIDER_NAME,
+            model=model,
+            price_per_hour=price.per_hour / Decimal(spec.slots),
+            currency=price.currency,
+            price_source="the list price of the model's GPUs, divided by its slots",
+            problem=reason or "",
+        )
+
+    async def health_check(self) -> dict[str, Any]:
+        """See GpuProviderInterface."""
+        return {"status": "healthy", "message": "answers prompts by resident models"}
+
+    # --- submission ---
+
+    async def submit_attempt(self, order: AttemptOrder) -> str:
+        """Let the prompt wait for a replica."""
+        key = order.attempt_id or ""
+        if key not in self._prompts:
+            job = self._core.view.jobs[order.job_id]
+            claim = Claim(job.priority, self._monotonic(job.created_at))
+            prompt = _Prompt(order, claim, self._core.clock())
+            self._prompts[key] = prompt
+            prompt.task = self._core.spawn(self._answer(prompt), "prompt")
+        return key
+
+    async def find_by_attempt(self, attempt_id: str) -> str | None:
+        """See GpuProviderInterface."""
+        return attempt_id if attempt_id in self._prompts else None
+
+    def _monotonic(self, at: float) -> float:
+        """A time in UTC seconds by the monotonic clock. The same time always gives the
+        same result, unless the clock of the host was set.
+        """
+        offset = time.monotonic() - self._core.clock()
+        if abs(offset - self._offset) > _CLOCK_WAS_SET_S:
+            self._offset = offset
+        return min(at + self._offset, time.monotonic())
+
+    async def _answer(self, prompt: _Prompt) -> None:
+        """Wait for a replica, and have it answer."""
+        queues = self._residents.request_queues
+        replica = await queues.acquire(prompt.model, prompt.claim)
+        if prompt.order.attempt_id not in self._core.view.attempts:
+            # Memory was read again, and the attempt is not in the ledger.
+            queues.release(replica, None)
+            del self._prompts[prompt.order.attempt_id]
+            return
+        prompt.status = JobStatus.RUNNING
+        prompt.replica = replica
+        prompt.started_at = self._core.clock()
+        prompt.began = time.monotonic()
+        self._changed.set()
+        try:
+            async with asyncio.timeout(prompt.order.timeout_s):
+                prompt.text = await self._ask(prompt, replica)
+        except TimeoutError:
+            limit = format_duration(prompt.order.timeout_s or 0.0)
+            message = f"{prompt.model} did not answer within {limit}"
+            self._end(prompt, JobStatus.FAILED, Reason.TIMED_OUT, message)
+        except (NoAnswerError, ModelUnavailableError) as error:
+            self._end(prompt, JobStatus.FAILED, Reason.NO_ANSWER, str(error))
+        except Exception as error:
+            fault = f"{type(error).__name__}: {error}"
+            self._end(prompt, JobStatus.FAILED, Reason.NO_ANSWER, fault)
+            raise
+        else:
+            self._end(prompt, JobStatus.COMPLETED)
+
+    async def _ask(self, prompt: _Prompt, replica: Replica) -> str:
+        import httpx
+
+        text = (prompt.order.stdin or b"").decode()
+        body = {"messages": [{"role": "user", "content": text}]}
+        tries_left = _TRIES
+        while True:
+            tries_left -= 1
+            answer = await self._replicas.ask(replica, _PATH, body, prompt.claim)
+            prompt.replica = answer.replica
+            try:
+                return await _text_of(answer, prompt.model)
+            except NoAnswerError as error:
+                if error.is_final or not tries_left:
+                    raise
+            except httpx.HTTPError as error:
+                if not tries_left:
+                    fault = f"the answer of {prompt.model} broke off: {error}"
+                    raise NoAnswerError(fault) from None
+            queues = self._residents.request_queues
+            replica = await queues.acquire_again(prompt.model, prompt.claim)
+
+    def _end(
+        self, prompt: _Prompt, status: JobStatus, reason: str = "", message: str = ""
+    ) -> None:
+        prompt.status = status
+        prompt.reason = reason
+        prompt.message = message
+        prompt.ended_at = self._core.clock()
+        if prompt.started_at is not None:
+            prompt.ran_s = time.monotonic() - prompt.began
+        prompt.over.set()
+        self._changed.set()
+
+    # --- polling ---
+
+    async def news(self, timeout_s: float) -> None:
+        """See GpuProviderInterface."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), timeout_s)
+        await asyncio.sleep(_TOGETHER_S)
+        self._changed.clear()
+
+    async def poll_jobs(self, job_ids: Sequence[str]) -> Mapping[str, JobResult]:
+        """See GpuProviderInterface."""
+        return {
+            job_id: self._result(self._prompts[job_id])
+            for job_id in job_ids
+            if job_id in self._prompts
+        }
+
+    async def get_job_status(self, job_id: str) -> JobResult:
+        """See GpuProviderInterface."""
+        return self._result(self._prompt(job_id))
+
+    def _prompt(self, job_id: str) -> _Prompt:
+        if job_id not in self._prompts:
+            raise JobNotFoundError(job_id, self.PROVIDER_NAME)
+        return self._prompts[job_id]
+
+    def _result(self, prompt: _Prompt) -> JobResult:
+        gpus = prompt.replica.gpus if prompt.replica else ()
+        devices = self._core.view.devices
+        nodes = [devices[gpu].node_id for gpu in gpus if gpu in devices]
+        return JobResult(
+            prompt.order.attempt_id,
+            prompt.status,
+            created_at=prompt.created_at,
+            started_at=prompt.started_at,
+            completed_at=prompt.ended_at,
+            logs=f"{prompt.text or prompt.message}\n" if prompt.over.is_set() else None,
+            exit_code=0 if prompt.status is JobStatus.COMPLETED else None,
+            error_message=prompt.message or None,
+            reason=prompt.reason,
+            node=next((node for node in nodes if node), ""),
+            gpus=gpus,
+            ran_s=prompt.ran_s,
+        )
+
+    def why_waiting(self, job_id: str) -> str:
+        """See GpuProviderInterface."""
+        prompt = self._prompts.get(job_id)
+        if prompt is None or prompt.status is not JobStatus.PENDING:
+            return ""
+        queue = self._residents.request_queues.by_model[prompt.model]
+        line = queue.waiting
+        before = line.ahead_of(WaitingRequest(prompt.claim, asyncio.Future()))
+        place = f"{before} before it in line" if before else "it is the first in line"
+        return f"{place}; {self._why_none_is_free(prompt.model)}"
+
+    def _why_none_is_free(self, model: str) -> str:
+        residents = self._residents
+        queue = residents.request_queues.by_model[model]
+        failure = residents.servers.failures[model]
+        if queue.slots:
+            return f"{model} answers {queue.slots} at once, and all are taken"
+        if residents.closed_for_batch:
+            return "a batch has the GPUs for itself, and models are loaded after it"
+        own = [each for each in residents.servers.live.values() if each.model == model]
+        if any(each.phase is Phase.BOOTING for each in own):
+            boot_s = residents.switch_times.seconds(model, Switch.BOOT)
+            return f"{model} is being loaded, which takes {format_duration(boot_s)}"
+        if failure.until > time.monotonic():
+            return f"{model} could not be loaded: {failure.reason}"
+        return f"no GPU is free for {model}"
+
+    # --- ends ---
+
+    async def stop_job(self, job_id: str, *, checkpoint: bool) -> bool:
+        """Let the prompt leave its line, or break off its answer."""
+        prompt = self._prompt(job_id)
+        if prompt.over.is_set():
+            return False
+        if prompt.task:
+            prompt.task.cancel()
+            await asyncio.wait([prompt.task])
+        if not prompt.over.is_set():
+            self._end(prompt, JobStatus.CANCELLED)
+        return True
+
+    async def forget_job(self, job_id: str) -> None:
+        """See GpuProviderInterface."""
+        self._prompts.pop(job_id, None)
+
+    async def stream_logs(
+        self, job_id: str, *, lines: int | None, follow: bool
+    ) -> AsyncIterator[bytes]:
+        """The answer, once it is whole."""
+        prompt = self._prompt(job_id)
+        if follow:
+            await prompt.over.wait()
+        if prompt.over.is_set():
+            yield (self._result(prompt).logs or "").encode()
+
+
+async def _text_of(answer: Answer, model: str) -> str:
+    """The text of a chat completion; raises NoAnswerError if it is none."""
+    content = b"".join([part async for part in answer.parts()])
+    status = answer.response.status_code
+    shown = content[:_MOST_SHOWN].decode(errors="replace")
+    if not answer.response.is_success:
+        is_final = answer.response.is_client_error
+        fault = f"{model} answered with status {status}: {shown}"
+        raise NoAnswerError(fault, is_final=is_final)
+    try:
+        text = json.loads(content)["choices"][0]["message"]["content"]
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+        text = None
+    if not isinstance(text, str):
+        raise NoAnswerError(f"{model} answered with no chat completion: {shown}")
+    return text
