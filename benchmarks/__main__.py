@@ -37,6 +37,7 @@ DISKS = {
         "commands",
         "studies-results",
         "studies-runtime",
+        "prompts",
         "verification",
     ),
     "4ms": ("ledger", "http", "jobs", "idle"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from gpuyard.domain.batches import BatchMode, BatchSpec, ItemSpec
 from gpuyard.domain.errors import RefusedError
+from gpuyard.gateway.request_queue import Claim
 from gpuyard.resource_manager import resident
 from tests.integration.resource_manager.conftest import Managed
 from tests.support.wait import eventually
@@ -48,9 +50,13 @@ def over(instance: Managed, batch_id: str) -> Any:
     return shown if shown["state"] in ("completed", "cancelled") else None
 
 
+def soon() -> Claim:
+    return Claim(deadline=time.monotonic() + 10.0)
+
+
 async def test_a_request_loads_a_model_and_unload_ends_it(instance: Managed):
     queues = instance.manager.residents.request_queues
-    replica = await queues.acquire("chat", 10.0)
+    replica = await queues.acquire("chat", soon())
     assert instance.loaded == [("chat", "ready")]
     queues.release(replica, 0.1)
     (listed,) = [m for m in instance.manager.models.listing() if m["name"] == "chat"]
@@ -82,7 +88,7 @@ async def test_a_model_that_never_answers_is_refused_in_the_end(
 
     failing = asyncio.create_task(fail())
     with pytest.raises(Exception, match="chat cannot be loaded: its server ended"):
-        await instance.manager.residents.request_queues.acquire("chat", 10.0)
+        await instance.manager.residents.request_queues.acquire("chat", soon())
     failing.cancel()
 
 
