@@ -80,7 +80,7 @@ def show(instance: TestInstance, batch: str) -> dict[str, Any]:
 def ended(instance: TestInstance, batch: str, timeout: float = 60) -> dict[str, Any]:
     def over() -> dict[str, Any] | None:
         found = show(instance, batch)
-        return found if found["state"] in ("completed", "cancelled") else None
+        return found if found["state"] in ("completed", "failed", "cancelled") else None
 
     return wait_until(over, timeout, f"{batch} to be over")
 
@@ -177,7 +177,7 @@ def test_a_script_that_cannot_be_loaded_ends_its_batch_with_the_reason(
         instance, write(instance.work / "in", one="1", two="2"), "--arg", "broken=true"
     )
     found = ended(instance, batch)
-    assert (found["completed"], found["failed"]) == (0, 2)
+    assert (found["state"], found["completed"], found["failed"]) == ("failed", 0, 2)
     assert {item["reason"] for item in found["items"]} == {
         "RuntimeError: its weights are missing"
     }

@@ -87,6 +87,8 @@ def test_a_request_loads_its_model_and_a_script_gets_its_gpu_back(
     }
     wide = models_instance.submit(["true"], resources={"gpus": 1, "cpus": 0.1})
     assert models_instance.wait(wide).state == "completed"
+    servers_ = models_instance.json("jobs", "--state", "cancelled")["items"]
+    assert {job["reason"] for job in servers_} == {"evicted"}
     assert said(ask(models_instance, "a", "once more")) == "a: once more"
     assert said(ask(models_instance, "b", "once more")) == "b: once more"
     assert models(models_instance)["a"]["boot_s"] < 10

@@ -50,6 +50,8 @@ def final_state(job: LiveJob, outcome: AttemptOutcome) -> tuple[JobState, str | 
     stopped = outcome.stopped
     if stopped == Reason.TIMED_OUT:
         return JobState.TIMED_OUT, Reason.TIMED_OUT
+    if stopped == Reason.EVICTED:
+        return JobState.CANCELLED, Reason.EVICTED
     if stopped == Reason.CANCELLED or (stopped and job.cancel_requested):
         return JobState.CANCELLED, Reason.CANCELLED
     if stopped == Reason.PREEMPTED:

@@ -188,8 +188,10 @@ class Requests:
 
     # --- cancel ---
 
-    async def cancel(self, job_id: str) -> None:
-        """End the job. A job that has ended stays as it is."""
+    async def cancel(self, job_id: str, reason: Reason = Reason.CANCELLED) -> None:
+        """End the job. A job that has ended stays as it is. `reason`: CANCELLED if its
+        owner asks for it, EVICTED for the server of a model.
+        """
         core = self._core
         job = core.view.jobs.get(job_id)
         if job is None:
@@ -200,15 +202,15 @@ class Requests:
         attempt = core.view.attempts.get(job.attempt_id or "")
         if attempt is None:
             cancelled = JobState.CANCELLED
-            core.emit([transitions.job_ended(job, cancelled, Reason.CANCELLED, now)])
+            core.emit([transitions.job_ended(job, cancelled, reason, now)])
             core.schedule()
         elif attempt.state is not AttemptState.ENDING:
-            core.emit([transitions.ending(attempt, Reason.CANCELLED, now)])
+            core.emit([transitions.ending(attempt, reason, now)])
         elif not job.cancel_requested:
             core.emit([transitions.cancel_requested(job, attempt, now)])
         await core.committed()
         if attempt is not None and attempt.id in core.view.attempts:
-            await self.stop(attempt, Reason.CANCELLED)
+            await self.stop(attempt, self.why_ending(attempt))
 
     async def cancel_running(self) -> int:
         """End every job that has an attempt, and return how many. The others wait
@@ -276,7 +278,8 @@ class Requests:
 
     def why_ending(self, attempt: LiveAttempt) -> str:
         """Why an attempt is being stopped; a cancel by the owner comes first."""
-        if self._core.view.jobs[attempt.job_id].cancel_requested:
+        is_cancelled = self._core.view.jobs[attempt.job_id].cancel_requested
+        if is_cancelled and attempt.reason != Reason.EVICTED:
             return Reason.CANCELLED
         return attempt.reason or Reason.PREEMPTED
 

@@ -297,7 +297,7 @@ def ending(
     values = {"state": AttemptState.ENDING.value, "reason": reason}
     changes = [Change(Table.ATTEMPTS, attempt.id, values)]
     kind = EventKind.ATTEMPT_ENDING
-    if reason == Reason.CANCELLED:
+    if Reason.of(reason).ends_job:
         changes.append(Change(Table.JOBS, attempt.job_id, {"cancel_requested": True}))
         kind = EventKind.JOB_CANCEL_REQUESTED
     info = {"attempt_id": attempt.id, "reason": reason}

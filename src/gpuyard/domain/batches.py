@@ -25,18 +25,19 @@ class BatchMode(StrEnum):
 
 class BatchState(StrEnum):
     """`reloading`: its items have ended, and models that left for it are loaded
-    again.
+    again. `failed`: all of its items failed.
     """
 
     RUNNING = "running"
     RELOADING = "reloading"
     COMPLETED = "completed"
+    FAILED = "failed"
     CANCELLED = "cancelled"
 
     @property
     def terminal(self) -> bool:
         """Nothing more happens."""
-        return self in (BatchState.COMPLETED, BatchState.CANCELLED)
+        return self not in (BatchState.RUNNING, BatchState.RELOADING)
 
 
 class ItemState(StrEnum):

@@ -57,6 +57,7 @@ class Reason(StrEnum):
     NO_ANSWER = "no_answer"
     # Its owner ended it, or asked for what cannot be.
     CANCELLED = "cancelled"
+    EVICTED = "evicted"
     DEPENDENCY_FAILED = "dependency_failed"
     COMMAND_NOT_FOUND = "command_not_found"
     NOT_EXECUTABLE = "not_executable"
@@ -125,6 +126,13 @@ class Reason(StrEnum):
         return _FACTS[self].lost
 
     @property
+    def ends_job(self) -> bool:
+        """True when an attempt that is ended for it is not to save its work: its job
+        is over, too.
+        """
+        return self in (Reason.CANCELLED, Reason.EVICTED)
+
+    @property
     def counts_against_batch(self) -> bool:
         """True when a batch's worker that ended so counts as one that failed.
 
@@ -182,6 +190,12 @@ _FACTS = {
     Reason.TIMED_OUT: _program("it ran longer than its time limit"),
     Reason.CANCELLED: _Facts(
         Blame.USER, "it was cancelled", RetryRule.NEVER, counts_against_batch=False
+    ),
+    Reason.EVICTED: _Facts(
+        Blame.USER,
+        "its model made room, or was not needed any more",
+        RetryRule.NEVER,
+        counts_against_batch=False,
     ),
     Reason.DEPENDENCY_FAILED: _user(
         "a job that it depends on did not end as it must for this one"

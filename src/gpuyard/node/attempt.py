@@ -339,7 +339,7 @@ class AttemptRun:
             self._stopped = self._stopped or reason
         elif self._stop_task is None and self.live:
             self._stop_task = asyncio.create_task(
-                self._stop(reason, checkpoint or reason != Reason.CANCELLED)
+                self._stop(reason, checkpoint or not Reason.of(reason).ends_job)
             )
 
     async def _stop(self, reason: str, checkpoint: bool) -> None:
@@ -355,7 +355,7 @@ class AttemptRun:
             self._watch,
             scan_s=self._context.settings.checkpoint_scan_s,
             checkpoint=checkpoint,
-            cancelled=reason == Reason.CANCELLED,
+            cancelled=Reason.of(reason).ends_job,
         )
         if self.live:
             await asyncio.to_thread(process.kill_all)

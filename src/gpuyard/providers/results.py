@@ -95,7 +95,7 @@ class AttemptResults:
 
 
 def _outcome(body: wire.Ended) -> JobStatus:
-    if body.stopped == Reason.CANCELLED:
+    if Reason.of(body.stopped).ends_job:
         return JobStatus.CANCELLED
     if body.stopped or body.reason or body.exit_code != 0:
         return JobStatus.FAILED

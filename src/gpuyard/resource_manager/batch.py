@@ -317,8 +317,12 @@ class Batch:
 
     def ended(self, now: float) -> Event:
         """The batch has ended, and the models that made room for it are loaded."""
-        cancelled = any(item.state is ItemState.CANCELLED for item in self.items)
-        state = BatchState.CANCELLED if cancelled else BatchState.COMPLETED
+        states = {item.state for item in self.items}
+        state = BatchState.COMPLETED
+        if ItemState.CANCELLED in states:
+            state = BatchState.CANCELLED
+        elif states == {ItemState.FAILED}:
+            state = BatchState.FAILED
         return self.changed(now, EventKind.BATCH_ENDED, state=state.value, ended_at=now)
 
     def worker_gone(self, worker: Worker, *, its_fault: bool) -> None:

@@ -18,6 +18,7 @@ from gpuyard.controller.core import Core
 from gpuyard.controller.requests import Requests
 from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.models import ModelSpec
+from gpuyard.domain.reasons import Reason
 from gpuyard.gateway.request_queue import RequestQueues
 from gpuyard.residency.fleet import Phase
 from gpuyard.residency.switching import Switch
@@ -200,7 +201,9 @@ class ModelServers:
         """End the server."""
         resident.enter(Phase.UNLOADING)
         self._disconnect(resident)
-        self._core.spawn(self._requests.cancel(resident.job_id), "unload")
+        self._core.spawn(
+            self._requests.cancel(resident.job_id, Reason.EVICTED), "unload"
+        )
 
     def update_bookings(self) -> None:
         """Let one awake model on each shared GPU book it."""

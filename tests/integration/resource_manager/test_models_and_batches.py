@@ -47,7 +47,7 @@ async def work(instance: Managed, batch_id: str) -> None:
 
 def over(instance: Managed, batch_id: str) -> Any:
     shown = instance.manager.batches.show(batch_id)
-    return shown if shown["state"] in ("completed", "cancelled") else None
+    return shown if shown["state"] in ("completed", "failed", "cancelled") else None
 
 
 def soon() -> Claim:
