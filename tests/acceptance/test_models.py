@@ -115,12 +115,14 @@ def test_the_openai_api_as_clients_use_it(models_instance: TestInstance) -> None
             ]
         assert chunks[-1] == "[DONE]"
         assert [
-            json.loads(chunk)["choices"][0]["delta"]["content"] for chunk in chunks[:-1]
+            json.loads(chunk)["choices"][0]["delta"]["content"] for chunk in chunks[:-2]
         ] == ["one", "two"]
-        assert (
-            client.get("/models", headers={"Authorization": "Bearer wrong"}).status_code
-            == 401
-        )
+        wrong = client.get("/models", headers={"Authorization": "Bearer wrong"})
+        assert wrong.status_code == 401
+        assert "no valid token" in wrong.json()["error"]["message"]
+        assert client.get("/models/a").json()["id"] == "a"
+        unknown = client.post("/audio/speech", json={"model": "a"})
+        assert "there is no /v1/audio/speech" in unknown.json()["error"]["message"]
         missing = client.post(
             "/chat/completions", json={"model": "gpt-9", "messages": []}
         )
@@ -231,7 +233,7 @@ def test_a_killed_model_server_is_restarted_and_others_stream_on(
     )
     assert said(ask(models_instance, "a")) == "a: hello"
     listening.join(30)
-    assert len(words) == 31
+    assert len(words) == 32
     assert words[-1] == "data: [DONE]"
 
 

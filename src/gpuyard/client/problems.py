@@ -24,11 +24,7 @@ def error_of(status: int, content: bytes) -> GpuyardError:
 def _from_document(body: dict[str, Any]) -> GpuyardError:
     if isinstance(body.get("error"), dict):  # OpenAI's form, under /v1
         said: dict[str, Any] = body["error"]
-        kind = (
-            errors.NotFoundError
-            if said.get("code") == "model_not_found"
-            else errors.RefusedError
-        )
+        kind = _CLASSES.get(str(said.get("code")), errors.RefusedError)
         return kind(f"{str(said.get('message')).rstrip('.')}.")
     code = body.get("code", "")
     detail = str(body.get("detail", body))
@@ -61,4 +57,7 @@ _PLAIN = (
     errors.LedgerBusyError,
     errors.DiskFullError,
 )
-_CLASSES: dict[str, type[GpuyardError]] = {kind.code: kind for kind in _PLAIN}
+_CLASSES: dict[str, type[GpuyardError]] = {
+    **{kind.code: kind for kind in _PLAIN},
+    "model_not_found": errors.NotFoundError,
+}

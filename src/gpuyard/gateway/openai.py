@@ -9,7 +9,7 @@ the client's to see.
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -29,7 +29,9 @@ PRIORITY_HEADER = "X-Gpuyard-Priority"
 """A header of requests: their priority, as of jobs."""
 _RETRY_AFTER_S = 30
 _PASSED = frozenset({"content-type", "cache-control", "x-request-id"})
-_PATHS = ("chat/completions", "completions", "embeddings")
+PREFIX = "/v1"
+"""Where OpenAI's API is."""
+_PATHS = ("chat/completions", "completions", "embeddings", "responses", "rerank")
 
 
 _JSON = {"application/json": {"schema": {"type": "object"}}}
@@ -78,11 +80,26 @@ class Gateway:
 
     def models(self) -> dict[str, Any]:
         """What can be asked for, as OpenAI lists it."""
-        data = [
-            {"id": name, "object": "model", "created": 0, "owned_by": "gpuyard"}
-            for name in self._queues.by_model
-        ]
+        data = [_model(name) for name in self._queues.by_model]
         return {"object": "list", "data": data}
+
+    def model(self, name: str) -> Response:
+        """One of the models, as OpenAI shows it."""
+        if name not in self._queues.by_model:
+            return self._no_model(name)
+        return JSONResponse(_model(name))
+
+    def _no_model(self, name: object) -> Response:
+        known = (
+            ", ".join(self._queues.by_model)
+            or "none: add [models.NAME] to gpuyard.toml"
+        )
+        return error_answer(
+            404,
+            f"there is no model {name!r}; there is: {known}",
+            "invalid_request_error",
+            "model_not_found",
+        )
 
     async def answer(self, path: str, request: Request) -> Response:
         """Pass the request on and its answer back."""
@@ -90,29 +107,22 @@ class Gateway:
             body = json.loads(await request.body())
             model = body["model"]
         except (ValueError, KeyError, TypeError, RecursionError):
-            return _error(
+            return error_answer(
                 400,
                 "send a JSON object that names a `model`",
                 "invalid_request_error",
                 "invalid_body",
             )
         if not isinstance(model, str) or model not in self._queues.by_model:
-            known = (
-                ", ".join(self._queues.by_model)
-                or "none: add [models.NAME] to gpuyard.toml"
-            )
-            return _error(
-                404,
-                f"there is no model {model!r}; there is: {known}",
-                "invalid_request_error",
-                "model_not_found",
-            )
+            return self._no_model(model)
         if reason := self._why_not(model):
-            return _error(503, reason, "server_error", "model_cannot_be_loaded")
+            return error_answer(503, reason, "server_error", "model_cannot_be_loaded")
         try:
             priority = _priority(request)
         except ValueError as error:
-            return _error(400, str(error), "invalid_request_error", "invalid_priority")
+            return error_answer(
+                400, str(error), "invalid_request_error", "invalid_priority"
+            )
         claim = Claim(priority, deadline=time.monotonic() + self._timeout_s)
         asking = asyncio.create_task(self._ask(path, body, claim))
         gone = asyncio.create_task(_disconnected(request))
@@ -126,7 +136,7 @@ class Gateway:
         try:
             return asking.result()
         except ModelUnavailableError as error:
-            return _error(
+            return error_answer(
                 503,
                 str(error),
                 "server_error",
@@ -147,7 +157,7 @@ class Gateway:
 
 def make_router(gateway: Gateway) -> APIRouter:
     """The routes, which their server guards."""
-    router = APIRouter(prefix="/v1", tags=["openai"])
+    router = APIRouter(prefix=PREFIX, tags=["openai"])
 
     @router.get("/models")
     async def models() -> dict[str, Any]:
@@ -171,7 +181,32 @@ def make_router(gateway: Gateway) -> APIRouter:
 
     for path in _PATHS:
         add(path)
+
+    @router.get(
+        "/models/{name:path}", response_model=None, responses={404: _RESPONSES[404]}
+    )
+    async def model(name: str) -> Response:
+        """One of the models that can be asked for."""
+        return gateway.model(name)
+
+    @router.api_route(
+        "/{path:path}", methods=["GET", "POST", "DELETE"], include_in_schema=False
+    )
+    async def unknown(path: str) -> Response:
+        """What OpenAI has and gpuyard does not."""
+        known = ", ".join(("models", *_PATHS))
+        return error_answer(
+            404,
+            f"there is no /v1/{path} here; under /v1 there are: {known}",
+            "invalid_request_error",
+            "unknown_url",
+        )
+
     return router
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "gpuyard"}
 
 
 def _priority(request: Request) -> int:
@@ -191,13 +226,14 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def _error(
+def error_answer(
     status: int,
     message: str,
     kind: str,
     code: str,
-    headers: dict[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
+    """An error in OpenAI's form."""
     return JSONResponse(
         {"error": {"message": message, "type": kind, "param": None, "code": code}},
         status,

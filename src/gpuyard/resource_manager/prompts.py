@@ -307,12 +307,12 @@ class Prompts(QueueProvider):
             return f"{model} answers {queue.slots} at once, and all are taken"
         if residents.closed_for_batch:
             return "a batch has the GPUs for itself, and models are loaded after it"
+        if failure.reason:
+            return f"{model} could not be loaded: {failure.reason}; it is tried again"
         own = [each for each in residents.servers.live.values() if each.model == model]
         if any(each.phase is Phase.BOOTING for each in own):
             boot_s = residents.switch_times.seconds(model, Switch.BOOT)
             return f"{model} is being loaded, which takes {format_duration(boot_s)}"
-        if failure.until > time.monotonic():
-            return f"{model} could not be loaded: {failure.reason}"
         return f"no GPU is free for {model}"
 
     # --- ends ---
