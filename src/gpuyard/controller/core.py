@@ -67,7 +67,8 @@ class Core:
         self.settings = settings
         self.clock = clock
         self.tiers = Tiers(settings.tiers)
-        self.scripts = Scripts(settings.scripts)
+        boot_times = settings.resource_manager.boot_times
+        self.scripts = Scripts(settings.scripts, boot_times)
         self.images = settings.images.read()
         self.policy = Policy(
             order=QueueOrder(settings.scheduler.policy),
@@ -91,6 +92,8 @@ class Core:
         self.before_deciding: Callable[[], None] = lambda: None
         self.on_reload: Callable[[], None] = lambda: None
         self.refuse_when_full: Callable[[], None] = lambda: None
+        # In how many seconds a model can answer.
+        self.model_load_s: Callable[[str], float] = self._configured_boot_s
         # A server that is stopping starts nothing more.
         self.is_stopping = False
         self.epoch = 0
@@ -302,6 +305,9 @@ class Core:
             self._alarm = asyncio.get_running_loop().call_later(delay, self.schedule)
 
     # --- memory ---
+    def _configured_boot_s(self, model: str) -> float:
+        return self.settings.models[model].boot_s
+
 
     def reload(self) -> None:
         """Read the view again from the ledger; keep what is known of external queues,

@@ -33,6 +33,7 @@ class ResourceManager:
         controller.extensions.append(self)
 
     def start(self) -> None:
+        self._core.model_load_s = self.models.load_s
         """Find residents and batches in the ledger, and watch the spool."""
         self.residents.start()
         self._batches.start()
