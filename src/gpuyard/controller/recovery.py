@@ -131,6 +131,7 @@ def _live_job(
         resume_from=row.resume_from,
         job_type=job_type,
         served_s=served_s,
+        kind=sys.intern(row.kind),
         preemptions=preemptions,
         last_provider=home,
     )

@@ -231,6 +231,8 @@ def _update_job(job: LiveJob, state: JobState, row: Row) -> None:
         job.waits_for = ()
     if "shape" in row:
         job.shape = Shape.from_row(row["shape"])
+    if "kind" in row:
+        job.kind = sys.intern(row["kind"])
     if "held" in row:
         job.held = bool(row["held"])
     if row.get("retry_on") is not None:
