@@ -201,6 +201,7 @@ class Core:
         `on_intents`.
         """
         self.view.apply_quarantines(self.clock())
+        self.view.end_cooling(self.clock())
         self.before_deciding()
         if self.is_stopping:
             return
@@ -304,17 +305,19 @@ class Core:
             delay = max(wake_at - self.clock(), 0.0)
             self._alarm = asyncio.get_running_loop().call_later(delay, self.schedule)
 
-    # --- memory ---
     def _configured_boot_s(self, model: str) -> float:
         return self.settings.models[model].boot_s
 
+    # --- memory ---
 
     def reload(self) -> None:
         """Read the view again from the ledger; keep what is known of external queues,
         which the ledger does not hold.
         """
         before = self.view.external_queues
-        self.view = rebuild_view(self.queries, self.clock())
+        manager = self.settings.resource_manager
+        empty = View(brain_ranks=manager.brain_ranks, cooling_s=manager.cooling_s)
+        self.view = rebuild_view(self.queries, self.clock(), empty)
         self.submitting = {}
         self.view.add_external_queues(before.by_name, before.containers)
         self.view.external_queues.history = before.history
