@@ -167,7 +167,7 @@ class Admission:
             read: list[tuple[PreparedJob, Sequence[str]]] = []
             for position, body in enumerate(part, start):
                 try:
-                    read.append(self._intake.read(body, user))
+                    read.append(await self._read_one(body, user))
                 except InvalidInputError as error:
                     faults += error.faults if is_single else numbered(error, position)
             if len(faults) >= _ENOUGH_FAULTS:
@@ -178,6 +178,16 @@ class Admission:
         if faults:
             raise InvalidInputError(faults)
         return jobs
+
+    async def _read_one(
+        self, body: msgspec.Raw, user: str | None
+    ) -> tuple[PreparedJob, Sequence[str]]:
+        """Read a job; the GPU that a task names may only be about to report."""
+        try:
+            return self._intake.read(body, user)
+        except NotFoundError:
+            await self._wait_for_capacity()
+            return self._intake.read(body, user)
 
     async def _check_new(
         self, read: Sequence[tuple[PreparedJob, Sequence[str]]], checked: set[object]

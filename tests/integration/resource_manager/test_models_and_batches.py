@@ -236,6 +236,25 @@ async def test_a_busy_model_makes_room_for_a_script_if_the_settings_say_so(
     await instance.until(script, "running")
 
 
+async def test_a_task_waits_for_the_gpu_that_it_names_to_report(tmp_path):
+    made = Managed(tmp_path)
+    host = made.hosts.pop("node_1")
+    await made.start()
+    task = {"task_id": "t", "task_class": "script", "task_type": "process"}
+    submitting = asyncio.create_task(
+        made.controller.requests.submit(
+            [{**task, "script": "count", "gpu_requirement": "1"}]
+        )
+    )
+    await asyncio.sleep(0)
+    made.hosts["node_1"] = host
+    await made.provider.join("node_1")
+    (job_id,) = await submitting
+    spec = made.ledger.queries.specs([job_id])[job_id]
+    assert spec["resources"]["gpus"]["uuid"] == ["GPU-node_1-1"]
+    await made.stop()
+
+
 async def test_a_task_without_a_model_gets_the_loaded_one(instance: Managed):
     models = {"a": {**MODEL, "boot_s": 1}, "b": {**MODEL, "boot_s": 100}}
     await instance.restart_with(models=models)
