@@ -47,3 +47,15 @@ def test_an_agent_of_another_version_is_found(instance: TestInstance) -> None:
     found = findings(instance)["agent"]
     assert not found["ok"] and "has version 0.0.1" in found["found"]
     assert "gpuyard up" in found["remedy"]
+
+
+def test_fewer_gpus_than_the_settings_expect_are_found(instance: TestInstance) -> None:
+    instance.home.create()
+    instance.home.settings.write_text("[resource_manager]\ngpu_count = 2000\n")
+    found = findings(instance)["GPUs"]
+    assert not found["ok"] and "gpu_count says 2000, and" in found["remedy"]
+    # The GPUs that a server knows count.
+    instance.home.settings.write_text("[resource_manager]\ngpu_count = 2\n")
+    instance.ok("up", "--simulate-gpus", "2x24")
+    wait_until(lambda: len(instance.json("gpus")["items"]) == 2, what="the GPUs")
+    assert "gpu_count" not in findings(instance)["GPUs"]["remedy"]

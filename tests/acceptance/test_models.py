@@ -391,8 +391,12 @@ def test_a_prompt_is_a_job_that_is_answered_by_its_model(
         assert job.wait(60).state == "completed"
         assert list(job.logs()) == ["a: in a job"]
         assert len(job.info.gpus) == 1
+    # A task need not name a model: it gets the one that is loaded.
     (models_instance.work / "task.json").write_text(json.dumps(task))
-    refused = models_instance.run("submit", "task.json")
+    models_instance.ok("submit", "task.json")
+    assert models_instance.wait("t-1").state == "completed"
+    assert models_instance.ok("logs", "t-1") == "a: in a job\n"
+    refused = models_instance.run("submit", "-", input=json.dumps({"prompt": "x"}))
     assert (refused.returncode, "name one of those configured" in refused.stderr) == (
         2,
         True,
@@ -453,7 +457,7 @@ def test_the_documents_task_with_a_script(models_instance: TestInstance) -> None
         "complete",
         "embed",
     )
-    assert shown["assigned_gpu"].startswith("GPU-simulated")
+    assert shown["assigned_gpu_uuid"] == f"GPU-simulated-{shown['assigned_gpu']}"
     there = {**task, "task_id": "t-3", "gpu_requirement": "7"}
     refused = models_instance.run(
         "submit", "-", input=json.dumps({**there, "script": str(script)})

@@ -43,6 +43,32 @@ def test_the_queue_goes_on_though_nobody_types_a_command(kept: TestInstance) -> 
     wait_until(last.exists, what="the waiting job to run")
 
 
+def test_the_file_of_settings_is_remembered(kept: TestInstance) -> None:
+    """By the keeper, which starts a killed server again, and by later commands."""
+
+    def models() -> list[str]:
+        return [model["name"] for model in kept.json("models")["items"]]
+
+    settings = kept.work / "mine.json"
+    mine = {"engine": "ollama", "memory_gb": 8}
+    settings.write_text(json.dumps({"models": {"mine": mine}}))
+    kept.ok("up", "--config", "mine.json")
+    assert models() == ["mine"]
+    kept.wait(kept.submit(["sleep", "300"]), "running")
+    killed = kept.pid("server")
+    kept.kill("server")
+    wait_until(lambda: kept.pid("server") not in (None, killed))
+    wait_until(lambda: kept.run("jobs").returncode == 0)
+    assert models() == ["mine"]
+    kept.ok("down", "--running", "cancel")
+    assert models() == ["mine"]
+    kept.ok("down")
+    kept.ok("up", "--config", "default")
+    assert models() == []
+    refused = kept.run("up", "--config", "mine.json")
+    assert "runs, with the settings it has" in refused.stderr
+
+
 def test_a_server_that_was_stopped_stays_stopped(kept: TestInstance) -> None:
     kept.wait(kept.submit(["sleep", "300"]), "running")
     kept.ok("down", "--running", "leave")

@@ -14,15 +14,30 @@ from tests.support.wait import wait_until
 CHAT = Path(__file__).parents[1] / "programs" / "chat" / "server.py"
 
 
+COUNT = """
+def load(args):
+    def run(args, folder, progress):
+        print("counting", end="", flush=True)
+        return {"words": len(args["text"].split())}
+    return run
+"""
+
+
 @pytest.fixture
 def spool_instance() -> Iterator[TestInstance]:
-    """An instance with a simulated GPU, one model and a spool in its work folder."""
+    """An instance with a simulated GPU, a model for most types of tasks, another for
+    decisions, a script and a spool in its work folder.
+    """
     with make_instance(GPUYARD_SCHEDULER__RETRY_BASE_S="0.1") as instance:
         instance.home.create()
         words = json.dumps([sys.executable, str(CHAT), "toy", "--port", "{port}"])
+        script = instance.work / "count.py"
+        script.write_text(COUNT)
+        model = f"command = {words}\nmemory_gb = 1\nboot_s = 1\n"
         instance.home.settings.write_text(
-            f'[spool]\npath = "{instance.work}/tasks"\n[models.toy]\ncommand ='
-            f" {words}\nmemory_gb = 1\nboot_s = 1\n"
+            f'[spool]\npath = "{instance.work}/tasks"\n[models.toy]\n{model}'
+            f'[models.judge]\n{model}task_types = ["decide"]\n'
+            f'[scripts.count]\nfile = "{script}"\ngpus = 1\n'
         )
         instance.ok("up", "--simulate-gpus", "1x24")
         wait_until(
@@ -80,8 +95,30 @@ def test_tasks_of_both_classes_come_back_with_their_results(
             "gpu_requirement": "none",
         },
     )
+    put(
+        spool_instance,
+        "script_queue/priority_5",
+        "three.json",
+        {
+            "task_id": "t-3",
+            "task_class": "script",
+            "task_type": "process",
+            "script": "count",
+            "script_args": {"text": "one two"},
+            "gpu_requirement": "0",
+        },
+    )
     first = ended(spool_instance, "complete", "one.json")
     second = ended(spool_instance, "complete", "two.json")
+    third = ended(spool_instance, "complete", "three.json")
+    # A registered script's result, and not what it wrote.
+    counted = result(third)
+    assert (counted["task_id"], counted["output"]) == ("t-3", {"words": 2})
+    assert counted.keys() == {"task_id", "output", "duration"}
+    task = json.loads(third.read_text())
+    assert (task["gpu_requirement"], task["assigned_gpu"]) == ("0", 0)
+    assert task["assigned_gpu_uuid"] == "GPU-simulated-0"
+    assert task["created_at"] <= task["started_at"] <= task["completed_at"]
     assert (result(first)["task_id"], result(first)["output"]) == (
         "t-1",
         "toy: hello\n",

@@ -161,7 +161,7 @@ def _size_gb(path: Path) -> float:
     return sum(file.stat().st_blocks * 512 for file in files if file.is_file()) / 1e9
 
 
-def _gpus(_home: Home) -> CheckupResult:
+def _gpus(home: Home) -> CheckupResult:
     from gpuyard.devices.discovery import discover
 
     found = discover()
@@ -170,12 +170,36 @@ def _gpus(_home: Home) -> CheckupResult:
         or "none"
     )
     lost = "; ".join(gpu.reason for gpu in found.lost)
-    ok = found.problem is None and not found.lost
+    problem = found.problem or lost or _too_few_gpus(home, len(found.gpus))
     return CheckupResult(
         "GPUs",
-        ok,
+        not problem,
         f"{names} by {found.source}" if found.gpus else names,
-        found.problem or lost,
+        problem,
+    )
+
+
+def _too_few_gpus(home: Home, found: int) -> str:
+    """What to do if there are fewer GPUs than the settings expect; a server that runs
+    may know others than this machine's own.
+    """
+    from gpuyard.cli.session import connect
+    from gpuyard.client import calls
+    from gpuyard.client.connection import running_server
+    from gpuyard.config.settings import load_settings
+
+    try:
+        expected = load_settings(home).resource_manager.gpu_count or 0
+        if running_server(home) is not None:
+            with connect(start=False) as client:
+                found = len(client.call(calls.listing("gpus")))
+    except GpuyardError:
+        return ""  # the checks of the settings and of the server say it
+    if found >= expected:
+        return ""
+    return (
+        f"resource_manager.gpu_count says {expected}, and {found} are here: look at"
+        " `gpuyard gpus`, or correct it"
     )
 
 

@@ -47,7 +47,8 @@ def up(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Its settings, TOML or JSON, in place of the home's own file.",
+            help="Read the settings, TOML or JSON, from this file from now on;"
+            " `default`: from the home's own file.",
         ),
     ] = None,
     simulate_gpus: Annotated[
@@ -70,9 +71,7 @@ def up(
     if database is not None:
         _use_database(sys.stdin.readline().strip() if database == "-" else database)
     if config is not None:
-        _use_setting(
-            "GPUYARD_CONFIG", str(config.absolute()), "with the settings it has"
-        )
+        _use_config(config)
     if simulate_gpus is not None:
         _use_setting(
             "GPUYARD_NODE__SIMULATE_GPUS", simulate_gpus, "with the GPUs it has"
@@ -129,6 +128,21 @@ def _use_database(url: str) -> None:
     home.create()
     _refuse_running("with the database it has")
     remember_database(home, url)
+
+
+def _use_config(config: Path) -> None:
+    from gpuyard.config.settings import load_settings
+    from gpuyard.config.settings_file import OWN_FILE, remember_settings
+
+    home = Home.find()
+    home.create()
+    _refuse_running("with the settings it has")
+    # This start reads what was given here, and so does whoever starts it again.
+    os.environ.pop("GPUYARD_CONFIG", None)
+    is_own = str(config) == OWN_FILE or config.absolute() == home.own_settings
+    if not is_own:
+        load_settings(home, config.absolute())
+    remember_settings(home, None if is_own else config)
 
 
 def _use_setting(variable: str, value: str, has: str) -> None:

@@ -52,8 +52,29 @@ class Home:
 
     @property
     def settings(self) -> Path:
-        """`gpuyard.toml`, or the file that `$GPUYARD_CONFIG` names."""
-        return Path(os.environ.get("GPUYARD_CONFIG") or self.root / "gpuyard.toml")
+        """The file that `$GPUYARD_CONFIG` names, else the one that was given last to
+        `gpuyard up --config`, else `gpuyard.toml`.
+        """
+        named = os.environ.get("GPUYARD_CONFIG") or self._remembered_settings()
+        return Path(named) if named else self.own_settings
+
+    def _remembered_settings(self) -> str:
+        try:
+            return self.settings_name.read_text().strip()
+        except OSError:
+            return ""
+
+    @property
+    def own_settings(self) -> Path:
+        """The settings of a home to which no other file was given."""
+        return self.root / "gpuyard.toml"
+
+    @property
+    def settings_name(self) -> Path:
+        """The path of the settings that `gpuyard up --config` was given; absent if it
+        was given none.
+        """
+        return self.root / "config"
 
     @property
     def ledger(self) -> Path:

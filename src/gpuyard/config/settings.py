@@ -8,11 +8,10 @@ import re
 import tomllib
 from dataclasses import replace
 from decimal import Decimal
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -26,6 +25,7 @@ from pydantic_settings import (
 from gpuyard.config.disk import DiskSettings
 from gpuyard.config.jobs import JobSettings
 from gpuyard.config.paths import Home
+from gpuyard.config.resource_manager import ResourceManagerSettings
 from gpuyard.config.retention import RetentionSettings
 from gpuyard.config.sections import (
     Gigabytes,
@@ -200,53 +200,6 @@ class ResidencySettings(SettingsSection):
     timeout_s: Seconds = 600.0
 
 
-class Role(StrEnum):
-    """What a GPU is for. Models on a brain's GPU are never evicted."""
-
-    BRAIN_PRIMARY = "brain_primary"
-    BRAIN_SECONDARY = "brain_secondary"
-    WORKER_OR_SCRIPT = "worker_or_script"
-
-
-class EvictionSettings(SettingsSection):
-    """When scripts evict models, under the policy `threshold`. Idle models are always
-    evicted first, and busy ones never.
-    """
-
-    min_script_queue_for_evict: int = Field(default=5, ge=0)
-    prefer_idle_llm_eviction: Literal[True] = True
-    never_evict_brain: bool = True
-
-
-class BatchSettings(SettingsSection):
-    """A batch with at least this many items has the GPUs for itself, unless it says
-    otherwise; afterwards the models that were loaded before are loaded again.
-    """
-
-    auto_exclusive_threshold: int = Field(default=50, ge=1)
-    reload_llms_after_batch: bool = True
-
-
-class ResourceManagerSettings(SettingsSection):
-    """The seed document's own table. `gpu_count` is only advice: the discovered GPUs
-    count. `gpu_roles` are by index or UUID.
-
-    `boot_times` are in seconds by model, and apply until they are measured.
-    """
-
-    gpu_count: int | None = Field(default=None, ge=0)
-    gpu_roles: dict[str, Role] = Field(default_factory=dict[str, Role])
-    boot_times: dict[str, Period] = Field(default_factory=dict[str, Period])
-    eviction_policy: EvictionSettings = EvictionSettings()
-    batch_settings: BatchSettings = BatchSettings()
-
-    def is_brain(self, index: int, uuid: str) -> bool:
-        """True when the models on this GPU are never evicted."""
-        role = self.gpu_roles.get(uuid) or self.gpu_roles.get(str(index))
-        has_brain_role = role in (Role.BRAIN_PRIMARY, Role.BRAIN_SECONDARY)
-        return has_brain_role and self.eviction_policy.never_evict_brain
-
-
 class StorageSettings(SettingsSection):
     """Where checkpoints are stored: in the folder or bucket `url` (see the guide on
     storage), by default `blobs` in the home. `options` are those of a bucket, such as
@@ -403,6 +356,17 @@ class Settings(BaseSettings):
         default_factory=dict[str, dict[str, Any]]
     )
 
+    @model_validator(mode="after")
+    def _default_models_exist(self) -> Self:
+        for task_type, model in self.resource_manager.default_models.items():
+            if model not in self.models:
+                known = ", ".join(self.models) or "none"
+                raise ValueError(
+                    f"@resource_manager.default_models.{task_type}@there is no model"
+                    f" {model!r}; name one that has a section [models.NAME]: {known}"
+                )
+        return self
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -430,18 +394,15 @@ _ENGINE_SECRET = re.compile(rf"{_SECRET.pattern}|(^|_)api_?key$")
 _file: Path | None = None
 
 
-def load_settings(home: Home) -> Settings:
-    """The settings of `home`; InvalidInputError names the file or the variable, the
-    field, its fault and the remedy.
+def load_settings(home: Home, file: Path | None = None) -> Settings:
+    """The settings of `home`, or those that it would have with `file`;
+    InvalidInputError names the file or the variable, the field, its fault and the
+    remedy.
     """
     global _file
-    _file = home.settings
-    if os.environ.get("GPUYARD_CONFIG") and not _file.is_file():
-        raise InvalidInputError.of(
-            "GPUYARD_CONFIG",
-            f"names {_file}, which is no file",
-            "name a TOML or JSON file, or unset it",
-        )
+    _file = file or home.settings
+    if not _file.is_file():
+        _refuse_missing(home, _file, file)
     try:
         return _without_secrets(Settings())
     except ValidationError as error:
@@ -457,18 +418,31 @@ def load_settings(home: Home) -> Settings:
     except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
         form = "JSON" if _file.suffix == ".json" else "TOML"
         raise InvalidInputError.of(
-            str(home.settings), f"is not valid {form}: {error}", "correct the file"
+            str(_file), f"is not valid {form}: {error}", "correct the file"
         ) from None
     except (TypeError, AttributeError):  # JSON that is not an object
         raise InvalidInputError.of(
-            str(home.settings), "is no table of settings", "write a JSON object"
+            str(_file), "is no table of settings", "write a JSON object"
         ) from None
     except OSError as error:
         raise InvalidInputError.of(
-            str(home.settings), f"cannot be read: {error.strerror}", "see its mode"
+            str(_file), f"cannot be read: {error.strerror}", "see its mode"
         ) from None
     finally:
         _file = None
+
+
+def _refuse_missing(home: Home, found: Path, given: Path | None) -> None:
+    """Refuse settings that are not there, unless nobody has named them."""
+    fault = f"names {found}, which is no file"
+    remedy = "name a TOML or JSON file"
+    if given:
+        raise InvalidInputError.of("--config", fault, remedy)
+    if os.environ.get("GPUYARD_CONFIG"):
+        raise InvalidInputError.of("GPUYARD_CONFIG", fault, f"{remedy}, or unset it")
+    if found != home.own_settings:
+        remedy = "name another with `gpuyard up --config FILE`, or `--config default`"
+        raise InvalidInputError.of(str(home.settings_name), fault, remedy)
 
 
 def _without_secrets(settings: Settings) -> Settings:

@@ -23,6 +23,7 @@ from gpuyard.controller.intake import (
     numbered,
     refuse_shared_keys,
 )
+from gpuyard.controller.model_choice import ModelChoice, without_chosen_model
 from gpuyard.controller.parents import find_parents
 from gpuyard.controller.secrets import Secrets
 from gpuyard.controller.submissions import Submissions
@@ -72,7 +73,11 @@ class Admission:
         self._capacity_known = capacity_known
         self._intake = Intake(
             core.tiers,
-            core.settings.models,
+            ModelChoice(
+                core.settings.models,
+                core.settings.resource_manager.default_models,
+                lambda model: core.model_load_s(model),
+            ),
             find_gpu,
             core.scripts,
             self._container_providers,
@@ -162,7 +167,7 @@ class Admission:
             read: list[tuple[PreparedJob, Sequence[str]]] = []
             for position, body in enumerate(part, start):
                 try:
-                    read.append(self._intake.read(body, user))
+                    read.append(await self._read_one(body, user))
                 except InvalidInputError as error:
                     faults += error.faults if is_single else numbered(error, position)
             if len(faults) >= _ENOUGH_FAULTS:
@@ -173,6 +178,16 @@ class Admission:
         if faults:
             raise InvalidInputError(faults)
         return jobs
+
+    async def _read_one(
+        self, body: msgspec.Raw, user: str | None
+    ) -> tuple[PreparedJob, Sequence[str]]:
+        """Read a job; the GPU that a task names may only be about to report."""
+        try:
+            return self._intake.read(body, user)
+        except NotFoundError:
+            await self._wait_for_capacity()
+            return self._intake.read(body, user)
 
     async def _check_new(
         self, read: Sequence[tuple[PreparedJob, Sequence[str]]], checked: set[object]
@@ -347,8 +362,10 @@ def are_equal(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     """Whether two specs mean the same job: a request may be repeated from another
     shell, and after an edit.
     """
-    names = (first.keys() | second.keys()) - {"carried_environment", "submitted_code"}
-    return all(first.get(name) == second.get(name) for name in names)
+    ours = without_chosen_model(first)
+    theirs = without_chosen_model(second)
+    names = (ours.keys() | theirs.keys()) - {"carried_environment", "submitted_code"}
+    return all(ours.get(name) == theirs.get(name) for name in names)
 
 
 def refuse_impossible(view: View, shape: Shape) -> None:

@@ -10,6 +10,7 @@ from gpuyard.domain.attempt_order import AttemptOrder, ResumePoint
 from gpuyard.domain.jobconfig import GpuSpec
 from gpuyard.domain.jobspec import JobKind, JobSpec
 from gpuyard.domain.shape import Shape
+from gpuyard.domain.tasks import task_id_of
 from gpuyard.domain.wire import SCRIPT
 from gpuyard.scheduler.view import LiveAttempt
 
@@ -29,7 +30,7 @@ def order_for(
     """
     placement = attempt.placements[0]
     gpus = spec.resources.gpus
-    command, stdin = _program(spec)
+    command, stdin = _program(spec, attempt.job_id)
     gpu_uuids = placement.gpu_uuids
     if spec.kind is JobKind.MODEL:
         # A model that shares its GPU may have booked none itself.
@@ -80,7 +81,7 @@ def order_for(
     )
 
 
-def _program(spec: JobSpec) -> tuple[tuple[str, ...], bytes | None]:
+def _program(spec: JobSpec, job_id: str) -> tuple[tuple[str, ...], bytes | None]:
     """The command and its standard input; of a prompt, its model and its text."""
     match spec.kind:
         case JobKind.LLM:
@@ -88,7 +89,12 @@ def _program(spec: JobSpec) -> tuple[tuple[str, ...], bytes | None]:
             return (str(spec.model),), prompt.encode()
         case JobKind.SCRIPT | JobKind.WORKER:
             options = spec.provider_options.get("script", {})
-            script = {**options, "script": spec.script, "args": spec.args}
+            script = {
+                **options,
+                "script": spec.script,
+                "args": spec.args,
+                "task_id": task_id_of(job_id, spec.name, spec.labels),
+            }
             return (SCRIPT,), json.dumps(script).encode()
         case _:
             stdin = None if spec.stdin is None else spec.stdin.encode()

@@ -67,7 +67,8 @@ class Core:
         self.settings = settings
         self.clock = clock
         self.tiers = Tiers(settings.tiers)
-        self.scripts = Scripts(settings.scripts)
+        boot_times = settings.resource_manager.boot_times
+        self.scripts = Scripts(settings.scripts, boot_times)
         self.images = settings.images.read()
         self.policy = Policy(
             order=QueueOrder(settings.scheduler.policy),
@@ -91,6 +92,8 @@ class Core:
         self.before_deciding: Callable[[], None] = lambda: None
         self.on_reload: Callable[[], None] = lambda: None
         self.refuse_when_full: Callable[[], None] = lambda: None
+        # In how many seconds a model can answer.
+        self.model_load_s: Callable[[str], float] = self._configured_boot_s
         # A server that is stopping starts nothing more.
         self.is_stopping = False
         self.epoch = 0
@@ -198,6 +201,7 @@ class Core:
         `on_intents`.
         """
         self.view.apply_quarantines(self.clock())
+        self.view.end_cooling(self.clock())
         self.before_deciding()
         if self.is_stopping:
             return
@@ -305,6 +309,9 @@ class Core:
             delay = max(wake_at - self.clock(), 0.0)
             self._alarm = asyncio.get_running_loop().call_later(delay, self.schedule)
 
+    def _configured_boot_s(self, model: str) -> float:
+        return self.settings.models[model].boot_s
+
     # --- memory ---
 
     def reload(self) -> None:
@@ -312,7 +319,9 @@ class Core:
         which the ledger does not hold.
         """
         before = self.view.external_queues
-        self.view = rebuild_view(self.queries, self.clock())
+        manager = self.settings.resource_manager
+        empty = View(brain_ranks=manager.brain_ranks, cooling_s=manager.cooling_s)
+        self.view = rebuild_view(self.queries, self.clock(), empty)
         self.submitting = {}
         self.view.add_external_queues(before.by_name, before.containers)
         self.view.external_queues.history = before.history

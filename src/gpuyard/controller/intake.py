@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import msgspec
 
 from gpuyard.controller.images import AUTO, image_for
+from gpuyard.controller.model_choice import ModelChoice
 from gpuyard.controller.program_advice import (
     GpuAdvice,
     gpu_sign,
@@ -230,7 +231,7 @@ class Intake:
     def __init__(
         self,
         tiers: Tiers,
-        models: Collection[str] = (),
+        model_choice: ModelChoice | None = None,
         find_gpu: FindGpu = str,
         scripts: Scripts | None = None,
         container_providers: Callable[[], Collection[str]] = tuple,
@@ -252,7 +253,7 @@ class Intake:
         self._container_providers = container_providers
         self._scripts = scripts or Scripts({})
         self._tiers = tiers
-        self._models = models
+        self._model_choice = model_choice or ModelChoice({}, {}, lambda _: 0.0)
         self._find_gpu = find_gpu
         self._templates: dict[tuple[bytes, str | None], Template] = {}
 
@@ -303,7 +304,7 @@ class Intake:
         if spec.image and not self._container_providers():
             spec = _without_image(spec, warnings, is_s2=is_job_config(body))
         if spec.kind is JobKind.LLM:
-            spec = self._with_model(spec)
+            spec = self._model_choice.fill_in(spec)
         if spec.kind is JobKind.SCRIPT:
             spec = self._with_script(spec)
         if spec.kind in (JobKind.MODEL, JobKind.WORKER):
@@ -350,27 +351,6 @@ class Intake:
         if is_job_config(body):
             return spec_from_config(body)
         return parse_spec(body), []
-
-    def _with_model(self, spec: JobSpec) -> JobSpec:
-        """Fill in and check the model of a prompt; it need not be named if only one is
-        configured.
-        """
-        known = ", ".join(self._models) or "none; add [models.NAME] to gpuyard.toml"
-        if spec.model is None and len(self._models) != 1:
-            raise InvalidInputError.of(
-                "model", "is missing", f"name one of those configured: {known}"
-            )
-        if spec.model is not None and spec.model not in self._models:
-            raise InvalidInputError.of(
-                "model", f"there is no model {spec.model!r}", f"configured are: {known}"
-            )
-        if spec.resources.gpus.count:
-            raise InvalidInputError.of(
-                "resources.gpus",
-                "does not belong to a prompt: its model has the GPUs",
-                "remove it",
-            )
-        return spec.model_copy(update={"model": spec.model or next(iter(self._models))})
 
     def _with_script(self, spec: JobSpec) -> JobSpec:
         """Fill in what the settings say of a registered script, where the spec does not

@@ -24,9 +24,11 @@ _STATES = {state.value: state for state in JobState}
 _NO_SERVICE = (0.0, 0)
 
 
-def rebuild_view(queries: Queries, now: float) -> View:
-    """The view of everything that is live in the ledger."""
-    view = View()
+def rebuild_view(queries: Queries, now: float, empty: View | None = None) -> View:
+    """The view of everything that is live in the ledger. `empty` is a new view with the
+    settings that it needs.
+    """
+    view = empty or View()
     _observe_rows(view, Table.TRUST, "place", queries.trust(), now)
     _observe_rows(view, Table.NODES, "id", queries.nodes(), now)
     _observe_rows(view, Table.GPUS, "uuid", queries.gpus(), now)
@@ -129,6 +131,7 @@ def _live_job(
         failures=row.failures,
         cancel_requested=bool(row.cancel_requested),
         resume_from=row.resume_from,
+        kind=sys.intern(row.kind),
         job_type=job_type,
         served_s=served_s,
         preemptions=preemptions,

@@ -14,9 +14,14 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from gpuyard.domain import units
 from gpuyard.domain.jobspec import SecretName
 from gpuyard.domain.strict_model import StrictModel
+from gpuyard.domain.task_types import LlmTaskType
 
 Seconds = Annotated[float, BeforeValidator(units.seconds), Field(gt=0)]
 Gigabytes = Annotated[float, BeforeValidator(units.memory_gb), Field(gt=0)]
+
+
+BOOT_TIMES: Mapping[str, float] = {"qwen2.5:14b": 160.0, "qwen2.5:7b": 120.0}
+"""How long models take to boot (seconds), by the seed document."""
 
 
 class Engine(StrEnum):
@@ -41,7 +46,9 @@ class ModelSpec(StrictModel):
     are expected times until they are measured; a server that is not healthy after
     `boot_timeout_s` is given up. `program`: the path of the engine's program, if that
     is not on the PATH. `args`: more arguments for it. `pinned`: it is always loaded and
-    never evicted. `secrets`: see `JobSpec`.
+    never evicted. `secrets`: see `JobSpec`. `task_types`: the types of tasks that it is
+    for; without them, it is for the types that no other model is for. `brain`: it is
+    the brain's model, which goes to the brain's GPUs first.
 
     A model that can sleep then holds no GPU memory, and wakes in about `wake_s`: vLLM
     with a `sleep_level` (1: its weights go to the host's memory; 2: they are read
@@ -65,6 +72,8 @@ class ModelSpec(StrictModel):
     health: str = Field(default="/health", pattern="^/")
     warm_up: bool = True
     pinned: bool = False
+    brain: bool = False
+    task_types: tuple[LlmTaskType, ...] = ()
     wake_s: Seconds = 6.0
     sleep_level: int = Field(default=0, ge=0, le=2)
     sleep: str | None = Field(default=None, pattern="^/")
@@ -270,3 +279,13 @@ def warm_up(served_name: str) -> dict[str, Any]:
         "messages": [{"role": "user", "content": "hi"}],
         "max_tokens": 1,
     }
+
+
+def brain_models(specs: Mapping[str, ModelSpec]) -> frozenset[str]:
+    """The brain's models: those that are marked so, else the largest."""
+    marked = frozenset(model for model, spec in specs.items() if spec.brain)
+    if marked:
+        return marked
+    sizes = {model: spec.memory_gb * spec.gpus for model, spec in specs.items()}
+    largest = max(sizes.values(), default=0.0)
+    return frozenset(model for model, size in sizes.items() if size == largest)

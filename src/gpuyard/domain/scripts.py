@@ -5,9 +5,12 @@ A package registers one by an entry point of the group `gpuyard.scripts`;
 `[scripts.NAME]` says what a script needs.
 """
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -62,23 +65,51 @@ BUILT_IN: Mapping[str, ScriptSpec] = {
 BY_TYPE: Mapping[str, str] = {"transcribe": "whisper_transcribe", "embed": "embed_768"}
 
 
+_NO_TIMES: Mapping[str, float] = MappingProxyType({})
+# What these load, by the name that boot times are known by.
+_LOADED: Mapping[str, str] = {
+    "whisper_transcribe": "whisper:small.en",
+    "embed_768": "sentence-transformers",
+}
+
+
 class Scripts:
     """All scripts.
 
     `configured` come from the settings and replace others of the same name.
+    `boot_times`: how long they take to load, by a script's name or by what it loads.
     """
 
-    def __init__(self, configured: Mapping[str, ScriptSpec]) -> None:
+    def __init__(
+        self,
+        configured: Mapping[str, ScriptSpec],
+        boot_times: Mapping[str, float] = _NO_TIMES,
+    ) -> None:
         packaged = {
             entry.name: ScriptSpec() for entry in entry_points(group=ENTRY_POINTS)
         }
-        self._known: dict[str, ScriptSpec] = {**packaged, **BUILT_IN, **configured}
+        found: dict[str, ScriptSpec] = {**packaged, **BUILT_IN, **configured}
+        for name, script in found.items():
+            loaded = _LOADED.get(name, name)
+            boot_s = boot_times.get(name, boot_times.get(loaded, script.boot_s))
+            found[name] = script.model_copy(update={"boot_s": boot_s})
+        self._known = found
 
     def __contains__(self, name: object) -> bool:
         return name in self._known
 
     def __getitem__(self, name: str) -> ScriptSpec:
         return self._known[name]
+
+    def boot_times(self) -> dict[str, float]:
+        """How long each script that uses a GPU takes to load, by what it loads or by
+        its name.
+        """
+        return {
+            _LOADED.get(name, name): script.boot_s
+            for name, script in self._known.items()
+            if script.gpus
+        }
 
     def named(self, name: str, field: str = "script") -> str:
         """The script for a script's name or a task's type; InvalidInputError lists the
@@ -93,3 +124,19 @@ class Scripts:
                 f"use one of {known}; or register it",
             )
         return found
+
+
+def find_result(log: bytes, task_id: str) -> dict[str, Any] | None:
+    """The result that the worker of a task has written to the end of this log; None if
+    there is none.
+
+    What the script itself wrote may stand after it, or before it in the same line.
+    """
+    beginning = f'{{"task_id": {json.dumps(task_id)}, "output": '.encode()
+    for line in reversed(log.splitlines()):
+        _, found, rest = line.partition(beginning)
+        if not found:
+            continue
+        with suppress(ValueError, RecursionError):
+            return json.loads(beginning + rest)
+    return None

@@ -336,16 +336,20 @@ def run_batch(home: Home, order: Mapping[str, Any], attempt_id: str) -> int:
     return 0
 
 
-def run_once(order: Mapping[str, Any], task_id: str) -> int:
-    """Process one item and print its result."""
+def run_once(order: Mapping[str, Any], job_id: str) -> int:
+    """Process one item and print its result, last of all."""
     began = time.monotonic()
     with Runner(order) as runner:
         try:
             runner.load()
-            output = runner.run({}, Path.cwd() / task_id)
+            # Shows that it is loaded.
+            _print_progress(0.0)
+            output = runner.run({}, Path.cwd() / job_id)
         except ScriptError as error:
             return _fail(f"{order['script']}: {error}")
     duration = round(time.monotonic() - began, 3)
+    # An order of an older server names no task.
+    task_id = order.get("task_id") or job_id
     result = {"task_id": task_id, "output": output, "duration": duration}
     print(json.dumps(result), flush=True)
     return 0

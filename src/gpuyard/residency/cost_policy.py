@@ -20,7 +20,6 @@ from gpuyard.residency.policies import (
     DrainResident,
     LoadModel,
     RunScript,
-    UnloadModel,
     choose_gang_gpus,
     clear_for_gang,
     count_booting,
@@ -28,6 +27,7 @@ from gpuyard.residency.policies import (
     makes_room,
     place_model,
     place_script,
+    send_away,
     victim,
 )
 from gpuyard.residency.switching import Switch
@@ -128,7 +128,7 @@ class CostPolicy:
         if gpu := place_script(fleet):
             return RunScript(gpu.id)
         if gone := self._surplus(fleet, now):
-            return UnloadModel(gone.model, gone.gpu.id)
+            return send_away(gone)
         for task in _stuck_tasks(fleet, no_room):
             if action := self._make_room(fleet, task, now):
                 return action
@@ -194,7 +194,7 @@ class CostPolicy:
                 else _late_s(fleet, gone.model)
             )
             if gone.draining or now >= since + wait_s:
-                return UnloadModel(gone.model, gone.gpu.id)
+                return send_away(gone)
             return None
         busy = [
             resident
@@ -295,7 +295,8 @@ class CostPolicy:
         load = demand.rate(now, patience.calm_window_s) * answer_s
         serving = len(fleet.serving(gone.model))
         if serving == 1:
-            was_idle = now - gone.used_at >= patience.keep_last_s
+            is_idle = gone.phase is Phase.READY
+            was_idle = is_idle and now - gone.used_at >= patience.keep_last_s
             return gone if was_idle and load < 0.5 else None
         load *= patience.calm_factor
         load += len(demand.waiting) * answer_s / patience.backlog_s

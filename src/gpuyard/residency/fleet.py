@@ -83,7 +83,8 @@ class FleetResident:
 class FleetGpu:
     """A GPU. `worker`: the script whose worker boots, runs or exits on it. `reserved`:
     it is kept free for a batch. `measured_gb`: the free memory that it reports, if
-    known.
+    known. `brain_rank`: 2 for a primary GPU of the brain, 1 for a secondary one, else
+    0.
     """
 
     id: str
@@ -96,6 +97,7 @@ class FleetGpu:
     measured_gb: float | None = None
     node: str = ""
     gpu_class: str = ""
+    brain_rank: int = 0
 
     def resident(self, model: str) -> FleetResident | None:
         """The resident of this model here, asleep or not; None if there is none."""
@@ -158,6 +160,8 @@ class Fleet:
     - `switching`: how long loading and unloading take.
     - `can_sleep`: the models that can sleep.
     - `pinned_gpus`: GPUs whose residents are never unloaded.
+    - `brain_models`: the models that go to the brain's GPUs first.
+    - `prefer_idle`: idle models make room for scripts before busy ones.
     - `demand`: the requests for each model.
     - `scripts`: the scripts that wait, in order.
     - `last_script_ended_at`: when a script last ended.
@@ -179,6 +183,8 @@ class Fleet:
     switching: SwitchTimes
     can_sleep: frozenset[str] = frozenset()
     pinned_gpus: frozenset[str] = frozenset()
+    brain_models: frozenset[str] = frozenset()
+    prefer_idle: bool = True
 
     demand: dict[str, Demand] = field(default_factory=dict[str, Demand])
     scripts: deque[WaitingTask] = field(default_factory=deque[WaitingTask])
@@ -239,6 +245,19 @@ class Fleet:
             resident for resident in self.residents() if resident.phase is Phase.READY
         ]
 
+    def evictable(self) -> list[FleetResident]:
+        """The residents that scripts may displace first: the idle ones, and unless
+        these are preferred, the busy ones, too.
+        """
+        if self.prefer_idle:
+            return self.ready()
+        return [
+            resident
+            for resident in self.residents()
+            if resident.phase is Phase.READY
+            or (resident.phase is Phase.BUSY and not resident.draining)
+        ]
+
     def free_gb(self, gpu: FleetGpu) -> float:
         """The free memory of the GPU: what is not booked, and no more than it
         reports.
@@ -260,6 +279,12 @@ class Fleet:
     def may_use(self, gpu: FleetGpu, name: str) -> bool:
         """True if the GPU suits the model or script."""
         return name not in self.allowed_gpus or gpu.id in self.allowed_gpus[name]
+
+    def role_order(self, gpu: FleetGpu, name: str) -> int:
+        """Sorts GPUs by how well their role suits the model or script: the brain's
+        models go to its GPUs first, and everything else goes there last.
+        """
+        return -gpu.brain_rank if name in self.brain_models else gpu.brain_rank
 
     def has_room(self, gpu: FleetGpu, name: str) -> bool:
         """True if a model or a script fits there now. A GPU has at most one worker."""

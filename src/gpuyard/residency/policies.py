@@ -2,8 +2,9 @@
 
 A policy is asked for its next action until it returns none. It remembers no more than
 its hysteresis needs. The policies differ in when they load and unload models. Which
-resident is unloaded is the same for all: one that is idle and not pinned, first the one
-that loads again fastest, then the one that was idle longest.
+resident is unloaded is the same for all: one that is not pinned and (unless the
+settings say otherwise) idle, first the one that loads again fastest, then the one that
+was idle longest.
 """
 
 import math
@@ -87,15 +88,21 @@ its requests time out.
 
 
 def place_model(fleet: Fleet, model: str) -> tuple[FleetGpu, ...]:
-    """The GPUs on which the model loads fastest, of equal ones the fullest; empty if
-    there is no room.
+    """The GPUs for the model: those where it sleeps, then those whose role suits it,
+    then those on which it loads fastest, then the fullest. Empty if there is no room.
     """
+
+    def order(gpu: FleetGpu) -> tuple[bool, int, float, float]:
+        is_elsewhere = gpu.resident(model) is None
+        role = fleet.role_order(gpu, model)
+        return is_elsewhere, role, fleet.load_s(model, gpu), fleet.free_gb(gpu)
+
     found: list[FleetGpu] = []
     for gpu in fleet.gpus_with_room(model):
         resident = gpu.resident(model)
         if resident is None or not resident.holds_memory:
             found.append(gpu)
-    found.sort(key=lambda gpu: (fleet.load_s(model, gpu), fleet.free_gb(gpu)))
+    found.sort(key=order)
     return next(_gpus_by_node(fleet, model, found), ())
 
 
@@ -113,14 +120,14 @@ def _gpus_by_node(
 
 
 def place_script(fleet: Fleet) -> FleetGpu | None:
-    """The GPU for the first waiting script, if possible one without sleeping models,
-    which would want it back; None if there is no room.
+    """The GPU for the first waiting script, if possible none of the brain's, and one
+    without sleeping models, which would want it back; None if there is no room.
     """
     if not fleet.scripts:
         return None
     return min(
         fleet.gpus_with_room(fleet.scripts[0].name),
-        key=lambda gpu: (len(gpu.residents), fleet.free_gb(gpu)),
+        key=lambda gpu: (gpu.brain_rank, len(gpu.residents), fleet.free_gb(gpu)),
         default=None,
     )
 
@@ -150,23 +157,25 @@ def _has_room_without(
     need_gb = fleet.memory_gb[name]
     if fleet.exclusive_scripts:
         others = [other for other in fleet.holders(gpu) if other is not resident]
-        if all(_can_also_leave(other, name) for other in others):
+        if all(_can_also_leave(fleet, other, name) for other in others):
             return gpu.memory_gb >= need_gb
         if is_script:
             return False
     return fleet.free_gb(gpu) + fleet.memory_gb[resident.model] >= need_gb
 
 
-def _can_also_leave(other: FleetResident, name: str) -> bool:
+def _can_also_leave(fleet: Fleet, other: FleetResident, name: str) -> bool:
     """True if another resident of the GPU can be unloaded, too, one after the other."""
     if other.model == name:
         return False
+    if other.phase is Phase.BUSY and not fleet.prefer_idle:
+        return name not in fleet.demand
     return other.phase in (Phase.READY, Phase.UNLOADING) or other.draining
 
 
 def victim(fleet: Fleet, room_for: str) -> FleetResident | None:
-    """The idle resident to unload to make room for a model or script; None if none
-    would make room.
+    """The resident to unload to make room for a model or script; None if none would
+    make room. It is idle, unless the settings let scripts displace busy ones.
     """
     is_script = room_for not in fleet.demand
 
@@ -177,18 +186,27 @@ def victim(fleet: Fleet, room_for: str) -> FleetResident | None:
             leaving = fleet.holders(resident.gpu)
         return sum(fleet.reload_s(other.model) for other in leaving)
 
+    candidates = fleet.evictable() if is_script else fleet.ready()
     found = [
-        resident for resident in fleet.ready() if makes_room(fleet, resident, room_for)
+        resident for resident in candidates if makes_room(fleet, resident, room_for)
     ]
     return min(
         found,
         key=lambda resident: (
             not resident.draining,
+            fleet.role_order(resident.gpu, room_for),
             loss_s(resident),
             resident.used_at,
         ),
         default=None,
     )
+
+
+def send_away(resident: FleetResident) -> UnloadModel | DrainResident:
+    """Unload the resident; a busy one answers its requests first."""
+    if resident.phase is Phase.BUSY:
+        return DrainResident(resident.model, resident.gpu.id)
+    return UnloadModel(resident.model, resident.gpu.id)
 
 
 def unserved_models(fleet: Fleet) -> list[str]:
@@ -262,8 +280,10 @@ def choose_gang_gpus(fleet: Fleet, model: str) -> tuple[FleetGpu, ...]:
     if there are none.
     """
 
-    def loss(gpu: FleetGpu) -> tuple[bool, float]:
-        """Whether the GPU is busy, and how long it takes to load its models again."""
+    def loss(gpu: FleetGpu) -> tuple[bool, int, float]:
+        """Whether the GPU is busy, how well its role suits, and how long it takes to
+        load its models again.
+        """
         staying = [
             holder
             for holder in fleet.holders(gpu)
@@ -271,9 +291,10 @@ def choose_gang_gpus(fleet: Fleet, model: str) -> tuple[FleetGpu, ...]:
         ]
         has_busy_model = any(holder.phase is Phase.BUSY for holder in staying)
         is_busy = gpu.worker is not None or has_busy_model
-        return is_busy, sum(fleet.reload_s(holder.model) for holder in staying)
+        reload_s = sum(fleet.reload_s(holder.model) for holder in staying)
+        return is_busy, fleet.role_order(gpu, model), reload_s
 
-    def losses(gpus: tuple[FleetGpu, ...]) -> list[tuple[bool, float]]:
+    def losses(gpus: tuple[FleetGpu, ...]) -> list[tuple[bool, int, float]]:
         return sorted(map(loss, gpus), reverse=True)
 
     clearable = [gpu for gpu in fleet.gpus.values() if _may_clear(fleet, gpu, model)]
@@ -371,7 +392,7 @@ class ThresholdPolicy:
         queued = len(fleet.scripts) - fleet.count_leaving()
         gone = victim(fleet, fleet.scripts[0].name) if queued > 0 else None
         if gone and self._must_leave(fleet, gone, queued, now):
-            return UnloadModel(gone.model, gone.gpu.id)
+            return send_away(gone)
         step, due = make_room_for_model(fleet, _LATE, now)
         if step is None:
             self.wake_at = min(self.wake_at, due)
@@ -383,15 +404,15 @@ class ThresholdPolicy:
         """True if the victim must make room for `queued` scripts. Otherwise `wake_at`
         is when it must.
         """
-        idle = [
+        candidates = [
             resident
-            for resident in fleet.ready()
+            for resident in fleet.evictable()
             if resident.gpu.id not in fleet.pinned_gpus
         ]
         has_requests = any(demand.waiting for demand in fleet.demand.values())
         if queued > self.min_scripts or (queued > 20 and not has_requests):
             return True
-        if queued * SCRIPT_S / len(idle) > 120:
+        if queued * SCRIPT_S / len(candidates) > 120:
             return True
         if fleet.count_leaving():
             return False
@@ -417,7 +438,7 @@ class LruPolicy:
         if len(fleet.scripts) > fleet.count_leaving():
             gone = victim(fleet, fleet.scripts[0].name)
             if gone:
-                return UnloadModel(gone.model, gone.gpu.id)
+                return send_away(gone)
         return make_room_for_model(fleet, 0.0, now)[0]
 
 
@@ -434,7 +455,7 @@ class StaticPolicy:
         """Load requested models on their GPUs, and run scripts on the others."""
         if step := finish_leaving(fleet):
             return step
-        gpus = list(fleet.gpus.values())
+        gpus = sorted(fleet.gpus.values(), key=lambda gpu: -gpu.brain_rank)
         half = math.ceil(len(gpus) / 2) if fleet.demand else 0
         for model, own_gpus in _dealt(fleet, gpus[:half]):
             is_free = not any(gpu.residents for gpu in own_gpus) and all(
@@ -462,11 +483,14 @@ def _run_script_on(fleet: Fleet, gpus: Iterable[FleetGpu]) -> Action | None:
 def _dealt(
     fleet: Fleet, gpus: Iterable[FleetGpu]
 ) -> Iterator[tuple[str, tuple[FleetGpu, ...]]]:
-    """Deal the GPUs to the models in turn, to each as many as it needs. GPUs on
-    different nodes are no gang and stay unused.
+    """Deal the GPUs to the models in turn, the brain's first, to each as many as it
+    needs. GPUs on different nodes are no gang and stay unused.
     """
     left = iter(gpus)
-    for model in cycle(sorted(fleet.demand)):
+    models = sorted(
+        fleet.demand, key=lambda name: (name not in fleet.brain_models, name)
+    )
+    for model in cycle(models):
         need = fleet.gang_sizes.get(model, 1)
         own_gpus = tuple(islice(left, need))
         if len(own_gpus) < need:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
 from gpuyard.controller.core import Core
-from gpuyard.domain.models import ModelSpec
+from gpuyard.domain.models import ModelSpec, brain_models
 from gpuyard.domain.shape import Shape
 from gpuyard.gateway.request_queue import RequestQueues
 from gpuyard.residency.fleet import (
@@ -51,6 +51,9 @@ class FleetSnapshot:
         self._sleepers = frozenset(
             model for model, spec in specs.items() if spec.sleeps
         )
+        self._brain_models = brain_models(specs)
+        eviction = core.settings.resource_manager.eviction_policy
+        self._prefers_idle = eviction.prefer_idle_llm_eviction
         self._gangs = {
             model: spec.gpus for model, spec in specs.items() if spec.gpus > 1
         }
@@ -96,6 +99,8 @@ class FleetSnapshot:
             can_sleep=self._sleepers,
             gang_sizes=self._gangs,
             pinned_gpus=self._pinned_gpus(residents, pinned),
+            brain_models=self._brain_models,
+            prefer_idle=self._prefers_idle,
             demand=demand,
             last_script_ended_at=self._last_script_ended_at,
             scripts_ended=self._scripts_ended,
@@ -115,6 +120,7 @@ class FleetSnapshot:
                 measured_gb=free_memory_gb.get(device.uuid),
                 node=device.node_id or "",
                 gpu_class=self._timings.kind(device.uuid),
+                brain_rank=device.brain_rank,
             )
             for device in self._core.view.usable_devices()
         }
@@ -122,12 +128,15 @@ class FleetSnapshot:
     def _pinned_gpus(
         self, residents: Iterable[Resident], pinned: set[str]
     ) -> frozenset[str]:
-        """The GPUs whose models never leave: pinned models, and all on a brain GPU."""
+        """The GPUs whose models never leave: those with pinned models, and those of the
+        brain with a model of the brain.
+        """
         return frozenset(
             gpu
             for resident in residents
             for gpu in resident.gpus
-            if resident.model in pinned or self._is_brain(gpu)
+            if resident.model in pinned
+            or (resident.model in self._brain_models and self._is_brain(gpu))
         )
 
     def _is_brain(self, uuid: str) -> bool:
@@ -147,6 +156,9 @@ class FleetSnapshot:
             for holder, booking in node.bookings.items():
                 for uuid in booking.gpu_uuids:
                     if uuid not in gpus or uuid in model_gpus:
+                        continue
+                    if holder in self._core.view.cooling:
+                        gpus[uuid].reserved = True
                         continue
                     gpus[uuid].worker = _SCRIPT
                     script = self._scripts.get(uuid)

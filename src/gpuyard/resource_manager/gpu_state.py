@@ -7,6 +7,7 @@ nodes have GPUs. Each entry has the `uuid`.
 
 import asyncio
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,21 +28,30 @@ log = structlog.get_logger(__name__)
 
 
 class GpuStateFile:
-    """Writes the file whenever its content has changed."""
+    """Writes the file whenever its content has changed.
+
+    `waiting()` says how many prompts and how many scripts wait.
+    """
 
     def __init__(
-        self, core: Core, residents: Residents, work: GpuWork, path: Path
+        self,
+        core: Core,
+        residents: Residents,
+        work: GpuWork,
+        waiting: Callable[[], dict[str, int]],
+        path: Path,
     ) -> None:
         self._core = core
         self._residents = residents
         self._work = work
+        self._waiting = waiting
         self._path = path
         self._written: str | None = None
 
     async def run(self) -> None:
-        """Keep the file up to date for ever, if the instance has GPUs."""
+        """Keep the file up to date for ever, if the instance has or had GPUs."""
         while True:
-            if self._core.view.devices:
+            if self._core.view.devices or self._path.exists():
                 # While the database is away, the old file stays.
                 with suppress(LedgerError):
                     self.write()
@@ -75,12 +85,21 @@ class GpuStateFile:
             if has_several_nodes:
                 key = f"{view.node(device.node_id or '').title}:{key}"
             gpus[key] = _entry(device, work[device.uuid])
-        times = self._residents.switch_times
-        boot_times = {
-            model: round(times.seconds(model, Switch.BOOT), 1)
-            for model in self._residents.specs
+        return {
+            "gpus": gpus,
+            "boot_times": self._boot_times(),
+            "queues": self._waiting(),
         }
-        return {"gpus": gpus, "boot_times": boot_times}
+
+    def _boot_times(self) -> dict[str, float]:
+        """How long everything takes to load: as configured, of models as measured."""
+        core = self._core
+        times: dict[str, float] = dict(core.settings.resource_manager.boot_times)
+        times |= core.scripts.boot_times()
+        for model in self._residents.specs:
+            boot_s = self._residents.switch_times.seconds(model, Switch.BOOT)
+            times[model] = round(boot_s, 1)
+        return times
 
 
 def _entry(device: Device, work: Work) -> dict[str, Any]:
@@ -100,6 +119,11 @@ def _entry(device: Device, work: Work) -> dict[str, Any]:
         for name in ("script", "pid", "task_id", "progress"):
             entry[name] = work.get(name)
         entry["since"] = _whole_seconds(work["since"])
+    elif work["state"] == GpuState.BOOTING_SCRIPT:
+        for name in ("script", "pid", "task_id"):
+            entry[name] = work.get(name)
+        entry["started_boot"] = _whole_seconds(work["since"])
+        entry["expected_ready"] = _whole_seconds(work["expected_at"])
     return entry
 
 

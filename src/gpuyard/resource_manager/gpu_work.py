@@ -10,6 +10,7 @@ from typing import Any
 from gpuyard.controller.core import Core
 from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.states import GpuState, gpu_state
+from gpuyard.domain.tasks import task_id_of
 from gpuyard.residency.fleet import Phase
 from gpuyard.residency.switching import Switch
 from gpuyard.resource_manager.batch import Batch
@@ -18,7 +19,7 @@ from gpuyard.resource_manager.models import GPU_STATES, PHASES_BY_ACTIVITY
 from gpuyard.resource_manager.resident import Resident
 from gpuyard.resource_manager.residents import Residents
 from gpuyard.scheduler.nodes import Device
-from gpuyard.scheduler.view import LiveAttempt
+from gpuyard.scheduler.view import LiveAttempt, cooling_holder
 
 Work = dict[str, Any]
 
@@ -30,8 +31,9 @@ class GpuWork:
         self._core = core
         self._residents = residents
         self._batches = batches
-        # The titles of jobs, by id.
-        self._titles: dict[str, str] = {}
+        self._started_at = core.clock()
+        # The titles of jobs and the ids of their tasks, by the id of the job.
+        self._names: dict[str, tuple[str, str]] = {}
 
     def all(self) -> dict[str, Work]:
         """By UUID: the `state` of each GPU, and what runs on it."""
@@ -44,7 +46,7 @@ class GpuWork:
         for resident in self._residents_by_activity():
             for gpu in resident.gpus:
                 residents.setdefault(gpu, []).append(resident)
-        self._read_titles({attempt.job_id for attempt in holders.values()})
+        self._read_names({attempt.job_id for attempt in holders.values()})
         return {
             uuid: self._work_of(device, residents.get(uuid, []), holders.get(uuid))
             for uuid, device in view.devices.items()
@@ -64,17 +66,18 @@ class GpuWork:
         node = self._core.view.node(device.node_id or "")
         return device.quarantine or node.barred.get(node.provider, "")
 
-    def _read_titles(self, job_ids: set[str]) -> None:
-        """Read the titles of these jobs, each once; forget all others."""
-        self._titles = {
-            job_id: title for job_id, title in self._titles.items() if job_id in job_ids
+    def _read_names(self, job_ids: set[str]) -> None:
+        """Read the names of these jobs, each once; forget all others."""
+        self._names = {
+            job_id: names for job_id, names in self._names.items() if job_id in job_ids
         }
-        new = job_ids - set(self._titles)
+        new = job_ids - set(self._names)
         if not new:
             return
         for job_id, spec in self._core.queries.specs(new).items():
             title = spec.get("script") or spec.get("name") or spec.get("kind")
-            self._titles[job_id] = str(title or JobKind.COMMAND)
+            task_id = task_id_of(job_id, spec.get("name", ""), spec.get("labels", {}))
+            self._names[job_id] = (str(title or JobKind.COMMAND), task_id)
 
     def _work_of(
         self, device: Device, residents: list[Resident], holder: LiveAttempt | None
@@ -98,6 +101,16 @@ class GpuWork:
         )
         if state is GpuState.IDLE and self.quarantine(device):
             state = GpuState.QUARANTINED
+        if state is GpuState.SCRIPT_BUSY and holder and self._is_booting(holder):
+            state = GpuState.BOOTING_SCRIPT
+        cools_until = self._core.view.cooling.get(cooling_holder(device.uuid))
+        if cools_until and state in (GpuState.IDLE, GpuState.ASLEEP):
+            return {
+                "state": GpuState.COOLING,
+                "job_id": None,
+                "pid": None,
+                "expected_at": cools_until,
+            }
         owner = resident or holder
         job_id = owner.job_id if owner else None
         pid = self._core.pids.get(job_id or "")
@@ -112,7 +125,31 @@ class GpuWork:
             ]
         elif holder:
             work |= self._script_work(holder, device.uuid)
+            if state is GpuState.BOOTING_SCRIPT:
+                work["expected_at"] = work["since"] + self._boot_s(holder)
         return work
+
+    def _is_booting(self, holder: LiveAttempt) -> bool:
+        """Whether a registered script on a GPU has not loaded yet. It shows progress as
+        soon as it has, but not again for a server that starts meanwhile.
+        """
+        job = self._core.view.jobs.get(holder.job_id)
+        if job is None or job.kind not in (JobKind.SCRIPT, JobKind.WORKER):
+            return False
+        if holder.created_at < self._started_at:
+            return False
+        if self._core.progress.get(job.id, {}).get("step") is not None:
+            return False
+        return not any(
+            batch.item_of(holder.id)
+            for batch in self._batches.live.values()
+            if job.id in batch.workers
+        )
+
+    def _boot_s(self, holder: LiveAttempt) -> float:
+        script, _ = self._names.get(holder.job_id, ("", ""))
+        scripts = self._core.scripts
+        return scripts[script].boot_s if script in scripts else 0.0
 
     def _is_queued(self, resident: Resident) -> bool:
         job = self._core.view.jobs.get(resident.job_id)
@@ -140,9 +177,10 @@ class GpuWork:
         progress: Mapping[str, Any] = self._core.progress.get(holder.job_id, {})
         step = progress.get("step")
         total = progress.get("total")
+        title, task_id = self._names.get(holder.job_id, (None, holder.job_id))
         work: Work = {
-            "script": self._titles.get(holder.job_id),
-            "task_id": holder.job_id,
+            "script": title,
+            "task_id": task_id,
             "eta_s": progress.get("eta_s"),
             "since": holder.started_at or holder.created_at,
             "progress": round(step / total, 4) if step is not None and total else None,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from gpuyard.controller.core import Core
 from gpuyard.domain.events import Change, Event, EventKind, Table
-from gpuyard.domain.models import ModelSpec
+from gpuyard.domain.models import BOOT_TIMES, ModelSpec
 from gpuyard.residency.demand_forecast import DemandForecast, ModelDemand
 from gpuyard.residency.switching import Switch, SwitchTimes
 
@@ -129,7 +129,10 @@ def _configured_times(
     """The times of the settings, which count until times are measured."""
     times: dict[tuple[str, Switch], float] = {}
     for model, spec in specs.items():
-        times[model, Switch.BOOT] = boot_times.get(model, spec.boot_s)
+        own_s = spec.boot_s
+        if "boot_s" not in spec.model_fields_set:
+            own_s = BOOT_TIMES.get(model, own_s)
+        times[model, Switch.BOOT] = boot_times.get(model, own_s)
         times[model, Switch.WAKE] = spec.wake_s
         times[model, Switch.UNLOAD] = spec.unload_s
     return times

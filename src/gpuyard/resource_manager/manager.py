@@ -4,9 +4,12 @@ The controller knows only jobs. Model servers and the workers of batches are job
 so everything here goes through the core of the controller and its requests.
 """
 
+from contextlib import suppress
 from pathlib import Path
 
 from gpuyard.controller.controller import Controller
+from gpuyard.domain.errors import LedgerError
+from gpuyard.domain.jobspec import JobKind
 from gpuyard.gateway.replica_client import ReplicaClient
 from gpuyard.resource_manager.batch_requests import BatchRequests
 from gpuyard.resource_manager.batches import Batches
@@ -36,6 +39,8 @@ class ResourceManager:
         self.batches = BatchRequests(
             self._core, requests, self.residents, self._batches, controller.secrets
         )
+        self._core.model_load_s = self.models.load_s
+        self._state_file: GpuStateFile | None = None
         controller.extensions.append(self)
 
     def start(self) -> None:
@@ -73,11 +78,30 @@ class ResourceManager:
         return not self._batches.live
 
     async def close(self) -> None:
-        """Stop deciding; model servers and workers run on."""
+        """Stop deciding, and write for the last time what each GPU does; model servers
+        and workers run on.
+        """
         self._batches.close()
         await self.residents.close()
+        if self._state_file:
+            with suppress(LedgerError):
+                self._state_file.write()
+
+    def waiting(self) -> dict[str, int]:
+        """How many prompts (`llm`) wait for a model, and how many scripts (`script`)
+        for a place.
+        """
+        requests = sum(
+            len(queue.waiting)
+            for queue in self.residents.request_queues.by_model.values()
+        )
+        # Prompts that are jobs wait in the queue of jobs before they are requests.
+        prompts = self._core.view.queue.by_kind[JobKind.LLM]
+        return {"llm": requests + prompts, "script": self.batches.waiting()}
 
     def keep_gpu_state(self, path: Path) -> None:
         """Keep the file `gpu_state.json` at `path` up to date from now on."""
-        state = GpuStateFile(self._core, self.residents, self.gpu_work, path)
-        self._core.spawn(state.run(), "gpu-state")
+        self._state_file = GpuStateFile(
+            self._core, self.residents, self.gpu_work, self.waiting, path
+        )
+        self._core.spawn(self._state_file.run(), "gpu-state")

@@ -17,7 +17,7 @@ from gpuyard.controller.attempt_order import gpus_of_model
 from gpuyard.controller.core import Core
 from gpuyard.controller.requests import Requests
 from gpuyard.domain.jobspec import JobKind
-from gpuyard.domain.models import ModelSpec
+from gpuyard.domain.models import ModelSpec, launch
 from gpuyard.domain.reasons import Reason
 from gpuyard.gateway.request_queue import RequestQueues
 from gpuyard.residency.fleet import Phase
@@ -82,20 +82,36 @@ class ModelServers:
 
     def find(self) -> None:
         """Find the servers in the ledger: at the start, and again after a failed
-        commit, when memory cannot be trusted.
+        commit, when memory cannot be trusted. Those that the settings would start in
+        another way, or not at all, are ended.
         """
-        if not self.is_started:
-            return
         for resident in self.live.values():
             self._disconnect(resident)
         self.live.clear()
-        jobs = self._core.queries.live_of_kind(JobKind.MODEL)
+        live_jobs = self._core.view.jobs.values()
+        jobs = [job.id for job in live_jobs if job.kind == JobKind.MODEL]
         for job_id, spec in self._core.queries.specs(jobs).items():
-            if spec["model"] in self._specs:
+            if self.is_started and self._is_as_configured(spec):
                 self._adopt(job_id, spec, jobs)
             else:
-                # The model is no longer in the settings.
+                log.info("a model server is ended", model=spec["model"], job=job_id)
                 self._core.spawn(self._requests.cancel(job_id), "unload")
+
+    def _is_as_configured(self, spec: Mapping[str, Any]) -> bool:
+        """Whether the settings would start this server, of an earlier gpuyard server,
+        in the same way.
+        """
+        model = self._specs.get(spec["model"])
+        if model is None:
+            return False
+        options = spec["provider_options"]
+        wanted = launch(spec["model"], model, options["port"])
+        return (
+            len(gpus_of_model(options)) == model.gpus
+            and tuple(spec["command"]) == wanted.command
+            and spec.get("environment", {}) == wanted.environment
+            and spec.get("secrets", {}) == model.secrets
+        )
 
     def _adopt(
         self, job_id: str, spec: Mapping[str, Any], model_jobs: Collection[str]

@@ -1,5 +1,6 @@
 """Requests about models: list, load, unload, pin."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -31,6 +32,8 @@ PHASES_BY_ACTIVITY = (
     Phase.ASLEEP,
 )
 """The most active server of a model, or on a GPU, gives the state that is shown."""
+# A model that boots is always slower than one that is loaded.
+_ALMOST_LOADED_S = 0.1
 
 
 class Models:
@@ -68,6 +71,32 @@ class Models:
                 f" is {most}"
             )
         return None
+
+    def load_s(self, model: str) -> float:
+        """In how many seconds the model can answer: 0 if it is loaded, infinity if it
+        cannot be loaded.
+        """
+        if self.why_not(model):
+            return math.inf
+        live = self._residents.servers.live.values()
+        waits = [self._wait_s(each) for each in live if each.model == model]
+        was_loaded_here = self._residents.timings.warm[model]
+        move = Switch.REBOOT if was_loaded_here else Switch.BOOT
+        waits.append(self._residents.switch_times.seconds(model, move))
+        return min(waits)
+
+    def _wait_s(self, resident: Resident) -> float:
+        """In how many seconds this server can answer; infinity if it is leaving."""
+        times = self._residents.switch_times
+        if resident.phase is Phase.ASLEEP:
+            return times.seconds(resident.model, Switch.WAKE)
+        if resident.phase is Phase.UNLOADING or resident.must_leave:
+            return math.inf
+        if resident.phase is Phase.BOOTING:
+            booting_s = time.monotonic() - resident.since
+            boot_s = times.seconds(resident.model, Switch.BOOT)
+            return max(boot_s - booting_s, _ALMOST_LOADED_S)
+        return 0.0
 
     def _check(self, model: str) -> None:
         if model not in self._residents.specs:

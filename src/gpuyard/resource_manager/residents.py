@@ -95,6 +95,7 @@ class Residents:
     def start(self) -> None:
         """Find what is loaded, and begin to decide."""
         if not self.specs:
+            self.servers.find()  # those of models that the settings had before
             return
         self.servers.start()
         self.timings.restore()

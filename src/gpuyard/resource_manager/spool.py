@@ -6,7 +6,8 @@ for its result there.
     ROOT/processing/NAME.json
         tasks whose jobs are in the ledger
     ROOT/complete/NAME.json, ROOT/failed/NAME.json
-        tasks that have ended, each with NAME.result.json
+        tasks that have ended, with their status, times and GPU; each with
+        NAME.result.json
     ROOT/failed/NAME.json and NAME.reason.txt
         files that were refused, and why
 
@@ -30,8 +31,10 @@ from gpuyard.controller.core import Core
 from gpuyard.controller.logs import Logs
 from gpuyard.controller.requests import Requests
 from gpuyard.domain.errors import GpuyardError, InvalidInputError, LedgerError
+from gpuyard.domain.jobspec import JobKind
+from gpuyard.domain.scripts import find_result
 from gpuyard.domain.states import JobState
-from gpuyard.domain.tasks import STATUS, TaskClass
+from gpuyard.domain.tasks import TaskClass, course_of
 from gpuyard.storage.untrusted import (
     UntrustedFileError,
     read_json_beneath,
@@ -209,28 +212,48 @@ class Spool:
         return "" if "\0" in task_id else task_id
 
     async def _write_result(self, path: Path, row: dict[str, Any]) -> None:
-        status = STATUS[JobState(row["state"])]
+        course = self._course(row)
+        status = course["status"]
         folder = "complete" if status == "complete" else "failed"
         target = self._root / folder / path.name
-        started_at = row["started_at"]
-        ended_at = row["ended_at"]
-        duration = 0.0
-        if started_at and ended_at:
-            duration = round(ended_at - started_at, 3)
-        result: dict[str, Any] = {
-            "task_id": self._task_id(path),
-            "output": await self._output(row["id"]),
-            "duration": duration,
-        }
+        result = await self._result(path, row)
         if status == "failed":
             result["reason"] = row["reason"]
         write_whole(target.with_suffix(".result.json"), json.dumps(result).encode())
         task = read_json_beneath(path.parent, path.name, _MAX_TASK_BYTES)
-        task["status"] = status
-        write_whole(path, json.dumps(task).encode())
+        write_whole(path, json.dumps({**task, **course}).encode())
         path.rename(target)
 
-    async def _output(self, job_id: str) -> str:
+    def _course(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The fields of the task that gpuyard sets."""
+        devices = self._core.view.devices
+
+        def index_of(uuid: str) -> int | None:
+            return devices[uuid].index if uuid in devices else None
+
+        attempts = self._core.queries.attempts_of([row["id"]]).get(row["id"], [])
+        places: list[dict[str, Any]] = []
+        if attempts:
+            places = attempts[-1]["placements"] or []
+        gpus = [uuid for place in places for uuid in place["gpu_uuids"]]
+        times = (row["created_at"], row["started_at"], row["ended_at"])
+        return course_of(JobState(row["state"]), gpus, times, index_of)
+
+    async def _result(self, path: Path, row: dict[str, Any]) -> dict[str, Any]:
+        """What a registered script returned; of other jobs, what they wrote."""
+        task_id = self._task_id(path)
+        output = await self._output(row["id"])
+        if row["kind"] == JobKind.SCRIPT:
+            result = find_result(output, task_id)
+            if result is not None:
+                return result
+        duration = 0.0
+        if row["started_at"] and row["ended_at"]:
+            duration = round(row["ended_at"] - row["started_at"], 3)
+        text = output.decode(errors="replace")
+        return {"task_id": task_id, "output": text, "duration": duration}
+
+    async def _output(self, job_id: str) -> bytes:
         """The output of the job; of a long one, its end."""
         output = b""
         try:
@@ -238,7 +261,7 @@ class Spool:
                 output = (output + part.data)[-_MAX_OUTPUT_BYTES:]
         except GpuyardError as error:
             log.info("a task has no output", job=job_id, cause=str(error))
-        return output.decode(errors="replace")
+        return output
 
 
 def _shortened(name: str) -> str:

@@ -67,6 +67,7 @@ def decide(view: View, now: float, policy: Policy) -> Decision:
         if is_settled and since <= now < (math.inf if until is None else until):
             return Decision((), until)
     view.apply_quarantines(now)
+    view.end_cooling(now)
     view.release_delayed(now, policy.retry_max_s)
     view.forget_ended()
     failed = [
@@ -97,6 +98,7 @@ def decide(view: View, now: float, policy: Policy) -> Decision:
 def _next_change(view: View, now: float) -> float | None:
     """When time alone next changes what can be decided; None if never."""
     changes = [view.queue.next_ageing(), view.external_queues.trust.next_change()]
+    changes.append(min(view.cooling.values(), default=None))
     if view.queue.ranked:
         changes.append(view.victims.next_change())
         changes.append(view.external_queues.next_retry(now))
@@ -238,10 +240,17 @@ class _StartPass:
                 self._reservations.hold(job, promise.placements)
             elif all(_is_free(view, share, job.shape) for share in promise.placements):
                 self._take(job, promise.placements)
-            elif promise.attempts & (view.leaving | view.attempts.keys()):
+            elif self._is_being_freed(promise):
                 self._reservations.hold(job, promise.placements)
             else:
                 view.break_promise(job_id)
+
+    def _is_being_freed(self, promise: Promise) -> bool:
+        """True while attempts leave the places, or GPUs there cool."""
+        view = self._view
+        if promise.attempts & (view.leaving | view.attempts.keys()):
+            return True
+        return any(view.cools(share.gpu_uuids) for share in promise.placements)
 
     def _is_valid(self, promise: Promise, job: LiveJob) -> bool:
         """False if the job may not use the places, or if it is not known when it

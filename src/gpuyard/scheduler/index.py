@@ -17,7 +17,7 @@ from gpuyard.scheduler.nodes import Node, Space
 
 Entry = tuple[float, float, str]
 """Free cores, free gigabytes, node id."""
-DeviceKind = tuple[float, tuple[int, int], GPUClass | None, bool]
+DeviceKind = tuple[float, tuple[int, int], GPUClass | None, bool, int]
 Hardware = tuple[str, float, float, tuple[DeviceKind, ...], frozenset[str]]
 
 
@@ -125,6 +125,7 @@ class NodeIndex:
                 device.capability,
                 device.gpu_class,
                 bool(device.quarantine),
+                device.brain_rank,
             )
             for device in node.whole.devices
         )

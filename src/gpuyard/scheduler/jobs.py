@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.reasons import RetryCause
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import JobState, ParentEnd
@@ -44,6 +45,7 @@ class LiveJob:
     failures: int = 0
     cancel_requested: bool = False
     resume_from: str | None = None
+    kind: str = JobKind.COMMAND
     job_type: str = ""
     served_s: float = 0.0
     preemptions: int = 0

@@ -16,7 +16,8 @@ UNUSABLE = frozenset(
 @dataclass(slots=True)
 class Device:
     """A GPU. `quarantine` says why only jobs that allow quarantine may use it, for
-    people; it is empty if all may.
+    people; it is empty if all may. `brain_rank` is 2 for a primary GPU of the brain, 1
+    for a secondary one, and 0 for others, which jobs use first.
 
     `memory_gb` is the nominal memory, which is more than the device reports: a "16 GB"
     T4 reports 15.0 to 15.75 GB, and people ask for 16. A device of a known class has
@@ -34,6 +35,7 @@ class Device:
     problem: str | None = None
     draining: bool = False
     quarantine: str = ""
+    brain_rank: int = 0
     gpu_class: GPUClass | None = field(init=False)
     memory_gb: float = field(init=False)
     capability: tuple[int, int] = field(init=False)
@@ -64,15 +66,23 @@ class Device:
         return f"{state}: {self.problem}" if self.problem else state
 
     @property
-    def size(self) -> tuple[float, tuple[int, int], int, str]:
-        """The sort key of devices: the smallest that suffices is used first."""
-        return self.memory_gb, self.capability, self.index, self.uuid
+    def order(self) -> tuple[int, float, tuple[int, int], int, str]:
+        """The sort key of devices: the smallest that suffices is used first, and those
+        of the brain last.
+        """
+        return (
+            self.brain_rank,
+            self.memory_gb,
+            self.capability,
+            self.index,
+            self.uuid,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Room on a node: cores, gigabytes, and devices from the smallest to the
-    largest.
+    """Room on a node: cores, gigabytes, and devices in the order in which they are
+    used.
     """
 
     cpus: float
@@ -186,7 +196,7 @@ class Node:
         """Recompute `devices` and `whole` after figures or devices have changed."""
         self.devices = {
             device.uuid: device
-            for device in sorted(self.devices.values(), key=lambda item: item.size)
+            for device in sorted(self.devices.values(), key=lambda item: item.order)
         }
         usable = tuple(device for device in self.devices.values() if device.usable)
         self.whole = Space(self.cpus, self.memory_gb, usable)

@@ -231,6 +231,8 @@ def _update_job(job: LiveJob, state: JobState, row: Row) -> None:
         job.waits_for = ()
     if "shape" in row:
         job.shape = Shape.from_row(row["shape"])
+    if "kind" in row:
+        job.kind = sys.intern(row["kind"])
     if "held" in row:
         job.held = bool(row["held"])
     if row.get("retry_on") is not None:
@@ -346,6 +348,8 @@ def _attempt_ended(
     if attempt.offer and (started_at is not None or not end_requested):
         end = _end_at_offer(attempt.state, reason, requested=end_requested)
         view.external_queues.history.note_end(attempt.offer, end)
+    if view.cooling_s and started_at is not None and ended_at is not None:
+        view.cool(attempt.placements, ended_at + view.cooling_s)
     if job is None:
         return
     if started_at is not None and ended_at is not None:
@@ -376,6 +380,8 @@ def _gpu(view: View, uuid: str, row: Row) -> None:
     old = view.devices.get(uuid)
     # `rebuild` of its node finds its quarantine again.
     device = replace(old, **known, quarantine="") if old else Device(uuid, **known)
+    by_index = view.brain_ranks.get(str(device.index), 0)
+    device.brain_rank = view.brain_ranks.get(uuid, by_index)
     view.devices[uuid] = device
     if old and old.node_id is not None:
         del view.node(old.node_id).devices[uuid]

@@ -1,6 +1,7 @@
 """Placement: chooses the nodes and devices for a shape; all shares must fit.
 
-The smallest sufficient devices are chosen first, then the node with the fewest GPUs
+Devices of the brain are used last. Of the others, the smallest sufficient ones are
+chosen first, then the node with the fewest GPUs
 left, then the one with the fewest cores and the least memory left: so large devices and
 empty nodes stay free for jobs that need them. Jobs without GPUs avoid nodes with GPUs
 if another fits. The node's id decides ties, so equal views give equal answers.
@@ -19,8 +20,9 @@ from gpuyard.scheduler.nodes import Device, Node, Space
 from gpuyard.scheduler.view import View
 
 SpaceOf = Callable[[Node], Space]
-Score = tuple[bool, tuple[float, tuple[int, int]], int, float, float, str]
-NO_DEVICE = (0.0, (0, 0))
+LastDevice = tuple[int, float, tuple[int, int]]
+Score = tuple[bool, LastDevice, int, float, float, str]
+NO_DEVICE: LastDevice = (0, 0.0, (0, 0))
 
 free_space: SpaceOf = attrgetter("free")
 
@@ -125,13 +127,16 @@ def _in_group(
 def _score(
     node: Node, space: Space, devices: tuple[Device, ...], shape: Shape
 ) -> Score:
-    largest = (devices[-1].memory_gb, devices[-1].capability) if devices else NO_DEVICE
+    last = NO_DEVICE
+    if devices:
+        device = devices[-1]
+        last = (device.brain_rank, device.memory_gb, device.capability)
     left = len(space.devices) - len(devices)
     # The first term only matters for jobs without GPUs, because a share with GPUs only
     # fits on nodes with GPUs.
     return (
         bool(node.devices),
-        largest,
+        last,
         left,
         space.cpus - shape.cpus,
         space.memory_gb - shape.memory_gb,

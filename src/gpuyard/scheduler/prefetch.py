@@ -42,7 +42,9 @@ def plan_prefetches(
         _, bucket = queue.ranked[0]
         job = queue.head(bucket)
         if job is not None:
-            if job.shape not in short_shapes or job.shape.nodes != 1:
+            is_short = job.shape in short_shapes and job.shape.nodes == 1
+            must_cool = view.cooling_s > 0 and job.shape.gpus > 0
+            if not is_short or must_cool:
                 return  # no later job may overtake this one
             node_id = _node_with_room(view, job.shape, providers)
             if node_id is None:

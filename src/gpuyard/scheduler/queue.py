@@ -13,6 +13,7 @@ each decision, so that no decision takes long.
 import heapq
 import math
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Generic, TypeVar
@@ -79,6 +80,7 @@ class Queue:
     - `open`: queued shapes that may fit somewhere.
     - `closed`: queued shapes that fit nowhere until more is free.
     - `preemptible`: the ids of preemptible jobs.
+    - `by_kind`: how many jobs of each kind there are.
     - `fresh`: buckets with a new head or rank since the last decision.
     - `retry_all`: true if all buckets must be tried again, because a job left the
       queue or a bucket fell in rank, so that jobs after it may have a chance.
@@ -100,6 +102,7 @@ class Queue:
         "_seen_at",
         "_shortest",
         "_stale",
+        "by_kind",
         "closed",
         "fresh",
         "open",
@@ -113,6 +116,7 @@ class Queue:
         self.fresh: set[Bucket] = set()
         self.retry_all = False
         self.preemptible: set[str] = set()
+        self.by_kind = Counter[str]()
         self._jobs: dict[str, LiveJob] = {}
         self._buckets: dict[Bucket, LazyHeap[str]] = {}
         self._by_shape: dict[Shape, set[Bucket]] = {}
@@ -145,6 +149,8 @@ class Queue:
         """Add `job`. While it is in the queue, the parts of its bucket must not
         change.
         """
+        if job.id not in self._jobs:
+            self.by_kind[job.kind] += 1
         self._jobs[job.id] = job
         if job.preemptible:
             self.preemptible.add(job.id)
@@ -170,6 +176,7 @@ class Queue:
         job = self._jobs.pop(job_id, None)
         if job is None:
             return
+        self.by_kind[job.kind] -= 1
         self.preemptible.discard(job_id)
         bucket = bucket_of(job)
         heap = self._buckets[bucket]

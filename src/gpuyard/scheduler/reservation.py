@@ -143,6 +143,8 @@ class Reservations:
         return self._ends[holder]
 
     def _latest_end(self, holder: str) -> float:
+        if holder in self._view.cooling:
+            return max(self._now, self._view.cooling[holder])
         attempt = self._view.attempts.get(holder)
         if attempt is not None and attempt.state is AttemptState.ENDING:
             return self._now + self._policy.end_margin_s

@@ -104,6 +104,11 @@ class Withdraw:
 Action = Start | Fail | Preempt | Withdraw
 
 
+def cooling_holder(gpu_uuid: str) -> str:
+    """Who books a GPU while it cools."""
+    return f"cooling {gpu_uuid}"
+
+
 @dataclass(slots=True)
 class Promise:
     """Places that are kept for a job while `attempts` leave them."""
@@ -124,6 +129,10 @@ class View:
     - `doomed`, with the parent that ended otherwise: it can never start;
     - `tentative`: an action on it is decided and not committed yet.
 
+    `brain_ranks`: by index or UUID of a GPU, its `Device.brain_rank`. `cooling_s`: a
+    GPU whose attempt has ended gets no other for so long. `cooling`: the holders that
+    book GPUs meanwhile, and until when (UTC seconds).
+
     `ended` holds ended jobs on which live ones depend; a decision forgets the others,
     so memory follows the live jobs. `promises` are by the job that gets the places;
     `leaving` holds attempts whose preemption or withdrawal is decided.
@@ -137,6 +146,9 @@ class View:
     attempts: dict[str, LiveAttempt] = field(default_factory=dict[str, LiveAttempt])
     nodes: dict[str, Node] = field(default_factory=dict[str, Node])
     devices: dict[str, Device] = field(default_factory=dict[str, Device])
+    brain_ranks: Mapping[str, int] = field(default_factory=dict[str, int])
+    cooling_s: float = 0.0
+    cooling: dict[str, float] = field(default_factory=dict[str, float])
     queue: Queue = field(default_factory=Queue)
     delayed: LazyHeap[tuple[float, str]] = field(
         default_factory=LazyHeap[tuple[float, str]]
@@ -309,6 +321,36 @@ class View:
             if holder in node.bookings:
                 node.unbook(holder)
                 self._changed(node)
+
+    def cool(self, placements: Iterable[Placement], until: float) -> None:
+        """Keep the GPUs of these shares from work until then."""
+        for share in placements:
+            for uuid in share.gpu_uuids:
+                holder = cooling_holder(uuid)
+                self.cooling[holder] = until
+                self.book(holder, [Placement(share.node_id, (uuid,), 0.0, 0.0)])
+
+    def end_cooling(self, now: float) -> None:
+        """Free the GPUs that have cooled.
+
+        No pause is longer than `cooling_s`. One that seems longer has ended, too: the
+        clock was set back.
+        """
+        over = [
+            holder
+            for holder, until in self.cooling.items()
+            if not now < until <= now + self.cooling_s
+        ]
+        for holder in over:
+            del self.cooling[holder]
+            for node in self.nodes.values():
+                if holder in node.bookings:
+                    node.unbook(holder)
+                    self._changed(node)
+
+    def cools(self, gpu_uuids: Iterable[str]) -> bool:
+        """True if one of these GPUs cools."""
+        return any(cooling_holder(uuid) in self.cooling for uuid in gpu_uuids)
 
     def rebuild(self, node: Node) -> None:
         """Recompute a node after its figures, state, devices or trust changed."""

@@ -284,6 +284,9 @@ class QueuedJob:
             return
         for holder in self._holders(reservation)[:MOST_NAMED]:
             end = self.reservations.latest_end(holder)
+            if holder in self.view.cooling:
+                yield f"wait {format_duration(end - self.now)} for {holder}"
+                continue
             if end < math.inf:
                 bound = f"bounded by its timeout in {format_duration(end - self.now)}"
             else:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gpuyard.config.settings import Settings
 from gpuyard.controller.controller import Controller
 from gpuyard.domain.attempt_order import AttemptOrder
 from gpuyard.resource_manager.manager import ResourceManager
@@ -69,6 +70,12 @@ class Managed(Controlled):
 
     def extend(self, controller: Controller) -> None:
         self.manager = ResourceManager(controller)
+
+    async def restart_with(self, **settings: Any) -> None:
+        """Crash, and start again with other settings."""
+        await self.crash()
+        self.settings = Settings(**{**SETTINGS, **settings})
+        await self.start()
 
     async def stop(self) -> None:
         await self.manager.close()

@@ -12,7 +12,7 @@ from gpuyard.domain.batches import BatchMode, BatchSpec, ItemSpec
 from gpuyard.domain.errors import RefusedError
 from gpuyard.gateway.request_queue import Claim
 from gpuyard.resource_manager import resident
-from tests.integration.resource_manager.conftest import Managed
+from tests.integration.resource_manager.conftest import MODEL, Managed
 from tests.support.wait import eventually
 
 pytestmark = pytest.mark.anyio
@@ -71,6 +71,210 @@ async def test_a_server_that_starts_finds_its_models(instance: Managed):
     await instance.restart()
     await eventually(lambda: instance.loaded == [("chat", "ready")], "the model again")
     assert len(instance.servers) == 1
+
+
+@pytest.mark.parametrize(
+    "models",
+    [
+        {},
+        {"other": MODEL},
+        {"chat": {**MODEL, "command": ["serve", "--fast", "{port}"]}},
+        {"chat": {**MODEL, "environment": {"FAST": "1"}}},
+        {"chat": {"command": ["serve", "{port}"], "memory_gb": 12, "gpus": 2}},
+    ],
+)
+async def test_a_server_that_starts_with_other_settings_leaves_no_orphan(
+    instance: Managed, models
+):
+    await instance.manager.models.load("chat")
+    await eventually(lambda: instance.loaded == [("chat", "ready")], "the model")
+    await instance.restart_with(models=models)
+    await eventually(
+        lambda: not any(each.live for each in instance.host.attempts.values()),
+        "the server of the model to end",
+    )
+    assert instance.loaded == []
+
+
+async def test_a_model_with_the_same_server_is_adopted_under_other_settings(
+    instance: Managed,
+):
+    await instance.manager.models.load("chat")
+    await eventually(lambda: instance.loaded == [("chat", "ready")], "the model")
+    model = {**MODEL, "slots": 4, "pinned": True, "boot_s": 9}
+    await instance.restart_with(models={"chat": model})
+    await eventually(lambda: instance.loaded == [("chat", "ready")], "the model again")
+    assert len(instance.servers) == 1
+
+
+async def test_the_state_file_tells_the_truth_at_the_end(instance: Managed, tmp_path):
+    path = tmp_path / "gpu_state.json"
+    instance.manager.keep_gpu_state(path)
+
+    def states() -> list[str]:
+        gpus = json.loads(path.read_text())["gpus"] if path.exists() else {}
+        return sorted(gpu["state"] for gpu in gpus.values())
+
+    await instance.manager.models.load("chat")
+    await eventually(lambda: states() == ["idle", "llm_ready"], "the model")
+    # As `gpuyard down` does, at once.
+    await instance.manager.residents.leave()
+    await instance.manager.close()
+    assert states() == ["idle", "idle"]
+    document = json.loads(path.read_text())
+    assert document["queues"] == {"llm": 0, "script": 0}
+    assert document["boot_times"]["whisper:small.en"] == 5.0
+
+
+async def test_prompts_and_scripts_are_counted_by_themselves(instance: Managed):
+    await instance.restart_with(residency={"policy": "lru"})
+    for _ in range(2):
+        await instance.begun(await instance.submit(resources={"gpus": 1}))
+    assert instance.manager.waiting() == {"llm": 0, "script": 0}
+    # The request waits for a model, whose server is a job that waits for GPUs.
+    request = asyncio.create_task(
+        instance.manager.residents.request_queues.acquire("big", 30.0)
+    )
+    await instance.submit(resources={"gpus": 1})
+    await eventually(lambda: instance.loaded == [("big", "booting")], "the model")
+    assert instance.manager.waiting() == {"llm": 1, "script": 1}
+    request.cancel()
+
+
+async def test_a_script_boots_until_it_shows_progress(instance: Managed):
+    (job_id,) = await instance.controller.requests.submit([{"script": "count"}])
+
+    def work() -> dict[str, Any]:
+        found = instance.manager.gpu_work.all().values()
+        (busy,) = [each for each in found if each["state"] != "idle"]
+        return busy
+
+    await instance.begun(job_id)
+    await instance.until(job_id, "running")
+    assert work()["state"] == "booting_script"
+    assert work()["script"] == "count"
+    assert work()["expected_at"] - work()["since"] == 5.0
+    await instance.progress(job_id, 0)
+    assert work()["state"] == "script_busy"
+    await instance.restart()
+    assert work()["state"] == "script_busy"
+    await instance.finish(job_id)
+    assert not instance.manager.batches.waiting()
+
+
+async def test_a_gpu_cools_after_a_script(instance: Managed):
+    # This policy never asks to be asked again.
+    await instance.restart_with(
+        resource_manager={"cooling_s": 0.5}, residency={"policy": "lru"}
+    )
+    job_id = await instance.submit(resources={"gpus": 2})
+    await instance.finish(job_id)
+    states = {each["state"] for each in instance.manager.gpu_work.all().values()}
+    assert states == {"cooling"}
+    # Nothing but time lets the model load afterwards.
+    await instance.manager.residents.request_queues.acquire("chat", 10.0)
+
+
+async def test_a_model_goes_to_a_gpu_that_does_not_cool(instance: Managed):
+    await instance.restart_with(resource_manager={"cooling_s": 60})
+    job_id = await instance.submit(resources={"gpus": 1})
+    await instance.finish(job_id)
+    (attempt,) = instance.attempts(job_id)
+    (cooling,) = attempt["placements"][0]["gpu_uuids"]
+    await instance.manager.residents.request_queues.acquire("chat", 10.0)
+    (resident,) = instance.manager.residents.servers.live.values()
+    assert resident.gpu != cooling
+
+
+async def test_the_brains_model_and_scripts_keep_apart(instance: Managed):
+    roles = {"1": "brain_primary"}
+    models = {"chat": MODEL, "brain": {**MODEL, "brain": True}}
+    await instance.restart_with(models=models, resource_manager={"gpu_roles": roles})
+    await instance.manager.models.load("brain")
+    (resident,) = instance.manager.residents.servers.live.values()
+    assert resident.gpu == "GPU-node_1-1"
+    await eventually(lambda: instance.loaded == [("brain", "ready")], "the model")
+    await instance.manager.models.unload("brain")
+    await eventually(lambda: not instance.loaded, "the model to be gone")
+    await instance.manager.models.load("chat")
+    (resident,) = instance.manager.residents.servers.live.values()
+    assert resident.gpu == "GPU-node_1-0"
+
+
+async def test_a_guest_on_the_brains_gpu_makes_room_and_the_brain_does_not(
+    instance: Managed,
+):
+    roles = {"0": "brain_primary", "1": "brain_secondary"}
+    models = {"chat": MODEL, "brain": {**MODEL, "brain": True}}
+    await instance.restart_with(
+        models=models,
+        resource_manager={"gpu_roles": roles},
+        residency={"policy": "lru"},
+    )
+    await instance.manager.models.load("chat")
+    await eventually(lambda: instance.loaded == [("chat", "ready")], "the guest")
+    await instance.manager.models.load("brain")
+    await eventually(lambda: len(instance.loaded) == 2, "the brain's model")
+    servers = instance.manager.residents.servers.live.values()
+    gpu_of = {resident.model: resident.gpu for resident in servers}
+    fleet = instance.manager.residents.fleet(time.monotonic())
+    assert fleet.pinned_gpus == {gpu_of["brain"]}
+    script = await instance.submit(resources={"gpus": 1})
+    await instance.until(script, "running")
+    (attempt,) = instance.attempts(script)
+    assert attempt["placements"][0]["gpu_uuids"] == [gpu_of["chat"]]
+
+
+async def test_a_busy_model_makes_room_for_a_script_if_the_settings_say_so(
+    instance: Managed,
+):
+    eviction = {"prefer_idle_llm_eviction": False}
+    await instance.restart_with(
+        resource_manager={"eviction_policy": eviction}, residency={"policy": "lru"}
+    )
+    queues = instance.manager.residents.request_queues
+    replica = await queues.acquire("chat", 10.0)
+    await instance.begun(await instance.submit(resources={"gpus": 1}))
+    script = await instance.submit(resources={"gpus": 1})
+    await eventually(lambda: replica.draining, "the model to get no more requests")
+    queues.release(replica, 0.1)
+    await instance.until(script, "running")
+
+
+async def test_a_task_waits_for_the_gpu_that_it_names_to_report(tmp_path):
+    made = Managed(tmp_path)
+    host = made.hosts.pop("node_1")
+    await made.start()
+    task = {"task_id": "t", "task_class": "script", "task_type": "process"}
+    submitting = asyncio.create_task(
+        made.controller.requests.submit(
+            [{**task, "script": "count", "gpu_requirement": "1"}]
+        )
+    )
+    await asyncio.sleep(0)
+    made.hosts["node_1"] = host
+    await made.provider.join("node_1")
+    (job_id,) = await submitting
+    spec = made.ledger.queries.specs([job_id])[job_id]
+    assert spec["resources"]["gpus"]["uuid"] == ["GPU-node_1-1"]
+    await made.stop()
+
+
+async def test_a_task_without_a_model_gets_the_loaded_one(instance: Managed):
+    models = {"a": {**MODEL, "boot_s": 1}, "b": {**MODEL, "boot_s": 100}}
+    await instance.restart_with(models=models)
+
+    async def model_of(task_id: str) -> str:
+        task = {"task_id": task_id, "task_class": "llm", "task_type": "parse"}
+        (job_id,) = await instance.controller.requests.submit([{**task, "prompt": "x"}])
+        return instance.ledger.queries.specs([job_id])[job_id]["model"]
+
+    assert await model_of("first") == "a"
+    await instance.manager.models.load("b")
+    await eventually(lambda: instance.loaded == [("b", "ready")], "the model")
+    assert await model_of("second") == "b"
+    # Again the first task, though another model would be chosen now.
+    assert await model_of("first") == "a"
 
 
 async def test_a_model_that_never_answers_is_refused_in_the_end(

@@ -6,7 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from gpuyard.config.paths import Home
-from gpuyard.config.settings import ResourceManagerSettings, load_settings
+from gpuyard.config.resource_manager import ResourceManagerSettings
+from gpuyard.config.settings import load_settings
 from gpuyard.domain.errors import InvalidInputError
 
 DOCUMENT = {
@@ -76,9 +77,35 @@ def test_a_role_may_be_given_by_uuid_and_a_brain_may_be_evicted_if_one_says_so()
     assert not ResourceManagerSettings.model_validate(evicted).is_brain(0, "GPU-0")
 
 
+def test_roles_rank_the_gpus_of_the_brain():
+    settings = ResourceManagerSettings.model_validate(DOCUMENT)
+    assert settings.brain_ranks == {"0": 2, "1": 0, "3": 1}
+
+
+def test_default_models_must_be_among_the_models(tmp_path, monkeypatch):
+    monkeypatch.delenv("GPUYARD_CONFIG", raising=False)
+    home = Home(tmp_path)
+    text = '[resource_manager.default_models]\nparse = "small"\n'
+    section = '[models.small]\nengine = "ollama"\nmemory_gb = 8\n'
+    home.settings.write_text(text + section)
+    assert load_settings(home).resource_manager.default_models == {"parse": "small"}
+    home.settings.write_text(text)
+    with pytest.raises(InvalidInputError) as refused:
+        load_settings(home)
+    (fault,) = refused.value.faults
+    assert fault.field.endswith("gpuyard.toml: resource_manager.default_models.parse")
+    assert fault.fault == "there is no model 'small'"
+
+
 @pytest.mark.parametrize(
     "wrong",
-    [{"gpu_roles": {"0": "boss"}}, {"boot_times": {"x": -1}}, {"gpu_counts": 5}],
+    [
+        {"gpu_roles": {"0": "boss"}},
+        {"boot_times": {"x": -1}},
+        {"gpu_counts": 5},
+        {"default_models": {"transcribe": "small"}},
+        {"cooling_s": -1},
+    ],
 )
 def test_what_is_wrong_is_refused(wrong):
     with pytest.raises(ValidationError):

@@ -9,6 +9,7 @@ from gpuyard.domain.jobs import Job
 from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.states import JobState
 from gpuyard.domain.tasks import STATUS, is_task, spec_from_task, task_of
+from gpuyard.domain.validation import parse_spec
 
 LLM = {
     "task_id": "t-1",
@@ -22,6 +23,7 @@ SCRIPT = {
     "task_type": "embed",
     "script": "/opt/embed.py",
 }
+INDICES = {"GPU-one": 1}
 DOCUMENT = {
     **SCRIPT,
     "script_args": {"model": "small", "batch_size": 8, "fast": True},
@@ -89,6 +91,11 @@ def test_what_a_script_asks_of_gpus(wanted, count, uuid):
     assert (gpus.count, gpus.uuid) == (count, uuid)
 
 
+def test_a_prompt_may_name_its_model():
+    assert spec_of({**LLM, "model": "small"})[0].model == "small"
+    assert spec_of(LLM)[0].model is None
+
+
 def test_a_gpu_that_is_not_there_is_named():
     with pytest.raises(NotFoundError, match="no GPU '7'"):
         spec_of({**SCRIPT, "gpu_requirement": 7})
@@ -105,6 +112,17 @@ def test_a_prompt_for_a_certain_gpu_is_told_that_it_goes_where_its_model_is():
         ({"task_class": "cpu"}, "task_class", "is 'cpu'"),
         ({"prompt": None}, "prompt", "is missing"),
         ({"script": "/x.py"}, "script", "does not belong"),
+        (
+            {
+                "task_class": "script",
+                "task_type": "embed",
+                "prompt": None,
+                "script": "/x.py",
+                "model": "small",
+            },
+            "model",
+            "does not belong",
+        ),
         ({"priority": 9}, "priority", "at most 5"),
         ({"gpu_requirement": "none"}, "gpu_requirement", "needs a GPU"),
         ({"color": "red"}, "color", "is not a field"),
@@ -128,6 +146,56 @@ def test_other_forms_are_not_taken_for_tasks():
     assert not any(map(is_task, [{"command": ["true"]}, {"prompt": "x"}, [], None]))
 
 
+def job_of(spec, **more) -> Job:
+    return Job(
+        id="job_1",
+        name=spec.name,
+        kind=spec.kind,
+        state=JobState.QUEUED,
+        priority=3,
+        created_at=0.0,
+        labels=spec.labels,
+        spec=spec.given_json(),
+        **more,
+    )
+
+
+@pytest.mark.parametrize("wanted", ["any", "none", "1", 1])
+def test_a_task_reads_back_the_gpu_that_it_asked_for(wanted):
+    spec, _ = spec_of({**SCRIPT, "gpu_requirement": wanted})
+    assert task_of(job_of(spec), INDICES.get)["gpu_requirement"] == str(wanted)
+
+
+def test_the_gpu_that_a_prompt_asked_for_reads_back_too():
+    spec, _ = spec_of({**LLM, "gpu_requirement": "1"})
+    assert task_of(job_of(spec), INDICES.get)["gpu_requirement"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "shown"),
+    [(None, "none"), ({"count": 1}, "any"), ({"count": 1, "uuid": ["GPU-1"]}, "GPU-1")],
+)
+def test_other_jobs_show_what_gpus_they_ask_for(gpus, shown):
+    body = {"command": ["true"]}
+    if gpus:
+        body["resources"] = {"gpus": gpus}
+    assert task_of(job_of(parse_spec(body)), INDICES.get)["gpu_requirement"] == shown
+
+
+def test_the_assigned_gpu_is_its_index_with_the_uuid_beside_it():
+    spec, _ = spec_of(SCRIPT)
+    task = task_of(job_of(spec, gpus=["GPU-one"]), INDICES.get)
+    assert (task["assigned_gpu"], task["assigned_gpu_uuid"]) == (1, "GPU-one")
+    task = task_of(job_of(spec), INDICES.get)
+    assert (task["assigned_gpu"], task["assigned_gpu_uuid"]) == (None, None)
+
+
+def test_a_task_that_was_read_back_is_a_task():
+    spec, _ = spec_of(DOCUMENT)
+    again, _ = spec_of(task_of(job_of(spec, gpus=["GPU-one"]), INDICES.get) | SCRIPT)
+    assert again.labels == spec.labels
+
+
 @pytest.mark.parametrize("state", list(JobState))
 def test_a_job_is_shown_in_the_tasks_own_words(state):
     job = Job(
@@ -141,7 +209,7 @@ def test_a_job_is_shown_in_the_tasks_own_words(state):
         labels={"task_type": "parse"},
         spec={"prompt": "hello"},
     )
-    task = task_of(job)
+    task = task_of(job, INDICES.get)
     assert (task["task_id"], task["task_class"], task["task_type"]) == (
         "t-1",
         "llm",

@@ -55,8 +55,14 @@ class Instance(RuleBasedStateMachine):
 
     policy: Any
 
-    @initialize(count=st.integers(1, 4), pinned=st.booleans())
-    def open(self, count: int, pinned: bool) -> None:
+    @initialize(
+        count=st.integers(1, 4),
+        pinned=st.booleans(),
+        brains=st.integers(0, 2),
+        prefer_idle=st.booleans(),
+    )
+    def open(self, count: int, pinned: bool, brains: int, prefer_idle: bool) -> None:
+        self.brains = brains
         times = {
             (name, move): {Switch.BOOT: BOOT_S, Switch.WAKE: WAKE_S}.get(move, UNLOAD_S)
             for name in (*MODELS, SCRIPT)
@@ -73,6 +79,8 @@ class Instance(RuleBasedStateMachine):
             frozenset({SLEEPER}),
             exclusive_scripts=True,
             pinned_gpus=frozenset({"g0"}) if pinned and count > 1 else frozenset(),
+            brain_models=frozenset({"large"}),
+            prefer_idle=prefer_idle,
             demand={model: Demand() for model in MODELS},
             gang_sizes=GANGS,
         )
@@ -86,7 +94,8 @@ class Instance(RuleBasedStateMachine):
         self.actor = self.policy()
 
     def gpu(self, number: int) -> FleetGpu:
-        return FleetGpu(f"g{number}", 24.0, node=f"n{number // 2}")
+        rank = max(self.brains - number, 0)
+        return FleetGpu(f"g{number}", 24.0, node=f"n{number // 2}", brain_rank=rank)
 
     # --- events ---
 

@@ -34,6 +34,55 @@ def test_what_fits_starts_in_order(world):
     assert low in world.view.queue
 
 
+def test_a_gpu_cools_before_its_next_job():
+    world = World()
+    world.view.cooling_s = 20.0
+    world.node("a", gpus=1)
+    first = world.submit(gpus=1)
+    second = world.submit(gpus=1)
+    assert world.decide_for(first)
+    world.end_at_once(first)
+    assert world.wake_at() == 1020.0
+    assert world.view.cools(["GPU-a-0"])
+    assert "wait 20s for cooling GPU-a-0" in world.why(second).would_help
+    world.now = 1019.0
+    assert not world.decide_for(second)
+    # A job without a GPU need not wait.
+    assert world.decide_for(world.submit())
+    world.now = 1020.0
+    assert world.decide_for(second)
+    assert not world.view.cools(["GPU-a-0"])
+
+
+def test_a_gpu_that_cools_is_kept_for_whom_it_was_freed():
+    """Otherwise another job would be displaced for it, too."""
+    world = World()
+    world.view.cooling_s = 20.0
+    world.node("a", gpus=2)
+    for job_id in [world.submit(priority=1, gpus=1) for _ in range(2)]:
+        world.set_job(job_id, preemptible=True)
+    world.decide()
+    urgent = world.submit(priority=5, gpus=1)
+    (displaced,) = decision(world).actions
+    assert isinstance(displaced, Preempt)
+    world.end_at_once(displaced.job_id)
+    world.now = 1010.0
+    assert not decision(world).actions
+    world.now = 1020.0
+    assert world.decide_for(urgent)
+
+
+def test_no_gpu_cools_for_longer_when_the_clock_is_set_back():
+    world = World()
+    world.view.cooling_s = 20.0
+    world.node("a", gpus=1)
+    first = world.submit(gpus=1)
+    world.decide()
+    world.end_at_once(first)
+    world.now = 500.0
+    assert world.decide_for(world.submit(gpus=1))
+
+
 def test_of_many_that_come_at_once_nobody_starts_before_all_are_ranked(world):
     decision(world)
     count = 2 * NEW_AT_ONCE + 5

@@ -50,6 +50,29 @@ def test_the_smallest_device_counts_across_nodes(world):
     assert nodes_of(world, gpus=1) == {"small"}
 
 
+def test_gpus_of_the_brain_come_last():
+    world = World()
+    world.view.brain_ranks = {"0": 2, "GPU-b-1": 1}
+    world.node("a", gpus=2)
+    world.node("b", gpus=2, card=A100_80GB)
+    order = []
+    for _ in range(4):
+        ((node, (uuid,)),) = placed(world, gpus=1) or []
+        order.append(uuid)
+        world.set_gpu(uuid, state="offline")
+    assert order == ["GPU-a-1", "GPU-b-1", "GPU-a-0", "GPU-b-0"]
+    assert node == "b"
+
+
+def test_a_gpu_with_another_index_has_the_role_of_that_index():
+    world = World()
+    world.view.brain_ranks = {"0": 2}
+    world.node("a", gpus=2)
+    world.set_gpu("GPU-a-0", index=1)
+    world.set_gpu("GPU-a-1", index=0)
+    assert placed(world, gpus=1) == [("a", ("GPU-a-0",))]
+
+
 def test_the_lowest_index_first(world):
     world.node("a", gpus=3)
     assert placed(world, gpus=2) == [("a", ("GPU-a-0", "GPU-a-1"))]

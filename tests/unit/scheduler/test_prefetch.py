@@ -40,14 +40,16 @@ def attempt(job_id: str, **place) -> dict:
     }
 
 
-def instance(seconds: float, seen: int = 3) -> World:
+def instance(seconds: float, seen: int = 3, gpus: int = 0) -> World:
     """Two cores, both taken, after `seen` jobs that took `seconds` each."""
     world = World()
-    world.node("node_a", cpus=2)
-    for job_id in [world.submit() for _ in range(seen)]:
+    world.node("node_a", cpus=2, gpus=2 * gpus)
+    for job_id in [world.submit(gpus=gpus) for _ in range(seen)]:
         ran(world, job_id, seconds)
-    for job_id in [world.submit() for _ in range(2)]:
-        world.record(Change(Table.ATTEMPTS, f"a_{job_id}", attempt(job_id, cpus=1.0)))
+    for number, job_id in enumerate([world.submit(gpus=gpus) for _ in range(2)]):
+        uuids = (f"GPU-node_a-{number}",) if gpus else ()
+        place = attempt(job_id, cpus=1.0, gpu_uuids=uuids)
+        world.record(Change(Table.ATTEMPTS, f"a_{job_id}", place))
         world.record(Change(Table.JOBS, job_id, {"state": "running"}))
     return world
 
@@ -75,6 +77,15 @@ def test_as_many_short_jobs_as_may_end_while_a_decision_travels():
     assert len(first) in (8, 9)
     assert sent(world) == []
     assert world.view.nodes["node_a"].free.cpus == 0
+
+
+def test_no_job_is_sent_ahead_to_a_gpu_that_must_cool_first():
+    world = instance(seconds=0.025, gpus=1)
+    world.submit(gpus=1)
+    world.view.cooling_s = 5.0
+    assert sent(world) == []
+    world.view.cooling_s = 0.0
+    assert len(sent(world)) == 1
 
 
 def test_long_jobs_and_those_of_which_little_is_known_are_not_sent_ahead():

@@ -47,6 +47,16 @@ def drained(queue: Queue, now: float = 0.0, ageing_s: float = NEVER) -> list[str
     return order
 
 
+def test_jobs_are_counted_by_kind():
+    prompt = job(1)
+    prompt.kind = "llm"
+    queue = filled(prompt, prompt, job(2), job(3))
+    assert queue.by_kind == {"llm": 1, "command": 2}
+    queue.remove(prompt.id)
+    queue.remove(prompt.id)
+    assert queue.by_kind["llm"] == 0
+
+
 def test_more_urgent_first_then_submission_order():
     queue = filled(
         job(1, 1), job(2, 5), job(3, 3), job(4, 5, TWO), job(5, 3, TWO), job(6, 5)

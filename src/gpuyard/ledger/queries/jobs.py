@@ -28,6 +28,7 @@ class StoredJob(NamedTuple):
     state: str
     reason: str | None
     name: str | None
+    kind: str
     labels: str | None
     shape: str
     priority: int

@@ -224,10 +224,14 @@ async def show(reference: str, app_state: TheAppState) -> Job:
 
 @router.get("/{reference}/task")
 async def show_task(reference: str, app_state: TheAppState) -> dict[str, Any]:
-    """A job in the form of the seed document's task, schema v2."""
-    return task_of(
-        _one(app_state, app_state.controller.requests.find(reference), spec=True)
-    )
+    """A job in the form of the seed document's task, schema v2.
+
+    `assigned_gpu` is the index of its GPU, and `assigned_gpu_uuid` says which one that
+    is: indices change, and each node has its own.
+    """
+    job_id = app_state.controller.requests.find(reference)
+    indices = {row["uuid"]: row["index"] for row in app_state.queries.gpus()}
+    return task_of(_one(app_state, job_id, spec=True), indices.get)
 
 
 @router.post("/{reference}/cancel")

@@ -116,11 +116,7 @@ async def list_nodes(app_state: TheAppState) -> dict[str, Any]:
 @router.get("/queues")
 async def list_queues(app_state: TheAppState) -> dict[str, Any]:
     """How many prompts wait for a model, and how many scripts for a GPU."""
-    queues = app_state.manager.residents.request_queues.by_model.values()
-    waiting = {
-        "llm": sum(len(queue.waiting) for queue in queues),
-        "script": app_state.manager.batches.waiting(),
-    }
+    waiting = app_state.manager.waiting()
     return {
         "items": [{"name": name, "waiting": count} for name, count in waiting.items()],
         "next": None,
