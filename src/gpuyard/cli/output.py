@@ -15,6 +15,7 @@ from unicodedata import combining, east_asian_width
 
 from gpuyard.domain.run_time import run_time_s
 from gpuyard.domain.units import format_duration
+from gpuyard.insight.names import is_measure
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -144,7 +145,8 @@ def _print_folded(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None
 
 _PIPE_WIDTH = 240
 _PLACES = 8
-_LOSSES = ("loss", "train_loss", "val_loss", "eval_loss")
+_LOSSES = ("loss", "train_loss", "val_loss", "eval_loss", "test_loss")
+_TELLING = 2
 _NUMERIC = frozenset(
     {"PRIO", "COST", "SIZE", "STEP", "CPU", "MEMORY", "PER HOUR", "MAX TIME", "FREE"}
 )
@@ -234,13 +236,20 @@ def progress_words(progress: "Progress | ListedProgress") -> list[str]:
             + (f"/{progress.epochs}" if progress.epochs else "")
         )
     words += [
-        f"{name} {progress.metrics[name]:.4g}"
-        for name in _LOSSES
-        if name in progress.metrics
+        f"{name} {progress.metrics[name]:.4g}" for name in _telling(progress.metrics)
     ]
     if progress.eta_s:
         words.append(f"ETA {format_duration(progress.eta_s)}")
     return words
+
+
+def _telling(metrics: Mapping[str, float]) -> list[str]:
+    """The names of the metrics that say most: the losses; without any, two that measure
+    a training, such as a reward, or else the first two.
+    """
+    losses = [name for name in _LOSSES if name in metrics]
+    measures = [name for name in metrics if is_measure(name.lower())]
+    return losses or measures[:_TELLING] or list(metrics)[:_TELLING]
 
 
 def duration_of(job: "Job | ListedJob") -> str:
