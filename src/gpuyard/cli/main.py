@@ -32,11 +32,19 @@ from gpuyard.cli import (
     trust,
 )
 from gpuyard.cli.broken_pipe import discard_output
+from gpuyard.cli.other_words import our_word
 from gpuyard.cli.plugins import CommandsWithPlugins
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 
 
 class _Commands(CommandsWithPlugins):
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is meant; the word of another tool is told ours."""
+        ours = our_word(args[0])
+        if ours is not None and self.get_command(ctx, args[0]) is None:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean `gpuyard {ours}`?")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run a command; a reader that stops reading (`| head`) is no error."""
         try:

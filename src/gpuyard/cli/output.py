@@ -15,7 +15,6 @@ from unicodedata import combining, east_asian_width
 
 from gpuyard.domain.run_time import run_time_s
 from gpuyard.domain.units import format_duration
-from gpuyard.insight.names import is_measure
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -145,7 +144,8 @@ def _print_folded(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None
 
 _PIPE_WIDTH = 240
 _PLACES = 8
-_LOSSES = ("loss", "train_loss", "val_loss", "eval_loss", "test_loss")
+_LOSSES = ("loss", "train_loss", "val_loss", "valid_loss", "eval_loss", "test_loss")
+_SETTINGS = frozenset({"lr", "learning_rate", "epsilon", "grad_norm", "batch_size"})
 _TELLING = 2
 _NUMERIC = frozenset(
     {"PRIO", "COST", "SIZE", "STEP", "CPU", "MEMORY", "PER HOUR", "MAX TIME", "FREE"}
@@ -232,7 +232,7 @@ def progress_words(progress: "Progress | ListedProgress") -> list[str]:
         )
     if progress.epoch is not None:
         words.append(
-            f"epoch {progress.epoch:g}"
+            f"epoch {round(progress.epoch, 2):g}"
             + (f"/{progress.epochs}" if progress.epochs else "")
         )
     words += [
@@ -244,12 +244,12 @@ def progress_words(progress: "Progress | ListedProgress") -> list[str]:
 
 
 def _telling(metrics: Mapping[str, float]) -> list[str]:
-    """The names of the metrics that say most: the losses; without any, two that measure
-    a training, such as a reward, or else the first two.
+    """The names of the metrics that say most: the losses; without any, the first two
+    that are no settings of the training, such as a reward.
     """
     losses = [name for name in _LOSSES if name in metrics]
-    measures = [name for name in metrics if is_measure(name.lower())]
-    return losses or measures[:_TELLING] or list(metrics)[:_TELLING]
+    results = [name for name in metrics if name not in _SETTINGS]
+    return losses or results[:_TELLING]
 
 
 def duration_of(job: "Job | ListedJob") -> str:

@@ -57,14 +57,15 @@ class _Bar:
 
     def is_drawn_as(self, name: str, total: int | None) -> bool:
         """True when a drawn bar with this name and total is this one. Bars without a
-        label are distinguished by their totals; a bar may get its label after it was
-        first drawn.
+        label are distinguished by their totals; a bar may get its label, or more of
+        it, after it was first drawn.
 
         If the data do not tell it, Keras knows the total only at the end of the first
         epoch.
         """
         if self.name:
-            return self.name == name
+            has_grown = self.total == total and name.startswith(self.name)
+            return self.name == name or has_grown
         return self.total == total or (self.total is None and self.step == total)
 
 

@@ -10,10 +10,7 @@ from gpuyard.domain.jobs import Progress
     ("metrics", "words"),
     [
         ({"lr": 0.1, "loss": 0.5, "acc": 0.25}, ["loss 0.5"]),
-        (
-            {"epsilon": 0.1, "mean_reward": 19.5, "acc": 1},
-            ["mean_reward 19.5", "acc 1"],
-        ),
+        ({"lr": 0.1, "reward": 19.5, "acc": 1, "n": 2}, ["reward 19.5", "acc 1"]),
         ({"value": 0.5, "best_value": 0.75, "n": 3}, ["value 0.5", "best_value 0.75"]),
         ({}, []),
     ],

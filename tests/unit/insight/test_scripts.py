@@ -143,6 +143,7 @@ def test_an_evaluation_shows_its_result_once_and_not_its_batches() -> None:
     points, reader = read(
         "Epoch: [0][ 11/100]\tLoss 6.5 (7.0)\tAcc@1   1.00 (  0.08)",
         "Test: [ 1/20]\tTime  0.3 ( 0.4)\tLoss 6.5 (7.25)\tAcc@1   1.00 (  0.50)",
+        "Test: [19/20]\tTime  0.3 ( 0.4)\tLoss 6.5 (7.50)\tAcc@1   1.00 (  0.75)",
         "Test: [20/20]\tTime  0.3 ( 0.4)\tLoss 6.5 (7.75)\tAcc@1   1.00 (  2.50)",
         " *   Acc@1 2.500 Acc@5 9.250",
     )
@@ -170,7 +171,12 @@ def test_tuning_and_pipelines_say_how_far_they_are() -> None:
         ("value_0", 1, 0.25),
         ("value_1", 1, 12.0),
     ]
+    _, reader = read("[2026-11-26 17:57:59,381][HYDRA] \t#5 : x=-2.0 y=-5")
+    assert reader.progress.step == 5
     _, reader = read("2 of 7 steps (29%) done")
     assert (reader.progress.step, reader.progress.total) == (2, 7)
-    _, reader = read("Executing:  17%|█▋   | 1/6 [00:01<00:06,  1.31s/cell]")
-    assert (reader.progress.step, reader.progress.total) == (1, 6)
+    _, reader = read(
+        "Executing:  17%|█▋   | 1/6 [00:01<00:06,  1.31s/cell]",
+        "Executing Fit:  33%|██▋  | 2/6 [00:02<00:05,  1.31s/cell]",
+    )
+    assert (reader.progress.step, reader.progress.total) == (2, 6)

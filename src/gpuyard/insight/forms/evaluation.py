@@ -33,9 +33,9 @@ def read(line: str) -> Reading | None:
     found = _BATCH.search(line)
     if found is None:
         return None
-    # Some count from 0, some from 1.
-    is_last = int(found[2]) - int(found[1]) <= 1
-    if not is_last:
+    # torchvision, which says when it will be over, counts from 0.
+    last = int(found[2]) - (" eta: " in line)
+    if int(found[1]) < last:
         return Reading(metrics={})
     return _results(line, found.end())
 
