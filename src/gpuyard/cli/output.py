@@ -225,14 +225,14 @@ def progress_words(progress: "Progress | ListedProgress") -> list[str]:
             + (f"/{progress.epochs}" if progress.epochs else "")
         )
     words += [
-        f"{name} {progress.metrics[name]:.4g}" for name in _telling(progress.metrics)
+        f"{name} {progress.metrics[name]:.4g}" for name in telling(progress.metrics)
     ]
     if progress.eta_s:
         words.append(f"ETA {format_duration(progress.eta_s)}")
     return words
 
 
-def _telling(metrics: Mapping[str, float]) -> list[str]:
+def telling(metrics: Mapping[str, float]) -> list[str]:
     """The names of the metrics that say most: the losses; without any, the first two
     that are no settings of the training, such as a reward.
     """

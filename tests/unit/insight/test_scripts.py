@@ -64,6 +64,7 @@ def test_what_a_line_shows(line: str, points: list[Point]) -> None:
         "round 2 of talks ended",
         "train.py: 93 epochs to go",
         "Trial 1 pruned.",
+        "test loss 2.30 is the best so far, saving model to out/model.pt",
         "3 of 7 steps are done",
         "Test: [docs] passed",
     ],

@@ -67,7 +67,8 @@ def read(line: str) -> Reading | None:
     step.
     """
     lowered = line.lower()
-    if not _may_be_about_training(lowered):
+    # Such a line repeats a value: `test loss 2.30 is the best so far, saving model`
+    if not _may_be_about_training(lowered) or "best so far" in lowered:
         return None
     position = counters.position(line)
     pairs = list(_pairs(_plain(lowered)))
