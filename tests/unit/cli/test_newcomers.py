@@ -1,8 +1,18 @@
-"""The words of other tools."""
+"""What somebody sees who does not know the commands yet."""
 
 import pytest
 
 from gpuyard.cli import main
+
+
+def test_the_list_of_commands_cuts_no_sentence_off(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["gpuyard", "--help"])
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main.main()
+    assert "..." not in capsys.readouterr().out.partition("Commands:")[2]
 
 
 @pytest.mark.parametrize(
