@@ -27,7 +27,7 @@ def strict_instance() -> Iterator[TestInstance]:
         (instance.work / "folder.py").mkdir()
         (instance.work / "secret.py").write_text("print(1)")
         (instance.work / "secret.py").chmod(0)
-        (instance.work / "plain.sh").write_text("echo 1")
+        (instance.work / "plain").write_text("echo 1")
         instance.ok("up", preexec_fn=obey_modes)
         yield instance
 
@@ -97,9 +97,9 @@ FAULTS: list[tuple[list[str], dict[str, Any], list[str]]] = [
         ["command[0]", "no-such-program is not found", "spelling"],
     ),
     (
-        ["--", "./plain.sh"],
-        {"command": ["./plain.sh"]},
-        ["command[0]", "./plain.sh is not executable", "chmod +x"],
+        ["--", "./plain"],
+        {"command": ["./plain"]},
+        ["command[0]", "./plain is not executable", "chmod +x"],
     ),
     (
         ["missing.py"],

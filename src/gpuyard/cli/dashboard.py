@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpuyard.cli.output import telling
 from gpuyard.domain.units import format_duration, format_gb
 
 Item = Mapping[str, Any]
@@ -62,6 +63,10 @@ def rows(seen: Seen, *, sort: str = "GPU", only: str = "") -> list[GpuRow]:
 
 
 def _row(gpu: Item, seen: Seen) -> GpuRow:
+    job = next((job for job in seen.jobs if job["id"] == gpu.get("job_id")), None)
+    how_far = _how_far(gpu, seen.at)
+    if job is not None:
+        how_far = " ".join([how_far, *_step_and_metric(job["progress"])])
     load = gpu.get("utilization")
     tasks = gpu.get("tasks_completed")
     temperature = gpu.get("temperature_c")
@@ -69,7 +74,7 @@ def _row(gpu: Item, seen: Seen) -> GpuRow:
         str(gpu["index"]),
         gpu["state"].upper(),
         _work(gpu),
-        _how_far(gpu, seen.at),
+        how_far,
         "" if tasks is None else str(tasks),
         _memory(gpu),
         "" if temperature is None else f"{temperature:g} °C",
@@ -96,9 +101,19 @@ def _job_row(job: Item, now: float) -> GpuRow:
         words.append(f"ETA {format_duration(progress['eta_s'])}")
     elif job["started_at"] is not None:
         words.append(f"for {format_duration(max(now - job['started_at'], 0))}")
+    words += _step_and_metric(progress)
     cells = ("CPU", job["state"].upper(), job["name"], " ".join(words))
     cells += ("", "", "", "", job["node"] or "")
     return GpuRow(job["id"], cells, "script_busy", 0.0, None, job["id"])
+
+
+def _step_and_metric(progress: Item) -> list[str]:
+    """Where a job is whose end is not known, and what its program says of itself."""
+    words: list[str] = []
+    if progress["step"] is not None and not progress["total"]:
+        words.append(f"step {progress['step']}")
+    metrics = progress["metrics"]
+    return words + [f"{name} {metrics[name]:.4g}" for name in telling(metrics)[:1]]
 
 
 def _memory(gpu: Item) -> str:

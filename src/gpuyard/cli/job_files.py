@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from gpuyard.cli.interpreters import with_interpreter
 from gpuyard.domain.errors import Fault, InvalidInputError
 
 _SEVERAL = "jobs"
@@ -148,4 +149,18 @@ def _at_home(body: Any, folder: Path) -> Any:
     workdir = given.get("workdir", "")
     if isinstance(workdir, str):
         given = {**given, "workdir": str(folder / workdir)}
+        given |= _interpreted(given, folder / workdir)
     return at_home_here(given)
+
+
+def _interpreted(given: Mapping[str, Any], workdir: Path) -> dict[str, Any]:
+    """The command with an interpreter in front, if it is a script of the folder."""
+    command = given.get("command")
+    if not isinstance(command, list) or "image" in given:
+        return {}
+    words = cast("list[Any]", command)
+    if not words or not all(isinstance(word, str) for word in words):
+        return {}
+    if not (workdir / words[0]).is_file():
+        return {}
+    return {"command": with_interpreter(words, workdir)}

@@ -32,11 +32,34 @@ from gpuyard.cli import (
     trust,
 )
 from gpuyard.cli.broken_pipe import discard_output
+from gpuyard.cli.other_words import our_word
 from gpuyard.cli.plugins import CommandsWithPlugins
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 
+_WHOLE = 1000  # characters
+
 
 class _Commands(CommandsWithPlugins):
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is meant; the word of another tool is told ours."""
+        ours = our_word(args[0])
+        if ours is not None and self.get_command(ctx, args[0]) is None:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean `gpuyard {ours}`?")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands with the whole first sentence of each; Click would cut it
+        at the end of the line.
+        """
+        commands = [self.get_command(ctx, name) for name in self.list_commands(ctx)]
+        rows = [
+            (command.name, command.get_short_help_str(limit=_WHOLE))
+            for command in commands
+            if not command.hidden
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
     def invoke(self, ctx: Any) -> Any:
         """Run a command; a reader that stops reading (`| head`) is no error."""
         try:

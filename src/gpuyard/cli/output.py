@@ -11,8 +11,15 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
-from unicodedata import combining, east_asian_width
 
+from gpuyard.cli.columns import width_of
+from gpuyard.cli.narrow import (
+    GAP,
+    as_records,
+    layout,
+    natural_widths,
+    without_empty,
+)
 from gpuyard.domain.run_time import run_time_s
 from gpuyard.domain.units import format_duration
 
@@ -87,17 +94,25 @@ def print_table(
     if not cells:
         say(empty)
         return
-    widths = [max(map(_width, column)) for column in zip(columns, *cells, strict=True)]
     terminal = sys.stdout.isatty()
-    total_width = sum(widths) + 2 * (len(widths) - 1)
-    if terminal and total_width > shutil.get_terminal_size().columns:
-        _print_folded(columns, cells)
-        return
+    below: dict[int, list[str]] = {}
+    widths = natural_widths(columns, cells)
+    room = shutil.get_terminal_size().columns
+    if terminal and sum(widths) + GAP * (len(widths) - 1) > room:
+        columns, cells = without_empty(columns, cells)
+        narrow = layout(columns, cells, room)
+        if narrow is None:
+            say("\n".join(as_records(columns, cells, room)))
+            return
+        columns, widths = narrow.columns, narrow.widths
+        cells, below = narrow.lines, narrow.below
     coloured = terminal and not os.environ.get("NO_COLOR")
     lines = [
         _line(columns, columns, widths, dict.fromkeys(columns, "1") if coloured else {})
     ]
-    lines += [_line(columns, row, widths, _CODES if coloured else {}) for row in cells]
+    for number, row in enumerate(cells):
+        lines.append(_line(columns, row, widths, _CODES if coloured else {}))
+        lines += below.get(number, [])
     say("\n".join(lines))
 
 
@@ -110,41 +125,17 @@ def _line(
     """One line; `codes` are escape codes of words that are coloured."""
     parts: list[str] = []
     for column, text, width in zip(columns, row, widths, strict=True):
-        blank = " " * (width - _width(text))
+        blank = " " * (width - width_of(text))
         shown = f"\x1b[{codes[text]}m{text}\x1b[0m" if text in codes else text
         parts.append(blank + shown if column in _NUMERIC else shown + blank)
     return "  ".join(parts).rstrip()
 
 
-def _width(text: str) -> int:
-    """The columns a text takes on a terminal: ideographs take two."""
-    return (
-        len(text)
-        if text.isascii()
-        else sum(1 + (east_asian_width(c) in "WF") - bool(combining(c)) for c in text)
-    )
-
-
-def _print_folded(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table wider than its terminal: long cells go on in the next line."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(
-            column,
-            no_wrap=column in ("JOB", "STATE", "ID"),
-            justify="right" if column in _NUMERIC else "left",
-        )
-    for row in rows:
-        table.add_row(*(Text(text, style=STATE_COLOURS.get(text, "")) for text in row))
-    console().print(table)
-
-
 _PIPE_WIDTH = 240
 _PLACES = 8
-_LOSSES = ("loss", "train_loss", "val_loss", "eval_loss")
+_LOSSES = ("loss", "train_loss", "val_loss", "valid_loss", "eval_loss", "test_loss")
+_SETTINGS = frozenset({"lr", "learning_rate", "epsilon", "grad_norm", "batch_size"})
+_TELLING = 2
 _NUMERIC = frozenset(
     {"PRIO", "COST", "SIZE", "STEP", "CPU", "MEMORY", "PER HOUR", "MAX TIME", "FREE"}
 )
@@ -230,17 +221,24 @@ def progress_words(progress: "Progress | ListedProgress") -> list[str]:
         )
     if progress.epoch is not None:
         words.append(
-            f"epoch {progress.epoch:g}"
+            f"epoch {round(progress.epoch, 2):g}"
             + (f"/{progress.epochs}" if progress.epochs else "")
         )
     words += [
-        f"{name} {progress.metrics[name]:.4g}"
-        for name in _LOSSES
-        if name in progress.metrics
+        f"{name} {progress.metrics[name]:.4g}" for name in telling(progress.metrics)
     ]
     if progress.eta_s:
         words.append(f"ETA {format_duration(progress.eta_s)}")
     return words
+
+
+def telling(metrics: Mapping[str, float]) -> list[str]:
+    """The names of the metrics that say most: the losses; without any, the first two
+    that are no settings of the training, such as a reward.
+    """
+    losses = [name for name in _LOSSES if name in metrics]
+    results = [name for name in metrics if name not in _SETTINGS]
+    return losses or results[:_TELLING]
 
 
 def duration_of(job: "Job | ListedJob") -> str:

@@ -12,6 +12,7 @@ import typer
 from gpuyard.cli import suggest
 from gpuyard.cli.code import with_code
 from gpuyard.cli.follow import GPUYARD_FAULT, follow
+from gpuyard.cli.interpreters import with_interpreter
 from gpuyard.cli.job_files import load_spec, merge
 from gpuyard.cli.options import (
     SecretOption,
@@ -40,9 +41,6 @@ Command = Annotated[
         metavar="COMMAND…", help="A program, a .py or .sh file, or a template's name."
     ),
 ]
-
-
-_INTERPRETERS = {".py": "python3", ".sh": "bash"}
 
 
 def register(app: typer.Typer) -> None:
@@ -431,8 +429,8 @@ def _body(
     ):
         base = _template_body(words[0])
         words = [*base["command"], *words[1:]]
-    elif _is_script(words[0], Path(fields.get("workdir") or ".")):
-        words = [_INTERPRETERS[Path(words[0]).suffix], *words]
+    else:
+        words = with_interpreter(words, Path(fields.get("workdir") or "."))
     if "name" not in fields:
         fields["name"] = base.get("name") or _name_of(words)
     environment = (
@@ -442,16 +440,6 @@ def _body(
     )
     merged = merge(base, fields)
     return {**merged, "command": words, "environment": environment}
-
-
-def _is_script(program: str, workdir: Path) -> bool:
-    """Whether it is a script that an interpreter runs: a .py file, or a .sh file of the
-    folder that is named without its path, as `sbatch` takes it.
-    """
-    if program.endswith(".py"):
-        return (workdir / program).exists() or not shutil.which(program)
-    is_shell = program.endswith(".sh") and "/" not in program
-    return is_shell and (workdir / program).is_file() and not shutil.which(program)
 
 
 def _read_input(path: Path) -> str:

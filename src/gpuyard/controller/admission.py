@@ -173,7 +173,7 @@ class Admission:
             if len(faults) >= _ENOUGH_FAULTS:
                 break
             if not faults:
-                await self._check_new(read, checked)
+                await self._check_new(read, checked, None if is_single else start)
                 jobs += [job for job, _ in read]
         if faults:
             raise InvalidInputError(faults)
@@ -190,13 +190,26 @@ class Admission:
             return self._intake.read(body, user)
 
     async def _check_new(
-        self, read: Sequence[tuple[PreparedJob, Sequence[str]]], checked: set[object]
+        self,
+        read: Sequence[tuple[PreparedJob, Sequence[str]]],
+        checked: set[object],
+        first: int | None,
     ) -> None:
-        """Check the jobs, each given with its command, that no earlier request made."""
+        """Check the jobs, each given with its command, that no earlier request made.
+
+        `first` is the position of the first of them in the request; None if the request
+        is about one job.
+        """
         earlier = self._earlier_jobs([job for job, _ in read])
-        for job, command in read:
-            if job.id not in earlier:
+        for number, (job, command) in enumerate(read):
+            if job.id in earlier:
+                continue
+            try:
                 await self._check(job.template, tuple(command[:2]), checked)
+            except InvalidInputError as error:
+                if first is None:
+                    raise
+                raise InvalidInputError(numbered(error, first + number)) from None
 
     async def _check(
         self, template: Template, program: tuple[str, ...], checked: set[object]

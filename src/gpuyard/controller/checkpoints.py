@@ -175,8 +175,9 @@ class ResumeWatch:
         if job is None:
             return
         warning = (
-            f"attempt {attempt.number} was to resume from step {checkpoint_step} and"
-            f" began anew (it is at step {step}): see --resume-args"
+            f"attempt {attempt.number} was to resume from step {checkpoint_step}, but"
+            f" its steps begin anew (it is at step {step}); if it does not load the"
+            " checkpoint, see --resume-args"
         )
         warnings: list[str] = job["warnings"] or []
         values = {"warnings": [*warnings, warning]}

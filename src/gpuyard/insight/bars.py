@@ -31,9 +31,16 @@ _OTHER = re.compile(
     r"[a-z]*\b(?! (?:loss|acc))",
     re.IGNORECASE,
 )
-_TRAINING = re.compile(r"train|epoch|step|iter|fit|learn|optim|progress", re.IGNORECASE)
+_TRAINING = re.compile(
+    r"train|epoch|step|iter|fit|learn|optim|progress|trial|execut", re.IGNORECASE
+)
 _HELD_OUT = re.compile(r"(?:eval|val|valid|validation|test)[_/]", re.IGNORECASE)
 _NUMBER = re.compile(NUMBER)
+
+
+def is_held_out(name: str) -> bool:
+    """True for a metric of an evaluation: `val_loss`."""
+    return _HELD_OUT.match(name) is not None
 
 
 @dataclass(slots=True, eq=False)
@@ -50,14 +57,15 @@ class _Bar:
 
     def is_drawn_as(self, name: str, total: int | None) -> bool:
         """True when a drawn bar with this name and total is this one. Bars without a
-        label are distinguished by their totals; a bar may get its label after it was
-        first drawn.
+        label are distinguished by their totals; a bar may get its label, or more of
+        it, after it was first drawn.
 
         If the data do not tell it, Keras knows the total only at the end of the first
         epoch.
         """
         if self.name:
-            return self.name == name
+            has_grown = self.total == total and name.startswith(self.name)
+            return self.name == name or has_grown
         return self.total == total or (self.total is None and self.step == total)
 
 
@@ -110,7 +118,7 @@ class Bars:
         bar = self._latest
         if bar is None or not bar.running or reading.step is not None:
             return
-        if all(_HELD_OUT.match(name) for name in reading.metrics):
+        if all(map(is_held_out, reading.metrics)):
             return
         bar.is_training = True
         if bar is self._training or bar is self._around:

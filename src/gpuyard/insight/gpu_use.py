@@ -20,6 +20,7 @@ _DEVICE_NAMES = frozenset({"device", "device_type", "accelerator", "backend_devi
 _DEVICE_CALLS = frozenset({"to", "device"})
 # A quick check: a source without any of these says nothing of GPUs.
 _WORDS = re.compile(rf"cuda|gpu|{'|'.join(sorted(_GPU_MODULES))}", re.IGNORECASE)
+_GPU_FLAG = re.compile(r"--(?:use[-_])?(?:cuda|gpus?)")
 _DEVICE_OPTION = re.compile(r"--?(?:device|accelerator)")
 
 _NO_GPU = (
@@ -39,14 +40,20 @@ _NO_GPU = (
 
 def says_gpu(source: str, command: Sequence[str]) -> str | None:
     """What in the source of a program, or in its command, is meant for a GPU, such as
-    `torch.cuda`; None if nothing is, or if the command chooses the CPU.
+    `torch.cuda`; None if nothing is, or if the command chooses the CPU, as it does
+    without an option by which the program would take a GPU.
 
     A word in a comment does not count. Never raises.
     """
     chosen = _chosen_device(command)
     if chosen is not None:
         return chosen if _DEVICE.fullmatch(chosen.lower()) else None
-    return _sign_in(source) if _WORDS.search(source) else None
+    if not _WORDS.search(source):
+        return None
+    switches = _gpu_switches(source)
+    if switches and not any(word.partition("=")[0] in switches for word in command):
+        return None
+    return _sign_in(source)
 
 
 def no_gpu_sign(line: str) -> str | None:
@@ -63,13 +70,51 @@ def _sign_in(source: str) -> str | None:
     modules = sorted(imported(source) & _GPU_MODULES)
     if modules:
         return f"import {modules[0]}"
+    tree = _parsed(source)
+    if tree is None:
+        return None
+    return next(filter(None, map(_sign_of_node, ast.walk(tree))), None)
+
+
+@lru_cache(16)
+def _gpu_switches(source: str) -> frozenset[str]:
+    """The options without which the program stays on the CPU: a flag such as `--cuda`,
+    or a `--device` whose default is `cpu`.
+    """
+    tree = _parsed(source) if "add_argument" in source else None
+    if tree is None:
+        return frozenset()
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return frozenset(switch for call in calls for switch in _switches(call))
+
+
+def _switches(call: ast.Call) -> list[str]:
+    match call.func:
+        case ast.Attribute(attr="add_argument"):
+            pass
+        case _:
+            return []
+    names = [str(item.value) for item in call.args if isinstance(item, ast.Constant)]
+    given = {
+        keyword.arg: keyword.value.value
+        for keyword in call.keywords
+        if isinstance(keyword.value, ast.Constant)
+    }
+    is_flag = given.get("action") == "store_true"
+    if is_flag and any(_GPU_FLAG.fullmatch(name) for name in names):
+        return names
+    if given.get("default") == "cpu" and "--device" in names:
+        return names
+    return []
+
+
+def _parsed(source: str) -> ast.Module | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = ast.parse(source)
+            return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    return next(filter(None, map(_sign_of_node, ast.walk(tree))), None)
 
 
 def _chosen_device(command: Sequence[str]) -> str | None:

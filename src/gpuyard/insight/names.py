@@ -8,6 +8,7 @@ from functools import lru_cache
 # A name is judged by its last word.
 _COUNTER = re.compile(
     r"(?:^|[\s_/.-])(?:epochs?|steps?|iters?|iterations?|batch|batches|updates"
+    r"|episodes?|rounds?|trials?|generations?"
     r"|timesteps)$",
     re.IGNORECASE,
 )
@@ -16,14 +17,15 @@ _NO_METRIC = re.compile(
     r"|mem|memory|memory_mb|mem_mb|mem_gb|allocated|reserved|size|bsz|wpb|samples?"
     r"|tokens|words|instances|images|labels|targets|params|parameters|weights"
     r"|gpu_mem|img_size|skipped|retries|version|port|pid|rank|seed|gpus?|cuda|node"
-    r"|worker|device|line|id|v_num)$",
+    r"|worker|progress|device|line|id|v_num|py)$",
     re.IGNORECASE,
 )
 # Composer groups its names: `time/train`, `memory/active_mem`
 _NO_GROUP = re.compile(r"(?:^|[\s_/])(?:time|memory)/", re.IGNORECASE)
 _MEASURE = re.compile(
-    r"(?:^|[\s_/-])(?:loss|nll|acc|accuracy|top\d|ppl|perplexity|reward|bleu|f1|auc|mse"
-    r"|rmse|mae|iou|miou|f-score|fscore|map|psnr|wer|cer)(?:$|[\s_/@\d-])"
+    r"(?:^|[\s_/.-])(?:loss|nll|acc|accuracy|top\d|ppl|perplexity|reward|bleu|f1|auc|mse"
+    r"|rmse|mae|iou|miou|f-score|fscore|map|psnr|wer|cer"
+    r"|episodic_return|(?:mean|avg|average)_return|elbo)(?:$|[\s_/@\d-])"
 )
 _SETTING = re.compile(r"weight|coef|scale|threshold|target")
 _SCHEDULED = re.compile(r"(?:^|[_/ ])(?:lr|learning[_ ]rate|grad[_ ]?norm|gnorm)$")

@@ -12,6 +12,7 @@ from gpuyard.insight.forms import read
 from gpuyard.insight.gpu_use import no_gpu_sign
 from gpuyard.insight.lines import LineSplitter
 from gpuyard.insight.reading import Confidence, Reading
+from gpuyard.insight.restarts import Restarts
 from gpuyard.insight.step_rate import StepRate
 from gpuyard.insight.tables import Tables
 from gpuyard.insight.wrapped import WrappedBar
@@ -64,6 +65,7 @@ class ProgressReader:
         self._wrapped = WrappedBar()
         self._epochs = Epochs()
         self._bars = Bars(self._epochs)
+        self._restarts = Restarts()
         self._step_rate = StepRate()
         self._confidence = min(Confidence)
         self._announced_total: int | None = None  # printed without a step
@@ -124,7 +126,12 @@ class ProgressReader:
             self._bars.header()
             return self._epochs.header(reading)
         self._bars.printed(reading)
-        return self._epochs.spread(reading) if reading.within_epoch else reading
+        if reading.within_epoch:
+            return self._epochs.spread(reading)
+        if reading.confidence is not Confidence.GUESS:
+            return reading
+        epoch = self._epochs.index if reading.epoch is None else reading.epoch
+        return self._restarts.count_on(reading, epoch)
 
     def _move(self, reading: Reading, at: float) -> None:
         progress = self.progress
@@ -144,6 +151,9 @@ class ProgressReader:
         drawn = reading.label is not None
         progress.step = reading.step
         progress.total = reading.total or (None if drawn else progress.total)
+        is_guess = reading.confidence is Confidence.GUESS
+        if is_guess and (progress.total or reading.step) < reading.step:
+            progress.total = None  # it was that of an epoch
         self._step_rate.see(reading.step, at)
         progress.rate = reading.rate or self._step_rate.rate
         if reading.eta_s is None:
@@ -151,8 +161,12 @@ class ProgressReader:
 
     def _points(self, reading: Reading, at: float) -> list[MetricPoint]:
         drawn = reading.label is not None
-        stepped = reading.step is not None
-        own_step = stepped and not drawn and reading.confidence > Confidence.EPOCHS
+        stepped = reading.step is not None or reading.is_result
+        own_step = (
+            reading.step is not None
+            and not drawn
+            and reading.confidence > Confidence.EPOCHS
+        )
         step = reading.step if own_step else self.progress.step
         points: list[MetricPoint] = []
         for name, value in reading.metrics.items():

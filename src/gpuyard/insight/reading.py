@@ -30,7 +30,8 @@ class Reading:
     `within_epoch`, the number of the running epoch. The log's first epoch has the
     number `first_epoch` (None: the form does not tell). `rate` is in steps per second,
     `eta_s` in seconds for what `total` covers. `label` is the text before the bar, None
-    if the line is not a bar.
+    if the line is not a bar. `is_result`: the results of an
+    evaluation, which a program may print twice.
     """
 
     step: int | None = None
@@ -44,6 +45,7 @@ class Reading:
     label: str | None = None
     within_epoch: bool = False
     first_epoch: int | None = None
+    is_result: bool = False
 
     @property
     def opens_epoch(self) -> bool:

@@ -6,7 +6,6 @@ provider starts, restarts the agent when it dies.
 
 import asyncio
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,9 +24,9 @@ from gpuyard.config.private_environment import handing_over
 from gpuyard.config.rotation import open_log
 from gpuyard.config.sockets import listening_socket
 from gpuyard.domain import wire
-from gpuyard.domain.errors import InvalidInputError
 from gpuyard.providers.agent import AgentProvider
 from gpuyard.providers.base import Sink
+from gpuyard.providers.command_check import check_command, checked_folder
 from gpuyard.providers.keeper_watchdog import KeeperWatchdog, keeper_of
 
 _KEEPER_CHECK_S = 2.0
@@ -99,9 +98,8 @@ class LocalProvider(AgentProvider):
     ) -> None:
         """Check the job's folder and program: it will run on this host."""
         if program:
-            base = _checked_folder(workdir)
-            _check_program(program[0], base, path)
-            _check_script(program, base)
+            base = checked_folder(workdir)
+            check_command(program, base, path)
 
 
 def keeper_alive(home: Home) -> bool:
@@ -161,73 +159,3 @@ def start_keeper(home: Home) -> "subprocess.Popen[bytes]":
     restore_files(keeper.pid)
     log.info("keeper started")
     return keeper
-
-
-def _checked_folder(workdir: str | None) -> Path:
-    if workdir is None:
-        return Path.home()
-    folder = Path(workdir)
-    if not folder.is_absolute():
-        raise InvalidInputError.of(
-            "workdir", f"is {workdir!r}", "give an absolute path"
-        )
-    if not folder.is_dir():
-        raise InvalidInputError.of(
-            "workdir", f"{workdir} is not a folder on this machine", "create it first"
-        )
-    return folder
-
-
-def _check_program(program: str, base: Path, path: str | None) -> None:
-    if path is None:
-        path = os.environ.get("PATH", os.defpath)
-    names_path = "/" in program
-    wanted = str(base / program) if names_path else program
-    if shutil.which(wanted, path=path) is not None:
-        return
-    _refuse_lookalikes(program, base)
-    if names_path and (base / program).is_file():
-        fault = f"{program} is not executable"
-        remedy = f"chmod +x {program}"
-    else:
-        fault = f"{program} is not found"
-        remedy = "check the spelling, or give the program's whole path"
-    raise InvalidInputError.of("command[0]", fault, remedy)
-
-
-def _refuse_lookalikes(program: str, base: Path) -> None:
-    """Explain common mistakes: a folder, a file of the workdir, a line in quotes."""
-    if (base / program).is_dir():
-        raise InvalidInputError.of(
-            "command[0]", f"{program} is a folder", "name the script in it"
-        )
-    if "/" not in program and (base / program).is_file():
-        raise InvalidInputError.of(
-            "command[0]", f"{program} is not on the PATH", f"write ./{program}"
-        )
-    if " " in program.strip():
-        remedy = "leave out the quotes around it, or write: sh -c 'LINE'"
-        raise InvalidInputError.of(
-            "command[0]", f"{program!r} is a whole line, not a program", remedy
-        )
-
-
-def _check_script(command: Sequence[str], base: Path) -> None:
-    """Refuse `python3 train.py` when train.py is missing or cannot be read."""
-    is_interpreter = Path(command[0]).name.startswith(("python", "bash", "sh"))
-    if not is_interpreter or len(command) < 2:
-        return
-    script = command[1]
-    if script.startswith("-") or not script.endswith((".py", ".sh")):
-        return
-    target = base / script
-    if not target.is_file():
-        raise InvalidInputError.of(
-            "command[1]",
-            f"there is no script {script} in {base}",
-            "check the path or workdir",
-        )
-    if not os.access(target, os.R_OK):
-        raise InvalidInputError.of(
-            "command[1]", f"the script {script} is not readable", f"chmod u+r {target}"
-        )

@@ -297,7 +297,7 @@ async def test_a_program_that_begins_anew_after_a_resume_is_told_once(
 ) -> None:
     job_id = await resumed_at(instance, 0, 10, 20, 30)
     (warning,) = instance.job(job_id)["warnings"]
-    assert warning.startswith("attempt 2 was to resume from step 160 and began anew")
+    assert warning.startswith("attempt 2 was to resume from step 160, but")
     journal = instance.ledger.queries.events_after(0, 1000)
     (event,) = [row for row in journal if row["kind"] == "job.began_anew"]
     assert (event["info"]["step"], event["info"]["checkpoint_step"]) == (10, 160)

@@ -56,6 +56,9 @@ async def test_faults_are_numbered_when_several_jobs_come(instance: Controlled):
         await instance.controller.requests.submit([good, bad, {**good, "nmae": "x"}])
     assert [fault.field for fault in caught.value.faults] == ["1.priority", "2.nmae"]
     with pytest.raises(InvalidInputError) as caught:
+        await instance.controller.requests.submit([good, {**good, "provider": "none"}])
+    assert [fault.field for fault in caught.value.faults] == ["1.provider"]
+    with pytest.raises(InvalidInputError) as caught:
         await instance.submit(priority=9)
     assert caught.value.faults[0].field == "priority"
 

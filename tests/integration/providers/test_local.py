@@ -148,7 +148,12 @@ def test_a_job_that_is_no_command_is_not_looked_at(check):
             "spelling",
         ),
         (["./missing.sh"], {}, "command[0]", "./missing.sh is not found", "spelling"),
-        (["./plain.sh"], {}, "command[0]", "not executable", "chmod +x ./plain.sh"),
+        (["./plain.sh"], {}, "command[0]", "not executable", "bash ./plain.sh"),
+        (["plain.ipynb"], {}, "command[0]", "not executable", "nbconvert"),
+        (["./plain"], {}, "command[0]", "not executable", "chmod +x ./plain"),
+        (["program"], {}, "command[0]", "not on the PATH", "./program"),
+        (["LR=1"], {}, "command[0]", "LR=… is a variable", "--env LR=VALUE"),
+        (["CUDA_VISIBLE_DEVICES=0"], {}, "command[0]", "a variable", "--gpus 1"),
         (
             ["true"],
             {"environment": {"PATH": "/no/such/folder"}},
@@ -163,7 +168,9 @@ def test_a_job_that_is_no_command_is_not_looked_at(check):
 def test_what_could_only_fail_is_refused_with_the_field_and_a_remedy(
     check, tmp_path, command, fields, field, fault, remedy
 ):
-    script(tmp_path, "plain.sh", 0o644)
+    for name in ("plain.sh", "plain.ipynb", "plain"):
+        script(tmp_path, name, 0o644)
+    script(tmp_path, "program", 0o755)
     found = check(*command, **fields)
     assert found
     assert found.field == field

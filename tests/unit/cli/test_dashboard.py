@@ -91,7 +91,15 @@ GPUS = [
 ]
 
 
-def job(name: str, gpus: Sequence[str] = (), eta_s: float | None = None) -> Item:
+METRICS = {"lr": 0.1, "loss": 2.5}
+
+
+def job(
+    name: str,
+    gpus: Sequence[str] = (),
+    eta_s: float | None = None,
+    total: int | None = 4,
+) -> Item:
     """A running job, as the API lists it."""
     return {
         "id": f"job_{name}",
@@ -100,7 +108,7 @@ def job(name: str, gpus: Sequence[str] = (), eta_s: float | None = None) -> Item
         "node": "here",
         "gpus": list(gpus),
         "started_at": NOW - 60,
-        "progress": {"step": 3, "total": 4, "eta_s": eta_s},
+        "progress": {"step": 3, "total": total, "eta_s": eta_s, "metrics": METRICS},
     }
 
 
@@ -116,7 +124,7 @@ BATCH = {
 }
 SEEN = Seen(
     GPUS,
-    [job("prepare", eta_s=25.0), job("on a GPU", gpus=["GPU-1"])],
+    [job("prepare", eta_s=25.0), job("t", gpus=["GPU-3"], total=None)],
     [BATCH, {**BATCH, "batch_id": "old", "ended_at": 1.0}],
     {"llm": 2, "script": 122},
     NOW,
@@ -129,9 +137,9 @@ def test_each_gpu_says_what_it_is_at() -> None:
         ("LLM_READY", "qwen", "idle 5m00s", "23"),
         ("SCRIPT_BUSY", "whisper_transcribe", "████░░░░░░  45% ETA 25s", "2"),
         ("BOOTING_LLM", "llama + phi", "ready in 1m30s", ""),
-        ("SCRIPT_BUSY", "train", "for 1m00s", ""),
+        ("SCRIPT_BUSY", "train", "for 1m00s step 3 loss 2.5", ""),
         ("QUARANTINED", "Xid 79", "", ""),
-        ("RUNNING", "prepare", "████████░░  75% ETA 25s", ""),
+        ("RUNNING", "prepare", "████████░░  75% ETA 25s loss 2.5", ""),
     ]
     assert (cells[5]["GPU"], cells[5]["NODE"]) == ("CPU", "here")
     assert (cells[0]["MEMORY"], cells[4]["MEMORY"], cells[4]["TEMP"]) == (

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from gpuyard.cli import output
+from gpuyard.cli.columns import width_of
 from gpuyard.cli.output import print_table
 
 
@@ -62,3 +63,76 @@ def test_a_table_wider_than_the_terminal_is_folded(
     ]
     assert len(lines) > 2
     assert max(map(len, lines)) <= 30
+
+
+COLUMNS = ("JOB", "NAME", "STATE", "SUBMITTED", "NODE", "PROGRESS")
+ROWS = [
+    ("856bf6da", "sweep", "running", "12s ago", None, "step 150 loss 2.367"),
+    ("9ec3c889", "訓練", "failed", "1m04s ago", None, None),
+]
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    text = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    return text.splitlines()
+
+
+@pytest.mark.parametrize("room", range(12, 80))
+def test_in_a_narrow_terminal_nothing_is_cut_off(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    monkeypatch.setattr(output.sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(room))
+    print_table(COLUMNS, ROWS, empty="")
+    lines = printed(capsys)
+    assert max(map(width_of, lines)) <= room
+    words = " ".join(lines).split()
+    for row in ROWS:
+        for word in " ".join(cell for cell in row if cell).split():
+            assert word in words
+
+
+@pytest.mark.parametrize(
+    ("room", "expected"),
+    [
+        (
+            60,
+            [
+                "JOB       NAME   STATE    SUBMITTED  PROGRESS",
+                "856bf6da  sweep  running  12s ago    step 150 loss 2.367",
+                "9ec3c889  訓練   failed   1m04s ago  -",
+            ],
+        ),
+        (
+            46,
+            [
+                "JOB       NAME   STATE    SUBMITTED",
+                "856bf6da  sweep  running  12s ago",
+                "          step 150 loss 2.367",
+                "9ec3c889  訓練   failed   1m04s ago",
+            ],
+        ),
+        (
+            30,
+            [
+                "JOB 856bf6da  NAME sweep",
+                "  STATE running",
+                "  SUBMITTED 12s ago",
+                "  PROGRESS step 150 loss 2.367",
+                "JOB 9ec3c889  NAME 訓練",
+                "  STATE failed",
+                "  SUBMITTED 1m04s ago",
+            ],
+        ),
+    ],
+)
+def test_a_narrow_terminal_gets_another_layout(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    room: int,
+    expected: list[str],
+) -> None:
+    monkeypatch.setattr(output.sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(room))
+    print_table(COLUMNS, ROWS, empty="")
+    assert printed(capsys) == expected

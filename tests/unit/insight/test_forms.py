@@ -25,7 +25,7 @@ def said(reading: Reading | None) -> dict[str, Any]:
     fields = {
         name: getattr(reading, name)
         for name in Reading.__slots__
-        if name not in ("confidence", "within_epoch")
+        if name not in ("confidence", "within_epoch", "is_result")
     }
     return {
         name: value
@@ -378,7 +378,7 @@ def test_a_keras_bar_without_metrics_is_predict() -> None:
         ),
         (
             "Test set: Average loss: 0.0583, Accuracy: 9809/10000 (98%)",
-            {"metrics": {"average_loss": 0.0583}},
+            {"metrics": {"test_average_loss": 0.0583, "test_accuracy": 98.0}},
         ),
     ],
 )

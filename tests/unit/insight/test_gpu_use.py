@@ -4,6 +4,10 @@ import pytest
 
 from gpuyard.insight.gpu_use import no_gpu_sign, says_gpu
 
+FLAG = "p.add_argument('--cuda', action='store_true')"
+DEVICE = "p.add_argument('-d', '--device', default='cpu')"
+NO_FLAG = "p.add_argument('--no-cuda', action='store_true')"
+
 
 @pytest.mark.parametrize(
     ("source", "command", "sign"),
@@ -25,6 +29,10 @@ from gpuyard.insight.gpu_use import no_gpu_sign, says_gpu
         ("this is no Python: torch.cuda", (), None),
         ("(" * 100_000 + "cuda", (), None),
         ("", (), None),
+        (f"{FLAG}; x.cuda()", ("train.py",), None),
+        (f"{FLAG}; x.cuda()", ("train.py", "--cuda"), ".cuda()"),
+        (f"{DEVICE}; torch.cuda.synchronize()", ("train.py",), None),
+        (f"{NO_FLAG}; x.cuda()", ("train.py",), ".cuda()"),
     ],
 )
 def test_the_sign(source: str, command: tuple[str, ...], sign: str | None) -> None:

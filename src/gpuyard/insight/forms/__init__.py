@@ -5,7 +5,9 @@ reads single lines and keeps no state.
 from collections.abc import Callable
 
 from gpuyard.insight.forms import (
+    alone,
     boosting,
+    evaluation,
     explicit,
     huggingface,
     keras,
@@ -15,6 +17,7 @@ from gpuyard.insight.forms import (
     pairs,
     speech,
     tqdm,
+    workflows,
 )
 from gpuyard.insight.reading import Reading
 
@@ -28,6 +31,9 @@ FORMS: tuple[Callable[[str], Reading | None], ...] = (
     boosting.read,
     openmmlab.read,
     speech.read,
+    evaluation.read,
+    workflows.read,
+    alone.read,
     pairs.read,
 )
 

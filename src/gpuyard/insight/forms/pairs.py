@@ -10,37 +10,18 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
+from gpuyard.insight.forms import counters
 from gpuyard.insight.names import is_measure, is_metric, is_scheduled
 from gpuyard.insight.reading import COUNT, NUMBER, Confidence, Reading
 
-_EPOCH = re.compile(
-    rf"\bepoch\b([\s:=#(\[]{{0,4}})({COUNT})(?:\s?(?:/|of)\s?({COUNT}))?(?![\w.])",
-    re.IGNORECASE,
-)
-_STEP = re.compile(
-    r"\b(?:global[_ ]?step|train[_"
-    rf" ]?step|step|iter|iteration|batch)\b([\s:=#(\[]{{0,9}})({COUNT})"
-    rf"(?:\s{{0,9}}(?:/|of)\s{{0,9}}({COUNT}))?(?![\w.])",
-    re.IGNORECASE,
-)
-# Not a date, `[05/18 10:12:51]`.
-_BRACKET = re.compile(rf"(\[)\s{{0,9}}({COUNT})/({COUNT})\s{{0,9}}[\](]")
-# fairseq: `epoch 001:    450 / 1891 loss=11.5`, and `num_updates 445` in other lines
-_AFTER_EPOCH = re.compile(
-    rf"\bepoch {COUNT}(:?\s{{1,9}})({COUNT}) / ({COUNT})(?= )", re.IGNORECASE
-)
-_UPDATES = re.compile(rf"\bnum_updates([ =])({COUNT})()(?![\w.])")
-# clu, of JAX programs: `logging_writer.py:48] [400] train_loss=3.2`
-_LONE = re.compile(rf"\] (\[)({COUNT})()\] (?=[\w/]+=)")
-# llama2.c: `490 | loss 5.75 | lr 4.9e-05`
-_LEADING = re.compile(rf"()({COUNT})() \| (?=loss )")
-# Swin Transformer: `Train: [14/300][250/1251]`
-_TWO_BRACKETS = re.compile(
-    rf"\[ *({COUNT})/({COUNT})\]\[ *({COUNT})/({COUNT})\](?=\s|$)"
-)
+# timm: `Train: 0 [  50/62 ( 82%)]`, whose 0 is the epoch
+_TRAIN_EPOCH = re.compile(rf"\btrain: {COUNT} (?=\[)")
+# `accuracy: 9833/10000 (98%)`: the share counts
+_SHARE = re.compile(rf"(?<=[:=] ){COUNT}/{COUNT} \((?={NUMBER}%\))")
 _NUMBER = rf"(?:\d{{1,3}}(?:,\d{{3}})+(?:\.\d{{1,20}})?(?!\d)|{NUMBER})"
+_LETTER = r"(?:[\w/@'-]|\.(?=[a-z]))"
 _PAIR = re.compile(
-    r"(?<![\w.'])([a-z][\w/@'-]{0,63}(?: [a-z][\w/@'-]{0,31}){0,3})"
+    rf"(?<![\w.'])([a-z]{_LETTER}{{0,63}}(?: [a-z]{_LETTER}{{0,31}}){{0,3}})"
     rf"(\s?=\s?\[?|\s?:\s{{1,8}}|:|\s{{1,8}})({_NUMBER})%?(?![\w/:%]|\.\d)",
 )
 _DIVERGED = re.compile(r"loss\s?[=: ]\s?[-+]?(?:nan|inf)\b")
@@ -62,6 +43,7 @@ _QUALIFIERS = frozenset(
         "lm",
         "grad",
         "learning",
+        "set",
     }
 )
 _PROSE = frozenset(
@@ -72,6 +54,12 @@ _PROSE = frozenset(
 _ABOUT = re.compile(
     r"\| (valid) on '|(?:^|\d )(?:(dev|test) {1,3}: |(epoch) \d{1,9} done: )"
 )
+# Lines that begin with what they are about: `val Loss: 0.18 Acc: 0.94`
+_PHASE = re.compile(
+    r"\W{0,4}(train|val|valid|validation|test|eval)\b(?: set| results){0,2}[\s:]{1,4}"
+    r"(?=[a-z])"
+)
+_SPLIT = re.compile(r"train|val|test|dev")
 
 
 def read(line: str) -> Reading | None:
@@ -79,43 +67,53 @@ def read(line: str) -> Reading | None:
     step.
     """
     lowered = line.lower()
-    if not _may_be_about_training(lowered):
+    # Such a line repeats a value: `test loss 2.30 is the best so far, saving model`
+    if not _may_be_about_training(lowered) or "best so far" in lowered:
         return None
-    both = _TWO_BRACKETS.search(line) if "][" in line else None
-    epoch = _EPOCH.search(line)
-    step = _step(line, has_epoch=epoch is not None)
-    pairs = list(_pairs(lowered))
+    position = counters.position(line)
+    pairs = list(_pairs(_plain(lowered)))
     # A diverged training prints no numbers any more, but still how far it is.
-    diverged = step is not None and _DIVERGED.search(lowered) is not None
+    is_stepped = position.step is not None
+    diverged = is_stepped and _DIVERGED.search(lowered) is not None
     has_measure = any(is_measured for _, _, is_measured in pairs)
-    is_set_beside = bool(pairs) and _is_set(epoch, step)
-    if not (diverged or has_measure or is_set_beside):
+    is_said_beside = bool(pairs) and position.is_said
+    if not (diverged or has_measure or is_said_beside):
         return None
-    metrics = _named_after_line(lowered, pairs)
-    if both is not None:
-        return _within(both, metrics)
-    step = step or _BRACKET.search(line)
-    number = float(epoch[2]) if epoch else None
-    epochs = int(epoch[3]) if epoch and epoch[3] else None
-    if step is None and epoch is not None:
-        return Reading(
-            step=int(epoch[2]),
-            total=epochs,
-            epoch=number,
-            epochs=epochs,
-            metrics=metrics,
-            confidence=Confidence.EPOCHS,
-        )
-    total = int(step[3]) if step and step[3] else None
+    return _reading(position, _named_after_line(lowered, pairs, position))
+
+
+def _reading(position: counters.Position, metrics: dict[str, float]) -> Reading:
+    """What counts least often is the step if the line has no step of its own."""
+    step = position.step
+    total = position.total
+    confidence = Confidence.GUESS
+    if step is None and position.epoch is not None:
+        step = position.epoch
+        total = position.epochs
+        confidence = Confidence.EPOCHS
+    elif step is None and position.episode is not None:
+        step = position.episode
+        total = position.episodes
+    is_within = position.step is not None and position.total is not None
     return Reading(
-        step=int(step[2]) if step else None,
+        step=step,
         total=total,
-        epoch=number,
-        epochs=epochs,
+        epoch=None if position.epoch is None else float(position.epoch),
+        epochs=position.epochs,
         metrics=metrics,
-        confidence=Confidence.GUESS,
-        within_epoch=epoch is not None and total is not None,
+        confidence=confidence,
+        within_epoch=position.epoch is not None and is_within,
+        first_epoch=0 if position.from_zero else None,
     )
+
+
+def _plain(lowered: str) -> str:
+    """A line without what would be taken for a pair, or not be."""
+    if "train: " in lowered:
+        lowered = _TRAIN_EPOCH.sub("", lowered)
+    if "%)" in lowered:
+        lowered = _SHARE.sub("", lowered)
+    return lowered.replace("avg. ", "avg ")
 
 
 def _may_be_about_training(lowered: str) -> bool:
@@ -127,6 +125,7 @@ def _may_be_about_training(lowered: str) -> bool:
         or "step" in lowered
         or "epoch" in lowered
         or "iter" in lowered
+        or "episode" in lowered
         or "acc" in lowered
         or "perplexity" in lowered
         or "ppl" in lowered
@@ -140,49 +139,11 @@ def _may_be_about_training(lowered: str) -> bool:
     )
 
 
-def _step(line: str, *, has_epoch: bool) -> re.Match[str] | None:
-    """The match of a step: what stands before the number, it, and the total or ''."""
-    step = None
-    if has_epoch and " / " in line:
-        step = _AFTER_EPOCH.search(line)
-    step = step or _STEP.search(line)
-    if step is None and "num_updates" in line:
-        step = _UPDATES.search(line)
-    if step is None and "] [" in line:
-        step = _LONE.search(line)
-    if step is None and " | loss " in line:
-        step = _LEADING.match(line)
-    return step
-
-
 def measures(text: str) -> dict[str, float]:
     """The pairs of `text` that measure a training, by name."""
     return {
         name: value for name, value, is_measured in _pairs(text.lower()) if is_measured
     }
-
-
-def _within(both: re.Match[str], metrics: dict[str, float]) -> Reading:
-    """The reading of `[epoch/epochs][step/steps]`, which counts epochs from 0."""
-    return Reading(
-        step=int(both[3]),
-        total=int(both[4]),
-        epoch=float(both[1]),
-        epochs=int(both[2]),
-        metrics=metrics,
-        confidence=Confidence.GUESS,
-        within_epoch=True,
-        first_epoch=0,
-    )
-
-
-def _is_set(*counters: re.Match[str] | None) -> bool:
-    """True when one of the counters is written as a pair (`step=3`), not in prose
-    (`Step 3`).
-    """
-    return any(
-        found is not None and found[1].strip() in (":", "=") for found in counters
-    )
 
 
 def _pairs(lowered: str) -> Iterator[tuple[str, float, bool]]:
@@ -209,7 +170,7 @@ def _name(phrase: str, *, is_whole: bool) -> str:
     All of up to three words (`is_whole`), which then begin after a number or a
     separator; else the last word with the qualifiers before it: `val loss`.
     """
-    words = phrase.split(" ")
+    words = phrase.removesuffix(" is").split(" ")
     if is_whole and len(words) <= 3 and not _PROSE.intersection(words):
         return "_".join(words)
     first = len(words) - 1
@@ -219,7 +180,7 @@ def _name(phrase: str, *, is_whole: bool) -> str:
 
 
 def _named_after_line(
-    lowered: str, pairs: list[tuple[str, float, bool]]
+    lowered: str, pairs: list[tuple[str, float, bool]], position: counters.Position
 ) -> dict[str, float]:
     """The pairs as metrics. Where only the line says what they are about, so do their
     names then: `valid_loss`.
@@ -227,10 +188,21 @@ def _named_after_line(
     about = None
     if " : " in lowered or "| valid on" in lowered or "done: " in lowered:
         about = _ABOUT.search(lowered)
-    if about is None:
+    if about is not None:
+        prefix = f"{about[1] or about[2] or about[3]}_"
+        return {
+            name
+            if name.startswith(prefix) or is_scheduled(name)
+            else prefix + name: value
+            for name, value, _ in pairs
+        }
+    phase = _PHASE.match(lowered)
+    is_counted = position.step is not None or position.epoch is not None
+    if phase is None or (is_counted and phase[1] == "train"):
         return {name: value for name, value, _ in pairs}
-    prefix = f"{about[1] or about[2] or about[3]}_"
     return {
-        name if name.startswith(prefix) or is_scheduled(name) else prefix + name: value
-        for name, value, _ in pairs
+        f"{phase[1]}_{name}"
+        if is_measured and _SPLIT.search(name) is None
+        else name: value
+        for name, value, is_measured in pairs
     }

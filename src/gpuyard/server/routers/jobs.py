@@ -279,7 +279,7 @@ async def why(reference: str, app_state: TheAppState) -> dict[str, Any]:
         return {"job_id": job_id, "pending": True, **asdict(answer)}
     job = _one(app_state, job_id)
     summary = f"The job is not waiting: it is {job.state}" + (
-        f" ({job.reason})." if job.reason else "."
+        f" ({job.reason})." if job.reason not in (None, job.state) else "."
     )
     return {
         "job_id": job_id,

@@ -1,0 +1,31 @@
+"""What somebody sees who does not know the commands yet."""
+
+import pytest
+
+from gpuyard.cli import main
+
+
+def test_the_list_of_commands_cuts_no_sentence_off(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["gpuyard", "--help"])
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main.main()
+    assert "..." not in capsys.readouterr().out.partition("Commands:")[2]
+
+
+@pytest.mark.parametrize(
+    ("word", "ours"), [("ps", "jobs"), ("stop", "cancel"), ("tail", "logs -f")]
+)
+def test_who_types_the_word_of_another_tool_is_told_ours(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    word: str,
+    ours: str,
+) -> None:
+    monkeypatch.setattr("sys.argv", ["gpuyard", word, "x"])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 2
+    assert f"Did you mean `gpuyard {ours}`?" in capsys.readouterr().err
