@@ -33,8 +33,9 @@ class ScriptSpec(StrictModel):
     `gpus` is 1, or 0 if it needs none; `memory_gb`: how much of its memory it takes.
     `args` are its arguments unless a task gives others. Expected times until they are
     measured: `boot_s` and `exit_s` for its start and end, `pace` seconds of work per
-    second of media, and `item_s` per item that is not media. A script that writes
-    nothing and shows no progress for `silent_s` is stuck and is ended (0: never).
+    second of media, and `item_s` per item that is not media or whose length is not
+    known. A script that writes nothing and shows no progress for `silent_s` is stuck
+    and is ended (0: never).
     `secrets`: see `JobSpec`.
     """
 
@@ -54,12 +55,12 @@ class ScriptSpec(StrictModel):
 WORKER_FIELDS = {"file", "python", "silent_s"}
 """The fields that a worker gets."""
 
-# Ten minutes of video take Whisper 45 s (the seed document's figure).
+# A video takes Whisper 45 s (the seed document's figure, for ten minutes).
 BUILT_IN: Mapping[str, ScriptSpec] = {
-    "whisper_transcribe": ScriptSpec(),
+    "whisper_transcribe": ScriptSpec(item_s=45.0),
     "embed_768": ScriptSpec(boot_s=3.0, item_s=1.0),
     "embed_1536": ScriptSpec(gpus=0, boot_s=0.5, item_s=1.0),
-    "extract_keyframes": ScriptSpec(gpus=0, boot_s=0.5, pace=0.02),
+    "extract_keyframes": ScriptSpec(gpus=0, boot_s=0.5, pace=0.02, item_s=12.0),
 }
 # The script for a task's type, if the task names no script. `process` may be anything.
 BY_TYPE: Mapping[str, str] = {"transcribe": "whisper_transcribe", "embed": "embed_768"}

@@ -31,9 +31,7 @@ class ResourceManager:
         self.residents = Residents(self._core, requests)
         self.models = Models(self._core, self.residents)
         self.replicas = ReplicaClient(self.residents.request_queues)
-        self.prompts = Prompts(
-            self._core, self.residents, self.models.why_not, self.replicas
-        )
+        self.prompts = Prompts(self._core, self.residents, self.models, self.replicas)
         self._batches = Batches(self._core, requests, self.residents)
         self.gpu_work = GpuWork(self._core, self.residents, self._batches)
         self.batches = BatchRequests(

@@ -95,7 +95,9 @@ class ModelServers:
                 self._adopt(job_id, spec, jobs)
             else:
                 log.info("a model server is ended", model=spec["model"], job=job_id)
-                self._core.spawn(self._requests.cancel(job_id), "unload")
+                self._core.spawn(
+                    self._requests.cancel(job_id, Reason.EVICTED), "unload"
+                )
 
     def _is_as_configured(self, spec: Mapping[str, Any]) -> bool:
         """Whether the settings would start this server, of an earlier gpuyard server,

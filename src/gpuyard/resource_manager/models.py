@@ -10,7 +10,7 @@ from gpuyard.controller.core import Core
 from gpuyard.domain.errors import NotFoundError, RefusedError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.states import GpuState
-from gpuyard.domain.units import format_gb
+from gpuyard.domain.units import format_duration, format_gb
 from gpuyard.residency.fleet import Fleet, Phase
 from gpuyard.residency.policies import choose_gang_gpus, place_model
 from gpuyard.residency.switching import Switch
@@ -71,6 +71,23 @@ class Models:
                 f" is {most}"
             )
         return None
+
+    def why_busy(self, model: str) -> str:
+        """Why a request for the model has to wait, for people."""
+        residents = self._residents
+        queue = residents.request_queues.by_model[model]
+        failure = residents.servers.failures[model]
+        if queue.slots:
+            return f"{model} answers {queue.slots} at once, and all are taken"
+        if residents.closed_for_batch:
+            return "a batch has the GPUs for itself, and models are loaded after it"
+        if failure.reason:
+            return f"{model} could not be loaded: {failure.reason}; it is tried again"
+        own = [each for each in residents.servers.live.values() if each.model == model]
+        if any(each.phase is Phase.BOOTING for each in own):
+            boot_s = residents.switch_times.seconds(model, Switch.BOOT)
+            return f"{model} is being loaded, which takes {format_duration(boot_s)}"
+        return f"no GPU is free for {model}"
 
     def load_s(self, model: str) -> float:
         """In how many seconds the model can answer: 0 if it is loaded, infinity if it
@@ -180,6 +197,7 @@ class Models:
             "state": _state_of_model(replicas, failure),
             "pinned": model in residents.pinned,
             "waiting": len(queue.waiting),
+            "why_waiting": self.why_busy(model) if queue.waiting else None,
             "answered": queue.answered,
             "boot_s": times.seconds(model, Switch.BOOT),
             "boot_p90_s": times.seconds(model, Switch.BOOT, quantile=0.9),

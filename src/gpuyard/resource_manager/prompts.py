@@ -8,7 +8,7 @@ ledger keeps the jobs, and queues again those that had no answer yet.
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -32,8 +32,7 @@ from gpuyard.gateway.request_queue import (
     WaitingRequest,
 )
 from gpuyard.providers.base import QueueProvider, Sink
-from gpuyard.residency.fleet import Phase
-from gpuyard.residency.switching import Switch
+from gpuyard.resource_manager.models import Models
 from gpuyard.resource_manager.residents import Residents
 
 _PATH = "chat/completions"
@@ -82,10 +81,7 @@ class _Prompt:
 
 
 class Prompts(QueueProvider):
-    """Answers prompts by the models of the settings.
-
-    `why_not(model)` says why a model cannot be loaded at all; None if it can.
-    """
+    """Answers prompts by the models of the settings."""
 
     PROVIDER_NAME: ClassVar[str] = "prompts"
     ends_with_server: ClassVar[bool] = True
@@ -99,13 +95,13 @@ class Prompts(QueueProvider):
         self,
         core: Core,
         residents: Residents,
-        why_not: Callable[[str], str | None],
+        models: Models,
         replicas: ReplicaClient,
     ) -> None:
         super().__init__({})
         self._core = core
         self._residents = residents
-        self._why_not = why_not
+        self._models = models
         self._replicas = replicas
         # By attempt.
         self._prompts: dict[str, _Prompt] = {}
@@ -138,7 +134,7 @@ class Prompts(QueueProvider):
         spec = self._residents.specs[model]
         needs = Shape(cpus=0.0, gpus=spec.gpus, gpu_memory_gb=spec.memory_gb)
         price = self._core.list_price_of(needs)
-        reason = self._why_not(model)
+        reason = self._models.why_not(model)
         return Offer(
             f"{self.PROVIDER_NAME}/{model}",
             self.PROVIDER_NAME,
@@ -297,23 +293,7 @@ class Prompts(QueueProvider):
         line = queue.waiting
         before = line.ahead_of(WaitingRequest(prompt.claim, asyncio.Future()))
         place = f"{before} before it in line" if before else "it is the first in line"
-        return f"{place}; {self._why_none_is_free(prompt.model)}"
-
-    def _why_none_is_free(self, model: str) -> str:
-        residents = self._residents
-        queue = residents.request_queues.by_model[model]
-        failure = residents.servers.failures[model]
-        if queue.slots:
-            return f"{model} answers {queue.slots} at once, and all are taken"
-        if residents.closed_for_batch:
-            return "a batch has the GPUs for itself, and models are loaded after it"
-        if failure.reason:
-            return f"{model} could not be loaded: {failure.reason}; it is tried again"
-        own = [each for each in residents.servers.live.values() if each.model == model]
-        if any(each.phase is Phase.BOOTING for each in own):
-            boot_s = residents.switch_times.seconds(model, Switch.BOOT)
-            return f"{model} is being loaded, which takes {format_duration(boot_s)}"
-        return f"no GPU is free for {model}"
+        return f"{place}; {self._models.why_busy(prompt.model)}"
 
     # --- ends ---
 

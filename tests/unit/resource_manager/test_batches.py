@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpuyard.resource_manager.batch import Worker
+from gpuyard.domain.scripts import Scripts
+from gpuyard.residency.item_assignment import BatchGpu, plan_batch
+from gpuyard.resource_manager.batch import Batch, Item, Worker
 from gpuyard.resource_manager.batches import Batches
 
 
@@ -53,3 +55,16 @@ def test_a_worker_that_lost_its_place_is_not_at_fault(reason, counts):
     batch: Any = FakeBatch()
     asyncio.run(batches._note_worker_end(batch, Worker("job_1", None)))
     assert batch.faults == [counts]
+
+
+def test_the_documents_batch_of_videos_whose_length_nobody_knows_takes_37_minutes():
+    """125 videos on three GPUs; then three models load for two minutes, one after the
+    other.
+    """
+    items = [Item("", n, f"{n}.mp4", None, None, {}) for n in range(125)]
+    batch = Batch({}, Scripts({})["whisper_transcribe"], items)
+    durations = [batch.expected_s(item) for item in items]
+    gpus = [BatchGpu(f"gpu{n}", 15.0, 120.0) for n in range(3)]
+    plans = plan_batch(durations, gpus, 1.0)
+    end_s = max(plan.model_back_at for plan in plans)
+    assert end_s / 60 == pytest.approx(37, abs=2)
