@@ -233,7 +233,9 @@ class ExternalQueues:
             queue.offers = offers
             self._read_history(name)
             self._note_containers(name, available=True)
-            self._requests.capacity_known.set()
+            if not provider.ends_with_server:
+                # Models answer on the GPUs of nodes, which may be about to connect.
+                self._requests.capacity_known.set()
             self._core.schedule()
 
     def _read_history(self, name: str) -> None:

@@ -325,7 +325,7 @@ class View:
     def cool(self, placements: Iterable[Placement], until: float) -> None:
         """Keep the GPUs of these shares from work until then."""
         for share in placements:
-            for uuid in share.gpu_uuids:
+            for uuid in share.booked_gpus:
                 holder = cooling_holder(uuid)
                 self.cooling[holder] = until
                 self.book(holder, [Placement(share.node_id, (uuid,), 0.0, 0.0)])

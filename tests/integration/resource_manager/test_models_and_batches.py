@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpuyard.domain.batches import BatchMode, BatchSpec, ItemSpec
@@ -133,7 +134,7 @@ async def test_prompts_and_scripts_are_counted_by_themselves(instance: Managed):
     assert instance.manager.waiting() == {"llm": 0, "script": 0}
     # The request waits for a model, whose server is a job that waits for GPUs.
     request = asyncio.create_task(
-        instance.manager.residents.request_queues.acquire("big", 30.0)
+        instance.manager.residents.request_queues.acquire("big", soon())
     )
     await instance.submit(resources={"gpus": 1})
     await eventually(lambda: instance.loaded == [("big", "booting")], "the model")
@@ -172,7 +173,7 @@ async def test_a_gpu_cools_after_a_script(instance: Managed):
     states = {each["state"] for each in instance.manager.gpu_work.all().values()}
     assert states == {"cooling"}
     # Nothing but time lets the model load afterwards.
-    await instance.manager.residents.request_queues.acquire("chat", 10.0)
+    await instance.manager.residents.request_queues.acquire("chat", soon())
 
 
 async def test_a_model_goes_to_a_gpu_that_does_not_cool(instance: Managed):
@@ -181,7 +182,7 @@ async def test_a_model_goes_to_a_gpu_that_does_not_cool(instance: Managed):
     await instance.finish(job_id)
     (attempt,) = instance.attempts(job_id)
     (cooling,) = attempt["placements"][0]["gpu_uuids"]
-    await instance.manager.residents.request_queues.acquire("chat", 10.0)
+    await instance.manager.residents.request_queues.acquire("chat", soon())
     (resident,) = instance.manager.residents.servers.live.values()
     assert resident.gpu != cooling
 
@@ -233,7 +234,7 @@ async def test_a_busy_model_makes_room_for_a_script_if_the_settings_say_so(
         resource_manager={"eviction_policy": eviction}, residency={"policy": "lru"}
     )
     queues = instance.manager.residents.request_queues
-    replica = await queues.acquire("chat", 10.0)
+    replica = await queues.acquire("chat", soon())
     await instance.begun(await instance.submit(resources={"gpus": 1}))
     script = await instance.submit(resources={"gpus": 1})
     await eventually(lambda: replica.draining, "the model to get no more requests")
@@ -264,17 +265,15 @@ async def test_a_task_without_a_model_gets_the_loaded_one(instance: Managed):
     models = {"a": {**MODEL, "boot_s": 1}, "b": {**MODEL, "boot_s": 100}}
     await instance.restart_with(models=models)
 
-    async def model_of(task_id: str) -> str:
-        task = {"task_id": task_id, "task_class": "llm", "task_type": "parse"}
-        (job_id,) = await instance.controller.requests.submit([{**task, "prompt": "x"}])
-        return instance.ledger.queries.specs([job_id])[job_id]["model"]
+    async def chosen() -> str:
+        task = {"task_id": "t", "task_class": "llm", "task_type": "parse"}
+        body = msgspec.Raw(json.dumps({**task, "prompt": "x"}).encode())
+        return (await instance.controller.requests.check(body)).spec()["model"]
 
-    assert await model_of("first") == "a"
+    assert await chosen() == "a"
     await instance.manager.models.load("b")
     await eventually(lambda: instance.loaded == [("b", "ready")], "the model")
-    assert await model_of("second") == "b"
-    # Again the first task, though another model would be chosen now.
-    assert await model_of("first") == "a"
+    assert await chosen() == "b"
 
 
 async def test_a_model_that_never_answers_is_refused_in_the_end(
