@@ -186,6 +186,13 @@ def test_nothing_is_cancelled_if_one_is_not_known(busy: TestInstance) -> None:
     assert busy.job(job.json()["id"]).state == "queued"
 
 
+def test_why_names_the_job_that_another_waits_for(busy: TestInstance) -> None:
+    first = busy.ok("run", "--hold", "-d", "--name", "prepare", "--", "true").strip()
+    second = busy.ok("run", "-d", "--after", first, "--", "true").strip()
+    named = f"prepare ({first[-8:]})"
+    assert busy.ok("why", second).startswith(f"It depends on {named} (queued).")
+
+
 def test_i_hold_a_job_change_it_and_release_it(busy: TestInstance) -> None:
     held = busy.ok("run", "--hold", "-d", "--name", "nightly", "--", "true").strip()
     free = busy.submit(["true"])

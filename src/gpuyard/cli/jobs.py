@@ -4,6 +4,8 @@ import json
 import re
 import shlex
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,15 +28,19 @@ from gpuyard.cli.output import (
     size,
 )
 from gpuyard.cli.session import connect
-from gpuyard.domain.errors import GpuyardError, InvalidInputError
+from gpuyard.domain.errors import GpuyardError, InvalidInputError, NotFoundError
 from gpuyard.domain.units import format_duration
 
 if TYPE_CHECKING:
+    from gpuyard.client.sync import Client
     from gpuyard.domain.jobs import Job
 
 _SHOWN = 5
 # So that one can list the jobs of a schedule that was deleted.
 _WHOLE_ID = re.compile(r"schedule_[0-9a-f]{32}")
+_JOB_ID = re.compile(r"job_[0-9a-f]{32}")
+# `why` asks for the names of so many jobs.
+_MOST_NAMED = 10
 # How many events are listed without `--limit`.
 _ON_SCREEN = 20
 _IN_A_PIPE = 1000
@@ -367,10 +373,11 @@ def why(job: Reference, as_json: AsJson = False) -> None:
     """
     with connect() as client:
         answer = client.job(job).why()
-    if as_json:
-        print_json(answer)
-        return
-    typer.echo(answer["summary"])
+        if as_json:
+            print_json(answer)
+            return
+        names = _names_of_jobs(client, json.dumps(answer))
+    typer.echo(_named(answer["summary"], names))
     if not answer["pending"]:
         return
     if answer.get("position"):
@@ -389,7 +396,7 @@ def why(job: Reference, as_json: AsJson = False) -> None:
     if answer.get("would_help"):
         typer.echo("What would help:")
         for hint in answer["would_help"]:
-            typer.echo(f"  - {hint}")
+            typer.echo(f"  - {_named(hint, names)}")
     estimate = answer.get("estimate_s")
     basis = answer.get("estimate_basis") or ""
     typer.echo(
@@ -397,6 +404,22 @@ def why(job: Reference, as_json: AsJson = False) -> None:
         f" {'in ' + format_duration(estimate) if estimate is not None else 'unknown'}"
         + (f" ({basis})" if basis else "")
     )
+
+
+def _names_of_jobs(client: "Client", text: str) -> dict[str, str]:
+    """The names of the first jobs whose ids stand in `text`, by id."""
+    names: dict[str, str] = {}
+    for job_id in sorted(set(_JOB_ID.findall(text)))[:_MOST_NAMED]:
+        with suppress(NotFoundError):
+            names[job_id] = client.job(job_id).info.name
+    return names
+
+
+def _named(text: str, names: Mapping[str, str]) -> str:
+    """The text with names and short ids of jobs in place of their ids."""
+    for job_id, name in names.items():
+        text = text.replace(job_id, f"{name} ({short_id(job_id)})")
+    return text
 
 
 def events(
