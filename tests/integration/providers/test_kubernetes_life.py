@@ -548,6 +548,9 @@ def test_an_api_that_is_away_has_lost_nothing(cluster, tmp_path):
     assert run(cluster, tmp_path, work).status is JobStatus.RUNNING
 
 
+BRIEF = "import time; print('here', flush=True); time.sleep(1); raise SystemExit(1)"
+
+
 @pytest.mark.parametrize("as_http", [False, True])
 def test_a_watch_that_missed_too_much_is_begun_anew_and_misses_nothing(
     tmp_path, as_http
@@ -556,9 +559,7 @@ def test_a_watch_that_missed_too_much_is_begun_anew_and_misses_nothing(
 
         async def work(instance: Subject) -> list[JobResult]:
             stays = await instance.running(instance.job(STAY))
-            ends = await instance.running(
-                instance.job("print('here', flush=True); input()", args_via_stdin=None)
-            )
+            ends = await instance.running(instance.job(BRIEF))
             await polled(instance, stays, JobStatus.RUNNING)
             await asyncio.to_thread(cluster.delete, "jobs", stays)
             await asyncio.to_thread(cluster.forget_history)
