@@ -3,8 +3,9 @@ them on stops to read.
 """
 
 import asyncio
+from contextlib import suppress
 
-from fastapi import WebSocket
+from fastapi import WebSocket, WebSocketDisconnect
 
 _PART = 1 << 16
 
@@ -30,5 +31,7 @@ async def carry(
         for way in ways:
             way.cancel()
         ends = await asyncio.gather(*ways, return_exceptions=True)
-    if ends[0] is None:  # all was sent, and the client is still there
-        await call.close()
+    if ends[0] is None:  # all was sent
+        # A client may leave as soon as it has the last frame.
+        with suppress(WebSocketDisconnect):
+            await call.close()
