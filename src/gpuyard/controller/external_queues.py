@@ -179,6 +179,7 @@ class ExternalQueues:
         if is_news:
             log.warning("a provider does not answer", provider=name, error=why)
             self._core.schedule()
+        self._requests.capacity.heard_from(name)
 
     def _note_containers(self, name: str, *, available: bool) -> None:
         """Note whether the provider can run containers on our nodes now."""
@@ -234,8 +235,8 @@ class ExternalQueues:
             queue.offers = offers
             self._read_history(name)
             self._note_containers(name, available=True)
-            self._requests.capacity_known.set()
             self._core.schedule()
+        self._requests.capacity.heard_from(name)
 
     def _read_history(self, name: str) -> None:
         """Learn from past attempts there, once its offers are known."""
