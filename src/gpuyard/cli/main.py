@@ -37,6 +37,13 @@ from gpuyard.domain.errors import GpuyardError, InvalidInputError
 
 
 class _Commands(CommandsWithPlugins):
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is meant; `submit` with a program is `run --detach`."""
+        (name, command, rest) = super().resolve_command(ctx, args)
+        if name == "submit" and submit.is_program(rest):
+            return name, self.get_command(ctx, "run"), ["--detach", *rest]
+        return name, command, rest
+
     def invoke(self, ctx: Any) -> Any:
         """Run a command; a reader that stops reading (`| head`) is no error."""
         try:
