@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpuyard.client.aio import AsyncClient
-    from gpuyard.client.sync import Client, JobHandle
+    from gpuyard.client.sync import Client
+    from gpuyard.client.sync_job import JobHandle
     from gpuyard.domain.errors import GpuyardError
     from gpuyard.domain.jobconfig import GpuSpec, JobConfig
     from gpuyard.domain.jobspec import JobSpec
@@ -22,7 +23,7 @@ _HOMES = {
     "GpuSpec": "gpuyard.domain.jobconfig",
     "GpuyardError": "gpuyard.domain.errors",
     "JobConfig": "gpuyard.domain.jobconfig",
-    "JobHandle": "gpuyard.client.sync",
+    "JobHandle": "gpuyard.client.sync_job",
     "JobSpec": "gpuyard.domain.jobspec",
 }
 

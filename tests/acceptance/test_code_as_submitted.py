@@ -1,11 +1,14 @@
 """What runs is what was submitted: an edit while a job waits does not reach it."""
 
+import asyncio
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from gpuyard.client.aio import AsyncClient
+from gpuyard.domain.errors import RefusedError
 from tests.support.instance import TestInstance, make_instance
 
 PROGRAM = (
@@ -68,6 +71,34 @@ def test_a_job_that_waited_runs_the_code_as_submitted(
     shown = instance.ok("show", job_id)
     assert f"commit {code['commit'][:7]}" in shown
     assert f"ran in {folder}" in shown
+
+
+def test_the_python_clients_store_the_code_when_they_are_asked_to(
+    instance: TestInstance, project: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    before, release = held(instance, "go-sdk")
+    command = ["python3", "train.py"]
+    work = {"command": command, "workdir": str(project), "depends_on": [before]}
+
+    async def awaited() -> str:
+        async with AsyncClient(instance.address()) as client:
+            return (await client.run(work, snapshot=True)).id
+
+    with instance.client() as client:
+        jobs = [client.run(work, snapshot=True).id, asyncio.run(awaited())]
+        live = client.run(work).id
+        (project / "helper.py").write_text("WORD = 'after'\n")
+        large = tmp_path_factory.mktemp("large")
+        for number in range(21):
+            (large / f"{number}.py").touch()
+        with pytest.raises(RefusedError, match="21 files of code"):
+            client.run(["true"], workdir=str(large), snapshot=True)
+    release()
+    assert instance.wait(live).state == "completed"
+    assert instance.ok("logs", live) == "after data\n"
+    for job_id in jobs:
+        assert instance.wait(job_id).state == "completed"
+        assert instance.ok("logs", job_id) == "before data\n"
 
 
 def test_a_module_on_the_pythonpath_is_as_submitted(

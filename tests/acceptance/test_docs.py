@@ -114,13 +114,10 @@ def engine_of(page: Path, work: Path, request: pytest.FixtureRequest) -> dict[st
             "TENCENTCLOUD_SECRET_KEY": tke.secret_key,
             "GPUYARD_PROVIDERS__TENCENT__ENDPOINT": tke.endpoint,
         }
-    if page.stem == "kubernetes":
+    if page.stem in ("kubernetes", "use-a-provider"):
         kubernetes: Cluster = request.getfixturevalue("kubernetes")
-        return {
-            "GPUYARD_PROVIDERS__KUBERNETES__KUBECONFIG": str(
-                kubernetes.kubeconfig(work / "kubeconfig")
-            )
-        }
+        kubeconfig = str(kubernetes.kubeconfig(work / "kubeconfig"))
+        return {"GPUYARD_PROVIDERS__KUBERNETES__KUBECONFIG": kubeconfig}
     if page.stem == "slurm":
         cluster: SlurmCluster = request.getfixturevalue("slurm")
         return cluster.environment

@@ -74,6 +74,10 @@ def test_every_listing_speaks_json(shared_instance: TestInstance) -> None:
     assert shared_instance.json("show", job_id)["state"] == "completed"
     assert shared_instance.json("why", job_id)["pending"] is False
     assert shared_instance.json("up")["started"] is False
+    refused = shared_instance.run("llm", "nobody", "hello", "--json")
+    assert (refused.returncode, refused.stderr) == (3, "")
+    assert refused.stdout.count("\n") == 1
+    assert json.loads(refused.stdout)["error"]["code"] == "not_found"
 
 
 def test_a_job_is_found_by_the_end_of_its_id_and_by_its_name(
@@ -156,9 +160,9 @@ def test_a_shell_script_runs_as_sbatch_takes_it(shared_instance: TestInstance) -
     script = shared_instance.work / "train.sh"
     script.write_text("echo $0 got $1\n")
     assert shared_instance.ok("run", "train.sh", "x") == "train.sh got x\n"
-    refused = shared_instance.run("submit", "train.sh")
-    assert refused.returncode == 2
-    assert "`gpuyard run` runs a program" in refused.stderr
+    job_id = shared_instance.ok("submit", "train.sh", "y").strip()
+    shared_instance.wait(job_id)
+    assert shared_instance.ok("logs", job_id) == "train.sh got y\n"
 
 
 def test_down_refuses_while_a_job_runs_and_leaves_it_running_when_told(

@@ -109,6 +109,7 @@ def test_the_catalogue_knows_them_and_the_listing_shows_who_has_them(
     assert {gpu["gpu_class"] for gpu in gpus.values()} == {"a100-40gb", "t4"}
     assert (gpus[T]["state"], gpus[T]["job_id"]) == ("script_busy", job_id)
     assert gpus[A]["state"] == "idle"
+    assert f"{gpus[T]['name']} ({T})" in gpu_instance.ok("show", job_id)
     gpu_instance.ok("cancel", job_id)
 
 

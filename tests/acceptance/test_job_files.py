@@ -1,5 +1,6 @@
 """Job files: several jobs in one, and in YAML."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,36 @@ def test_what_is_no_job_file_is_one_error(
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_submit_takes_a_program_as_run_detached_does(
+    shared_instance: TestInstance,
+) -> None:
+    program = ["sh", "-c", 'echo "$WHO $*"', "sh", "--json"]
+    words = ["--name", "said", "--env", "WHO=me", "--", *program]
+    job_id = shared_instance.ok("submit", *words).strip()
+    assert shared_instance.wait(job_id).name == "said"
+    assert shared_instance.ok("logs", job_id) == "me --json\n"
+    document = json.loads(shared_instance.ok("submit", "--json", "true"))
+    assert document["name"] == "true"
+
+
+def test_estimate_takes_a_tier_a_file_and_what_run_takes(
+    shared_instance: TestInstance,
+) -> None:
+    written(shared_instance, "job.toml", 'command = ["true"]\ntimeout_s = 7200\n')
+    written(shared_instance, "train.py", "print(1)\n")
+    for words in (
+        ["job.toml", "--json"],
+        ["--json", "--timeout", "2h", "train.py", "--lr", "0.1", "--json"],
+        ["--json", "--timeout", "2h", "nanogpt", "--max_iters=1"],
+    ):
+        found = json.loads(shared_instance.ok("estimate", *words))
+        assert [place["suits"] for place in found["items"]] == [True], words
+        assert found["run_s"] <= 7200
+    large = shared_instance.json("estimate", "--tier", "GPU_LARGE")
+    (place,) = large["items"]
+    assert not place["suits"]
+    assert "GPU" in "; ".join(place["reasons"])
+    both = shared_instance.run("estimate", "job.toml", "--gpus", "1")
+    assert (both.returncode, "file: comes with words" in both.stderr) == (2, True)

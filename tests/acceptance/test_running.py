@@ -1,5 +1,6 @@
 """Beside a job that runs: commands, ports."""
 
+import asyncio
 import os
 import re
 import signal
@@ -11,6 +12,9 @@ import httpx
 import psutil
 import pytest
 
+from gpuyard.client.aio import AsyncClient
+from gpuyard.client.commands import CommandResult
+from gpuyard.domain.errors import RefusedError
 from tests.support.instance import REAL_GPUYARD, TestInstance, gpuyard
 from tests.support.node import gone
 from tests.support.terminal import CTRL_C, terminal
@@ -59,6 +63,25 @@ def test_a_command_reads_and_writes_bytes_and_gives_its_exit_code(
     what = f"WEBSOCKET /api/v1/jobs/{job_id}/exec"
     noted = [(line["event"], line["outcome"]) for line in lines if line["what"] == what]
     assert noted == [("act", "101"), ("act", "101")]
+
+
+def test_the_python_clients_run_commands_as_well(
+    shared_instance: TestInstance, job_id: str
+) -> None:
+    command = ["sh", "-c", "cat; echo no >&2; exit 3"]
+
+    async def awaited() -> CommandResult:
+        async with AsyncClient(shared_instance.address()) as client:
+            job = await client.job(job_id)
+            return await job.exec(command, stdin=b"in\0")
+
+    with shared_instance.client() as client:
+        job = client.job(job_id)
+        done = job.exec(command, stdin=b"in\0")
+        assert done == CommandResult(3, b"in\0", b"no\n")
+        with pytest.raises(RefusedError, match="no-such-program is in no folder"):
+            job.exec(["no-such-program"])
+    assert asyncio.run(awaited()) == done
 
 
 def test_a_command_ends_with_the_client_that_is_killed(

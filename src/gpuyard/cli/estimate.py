@@ -2,15 +2,37 @@
 before it is submitted.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from gpuyard.cli import suggest
+from gpuyard.cli.command_body import command_body, is_job_file
 from gpuyard.cli.job_files import load_spec
 from gpuyard.cli.jobs import AsJson
-from gpuyard.cli.options import given
+from gpuyard.cli.options import (
+    CpusOption,
+    GpuClassOption,
+    GpuMemoryOption,
+    GpusOption,
+    ImageOption,
+    MaxPriceOption,
+    MemoryOption,
+    NodesOption,
+    ProviderOption,
+    QuarantinedOption,
+    RegionOption,
+    SpotOption,
+    TierOption,
+    TimeoutOption,
+    WorkdirOption,
+    WorkspaceOption,
+    given,
+    gpu_request,
+)
 from gpuyard.cli.output import print_json, print_table
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import InvalidInputError
@@ -20,39 +42,53 @@ from gpuyard.domain.units import format_duration
 _MOST_UNSUITED = 20
 
 
+class _EstimateCommand(TyperCommand):
+    """As for `run`, what follows a program is the program's. Options may follow a job
+    file.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.allow_interspersed_args = False
+        (values, _, _) = self.make_parser(ctx).parse_args(list(args))
+        words = values.get("job")
+        ctx.allow_interspersed_args = bool(words) and is_job_file(words[0])
+        return super().parse_args(ctx, args)
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command()(estimate)
+    app.command(cls=_EstimateCommand)(estimate)
 
 
 def estimate(
-    file: Annotated[
-        Path | None, typer.Argument(help="A JobSpec as .toml or .json; `-` reads JSON.")
-    ] = None,
-    gpus: Annotated[
-        int | None, typer.Option("--gpus", "-g", help="Without a file: how many GPUs.")
-    ] = None,
-    gpu_memory: Annotated[
-        str | None,
-        typer.Option(
-            help="Each with at least so much memory, such as 16GB.",
-            autocompletion=suggest.gpu_sizes,
+    job: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE|COMMAND…",
+            help="A job as .toml, .yaml or .json (`-`: standard input), or what"
+            " `gpuyard run` takes.",
         ),
     ] = None,
-    gpu_class: Annotated[
-        str | None,
-        typer.Option(
-            help="Each of this class, such as A100.", autocompletion=suggest.gpu_classes
-        ),
-    ] = None,
-    nodes: Annotated[int | None, typer.Option(help="So many machines at once.")] = None,
-    image: Annotated[
-        str | None, typer.Option(help="In a container of this image.")
-    ] = None,
+    gpus: GpusOption = None,
+    gpu_memory: GpuMemoryOption = None,
+    gpu_class: GpuClassOption = None,
+    cpus: CpusOption = None,
+    memory: MemoryOption = None,
+    nodes: NodesOption = None,
+    image: ImageOption = None,
+    tier: TierOption = None,
+    timeout: TimeoutOption = None,
     hours: Annotated[
         str | None,
         typer.Option("--time", help="It is expected to run so long, such as 2h."),
     ] = None,
+    workdir: WorkdirOption = None,
+    provider: ProviderOption = None,
+    region: RegionOption = None,
+    allow_quarantined: QuarantinedOption = False,
+    workspace: WorkspaceOption = None,
+    max_price: MaxPriceOption = None,
+    spot: SpotOption = False,
     strategy: Annotated[
         str | None,
         typer.Option(
@@ -67,22 +103,46 @@ def estimate(
     """
     from gpuyard.client import calls
 
-    request = given(count=gpus, memory_gb=gpu_memory, gpu_class=gpu_class)
-    if request and gpus is None:
-        request["count"] = 1
-    resources = given(nodes=nodes, gpus=request or None)
-    fields = given(resources=resources or None, image=image, estimated_duration_s=hours)
-    if file is not None and fields:
-        raise InvalidInputError.of(
-            "file", "comes with options that say what it says", "give a file or options"
+    wanted_gpus = gpu_request(gpus, given(memory_gb=gpu_memory, gpu_class=gpu_class))
+    fields = given(
+        image=image,
+        tier=tier,
+        timeout_s=timeout,
+        estimated_duration_s=hours,
+        workdir=str(workdir.absolute()) if workdir else None,
+        provider=provider,
+        workspace=workspace,
+        max_price=max_price,
+        spot=spot or None,
+        allowed=given(regions=region or None, quarantined=allow_quarantined or None)
+        or None,
+        resources=given(
+            cpus=cpus, memory_gb=memory, nodes=nodes, gpus=wanted_gpus or None
         )
-    body = load_spec(file) if file is not None else {"command": ["true"], **fields}
+        or None,
+    )
+    body = _body(job or [], fields)
     with connect() as client:
         found = client.call(calls.estimate(body, strategy))
     if as_json:
         print_json(found)
         return
     _tell(found)
+
+
+def _body(words: Sequence[str], fields: dict[str, Any]) -> Any:
+    """The job that is meant: of a file, a command, or any with these fields."""
+    if not words:
+        return {"command": ["true"], **fields}
+    if not is_job_file(words[0]):
+        return command_body(words, fields, [], writes=False)
+    if fields or len(words) > 1:
+        raise InvalidInputError.of(
+            "file",
+            "comes with words that say what it says",
+            "give a file, or a command with its options",
+        )
+    return load_spec(Path(words[0]))
 
 
 def _tell(found: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
-    from gpuyard.client.sync import JobHandle
+    from gpuyard.client.sync_job import JobHandle
     from gpuyard.domain.jobs import Job
 
 GPUYARD_FAULT = 125

@@ -4,8 +4,9 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from gpuyard.domain.jobs import Job
 
 _SHOWN = 5
+# How much of a prompt fits in one line of a table.
+_PROMPT = 200
 # So that one can list the jobs of a schedule that was deleted.
 _WHOLE_ID = re.compile(r"schedule_[0-9a-f]{32}")
 _JOB_ID = re.compile(r"job_[0-9a-f]{32}")
@@ -144,53 +147,67 @@ def show(job: Reference, as_json: AsJson = False) -> None:
     """Show everything about a job."""
     with connect() as client:
         info = client.job(job).info
+        gpus = [] if as_json else _gpus(client, info)
     if as_json:
         print_json(info)
         return
-    spec: dict[str, Any] = info.spec or {}
-    print_fields(
-        {
-            "job": info.id,
-            "name": info.name,
-            "state": f"{info.state} ({HELD})" if info.held else info.state,
-            "reason": info.reason,
-            "exit code": info.exit_code,
-            "command": shlex.join(spec.get("command", [])),
-            "standard input": _input_size(spec),
-            "workdir": spec.get("workdir"),
-            "code": _code(info),
-            "environment": _environment(info),
-            "needs": _needs(spec),
-            "timeout": spec.get("timeout_s") and format_duration(spec["timeout_s"]),
-            "retries": spec.get("retry_count"),
-            "retries after": ", ".join(spec.get("retry_on", [])),
-            "after": ", ".join(spec.get("depends_on", [])),
-            "after failed": ", ".join(spec.get("depends_on_failed", [])),
-            "after any": ", ".join(spec.get("depends_on_any", [])),
-            "labels": ", ".join(
-                f"{name}={value}" for name, value in info.labels.items()
-            ),
-            "priority": info.priority,
-            "project": info.project,
-            "user": info.user,
-            "submitted": clock(info.created_at),
-            "started": info.started_at and clock(info.started_at),
-            "ended": info.ended_at and clock(info.ended_at),
-            "ran": duration_of(info),
-            "progress": ", ".join(progress_words(info.progress)),
-            "cost": (
-                f"{money(info.cost)} ({info.cost.basis} price of {info.cost.tier})"
-                if info.cost.tier
-                else ""
-            ),
-            "peak memory": (
-                f"{info.usage['peak_mb']:.0f} MB" if info.usage.get("peak_mb") else ""
-            ),
-            "checkpoints": info.checkpoints or "",
-            "notes": "; ".join(info.warnings),
-        }
-    )
+    print_fields(shown_fields(info, gpus))
     _print_attempts(info)
+
+
+def shown_fields(info: "Job", gpus: Sequence[str]) -> dict[str, Any]:
+    """What `show` prints of a job, by name; `gpus` are those of its last attempt."""
+    spec: dict[str, Any] = info.spec or {}
+    return {
+        "job": info.id,
+        "name": info.name,
+        "state": f"{info.state} ({HELD})" if info.held else info.state,
+        "reason": info.reason,
+        "exit code": info.exit_code,
+        "command": shlex.join(spec.get("command", [])),
+        "script": spec.get("script"),
+        "model": spec.get("model"),
+        "prompt": shorten(spec.get("prompt") or "", _PROMPT, placeholder=" …"),
+        "standard input": _input_size(spec),
+        "workdir": spec.get("workdir"),
+        "code": _code(info),
+        "environment": _environment(info),
+        "needs": _needs(spec),
+        "gpus": ", ".join(gpus),
+        "timeout": spec.get("timeout_s") and format_duration(spec["timeout_s"]),
+        "retries": spec.get("retry_count"),
+        "retries after": ", ".join(spec.get("retry_on", [])),
+        "after": ", ".join(spec.get("depends_on", [])),
+        "after failed": ", ".join(spec.get("depends_on_failed", [])),
+        "after any": ", ".join(spec.get("depends_on_any", [])),
+        "labels": ", ".join(f"{name}={value}" for name, value in info.labels.items()),
+        "priority": info.priority,
+        "project": info.project,
+        "user": info.user,
+        "submitted": clock(info.created_at),
+        "started": info.started_at and clock(info.started_at),
+        "ended": info.ended_at and clock(info.ended_at),
+        "ran": duration_of(info),
+        "progress": ", ".join(progress_words(info.progress)),
+        "cost": (
+            f"{money(info.cost)} ({info.cost.basis} price of {info.cost.tier})"
+            if info.cost.tier
+            else ""
+        ),
+        "peak memory": (
+            f"{info.usage['peak_mb']:.0f} MB" if info.usage.get("peak_mb") else ""
+        ),
+        "checkpoints": info.checkpoints or "",
+        "notes": "; ".join(info.warnings),
+    }
+
+
+def _gpus(client: "Client", info: "Job") -> list[str]:
+    """The GPUs of its last attempt, by their names where gpuyard knows these."""
+    if not info.gpus:
+        return []
+    names = {gpu["uuid"]: gpu["name"] for gpu in client.gpus()}
+    return [f"{names[gpu]} ({gpu})" if gpu in names else gpu for gpu in info.gpus]
 
 
 def _input_size(spec: dict[str, Any]) -> str:

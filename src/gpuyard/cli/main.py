@@ -41,11 +41,16 @@ _WHOLE = 1000  # characters
 
 class _Commands(CommandsWithPlugins):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is meant; the word of another tool is told ours."""
+        """The command that is meant; the word of another tool is told ours.
+        `submit` with a program is `run --detach`.
+        """
         ours = our_word(args[0])
         if ours is not None and self.get_command(ctx, args[0]) is None:
             ctx.fail(f"No such command {args[0]!r}. Did you mean `gpuyard {ours}`?")
-        return super().resolve_command(ctx, args)
+        (name, command, rest) = super().resolve_command(ctx, args)
+        if name == "submit" and submit.is_program(rest):
+            return name, self.get_command(ctx, "run"), ["--detach", *rest]
+        return name, command, rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands with the whole first sentence of each; Click would cut it

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +11,7 @@ from gpuyard.cli import suggest
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.gpu_text import gpus_of
 
+# The options that more than one command has.
 SecretOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -18,6 +20,84 @@ SecretOption = Annotated[
         " another. See `gpuyard secret`.",
         autocompletion=suggest.secrets,
     ),
+]
+GpusOption = Annotated[
+    str | None,
+    typer.Option(
+        "--gpus",
+        "-g",
+        help="How many GPUs, or which: 2, A100:8, 4x80GB.",
+        autocompletion=suggest.gpu_wishes,
+    ),
+]
+GpuMemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Each with at least so much memory, such as 16GB.",
+        autocompletion=suggest.gpu_sizes,
+    ),
+]
+GpuClassOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Each of this class, such as A100.", autocompletion=suggest.gpu_classes
+    ),
+]
+CpusOption = Annotated[float | None, typer.Option(help="CPU cores; also the limit.")]
+MemoryOption = Annotated[
+    str | None, typer.Option(help="Memory, such as 8GB; also the limit.")
+]
+NodesOption = Annotated[
+    int | None,
+    typer.Option(help="So many machines at once; all figures are per machine."),
+]
+ImageOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Run it in a container of this image; `auto`: chosen by its imports."
+    ),
+]
+TierOption = Annotated[
+    str | None,
+    typer.Option(
+        help="A named size instead; see `gpuyard tiers`.",
+        autocompletion=suggest.tiers,
+    ),
+]
+TimeoutOption = Annotated[
+    str | None, typer.Option(help="End it after so long: 90s, 15m, 2h, or seconds.")
+]
+WorkdirOption = Annotated[
+    Path | None, typer.Option(help="Where it runs; default: here.")
+]
+ProviderOption = Annotated[
+    str | None,
+    typer.Option(help="Only on this provider.", autocompletion=suggest.providers),
+]
+RegionOption = Annotated[
+    list[str] | None,
+    typer.Option(help="In clouds, only this region; repeat for more."),
+]
+QuarantinedOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-quarantined",
+        help="Also in places that are in quarantine; see `gpuyard trust`.",
+    ),
+]
+WorkspaceOption = Annotated[
+    str | None,
+    typer.Option(
+        help="A folder that outlives the job; see `gpuyard workspace`.",
+        autocompletion=suggest.workspaces,
+    ),
+]
+MaxPriceOption = Annotated[
+    str | None, typer.Option(help="In clouds, at most this price per hour.")
+]
+SpotOption = Annotated[
+    bool,
+    typer.Option("--spot", help="Use spot offers: cheaper, and may be taken back."),
 ]
 
 

@@ -1,9 +1,7 @@
 """`gpuyard run`: say what to run and what it needs; follow it to its end."""
 
-import shutil
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,11 +9,26 @@ import typer
 
 from gpuyard.cli import suggest
 from gpuyard.cli.code import with_code
+from gpuyard.cli.command_body import command_body, read_input
 from gpuyard.cli.follow import GPUYARD_FAULT, follow
-from gpuyard.cli.interpreters import with_interpreter
-from gpuyard.cli.job_files import load_spec, merge
 from gpuyard.cli.options import (
+    CpusOption,
+    GpuClassOption,
+    GpuMemoryOption,
+    GpusOption,
+    ImageOption,
+    MaxPriceOption,
+    MemoryOption,
+    NodesOption,
+    ProviderOption,
+    QuarantinedOption,
+    RegionOption,
     SecretOption,
+    SpotOption,
+    TierOption,
+    TimeoutOption,
+    WorkdirOption,
+    WorkspaceOption,
     given,
     gpu_request,
     pairs_of,
@@ -58,54 +71,15 @@ def run(
     name: Annotated[
         str | None, typer.Option(help="Its name, for `jobs`, `logs` and so on.")
     ] = None,
-    gpus: Annotated[
-        str | None,
-        typer.Option(
-            "--gpus",
-            "-g",
-            help="How many GPUs, or which: 2, A100:8, 4x80GB.",
-            autocompletion=suggest.gpu_wishes,
-        ),
-    ] = None,
-    gpu_memory: Annotated[
-        str | None,
-        typer.Option(
-            help="Each with at least so much memory, such as 16GB.",
-            autocompletion=suggest.gpu_sizes,
-        ),
-    ] = None,
-    gpu_class: Annotated[
-        str | None,
-        typer.Option(
-            help="Each of this class, such as A100.", autocompletion=suggest.gpu_classes
-        ),
-    ] = None,
-    cpus: Annotated[
-        float | None, typer.Option(help="CPU cores; also the limit.")
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option(help="Memory, such as 8GB; also the limit.")
-    ] = None,
-    nodes: Annotated[
-        int | None,
-        typer.Option(help="So many machines at once; all figures are per machine."),
-    ] = None,
-    image: Annotated[
-        str | None,
-        typer.Option(
-            help="Run it in a container of this image; `auto`: chosen by its imports."
-        ),
-    ] = None,
-    tier: Annotated[
-        str | None,
-        typer.Option(
-            help="A named size instead; see `gpuyard tiers`.",
-            autocompletion=suggest.tiers,
-        ),
-    ] = None,
-    timeout: Annotated[
-        str | None, typer.Option(help="End it after so long: 90s, 15m, 2h, or seconds.")
-    ] = None,
+    gpus: GpusOption = None,
+    gpu_memory: GpuMemoryOption = None,
+    gpu_class: GpuClassOption = None,
+    cpus: CpusOption = None,
+    memory: MemoryOption = None,
+    nodes: NodesOption = None,
+    image: ImageOption = None,
+    tier: TierOption = None,
+    timeout: TimeoutOption = None,
     retries: Annotated[
         int | None, typer.Option(help="Try again so often when it fails or times out.")
     ] = None,
@@ -148,9 +122,7 @@ def run(
         Path | None,
         typer.Option(help="A file for its standard input; `-`: this command's own."),
     ] = None,
-    workdir: Annotated[
-        Path | None, typer.Option(help="Where it runs; default: here.")
-    ] = None,
+    workdir: WorkdirOption = None,
     checkpoint: Annotated[
         str | None, typer.Option(help="Pattern of its checkpoints, such as 'out/*.pt'.")
     ] = None,
@@ -207,35 +179,12 @@ def run(
             help="NAME=VALUE, for finding it again.", autocompletion=suggest.labels
         ),
     ] = None,
-    provider: Annotated[
-        str | None,
-        typer.Option(help="Only on this provider.", autocompletion=suggest.providers),
-    ] = None,
-    region: Annotated[
-        list[str] | None,
-        typer.Option(help="In clouds, only this region; repeat for more."),
-    ] = None,
-    allow_quarantined: Annotated[
-        bool,
-        typer.Option(
-            "--allow-quarantined",
-            help="Also in places that are in quarantine; see `gpuyard trust`.",
-        ),
-    ] = False,
-    workspace: Annotated[
-        str | None,
-        typer.Option(
-            help="A folder that outlives the job; see `gpuyard workspace`.",
-            autocompletion=suggest.workspaces,
-        ),
-    ] = None,
-    max_price: Annotated[
-        str | None, typer.Option(help="In clouds, at most this price per hour.")
-    ] = None,
-    spot: Annotated[
-        bool,
-        typer.Option("--spot", help="Use spot offers: cheaper, and may be taken back."),
-    ] = False,
+    provider: ProviderOption = None,
+    region: RegionOption = None,
+    allow_quarantined: QuarantinedOption = False,
+    workspace: WorkspaceOption = None,
+    max_price: MaxPriceOption = None,
+    spot: SpotOption = False,
     preemptible: Annotated[
         bool,
         typer.Option(
@@ -373,11 +322,8 @@ def _guarded(
     that it is not taken for the job's.
     """
     try:
-        body = _body(
-            command,
-            fields | ({} if stdin is None else {"stdin": _read_input(stdin)}),
-            env,
-        )
+        given_input = {} if stdin is None else {"stdin": read_input(stdin)}
+        body = command_body(command, fields | given_input, env)
         with connect(patient=not detach) as client:
             if times:
                 added = add(client, body, times)
@@ -410,87 +356,3 @@ def _told(schedule: "Schedule", *, as_json: bool) -> int:
     else:
         typer.echo(schedule.id)
     return 0
-
-
-def _body(
-    command: Sequence[str], fields: dict[str, Any], env: Sequence[str]
-) -> dict[str, Any]:
-    import os
-
-    from gpuyard import templates
-    from gpuyard.client.calls import current_folder, shell_environment
-
-    base: dict[str, Any] = {"workdir": current_folder()}
-    words = list(command)
-    if (
-        words[0] in templates.names()
-        and not Path(words[0]).exists()
-        and not shutil.which(words[0])
-    ):
-        base = _template_body(words[0])
-        words = [*base["command"], *words[1:]]
-    else:
-        words = with_interpreter(words, Path(fields.get("workdir") or "."))
-    if "name" not in fields:
-        fields["name"] = base.get("name") or _name_of(words)
-    environment = (
-        shell_environment()
-        | base.get("environment", {})
-        | pairs_of("env", env, os.environ)
-    )
-    merged = merge(base, fields)
-    return {**merged, "command": words, "environment": environment}
-
-
-def _read_input(path: Path) -> str:
-    """What the command is to read: a file's text, or standard input's for `-`."""
-    from gpuyard.domain.jobspec import MAX_SPEC_BYTES
-
-    most = f"{MAX_SPEC_BYTES / 1e6:.0f} MB"
-    try:
-        with (
-            nullcontext(sys.stdin.buffer) if str(path) == "-" else path.open("rb")
-        ) as file:
-            content = file.read(MAX_SPEC_BYTES + 1)
-        if len(content) > MAX_SPEC_BYTES:
-            remedy = "let the program read a large input from a file"
-            raise InvalidInputError.of(
-                "--stdin", f"{path} is more than the {most} a job may have", remedy
-            )
-        return content.decode()
-    except OSError as error:
-        raise InvalidInputError.of(
-            "--stdin", f"{path} cannot be read: {error.strerror}", "check the path"
-        ) from None
-    except UnicodeDecodeError:
-        fault = f"{path} is not UTF-8 text"
-        raise InvalidInputError.of(
-            "--stdin", fault, "let the program read it from a file"
-        ) from None
-
-
-def _template_body(name: str) -> dict[str, Any]:
-    """A template run by name: written out anew into a folder under the home, and its
-    own job file.
-    """
-    import time
-
-    from gpuyard import templates
-    from gpuyard.config.paths import Home
-
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    folder = Home.find().runs / f"{name}-{stamp}"
-    number = 1
-    while folder.exists():
-        number += 1
-        folder = folder.with_name(f"{name}-{stamp}-{number}")
-    templates.write(name, folder)
-    typer.echo(f"gpuyard: {name} written to {folder}", err=True)
-    return {**load_spec(folder / "job.toml"), "workdir": str(folder)}
-
-
-def _name_of(words: Sequence[str]) -> str:
-    """The script's or the program's name."""
-    scripts = [word for word in words if word.endswith((".py", ".sh"))]
-    name = Path(scripts[0] if scripts else words[0]).name
-    return "".join(c for c in name if c.isprintable())[:60] or "job"

@@ -1,4 +1,7 @@
-"""`gpuyard submit`: queue the jobs of job files, and add their schedules."""
+"""`gpuyard submit`: queue the jobs of job files, and add their schedules.
+
+With a program in place of files it is `run --detach`.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,11 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from gpuyard.cli.code import with_code
+from gpuyard.cli.command_body import is_job_file
 from gpuyard.cli.job_files import naming, read_jobs
 from gpuyard.cli.output import print_page
 from gpuyard.cli.schedules import add, schedule_of
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import InvalidInputError
+
+_OWN_OPTIONS = ("--json", "--help", "-h", "--")
 
 
 def register(app: typer.Typer) -> None:
@@ -19,12 +25,19 @@ def register(app: typer.Typer) -> None:
     app.command()(submit)
 
 
+def is_program(words: Sequence[str]) -> bool:
+    """Whether the words of `submit` name a program and not job files."""
+    first = next((word for word in words if word not in _OWN_OPTIONS), None)
+    return first is not None and not is_job_file(first)
+
+
 def submit(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE…",
-            help="Jobs as .toml, .yaml or .json; `-` reads JSON or YAML.",
+            metavar="FILE…|COMMAND…",
+            help="Jobs as .toml, .yaml or .json; `-` reads JSON or YAML. Or a program,"
+            " with the options of `gpuyard run` before it.",
         ),
     ],
     as_json: Annotated[
@@ -35,6 +48,7 @@ def submit(
 
     A file may hold several: a list, or tables `[[jobs]]` with what they share above.
     A job with the key `schedule` is submitted again and again; see `gpuyard schedule`.
+    `gpuyard submit COMMAND` is `gpuyard run --detach COMMAND`.
     """
     found = [job for path in files for job in read_jobs(path)]
     scheduled = [pair for job in found if (pair := schedule_of(job.body))]

@@ -15,7 +15,8 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from gpuyard.client import calls, job_calls, media
+from gpuyard.client import calls, job_calls, media, stored_code
+from gpuyard.client.aio_job import AsyncJobHandle
 from gpuyard.client.aio_schedules import AsyncScheduleMethods
 from gpuyard.client.calls import Call, StreamCall, Work
 from gpuyard.client.carrying import EnvironmentCarrier
@@ -117,25 +118,49 @@ class AsyncClient(AsyncScheduleMethods):
             self._open = httpx.AsyncClient(**async_options(address, self._transport))
         self._address = address
 
-    async def run(self, work: Work, **fields: Any) -> "AsyncJobHandle":
+    async def run(
+        self, work: Work, *, snapshot: bool = False, **fields: Any
+    ) -> AsyncJobHandle:
         """Submit `work` (a command as a list, a JobSpec, S2's JobConfig or a mapping)
-        and return its handle.
+        and return its handle; `snapshot`: see `Client.run`.
         """
-        (job,) = await self.submit([calls.body_of(work, fields)])
+        body = calls.body_of(work, fields)
+        (job,) = await self.submit([body], snapshot=snapshot)
         return AsyncJobHandle(self, job)
 
-    async def submit_many(self, bodies: Sequence[Work]) -> "list[AsyncJobHandle]":
-        """Submit specs together: all are queued, or none."""
+    async def submit_many(
+        self, bodies: Sequence[Work], *, snapshot: bool = False
+    ) -> list[AsyncJobHandle]:
+        """Submit specs together: all are queued, or none. `snapshot`: as for `run`."""
         plain = [calls.body_of(body, {}) for body in bodies]
-        jobs = await self.submit(plain)
+        jobs = await self.submit(plain, snapshot=snapshot)
         return [AsyncJobHandle(self, job) for job in jobs]
 
-    async def submit(self, bodies: Sequence[Any]) -> list[Job]:
-        """Queue jobs in the form of the API, all or none."""
+    async def submit(
+        self, bodies: Sequence[Any], *, snapshot: bool = False
+    ) -> list[Job]:
+        """Queue jobs in the form of the API, all or none. `snapshot`: as for `run`."""
+        if snapshot:
+            (bodies, problems) = await self.storing_code(bodies)
+            stored_code.refuse(problems)
         filled_in = await self.carrying(bodies)
         if len(filled_in) == 1:
             return [await self.call(calls.submit(filled_in[0]))]
         return await self.call(calls.submit_many(filled_in))
+
+    async def storing_code(self, bodies: Sequence[Any]) -> tuple[list[Any], list[str]]:
+        """`bodies`, each job that runs on this host with the code of its folder, which
+        is stored now; and why that of some folders was not.
+        """
+        folders = stored_code.folders_of(self.address, bodies)
+        answers = {folder: await self._store_code(folder) for folder in folders}
+        return stored_code.with_code(self.address, bodies, answers)
+
+    async def _store_code(self, folder: str) -> stored_code.Answer:
+        try:
+            return await self.call(calls.store_code(folder))
+        except NotFoundError:
+            return stored_code.OLD_SERVER
 
     async def carrying(self, bodies: Sequence[Any]) -> list[Any]:
         """`bodies`, each job with the environment of this process if it runs here."""
@@ -146,7 +171,7 @@ class AsyncClient(AsyncScheduleMethods):
                 self._carrier.stored = await self.call(request)
         return self._carrier.filled_in(bodies)
 
-    async def job(self, reference: str) -> "AsyncJobHandle":
+    async def job(self, reference: str) -> AsyncJobHandle:
         """A job by id, by the ending of its id, or the newest of a name;
         NotFoundError.
         """
@@ -288,20 +313,26 @@ class AsyncClient(AsyncScheduleMethods):
                 error = raised
             await self._wait_for_server(outage, error)
 
-    async def chat(self, body: calls.Json) -> AsyncIterator[str]:
-        """Ask a model, in the form of OpenAI's chat request; its answer piece by
-        piece.
+    async def chat(
+        self, body: calls.Json, *, priority: int | None = None
+    ) -> AsyncIterator[str]:
+        """Ask a model, in the form of OpenAI's chat request; its answer piece by piece.
+        `priority`: 1 to 5, as for jobs.
         """
         reader = LineReader()
-        async for part in self._stream(calls.chat(body, streamed=True)):
+        request = calls.chat(body, streamed=True, priority=priority)
+        async for part in self._stream(request):
             for line in reader.feed(part):
                 yield calls.piece_of(line)
         for line in reader.close():
             yield calls.piece_of(line)
 
-    async def ask(self, body: calls.Json) -> dict[str, Any]:
+    async def ask(
+        self, body: calls.Json, *, priority: int | None = None
+    ) -> dict[str, Any]:
         """As `chat`; the whole answer, in OpenAI's form."""
-        parts = [part async for part in self._stream(calls.chat(body, streamed=False))]
+        request = calls.chat(body, streamed=False, priority=priority)
+        parts = [part async for part in self._stream(request)]
         answer: dict[str, Any] = json.loads(b"".join(parts))
         return answer
 
@@ -397,101 +428,3 @@ class AsyncClient(AsyncScheduleMethods):
                     yield part
         except httpx.HTTPError as error:
             raise unreachable(self.address, error) from None
-
-
-class AsyncJobHandle:
-    """A submitted job: `info` is its resource as last read."""
-
-    def __init__(self, client: AsyncClient, info: Job) -> None:
-        self._client = client
-        self.info = info
-
-    def __repr__(self) -> str:
-        return f"<job {self.id} {self.info.name!r} {self.state}>"
-
-    @property
-    def id(self) -> str:
-        """The job's id."""
-        return self.info.id
-
-    @property
-    def state(self) -> str:
-        """Its state as last read."""
-        return self.info.state.value
-
-    async def refresh(self) -> Job:
-        """Read the job anew."""
-        self.info = await self._client.call(calls.job(self.id))
-        return self.info
-
-    async def logs(
-        self,
-        *,
-        follow: bool = True,
-        lines: int | None = None,
-        attempt: int | None = None,
-    ) -> AsyncIterator[str]:
-        """Its output line by line; with `follow` (the default) until the job is
-        over.
-        """
-        reader = LineReader()
-        async for part in self._client.log_bytes(
-            self.id, lines=lines, follow=follow, attempt=attempt
-        ):
-            for line in reader.feed(part):
-                yield line
-        for line in reader.close():
-            yield line
-
-    async def wait(self) -> Job:
-        """Wait until it is over; use asyncio.timeout for a limit."""
-        pause = 0.02
-        while not (await self.refresh()).state.terminal:
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, 1.0)
-        return self.info
-
-    async def cancel(self) -> Job:
-        """End it."""
-        self.info = await self._client.call(calls.cancel(self.id))
-        return self.info
-
-    async def resume(self, checkpoint: str | None = None, **changes: Any) -> Job:
-        """Start a new attempt from its newest checkpoint, or from the one named.
-
-        `changes`, where it needs something else: `priority`, `timeout_s`, `gpus`.
-        """
-        call = calls.resume(self.id, checkpoint, changes)
-        self.info = await self._client.call(call)
-        return self.info
-
-    async def hold(self) -> Job:
-        """Let it not start before it is released."""
-        await self._client.call(job_calls.set_held([self.id], "hold"))
-        return await self.refresh()
-
-    async def release(self) -> Job:
-        """Let it start."""
-        await self._client.call(job_calls.set_held([self.id], "release"))
-        return await self.refresh()
-
-    async def update(self, **changes: Any) -> Job:
-        """Give it another `name`, `priority` or `timeout_s`; RefusedError for what
-        cannot change any more.
-        """
-        self.info = await self._client.call(job_calls.update(self.id, changes))
-        return self.info
-
-    async def why(self) -> dict[str, Any]:
-        """Why it waits."""
-        return await self._client.call(calls.why(self.id))
-
-    async def metrics(
-        self, *names: str, points: int = 1000
-    ) -> dict[str, list[dict[str, Any]]]:
-        """Its metric series by name."""
-        return await self._client.call(calls.metrics(self.id, names, points))
-
-    async def checkpoints(self) -> list[Checkpoint]:
-        """Its checkpoints, oldest first."""
-        return await self._client.call(calls.checkpoints(self.id))

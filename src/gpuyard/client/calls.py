@@ -25,6 +25,8 @@ Json = Mapping[str, Any]
 Work = JobSpec | JobConfig | Json | Sequence[str]
 # By these one knows S2's form and the seed document's task.
 OTHER_FORMS = frozenset({"gpu_spec", "timeout_minutes", "task_class"})
+PRIORITY_HEADER = "X-Gpuyard-Priority"
+"""How urgent a request under /v1 is: 1 to 5, as for jobs."""
 # What a job needs of the caller's shell to find the same programs. Never everything:
 # secrets would end in the ledger.
 _SHELL = (
@@ -319,13 +321,16 @@ def chat_body(model: str, prompt: str, max_tokens: int | None) -> dict[str, Any]
     return body | ({"max_tokens": max_tokens} if max_tokens else {})
 
 
-def chat(body: Json, *, streamed: bool) -> StreamCall:
+def chat(body: Json, *, streamed: bool, priority: int | None) -> StreamCall:
     """Ask a model; its answer as it comes, or whole.
 
     Loading the model may take minutes.
     """
     return StreamCall(
-        "/v1/chat/completions", method="POST", body={**body, "stream": streamed}
+        "/v1/chat/completions",
+        headers={} if priority is None else {PRIORITY_HEADER: str(priority)},
+        method="POST",
+        body={**body, "stream": streamed},
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from gpuyard.client import calls, job_calls, media
+from gpuyard.client import calls, job_calls, media, stored_code
 from gpuyard.client.calls import Call, StreamCall, Work
 from gpuyard.client.carrying import EnvironmentCarrier
 from gpuyard.client.connection import Address, find_server, look_again
@@ -27,6 +27,7 @@ from gpuyard.client.lines import LineReader
 from gpuyard.client.problems import error_of
 from gpuyard.client.resend import AGAIN, PATIENCE_S, Outage, Resend, broken_off
 from gpuyard.client.sse import EventReader
+from gpuyard.client.sync_job import JobHandle
 from gpuyard.client.sync_schedules import ScheduleMethods
 from gpuyard.client.transport import (
     STREAM_TIMEOUT,
@@ -107,25 +108,49 @@ class Client(ScheduleMethods):
             self._http = httpx.Client(**options(address, self._transport))
         self.address = address
 
-    def run(self, work: Work, **fields: Any) -> "JobHandle":
+    def run(self, work: Work, *, snapshot: bool = False, **fields: Any) -> JobHandle:
         """Submit `work` (a command as a list, a JobSpec, S2's JobConfig or a mapping)
         and return its handle.
+
+        With `snapshot` it runs the code that its folder has now, as with `gpuyard run`,
+        and not as it is when the job starts; RefusedError if that cannot be stored.
         """
-        (job,) = self.submit([calls.body_of(work, fields)])
+        (job,) = self.submit([calls.body_of(work, fields)], snapshot=snapshot)
         return JobHandle(self, job)
 
-    def submit_many(self, bodies: Sequence[Work]) -> "list[JobHandle]":
-        """Submit specs together: all are queued, or none."""
+    def submit_many(
+        self, bodies: Sequence[Work], *, snapshot: bool = False
+    ) -> list[JobHandle]:
+        """Submit specs together: all are queued, or none. `snapshot`: as for `run`."""
         plain = [calls.body_of(body, {}) for body in bodies]
-        jobs = self.submit(plain)
+        jobs = self.submit(plain, snapshot=snapshot)
         return [JobHandle(self, job) for job in jobs]
 
-    def submit(self, bodies: Sequence[Any]) -> list[Job]:
-        """Queue jobs in the form of the API, all or none."""
+    def submit(self, bodies: Sequence[Any], *, snapshot: bool = False) -> list[Job]:
+        """Queue jobs in the form of the API, all or none. `snapshot`: as for `run`."""
+        if snapshot:
+            (bodies, problems) = self.storing_code(bodies)
+            stored_code.refuse(problems)
         filled_in = self.carrying(bodies)
         if len(filled_in) == 1:
             return [self.call(calls.submit(filled_in[0]))]
         return self.call(calls.submit_many(filled_in))
+
+    def storing_code(self, bodies: Sequence[Any]) -> tuple[list[Any], list[str]]:
+        """`bodies`, each job that runs on this host with the code of its folder, which
+        is stored now; and why that of some folders was not.
+        """
+        answers = {
+            folder: self._store_code(folder)
+            for folder in stored_code.folders_of(self.address, bodies)
+        }
+        return stored_code.with_code(self.address, bodies, answers)
+
+    def _store_code(self, folder: str) -> stored_code.Answer:
+        try:
+            return self.call(calls.store_code(folder))
+        except NotFoundError:
+            return stored_code.OLD_SERVER
 
     def carrying(self, bodies: Sequence[Any]) -> list[Any]:
         """`bodies`, each job with the environment of this process if it runs here."""
@@ -136,7 +161,7 @@ class Client(ScheduleMethods):
                 self._carrier.stored = self.call(request)
         return self._carrier.filled_in(bodies)
 
-    def job(self, reference: str) -> "JobHandle":
+    def job(self, reference: str) -> JobHandle:
         """A job by id, by the ending of its id, or the newest of a name;
         NotFoundError.
         """
@@ -279,20 +304,19 @@ class Client(ScheduleMethods):
                 error = raised
             self._wait_for_server(outage, error)
 
-    def chat(self, body: calls.Json) -> Iterator[str]:
-        """Ask a model, in the form of OpenAI's chat request; its answer piece by
-        piece.
+    def chat(self, body: calls.Json, *, priority: int | None = None) -> Iterator[str]:
+        """Ask a model, in the form of OpenAI's chat request; its answer piece by piece.
+        `priority`: 1 to 5, as for jobs.
         """
         reader = LineReader()
-        for part in self._stream(calls.chat(body, streamed=True)):
+        for part in self._stream(calls.chat(body, streamed=True, priority=priority)):
             yield from map(calls.piece_of, reader.feed(part))
         yield from map(calls.piece_of, reader.close())
 
-    def ask(self, body: calls.Json) -> dict[str, Any]:
+    def ask(self, body: calls.Json, *, priority: int | None = None) -> dict[str, Any]:
         """As `chat`; the whole answer, in OpenAI's form."""
-        answer: dict[str, Any] = json.loads(
-            b"".join(self._stream(calls.chat(body, streamed=False)))
-        )
+        parts = self._stream(calls.chat(body, streamed=False, priority=priority))
+        answer: dict[str, Any] = json.loads(b"".join(parts))
         return answer
 
     def log_bytes(
@@ -385,115 +409,3 @@ class Client(ScheduleMethods):
                 yield from answer.iter_bytes()
         except httpx.HTTPError as error:
             raise unreachable(self.address, error) from None
-
-
-class JobHandle:
-    """A submitted job: `info` is its resource as last read."""
-
-    def __init__(self, client: Client, info: Job) -> None:
-        self._client = client
-        self.info = info
-
-    def __repr__(self) -> str:
-        return f"<job {self.id} {self.info.name!r} {self.state}>"
-
-    @property
-    def id(self) -> str:
-        """The job's id."""
-        return self.info.id
-
-    @property
-    def state(self) -> str:
-        """Its state as last read."""
-        return self.info.state.value
-
-    def refresh(self) -> Job:
-        """Read the job anew."""
-        self.info = self._client.call(calls.job(self.id))
-        return self.info
-
-    def logs(
-        self,
-        *,
-        follow: bool = True,
-        lines: int | None = None,
-        attempt: int | None = None,
-    ) -> Iterator[str]:
-        """Its output line by line; with `follow` (the default) until the job is
-        over.
-        """
-        reader = LineReader()
-        for part in self._client.log_bytes(
-            self.id, lines=lines, follow=follow, attempt=attempt
-        ):
-            yield from reader.feed(part)
-        yield from reader.close()
-
-    def output(self, *, lines: int | None = None) -> Iterator[bytes]:
-        """Its output as it comes, undecoded, until the job is over."""
-        return self._client.log_bytes(self.id, lines=lines, follow=True)
-
-    def peek(self) -> Job:
-        """Its resource as it is now, on a connection of its own: safe beside a thread
-        that follows the log.
-        """
-        with Client(self._client.address) as client:
-            return client.call(calls.job(self.id))
-
-    def wait(self, timeout: float | None = None) -> Job:
-        """Wait until it is over; TimeoutError after `timeout` seconds."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        pause = 0.02
-        while not self.refresh().state.terminal:
-            if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"job {self.id} is still {self.state} after {timeout:g} s"
-                )
-            time.sleep(pause)
-            pause = min(pause * 1.5, 1.0)
-        return self.info
-
-    def cancel(self) -> Job:
-        """End it."""
-        self.info = self._client.call(calls.cancel(self.id))
-        return self.info
-
-    def resume(self, checkpoint: str | None = None, **changes: Any) -> Job:
-        """Start a new attempt from its newest checkpoint, or from the one named.
-
-        `changes`, where it needs something else: `priority`, `timeout_s`, `gpus`.
-        """
-        call = calls.resume(self.id, checkpoint, changes)
-        self.info = self._client.call(call)
-        return self.info
-
-    def hold(self) -> Job:
-        """Let it not start before it is released."""
-        self._client.call(job_calls.set_held([self.id], "hold"))
-        return self.refresh()
-
-    def release(self) -> Job:
-        """Let it start."""
-        self._client.call(job_calls.set_held([self.id], "release"))
-        return self.refresh()
-
-    def update(self, **changes: Any) -> Job:
-        """Give it another `name`, `priority` or `timeout_s`; RefusedError for what
-        cannot change any more.
-        """
-        self.info = self._client.call(job_calls.update(self.id, changes))
-        return self.info
-
-    def why(self) -> dict[str, Any]:
-        """Why it waits."""
-        return self._client.call(calls.why(self.id))
-
-    def metrics(
-        self, *names: str, points: int = 1000
-    ) -> dict[str, list[dict[str, Any]]]:
-        """Its metric series by name: points of `step`, `value`, `at`."""
-        return self._client.call(calls.metrics(self.id, names, points))
-
-    def checkpoints(self) -> list[Checkpoint]:
-        """Its checkpoints, oldest first."""
-        return self._client.call(calls.checkpoints(self.id))

@@ -7,7 +7,6 @@ one commit.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -23,6 +22,7 @@ from gpuyard.controller.intake import (
     numbered,
     refuse_shared_keys,
 )
+from gpuyard.controller.known_capacity import KnownCapacity
 from gpuyard.controller.model_choice import ModelChoice, without_chosen_model
 from gpuyard.controller.parents import find_parents
 from gpuyard.controller.secrets import Secrets
@@ -40,7 +40,6 @@ from gpuyard.providers.base import GpuProviderInterface
 from gpuyard.scheduler.refusal import impossible
 from gpuyard.scheduler.view import View
 
-_WAIT_FOR_CAPACITY_S = 5.0
 # A request in which thousands of jobs are wrong is answered with the first faults.
 _ENOUGH_FAULTS = 100
 T = TypeVar("T")
@@ -52,8 +51,7 @@ class Admission:
     """Takes jobs into the queue.
 
     `find(reference)` gives the id of the job that a person means, `find_gpu(reference)`
-    the UUID of the GPU. `capacity_known` is set once a node has connected or a provider
-    has named its offers.
+    the UUID of the GPU.
     """
 
     def __init__(
@@ -61,7 +59,7 @@ class Admission:
         core: Core,
         providers: Mapping[str, GpuProviderInterface],
         find: Callable[[str], str],
-        capacity_known: asyncio.Event,
+        capacity: KnownCapacity,
         find_gpu: Callable[[str], str],
         secrets: Secrets,
         submissions: Submissions,
@@ -70,7 +68,7 @@ class Admission:
         self._core = core
         self._providers = providers
         self._find = find
-        self._capacity_known = capacity_known
+        self._capacity = capacity
         self._intake = Intake(
             core.tiers,
             ModelChoice(
@@ -134,18 +132,10 @@ class Admission:
         Raises InvalidInputError.
         """
         if self._core.settings.defaults.gpus:
-            await self._wait_for_capacity()
+            await self._capacity.until_complete()
         job, _ = self._intake.read(body)
-        await self._wait_for_capacity()
+        await self._capacity.until_complete()
         return job
-
-    async def _wait_for_capacity(self) -> None:
-        """Give a server that has just started a moment to learn what this host has."""
-        if not self._capacity_known.is_set():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(
-                    self._capacity_known.wait(), _WAIT_FOR_CAPACITY_S
-                )
 
     # --- before anything is queued ---
 
@@ -158,7 +148,7 @@ class Admission:
                 "(body)", f"holds {len(bodies)} jobs", f"send 1 to {MAX_JOBS} at once"
             )
         if self._core.settings.defaults.gpus:
-            await self._wait_for_capacity()
+            await self._capacity.until_complete()
         is_single = len(bodies) == 1
         jobs: list[PreparedJob] = []
         faults: list[Fault] = []
@@ -186,7 +176,8 @@ class Admission:
         try:
             return self._intake.read(body, user)
         except NotFoundError:
-            await self._wait_for_capacity()
+            await self._capacity.until_complete()
+            await self._core.committed()  # the rows of the node
             return self._intake.read(body, user)
 
     async def _check_new(
@@ -218,7 +209,7 @@ class Admission:
 
         `checked` collects the shapes and programs of this request that passed.
         """
-        await self._wait_for_capacity()
+        await self._capacity.until_complete()
         if template.shape not in checked:
             refuse_impossible(self._core.view, template.shape)
             checked.add(template.shape)

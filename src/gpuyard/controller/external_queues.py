@@ -178,6 +178,7 @@ class ExternalQueues:
         if is_news:
             log.warning("a provider does not answer", provider=name, error=why)
             self._core.schedule()
+        self._requests.capacity.heard_from(name)
 
     def _note_containers(self, name: str, *, available: bool) -> None:
         """Note whether the provider can run containers on our nodes now."""
@@ -233,10 +234,8 @@ class ExternalQueues:
             queue.offers = offers
             self._read_history(name)
             self._note_containers(name, available=True)
-            if not provider.ends_with_server:
-                # Models answer on the GPUs of nodes, which may be about to connect.
-                self._requests.capacity_known.set()
             self._core.schedule()
+        self._requests.capacity.heard_from(name)
 
     def _read_history(self, name: str) -> None:
         """Learn from past attempts there, once its offers are known."""

@@ -285,6 +285,7 @@ class Intake:
         if sign is not None:
             spec = self._gpu_advice.apply(spec, sign, warnings)
         spec = self._with_image(spec, warnings)
+        _refuse_volumes_without_container(spec)
         template = Template.of(spec, warnings)
         # What was read off the command does not suit the whole template.
         is_by_command = (
@@ -377,7 +378,7 @@ class Intake:
 
 
 def _without_image(spec: JobSpec, warnings: list[str], *, is_s2: bool) -> JobSpec:
-    """Drop the image, because nothing here runs containers.
+    """Drop the image and its volumes, because nothing here runs containers.
 
     Only an S2 JobConfig may have an image then; otherwise raises InvalidInputError.
     """
@@ -390,7 +391,19 @@ def _without_image(spec: JobSpec, warnings: list[str], *, is_s2: bool) -> JobSpe
     warnings.append(
         f"image {spec.image} was ignored: the job runs as a process on this machine"
     )
-    return spec.model_copy(update={"image": None})
+    if spec.volumes:
+        warnings.append(f"volumes {', '.join(spec.volumes)} were ignored, too")
+    return spec.model_copy(update={"image": None, "volumes": {}})
+
+
+def _refuse_volumes_without_container(spec: JobSpec) -> None:
+    """InvalidInputError for volumes of a job that runs in no container."""
+    if spec.volumes and not spec.image:
+        raise InvalidInputError.of(
+            "volumes",
+            "belong to containers, and the job names no image",
+            "name an image, or use the folders under their own paths",
+        )
 
 
 @contextmanager

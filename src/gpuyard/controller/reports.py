@@ -70,7 +70,7 @@ class Reports:
         """
         core = self._core
         now = self._core.clock()
-        self._requests.capacity_known.set()
+        self._requests.capacity.node_joined()
         watch = self._silence_watches.pop(hello.node_id, None)
         if watch:
             watch.cancel()

@@ -4,9 +4,7 @@ Each request that changes something returns after its commit.
 """
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +17,7 @@ from gpuyard.controller.core import SLICE, Core
 from gpuyard.controller.gpus import Gpus
 from gpuyard.controller.intake import PreparedJob
 from gpuyard.controller.job_changes import changed_spec, with_gpus
+from gpuyard.controller.known_capacity import KnownCapacity
 from gpuyard.controller.secrets import Secrets
 from gpuyard.controller.submissions import Submissions
 from gpuyard.domain.errors import (
@@ -45,16 +44,13 @@ from gpuyard.scheduler.why import why
 from gpuyard.storage.place import in_background
 
 Changes = Mapping[str, Any]
-# An agent needs a second or two to join.
-WAIT_FOR_NODE_S = 5.0
 NO_CHANGES: Changes = MappingProxyType({})
 
 
 class Requests:
     """Carries out requests on the core.
 
-    `capacity_known` is set once a node has connected or a provider has named its
-    offers.
+    `capacity` is told of nodes and external queues that are heard from.
     """
 
     def __init__(
@@ -67,14 +63,14 @@ class Requests:
         self._core = core
         self._providers = providers
         self._submissions = submissions
-        self.capacity_known = asyncio.Event()
-        self._started_at = time.monotonic()
+        # They are started later.
+        self.capacity = KnownCapacity(lambda: providers.external_queues)
         self.gpus = Gpus(core, providers)
         self._admission = Admission(
             core,
             providers,
             self.find,
-            self.capacity_known,
+            self.capacity,
             lambda name: self.gpus.find(name).uuid,
             secrets,
             submissions,
@@ -98,15 +94,11 @@ class Requests:
             )
         return found[0]
 
-    async def until_capacity_is_known(self) -> None:
-        """Wait for the first node while the server has only just started, so that a
-        listing does not say that there is none.
+    async def until_node_is_known(self) -> None:
+        """Wait for the first node, with its GPUs, while the server has only just
+        started, so that a listing does not say that there is none.
         """
-        left_s = self._started_at + WAIT_FOR_NODE_S - time.monotonic()
-        if left_s <= 0:
-            return
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self.capacity_known.wait(), left_s)
+        await self.capacity.until_node()
         # The rows of the node may not be written yet.
         await self._core.committed()
 

@@ -5,12 +5,13 @@ for callers and providers that know S2's interface only; the two functions here 
 only place where one form becomes the other.
 """
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpuyard.domain.ids import new_id
-from gpuyard.domain.jobconfig import GpuSpec, JobConfig
+from gpuyard.domain.jobconfig import GpuSpec, JobConfig, without_gpu_choice
 from gpuyard.domain.jobspec import CheckpointSpec
 
 NO_GPU = GpuSpec(gpu_count=0)
@@ -40,6 +41,9 @@ class AttemptOrder:
     the attempt together.
 
     Workspace: `workspace` is its key, `workspace_folder` its folder on this host.
+
+    `retries`: how often the provider itself runs the program again when it fails. It is
+    0 for gpuyard's own attempts: the controller retries a job with a new attempt.
 
     Prefetching: a `prefetched` attempt waits on its node until a place is free.
     Attempts with equal `prefetch_group` can take each other's place.
@@ -78,6 +82,7 @@ class AttemptOrder:
     shares_gpus: bool = False
     prefetch_group: str = ""
     prefetched: bool = False
+    retries: int = 0
     timeout_s: float | None = None
     max_silence_s: float | None = None
     log_limit_gb: float | None = None
@@ -100,9 +105,13 @@ class AttemptOrder:
 def order_from_config(config: JobConfig) -> AttemptOrder:
     """The order that an S2 `JobConfig` means; one without `attempt_id` gets a new one.
 
-    What S2 has no field for is read from `provider_options`.
+    What S2 has no field for is read from `provider_options`. Variables that choose GPUs
+    are dropped with a warning.
     """
     options = config.provider_options
+    (environment, dropped) = without_gpu_choice(config.environment)
+    for warning in dropped:
+        warnings.warn(warning, stacklevel=3)
     return AttemptOrder(
         attempt_id=config.attempt_id or new_id("attempt"),
         name=config.name,
@@ -114,7 +123,7 @@ def order_from_config(config: JobConfig) -> AttemptOrder:
         priority=options.get("priority"),
         image=config.image,
         stdin=config.args_via_stdin,
-        environment=config.environment,
+        environment=environment,
         carried_environment=str(options.get("carried_environment") or ""),
         code=str(options.get("code") or ""),
         volumes=config.volumes,
@@ -130,6 +139,7 @@ def order_from_config(config: JobConfig) -> AttemptOrder:
         shares_gpus=bool(options.get("shares_gpus")),
         prefetch_group=str(options.get("window") or ""),
         prefetched=bool(options.get("ahead")),
+        retries=config.retry_count,
         timeout_s=config.timeout_minutes * 60 if config.timeout_minutes else None,
         max_silence_s=options.get("max_silence_s"),
         log_limit_gb=options.get("log_limit_gb"),

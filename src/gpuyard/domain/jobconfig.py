@@ -129,6 +129,10 @@ _S2_NAMES = {
 }
 
 
+# By these a container would get GPUs that others have.
+_GPU_CHOICE = frozenset({"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"})
+
+
 def is_job_config(data: Any) -> bool:
     """True when a submitted body is S2's form and not a JobSpec: only S2 has these two
     keys.
@@ -138,16 +142,25 @@ def is_job_config(data: Any) -> bool:
     )
 
 
+def without_gpu_choice(
+    environment: Mapping[str, str],
+) -> tuple[dict[str, str], list[str]]:
+    """The variables without those that choose GPUs, and a warning for each of these."""
+    kept = {
+        name: value for name, value in environment.items() if name not in _GPU_CHOICE
+    }
+    warnings = [
+        f"environment.{name} was dropped: the scheduler sets it to the GPUs it assigns"
+        for name in environment
+        if name in _GPU_CHOICE
+    ]
+    return kept, warnings
+
+
 def spec_from_config(data: Any) -> tuple[JobSpec, list[str]]:
     """The JobSpec of an S2 JobConfig, and warnings about what was dropped."""
     config = data if isinstance(data, JobConfig) else parse_model(JobConfig, data)
-    warnings: list[str] = []
-    environment = dict(config.environment)
-    if environment.pop("CUDA_VISIBLE_DEVICES", None) is not None:
-        warnings.append(
-            "environment.CUDA_VISIBLE_DEVICES was dropped: the scheduler sets it to the"
-            " GPUs it assigns"
-        )
+    (environment, warnings) = without_gpu_choice(config.environment)
     gpu = config.gpu_spec
     gpus = {
         "count": gpu.gpu_count,

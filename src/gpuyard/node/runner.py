@@ -13,9 +13,10 @@ holds the job's own folder.
 The order: `command`, `workdir`, `environment`, `gpus` (true when it was given any),
 `stdin` (true when there is a file of that name), `timeout_s`, `grace_s`, `checkpoint`
 (`path`, `signal`, `every_s`), `ids` (the variables that gpuyard sets), `limit_s` (when
-the external queue ends it), `watch` (true where no signals arrive). `secrets.json` has
-more variables, if there are any. The runner removes it once it has read it, and hides
-the values in the log.
+the external queue ends it), `watch` (true where no signals arrive), `retries` (how many
+more times a program runs that fails by itself; its times count from the first run).
+`secrets.json` has more variables, if there are any. The runner removes it once it has
+read it, and hides the values in the log.
 """
 
 import ctypes
@@ -110,7 +111,12 @@ class LogMask:
 class RunningProgram:
     """The process of one attempt and everything it starts."""
 
-    def __init__(self, order: Dict[str, Any], log: Optional[int]) -> None:
+    def __init__(
+        self,
+        order: Dict[str, Any],
+        log: Optional[int],
+        began: Optional[float] = None,
+    ) -> None:
         self.order = order
         self.checkpoint: Dict[str, Any] = order["checkpoint"]
         self.stop_reason = ""
@@ -119,8 +125,8 @@ class RunningProgram:
         self._process: "Optional[subprocess.Popen[bytes]]" = None
         self._kill_at: Optional[float] = None
         self._term_at: Optional[float] = None
-        self._began = time.monotonic()
-        self._saved_at = self._began
+        self._began = time.monotonic() if began is None else began
+        self._saved_at = time.monotonic()
         self._look_at = self._began
         self._asked_at: Optional[Tuple[float, int]] = None
         self._folder = Path()
@@ -181,6 +187,19 @@ class RunningProgram:
             if _outlives(each, number):
                 with suppress(OSError):
                     os.kill(each, number)
+
+    def run_again(self) -> "Optional[RunningProgram]":
+        """The same program once more, with its times from the first run on. None when
+        it has not failed by itself, or cannot be started any more.
+        """
+        if self.code == 0 or self.stop_reason:
+            return None
+        again = RunningProgram(self.order, self._log, self._began)
+        try:
+            again.start(self._folder)
+        except OSError:
+            return None
+        return again
 
     def ran_s(self) -> float:
         """For how many seconds it has run, whatever becomes of the wall clock."""
@@ -368,6 +387,12 @@ def run(folder: Path) -> int:
     place = {"host": host, "gpus": [word for word in given.split(",") if word]}
     _write(folder / "started.json", dict(place, at=began))
     follow(job, checkpoints, folder, mask=mask)
+    for _ in range(int(order.get("retries") or 0)):
+        again = job.run_again()
+        if again is None:
+            break
+        job = again
+        follow(job, checkpoints, folder, mask=mask)
     mask.hide_all()
     facts = dict(place, exit_code=job.code, ran_s=job.ran_s())
     _write_exit(folder, began, job.stop_reason, **facts)

@@ -35,6 +35,8 @@ from gpuyard.providers.base import (
     Sink,
     cost_of,
     log_text,
+    refuse_container,
+    with_logs,
 )
 from gpuyard.providers.link import LOG_PART, Link
 from gpuyard.providers.node_streams import NodeStream, NodeStreams
@@ -213,6 +215,7 @@ class AgentProvider(NodeProvider):
 
     async def submit_attempt(self, order: AttemptOrder) -> str:
         """Send Start to the order's node, or else to the first node that has enough."""
+        refuse_container(order, self.PROVIDER_NAME)
         known = self._results.find(order.attempt_id)
         if known and known.is_over:
             return order.attempt_id
@@ -255,7 +258,7 @@ class AgentProvider(NodeProvider):
         known = self._find(job_id)
         if known.node_id not in self._links and not known.is_over:
             return replace(known.result, status=JobStatus.UNKNOWN)
-        return known.result
+        return await with_logs(self, known.result)
 
     async def cancel_job(self, job_id: str) -> bool:
         """Send Stop; the agent reports the end later."""

@@ -163,6 +163,7 @@ def runner_order(
         "secrets": dict(order.secrets),
         "gpus": order.gpu_spec.gpu_count > 0,
         "stdin": order.stdin is not None,
+        "retries": order.retries,
         "timeout_s": order.timeout_s,
         "grace_s": order.grace_s,
         "checkpoint": checkpoint,

@@ -14,7 +14,8 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
@@ -26,16 +27,23 @@ from gpuyard.domain.attempt_order import (
     config_from_order,
     order_from_config,
 )
-from gpuyard.domain.errors import JobNotFoundError, RefusedError
+from gpuyard.domain.errors import (
+    JobNotFoundError,
+    ProviderError,
+    RefusedError,
+)
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult
 from gpuyard.domain.offers import Offer
 from gpuyard.providers.node_streams import NodeStream
+from gpuyard.providers.placing import gpu_type_of
 
 TRANSIENT = frozenset({"NOT_CONNECTED", "TIMEOUT", "THROTTLED"})
 """Codes of a ProviderError after which nobody knows whether the call was carried out.
 
 Such a call may be repeated.
 """
+_LOGS_LINES = 1000
+"""How much of its output a JobResult has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +129,15 @@ class GpuProviderInterface(ABC):
     async def submit_job(self, job_config: JobConfig) -> str:
         """Start or queue the job; returns the provider's reference.
 
-        Repeated with the same `attempt_id`, it changes nothing.
+        A program that fails by itself runs again, `retry_count` times at most. Repeated
+        with the same `attempt_id`, the call changes nothing.
         """
 
     @abstractmethod
     async def get_job_status(self, job_id: str) -> JobResult:
-        """The state of the job; JobNotFoundError when the provider does not know it."""
+        """The state of the job, with the last lines of its output; JobNotFoundError
+        when the provider does not know it.
+        """
 
     @abstractmethod
     async def cancel_job(self, job_id: str) -> bool:
@@ -350,7 +361,15 @@ class NodeProvider(GpuProviderInterface):
     """
 
     async def submit_job(self, job_config: JobConfig) -> str:
-        """See GpuProviderInterface."""
+        """See GpuProviderInterface. An agent runs an attempt once, so a `retry_count`
+        is refused.
+        """
+        if job_config.retry_count:
+            message = (
+                f"retry_count is {job_config.retry_count}, and an agent runs a job"
+                " once; submit it to the gpuyard server, which tries it again."
+            )
+            raise ProviderError(message, self.PROVIDER_NAME, "UNSUPPORTED")
         return await self.submit_attempt(order_from_config(job_config))
 
     @abstractmethod
@@ -415,6 +434,28 @@ class NodeProvider(GpuProviderInterface):
         """Ask every agent to exit; running jobs keep running for the next agent."""
 
 
+async def with_logs(provider: GpuProviderInterface, result: JobResult) -> JobResult:
+    """A result with the last lines of the job's output; without them while the output
+    cannot be read.
+    """
+    with suppress(ProviderError):
+        logs = await provider.get_job_logs(result.job_id, _LOGS_LINES)
+        return replace(result, logs=logs)
+    return result
+
+
+def refuse_container(order: AttemptOrder, provider: str) -> None:
+    """ProviderError for a job that needs a container, where programs run without."""
+    given = {"image": order.image, "volumes": ", ".join(order.volumes)}
+    for field, value in given.items():
+        if value:
+            message = (
+                f"{field} is {value}, and {provider} runs programs without a container;"
+                " leave it out, or use a provider that runs containers."
+            )
+            raise ProviderError(message, provider, "UNSUPPORTED")
+
+
 async def log_text(parts: AsyncIterator[bytes]) -> str:
     """A whole log as text."""
     data = b"".join([part async for part in parts])
@@ -441,7 +482,7 @@ def cost_of(
 def gpu_spec_of(offer: Offer) -> GpuSpec:
     """An offer in S2's form."""
     return GpuSpec(
-        gpu_type=offer.gpu or "gpu",
+        gpu_type=gpu_type_of(offer),
         gpu_count=offer.gpus,
         memory_gb=offer.gpu_gb or None,
         vcpus=offer.cpus or None,

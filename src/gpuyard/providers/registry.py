@@ -8,6 +8,7 @@ from typing import Any
 from gpuyard.config.settings import StorageSettings
 from gpuyard.domain.errors import InvalidInputError, ProviderError
 from gpuyard.providers.base import GpuProviderInterface
+from gpuyard.providers.extras import MissingExtraError
 
 GROUP = "gpuyard.providers"
 
@@ -34,9 +35,11 @@ def load(
         )
     try:
         provider = found[0].load()
+    except MissingExtraError as error:
+        raise ProviderError(f"{error}.", name, "IMPORT") from error
     except (ImportError, AttributeError, SyntaxError) as error:
         raise ProviderError(
-            f"Provider {name} cannot be loaded: {error}. Install its extra.",
+            f"Provider {name} cannot be loaded: {error}.",
             name,
             "IMPORT",
         ) from error

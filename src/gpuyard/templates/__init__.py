@@ -64,6 +64,11 @@ def describe(name: str) -> str:
         return readme.readline().lstrip("#").strip()
 
 
+def job_file(name: str) -> Path:
+    """Return the job file of a program; UnknownTemplateError."""
+    return _find(name) / "job.toml"
+
+
 def write(name: str, directory: Path, called: str | None = None) -> list[Path]:
     """Copy the template's files into `directory`; return the files written, in order.
 

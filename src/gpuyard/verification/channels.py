@@ -25,7 +25,7 @@ from gpuyard.verification.protocol import (
 from gpuyard.verification.solver_jobs import SolverJobs
 
 if TYPE_CHECKING:
-    from gpuyard.client.aio import AsyncJobHandle
+    from gpuyard.client.aio_job import AsyncJobHandle
 
 
 class GoneError(GpuyardError):

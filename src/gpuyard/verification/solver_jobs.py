@@ -15,7 +15,8 @@ from gpuyard.verification.executors import Executor
 from gpuyard.verification.protocol import LONGEST_LINE, WORD, OrderDocument, one_line
 
 if TYPE_CHECKING:
-    from gpuyard.client.aio import AsyncClient, AsyncJobHandle
+    from gpuyard.client.aio import AsyncClient
+    from gpuyard.client.aio_job import AsyncJobHandle
 
 
 class NotStartedError(GpuyardError):

@@ -92,6 +92,27 @@ def test_an_attempt_runs_once_however_often_it_is_started(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
+    ("code", "exit_code", "tries"),
+    [
+        ("echo try; test -e again && exit 0; touch again; exit 3", 0, 2),
+        ("echo try; exit 3", 3, 3),
+    ],
+)
+def test_a_program_that_fails_runs_again_as_often_as_the_order_says(
+    tmp_path: Path, code: str, exit_code: int, tries: int
+) -> None:
+    end = end_of(lay(tmp_path, "sh", "-c", code, retries=2))
+    assert (end["exit_code"], end["reason"]) == (exit_code, "")
+    assert (tmp_path / "log").read_text() == "try\n" * tries
+
+
+def test_a_timeout_counts_from_the_first_run_and_is_the_end(tmp_path: Path) -> None:
+    code = "sleep 0.2; exit 3"
+    end = end_of(lay(tmp_path, "sh", "-c", code, retries=10_000, timeout_s=1.0))
+    assert end["reason"] == "timed_out"
+
+
+@pytest.mark.parametrize(
     ("command", "workdir", "reason", "said"),
     [
         (("no-such-program-7",), None, "command_not_found", "no-such-program-7"),

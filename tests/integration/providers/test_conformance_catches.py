@@ -50,6 +50,23 @@ class TakesAnything(LocalProvider):
         )
 
 
+class LeavesVolumesOut(LocalProvider):
+    async def submit_job(self, job_config):
+        return await super().submit_job(job_config.model_copy(update={"volumes": {}}))
+
+
+class RunsOnce(LocalProvider):
+    async def submit_job(self, job_config):
+        return await super().submit_job(
+            job_config.model_copy(update={"retry_count": 0})
+        )
+
+
+class NoLogInTheStatus(LocalProvider):
+    async def get_job_status(self, job_id):
+        return replace(await super().get_job_status(job_id), logs=None)
+
+
 class HidesExitCodes(LocalProvider):
     async def get_job_status(self, job_id):
         result = await super().get_job_status(job_id)
@@ -129,6 +146,9 @@ BROKEN = [
     (ShellQuoting, "arguments", "changed on the way"),
     (NoTimeout, "timeout", "the error should say that it timed out|within"),
     (TakesAnything, "too_much", "should be refused"),
+    (LeavesVolumesOut, "volumes", "should complete"),
+    (RunsOnce, "retry_count", "should have run twice"),
+    (NoLogInTheStatus, "log", "the status should have the log"),
     (HidesExitCodes, "exit_codes", "left with 7"),
     (InventsJobs, "unknown_id", "get_job_status should raise JobNotFoundError"),
     (DeafToCancel, "cancel_while_running", "within"),

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gpuyard.domain.jobconfig import JobStatus
 from gpuyard.providers.conformance import CASES, Subject
-from gpuyard.providers.conformance.subject import Case
+from gpuyard.providers.conformance.subject import STAY, Case
 from gpuyard.providers.docker.provider import DockerProvider
 from tests.support.clock import survive_a_jump
 from tests.support.dockerd import IMAGE, Dockerd
@@ -45,3 +46,17 @@ def test_a_clock_that_jumps_ends_no_job_early_and_keeps_none_too_long(
             await provider.close()
 
     asyncio.run(jump())
+
+
+def test_a_cancelled_job_is_not_run_again(dockerd: Dockerd, tmp_path: Path) -> None:
+    async def cancel() -> None:
+        provider = DockerProvider({"home": str(tmp_path), "host": dockerd.host})
+        subject = Subject(provider, image=IMAGE, pause_s=0.05)
+        job = subject.job(STAY).model_copy(update={"retry_count": 3})
+        job_id = await subject.running(job)
+        assert await provider.cancel_job(job_id)
+        result = await subject.ended(job_id)
+        assert (result.status, result.logs) == (JobStatus.CANCELLED, "here\n")
+        await provider.close()
+
+    asyncio.run(cancel())

@@ -2,10 +2,14 @@
 used.
 """
 
+import re
+import sys
 import textwrap
+from importlib import import_module
 
 import pytest
 
+from gpuyard import providers
 from gpuyard.config.settings import StorageSettings
 from gpuyard.domain.errors import InvalidInputError, ProviderError
 from gpuyard.providers import registry
@@ -119,3 +123,30 @@ def test_a_provider_that_cannot_be_loaded_says_why(install, name, code, what, wh
     with pytest.raises(ProviderError, match=why) as caught:
         registry.load(name, {})
     assert (caught.value.provider, caught.value.error_code) == (name, "IMPORT")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "module"),
+    [
+        ("docker", "DockerProvider", "docker"),
+        ("kubernetes", "KubernetesProvider", "kubernetes_asyncio"),
+        ("tencent", "TencentCloudAdapter", "tencentcloud"),
+    ],
+)
+def test_an_extra_that_is_missing_is_named(monkeypatch, name, kind, module):
+    package = f"gpuyard.providers.{name}"
+    for loaded in [each for each in sys.modules if each.startswith(package)]:
+        monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.setitem(sys.modules, module, None)
+    remedy = re.escape(f"pip install 'gpuyard[{name}]'")
+    with pytest.raises(ImportError, match=remedy):
+        getattr(providers, kind)
+    with pytest.raises(ImportError, match=remedy):
+        import_module(f"{package}.provider")
+    with pytest.raises(ProviderError, match=remedy):
+        registry.load(name, {})
+
+
+def test_the_package_has_no_other_names():
+    with pytest.raises(ImportError, match="AzureProvider"):
+        exec("from gpuyard.providers import AzureProvider")

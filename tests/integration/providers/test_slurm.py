@@ -4,9 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpuyard.domain.errors import InsufficientResourcesError, ProviderError
+from gpuyard.domain.jobconfig import GpuSpec, JobConfig
 from gpuyard.providers.conformance import CASES, Subject
 from gpuyard.providers.conformance.subject import Case
 from gpuyard.providers.slurm.provider import SlurmProvider
@@ -49,6 +52,32 @@ def test_a_clock_that_jumps_ends_no_job_early_and_keeps_none_too_long(
             await provider.close()
 
     asyncio.run(jump())
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"gpu_spec": GpuSpec(gpu_type="T4")}, "Slurm: "),
+        ({"gpu_spec": GpuSpec(gpu_type="A100", memory_gb=80)}, "A100 with 80 GB"),
+        ({"image": "pytorch:latest"}, "image is pytorch:latest"),
+    ],
+)
+def test_what_the_cluster_has_not_is_refused_and_not_left_out(
+    slurm: SlurmCluster, tmp_path: Path, fields: dict[str, Any], said: str
+) -> None:
+    async def submit() -> None:
+        provider = SlurmProvider(
+            {"home": str(tmp_path), "environment": slurm.environment}
+        )
+        with pytest.raises(ProviderError, match=said) as caught:
+            await provider.submit_job(JobConfig(name="a", command=("true",), **fields))
+        if isinstance(caught.value, InsufficientResourcesError):
+            assert caught.value.requested_spec == fields["gpu_spec"]
+        else:
+            assert "gpu_spec" not in fields
+        await provider.close()
+
+    asyncio.run(submit())
 
 
 _OVER_SSH = {

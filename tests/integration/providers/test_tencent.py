@@ -734,11 +734,3 @@ def test_the_sdk_is_imported_with_the_first_question_only(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_without_the_sdk_it_says_what_to_install(
-    tke: Tke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gpuyard.providers.tencent.api.find_spec", lambda _: None)
-    with pytest.raises(ProviderError, match=r"pip install 'gpuyard\[tencent\]'"):
-        registry.load("tencent", tke.settings(tmp_path))

@@ -5,7 +5,8 @@ from typing import cast
 
 import pytest
 
-from gpuyard.client.aio import AsyncClient, AsyncJobHandle
+from gpuyard.client.aio import AsyncClient
+from gpuyard.client.aio_job import AsyncJobHandle
 from gpuyard.domain.errors import GpuyardError
 from gpuyard.domain.gpus import GPUClass
 from gpuyard.verification.channels import AFTER_S, InstanceChannels

@@ -102,13 +102,16 @@ def test_one_key_for_two_jobs_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("body", "field"),
-    [(job(image="pytorch:latest"), "image")],
+    ("body", "field", "said"),
+    [
+        (job(image="pytorch:latest"), "image", "nothing here runs containers"),
+        (job(volumes={"/data": "/host"}), "volumes", "the job names no image"),
+    ],
 )
-def test_what_cannot_be_done_here_is_refused_and_not_misread(body, field):
+def test_what_cannot_be_done_here_is_refused_and_not_misread(body, field, said):
     (fault,) = refused(body).faults
     assert fault.field == field
-    assert "nothing here runs containers" in fault.fault
+    assert said in fault.fault
 
 
 def test_an_s2_config_is_taken_with_warnings():
@@ -119,12 +122,14 @@ def test_an_s2_config_is_taken_with_warnings():
             "command": ["x"],
             "gpu_spec": {"gpu_type": "A100"},
             "environment": {"CUDA_VISIBLE_DEVICES": "0"},
+            "volumes": {"/data": "/host/data"},
         }
     )
     assert spec_of(item).resources.gpus.count == 1
     assert [warning.split()[0] for warning in item.template.warnings] == [
         "environment.CUDA_VISIBLE_DEVICES",
         "image",
+        "volumes",
     ]
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from gpuyard.domain.attempt_order import (
     AttemptOrder,
     ResumePoint,
@@ -61,3 +63,17 @@ def test_options_of_the_owner_are_kept():
     order = replace(FULL, provider_options={"partition": "gpu"})
     options = order_from_config(config_from_order(order)).provider_options
     assert options["partition"] == "gpu"
+
+
+def test_a_job_config_says_how_often_its_provider_tries_again():
+    config = JobConfig(name="j", command=("true",), retry_count=3)
+    assert order_from_config(config).retries == 3
+    # gpuyard's own attempts are tried again by the controller.
+    assert config_from_order(FULL).retry_count == 0
+
+
+def test_a_choice_of_gpus_is_dropped_with_a_warning():
+    environment = {"CUDA_VISIBLE_DEVICES": "0", "EPOCHS": "10"}
+    config = JobConfig(name="j", command=("true",), environment=environment)
+    with pytest.warns(UserWarning, match="CUDA_VISIBLE_DEVICES was dropped"):
+        assert order_from_config(config).environment == {"EPOCHS": "10"}

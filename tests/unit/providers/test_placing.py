@@ -4,7 +4,8 @@ import pytest
 
 from gpuyard.domain import wire
 from gpuyard.domain.jobconfig import GpuSpec
-from gpuyard.providers.placing import place
+from gpuyard.domain.offers import Offer
+from gpuyard.providers.placing import place, suits, words_of
 
 
 def gpu(uuid, name="NVIDIA A100-SXM4-40GB", memory_mb=40960, **fields):
@@ -77,3 +78,38 @@ def test_the_first_node_that_has_it_all_is_taken():
 def test_a_type_that_does_not_exist_is_an_error_with_the_nearest_names():
     with pytest.raises(ValueError, match=r"no GPU class 'A1000'; nearest: .*a100"):
         place(GpuSpec(gpu_type="A1000"), [node("n", A100)], set())
+
+
+A100S = Offer("p/a", "p", "NVIDIA A100 SXM4 40GB", 2, 39.6, cpus=8, memory_gb=64)
+SLURMS = Offer("p/s", "p", "a100", 2)
+NAMELESS = Offer("p/n", "p", gpus=2)
+
+
+@pytest.mark.parametrize(
+    ("offer", "need", "wanted"),
+    [
+        (A100S, GpuSpec(gpu_count=0, vcpus=8, ram_gb=64), True),
+        (A100S, GpuSpec(gpu_count=0, vcpus=9), False),
+        (A100S, GpuSpec(gpu_count=0, ram_gb=65), False),
+        (A100S, GpuSpec(gpu_count=3), False),
+        (A100S, GpuSpec(gpu_type="A100", memory_gb=40), True),
+        (A100S, GpuSpec(gpu_type="nvidia a100 sxm4 40gb"), True),
+        (A100S, GpuSpec(gpu_type="A100", memory_gb=80), False),
+        (A100S, GpuSpec(gpu_type="T4"), False),
+        (A100S, GpuSpec(gpu_type="A1000"), False),
+        (SLURMS, GpuSpec(gpu_type="A100", memory_gb=40), True),
+        (SLURMS, GpuSpec(gpu_type="a100-80gb"), False),
+        (NAMELESS, GpuSpec(), True),
+        (NAMELESS, GpuSpec(gpu_type="gpu"), True),
+        (NAMELESS, GpuSpec(gpu_type="A100"), False),
+        (NAMELESS, GpuSpec(memory_gb=1), False),
+    ],
+)
+def test_an_offer_suits_when_its_machine_is_known_to_have_it_all(offer, need, wanted):
+    assert suits(offer, need) is wanted
+
+
+def test_what_is_asked_for_is_said_with_the_nearest_names_of_an_unknown_type():
+    said = words_of(GpuSpec(gpu_type="A1000", gpu_count=2, memory_gb=40, vcpus=8))
+    assert said.startswith("2 A1000 GPUs of 40 GB, 8 cores and 0 GB (there is no GPU")
+    assert words_of(GpuSpec(gpu_count=0)) == "0 GPUs, 0 cores and 0 GB"

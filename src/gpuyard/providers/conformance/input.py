@@ -1,7 +1,10 @@
 """What goes into a job arrives exactly, and what cannot run says so."""
 
 import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.conformance.subject import Subject, case, need
 
 _AWKWARD = {
@@ -84,6 +87,23 @@ async def check_impossible_argument(subject: Subject) -> None:
     assert said, "there should be an explanation"
 
 
+async def check_volumes(subject: Subject) -> None:
+    """A volume is there for the program, or it is refused and the explanation names it;
+    it is never left out in silence.
+    """
+    with TemporaryDirectory(prefix="conformance-") as folder:
+        Path(folder).chmod(0o755)
+        Path(folder, "word").write_text("from this host")
+        code = "print(open('/conformance/word').read())"
+        config = subject.job(code, volumes={"/conformance": folder})
+        try:
+            log = await subject.succeed(config)
+        except ProviderError as error:
+            assert "volumes" in str(error), f"the error should name it: {error}"
+        else:
+            assert log == "from this host\n", f"the volume has another word: {log!r}"
+
+
 CASES = tuple(
     map(
         case,
@@ -95,6 +115,7 @@ CASES = tuple(
             check_unknown_program,
             check_missing_workdir,
             check_impossible_argument,
+            check_volumes,
         ),
     )
 )

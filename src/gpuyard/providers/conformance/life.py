@@ -132,6 +132,24 @@ async def check_retry(subject: Subject) -> None:
     assert logs == ["first\n", "second\n"], f"each attempt has its own log: {logs}"
 
 
+async def check_retry_count(subject: Subject) -> None:
+    """`retry_count` runs a program that fails again, so often and not more; or it is
+    refused, and the explanation names it.
+    """
+    config = subject.job("print('a try', flush=True); raise SystemExit(3)")
+    config = config.model_copy(update={"retry_count": 1})
+    try:
+        result, log = await subject.finish(config)
+    except ProviderError as error:
+        assert "retry_count" in str(error), f"the error should name it: {error}"
+        return
+    assert (result.status, result.exit_code) == (
+        JobStatus.FAILED,
+        3,
+    ), f"the last try left with 3: {result}"
+    assert log == "a try\n" * 2, f"it should have run twice: {log!r}"
+
+
 async def check_status_of_a_long_job(subject: Subject) -> None:
     """A running job stays running, with its start and no end."""
     job_id = await subject.running(subject.job(STAY))
@@ -154,6 +172,7 @@ CASES = tuple(
             check_killed_by_signal,
             check_unknown_id,
             check_retry,
+            check_retry_count,
             check_status_of_a_long_job,
         ),
     )

@@ -11,7 +11,7 @@ _LINES = 60_000
 
 async def check_log(subject: Subject) -> None:
     """Standard output and standard error are one log, in order; a last line without its
-    newline is part of it.
+    newline is part of it. The status has it, too.
     """
     code = """
         import sys
@@ -19,10 +19,11 @@ async def check_log(subject: Subject) -> None:
         print("two", file=sys.stderr, flush=True)
         sys.stdout.buffer.write("naïve 火車".encode())
         """
-    log = await subject.succeed(subject.job(code))
+    result, log = await subject.finish(subject.job(code))
     assert log == "one\ntwo\nnaïve 火車", (
         f"the log should hold all that was written: {log!r}"
     )
+    assert result.logs == log, f"the status should have the log: {result}"
 
 
 async def check_empty_log(subject: Subject) -> None:

@@ -4,6 +4,7 @@ from decimal import Decimal
 
 from pydantic import Field
 
+from gpuyard.config.paths import Home
 from gpuyard.config.settings import StorageSettings
 from gpuyard.domain.strict_model import StrictModel
 
@@ -17,7 +18,7 @@ class DockerConfig(StrictModel):
     - `writable_root`: whether jobs may change the image's files.
     """
 
-    home: str
+    home: str = Field(default_factory=lambda: str(Home.find().root))
     storage: StorageSettings = StorageSettings()
     enabled: bool = True
     host: str | None = None

@@ -77,6 +77,7 @@ class ContainerArguments:
             "security_opt": ["no-new-privileges"],
             "user": f"{os.getuid()}:{os.getgid()}",
             "network_mode": self._settings.network,
+            "restart_policy": _restart_policy(order),
             "log_config": LogConfig(type="json-file", config={"max-size": "1000g"}),
             # Without an init process the program is process 1, which ignores TERM.
             "init": True,
@@ -122,6 +123,19 @@ class ContainerArguments:
         return str(folder)
 
 
+def _restart_policy(order: AttemptOrder) -> dict[str, Any] | None:
+    """How often the daemon runs a program again that has failed."""
+    if not order.retries:
+        return None
+    return {"Name": "on-failure", "MaximumRetryCount": order.retries}
+
+
+def runs_again(container: Container) -> bool:
+    """Whether the daemon runs its program again when it fails."""
+    policy = container.attrs["HostConfig"].get("RestartPolicy") or {}
+    return policy.get("Name") == "on-failure"
+
+
 def _limits(order: AttemptOrder) -> dict[str, Any]:
     return {
         "timeout_s": order.timeout_s,
@@ -162,6 +176,17 @@ def state_of(container: Container) -> dict[str, Any]:
 def is_live(container: Container) -> bool:
     """Whether its program runs."""
     return container.status in ("running", "paused", "restarting")
+
+
+def started_at(container: Container) -> float | None:
+    """When its program began; None when it has not.
+
+    Of a program that has run again, the daemon tells the last time only. So it is when
+    the container was made.
+    """
+    last = instant(state_of(container)["StartedAt"])
+    has_run_again = bool(container.attrs.get("RestartCount"))
+    return instant(container.attrs["Created"]) if last and has_run_again else last
 
 
 def limits_of(container: Container) -> KeptLimits:

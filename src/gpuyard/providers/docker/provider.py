@@ -30,7 +30,12 @@ from gpuyard.domain.jobconfig import JobResult, JobStatus
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.validation import parse_model
-from gpuyard.providers.base import QueueProvider, SavedFile
+from gpuyard.providers.base import (
+    GpuProviderInterface,
+    QueueProvider,
+    SavedFile,
+    with_logs,
+)
 from gpuyard.providers.checkpoint_files import CheckpointFinder, ended_by_itself
 from gpuyard.providers.docker.config import DockerConfig
 from gpuyard.providers.docker.container import (
@@ -39,6 +44,8 @@ from gpuyard.providers.docker.container import (
     instant,
     is_live,
     limits_of,
+    runs_again,
+    started_at,
     state_of,
 )
 from gpuyard.providers.docker.daemon import DockerDaemon, ImagePulls
@@ -145,7 +152,10 @@ class DockerProvider(QueueProvider):
         asked = order.gpu_spec.gpu_count
         booked = len(order.gpu_uuids)
         if booked < asked:
-            message = f"{asked} GPUs are asked for, and {booked} were booked for it."
+            message = (
+                f"{asked} GPUs are asked for, and {booked} were booked for it. Without"
+                " a gpuyard server, name their UUIDs in provider_options.gpu_uuids."
+            )
             raise InsufficientResourcesError(
                 message, self.PROVIDER_NAME, order.gpu_spec
             )
@@ -198,7 +208,7 @@ class DockerProvider(QueueProvider):
         found: dict[str, JobResult] = {}
         for job_id in job_ids:
             try:
-                found[job_id] = await self.get_job_status(job_id)
+                found[job_id] = await self._result_of(job_id)
             except JobNotFoundError:
                 continue
             except BrokenFileError as error:
@@ -209,6 +219,10 @@ class DockerProvider(QueueProvider):
 
     async def get_job_status(self, job_id: str) -> JobResult:
         """See GpuProviderInterface; BrokenFileError for a container of others."""
+        return await with_logs(self, await self._result_of(job_id))
+
+    async def _result_of(self, job_id: str) -> JobResult:
+        """The state of the job, after the signals that are due; JobNotFoundError."""
         container = await self._daemon.find(job_id)
         limits_of(container)
         await self._enforce_limits(container)
@@ -233,21 +247,21 @@ class DockerProvider(QueueProvider):
 
     def _result(self, container: Container) -> JobResult:
         state = state_of(container)
-        started_at = instant(state["StartedAt"])
+        began_at = started_at(container)
         result = JobResult(
             str(container.name),
             JobStatus.RUNNING,
             instant(container.attrs["Created"]),
-            started_at,
+            began_at,
         )
         if is_live(container):
             return result
         if container.status == "created" and not state["Error"]:
             return replace(result, status=JobStatus.PENDING, started_at=None)
         ended_at = instant(state["FinishedAt"]) or time.time()
-        if started_at:
+        if began_at:
             # The host's clock may have been put back meanwhile.
-            ended_at = max(ended_at, started_at)
+            ended_at = max(ended_at, began_at)
         exit_code = int(state["ExitCode"])
         return self._ended(
             replace(result, exit_code=exit_code, completed_at=ended_at), state
@@ -315,6 +329,8 @@ class DockerProvider(QueueProvider):
         term_at = time.monotonic() + (grace_s if signal else 0.0)
         kill_at = term_at + min(grace_s, _TERM_GRACE_S)
         self._stops[name] = _Stop(reason, term_at, kill_at)
+        if runs_again(container):
+            await self._daemon.call(container.update, restart_policy={"Name": "no"})
         if signal:
             await self._signal(container, signal)
         await self._enforce_limits(container)
@@ -345,8 +361,8 @@ class DockerProvider(QueueProvider):
                 await self._signal(container, "TERM")
             return
         wall_clock = time.time()
-        started_at = instant(state_of(container)["StartedAt"]) or wall_clock
-        ran_s = self._running_times.ran_s(name, wall_clock - started_at)
+        began_at = started_at(container) or wall_clock
+        ran_s = self._running_times.ran_s(name, wall_clock - began_at)
         if limits.timeout_s and ran_s >= limits.timeout_s:
             await self._begin_stop(container, Reason.TIMED_OUT, checkpoint=True)
         elif limits.signal and limits.every_s:
@@ -377,15 +393,15 @@ class DockerProvider(QueueProvider):
         """The checkpoints in its folder, which is on this host."""
         container = await self._daemon.find(job_id)
         pattern = limits_of(container).path
-        started_at = instant(state_of(container)["StartedAt"])
+        began_at = started_at(container)
         folder = _work_folder(container)
-        if not pattern or started_at is None or folder is None:
+        if not pattern or began_at is None or folder is None:
             return []
         result = self._result(container)
         left_by_itself = ended_by_itself(result.exit_code, result.reason)
         over = not is_live(container) and left_by_itself
         return await asyncio.to_thread(
-            self._checkpoints.find, job_id, folder, pattern, started_at, over=over
+            self._checkpoints.find, job_id, folder, pattern, began_at, over=over
         )
 
     # --- output ---
@@ -408,6 +424,14 @@ class DockerProvider(QueueProvider):
         container = await self._daemon.find(job_id)
         if not follow:
             yield (await self.get_job_logs(job_id, lines)).encode()
+            return
+        if runs_again(container):
+            # A stream of the daemon ends with each run of the program.
+            looks = GpuProviderInterface.stream_logs(
+                self, job_id, lines=lines, follow=True
+            )
+            async for part in looks:
+                yield part
             return
         tail = "all" if lines is None else lines
         source = await self._daemon.call(

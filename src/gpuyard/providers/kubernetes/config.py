@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
+from gpuyard.config.paths import Home
 from gpuyard.config.settings import StorageSettings
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.validation import parse_model
@@ -62,7 +63,7 @@ class KubernetesConfig(StrictModel):
 
     provider: ClassVar[str] = "kubernetes"
 
-    home: str
+    home: str = Field(default_factory=lambda: str(Home.find().root))
     storage: StorageSettings = StorageSettings()
     enabled: bool = True
     kubeconfig: str | None = None

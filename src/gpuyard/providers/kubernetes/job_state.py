@@ -85,13 +85,15 @@ def result_of(job: Json, pods: Iterable[Json], events: Sequence[Json]) -> JobRes
     `pods`: its pods, and the last known state of those that are gone. `events`: its
     warnings, the newest last.
     """
-    shares = sorted(pods, key=index_of)
+    tries = sorted(pods, key=order_of)
+    # A program that runs again does so in a new pod.
+    shares = list({index_of(pod): pod for pod in tries}.values())
     result = JobResult(
         name_of(job),
         JobStatus.PENDING,
         instant(text_at(job, "metadata", "creationTimestamp")),
     )
-    started = [_started_at(pod) for pod in shares]
+    started = [_started_at(pod) for pod in tries]
     begun = [at for at in started if at is not None]
     wanted = int(value_at(job, "spec", "parallelism") or 1)
     if begun and (len(begun) >= wanted or _is_finished(job)):
@@ -99,10 +101,10 @@ def result_of(job: Json, pods: Iterable[Json], events: Sequence[Json]) -> JobRes
         result = replace(
             result,
             status=JobStatus.RUNNING,
-            started_at=max(begun),
+            started_at=min(begun) if wanted == 1 else max(begun),
             node=next((node for node in nodes if node), ""),
         )
-    if is_requeued(job, shares):
+    if is_requeued(job, tries):
         return replace(
             result,
             status=JobStatus.FAILED,
@@ -110,7 +112,7 @@ def result_of(job: Json, pods: Iterable[Json], events: Sequence[Json]) -> JobRes
             error_message="its queue has put it back",
         )
     # A finished Job may have a pod that has not ended yet.
-    if _is_finished(job) and not any(map(is_live, shares)):
+    if _is_finished(job) and not any(map(is_live, tries)):
         return _ended(result, job, shares)
     if result.status is JobStatus.PENDING:
         return _waiting(result, job, shares, events)
@@ -339,6 +341,16 @@ def _ended_at(pod: Json) -> float:
 def index_of(pod: Json) -> int:
     """The pod's index in its gang; 0 for a job of one pod."""
     return int(value_at(_annotations(pod), INDEX) or 0)
+
+
+def order_of(pod: Json) -> tuple[int, str]:
+    """A sort key: the pods of one index in the order in which they were made."""
+    return index_of(pod), text_at(pod, "metadata", "creationTimestamp")
+
+
+def runs_again(job: Json) -> bool:
+    """Whether the cluster runs the program again when it fails."""
+    return bool(value_at(job, "spec", "backoffLimit"))
 
 
 def is_live(pod: Json) -> bool:

@@ -163,8 +163,10 @@ class JobTracker:
             return False
         if not job_state.stop_of(job) or reason == Reason.CANCELLED:
             path = f"{self._api.jobs}/{name}"
-            note = {"metadata": {"annotations": {manifest.STOP: reason}}}
-            job = await self._api.call_or_none("PATCH", path, note) or job
+            note = {"annotations": {manifest.STOP: reason}}
+            # Without the limit of 0 the cluster would run it again.
+            change = {"metadata": note, "spec": {"backoffLimit": 0}}
+            job = await self._api.call_or_none("PATCH", path, change) or job
         limits = job_state.limits_of(job)
         may_save = checkpoint and limits.signal
         grace_s = (limits.grace_s or 0.0) if may_save else 0.0

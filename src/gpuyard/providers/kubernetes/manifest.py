@@ -8,6 +8,7 @@ from decimal import Decimal
 
 from gpuyard.domain.attempt_order import DEFAULT_ENVIRONMENT, AttemptOrder
 from gpuyard.domain.errors import ProviderError
+from gpuyard.domain.jobconfig import without_gpu_choice
 from gpuyard.providers.kubernetes.config import KubernetesConfig
 from gpuyard.providers.kubernetes.fields import Json, text_at
 
@@ -93,11 +94,7 @@ def _secret_of(order: AttemptOrder) -> Json | None:
 
     None when it has neither.
     """
-    values = {
-        name: value.encode()
-        for name, value in order.whole_environment.items()
-        if name != "PATH"
-    }
+    values = {name: value.encode() for name, value in _own_variables(order).items()}
     if order.stdin is not None:
         values[_STDIN_KEY] = order.stdin
     if not values:
@@ -112,6 +109,15 @@ def _secret_of(order: AttemptOrder) -> Json | None:
     }
 
 
+def _own_variables(order: AttemptOrder) -> dict[str, str]:
+    """The job's own variables, without this host's PATH and without a choice of GPUs,
+    which the cluster makes.
+    """
+    (variables, _) = without_gpu_choice(order.whole_environment)
+    variables.pop("PATH", None)
+    return variables
+
+
 def job_of(
     order: AttemptOrder,
     settings: KubernetesConfig,
@@ -123,12 +129,7 @@ def job_of(
     `selector`: the labels that select the nodes of its offer. `price`: the price per
     hour of the whole Job. ProviderError names what the cluster cannot do.
     """
-    if order.checkpoint.signal in _IGNORED_SIGNALS:
-        message = (
-            f"checkpoint.signal {order.checkpoint.signal} does not reach a program"
-            " that a shell has started. Use USR1, USR2, TERM or HUP."
-        )
-        raise ProviderError(message, settings.provider, "BAD_SIGNAL")
+    _refuse_impossible(order, settings.provider)
     nodes = order.nodes
     limits = {
         "timeout_s": order.timeout_s,
@@ -137,11 +138,11 @@ def job_of(
         "path": order.checkpoint.path,
     }
     disrupted = {
-        "action": "FailJob",
+        "action": "Count" if order.retries else "FailJob",
         "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
     }
     spec: Json = {
-        "backoffLimit": 0,
+        "backoffLimit": order.retries,
         "parallelism": nodes,
         "completions": nodes,
         "ttlSecondsAfterFinished": settings.ttl_s,
@@ -169,6 +170,21 @@ def job_of(
         },
         "spec": spec,
     }
+
+
+def _refuse_impossible(order: AttemptOrder, provider: str) -> None:
+    if order.checkpoint.signal in _IGNORED_SIGNALS:
+        message = (
+            f"checkpoint.signal {order.checkpoint.signal} does not reach a program"
+            " that a shell has started. Use USR1, USR2, TERM or HUP."
+        )
+        raise ProviderError(message, provider, "BAD_SIGNAL")
+    if order.retries and order.nodes > 1:
+        message = (
+            f"retry_count is {order.retries}, and a job on several nodes runs once;"
+            " submit it to the gpuyard server, which tries it again."
+        )
+        raise ProviderError(message, provider, "UNSUPPORTED")
 
 
 def _service_of(order: AttemptOrder) -> Json | None:
@@ -310,7 +326,7 @@ def _environment(order: AttemptOrder, settings: KubernetesConfig) -> list[Json]:
         values["GPUYARD_RESUME_FROM"] = resume
     if settings.spool and order.workspace:
         values["GPUYARD_WORKSPACE"] = _WORKSPACE
-    given = order.whole_environment
+    given = _own_variables(order)
     defaults = {**DEFAULT_ENVIRONMENT, "HOME": "/tmp"}
     values |= {name: value for name, value in defaults.items() if name not in given}
     if not order.gpu_spec.gpu_count:
@@ -323,7 +339,7 @@ def _environment(order: AttemptOrder, settings: KubernetesConfig) -> list[Json]:
         }
     variables: list[Json] = []
     for key in given:
-        if key != "PATH" and key not in values:
+        if key not in values:
             reference = {"secretKeyRef": {"name": name, "key": key}}
             variables.append({"name": key, "valueFrom": reference})
     for key, value in values.items():

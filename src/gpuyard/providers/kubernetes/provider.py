@@ -21,15 +21,17 @@ from gpuyard.domain.errors import (
     JobNotFoundError,
     ProviderError,
 )
-from gpuyard.domain.jobconfig import CostInfo, JobResult, JobStatus
+from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobResult, JobStatus
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.reasons import Reason
 from gpuyard.providers.base import (
     TRANSIENT,
+    GpuProviderInterface,
     QueueProvider,
     SavedFile,
     cost_of,
     last_lines,
+    with_logs,
 )
 from gpuyard.providers.checkpoint_files import CheckpointFinder, ended_by_itself
 from gpuyard.providers.kubernetes import job_state, manifest
@@ -41,6 +43,7 @@ from gpuyard.providers.kubernetes.output import merged
 from gpuyard.providers.kubernetes.rights import missing_rights
 from gpuyard.providers.kubernetes.spool import KubernetesSpool
 from gpuyard.providers.kubernetes.supply import Supply, supplies
+from gpuyard.providers.placing import has_room, names_kind, suits, words_of
 from gpuyard.providers.rsync import RsyncHost, WorkspaceSync
 from gpuyard.providers.runner_files import BrokenFileError
 from gpuyard.providers.running_times import RunningTimes
@@ -102,14 +105,13 @@ class KubernetesProvider(QueueProvider):
         if not order.image:
             message = "The job names no image."
             raise ProviderError(message, self.PROVIDER_NAME, "NO_IMAGE")
-        if not self._supply:
-            await self.offers()
         chosen = await self._chosen(order)
-        candidates = [chosen] if chosen else list(self._supply.values())
-        fitting = self._fitting(order, candidates)
+        fitting = chosen or await self._fitting(order.gpu_spec)
         need = order.gpu_spec
         price = fitting.offer.hourly(need.gpu_count, need.vcpus or 1.0, order.nodes)
-        selector = chosen.selector if chosen else dict[str, str]()
+        # Without a kind of GPU that it must have, it may run on any node.
+        is_bound = chosen is not None or names_kind(need)
+        selector = fitting.selector if is_bound else dict[str, str]()
         body = manifest.job_of(order, self.settings, selector, price or Decimal(0))
         try:
             if self._spool:
@@ -123,19 +125,43 @@ class KubernetesProvider(QueueProvider):
         return name_of(body)
 
     async def _chosen(self, order: AttemptOrder) -> Supply | None:
-        """The supply of the order's offer; None when the job may run anywhere.
+        """The supply of the order's offer; None when the order names none.
 
         InsufficientResourcesError when there is no such offer any more.
         """
         wanted = order.offer
-        if wanted and wanted not in self._supply:
+        if not wanted:
+            return None
+        if wanted not in self._supply:
             await self.offers()
-        if wanted and wanted not in self._supply:
+        if wanted not in self._supply:
             message = f"{wanted} is not on offer any more."
             raise InsufficientResourcesError(
                 message, self.PROVIDER_NAME, order.gpu_spec
             )
-        return self._supply.get(wanted)
+        chosen = self._supply[wanted]
+        if not has_room(chosen.offer, order.gpu_spec):
+            raise self._too_much(order.gpu_spec)
+        return chosen
+
+    async def _fitting(self, need: GpuSpec) -> Supply:
+        """A supply that has what the job asks for, if possible one that is ready.
+
+        Refused otherwise: a pod that fits on no node would wait forever.
+        """
+        found = [one for one in self._supply.values() if suits(one.offer, need)]
+        if not found:
+            # There may be nodes that were not there before.
+            await self.offers()
+            found = [one for one in self._supply.values() if suits(one.offer, need)]
+        if not found:
+            raise self._too_much(need)
+        return min(found, key=lambda one: (bool(one.offer.problem), one.offer.spot))
+
+    def _too_much(self, need: GpuSpec) -> InsufficientResourcesError:
+        return InsufficientResourcesError(
+            f"No node of the cluster has {words_of(need)}.", self.PROVIDER_NAME, need
+        )
 
     async def _create_all(self, order: AttemptOrder, body: Json) -> None:
         """Make the Job, suspended, then the objects it refers to; then resume it.
@@ -158,24 +184,6 @@ class KubernetesProvider(QueueProvider):
             if error.reason != "AlreadyExists":
                 raise
             return None
-
-    def _fitting(self, order: AttemptOrder, candidates: Sequence[Supply]) -> Supply:
-        """The first supply that is large enough for the job.
-
-        Refused otherwise: a pod that fits on no node would wait forever.
-        """
-        need = order.gpu_spec
-        cpus = need.vcpus or 0
-        memory_gb = need.ram_gb or 0
-        for supply in candidates:
-            offer = supply.offer
-            fits = offer.cpus >= cpus and offer.memory_gb >= memory_gb
-            if fits and offer.gpus >= need.gpu_count:
-                return supply
-        wanted = f"{need.gpu_count} GPUs, {cpus:g} cores and {memory_gb:g} GB"
-        raise InsufficientResourcesError(
-            f"No node of the cluster has {wanted}.", self.PROVIDER_NAME, need
-        )
 
     def _refusal(self, error: ProviderError, order: AttemptOrder) -> ProviderError:
         forbidden = isinstance(error, ApiError) and error.http == 403
@@ -228,7 +236,9 @@ class KubernetesProvider(QueueProvider):
     async def get_job_status(self, job_id: str) -> JobResult:
         """See GpuProviderInterface."""
         job, result = await self._jobs.fetch(job_id)
-        return result if job is None else await self._update(job_id, job)
+        if job is not None:
+            result = await self._update(job_id, job)
+        return await with_logs(self, result)
 
     async def _updated(self, name: str, job: Json) -> JobResult:
         """As `_update`; a Job with broken annotations is ended, and has failed."""
@@ -378,7 +388,7 @@ class KubernetesProvider(QueueProvider):
         """
         await self._jobs.fetch(job_id)
         pods = await self._jobs.pods_of(job_id)
-        return sorted(pods, key=lambda name: job_state.index_of(pods[name]))
+        return sorted(pods, key=lambda name: job_state.order_of(pods[name]))
 
     async def stream_logs(
         self, job_id: str, *, lines: int | None, follow: bool
@@ -386,6 +396,14 @@ class KubernetesProvider(QueueProvider):
         """See GpuProviderInterface; the lines of a gang's pods come as they arrive."""
         if not follow:
             yield (await self.get_job_logs(job_id, lines)).encode()
+            return
+        job, _ = await self._jobs.fetch(job_id)
+        if job is not None and job_state.runs_again(job):
+            looks = GpuProviderInterface.stream_logs(
+                self, job_id, lines=lines, follow=True
+            )
+            async for part in looks:
+                yield part
             return
         while (await self._jobs.fetch(job_id))[1].status is JobStatus.PENDING:  # noqa: ASYNC110
             await asyncio.sleep(_CHECK_S)

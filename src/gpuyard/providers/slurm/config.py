@@ -11,6 +11,7 @@ from pydantic import (
     model_validator,
 )
 
+from gpuyard.config.paths import Home
 from gpuyard.config.settings import StorageSettings
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.validation import parse_model
@@ -40,7 +41,7 @@ class SlurmConfig(StrictModel):
     - `rest`: the address of a slurmrestd to use instead of the commands.
     """
 
-    home: str
+    home: str = Field(default_factory=lambda: str(Home.find().root))
     storage: StorageSettings = StorageSettings()
     enabled: bool = True
     spool: str | None = None

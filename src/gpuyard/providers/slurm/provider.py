@@ -23,7 +23,13 @@ from gpuyard.domain.jobconfig import JobResult, JobStatus
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.reasons import Reason
 from gpuyard.providers.attempt_folder import AttemptFolder, read_json, runner_order
-from gpuyard.providers.base import TRANSIENT, QueueProvider, SavedFile
+from gpuyard.providers.base import (
+    TRANSIENT,
+    QueueProvider,
+    SavedFile,
+    refuse_container,
+    with_logs,
+)
 from gpuyard.providers.runner_files import read_grace
 from gpuyard.providers.shared_call import SharedCall
 from gpuyard.providers.slurm.client import SlurmClient, SlurmRefusedError
@@ -121,6 +127,7 @@ class SlurmProvider(QueueProvider):
         return await asyncio.shield(submission)
 
     async def _submit(self, order: AttemptOrder) -> str:
+        refuse_container(order, self.PROVIDER_NAME)
         known = await self.find_by_attempt(order.attempt_id)
         if known is not None:
             return known
@@ -215,6 +222,10 @@ class SlurmProvider(QueueProvider):
 
     async def get_job_status(self, job_id: str) -> JobResult:
         """See GpuProviderInterface."""
+        return await with_logs(self, await self._result(job_id))
+
+    async def _result(self, job_id: str) -> JobResult:
+        """The state of the job; JobNotFoundError."""
         result = (await self.poll_jobs([job_id])).get(job_id)
         if result is None:
             raise JobNotFoundError(job_id, self.PROVIDER_NAME)
@@ -224,7 +235,7 @@ class SlurmProvider(QueueProvider):
 
     async def stop_job(self, job_id: str, *, checkpoint: bool) -> bool:
         """See GpuProviderInterface."""
-        result = await self.get_job_status(job_id)
+        result = await self._result(job_id)
         if not result.status.is_live:
             return False
         reason = Reason.PREEMPTED if checkpoint else Reason.CANCELLED
@@ -261,7 +272,7 @@ class SlurmProvider(QueueProvider):
     async def _job_folder(self, job_id: str) -> AttemptFolder:
         """The folder of a job; JobNotFoundError when it is unknown."""
         if job_id not in self._jobs.attempts:
-            await self.get_job_status(job_id)
+            await self._result(job_id)
         return self._jobs.job_folder(job_id)
 
     async def stream_logs(
@@ -315,7 +326,7 @@ class SlurmProvider(QueueProvider):
             is_over = bool(await self._site.read_all([folder.exit]))
             if not is_over and time.monotonic() - checked_at >= _STATUS_S:
                 checked_at = time.monotonic()
-                result = await self.get_job_status(job_id)
+                result = await self._result(job_id)
                 is_over = not result.status.is_live
 
     async def checkpoints(self, job_id: str) -> Sequence[SavedFile]:

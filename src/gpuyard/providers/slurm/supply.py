@@ -4,7 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpuyard.domain.attempt_order import AttemptOrder
+from gpuyard.domain.errors import InsufficientResourcesError
+from gpuyard.domain.jobconfig import GpuSpec
 from gpuyard.domain.offers import Offer
+from gpuyard.providers.placing import has_gpus_of_kind
 from gpuyard.providers.shared_call import SharedCall
 from gpuyard.providers.slurm.client import SlurmClient, SlurmRequest, limit_s
 from gpuyard.providers.slurm.config import SlurmConfig
@@ -72,10 +75,10 @@ class SlurmSupply:
         return limit_s(order, order.grace_s + _TIME_MARGIN_S, most_s) or most_s
 
     def request(self, order: AttemptOrder) -> SlurmRequest:
-        """What to ask Slurm for."""
+        """What to ask Slurm for; InsufficientResourcesError for GPUs it has not."""
         partition = self._partition(order)
         offered = self._hardware.get(order.offer)
-        gpu = offered.gpu if offered else self._gres(order.gpu_spec.gpu_type or "")
+        gpu = offered.gpu if offered else self._gpu(order.gpu_spec)
         margin_s = order.grace_s + _TIME_MARGIN_S
         most_s = self._time_limits.get(partition)
         request = SlurmRequest.of(order, gpu, margin_s, most_s)
@@ -93,6 +96,26 @@ class SlurmSupply:
         if offered and not order.provider_options.get("partition"):
             return offered.partition
         return self._option(order, "partition")
+
+    def _gpu(self, need: GpuSpec) -> str:
+        """The cluster's name for GPUs of the size that is asked for, or else for the
+        type. Slurm itself refuses a type that it has not.
+        """
+        if not (need.gpu_count and need.memory_gb):
+            return self._gres(need.gpu_type or "")
+        suiting = [
+            offer.gpu for offer in self.offers() if has_gpus_of_kind(offer, need)
+        ]
+        if suiting:
+            return suiting[0]
+        kind = need.gpu_type or "GPU"
+        raise InsufficientResourcesError(
+            f"No node of the cluster is known to have a {kind} with"
+            f" {need.memory_gb:g} GB. Slurm tells no sizes: name those of its types in"
+            " providers.slurm.gpus.",
+            "slurm",
+            need,
+        )
 
     def _gres(self, gpu_type: str) -> str:
         """The cluster's own name for a type of GPU; lower case when it has none."""

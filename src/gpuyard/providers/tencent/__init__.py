@@ -4,6 +4,10 @@ prices come from Tencent Cloud's API.
 
 from typing import TYPE_CHECKING, Any
 
+from gpuyard.providers.extras import require
+
+require("tencent", "kubernetes_asyncio", "tencentcloud")
+
 if TYPE_CHECKING:
     from gpuyard.providers.tencent.provider import (
         TencentProvider as TencentCloudAdapter,

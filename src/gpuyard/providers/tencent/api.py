@@ -11,7 +11,6 @@ import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, NoReturn, cast
 
 from gpuyard.domain.errors import InsufficientResourcesError, ProviderError
@@ -81,13 +80,6 @@ class TencentApi:
     """The API, with the account of the key."""
 
     def __init__(self, settings: TencentConfig) -> None:
-        # Checked here, since the SDK itself is imported later.
-        if find_spec("tencentcloud") is None:
-            message = (
-                "Provider tencent lacks Tencent's SDK. Install its extra: pip install"
-                " 'gpuyard[tencent]'."
-            )
-            raise ProviderError(message, settings.provider, "IMPORT")
         self._settings = settings
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tencent")
 

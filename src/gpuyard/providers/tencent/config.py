@@ -12,7 +12,6 @@ from typing import Annotated, Any, ClassVar
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
-from gpuyard.config.paths import Home
 from gpuyard.domain.errors import Fault, InvalidInputError
 from gpuyard.domain.validation import parse_model
 from gpuyard.providers.kubernetes.config import KubernetesConfig
@@ -66,7 +65,6 @@ class TencentConfig(KubernetesConfig):
 
     provider: ClassVar[str] = "tencent"
 
-    home: str = Field(default_factory=lambda: str(Home.find().root))
     secret_id: Secret
     secret_key: Secret
     region: Annotated[str, AfterValidator(_region)]

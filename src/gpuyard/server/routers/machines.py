@@ -19,9 +19,9 @@ router = APIRouter(tags=["machines"])
 async def list_gpus(app_state: TheAppState) -> dict[str, Any]:
     """Every GPU: its class, its state, and the model or script on it.
 
-    A server that has just started waits some seconds for its first node.
+    A server that has just started waits for its first node.
     """
-    await app_state.controller.requests.until_capacity_is_known()
+    await app_state.controller.requests.until_node_is_known()
     names = {row["id"]: row["name"] for row in app_state.queries.nodes()}
     figures = app_state.controller.gpus.figures()
     separations = app_state.controller.gpus.separations()
@@ -81,7 +81,7 @@ async def list_nodes(app_state: TheAppState) -> dict[str, Any]:
     its `problem` says when it is nearly full, and which job takes most. A server that
     has just started waits some seconds for its first node.
     """
-    await app_state.controller.requests.until_capacity_is_known()
+    await app_state.controller.requests.until_node_is_known()
     separations = app_state.controller.gpus.separations()
     items: list[dict[str, Any]] = []
     for row in app_state.queries.nodes():

@@ -43,7 +43,7 @@ from gpuyard.providers.attempt_folder import (
     read_json,
     runner_order,
 )
-from gpuyard.providers.base import QueueProvider
+from gpuyard.providers.base import QueueProvider, refuse_container, with_logs
 from gpuyard.providers.shared_call import SharedCall
 from gpuyard.storage.untrusted import UntrustedFileError, open_regular
 
@@ -245,6 +245,8 @@ class MyCloudProvider(QueueProvider):
         `asyncio.Lock` for the attempt, look with `find_by_attempt`, then create with
         the tag; and in `find_by_attempt` keep the oldest of two and delete the other.
         """
+        # REPLACE: leave it out if your machines run containers.
+        refuse_container(order, self.PROVIDER_NAME)
         name = _name(order.attempt_id)
         kind = self._choose(order)
         folder = AttemptFolder(self._storage, order.attempt_id)
@@ -306,6 +308,9 @@ class MyCloudProvider(QueueProvider):
 
     async def get_job_status(self, job_id: str) -> JobResult:
         """See GpuProviderInterface."""
+        return await with_logs(self, await self._status(job_id))
+
+    async def _status(self, job_id: str) -> JobResult:
         machine = await self._find(job_id)
         return await self._call(self._result, machine)
 
@@ -412,7 +417,7 @@ class MyCloudProvider(QueueProvider):
             else:
                 await asyncio.sleep(FOLLOW_S)
                 # Asked before the last look, so that its last line is not missed.
-                over = (await self.get_job_status(job_id)).status.is_over
+                over = (await self._status(job_id)).status.is_over
 
     # --- 6. cost ---
 

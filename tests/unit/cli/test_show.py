@@ -1,0 +1,25 @@
+"""What `gpuyard show` says of a job."""
+
+from gpuyard.cli.jobs import shown_fields
+from gpuyard.domain.jobs import Job
+
+
+def job(**fields):
+    known = {"id": "job_1", "name": "a", "state": "completed", "priority": 3}
+    return Job.model_validate({**known, "created_at": 0.0, **fields})
+
+
+def test_the_gpus_of_a_job_are_named():
+    shown = shown_fields(
+        job(kind="command", spec={"command": ["true"]}), ["Tesla T4 (GPU-a)", "GPU-b"]
+    )
+    assert shown["gpus"] == "Tesla T4 (GPU-a), GPU-b"
+
+
+def test_a_prompt_is_named_with_its_model_in_one_short_line():
+    spec = {"prompt": "first line\nsecond line " + "word " * 100, "model": "qwen2.5:7b"}
+    shown = shown_fields(job(kind="llm", spec=spec), [])
+    assert shown["model"] == "qwen2.5:7b"
+    assert shown["prompt"].startswith("first line second line word")
+    assert len(shown["prompt"]) <= 200
+    assert not shown["command"]
