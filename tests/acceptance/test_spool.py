@@ -125,7 +125,8 @@ def test_tasks_of_both_classes_come_back_with_their_results(
     )
     assert result(second)["output"] == "embedded --size 768\n"
     assert result(second)["duration"] >= 0
-    assert json.loads(first.read_text())["status"] == "complete"
+    prompt = json.loads(first.read_text())
+    assert (prompt["status"], prompt["assigned_gpu"]) == ("complete", 0)
     # The folder's, since the task names none.
     assert spool_instance.json("show", "t-2")["priority"] == 5
     assert not list((spool_instance.work / "tasks" / "processing").iterdir())
