@@ -234,3 +234,15 @@ def test_prompts_outlive_kills_of_the_server_and_are_answered_once(
 def _completed(client: Any, jobs: list[str]) -> int:
     found = client.jobs(state="completed", limit=1000)
     return len({job.id for job in found} & set(jobs))
+
+
+def test_gpuyard_llm_says_what_it_waits_for(instance: TestInstance) -> None:
+    (busy,) = prompts(instance, ["sleep 60"])
+    instance.wait(busy, "running")
+    asking = instance.popen("llm", "a", "hello")
+    assert asking.stderr
+    assert asking.stderr.readline() == (
+        "gpuyard: waiting: a answers 1 at once, and all are taken\n"
+    )
+    instance.ok("cancel", busy)
+    assert asking.communicate(timeout=60)[0] == "hello\n"

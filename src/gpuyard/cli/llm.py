@@ -2,6 +2,9 @@
 
 import json
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +13,9 @@ from gpuyard.cli import suggest
 from gpuyard.cli.output import say
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import GpuyardError
+
+# What a model waits for is looked up so often (seconds).
+_LOOK_S = 1.0
 
 
 def register(app: typer.Typer) -> None:
@@ -58,8 +64,9 @@ def llm(
     body = calls.chat_body(model, text, max_tokens)
     if as_json:
         sys.exit(_ask(body, priority))
-    with connect() as client:
+    with connect() as client, _telling_what_it_waits_for(model) as has_begun:
         for piece in client.chat(body, priority=priority):
+            has_begun.set()
             sys.stdout.write(piece)
             sys.stdout.flush()
     say("")
@@ -70,9 +77,40 @@ def _ask(body: dict[str, Any], priority: int | None) -> int:
     code.
     """
     try:
-        with connect() as client:
+        with connect() as client, _telling_what_it_waits_for(body["model"]):
             say(json.dumps(client.ask(body, priority=priority)))
     except GpuyardError as error:
         say(json.dumps({"error": {"code": error.code, "message": str(error)}}))
         return error.exit_code
     return 0
+
+
+@contextmanager
+def _telling_what_it_waits_for(model: str) -> Iterator[threading.Event]:
+    """Write on stderr what the model waits for, whenever that changes, until the
+    answer has begun or the block ends.
+    """
+    has_begun = threading.Event()
+    teller = threading.Thread(target=_tell, args=(model, has_begun), daemon=True)
+    teller.start()
+    try:
+        yield has_begun
+    finally:
+        has_begun.set()
+
+
+def _tell(model: str, has_begun: threading.Event) -> None:
+    from gpuyard.client import calls
+
+    told = ""
+    while not has_begun.wait(_LOOK_S):
+        # The request itself meets the same error, and tells it.
+        with suppress(GpuyardError), connect(start=False) as client:
+            models = client.call(calls.listing("models"))
+            reason = next(
+                (item["why_waiting"] for item in models if item["name"] == model), None
+            )
+            if reason and reason != told and not has_begun.is_set():
+                sys.stderr.write(f"gpuyard: waiting: {reason}\n")
+                sys.stderr.flush()
+                told = reason
