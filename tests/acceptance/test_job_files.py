@@ -117,6 +117,7 @@ def test_estimate_takes_a_tier_a_file_and_what_run_takes(
     for words in (
         ["job.toml", "--json"],
         ["--json", "--timeout", "2h", "train.py", "--lr", "0.1", "--json"],
+        ["--json", "--timeout", "2h", "-d", "--retries", "2", "--name", "a", "true"],
         ["--json", "--timeout", "2h", "nanogpt", "--max_iters=1"],
     ):
         found = json.loads(shared_instance.ok("estimate", *words))

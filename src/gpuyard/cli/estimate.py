@@ -3,6 +3,7 @@ before it is submitted.
 """
 
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,8 +45,20 @@ _MOST_UNSUITED = 20
 
 class _EstimateCommand(TyperCommand):
     """As for `run`, what follows a program is the program's. Options may follow a job
-    file.
+    file. Options of `run` that change no estimate are accepted, so that one can put
+    `estimate` in place of `run` in a command line.
     """
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        own = super().get_params(ctx)
+        names = {param.name for param in own}
+        run = ctx.parent.command.get_command(ctx, "run") if ctx.parent else self
+        others = [
+            param
+            for param in run.params
+            if param.param_type_name == "option" and param.name not in names
+        ]
+        return [*own, *map(_unused, others)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.allow_interspersed_args = False
@@ -53,6 +66,13 @@ class _EstimateCommand(TyperCommand):
         words = values.get("job")
         ctx.allow_interspersed_args = bool(words) and is_job_file(words[0])
         return super().parse_args(ctx, args)
+
+
+def _unused(option: Any) -> Any:
+    unused = copy(option)
+    unused.expose_value = False
+    unused.hidden = True
+    return unused
 
 
 def register(app: typer.Typer) -> None:
@@ -68,6 +88,10 @@ def estimate(
             help="A job as .toml, .yaml or .json (`-`: standard input), or what"
             " `gpuyard run` takes.",
         ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Its name: it is expected to run as long as others of it."),
     ] = None,
     gpus: GpusOption = None,
     gpu_memory: GpuMemoryOption = None,
@@ -105,6 +129,7 @@ def estimate(
 
     wanted_gpus = gpu_request(gpus, given(memory_gb=gpu_memory, gpu_class=gpu_class))
     fields = given(
+        name=name,
         image=image,
         tier=tier,
         timeout_s=timeout,
