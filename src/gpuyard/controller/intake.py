@@ -28,6 +28,7 @@ from gpuyard.domain.ids import new_id
 from gpuyard.domain.images import IMAGES, Image
 from gpuyard.domain.jobconfig import is_job_config, spec_from_config
 from gpuyard.domain.jobspec import MAX_DEPTH, GpuRequest, JobKind, JobSpec
+from gpuyard.domain.prompt_fields import refuse_foreign_fields
 from gpuyard.domain.reasons import RetryCause
 from gpuyard.domain.scripts import WORKER_FIELDS, Scripts
 from gpuyard.domain.secret_names import looks_like_key
@@ -370,6 +371,7 @@ class Intake:
                 "does not belong to a prompt: its model has the GPUs",
                 "remove it",
             )
+        refuse_foreign_fields(spec)
         return spec.model_copy(update={"model": spec.model or next(iter(self._models))})
 
     def _with_script(self, spec: JobSpec) -> JobSpec:

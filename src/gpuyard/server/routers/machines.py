@@ -116,9 +116,9 @@ async def list_nodes(app_state: TheAppState) -> dict[str, Any]:
 @router.get("/queues")
 async def list_queues(app_state: TheAppState) -> dict[str, Any]:
     """How many prompts wait for a model, and how many scripts for a GPU."""
-    queues = app_state.manager.residents.request_queues.by_model.values()
+    models = app_state.manager.models
     waiting = {
-        "llm": sum(len(queue.waiting) for queue in queues),
+        "llm": sum(map(models.waiting, app_state.manager.residents.specs)),
         "script": app_state.manager.batches.waiting(),
     }
     return {
