@@ -285,8 +285,7 @@ class ExternalQueues:
     def _apply_answer(self, attempt: LiveAttempt, result: JobResult | None) -> bool:
         """Apply one answer; returns True if a decision is needed."""
         if result is None or result.status is JobStatus.UNKNOWN:
-            self._attempt_unknown(attempt, result)
-            return False
+            return self._attempt_unknown(attempt, result)
         self._unknown_since.pop(attempt.id, None)
         if result.status not in (JobStatus.PENDING, JobStatus.RUNNING):
             self._finish_soon(attempt, result)
@@ -328,15 +327,17 @@ class ExternalQueues:
         started = transitions.started(job, attempt, at, {}, placements)
         core.emit([started], can_wait=True)
 
-    def _attempt_unknown(self, attempt: LiveAttempt, result: JobResult | None) -> None:
-        """The queue does not know the attempt; after a while the attempt is lost."""
+    def _attempt_unknown(self, attempt: LiveAttempt, result: JobResult | None) -> bool:
+        """The queue does not know the attempt; after a while the attempt is lost.
+        Returns True if a decision is needed.
+        """
         if self._providers[attempt.provider].ends_with_server:
             self._ended_with_server(attempt)
-            return
+            return True
         now = time.monotonic()
         since = self._unknown_since.setdefault(attempt.id, now)
         if now - since < _LOST_AFTER_S:
-            return
+            return False
         del self._unknown_since[attempt.id]
         message = result.error_message if result else None
         if not message:
@@ -349,9 +350,12 @@ class ExternalQueues:
             error_message=message,
         )
         self._finish_soon(attempt, lost)
+        return False
 
     def _ended_with_server(self, attempt: LiveAttempt) -> None:
-        """Another server had the attempt, and it ended with it: queue the job again."""
+        """Another server had the attempt, and it ended with it: queue the job again.
+        The caller must decide afterwards, once for all such attempts.
+        """
         stopped: str = Reason.REVOKED
         if attempt.state is AttemptState.ENDING:
             stopped = self._requests.why_ending(attempt)
@@ -362,7 +366,6 @@ class ExternalQueues:
             message="the server of gpuyard was started again",
         )
         self._launching.record_end(attempt, outcome)
-        self._core.schedule()
 
     # --- ends ---
 

@@ -9,6 +9,7 @@ from typing import Any
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.models import ModelSpec
+from gpuyard.domain.prompt_fields import refuse_foreign_fields
 from gpuyard.domain.task_types import LlmTaskType
 from gpuyard.domain.tasks import task_type_of
 
@@ -40,6 +41,7 @@ class ModelChoice:
                 "does not belong to a prompt: its model has the GPUs",
                 "remove it",
             )
+        refuse_foreign_fields(spec)
         if spec.model is not None:
             self._check(spec.model)
             return spec

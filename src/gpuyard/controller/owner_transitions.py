@@ -25,7 +25,7 @@ def held(job: LiveJob, now: float, *, held: bool) -> Event:
 
 
 def reshaped(job: LiveJob, shape: Shape, now: float) -> Event:
-    """The needs of a waiting job are told in the words of this version of gpuyard."""
+    """The needs of a job are told in the words of this version of gpuyard."""
     change = Change(Table.JOBS, job.id, {"shape": shape.to_row()})
     return Event(EventKind.JOB_UPDATED, now, (change,), job.id, {})
 

@@ -29,7 +29,7 @@ from gpuyard.domain.errors import (
     RefusedError,
 )
 from gpuyard.domain.events import Event
-from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.jobspec import JobKind, JobSpec
 from gpuyard.domain.offers import Strategy
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.shape import Shape
@@ -205,15 +205,32 @@ class Requests:
             await self.stop(attempt, self.why_ending(attempt))
 
     async def cancel_running(self) -> int:
-        """End every job that has an attempt, and return how many. The others wait
-        on.
+        """End every job that has an attempt, and return how many. The others wait on,
+        and so do those that only wait inside this server.
         """
-        view = self._core.view
-        running = [
-            job.id for job in view.jobs.values() if job.attempt_id in view.attempts
-        ]
-        await asyncio.gather(*(self.cancel(job_id) for job_id in running))
+        attempts = list(self._core.view.attempts.values())
+        waiting = [attempt for attempt in attempts if self.waits_here(attempt)]
+        running = [attempt for attempt in attempts if not self.waits_here(attempt)]
+        await asyncio.gather(
+            *(self.cancel(attempt.job_id) for attempt in running),
+            *(self._take_back(attempt) for attempt in waiting),
+        )
         return len(running)
+
+    def waits_here(self, attempt: LiveAttempt) -> bool:
+        """Whether it has not begun, and nobody but this server knows of it."""
+        provider = self._providers.get(attempt.provider)
+        is_inside = provider is not None and provider.ends_with_server
+        return is_inside and attempt.started_at is None
+
+    async def _take_back(self, attempt: LiveAttempt) -> None:
+        """Queue the job again, whose attempt has not begun."""
+        core = self._core
+        if attempt.state is not AttemptState.ENDING:
+            core.emit([transitions.ending(attempt, Reason.REVOKED, core.clock())])
+        await core.committed()
+        if attempt.id in core.view.attempts:
+            await self.stop(attempt, self.why_ending(attempt))
 
     async def cancel_many(self, job_ids: Sequence[str]) -> None:
         """End these jobs: first the waiting ones, in slices and with one decision
@@ -323,6 +340,9 @@ class Requests:
             row = {**row, **_needs_of(new_spec)}
         elif present:
             new_spec = changed_spec(present, {})
+        if row["kind"] == JobKind.LLM:
+            # In older versions, its shape is that of a process on a node.
+            row = {**row, "shape": Shape.of(core.read_spec(body)).to_row()}
         core.emit([owner_transitions.resumed(row, chosen, core.clock(), new_spec)])
         core.schedule()
         await core.committed(own_only=True)

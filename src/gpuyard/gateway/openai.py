@@ -15,8 +15,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-from gpuyard.gateway.replica_client import ReplicaClient
+from gpuyard.gateway.replica_client import Answer, ReplicaClient
 from gpuyard.gateway.request_queue import (
     PRIORITIES,
     REQUEST_PRIORITY,
@@ -61,6 +62,23 @@ _BODY = {
         },
     }
 }
+
+
+class _Passed(StreamingResponse):
+    """The answer of a replica, passed on. A client may have left before its first
+    byte; then nobody reads it.
+    """
+
+    def __init__(self, answer: Answer, headers: Mapping[str, str]) -> None:
+        super().__init__(answer.parts(), answer.response.status_code, headers)
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._answer.discard()
 
 
 class Gateway:
@@ -145,14 +163,17 @@ class Gateway:
             )
 
     async def _ask(self, path: str, body: dict[str, Any], claim: Claim) -> Response:
-        replica = await self._queues.acquire(body["model"], claim)
-        answer = await self._replicas.ask(replica, path, body, claim)
+        model = body["model"]
+        replica = await self._queues.acquire(model, claim)
+        answer = await self._replicas.ask(
+            replica, path, body, lambda: self._queues.acquire_again(model, claim)
+        )
         headers = {
             name: value
             for name, value in answer.response.headers.items()
             if name.lower() in _PASSED
         }
-        return StreamingResponse(answer.parts(), answer.response.status_code, headers)
+        return _Passed(answer, headers)
 
 
 def make_router(gateway: Gateway) -> APIRouter:

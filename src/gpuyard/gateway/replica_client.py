@@ -5,7 +5,7 @@ sent to another.
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +13,6 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from gpuyard.gateway.request_queue import (
-    Claim,
     ModelUnavailableError,
     Replica,
     RequestQueues,
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 
 _TRIES = 3
 _HEADERS = {"content-type": "application/json", "accept-encoding": "identity"}
-# A replica that answers so may answer the same request a moment later.
-_BUSY = frozenset(
+BUSY = frozenset(
     {
         HTTPStatus.TOO_MANY_REQUESTS,
         HTTPStatus.BAD_GATEWAY,
@@ -33,13 +31,15 @@ _BUSY = frozenset(
         HTTPStatus.GATEWAY_TIMEOUT,
     }
 )
+"""A replica that answers so may answer the same request a moment later."""
 _BUSY_PAUSE_S = 0.5
 
 
 @dataclass(slots=True)
 class Answer:
     """What a replica answers. Its slot is taken until its `parts` have been read, or it
-    was discarded.
+    was discarded. Whoever may not come to read it must discard it, which does no harm
+    to one that was read.
     """
 
     replica: Replica
@@ -48,6 +48,7 @@ class Answer:
     _first: bytes
     _rest: AsyncIterator[bytes]
     _queues: RequestQueues
+    _is_over: bool = False
 
     async def parts(self) -> AsyncIterator[bytes]:
         """The bytes of the answer as they come; raises httpx.HTTPError if they break
@@ -63,15 +64,21 @@ class Answer:
             await self._end(took_s)
 
     async def discard(self) -> None:
-        """Read nothing of it."""
+        """Read nothing more of it."""
         await self._end(None)
 
     async def _end(self, took_s: float | None) -> None:
         import httpx
 
-        with suppress(httpx.HTTPError):
-            await self.response.aclose()
-        self._queues.release(self.replica, took_s)
+        if self._is_over:
+            return
+        self._is_over = True
+        try:
+            with suppress(httpx.HTTPError):
+                await self.response.aclose()
+        finally:
+            # Also when its reader is cancelled at this moment.
+            self._queues.release(self.replica, took_s)
 
 
 class ReplicaClient:
@@ -91,10 +98,14 @@ class ReplicaClient:
         )
 
     async def ask(
-        self, replica: Replica, path: str, body: Mapping[str, Any], claim: Claim
+        self,
+        replica: Replica,
+        path: str,
+        body: Mapping[str, Any],
+        another: Callable[[], Awaitable[Replica]],
     ) -> Answer:
         """Send the request to `replica`, in whose slot it is. If that fails, send it to
-        another replica of the model, for which it waits as `claim` says.
+        another replica of the model, for which `another` waits.
 
         Raises ModelUnavailableError after three failures.
         """
@@ -113,12 +124,12 @@ class ReplicaClient:
                 self._queues.release(replica, None)
                 raise
             else:
-                if answer.response.status_code not in _BUSY or not tries_left:
+                if answer.response.status_code not in BUSY or not tries_left:
                     return answer
                 await answer.discard()
                 await asyncio.sleep(_BUSY_PAUSE_S)
             if tries_left:
-                replica = await self._queues.acquire_again(model, claim)
+                replica = await another()
         raise ModelUnavailableError(fault)
 
     async def _send(

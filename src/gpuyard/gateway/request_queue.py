@@ -21,6 +21,8 @@ is 3."""
 # A request that has waited long comes before the most urgent new one, and then only its
 # age counts. So nobody waits for ever.
 _AGED = 6
+# So many that have left may still be in the heaps of a line.
+_LEFT_KEPT = 64
 # The request rate is computed from this many of the newest arrivals.
 _ARRIVALS_KEPT = 5000
 
@@ -88,8 +90,9 @@ class Line:
     def __init__(self, ageing_s: float) -> None:
         self._ageing_s = ageing_s
         self._requests: dict[WaitingRequest, None] = {}
-        # By priority, the oldest first. Requests that have left are still in it.
+        # By priority, the oldest first. Requests that have left may still be in it.
         self._heaps: dict[int, list[tuple[float, int, WaitingRequest]]] = {}
+        self._left = 0
         self._added = 0
 
     def __len__(self) -> int:
@@ -107,7 +110,20 @@ class Line:
 
     def remove(self, request: WaitingRequest) -> None:
         """Let the request leave; idempotent."""
-        self._requests.pop(request, None)
+        if request not in self._requests:
+            return
+        del self._requests[request]
+        self._left += 1
+        # Behind one that waits for ever, those that give up would pile up.
+        if self._left > len(self._requests) + _LEFT_KEPT:
+            self._drop_left()
+
+    def _drop_left(self) -> None:
+        for priority, heap in self._heaps.items():
+            kept = [entry for entry in heap if entry[2] in self._requests]
+            heapq.heapify(kept)
+            self._heaps[priority] = kept
+        self._left = 0
 
     def first(self) -> WaitingRequest | None:
         """Whose turn it is; None if nobody waits."""
@@ -126,6 +142,7 @@ class Line:
     ) -> WaitingRequest | None:
         while heap and heap[0][2] not in self._requests:
             heapq.heappop(heap)
+            self._left -= 1
         return heap[0][2] if heap else None
 
     def _rank(self, request: WaitingRequest, now: float) -> tuple[int, float]:

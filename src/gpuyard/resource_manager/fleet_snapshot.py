@@ -192,8 +192,8 @@ class FleetSnapshot:
         gpus_are_reserved = False
         waiting = [
             job
-            for job in islice(view.queue, _MAX_SCRIPTS)
-            if job.shape.gpus and job.id not in model_jobs
+            for job in islice(view.queue.with_gpus.values(), _MAX_SCRIPTS)
+            if job.id not in model_jobs
         ]
         names: dict[Shape, str] = {}
         for job in sorted(waiting, key=lambda job: (-job.priority, job.created_at)):

@@ -43,8 +43,12 @@ class ResourceManager:
 
     def start(self) -> None:
         """Find residents and batches in the ledger, and watch the spool."""
-        if self.residents.specs:
-            self._controller.providers[self.prompts.PROVIDER_NAME] = self.prompts
+        self.prompts.adopt()
+        name = self.prompts.PROVIDER_NAME
+        attempts = self._core.view.attempts.values()
+        # Prompts are queued again also if their models are no longer in the settings.
+        if self.residents.specs or any(each.provider == name for each in attempts):
+            self._controller.providers[name] = self.prompts
         self.residents.start()
         self._batches.start()
         root = self._core.settings.spool.path
@@ -67,6 +71,7 @@ class ResourceManager:
 
     def reload(self) -> None:
         """Find residents and batches again, after memory was read again."""
+        self.prompts.adopt()
         self.residents.servers.find()
         self._batches.start()
 

@@ -177,6 +177,13 @@ class Models:
             core.schedule()
         await core.committed()
 
+    def waiting(self, model: str) -> int:
+        """How many requests and prompts wait for the model: those in its line, and the
+        prompts that still wait in the queue of the jobs.
+        """
+        line = self._residents.request_queues.by_model[model].waiting
+        return len(line) + self._core.view.queue.waiting_for(model)
+
     def listing(self) -> list[dict[str, Any]]:
         """Every model with its replicas, for people and programs."""
         return [self._listed(model) for model in sorted(self._residents.specs)]
@@ -196,7 +203,7 @@ class Models:
             "gpus": spec.gpus,
             "state": _state_of_model(replicas, failure),
             "pinned": model in residents.pinned,
-            "waiting": len(queue.waiting),
+            "waiting": self.waiting(model),
             "why_waiting": self.why_busy(model) if queue.waiting else None,
             "answered": queue.answered,
             "boot_s": times.seconds(model, Switch.BOOT),

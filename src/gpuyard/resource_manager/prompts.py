@@ -10,28 +10,30 @@ import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, ClassVar
 
-from gpuyard.controller import owner_transitions
+from gpuyard.controller import owner_transitions, transitions
+from gpuyard.controller.attempt_outcome import AttemptOutcome, Retry
 from gpuyard.controller.core import Core
 from gpuyard.domain.attempt_order import AttemptOrder
-from gpuyard.domain.errors import JobNotFoundError
+from gpuyard.domain.errors import InsufficientResourcesError, JobNotFoundError
 from gpuyard.domain.jobconfig import JobResult, JobStatus
 from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.shape import Shape
+from gpuyard.domain.states import AttemptState
 from gpuyard.domain.units import format_duration
-from gpuyard.gateway.replica_client import Answer, ReplicaClient
+from gpuyard.gateway.replica_client import BUSY, Answer, ReplicaClient
 from gpuyard.gateway.request_queue import (
     Claim,
     ModelUnavailableError,
     Replica,
     WaitingRequest,
 )
-from gpuyard.providers.base import QueueProvider, Sink
+from gpuyard.providers.base import QueueProvider
 from gpuyard.resource_manager.models import Models
 from gpuyard.resource_manager.residents import Residents
 
@@ -42,6 +44,7 @@ _MOST_SHOWN = 300
 # Ends that come within this time are recorded together.
 _TOGETHER_S = 0.02
 _CLOCK_WAS_SET_S = 1.0
+_NOT_BEGUN = (AttemptState.INTENDED, AttemptState.SENT)
 
 
 class NoAnswerError(Exception):
@@ -79,6 +82,15 @@ class _Prompt:
     def model(self) -> str:
         return self.order.command[0]
 
+    @property
+    def output(self) -> str | None:
+        """The answer, or why there is none; None until it is over."""
+        if not self.over.is_set():
+            return None
+        if self.status is JobStatus.COMPLETED:
+            return f"{self.text}\n"
+        return f"{self.message}\n" if self.message else ""
+
 
 class Prompts(QueueProvider):
     """Answers prompts by the models of the settings."""
@@ -109,20 +121,25 @@ class Prompts(QueueProvider):
         # From UTC to monotonic seconds.
         self._offset = 0.0
 
-    async def start(self, sink: Sink) -> None:
-        """Let prompts that an older version has queued, as processes, wait here."""
+    def adopt(self) -> None:
+        """Let the prompts of an older version, which are processes on nodes, wait here:
+        those that wait at once, those that run if they must be asked again.
+        """
         core = self._core
-        waiting = [
+        prompts = [
             core.view.jobs[key] for key in core.queries.live_of_kind(JobKind.LLM)
         ]
-        old = {
-            job.id: job
-            for job in waiting
-            if not job.shape.model and job.attempt_id is None
-        }
+        old = {job.id: job for job in prompts if not job.shape.model}
         for job_id, spec in core.queries.specs(list(old)).items():
+            job = old[job_id]
+            attempt = core.view.attempts.get(job.attempt_id or "")
+            if attempt and attempt.state in _NOT_BEGUN:
+                # No node of this version can start it.
+                outcome = AttemptOutcome(core.clock(), stopped=Reason.REVOKED)
+                retry = Retry(core.clock())
+                core.emit([transitions.attempt_ended(job, attempt, outcome, retry)])
             shape = Shape(cpus=0.0, model=spec["model"]).interned()
-            core.emit([owner_transitions.reshaped(old[job_id], shape, core.clock())])
+            core.emit([owner_transitions.reshaped(job, shape, core.clock())])
 
     # --- what is offered ---
 
@@ -154,6 +171,11 @@ class Prompts(QueueProvider):
     async def submit_attempt(self, order: AttemptOrder) -> str:
         """Let the prompt wait for a replica."""
         key = order.attempt_id or ""
+        (model,) = order.command
+        if model not in self._residents.specs:
+            raise InsufficientResourcesError(
+                f"{model} is not in the settings any more", self.PROVIDER_NAME
+            )
         if key not in self._prompts:
             job = self._core.view.jobs[order.job_id]
             claim = Claim(job.priority, self._monotonic(job.created_at))
@@ -190,8 +212,8 @@ class Prompts(QueueProvider):
         prompt.began = time.monotonic()
         self._changed.set()
         try:
-            async with asyncio.timeout(prompt.order.timeout_s):
-                prompt.text = await self._ask(prompt, replica)
+            async with asyncio.timeout(prompt.order.timeout_s) as limit:
+                prompt.text = await self._ask(prompt, replica, limit)
         except TimeoutError:
             limit = format_duration(prompt.order.timeout_s or 0.0)
             message = f"{prompt.model} did not answer within {limit}"
@@ -205,7 +227,24 @@ class Prompts(QueueProvider):
         else:
             self._end(prompt, JobStatus.COMPLETED)
 
-    async def _ask(self, prompt: _Prompt, replica: Replica) -> str:
+    async def _another(self, prompt: _Prompt, limit: asyncio.Timeout) -> Replica:
+        """Wait for another replica. That counts neither for the time limit nor for the
+        cost.
+        """
+        ends_at = limit.when()
+        limit.reschedule(None)
+        began = time.monotonic()
+        queues = self._residents.request_queues
+        replica = await queues.acquire_again(prompt.model, prompt.claim)
+        waited_s = time.monotonic() - began
+        prompt.began += waited_s
+        if ends_at is not None:
+            limit.reschedule(ends_at + waited_s)
+        return replica
+
+    async def _ask(
+        self, prompt: _Prompt, replica: Replica, limit: asyncio.Timeout
+    ) -> str:
         import httpx
 
         text = (prompt.order.stdin or b"").decode()
@@ -213,7 +252,9 @@ class Prompts(QueueProvider):
         tries_left = _TRIES
         while True:
             tries_left -= 1
-            answer = await self._replicas.ask(replica, _PATH, body, prompt.claim)
+            answer = await self._replicas.ask(
+                replica, _PATH, body, lambda: self._another(prompt, limit)
+            )
             prompt.replica = answer.replica
             try:
                 return await _text_of(answer, prompt.model)
@@ -224,8 +265,7 @@ class Prompts(QueueProvider):
                 if not tries_left:
                     fault = f"the answer of {prompt.model} broke off: {error}"
                     raise NoAnswerError(fault) from None
-            queues = self._residents.request_queues
-            replica = await queues.acquire_again(prompt.model, prompt.claim)
+            replica = await self._another(prompt, limit)
 
     def _end(
         self, prompt: _Prompt, status: JobStatus, reason: str = "", message: str = ""
@@ -250,11 +290,26 @@ class Prompts(QueueProvider):
 
     async def poll_jobs(self, job_ids: Sequence[str]) -> Mapping[str, JobResult]:
         """See GpuProviderInterface."""
-        return {
-            job_id: self._result(self._prompts[job_id])
+        known = {
+            job_id: self._prompts[job_id]
             for job_id in job_ids
             if job_id in self._prompts
         }
+        for prompt in known.values():
+            self._heed_priority(prompt)
+        return {job_id: self._result(prompt) for job_id, prompt in known.items()}
+
+    def _heed_priority(self, prompt: _Prompt) -> None:
+        """Let a prompt stand elsewhere in its line if its owner gave it another
+        priority.
+        """
+        job = self._core.view.jobs.get(prompt.order.job_id)
+        if job is None or prompt.task is None or prompt.status is not JobStatus.PENDING:
+            return
+        if job.priority != prompt.claim.priority:
+            prompt.task.cancel()
+            prompt.claim = replace(prompt.claim, priority=job.priority)
+            prompt.task = self._core.spawn(self._answer(prompt), "prompt")
 
     async def get_job_status(self, job_id: str) -> JobResult:
         """See GpuProviderInterface."""
@@ -275,7 +330,7 @@ class Prompts(QueueProvider):
             created_at=prompt.created_at,
             started_at=prompt.started_at,
             completed_at=prompt.ended_at,
-            logs=f"{prompt.text or prompt.message}\n" if prompt.over.is_set() else None,
+            logs=prompt.output,
             exit_code=0 if prompt.status is JobStatus.COMPLETED else None,
             error_message=prompt.message or None,
             reason=prompt.reason,
@@ -320,8 +375,7 @@ class Prompts(QueueProvider):
         prompt = self._prompt(job_id)
         if follow:
             await prompt.over.wait()
-        if prompt.over.is_set():
-            yield (self._result(prompt).logs or "").encode()
+        yield (prompt.output or "").encode()
 
 
 async def _text_of(answer: Answer, model: str) -> str:
@@ -330,7 +384,7 @@ async def _text_of(answer: Answer, model: str) -> str:
     status = answer.response.status_code
     shown = content[:_MOST_SHOWN].decode(errors="replace")
     if not answer.response.is_success:
-        is_final = answer.response.is_client_error
+        is_final = answer.response.is_client_error and status not in BUSY
         fault = f"{model} answered with status {status}: {shown}"
         raise NoAnswerError(fault, is_final=is_final)
     try:

@@ -179,6 +179,8 @@ class _StartPass:
             view.learning,
         )
         for _, bucket in list(view.queue.ranked):
+            if not dispatch.may_take(bucket[1]):
+                continue
             while (job := view.queue.head(bucket)) and job.id not in view.promises:
                 placements = dispatch.place(job)
                 if placements is None:
@@ -200,7 +202,9 @@ class _StartPass:
                 # It cannot be withdrawn before it has been submitted.
                 view.external_queues.recheck_waiting = True
             elif job and self._may_withdraw(attempt):
-                placements = self._reservations.backfill(job, heads)
+                placements = None
+                if not job.shape.model:
+                    placements = self._reservations.backfill(job, heads)
                 if placements:
                     self._reservations.hold(job, placements)
                 if placements or self._is_quarantined(attempt, job):

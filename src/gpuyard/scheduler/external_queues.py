@@ -311,6 +311,7 @@ class Dispatch:
         self._now = now
         self._strategy = strategy
         self._learning = learning
+        self._only_prompts = all(offer.model for _, offer in table.offers())
         self._waiting: dict[tuple[str, Shape, int], int] = {}
         self._ranked: dict[tuple[Shape, Need], list[Forecast]] = {}
         for holder, offer in table.waiting.items():
@@ -318,6 +319,12 @@ class Dispatch:
             job = jobs.get(attempts.get(holder, holder))
             if job:
                 self._count(_line(offer.partition("/")[0], job))
+
+    def may_take(self, shape: Shape) -> bool:
+        """False if no offer is for jobs of this kind. There may be thousands of buckets
+        of jobs, and only models to be had.
+        """
+        return bool(shape.model) or not self._only_prompts
 
     def place(self, job: LiveJob) -> tuple[Placement, ...] | None:
         """The best offer to which the job can be sent now, as a placement; None if

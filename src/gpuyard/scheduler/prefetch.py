@@ -38,8 +38,10 @@ def plan_prefetches(
     if not short_shapes or queue.has_unranked:
         return
     ranking = Ranking(policy, view.learning)
-    while queue.ranked:
-        _, bucket = queue.ranked[0]
+    # Prompts take no place on a node, so they may be overtaken.
+    while bucket := next(
+        (bucket for _, bucket in queue.ranked if not bucket[1].model), None
+    ):
         job = queue.head(bucket)
         if job is not None:
             is_short = job.shape in short_shapes and job.shape.nodes == 1

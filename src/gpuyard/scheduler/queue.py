@@ -81,6 +81,7 @@ class Queue:
     - `closed`: queued shapes that fit nowhere until more is free.
     - `preemptible`: the ids of preemptible jobs.
     - `by_kind`: how many jobs of each kind there are.
+    - `with_gpus`: the jobs that ask for GPUs, by id, the first to come first.
     - `fresh`: buckets with a new head or rank since the last decision.
     - `retry_all`: true if all buckets must be tried again, because a job left the
       queue or a bucket fell in rank, so that jobs after it may have a chance.
@@ -108,6 +109,7 @@ class Queue:
         "open",
         "preemptible",
         "retry_all",
+        "with_gpus",
     )
 
     def __init__(self) -> None:
@@ -117,6 +119,7 @@ class Queue:
         self.retry_all = False
         self.preemptible: set[str] = set()
         self.by_kind = Counter[str]()
+        self.with_gpus: dict[str, LiveJob] = {}
         self._jobs: dict[str, LiveJob] = {}
         self._buckets: dict[Bucket, LazyHeap[str]] = {}
         self._by_shape: dict[Shape, set[Bucket]] = {}
@@ -154,6 +157,8 @@ class Queue:
         self._jobs[job.id] = job
         if job.preemptible:
             self.preemptible.add(job.id)
+        if job.shape.gpus:
+            self.with_gpus[job.id] = job
         bucket = bucket_of(job)
         heap = self._buckets.get(bucket)
         if heap is None:
@@ -178,6 +183,7 @@ class Queue:
             return
         self.by_kind[job.kind] -= 1
         self.preemptible.discard(job_id)
+        self.with_gpus.pop(job_id, None)
         bucket = bucket_of(job)
         heap = self._buckets[bucket]
         if heap.first() == job_id and bucket in self._rank_of:
@@ -370,6 +376,15 @@ class Queue:
             head = self.head(bucket)
             if head is not None and head.id != job_id:
                 heapq.heappush(heap, (ranking.of(head, now), bucket))
+
+    def waiting_for(self, model: str) -> int:
+        """How many prompts for the model are in the queue."""
+        return sum(
+            len(self._buckets[bucket])
+            for shape, buckets in self._by_shape.items()
+            if shape.model == model
+            for bucket in buckets
+        )
 
     def is_head(self, job: LiveJob) -> bool:
         """True if `job` is the first of its bucket."""

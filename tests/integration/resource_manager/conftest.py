@@ -5,6 +5,7 @@ small HTTP servers in this process; a test plays the workers.
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,23 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+@dataclass
+class Chat:
+    """What all model servers answer to prompts, once they `may_answer`. `asked`: the
+    prompts that reached one. A prompt in `breaks` gets no answer, as if the server had
+    died.
+    """
+
+    asked: list[str] = field(default_factory=list[str])
+    may_answer: asyncio.Event = field(default_factory=asyncio.Event)
+    breaks: set[str] = field(default_factory=set[str])
+
+
 class ModelServer:
     """Answers as a model server that can sleep."""
 
-    def __init__(self) -> None:
+    def __init__(self, chat: Chat) -> None:
+        self.chat = chat
         self.asleep = False
         self.server: asyncio.Server | None = None
 
@@ -50,7 +64,18 @@ class ModelServer:
         path = head.split(" ", 2)[1]
         if path in ("/sleep", "/wake"):
             self.asleep = path == "/sleep"
-        answer = json.dumps({"is_sleeping": self.asleep, "choices": []})
+        choices: list[Any] = []
+        if path == "/v1/chat/completions":
+            length = int(head.lower().split("content-length: ")[1].split("\r\n")[0])
+            body = json.loads(await reader.readexactly(length))
+            text = body["messages"][-1]["content"]
+            self.chat.asked.append(text)
+            if text in self.chat.breaks:
+                writer.close()
+                return
+            await self.chat.may_answer.wait()
+            choices = [{"message": {"content": f"re: {text}"}}]
+        answer = json.dumps({"is_sleeping": self.asleep, "choices": choices})
         writer.write(
             "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(answer)}\r\nConnection: close\r\n\r\n"
@@ -63,10 +88,12 @@ class ModelServer:
 class Managed(Controlled):
     """`servers`: the model servers that run, by attempt."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, gpu_count: int) -> None:
         super().__init__(folder, **SETTINGS)
-        self.hosts["node_1"] = FakeHost(gpu_count=2)
+        self.hosts["node_1"] = FakeHost(gpu_count=gpu_count)
         self.servers: dict[str, ModelServer] = {}
+        self.chat = Chat()
+        self.chat.may_answer.set()
 
     def extend(self, controller: Controller) -> None:
         self.manager = ResourceManager(controller)
@@ -93,7 +120,7 @@ class Managed(Controlled):
             for attempt_id, attempt in list(self.host.attempts.items()):
                 server = self.servers.get(attempt_id)
                 if attempt.live and server is None and _is_model(attempt.order):
-                    self.servers[attempt_id] = server = ModelServer()
+                    self.servers[attempt_id] = server = ModelServer(self.chat)
                     await server.start(int(attempt.order.command[-1]))
                 if not attempt.live and server and server.server:
                     server.server.close()
@@ -119,8 +146,13 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-async def instance(tmp_path: Path) -> AsyncIterator[Managed]:
-    made = Managed(tmp_path)
+def gpu_count() -> int:
+    return 2
+
+
+@pytest.fixture
+async def instance(tmp_path: Path, gpu_count: int) -> AsyncIterator[Managed]:
+    made = Managed(tmp_path, gpu_count)
     await made.start()
     servers = asyncio.create_task(made.run_servers())
     yield made

@@ -100,6 +100,17 @@ async def test_a_prompt_without_a_deadline_waits_on_when_its_model_fails(queues)
     assert await patient is one
 
 
+async def test_those_that_give_up_leave_nothing_behind_one_that_waits_on(queues):
+    patient = asyncio.create_task(queues.acquire("a", Claim(3)))
+    await settle()
+    for _ in range(1000):
+        with pytest.raises(ModelUnavailableError):
+            await queues.acquire("a", Claim(3, deadline=0.0))
+    line = queues.by_model["a"].waiting
+    assert sum(map(len, line._heaps.values())) < 200
+    patient.cancel()
+
+
 async def test_a_request_that_waits_too_long_is_told_and_leaves_the_queue(queues):
     with pytest.raises(ModelUnavailableError, match="a was not free within"):
         await queues.acquire("a", soon(0.0))

@@ -9,7 +9,11 @@ from gpuyard.domain.events import Change, EventKind, Table
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.scheduler.decide import decide, undo
-from gpuyard.scheduler.external_queues import ExternalQueue, unmet_needs
+from gpuyard.scheduler.external_queues import (
+    ExternalQueue,
+    ExternalQueueTable,
+    unmet_needs,
+)
 from gpuyard.scheduler.history import History
 from gpuyard.scheduler.policy import Policy, QueueOrder
 from gpuyard.scheduler.refusal import impossible
@@ -405,6 +409,28 @@ def test_a_prompt_goes_to_its_model_and_nothing_else_does(prompts):
     assert other not in started
     assert started[jobs[0]][0].node_id == "here"
     assert started[jobs[1]][0].offer != "prompts/toy"
+
+
+def test_where_only_models_are_to_be_had_no_other_job_is_compared_with_them(
+    world, monkeypatch
+):
+    """There may be thousands of buckets of jobs."""
+    prompts_only = {
+        "prompts": ExternalQueue("prompts", offers={TOY.id: TOY}),
+        "slurm": ExternalQueue("slurm"),
+    }
+    world.view.add_external_queues(prompts_only)
+    compared: list[Shape] = []
+    monkeypatch.setattr(
+        ExternalQueueTable,
+        "ranked_offers",
+        lambda _, shape, *more: compared.append(shape) or [],
+    )
+    for cores in (20.0, 30.0):
+        world.submit(cpus=cores)
+    world.submit(cpus=0.0, model="toy")
+    world.decide()
+    assert compared == [Shape(cpus=0.0, model="toy")]
 
 
 def test_an_urgent_prompt_does_not_wait_behind_those_that_stand_in_line(prompts):

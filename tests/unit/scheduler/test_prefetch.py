@@ -88,6 +88,13 @@ def test_no_job_is_sent_ahead_to_a_gpu_that_must_cool_first():
     assert len(sent(world)) == 1
 
 
+def test_prompts_that_wait_for_a_model_stop_nobody():
+    world = instance(seconds=0.025)
+    world.submit(cpus=0.0, model="toy", priority=5)
+    job = world.submit()
+    assert sent(world) == [job]
+
+
 def test_long_jobs_and_those_of_which_little_is_known_are_not_sent_ahead():
     for world in (instance(seconds=10.0), instance(seconds=0.001, seen=2)):
         world.submit()

@@ -1,0 +1,317 @@
+"""Prompts as jobs, where servers and models come and go: none is lost, none keeps a
+slot, and nothing else waits for them.
+"""
+
+import asyncio
+import time
+from collections.abc import MutableMapping
+from typing import Any
+
+import pytest
+from fastapi import Request
+
+from gpuyard.controller import owner_transitions
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.reasons import Reason
+from gpuyard.domain.shape import Shape
+from gpuyard.gateway.openai import Gateway
+from gpuyard.gateway.request_queue import Replica
+from gpuyard.resource_manager import fleet_snapshot
+from tests.integration.resource_manager.conftest import Managed
+from tests.support.wait import eventually
+
+pytestmark = pytest.mark.anyio
+
+# What a prompt needed when it was a process that asked.
+OLD = Shape(cpus=0.1, owned=True)
+
+
+@pytest.fixture
+def gpu_count() -> int:
+    """One, so that a model has one server."""
+    return 1
+
+
+async def prompts(instance: Managed, *texts: str, **fields: Any) -> list[str]:
+    """Submit these prompts; their ids."""
+    bodies = [{"prompt": text, "model": "chat", **fields} for text in texts]
+    return await instance.controller.requests.submit(bodies)
+
+
+async def answer(instance: Managed, job_id: str) -> str:
+    """The answer, once the prompt has completed."""
+    row = await instance.until(job_id)
+    assert row["state"] == "completed", row
+    parts = instance.controller.logs.read(job_id)
+    return b"".join([part.data async for part in parts]).decode()
+
+
+async def load(instance: Managed) -> None:
+    await instance.manager.models.load("chat")
+    await eventually(lambda: ("chat", "ready") in instance.loaded, "the model")
+    instance.chat.asked.clear()  # it was warmed up
+
+
+def replica(instance: Managed) -> Replica:
+    queues = instance.manager.residents.request_queues
+    (found,) = queues.by_model["chat"].replicas.values()
+    return found
+
+
+def in_line(instance: Managed) -> int:
+    queues = instance.manager.residents.request_queues
+    return len(queues.by_model["chat"].waiting)
+
+
+async def blocked(instance: Managed, *texts: str, **fields: Any) -> list[str]:
+    """The ids of a prompt that is being answered, and of these behind it in line."""
+    await load(instance)
+    instance.chat.may_answer.clear()
+    (first,) = await prompts(instance, "first")
+    await instance.until(first, "running")
+    others = await prompts(instance, *texts, **fields)
+    await eventually(lambda: in_line(instance) == len(texts), "them to stand in line")
+    return [first, *others]
+
+
+async def test_a_server_that_starts_decides_once_for_all_that_it_asks_again(
+    instance: Managed,
+):
+    jobs = await blocked(instance, *"abcdef")
+    instance.notes.clear()
+    await instance.restart()
+    instance.chat.may_answer.set()
+    for job, text in zip(jobs, ["first", *"abcdef"], strict=True):
+        assert await answer(instance, job) == f"re: {text}\n"
+    kinds = [kind for kind, job in instance.notes if job in jobs]
+    requeued = [at for at, kind in enumerate(kinds) if kind == "job.requeued"]
+    first = requeued[0]
+    assert requeued == list(range(first, first + len(jobs)))
+
+
+# --- slots ---
+
+
+async def a_request(instance: Managed, text: str) -> Any:
+    """The answer of `/v1`, which nobody has read yet."""
+    manager = instance.manager
+    queues = manager.residents.request_queues
+    gateway = Gateway(queues, manager.replicas, 20, manager.models.why_not)
+    body = f'{{"model": "chat", "messages": [{{"content": "{text}"}}]}}'.encode()
+    messages = [{"type": "http.request", "body": body}]
+
+    async def receive() -> MutableMapping[str, Any]:
+        return messages.pop() if messages else await asyncio.Future()
+
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": "POST",
+        "path": "/",
+        "headers": [],
+    }
+    return await gateway.answer("chat/completions", Request(scope, receive))
+
+
+async def test_a_client_that_leaves_before_the_first_byte_frees_its_slot(
+    instance: Managed,
+):
+    response = await a_request(instance, "hello")
+    assert replica(instance).busy == 1
+
+    async def gone() -> MutableMapping[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(_: MutableMapping[str, Any]) -> None:
+        await asyncio.sleep(0)
+
+    await response({"type": "http", "method": "POST"}, gone, send)
+    assert replica(instance).busy == 0
+
+
+async def test_an_answer_that_is_discarded_by_who_is_cancelled_frees_its_slot(
+    instance: Managed,
+):
+    queues = instance.manager.residents.request_queues
+    (job,) = await prompts(instance, "hello")
+    await instance.until(job)
+    one = replica(instance)
+    one.busy += 1
+
+    async def another() -> Replica:
+        raise AssertionError("the first answers")
+
+    said = await instance.manager.replicas.ask(
+        one, "chat/completions", {"messages": [{"content": "x"}]}, another
+    )
+
+    async def closing() -> None:
+        await asyncio.sleep(60)
+
+    said.response.aclose = closing  # as slow as a full pool may be
+    discarding = asyncio.create_task(said.discard())
+    await asyncio.sleep(0)
+    discarding.cancel()
+    await asyncio.wait([discarding])
+    assert (one.busy, len(queues.by_model["chat"].waiting)) == (0, 0)
+
+
+# --- prompts of older versions, and of models that are gone ---
+
+
+async def old_prompt(instance: Managed, **fields: Any) -> str:
+    """A prompt as an older version has queued it."""
+    (job,) = await prompts(instance, "hello", held=True, **fields)
+    live = instance.core.view.jobs[job]
+    instance.core.emit([owner_transitions.reshaped(live, OLD, time.time())])
+    await instance.core.committed()
+    return job
+
+
+async def test_an_old_prompt_that_waits_goes_to_its_model(instance: Managed):
+    job = await old_prompt(instance)
+    await instance.restart()
+    await instance.controller.changes.release([job])
+    assert await answer(instance, job) == "re: hello\n"
+
+
+async def test_an_old_prompt_that_was_on_its_way_to_a_node_goes_to_its_model(
+    instance: Managed,
+):
+    job = await old_prompt(instance)
+    instance.host.deaf = True
+    await instance.controller.changes.release([job])
+    await eventually(lambda: instance.attempts(job), "its attempt")
+    instance.host.deaf = False
+    await instance.restart()
+    assert await answer(instance, job) == "re: hello\n"
+    orders = [attempt.order for attempt in instance.host.attempts.values()]
+    assert job not in {order.job_id for order in orders}
+
+
+async def test_an_old_prompt_that_a_node_loses_goes_to_its_model(instance: Managed):
+    job = await old_prompt(instance)
+    await instance.controller.changes.release([job])
+    await instance.until(job, "running")
+    await instance.restart()
+    await instance.finish(job, stopped=Reason.PREEMPTED)
+    assert await answer(instance, job) == "re: hello\n"
+
+
+async def test_an_old_prompt_that_is_resumed_goes_to_its_model(instance: Managed):
+    job = await old_prompt(instance)
+    await instance.cancel(job)
+    await instance.resume(job)
+    assert await answer(instance, job) == "re: hello\n"
+
+
+async def test_prompts_of_a_model_that_is_gone_wait_until_it_is_back(
+    instance: Managed,
+):
+    jobs = await blocked(instance, "second")
+    models = instance.settings.models
+    for left in ({}, {"big": models["big"]}):
+        instance.settings = instance.settings.model_copy(update={"models": left})
+        await instance.restart()
+        for job in jobs:
+            await instance.until(job, "queued")
+            why = instance.controller.requests.why(job)
+            assert why and "chat, which is not in the settings" in why.summary
+    instance.settings = instance.settings.model_copy(update={"models": models})
+    instance.chat.may_answer.set()
+    await instance.restart()
+    assert await answer(instance, jobs[1]) == "re: second\n"
+
+
+async def test_a_prompt_whose_model_went_while_it_was_sent_is_queued_again(
+    instance: Managed,
+):
+    (job,) = await prompts(instance, "hello", held=True)
+    models = instance.settings.models
+    await instance.controller.changes.release([job])
+    attempt = instance.core.view.jobs[job].attempt_id
+    await instance.crash()
+    assert attempt
+    left = {"big": models["big"]}
+    instance.settings = instance.settings.model_copy(update={"models": left})
+    await instance.start()
+    await instance.until(job, "queued")
+
+
+# --- what others wait for ---
+
+
+async def test_scripts_are_seen_behind_any_number_of_prompts(
+    instance: Managed, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(fleet_snapshot, "_MAX_SCRIPTS", 2)
+    instance.core.view.external_queues.by_name["prompts"].max_pending = 0
+    await prompts(instance, *"abc")
+    for _ in range(3):
+        await instance.submit(resources={"gpus": 1})
+    fleet = instance.manager.residents.fleet(time.monotonic())
+    assert len(fleet.scripts) == 2  # the third has the GPU
+
+
+async def test_what_waits_for_a_model_is_counted_wherever_it_waits(instance: Managed):
+    await blocked(instance, "second")
+    instance.core.view.external_queues.by_name["prompts"].max_pending = 0
+    await prompts(instance, "third", "fourth")
+    (chat,) = [m for m in instance.manager.models.listing() if m["name"] == "chat"]
+    assert chat["waiting"] == 3
+
+
+async def test_a_server_that_stops_cancels_what_is_answered_and_keeps_what_waits(
+    instance: Managed,
+):
+    first, second = await blocked(instance, "second")
+    instance.core.is_stopping = True
+    assert await instance.controller.requests.cancel_running() == 2  # and the model
+    await eventually(lambda: not instance.core.view.attempts, "all to end")
+    await instance.core.committed()
+    assert instance.job(first)["state"] == "cancelled"
+    assert instance.job(second)["state"] == "queued"
+
+
+async def test_a_prompt_with_another_priority_stands_elsewhere_in_line(
+    instance: Managed,
+):
+    jobs = await blocked(instance, "second", "third")
+    await instance.controller.changes.update(jobs[2], {"priority": 5})
+    await eventually(lambda: why(instance, jobs[1]).startswith("1 before"), "the move")
+    assert why(instance, jobs[2]).startswith("it is the first")
+    instance.chat.may_answer.set()
+    for job in jobs:
+        await instance.until(job)
+    assert instance.chat.asked == ["first", "third", "second"]
+
+
+def why(instance: Managed, job: str) -> str:
+    attempt = instance.core.view.jobs[job].attempt_id
+    return instance.manager.prompts.why_waiting(attempt or "")
+
+
+async def test_the_wait_for_another_replica_counts_not_for_the_time_limit(
+    instance: Managed,
+):
+    await load(instance)
+    instance.chat.breaks.add("hello")
+    (job,) = await prompts(instance, "hello", timeout_s=0.5)
+    await eventually(lambda: instance.chat.asked, "it to be asked")
+    one = replica(instance)
+    await eventually(lambda: one.suspended and in_line(instance), "it to wait again")
+    instance.chat.breaks.clear()
+    began = time.monotonic()
+    await eventually(lambda: time.monotonic() - began > 0.6, "more than its limit")
+    instance.manager.residents.request_queues.put(one)
+    assert await answer(instance, job) == "re: hello\n"
+    (attempt,) = instance.attempts(job)
+    assert attempt["ran_s"] < 0.5
+
+
+async def test_a_prompt_refuses_what_it_cannot_heed(instance: Managed):
+    with pytest.raises(InvalidInputError) as refused:
+        await prompts(
+            instance, "x", provider="fake", secrets={"A": "a"}, resources={"cpus": 2}
+        )
+    fields = [fault.field for fault in refused.value.faults]
+    assert fields == ["resources", "secrets", "provider"]
