@@ -3,7 +3,7 @@
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
@@ -86,7 +86,7 @@ def _ask(body: dict[str, Any], priority: int | None) -> int:
 
 
 @contextmanager
-def _telling_what_it_waits_for(model: str) -> Iterator[threading.Event]:
+def _telling_what_it_waits_for(model: str) -> Generator[threading.Event]:
     """Write on stderr what the model waits for, whenever that changes, until the
     answer has begun or the block ends.
     """

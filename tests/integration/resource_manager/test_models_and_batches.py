@@ -243,7 +243,7 @@ async def test_a_busy_model_makes_room_for_a_script_if_the_settings_say_so(
 
 
 async def test_a_task_waits_for_the_gpu_that_it_names_to_report(tmp_path):
-    made = Managed(tmp_path)
+    made = Managed(tmp_path, gpu_count=2)
     host = made.hosts.pop("node_1")
     await made.start()
     task = {"task_id": "t", "task_class": "script", "task_type": "process"}
