@@ -103,6 +103,7 @@ class Core:
         self._list_prices: dict[tuple[Shape, str | None], Price] = {}
         self.view = View()
         self._alarm: asyncio.TimerHandle | None = None
+        self._soon: asyncio.Handle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, epoch: int | None = None) -> None:
@@ -126,8 +127,9 @@ class Core:
 
     async def close(self) -> None:
         """Cancel the background tasks, and write what is queued."""
-        if self._alarm:
-            self._alarm.cancel()
+        for handle in (self._alarm, self._soon):
+            if handle:
+                handle.cancel()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -195,6 +197,15 @@ class Core:
         return JobSpec.model_validate(body, context=STORED)
 
     # --- decisions ---
+
+    def schedule_soon(self) -> None:
+        """Decide once for all that happens at this moment."""
+        if self._soon is None:
+            self._soon = asyncio.get_running_loop().call_soon(self._decide_soon)
+
+    def _decide_soon(self) -> None:
+        self._soon = None
+        self.schedule()
 
     def schedule(self) -> None:
         """Decide until there are no more actions; emit the intents and pass them to

@@ -198,12 +198,15 @@ class ExternalQueues:
         attempts = [
             attempt for attempt in view.attempts.values() if attempt.provider == name
         ]
+        unsubmitted: list[LiveAttempt] = []
         for attempt in attempts:
             if attempt.id in self._launching.under_way:
                 doing = provider.doing.get(attempt.id, "it is being submitted")
                 view.external_queues.reasons[attempt.id] = doing
             elif attempt.provider_ref is None:
-                await self._find_or_submit(attempt)
+                unsubmitted.append(attempt)
+        if unsubmitted:
+            await self._find_or_submit(unsubmitted)
         to_poll = {
             attempt.provider_ref: attempt
             for attempt in attempts
@@ -260,15 +263,27 @@ class ExternalQueues:
 
     # --- submissions whose reply was lost ---
 
-    async def _find_or_submit(self, attempt: LiveAttempt) -> None:
-        """Look for the attempt at the provider; submit it again if it is not there."""
+    async def _find_or_submit(self, attempts: Sequence[LiveAttempt]) -> None:
+        """Look for the attempts at their provider; submit those that are not there
+        again, all at once.
+        """
+        missing: list[str] = []
+        try:
+            for attempt in attempts:
+                missing += [attempt.id] if await self._is_missing(attempt) else []
+        finally:
+            if missing:
+                await self._launching.launch(missing)
+
+    async def _is_missing(self, attempt: LiveAttempt) -> bool:
+        """Whether its submission never arrived, and it must be submitted again."""
         provider = self._providers[attempt.provider]
         found = await provider.find_by_attempt(attempt.id)
         current = self._core.view.attempts.get(attempt.id)
         if current is None:
-            return  # it has ended
+            return False  # it has ended
         if current.provider_ref is not None or attempt.id in self._launching.under_way:
-            return  # it was submitted in the meantime
+            return False  # it was submitted in the meantime
         if found is not None:
             self._core.emit([transitions.found(current, found, self._core.clock())])
         elif current.state is AttemptState.ENDING:
@@ -276,9 +291,10 @@ class ExternalQueues:
                 self._core.clock(), stopped=self._requests.why_ending(current)
             )
             self._launching.record_end(current, outcome)
-            self._core.schedule()
+            self._core.schedule_soon()
         else:
-            await self._launching.launch([current.id])
+            return True
+        return False
 
     # --- answers ---
 
@@ -409,7 +425,7 @@ class ExternalQueues:
             # The provider found no place for it and gave up.
             core.view.external_queues.note_no_capacity(attempt.offer, core.clock())
         self._launching.record_end(attempt, self._outcome(attempt, result))
-        core.schedule()
+        core.schedule_soon()
 
     def _outcome(self, attempt: LiveAttempt, result: JobResult) -> AttemptOutcome:
         """A provider's answer in the form of an agent's report."""

@@ -77,6 +77,12 @@ class _Prompt:
     text: str = ""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
+    waits: JobResult = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.waits = JobResult(
+            self.order.attempt_id, JobStatus.PENDING, created_at=self.created_at
+        )
 
     @property
     def model(self) -> str:
@@ -321,6 +327,8 @@ class Prompts(QueueProvider):
         return self._prompts[job_id]
 
     def _result(self, prompt: _Prompt) -> JobResult:
+        if prompt.status is JobStatus.PENDING:
+            return prompt.waits  # thousands may wait, and each poll asks for all
         gpus = prompt.replica.gpus if prompt.replica else ()
         devices = self._core.view.devices
         nodes = [devices[gpu].node_id for gpu in gpus if gpu in devices]

@@ -87,7 +87,6 @@ class Residents:
         )
         self._policy = _policy_of(core.settings)
         self._alarm: asyncio.TimerHandle | None = None
-        self._soon: asyncio.Handle | None = None
         self._is_stopping = False
 
     # --- start and stop ---
@@ -112,9 +111,8 @@ class Residents:
     async def close(self) -> None:
         """Stop deciding; the model servers run on."""
         self._is_stopping = True
-        for handle in (self._alarm, self._soon):
-            if handle:
-                handle.cancel()
+        if self._alarm:
+            self._alarm.cancel()
         await self.servers.close()
 
     async def leave(self) -> None:
@@ -132,12 +130,8 @@ class Residents:
 
     def _decide_soon(self) -> None:
         """Decide once for all that happens at this moment."""
-        if self._soon is None and self.servers.is_started:
-            self._soon = asyncio.get_running_loop().call_soon(self._decide_now)
-
-    def _decide_now(self) -> None:
-        self._soon = None
-        self._core.schedule()
+        if self.servers.is_started and not self._is_stopping:
+            self._core.schedule_soon()
 
     def act(self) -> None:
         """Remove servers that have ended, then do what the policy wants."""

@@ -66,10 +66,13 @@ class SharedBookings:
 
     def _holders(self) -> dict[str, str]:
         """The attempt that has booked each GPU."""
+        view = self._core.view
         holders: dict[str, str] = {}
-        for attempt in self._core.view.attempts.values():
-            for placement in attempt.placements:
-                holders.update(dict.fromkeys(placement.booked_gpus, attempt.id))
+        # By node, because thousands of prompts book nothing.
+        for node in view.nodes.values():
+            for holder, share in node.bookings.items():
+                if holder in view.attempts:
+                    holders.update(dict.fromkeys(share.gpu_uuids, holder))
         return holders
 
     def reserve(

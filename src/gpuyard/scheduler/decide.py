@@ -196,8 +196,11 @@ class _StartPass:
             return
         view.external_queues.recheck_waiting = False
         heads = self._heads_before(None)
+        has_quarantines = bool(view.external_queues.trust.quarantined)
         for attempt in self._waiting_attempts():
             job = view.jobs.get(attempt.job_id)
+            if job and job.shape.model and not has_quarantines:
+                continue  # it can start nowhere else, and thousands may wait
             if attempt.state is AttemptState.INTENDED:
                 # It cannot be withdrawn before it has been submitted.
                 view.external_queues.recheck_waiting = True

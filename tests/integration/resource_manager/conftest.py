@@ -60,7 +60,11 @@ class ModelServer:
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        except asyncio.IncompleteReadError:  # gpuyard was killed before it asked
+            writer.close()
+            return
         path = head.split(" ", 2)[1]
         if path in ("/sleep", "/wake"):
             self.asleep = path == "/sleep"

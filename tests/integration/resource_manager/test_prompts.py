@@ -4,13 +4,14 @@ slot, and nothing else waits for them.
 
 import asyncio
 import time
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 import pytest
 from fastapi import Request
 
 from gpuyard.controller import owner_transitions
+from gpuyard.controller.launching import Launching
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.shape import Shape
@@ -87,6 +88,26 @@ async def test_a_server_that_starts_decides_once_for_all_that_it_asks_again(
     requeued = [at for at, kind in enumerate(kinds) if kind == "job.requeued"]
     first = requeued[0]
     assert requeued == list(range(first, first + len(jobs)))
+
+
+async def test_submissions_that_a_crash_cut_off_are_repeated_all_at_once(
+    instance: Managed, monkeypatch: pytest.MonkeyPatch
+):
+    jobs = await prompts(instance, *"abc", held=True)
+    await instance.controller.changes.release(jobs)
+    await instance.crash()
+    launched: list[int] = []
+    launch = Launching.launch
+
+    async def counted(launching: Launching, attempt_ids: Sequence[str]) -> None:
+        launched.append(len(attempt_ids))
+        await launch(launching, attempt_ids)
+
+    monkeypatch.setattr(Launching, "launch", counted)
+    await instance.start()
+    for job, text in zip(jobs, "abc", strict=True):
+        assert await answer(instance, job) == f"re: {text}\n"
+    assert len(jobs) in launched
 
 
 # --- slots ---
