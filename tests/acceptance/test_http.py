@@ -58,9 +58,9 @@ def test_openapi_describes_every_route_and_every_reference_in_it_resolves(
     )
     for method, path, operation in found:
         assert operation["summary"] and operation["description"], (method, path)
-        assert (
-            "application/problem+json" in operation["responses"]["default"]["content"]
-        ), (method, path)
+        is_openai = path.startswith("/v1/")
+        form = "application/json" if is_openai else "application/problem+json"
+        assert form in operation["responses"]["default"]["content"], (method, path)
         parameters = {
             p["name"] for p in operation.get("parameters", []) if p["in"] == "path"
         }
@@ -83,9 +83,13 @@ def test_every_route_but_health_and_proof_wants_the_token(web: httpx.Client) -> 
             )
             if path == "/healthz":
                 assert (answer.status_code, answer.json()["status"]) == (200, "ok")
+                continue
+            assert answer.headers["www-authenticate"] == "Bearer"
+            if path.startswith("/v1/"):
+                assert answer.status_code == 401
+                assert answer.json()["error"]["code"] == "unauthorized"
             else:
                 check_problem(answer, 401, "unauthorized")
-                assert answer.headers["www-authenticate"] == "Bearer"
 
 
 def test_only_loopback_is_listened_on(shared_instance: TestInstance) -> None:

@@ -210,20 +210,13 @@ def make_router(gateway: Gateway) -> APIRouter:
         """One of the models that can be asked for."""
         return gateway.model(name)
 
-    @router.api_route(
-        "/{path:path}", methods=["GET", "POST", "DELETE"], include_in_schema=False
-    )
-    async def unknown(path: str) -> Response:
-        """What OpenAI has and gpuyard does not."""
-        known = ", ".join(("models", *_PATHS))
-        return error_answer(
-            404,
-            f"there is no /v1/{path} here; under /v1 there are: {known}",
-            "invalid_request_error",
-            "unknown_url",
-        )
-
     return router
+
+
+def no_such_path(path: str) -> str:
+    """What is said of a path under `/v1` that is not here."""
+    known = ", ".join(("models", *_PATHS))
+    return f"there is no {path} here; under {PREFIX} there are: {known}"
 
 
 def _model(name: str) -> dict[str, Any]:

@@ -258,6 +258,8 @@ class AgentProvider(NodeProvider):
         known = self._find(job_id)
         if known.node_id not in self._links and not known.is_over:
             return replace(known.result, status=JobStatus.UNKNOWN)
+        if not known.is_over:
+            return known.result
         return await with_logs(self, known.result)
 
     async def cancel_job(self, job_id: str) -> bool:

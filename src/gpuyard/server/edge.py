@@ -21,7 +21,6 @@ from gpuyard.domain.errors import (
     TooManyRequestsError,
     UnauthorizedError,
 )
-from gpuyard.gateway import openai
 from gpuyard.server import problems
 from gpuyard.server.app_state import AppState
 from gpuyard.server.audit import AuditLog
@@ -245,15 +244,7 @@ async def _refuse(
         await send({"type": "websocket.close", "code": 1008})
         return
     answer = problems.of_error(error)
-    if scope["path"].startswith(f"{openai.PREFIX}/"):
-        kept = {
-            name: value
-            for name, value in answer.headers.items()
-            if name in ("retry-after", "www-authenticate")
-        }
-        answer = openai.error_answer(
-            error.status, str(error), "invalid_request_error", error.code, kept
-        )
+    answer = problems.in_form_of(scope["path"], answer)
     answer.headers["Connection"] = "close"
     answer.raw_headers = secured(answer.raw_headers)
     await answer(scope, receive, send)

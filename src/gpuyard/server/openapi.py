@@ -8,6 +8,7 @@ from pydantic.json_schema import models_json_schema
 from gpuyard.domain.jobconfig import JobConfig
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.schedules import ScheduleSpec
+from gpuyard.gateway import openai
 from gpuyard.server.problems import MEDIA_TYPE, Problem
 
 Responses = dict[int | str, dict[str, Any]]
@@ -27,6 +28,11 @@ PROBLEMS: Responses = {
         "description": "An error (RFC 9457)",
         "content": {MEDIA_TYPE: {"schema": {"$ref": _REF + "Problem"}}},
     }
+}
+
+_OPENAI_ERROR = {
+    "description": "An error in OpenAI's form",
+    "content": {"application/json": {"schema": {"type": "object"}}},
 }
 
 
@@ -74,4 +80,8 @@ class GpuyardApi(FastAPI):
         """The OpenAPI document."""
         document = super().openapi()
         document["components"]["schemas"] |= _BODIES["$defs"]
+        for path, operations in document["paths"].items():
+            if path.startswith(f"{openai.PREFIX}/"):
+                for operation in operations.values():
+                    operation["responses"]["default"] = _OPENAI_ERROR
         return document

@@ -2,6 +2,7 @@
 `faults` for bad input.
 """
 
+import json
 import re
 from typing import Any
 
@@ -21,9 +22,12 @@ from gpuyard.domain.errors import (
     UnauthorizedError,
     quoted,
 )
+from gpuyard.gateway import openai
 
 log = structlog.get_logger(__name__)
 MEDIA_TYPE = "application/problem+json"
+# The headers that an error keeps in another form.
+_KEPT = ("Allow", "Retry-After", "WWW-Authenticate")
 
 
 class FieldFault(BaseModel):
@@ -65,9 +69,22 @@ def problem(
     return JSONResponse({**body, **more}, status, media_type=MEDIA_TYPE)
 
 
-def _gpuyard_error(_request: Request, error: Exception) -> JSONResponse:
+def in_form_of(path: str, answer: JSONResponse) -> JSONResponse:
+    """A problem document as it is, or in OpenAI's form if it is for OpenAI's API, whose
+    clients read nothing else.
+    """
+    if not path.startswith(f"{openai.PREFIX}/"):
+        return answer
+    told = json.loads(bytes(answer.body))
+    kept = {name: answer.headers[name] for name in _KEPT if name in answer.headers}
+    return openai.error_answer(
+        answer.status_code, told["detail"], "invalid_request_error", told["code"], kept
+    )
+
+
+def _gpuyard_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, GpuyardError)
-    return of_error(error)
+    return in_form_of(request.url.path, of_error(error))
 
 
 def of_error(error: GpuyardError) -> JSONResponse:
@@ -116,10 +133,14 @@ def _http_error(request: Request, error: Exception) -> JSONResponse:
     code = {404: "not_found", 405: "method_not_allowed"}.get(
         error.status_code, "http_error"
     )
-    answer = problem(error.status_code, code, str(error.detail), str(error.detail))
+    path = request.url.path
+    detail = str(error.detail)
+    if error.status_code == 404 and path.startswith(f"{openai.PREFIX}/"):
+        detail = openai.no_such_path(path)
+    answer = problem(error.status_code, code, str(error.detail), detail)
     if error.status_code == 405:
         answer.headers["Allow"] = ", ".join(_methods(request))
-    return answer
+    return in_form_of(path, answer)
 
 
 def _methods(request: Request) -> list[str]:

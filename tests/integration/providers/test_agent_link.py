@@ -249,8 +249,14 @@ def test_a_status_follows_the_reports_and_the_link(door, sink):
             await peer.acknowledged(
                 peer.report(wire.Ended("a1", 2.0, 1.0, exit_code=0))
             )
-            await instance.joined(hello(attempts=[wire.HeldAttempt("a1", 0, "ended")]))
-            assert await status() is JobStatus.COMPLETED
+            peer = await instance.joined(
+                hello(attempts=[wire.HeldAttempt("a1", 0, "ended")])
+            )
+            asking = asyncio.create_task(provider.get_job_status("a1"))
+            question = await peer.receive(wire.ReadLog)
+            peer.send(wire.LogPart(question.request, 0, b"well done\n", end=True))
+            result = await asking
+            assert (result.status, result.logs) == (JobStatus.COMPLETED, "well done\n")
 
     asyncio.run(scenario())
 
