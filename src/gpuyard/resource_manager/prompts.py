@@ -293,8 +293,10 @@ class Prompts(QueueProvider):
 
     async def news(self, timeout_s: float) -> None:
         """See GpuProviderInterface."""
+        # Not `wait_for`, which may swallow that the server stops (until Python 3.12).
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
         await asyncio.sleep(_TOGETHER_S)
         self._changed.clear()
 

@@ -344,3 +344,18 @@ async def test_lines_of_models_say_nothing_of_what_nodes_there_are(instance: Man
     queue = instance.core.view.external_queues.by_name["prompts"]
     await eventually(lambda: queue.offers, "the lines to be known")
     assert not instance.controller.requests.capacity_known.is_set()
+
+
+@pytest.mark.parametrize("ticks", range(4))
+async def test_a_server_that_stops_ends_its_polls_whatever_happens_meanwhile(
+    instance: Managed, ticks: int
+):
+    prompts = instance.manager.prompts
+    polling = asyncio.create_task(prompts.news(60))
+    await asyncio.sleep(0.05)
+    prompts._changed.set()
+    for _ in range(ticks):
+        await asyncio.sleep(0)
+    polling.cancel()
+    await asyncio.wait([polling])
+    assert polling.cancelled()
