@@ -151,6 +151,10 @@ def test_a_prompt_of_a_model_that_cannot_start_says_so_and_waits(
 ) -> None:
     (job,) = prompts(instance, ["hello"], "crashing")
     wait_until(lambda: "its server ended" in why(instance, job), 30, "the reason")
+    assert instance.job(job).state == "assigned"
+    # It only waits, so it keeps no server from stopping.
+    assert "1 job left waiting" in instance.ok("down")
+    instance.ok("up")
     assert instance.job(job).state in ("queued", "assigned")
     instance.ok("cancel", job)
     assert instance.wait(job).state == "cancelled"

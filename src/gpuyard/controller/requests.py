@@ -209,15 +209,20 @@ class Requests:
         and so do those that only wait inside this server.
         """
         attempts = list(self._core.view.attempts.values())
-        waiting = [attempt for attempt in attempts if self.waits_here(attempt)]
-        running = [attempt for attempt in attempts if not self.waits_here(attempt)]
+        waiting = [attempt for attempt in attempts if self._waits_here(attempt)]
+        running = [attempt for attempt in attempts if not self._waits_here(attempt)]
         await asyncio.gather(
             *(self.cancel(attempt.job_id) for attempt in running),
             *(self._take_back(attempt) for attempt in waiting),
         )
         return len(running)
 
-    def waits_here(self, attempt: LiveAttempt) -> bool:
+    def running_jobs(self) -> set[str]:
+        """The jobs with an attempt, except those that only wait inside this server."""
+        attempts = self._core.view.attempts.values()
+        return {each.job_id for each in attempts if not self._waits_here(each)}
+
+    def _waits_here(self, attempt: LiveAttempt) -> bool:
         """Whether it has not begun, and nobody but this server knows of it."""
         provider = self._providers.get(attempt.provider)
         is_inside = provider is not None and provider.ends_with_server

@@ -71,7 +71,7 @@ class ResourceManager:
 
     def reload(self) -> None:
         """Find residents and batches again, after memory was read again."""
-        self.prompts.adopt()
+        self.prompts.reload()
         self.residents.servers.find()
         self._batches.start()
 

@@ -147,6 +147,16 @@ class Prompts(QueueProvider):
             shape = Shape(cpus=0.0, model=spec["model"]).interned()
             core.emit([owner_transitions.reshaped(job, shape, core.clock())])
 
+    def reload(self) -> None:
+        """Memory was read again from the ledger: drop the attempts that are over there,
+        or never came to it.
+        """
+        self.adopt()
+        for key in self._prompts.keys() - self._core.view.attempts.keys():
+            task = self._prompts.pop(key).task
+            if task:
+                task.cancel()
+
     # --- what is offered ---
 
     async def offers(self) -> Sequence[Offer]:
@@ -207,11 +217,6 @@ class Prompts(QueueProvider):
         """Wait for a replica, and have it answer."""
         queues = self._residents.request_queues
         replica = await queues.acquire(prompt.model, prompt.claim)
-        if prompt.order.attempt_id not in self._core.view.attempts:
-            # Memory was read again, and the attempt is not in the ledger.
-            queues.release(replica, None)
-            del self._prompts[prompt.order.attempt_id]
-            return
         prompt.status = JobStatus.RUNNING
         prompt.replica = replica
         prompt.started_at = self._core.clock()
@@ -289,8 +294,10 @@ class Prompts(QueueProvider):
 
     async def news(self, timeout_s: float) -> None:
         """See GpuProviderInterface."""
+        # Not `wait_for`, which may swallow that the server stops (until Python 3.12).
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
         await asyncio.sleep(_TOGETHER_S)
         self._changed.clear()
 

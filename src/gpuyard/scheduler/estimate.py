@@ -68,10 +68,9 @@ def estimate(
         basis = (
             "a guess: nothing like it has completed, and it has no estimated_duration_s"
         )
-    places = [
-        *_nodes(view, job, need.run_s, own_per_hour),
-        *_offers(view, job, now, policy),
-    ]
+    places = list(_offers(view, job, now, policy))
+    if not job.shape.model:
+        places = [*_nodes(view, job, need.run_s, own_per_hour), *places]
     places.sort(key=lambda place: not place.suits)
     return Estimate(strategy, need.run_s, basis, tuple(places))
 
@@ -105,7 +104,7 @@ def _nodes(
 def _offers(
     view: View, job: LiveJob, now: float, policy: Policy
 ) -> Iterator[PlaceEstimate]:
-    """All offers, those that suit first."""
+    """All offers for jobs of its kind, those that suit first."""
     forecasts = offer_forecasts(view, job, policy)
     for forecast in forecasts:
         offer = forecast.offer
@@ -124,7 +123,7 @@ def _offers(
             price_source=offer.price_source,
         )
     suitable = {forecast.offer.id for forecast in forecasts}
-    for _, offer in view.external_queues.offers():
+    for offer in view.external_queues.offers_like(job.shape):
         if offer.id not in suitable:
             yield PlaceEstimate(
                 offer.id,

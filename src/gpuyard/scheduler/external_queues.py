@@ -100,6 +100,12 @@ class ExternalQueueTable:
             for offer_id in sorted(queue.offers):
                 yield queue, queue.offers[offer_id]
 
+    def offers_like(self, shape: Shape) -> Iterable[Offer]:
+        """The models for a prompt, and all other offers for another job."""
+        for _, offer in self.offers():
+            if bool(offer.model) == bool(shape.model):
+                yield offer
+
     def offer(self, offer_id: str) -> Offer | None:
         """The offer with this id; None if there is none now."""
         queue = self.by_name.get(offer_id.partition("/")[0])

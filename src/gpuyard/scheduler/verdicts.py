@@ -52,7 +52,7 @@ def offer_verdicts(
             expects=expectation(forecast),
         )
     suitable = {forecast.offer.id for forecast in forecasts}
-    for _, offer in table.offers():
+    for offer in table.offers_like(job.shape):
         if offer.id not in suitable:
             refusals = unmet_needs(offer, job.shape)
             if obstacle := table.obstacle(offer, job.shape, now):

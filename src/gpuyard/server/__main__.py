@@ -431,7 +431,7 @@ async def _serve(
         # everyone else.
         gc.set_threshold(20_000, 20, 20)
     await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
-    if not app_state.controller.core.view.attempts:
+    if not app_state.controller.requests.running_jobs():
         # Where something runs, agents stay: they keep its time, its checkpoints and how
         # it ended.
         await app_state.controller.dismiss_agents()

@@ -12,13 +12,14 @@ from fastapi import Request
 
 from gpuyard.controller import owner_transitions
 from gpuyard.controller.launching import Launching
-from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.errors import InvalidInputError, LedgerError
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.shape import Shape
 from gpuyard.gateway.openai import Gateway
 from gpuyard.gateway.request_queue import Replica
 from gpuyard.resource_manager import fleet_snapshot
 from tests.integration.resource_manager.conftest import Managed
+from tests.support.ledger import failing_commits
 from tests.support.wait import eventually
 
 pytestmark = pytest.mark.anyio
@@ -108,6 +109,22 @@ async def test_submissions_that_a_crash_cut_off_are_repeated_all_at_once(
     for job, text in zip(jobs, "abc", strict=True):
         assert await answer(instance, job) == f"re: {text}\n"
     assert len(jobs) in launched
+
+
+async def test_memory_that_is_read_again_holds_no_prompt_that_is_over(
+    instance: Managed,
+):
+    first, second = await blocked(instance, "second")
+    attempts = [instance.core.view.jobs[job].attempt_id for job in (first, second)]
+    with failing_commits(instance.ledger.engine), pytest.raises(LedgerError):
+        await instance.submit()
+    known = instance.manager.prompts._prompts
+    assert known.keys() == set(attempts)
+    del instance.core.view.attempts[attempts[1] or ""]  # as if its end were committed
+    instance.manager.reload()
+    await eventually(lambda: in_line(instance) == 0, "it to leave the line")
+    assert known.keys() == {attempts[0]}
+    instance.core.reload()
 
 
 # --- slots ---
@@ -336,3 +353,26 @@ async def test_a_prompt_refuses_what_it_cannot_heed(instance: Managed):
         )
     fields = [fault.field for fault in refused.value.faults]
     assert fields == ["resources", "secrets", "provider"]
+
+
+async def test_lines_of_models_say_nothing_of_what_nodes_there_are(instance: Managed):
+    instance.hosts.clear()
+    await instance.restart()
+    queue = instance.core.view.external_queues.by_name["prompts"]
+    await eventually(lambda: queue.offers, "the lines to be known")
+    assert not instance.controller.requests.capacity_known.is_set()
+
+
+@pytest.mark.parametrize("ticks", range(4))
+async def test_a_server_that_stops_ends_its_polls_whatever_happens_meanwhile(
+    instance: Managed, ticks: int
+):
+    prompts = instance.manager.prompts
+    polling = asyncio.create_task(prompts.news(60))
+    await asyncio.sleep(0.05)
+    prompts._changed.set()
+    for _ in range(ticks):
+        await asyncio.sleep(0)
+    polling.cancel()
+    await asyncio.wait([polling])
+    assert polling.cancelled()

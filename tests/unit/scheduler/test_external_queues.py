@@ -9,6 +9,7 @@ from gpuyard.domain.events import Change, EventKind, Table
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.scheduler.decide import decide, undo
+from gpuyard.scheduler.estimate import estimate
 from gpuyard.scheduler.external_queues import (
     ExternalQueue,
     ExternalQueueTable,
@@ -431,6 +432,19 @@ def test_where_only_models_are_to_be_had_no_other_job_is_compared_with_them(
     world.submit(cpus=0.0, model="toy")
     world.decide()
     assert compared == [Shape(cpus=0.0, model="toy")]
+
+
+def test_a_job_hears_nothing_of_models_and_a_prompt_nothing_of_nodes(prompts):
+    big = Offer("prompts/big", "prompts", model="big")
+    queue = prompts.view.external_queues.by_name["prompts"]
+    queue.offers = {TOY.id: TOY, big.id: big}
+    job = prompts.submit(gpus=9)
+    named = [verdict.node for verdict in prompts.why(job).candidates]
+    assert named == ["here", A100.id]
+    prompt = prompts.submit(cpus=0.0, model="toy", priority=1)
+    live = prompts.view.jobs[prompt]
+    found = estimate(prompts.view, live, prompts.now, prompts.policy, 0.0)
+    assert [place.name for place in found.places] == [TOY.id, big.id]
 
 
 def test_an_urgent_prompt_does_not_wait_behind_those_that_stand_in_line(prompts):

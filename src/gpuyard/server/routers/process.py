@@ -84,13 +84,6 @@ async def storage(app_state: TheAppState) -> dict[str, Any]:
     return {"place": app_state.blobs.name, "problem": await problem_of(app_state.blobs)}
 
 
-def _running_jobs(app_state: AppState) -> set[str]:
-    """The jobs with an attempt, except those that only wait inside this server."""
-    attempts = app_state.controller.core.view.attempts.values()
-    waits_here = app_state.controller.requests.waits_here
-    return {attempt.job_id for attempt in attempts if not waits_here(attempt)}
-
-
 async def _until_ended(app_state: AppState) -> None:
     """Agents leave with the server, so whoever ignores TERM is waited for until KILL
     has come.
@@ -121,7 +114,8 @@ async def stop(
     """
     core = app_state.controller.core
     servers = app_state.manager.residents.servers.live.keys()
-    live = _running_jobs(app_state) - servers
+    running_jobs = app_state.controller.requests.running_jobs
+    live = running_jobs() - servers
     if live and running is RunningJobs.REFUSE:
         raise RefusedError(
             f"{len(live)} {'job is' if len(live) == 1 else 'jobs are'} running.",
@@ -136,7 +130,7 @@ async def stop(
         app_state.manager.residents.stay()
         core.schedule()
         raise
-    left = _running_jobs(app_state) - servers
+    left = running_jobs() - servers
     waiting = core.view.jobs.keys() - left - servers
     app_state.stopping.set()
     return {
@@ -145,5 +139,5 @@ async def stop(
         "cancelled": len(live - left) if running is RunningJobs.CANCEL else 0,
         "left_waiting": len(waiting),
         # Of several servers, another one keeps the agents.
-        "stops_node": not _running_jobs(app_state) and app_state.election is None,
+        "stops_node": not running_jobs() and app_state.election is None,
     }
