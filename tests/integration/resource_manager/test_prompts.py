@@ -355,14 +355,6 @@ async def test_a_prompt_refuses_what_it_cannot_heed(instance: Managed):
     assert fields == ["resources", "secrets", "provider"]
 
 
-async def test_lines_of_models_say_nothing_of_what_nodes_there_are(instance: Managed):
-    instance.hosts.clear()
-    await instance.restart()
-    queue = instance.core.view.external_queues.by_name["prompts"]
-    await eventually(lambda: queue.offers, "the lines to be known")
-    assert not instance.controller.requests.capacity_known.is_set()
-
-
 @pytest.mark.parametrize("ticks", range(4))
 async def test_a_server_that_stops_ends_its_polls_whatever_happens_meanwhile(
     instance: Managed, ticks: int
