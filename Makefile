@@ -67,6 +67,7 @@ soak: dev ## kill -9 for MINUTES=10 or ROUNDS=500; DATABASE=sqlite|postgresql|bo
 	@GPUYARD_SEEDS=1000 $(PYTHON) -m pytest tests/simulation --timeout 3600
 	@$(PYTHON) -m pytest -n 2 --hypothesis-profile=soak --timeout 1800 $$(grep -rlE 'hypothesis|examples\(' tests/unit tests/integration tests/security --include=test_*.py)
 	@EXAMPLES=$(API_EXAMPLES) $(PYTHON) -m pytest tests/acceptance/test_openapi.py --timeout 3600
+	@GPUYARD_LISTENERS=10000 $(PYTHON) -m pytest tests/acceptance/test_events.py -k thousands --timeout 1800
 	@$(PYTHON) -m tests.soak --minutes $(MINUTES) --rounds $(ROUNDS) --database $(DATABASE) $(if $(SEED),--seed $(SEED))
 	@$(PYTHON) -m tests.soak.history --jobs $(HISTORY_JOBS) --days $(HISTORY_DAYS)
 	@GPUYARD_STUDY_KILLS=$(STUDY_KILLS) $(PYTHON) -m pytest tests/acceptance/test_studies.py -k killed

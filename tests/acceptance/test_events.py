@@ -4,6 +4,7 @@ listeners that never read.
 
 import itertools
 import json
+import os
 import resource
 import signal
 import socket
@@ -35,7 +36,8 @@ for n in range(1, 4):
 pathlib.Path("life_3.pt").write_text("weights")
 """
 
-LISTENERS = 10_000
+# `make soak` asks for 10,000.
+LISTENERS = int(os.environ.get("GPUYARD_LISTENERS", "2000"))
 # What a listener may cost, in bytes: 34 KB when it waits, and what is on its way to it.
 MEMORY_OF_ONE = 200_000
 FEW_FILES = 1024
@@ -166,7 +168,7 @@ def test_listeners_that_never_read_cost_little_and_hold_up_nobody(
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_ten_thousand_that_never_read_hold_up_nobody(few_files: None) -> None:
+def test_thousands_that_never_read_hold_up_nobody(few_files: None) -> None:
     """Each is woken for every event, and soon takes no more; the server's memory does
     not grow with what it is owed.
     """
