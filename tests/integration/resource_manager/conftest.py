@@ -5,6 +5,7 @@ small HTTP servers in this process; a test plays the workers.
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,11 +61,15 @@ class ModelServer:
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        except asyncio.IncompleteReadError:  # gpuyard was killed before it asked
-            writer.close()
-            return
+        # gpuyard may be killed before it has asked.
+        with suppress(asyncio.IncompleteReadError):
+            await self._answer(reader, writer)
+        writer.close()
+
+    async def _answer(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
         path = head.split(" ", 2)[1]
         if path in ("/sleep", "/wake"):
             self.asleep = path == "/sleep"
@@ -75,7 +80,6 @@ class ModelServer:
             text = body["messages"][-1]["content"]
             self.chat.asked.append(text)
             if text in self.chat.breaks:
-                writer.close()
                 return
             await self.chat.may_answer.wait()
             choices = [{"message": {"content": f"re: {text}"}}]
@@ -86,7 +90,6 @@ class ModelServer:
             f"{answer}".encode()
         )
         await writer.drain()
-        writer.close()
 
 
 class Managed(Controlled):
