@@ -211,14 +211,17 @@ class Core:
         """Decide until there are no more actions; emit the intents and pass them to
         `on_intents`.
         """
-        self.view.apply_quarantines(self.clock())
-        self.view.end_cooling(self.clock())
+        # One time for all: what ends by time must end before the extensions decide, or
+        # they would not see it, and nothing would wake them again.
+        now = self.clock()
+        self.view.apply_quarantines(now)
+        self.view.end_cooling(now)
         self.before_deciding()
         if self.is_stopping:
             return
         intents: list[str] = []
         while True:
-            decision = decide(self.view, self.clock(), self.policy)
+            decision = decide(self.view, now, self.policy)
             if not decision.actions:
                 break
             for action in decision.actions:
