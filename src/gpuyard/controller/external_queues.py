@@ -270,7 +270,8 @@ class ExternalQueues:
         missing: list[str] = []
         try:
             for attempt in attempts:
-                missing += [attempt.id] if await self._is_missing(attempt) else []
+                if await self._is_missing(attempt):
+                    missing.append(attempt.id)  # noqa: PERF401  (an error may come)
         finally:
             if missing:
                 await self._launching.launch(missing)

@@ -66,7 +66,7 @@ class Shape:
         book less, because they mostly wait.
         """
         if spec.kind is JobKind.LLM:
-            return cls(cpus=0.0, model=spec.model or "").interned()
+            return cls.of_prompt(spec.model or "")
         need = spec.resources
         gpus = need.gpus
         workspace = ""
@@ -92,6 +92,11 @@ class Shape:
             workspace=workspace,
             quarantined=spec.allowed.quarantined,
         ).interned()
+
+    @classmethod
+    def of_prompt(cls, model: str) -> "Shape":
+        """What a prompt for this model books: nothing."""
+        return cls(cpus=0.0, model=model).interned()
 
     def interned(self) -> "Shape":
         """The one object for all equal shapes."""

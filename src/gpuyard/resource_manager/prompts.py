@@ -77,10 +77,10 @@ class _Prompt:
     text: str = ""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
-    waits: JobResult = field(init=False)
+    pending_result: JobResult = field(init=False)
 
     def __post_init__(self) -> None:
-        self.waits = JobResult(
+        self.pending_result = JobResult(
             self.order.attempt_id, JobStatus.PENDING, created_at=self.created_at
         )
 
@@ -144,7 +144,7 @@ class Prompts(QueueProvider):
                 outcome = AttemptOutcome(core.clock(), stopped=Reason.REVOKED)
                 retry = Retry(core.clock())
                 core.emit([transitions.attempt_ended(job, attempt, outcome, retry)])
-            shape = Shape(cpus=0.0, model=spec["model"]).interned()
+            shape = Shape.of_prompt(spec["model"])
             core.emit([owner_transitions.reshaped(job, shape, core.clock())])
 
     def reload(self) -> None:
@@ -186,7 +186,7 @@ class Prompts(QueueProvider):
 
     async def submit_attempt(self, order: AttemptOrder) -> str:
         """Let the prompt wait for a replica."""
-        key = order.attempt_id or ""
+        key = order.attempt_id
         (model,) = order.command
         if model not in self._residents.specs:
             raise InsufficientResourcesError(
@@ -223,8 +223,8 @@ class Prompts(QueueProvider):
         prompt.began = time.monotonic()
         self._changed.set()
         try:
-            async with asyncio.timeout(prompt.order.timeout_s) as limit:
-                prompt.text = await self._ask(prompt, replica, limit)
+            async with asyncio.timeout(prompt.order.timeout_s) as time_limit:
+                prompt.text = await self._ask(prompt, replica, time_limit)
         except TimeoutError:
             limit = format_duration(prompt.order.timeout_s or 0.0)
             message = f"{prompt.model} did not answer within {limit}"
@@ -238,23 +238,23 @@ class Prompts(QueueProvider):
         else:
             self._end(prompt, JobStatus.COMPLETED)
 
-    async def _another(self, prompt: _Prompt, limit: asyncio.Timeout) -> Replica:
+    async def _another(self, prompt: _Prompt, time_limit: asyncio.Timeout) -> Replica:
         """Wait for another replica. That counts neither for the time limit nor for the
         cost.
         """
-        ends_at = limit.when()
-        limit.reschedule(None)
+        ends_at = time_limit.when()
+        time_limit.reschedule(None)
         began = time.monotonic()
         queues = self._residents.request_queues
         replica = await queues.acquire_again(prompt.model, prompt.claim)
         waited_s = time.monotonic() - began
         prompt.began += waited_s
         if ends_at is not None:
-            limit.reschedule(ends_at + waited_s)
+            time_limit.reschedule(ends_at + waited_s)
         return replica
 
     async def _ask(
-        self, prompt: _Prompt, replica: Replica, limit: asyncio.Timeout
+        self, prompt: _Prompt, replica: Replica, time_limit: asyncio.Timeout
     ) -> str:
         import httpx
 
@@ -264,7 +264,7 @@ class Prompts(QueueProvider):
         while True:
             tries_left -= 1
             answer = await self._replicas.ask(
-                replica, _PATH, body, lambda: self._another(prompt, limit)
+                replica, _PATH, body, lambda: self._another(prompt, time_limit)
             )
             prompt.replica = answer.replica
             try:
@@ -276,7 +276,7 @@ class Prompts(QueueProvider):
                 if not tries_left:
                     fault = f"the answer of {prompt.model} broke off: {error}"
                     raise NoAnswerError(fault) from None
-            replica = await self._another(prompt, limit)
+            replica = await self._another(prompt, time_limit)
 
     def _end(
         self, prompt: _Prompt, status: JobStatus, reason: str = "", message: str = ""
@@ -335,7 +335,8 @@ class Prompts(QueueProvider):
 
     def _result(self, prompt: _Prompt) -> JobResult:
         if prompt.status is JobStatus.PENDING:
-            return prompt.waits  # thousands may wait, and each poll asks for all
+            # Thousands may wait, and each poll asks for all.
+            return prompt.pending_result
         gpus = prompt.replica.gpus if prompt.replica else ()
         devices = self._core.view.devices
         nodes = [devices[gpu].node_id for gpu in gpus if gpu in devices]
