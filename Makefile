@@ -1,6 +1,6 @@
 # Every target sets up what it needs; with nothing to do it is quiet. ARGS reaches pytest, ruff's fixes stay with you.
 .DEFAULT_GOAL := help
-.PHONY: help setup dev demo test unit coverage lint style docs bench bench-peers soak seeds images lock licences sbom audit clean
+.PHONY: help setup dev demo test unit coverage lint style docs gpu bench bench-peers soak seeds images lock licences sbom audit clean
 
 PYTHON := .venv/bin/python
 # Many tests wait for other processes, so two cores are busy only with four workers.
@@ -54,6 +54,9 @@ style: dev ## how plain the code is, by package and beside other projects (ARGS=
 
 docs: dev ## build the site of the documents in build/site
 	@$(PYTHON) scripts/docs.py
+
+gpu: dev ## tests on a real NVIDIA GPU; GPUYARD_GPU_PYTHON has PyTorch and transformers
+	@$(PYTHON) -m pytest tests/gpu $(ARGS)
 
 bench: dev ## measure the pace on this machine, each figure beside its floor
 	@$(PYTHON) -m benchmarks $(ARGS)

@@ -39,13 +39,15 @@ DISKS = {
         "studies-runtime",
         "prompts",
         "verification",
+        "gpu",
     ),
     "4ms": ("ledger", "http", "jobs", "idle"),
 }
 
 
-# It needs an environment with PyTorch, and two cores of its own for a minute.
-ON_REQUEST = ("studies-runtime",)
+# The first needs an environment with PyTorch, and two cores of its own for a minute; the
+# second a GPU.
+ON_REQUEST = ("studies-runtime", "gpu")
 
 
 def run_group(group: str, disk: str, scale: float) -> Iterator[Figure]:

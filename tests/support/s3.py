@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import boto3
 import httpx
 import pytest
 
@@ -126,6 +125,8 @@ def bucket(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Bucket:
 
 
 def _client(port: int, service: str = "s3") -> Any:
+    import boto3  # it takes a while to import, and most tests need none
+
     return boto3.client(
         service,
         endpoint_url=f"http://127.0.0.1:{port}",

@@ -1,11 +1,11 @@
-"""A tiny random Llama with a tokenizer and a chat template, for servers: `python
-make.py FOLDER TEXT`.
+"""A random Llama with a tokenizer and a chat template, for servers: `python make.py
+FOLDER TEXT`. It is tiny, unless `--width` and `--layers` say otherwise.
 
 What it says is nonsense, and how it says it is real: `initializer_range` is large so
 that the words vary.
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 import torch
@@ -19,10 +19,15 @@ CHAT = (
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
-    text = sys.argv[2]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("text")
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--layers", type=int, default=2)
+    options = parser.parse_args()
+    folder = options.folder
     bpe = ByteLevelBPETokenizer()
-    bpe.train([text], vocab_size=1000, special_tokens=["<s>", "</s>"])
+    bpe.train([options.text], vocab_size=1000, special_tokens=["<s>", "</s>"])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe._tokenizer,
         bos_token="<s>",
@@ -34,9 +39,9 @@ def main() -> None:
     torch.manual_seed(1)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
+        hidden_size=options.width,
+        intermediate_size=2 * options.width,
+        num_hidden_layers=options.layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=512,
