@@ -40,3 +40,14 @@ def test_who_types_an_option_of_python_is_told_what_to_type(
         main.main()
     assert ended.value.code == 2
     assert "`gpuyard run python -m package.train`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("group", ["batch", "models", "schedule", "secret"])
+def test_every_group_has_the_word_list(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, group: str
+) -> None:
+    monkeypatch.setattr("sys.argv", ["gpuyard", group, "list", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 0
+    assert "List " in capsys.readouterr().out
