@@ -66,6 +66,7 @@ def test_clean_env_gives_the_servers_environment(instance: TestInstance) -> None
     output = instance.ok("run", "--clean-env", "--", "sh", "-c", PRINT, env=SHELL)
     first = output.splitlines()[0]
     assert first.startswith("LR= LEFTOVER=of whoever started the server")
+    assert "environment  the server's own" in instance.ok("show", "sh")
 
 
 def test_job_files_and_the_python_client_carry_it_once(

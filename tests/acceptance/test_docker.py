@@ -66,7 +66,7 @@ def test_a_clock_that_jumps_an_hour_moves_no_time_limit(
 ) -> None:
     faults = Faults(tmp_path)
     with in_front_of(dockerd, fake_gpus, **faults.environment) as instance:
-        check_time_limits(instance, faults, partial(submit, instance))
+        check_time_limits(instance, faults.clock_is_off, partial(submit, instance))
 
 
 def test_a_job_with_an_image_runs_in_a_container_on_its_gpus(

@@ -1,6 +1,8 @@
 """`gpuyard doctor` finds what keeps a server from starting, and versions that differ."""
 
 import json
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -58,4 +60,18 @@ def test_fewer_gpus_than_the_settings_expect_are_found(instance: TestInstance) -
     instance.home.settings.write_text("[resource_manager]\ngpu_count = 2\n")
     instance.ok("up", "--simulate-gpus", "2x24")
     wait_until(lambda: len(instance.json("gpus")["items"]) == 2, what="the GPUs")
-    assert "gpu_count" not in findings(instance)["GPUs"]["remedy"]
+    found = findings(instance)["GPUs"]
+    assert "gpu_count" not in found["remedy"]
+    assert "the server has 2 × Simulated GPU" in found["found"]
+
+
+def test_a_server_that_was_stopped_is_found_at_once(instance: TestInstance) -> None:
+    instance.ok("up")
+    process = int(instance.home.lock.read_text())
+    os.kill(process, signal.SIGSTOP)
+    try:
+        found = findings(instance)["server"]
+    finally:
+        os.kill(process, signal.SIGCONT)
+    assert not found["ok"] and f"(process {process}) is stopped" in found["found"]
+    assert found["remedy"] == f"kill -CONT {process}"

@@ -82,13 +82,18 @@ def test_a_clock_that_jumps_an_hour_moves_no_time_limit(
 ) -> None:
     faults = Faults(tmp_path)
 
+    def set_clock(seconds: float) -> None:
+        """Of this host by so much, and of the cluster by twice as much."""
+        faults.clock_is_off(seconds)
+        cluster.faults.shift_clock(2 * seconds)
+
     def submit(*command: str, **fields: object) -> str:
         return instance.submit(
             list(command), image=IMAGE, provider="kubernetes", **fields
         )
 
     with in_front_of(cluster, tmp_path, **faults.environment) as instance:
-        check_time_limits(instance, faults, submit)
+        check_time_limits(instance, set_clock, submit)
 
 
 def test_one_spec_runs_unchanged_here_and_there(

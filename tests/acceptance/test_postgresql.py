@@ -138,6 +138,9 @@ def test_every_server_answers_and_one_schedules(pair):
         refused = second.run(*words, input="")
         assert (refused.returncode, "is over" in refused.stderr) == (125, True)
     assert states(first) == states(second) == {"a": "completed", "b": "cancelled"}
+    done = second.run("run", "--", "true")
+    assert done.returncode == 0
+    assert "the job runs the code as it is when it starts: several" in done.stderr
     assert (
         httpx.get(
             f"{second.address().url}/api/v1/nodes",

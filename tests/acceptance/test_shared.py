@@ -107,6 +107,24 @@ def test_members_share_a_server_and_jobs_run_as_they_are(
     assert "each job runs under its submitter's account" in said
 
 
+def test_what_is_not_for_members_is_told(workstation: OwnMachine) -> None:
+    refused = workstation.run("gpuyard", "audit", user="ann")
+    assert refused.returncode == 4
+    assert "`sudo gpuyard audit`" in refused.stderr
+    assert "POST /api/v1/jobs" in workstation.ok("gpuyard", "audit", "-n", "1000")
+
+    batch = ("gpuyard", "batch", "submit", "extract_keyframes", "/etc/hostname")
+    refused = workstation.run(*batch, user="ann")
+    assert refused.returncode == 4
+    assert "No batch runs where jobs have accounts" in refused.stderr
+
+    words = ("gpuyard", "run", "--workspace", "data", "true")
+    workstation.ok(*words, user="ann")
+    refused = workstation.run(*words, user="bob")
+    assert "name a --project to have one of your own" in refused.stderr
+    workstation.ok(*words[:2], "--project", "bob", *words[2:], user="bob")
+
+
 def test_a_command_waits_for_a_server_that_systemd_starts_again(
     workstation: OwnMachine,
 ) -> None:

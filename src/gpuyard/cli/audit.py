@@ -3,14 +3,19 @@ what.
 """
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.output import clock, print_page, print_table
+from gpuyard.domain.errors import RefusedError
+
+if TYPE_CHECKING:
+    from gpuyard.config.paths import Home
 
 
 def register(app: typer.Typer) -> None:
@@ -27,9 +32,7 @@ def audit(
     """Show who asked this home's server with and without the token, and who changed
     what; the newest line last.
     """
-    from gpuyard.config.paths import Home
-
-    found = _newest(Home.find().audit_logs(), lines)
+    found = _newest(_home().audit_logs(), lines)
     if as_json:
         print_page(found)
         return
@@ -47,6 +50,25 @@ def audit(
     ]
     columns = ("AT", "EVENT", "WHO", "FROM", "WHAT", "OUTCOME", "COUNT")
     print_table(columns, rows, empty="The audit log is empty.")
+
+
+def _home() -> "Home":
+    """The home of the server that this user's commands use. RefusedError for who may
+    not read that of a shared server.
+    """
+    from gpuyard.client.connection import used_instance
+    from gpuyard.config import shared
+    from gpuyard.config.paths import Home
+
+    if not used_instance():
+        return Home.find()
+    home = Home(shared.HOME)
+    if not os.access(home.logs, os.R_OK | os.X_OK):
+        raise RefusedError(
+            "The audit log of the shared server is not for its members.",
+            "An administrator types `sudo gpuyard audit`.",
+        )
+    return home
 
 
 def _newest(files: list[Path], count: int) -> list[dict[str, Any]]:

@@ -74,6 +74,7 @@ def register(app: typer.Typer) -> None:
     batch.callback()(listing)
     for command in (submit, estimate, show, follow, cancel, retry):
         batch.command()(command)
+    batch.command("list", hidden=True)(listing)
     app.add_typer(batch, name="batch")
 
 

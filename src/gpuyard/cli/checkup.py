@@ -7,7 +7,8 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,9 +142,9 @@ def _disk_problem(home: Home) -> str | None:
     """What the node of this home says of its disk when it is nearly full."""
     from gpuyard.cli.session import connect
     from gpuyard.client import calls
-    from gpuyard.client.connection import running_server
+    from gpuyard.client.connection import running_server, stopped_server
 
-    if running_server(home) is None:
+    if running_server(home) is None or stopped_server(home):
         return None
     try:
         with connect(start=False) as client:
@@ -170,31 +171,47 @@ def _gpus(home: Home) -> CheckupResult:
         or "none"
     )
     lost = "; ".join(gpu.reason for gpu in found.lost)
-    problem = found.problem or lost or _too_few_gpus(home, len(found.gpus))
-    return CheckupResult(
-        "GPUs",
-        not problem,
-        f"{names} by {found.source}" if found.gpus else names,
-        problem,
-    )
+    if found.gpus:
+        names = f"{names} by {found.source}"
+    known = _gpus_of_server(home)
+    if known and not found.gpus:
+        names = f"none of this machine's; the server has {_kinds(known)}"
+    have = len(found.gpus) if known is None else len(known)
+    problem = found.problem or lost or _too_few_gpus(home, have)
+    return CheckupResult("GPUs", not problem, names, problem)
 
 
-def _too_few_gpus(home: Home, found: int) -> str:
-    """What to do if there are fewer GPUs than the settings expect; a server that runs
-    may know others than this machine's own.
+def _gpus_of_server(home: Home) -> list[dict[str, Any]] | None:
+    """The GPUs that the server knows, which may be simulated or of other machines; None
+    if none runs, or it does not answer, which its own check says.
     """
     from gpuyard.cli.session import connect
     from gpuyard.client import calls
-    from gpuyard.client.connection import running_server
+    from gpuyard.client.connection import running_server, stopped_server
+
+    if running_server(home) is None or stopped_server(home):
+        return None
+    try:
+        with connect(start=False) as client:
+            return client.call(calls.listing("gpus"))
+    except GpuyardError:
+        return None
+
+
+def _kinds(gpus: Sequence[dict[str, Any]]) -> str:
+    """How many there are of each kind: `2 × Simulated GPU`."""
+    counts = Counter(str(gpu["name"]) for gpu in gpus)
+    return ", ".join(f"{number} × {name}" for name, number in counts.items())
+
+
+def _too_few_gpus(home: Home, found: int) -> str:
+    """What to do if there are fewer GPUs than the settings expect."""
     from gpuyard.config.settings import load_settings
 
     try:
         expected = load_settings(home).resource_manager.gpu_count or 0
-        if running_server(home) is not None:
-            with connect(start=False) as client:
-                found = len(client.call(calls.listing("gpus")))
     except GpuyardError:
-        return ""  # the checks of the settings and of the server say it
+        return ""  # the check of the settings says it
     if found >= expected:
         return ""
     return (
@@ -324,10 +341,17 @@ def _ask(
 ) -> CheckupResult:
     """What `judge` makes of the server's answer; `without` is said when none runs."""
     from gpuyard.cli.session import connect
-    from gpuyard.client.connection import running_server, used_instance
+    from gpuyard.client.connection import (
+        running_server,
+        stopped_server,
+        used_instance,
+    )
 
     if running_server(home) is None and used_instance() is None:
         return CheckupResult(what, True, without)
+    if used_instance() is None and (process := stopped_server(home)):
+        found = f"the server (process {process}) is stopped, so it answers nothing"
+        return CheckupResult(what, False, found, f"kill -CONT {process}")
     try:
         with connect(start=False) as client:
             found = client.call(call)
@@ -387,10 +411,11 @@ def _separation_of_node(home: Home) -> str:
     """What the agent has found possible; without a server nobody asks it."""
     from gpuyard.cli.session import connect
     from gpuyard.client import calls
-    from gpuyard.client.connection import running_server
+    from gpuyard.client.connection import running_server, stopped_server
 
     file = home.node / "id"
-    if running_server(home) is None or not file.exists():
+    is_away = running_server(home) is None or stopped_server(home)
+    if is_away or not file.exists():
         return "by accounts; the agent tells whether by devices too"
     with connect(start=False) as client:
         nodes = client.call(calls.listing("nodes"))

@@ -242,7 +242,8 @@ def _environment(info: "Job") -> str:
     """How what it carries differs from the server's own environment, by names."""
     environment = info.environment
     if environment is None:
-        return ""
+        is_own = info.kind == "command" and info.provider in (None, "local")
+        return "the server's own" if is_own and info.spec else ""
     if not environment.stored:
         return "as submitted; it is no longer stored"
     differences = {

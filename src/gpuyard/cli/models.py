@@ -31,6 +31,7 @@ def register(app: typer.Typer) -> None:
     models.callback()(listing)
     for command in (load, unload, pin, unpin):
         models.command()(command)
+    models.command("list", hidden=True)(listing)
     app.add_typer(models, name="models")
 
 

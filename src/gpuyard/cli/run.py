@@ -56,6 +56,13 @@ Command = Annotated[
 ]
 
 
+def _is_of_python(module: str | None) -> None:
+    """Somebody means `python -m MODULE`."""
+    if module is not None:
+        remedy = f"write `gpuyard run python -m {module}`"
+        raise InvalidInputError.of("-m", "is an option of Python", remedy)
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command(
@@ -218,6 +225,10 @@ def run(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the job as JSON and leave.")
     ] = False,
+    _module: Annotated[
+        str | None,
+        typer.Option("-m", hidden=True, is_eager=True, callback=_is_of_python),
+    ] = None,
 ) -> None:
     """Run COMMAND on a GPU that fits and follow it; its exit code becomes this
     command's.

@@ -69,6 +69,7 @@ def register(app: typer.Typer) -> None:
     for command in (show, pause, resume, update, delete):
         schedule.command()(command)
     schedule.command("run-now")(run_now)
+    schedule.command("list", hidden=True)(listing)
     app.add_typer(schedule, name="schedule")
 
 

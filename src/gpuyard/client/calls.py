@@ -44,7 +44,8 @@ _SHELL = (
 class Call(Generic[T]):
     """A request and how to read its answer's JSON.
 
-    `done_once`: however often it is sent.
+    `done_once`: however often it is sent. `waits`: the answer comes when something has
+    happened.
     """
 
     method: str
@@ -54,6 +55,7 @@ class Call(Generic[T]):
     body: Any = None
     done_once: bool = False
     submits: bool = False
+    waits: bool = False
 
     @property
     def repeatable(self) -> bool:

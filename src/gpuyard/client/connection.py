@@ -159,6 +159,19 @@ def running_server(home: Home) -> Address | None:
     return Address(body["url"], token, path)
 
 
+def stopped_server(home: Home) -> int:
+    """The process of this home's server if somebody has stopped it (SIGSTOP, Ctrl-Z):
+    it answers nothing until it goes on. 0 without such a server.
+    """
+    try:
+        process = int(home.lock.read_text())
+        status = Path(f"/proc/{process}/stat").read_text()
+    except (OSError, ValueError):
+        return 0
+    state = status.rpartition(")")[2].split()[0]
+    return process if state in "Tt" and is_locked(home.lock) else 0
+
+
 def start_server(home: Home) -> Address:
     """Start the embedded server in the background and wait until it serves;
     UnreachableError quotes what it said.

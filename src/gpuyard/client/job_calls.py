@@ -50,6 +50,7 @@ def wait(references: Sequence[str], timeout_s: float) -> Call[Outcomes]:
         _outcomes,
         body={"jobs": list(references), "timeout_s": timeout_s},
         done_once=True,
+        waits=True,
     )
 
 

@@ -11,7 +11,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -49,7 +49,7 @@ class Client(ScheduleMethods):
 
     With no `address`, to `$GPUYARD_URL` or the embedded server, started if need be
     (with `start`). A server that has answered and goes away is waited for, as long as
-    `patience_s`; `tell` hears of it.
+    `patience_s`; `tell` hears of it. Each request is sent within `asking(address)`.
     """
 
     def __init__(
@@ -60,7 +60,9 @@ class Client(ScheduleMethods):
         start: bool = True,
         patience_s: float = PATIENCE_S,
         tell: Callable[[str], None] | None = None,
+        asking: Callable[[Address], AbstractContextManager[object]] = nullcontext,
     ) -> None:
+        self.asking = asking
         self.address = address or find_server(start=start)
         self.patience_s = patience_s
         self.tell = tell
@@ -89,9 +91,7 @@ class Client(ScheduleMethods):
         while True:
             try:
                 url = self.address.url + call.path
-                response = self._http.request(
-                    call.method, url, params=dict(call.params), content=content
-                )
+                response = self._ask(call, url, content)
                 self._answered = True
                 resend.end()
                 return answer_of(call, response)
@@ -100,6 +100,14 @@ class Client(ScheduleMethods):
             time.sleep(pause)
             if self._found:
                 self._move(look_again(self.address, start=call.submits))
+
+    def _ask(self, call: Call[Any], url: str, content: bytes | None) -> httpx.Response:
+        """The answer to one request."""
+        waits = nullcontext if call.waits else self.asking
+        with waits(self.address):
+            return self._http.request(
+                call.method, url, params=dict(call.params), content=content
+            )
 
     def _move(self, address: Address) -> None:
         """Talk to the server at `address` from now on."""

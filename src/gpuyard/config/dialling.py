@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from gpuyard.config.boot_clock import boot_id
 from gpuyard.config.proof import Challenge
 
 CONNECT_S = 5.0
@@ -51,8 +52,7 @@ def loopback_id() -> str:
     """Which loopback this process means: that of this network namespace, of this boot
     of the machine.
     """
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}:{Path('/proc/self/ns/net').stat().st_ino}"
+    return f"{boot_id()}:{Path('/proc/self/ns/net').stat().st_ino}"
 
 
 def tls_context(ca_file: str | None = None) -> ssl.SSLContext:

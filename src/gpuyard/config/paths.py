@@ -201,6 +201,11 @@ class Home:
         return self.root / "runs"
 
     @property
+    def observed_runs(self) -> Path:
+        """What the server saw of the attempts in external queues."""
+        return self.root / "observed_runs"
+
+    @property
     def socket(self) -> Path:
         """The agents' Unix socket. Its path may be longer than a socket's address
         (`config/sockets.py`).

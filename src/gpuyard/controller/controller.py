@@ -18,6 +18,7 @@ from gpuyard.controller.job_streams import JobStreams
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.log_mirror import LogMirror
 from gpuyard.controller.logs import Logs
+from gpuyard.controller.observed_runs import ObservedRuns
 from gpuyard.controller.reports import Reports
 from gpuyard.controller.requests import Requests
 from gpuyard.controller.retention import Retention
@@ -91,12 +92,14 @@ class Controller:
         self.changes = JobChanges(self.core)
         self.streams = JobStreams(self.core, self.providers)
         self.health = ProviderHealth(self.core)
+        observed_runs = ObservedRuns(home.observed_runs)
         self.launching = Launching(
             self.core,
             self.providers,
             self.health,
             settings.workspaces.root(home),
             self.secrets,
+            observed_runs,
         )
         self.disks = DiskAlarms(self.core, home)
         self.core.refuse_when_full = self.disks.refuse_when_full
@@ -120,6 +123,7 @@ class Controller:
             self.providers,
             log_mirror,
             self.health,
+            observed_runs,
         )
         self.schedules = Schedules(self.core, self.requests)
         self.extensions: list[Extension] = [self.schedules]

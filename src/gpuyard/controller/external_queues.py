@@ -22,6 +22,7 @@ from gpuyard.controller.core import Core
 from gpuyard.controller.health import ProviderHealth
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.log_mirror import LogMirror
+from gpuyard.controller.observed_runs import ObservedRuns
 from gpuyard.controller.requests import Requests
 from gpuyard.domain.errors import LedgerError, ProviderError
 from gpuyard.domain.jobconfig import JobResult, JobStatus
@@ -67,6 +68,7 @@ class ExternalQueues:
         providers: Providers,
         log_mirror: LogMirror,
         health: ProviderHealth,
+        observed_runs: ObservedRuns,
     ) -> None:
         self._core = core
         self._launching = launching
@@ -74,6 +76,7 @@ class ExternalQueues:
         self._providers = providers
         self._log_mirror = log_mirror
         self._health = health
+        self._observed_runs = observed_runs
         # Times in these three are monotonic seconds.
         self._stopped_at: dict[str, float] = {}
         self._unknown_since: dict[str, float] = {}
@@ -85,6 +88,7 @@ class ExternalQueues:
 
     def start(self) -> None:
         """Begin to poll. Nothing is sent to a provider before it has answered."""
+        self._restore_runs()
         if self._without_provider():
             self._core.spawn(self._end_without_provider(), "attempts-without-provider")
         for name, provider in self._providers.external_queues.items():
@@ -95,6 +99,18 @@ class ExternalQueues:
             self._core.spawn(
                 self._poll_repeatedly(name, provider), f"external-queue-{name}"
             )
+
+    def _restore_runs(self) -> None:
+        """Tell the providers how long their attempts have run, as earlier servers saw
+        it, so that they need not believe wall clocks.
+        """
+        attempts = self._core.view.attempts
+        self._observed_runs.restore(attempts.keys())
+        for attempt in attempts.values():
+            ran_s = self._observed_runs.ran_s(attempt.id)
+            provider = self._providers.get(attempt.provider)
+            if provider is not None and attempt.provider_ref and ran_s is not None:
+                provider.has_run(attempt.provider_ref, ran_s)
 
     def _without_provider(self) -> list[LiveAttempt]:
         """Attempts of providers that are no longer in the settings."""
@@ -214,12 +230,14 @@ class ExternalQueues:
         }
         if not to_poll:
             return
+        asked_at = self._observed_runs.now()
         results = await _answers(provider, list(to_poll))
         changed = False
         for reference, attempt in to_poll.items():
             current = self._core.view.attempts.get(attempt.id)
             if current is not None:
-                changed |= self._apply_answer(current, results.get(reference))
+                answer = results.get(reference)
+                changed |= self._apply_answer(current, answer, asked_at)
         if changed:
             self._core.schedule()
 
@@ -299,8 +317,12 @@ class ExternalQueues:
 
     # --- answers ---
 
-    def _apply_answer(self, attempt: LiveAttempt, result: JobResult | None) -> bool:
-        """Apply one answer; returns True if a decision is needed."""
+    def _apply_answer(
+        self, attempt: LiveAttempt, result: JobResult | None, asked_at: float
+    ) -> bool:
+        """Apply one answer; returns True if a decision is needed. `asked_at` is a time
+        of the boot clock.
+        """
         if result is None or result.status is JobStatus.UNKNOWN:
             return self._attempt_unknown(attempt, result)
         self._unknown_since.pop(attempt.id, None)
@@ -311,6 +333,7 @@ class ExternalQueues:
             self._stop_repeatedly(attempt)
         if result.status is JobStatus.RUNNING:
             return self._attempt_running(attempt, result)
+        self._observed_runs.waits(attempt.id, asked_at)
         self._attempt_pending(attempt, result)
         return False
 
@@ -326,6 +349,10 @@ class ExternalQueues:
         is_news = attempt.started_at is None
         if is_news:
             self._record_start(attempt, result)
+        now = self._core.clock()
+        told_s = now - (result.started_at or attempt.started_at or now)
+        ran_s = self._observed_runs.runs(attempt.id, told_s)
+        self._core.run_clock.note(attempt.id, ran_s)
         if not self._providers[attempt.provider].ends_with_server:
             self._log_mirror.follow(attempt)
         return is_news
@@ -379,6 +406,8 @@ class ExternalQueues:
         outcome = AttemptOutcome(
             self._core.clock(),
             attempt.started_at,
+            # When its server was killed is not known, and it runs again from its start.
+            ran_s=0.0,
             stopped=stopped,
             message="the server of gpuyard was started again",
         )
@@ -443,7 +472,7 @@ class ExternalQueues:
         return AttemptOutcome(
             ended_at,
             started_at=started_at,
-            ran_s=result.ran_s,
+            ran_s=self._ran_s(attempt, result),
             exit_code=exit_code,
             signal=signal,
             reason=reason,
@@ -452,6 +481,17 @@ class ExternalQueues:
             usage=result.usage,
             lost=Reason.of(reason).lost,
         )
+
+    def _ran_s(self, attempt: LiveAttempt, result: JobResult) -> float | None:
+        """For how many seconds an attempt ran that has ended, whatever becomes of wall
+        clocks; None if it did not run.
+        """
+        started_at = result.started_at or attempt.started_at
+        if result.ran_s is not None or started_at is None:
+            return result.ran_s
+        told_s = (result.completed_at or self._core.clock()) - started_at
+        age_s = self._providers[attempt.provider].answer_age_s
+        return self._observed_runs.ended(attempt.id, told_s, age_s)
 
     def _why_stopped(self, attempt: LiveAttempt, result: JobResult) -> str:
         """Why gpuyard or a person ended the attempt; empty if it ended by itself.

@@ -17,6 +17,7 @@ from gpuyard.controller.attempt_order import order_for
 from gpuyard.controller.attempt_outcome import AttemptOutcome, Retry, wants_retry
 from gpuyard.controller.core import Core
 from gpuyard.controller.health import ProviderHealth
+from gpuyard.controller.observed_runs import ObservedRuns
 from gpuyard.controller.secrets import Secrets
 from gpuyard.domain.errors import (
     InsufficientResourcesError,
@@ -51,12 +52,14 @@ class Launching:
         health: ProviderHealth,
         workspaces: Path,
         secrets: Secrets,
+        observed_runs: ObservedRuns,
     ) -> None:
         """`workspaces`: the folder of this host that holds the workspaces."""
         self._core = core
         self._secrets = secrets
         self._workspaces = workspaces
         self._health = health
+        self._observed_runs = observed_runs
         self._providers = providers
         self._prefetch_timer: asyncio.TimerHandle | None = None
         self._submission_limits: dict[str, asyncio.Semaphore] = {}
@@ -120,6 +123,8 @@ class Launching:
                 async with limit:
                     current = self._core.view.attempts.get(attempt.id)
                     if current and _is_startable(current):
+                        if not provider.ends_with_server:
+                            self._observed_runs.submits(attempt.id)
                         await self._submit(current, spec)
             finally:
                 self.under_way.discard(attempt.id)
@@ -250,6 +255,7 @@ class Launching:
         core.progress.pop(job.id, None)
         core.pids.pop(job.id, None)
         core.run_clock.forget(attempt.id)
+        self._observed_runs.forget(attempt.id)
         takeovers.pop(successor, None)
         if takeovers:
             self.launch_soon(list(takeovers))

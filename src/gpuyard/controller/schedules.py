@@ -201,7 +201,10 @@ class Schedules:
         problem = self._overlap_problem(schedule)
         if problem:
             raise RefusedError(
-                f"No job was started: {problem}.", "Cancel that job, or wait for it."
+                f"No job was started: {problem}, and two jobs of a schedule never run"
+                " at once.",
+                "Wait for that job, cancel it with `gpuyard cancel`, or let the new one"
+                f" wait: `gpuyard schedule update {schedule.name} --overlap queue`.",
             )
         if schedule.id in self._busy:
             raise RefusedError(

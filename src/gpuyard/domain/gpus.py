@@ -138,6 +138,10 @@ def whole_gpus(value: object) -> object:
 _PART = re.compile(r"\d*\.\d*[1-9]\d*|\d+\s*/\s*\d+")
 
 
+# What other tools take for a number.
+_NUMBERS_ELSEWHERE = frozenset({"all", "any", "auto", "every", "max"})
+
+
 def resolve_gpu_class(name: str) -> frozenset[GPUClass]:
     """The classes that a name such as `A100`, `a100-80gb` or `NVIDIA RTX 4090` means;
     ValueError lists the nearest names.
@@ -148,8 +152,13 @@ def resolve_gpu_class(name: str) -> frozenset[GPUClass]:
             return FAMILIES[candidate]
         if candidate in GPU_CLASSES:
             return frozenset({GPUClass(candidate)})
+    if word in _NUMBERS_ELSEWHERE:
+        raise ValueError(
+            f"{quoted(name)} is neither a number of GPUs nor a class; say how many,"
+            " such as 2"
+        )
     known = [*FAMILIES, *GPU_CLASSES]
-    near = get_close_matches(word, known, n=3, cutoff=0.4)
+    near = get_close_matches(word, known, n=3, cutoff=0.5)
     offered = f"nearest: {', '.join(near)}"
     if not near:
         offered = f"there are: {', '.join(sorted(known))}"

@@ -124,6 +124,15 @@ def _digest(value: str) -> str:
     return value
 
 
+def _no_words(value: Any) -> Any:
+    if isinstance(value, list | tuple | str):
+        raise ValueError(
+            "holds words, and is a table for scripts; the words of a program go behind"
+            ' it: command = ["python", "train.py", "--epochs", "3"]'
+        )
+    return value
+
+
 def _gpu_class(value: str) -> str:
     resolve_gpu_class(value)
     return value.strip().lower()
@@ -179,6 +188,7 @@ SecretName = Annotated[str, AfterValidator(secret_name)]
 Digest = Annotated[str, AfterValidator(_digest)]
 UserName = Annotated[str, StringConstraints(max_length=200), AfterValidator(_filled_in)]
 Data = Annotated[dict[str, Any], AfterValidator(_not_too_deep)]
+Arguments = Annotated[Data, BeforeValidator(_no_words)]
 
 
 Priority = Annotated[int, Field(ge=1, le=5)]
@@ -323,7 +333,7 @@ class JobSpec(StrictModel):
     stdin: Input | None = None
     script: Name | None = None
     prompt: str | None = None
-    args: Data = Field(default_factory=dict)
+    args: Arguments = Field(default_factory=dict)
     model: Name | None = None
     image: Name | None = None
     workdir: Text | None = None

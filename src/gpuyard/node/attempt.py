@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 import structlog
 from msgspec.structs import replace
 
+from gpuyard.config.boot_clock import boot_clock_s
 from gpuyard.domain import wire
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.units import format_gb
 from gpuyard.node import adoption
-from gpuyard.node.clocks import boot_clock_s, start_of
+from gpuyard.node.clocks import start_of
 from gpuyard.node.journal import AttemptRecord
 from gpuyard.node.launcher import (
     NEVER_STARTED,

@@ -33,7 +33,7 @@ class AttemptRecord:
     `keeper` is the keeper of the agent (see `own_keeper`) at `intended_at`, just before
     the agent started the attempt. `uid` is that of the account that the attempt runs
     under, if that is not the agent's. `boot_s`: when it started, in seconds of the boot
-    clock (`clocks.py`).
+    clock (`config/boot_clock.py`).
     """
 
     start: wire.StartAttempt

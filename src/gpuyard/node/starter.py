@@ -120,7 +120,18 @@ class AttemptStarter:
     def spawn(self, resume_from: Path | None) -> Process:
         """Start the process. Raises LaunchError or ValueError."""
         command = job_command(self._start, resume_from, self._context.home)
-        return spawn(self._request(command, resume_from))
+        try:
+            return spawn(self._request(command, resume_from))
+        except LaunchError as error:
+            workspace = self._workspace
+            is_of_others = error.reason == Reason.ACCOUNT_REFUSED and workspace
+            if is_of_others and str(workspace) in str(error):
+                message = (
+                    f"{error}, a workspace of the account that used it first; name a"
+                    " --project to have one of your own"
+                )
+                raise LaunchError(error.reason, message) from None
+            raise
 
     def spawn_beside(
         self, process: Process, command: Sequence[str], streams: Streams, terminal: str

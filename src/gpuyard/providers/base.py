@@ -115,6 +115,8 @@ class GpuProviderInterface(ABC):
     """How many attempts of equal needs may wait there."""
     poll_s: float = 2.0
     """Seconds between two polls."""
+    answer_age_s: float = 60.0
+    """How old the state may be that `poll_jobs` tells."""
     offers_s: float = 60.0
     """Seconds between two readings of its offers."""
     doing: Mapping[str, str] = MappingProxyType({})
@@ -214,6 +216,12 @@ class GpuProviderInterface(ABC):
     async def news(self, timeout_s: float) -> None:
         """Return when a job may have changed, and after `timeout_s` at the latest."""
         await asyncio.sleep(timeout_s)
+
+    def has_run(self, job_id: str, ran_s: float) -> None:
+        """Hear from an earlier server that the job has run for `ran_s` seconds until
+        now, whatever the wall clock says.
+        """
+        return
 
     def why_waiting(self, job_id: str) -> str:
         """Why a job waits, for people; empty if `poll_jobs` tells."""

@@ -22,6 +22,10 @@ class RunningTimes:
         self._waiting_at[job_id] = self._clock()
         self._began_at.pop(job_id, None)
 
+    def note_running(self, job_id: str, ran_s: float) -> None:
+        """Note that the job has run for `ran_s` seconds until now."""
+        self._began_at[job_id] = self._clock() - ran_s
+
     def ran_s(self, job_id: str, by_wall_clock_s: float) -> float:
         """Seconds since the job began to run; the wall clock says `by_wall_clock_s`."""
         now = self._clock()

@@ -73,8 +73,15 @@ class BatchRequests:
         """Queue a batch.
 
         A repeated idempotency key gives the first batch with that key; RefusedError if
-        that was another batch.
+        that was another batch, or if its workers could not run.
         """
+        if self._core.settings.node.has_accounts:
+            raise RefusedError(
+                "No batch runs where jobs have accounts of their own: its workers need"
+                " the token of the server, which no account may have.",
+                "Run its program as a job (`gpuyard run`), or use a server of your own"
+                " (GPUYARD_HOME=~/.gpuyard).",
+            )
         script = self._core.scripts.named(spec.script)
         await self._secrets.check(
             {**self._core.scripts[script].secrets, **spec.secrets}

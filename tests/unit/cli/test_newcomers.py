@@ -29,3 +29,25 @@ def test_who_types_the_word_of_another_tool_is_told_ours(
         main.main()
     assert ended.value.code == 2
     assert f"Did you mean `gpuyard {ours}`?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["run", "submit"])
+def test_who_types_an_option_of_python_is_told_what_to_type(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr("sys.argv", ["gpuyard", command, "-m", "package.train"])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 2
+    assert "`gpuyard run python -m package.train`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("group", ["batch", "models", "schedule", "secret"])
+def test_every_group_has_the_word_list(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, group: str
+) -> None:
+    monkeypatch.setattr("sys.argv", ["gpuyard", group, "list", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 0
+    assert "List " in capsys.readouterr().out

@@ -42,6 +42,12 @@ def gpu(**fields: Any) -> dict[str, Any]:
             "known here: allowed, args, carried_environment, checkpoint",
         ),
         (
+            {"args": ["--epochs", "3"]},
+            "args",
+            "holds words",
+            "the words of a program go behind it: command = [",
+        ),
+        (
             {"resources": {"gpu": 1}},
             "resources.gpu",
             "is not a field",

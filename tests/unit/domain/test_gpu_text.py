@@ -1,5 +1,6 @@
 """GPUs as people write them."""
 
+import re
 from typing import Any
 
 import pytest
@@ -39,10 +40,14 @@ def test_a_spec_may_say_it_so() -> None:
     [
         ("80XB", "'80XB' is not a size"),
         ("nothing:2", "nothing"),
+        (
+            "all",
+            "'all' is neither a number of GPUs nor a class (say how many, such as 2)",
+        ),
         ("5000", "1024"),
         ("", "gpu_class"),
     ],
 )
 def test_what_is_none_of_it_is_named(text: str, fault: str) -> None:
-    with pytest.raises(InvalidInputError, match=fault):
+    with pytest.raises(InvalidInputError, match=re.escape(fault)):
         parse_spec({"command": ["true"], "resources": {"gpus": text}})

@@ -84,6 +84,7 @@ class DockerProvider(QueueProvider):
     containers_on: ClassVar[str] = "local"
     wants_storage: ClassVar[bool] = True
     max_pending: int = 0  # it has no queue of its own
+    answer_age_s = 0.0
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
@@ -216,6 +217,10 @@ class DockerProvider(QueueProvider):
         self._polled_at = time.time()
         self._daemon.was_away = False
         return found
+
+    def has_run(self, job_id: str, ran_s: float) -> None:
+        """See GpuProviderInterface."""
+        self._running_times.note_running(job_id, ran_s)
 
     async def get_job_status(self, job_id: str) -> JobResult:
         """See GpuProviderInterface; BrokenFileError for a container of others."""

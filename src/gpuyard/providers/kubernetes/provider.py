@@ -43,6 +43,7 @@ from gpuyard.providers.kubernetes.output import merged
 from gpuyard.providers.kubernetes.rights import missing_rights
 from gpuyard.providers.kubernetes.spool import KubernetesSpool
 from gpuyard.providers.kubernetes.supply import Supply, supplies
+from gpuyard.providers.kubernetes.watch import WATCH_S
 from gpuyard.providers.placing import has_room, names_kind, suits, words_of
 from gpuyard.providers.rsync import RsyncHost, WorkspaceSync
 from gpuyard.providers.runner_files import BrokenFileError
@@ -67,6 +68,7 @@ class KubernetesProvider(QueueProvider):
         self.settings = self._read(config)
         self.concurrency = self.settings.concurrency
         self.poll_s = self.settings.poll_s
+        self.answer_age_s = WATCH_S + self.settings.timeout_s
         self.max_pending = self.settings.max_pending
         self.currency = self.settings.currency
         self._folder = Path(self.settings.home) / self.PROVIDER_NAME
@@ -232,6 +234,10 @@ class KubernetesProvider(QueueProvider):
             if result is not None:
                 results[name] = result
         return results
+
+    def has_run(self, job_id: str, ran_s: float) -> None:
+        """See GpuProviderInterface."""
+        self._running_times.note_running(job_id, ran_s)
 
     async def get_job_status(self, job_id: str) -> JobResult:
         """See GpuProviderInterface."""

@@ -16,7 +16,7 @@ from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi, TooOldErro
 from gpuyard.providers.kubernetes.fields import Json, name_of, object_at, text_at
 
 # Each watch lasts this long, so that a dead connection is noticed.
-_WATCH_S = 60
+WATCH_S = 60
 log = structlog.get_logger(__name__)
 # Pauses after errors.
 _FIRST_PAUSE_S = 0.5
@@ -105,7 +105,7 @@ class KubernetesWatch:
 
     async def _follow(self) -> None:
         async for event in self._api.watch(
-            self._path, self._version, _WATCH_S, **self._query
+            self._path, self._version, WATCH_S, **self._query
         ):
             item = object_at(event, "object")
             version = text_at(item, "metadata", "resourceVersion")

@@ -14,6 +14,10 @@ from gpuyard.server.app_state import AppState, TheAppState
 from gpuyard.storage.place import in_background
 
 router = APIRouter(prefix="/code", tags=["jobs"])
+_SEVERAL_SERVERS = (
+    "several servers share the ledger, so its environment is the server's own, too"
+    " (--live leaves out this note)"
+)
 
 
 class WorkingFolder(StrictModel):
@@ -39,6 +43,9 @@ async def store(folder: WorkingFolder, app_state: TheAppState) -> StoredCode:
     """
     if folder.host != loopback_id() or _runs_live(app_state):
         return StoredCode()
+    if app_state.election is not None:
+        # Another server may start the job.
+        return StoredCode(why=_SEVERAL_SERVERS)
     take = app_state.controller.submissions.take_code
     try:
         digest = await in_background(take, Path(folder.workdir))
@@ -51,9 +58,8 @@ async def store(folder: WorkingFolder, app_state: TheAppState) -> StoredCode:
 
 
 def _runs_live(app_state: AppState) -> bool:
-    """Where jobs have accounts, server and agent read no working folders for them; of
-    several servers, another may start the job.
+    """Whether jobs run the code of their start: by the settings, or where jobs have
+    accounts, since server and agent read no working folders as root.
     """
     has_accounts = app_state.settings.node.has_accounts
-    is_one_of_many = app_state.election is not None
-    return app_state.settings.jobs.live or has_accounts or is_one_of_many
+    return app_state.settings.jobs.live or has_accounts
