@@ -79,6 +79,7 @@ soak: dev ## kill -9 for MINUTES=10 or ROUNDS=500; DATABASE=sqlite|postgresql|bo
 
 seeds: dev ## simulated storms in virtual time: SEEDS=10000 of them
 	@$(PYTHON) -m tests.simulation --seeds 0:$(SEEDS)
+	@$(PYTHON) -m tests.simulation --models --seeds 0:$(SEEDS)
 
 images: dev ## build the container images (ARGS="--registry REG --push" sends them; --help tells more)
 	@$(PYTHON) deploy/images/build $(ARGS)

@@ -101,7 +101,14 @@ def test_a_prompt_runs_on_the_gpu_of_its_model_and_takes_no_process(
     (replica,) = instance.json("models")["items"][0]["replicas"]
     assert (ended.gpus, attempt.provider) == ([replica["gpu"]], "prompts")
     assert 2.9 < ended.ended_at - ended.started_at < 30
-    assert float(ended.cost.amount) > 0
+    # The job of the model pays, so that the amounts of all jobs add up to what was spent.
+    assert (ended.cost.amount, ended.cost.basis) == (0, "share")
+    assert ended.cost.share > 0
+    assert "of what its model costs" in instance.ok("show", job)
+    with instance.client() as client:
+        spent = {each.kind: each.cost.amount for each in client.jobs()}
+    assert spent["model"] > 0
+    assert spent["llm"] == 0
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
-"""`python -m tests.simulation --seed N [--trace]`, or `--seeds FIRST:LAST [--workers
-N]`, or `--mutants`.
+"""`python -m tests.simulation [--models] --seed N [--trace]`, or `--seeds FIRST:LAST
+[--workers N]`, or `--mutants`. `--models`: the world also has models, prompts and batches.
 
 Exit code 1 when a promise was broken; the command that shows the seed again is printed
 with it.
@@ -24,6 +24,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--seeds", default="0:200")
     parser.add_argument(
+        "--models", action="store_true", help="a world with models and batches"
+    )
+    parser.add_argument(
         "--mutants",
         action="store_true",
         help="break the product in known ways: is each found?",
@@ -37,15 +40,15 @@ def _say(*lines: str) -> None:
     sys.stdout.flush()
 
 
-def _tried(seed: int) -> tuple[int, tuple[str, ...]]:
-    return seed, run(seed).faults
+def _tried(seed: int, with_models: bool) -> tuple[int, tuple[str, ...]]:
+    return seed, run(seed, with_models=with_models).faults
 
 
 def main() -> int:
     """Run what was asked for; 1 when a promise was broken."""
     words = _arguments()
     if words.seed is not None:
-        outcome = run(words.seed)
+        outcome = run(words.seed, with_models=words.models)
         if words.trace:
             _say(*outcome.trace)
         _say(*outcome.faults)
@@ -59,10 +62,14 @@ def main() -> int:
     bad = 0
     began = time.monotonic()
     with ProcessPoolExecutor(words.workers) as pool:
-        for seed, faults in pool.map(_tried, range(first, last), chunksize=4):
+        seeds = range(first, last)
+        kinds = repeat(words.models)
+        for seed, faults in pool.map(_tried, seeds, kinds, chunksize=2):
             if faults:
                 bad += 1
-                _say(f"python -m tests.simulation --trace --seed {seed}  # {faults[0]}")
+                kind = " --models" if words.models else ""
+                command = f"python -m tests.simulation{kind} --trace --seed {seed}"
+                _say(f"{command}  # {faults[0]}")
     _say(
         f"{last - first} seeds, {bad} with a broken promise,"
         f" {time.monotonic() - began:.0f} s"

@@ -163,6 +163,8 @@ class Agent:
             uuid
             for other in self.attempts.values()
             if other.live and other is not attempt
+            # The server knows which models are awake; the world checks that.
+            if not (start.shares_gpus or other.entry.start.shares_gpus)
             for uuid in other.entry.start.gpu_uuids
         } & set(start.gpu_uuids)
         if taken:

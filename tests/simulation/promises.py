@@ -126,7 +126,14 @@ class Promises:
             f"{process.attempt_id} was run twice",
         )
         here = host.live()
-        taken = {uuid for p in here for uuid in p.gpus}
+        fleet = self.world.fleet
+        is_model = start.shares_gpus or start.command[0] == "serve"
+        taken = {
+            uuid
+            for p in here
+            if not is_model and not (fleet and fleet.is_model(p))
+            for uuid in p.gpus
+        }
         self.expect(
             not taken & process.gpus,
             f"GPUs {taken & process.gpus} run {process.attempt_id} and another",
@@ -150,9 +157,17 @@ class Promises:
         history = [p for machine in self.world.machines for p in machine.host.history]
         for parent in parents:
             done = any(p.job_id == parent and p.code == 0 for p in history)
+            done = done or self._is_answered(parent)
             self.expect(
                 done, f"{process.job_id} began before its parent {parent} had completed"
             )
+
+    def _is_answered(self, job_id: str) -> bool:
+        """Whether it is a prompt that a model has answered."""
+        fleet = self.world.fleet
+        wishes = self.world.people.wishes.values()
+        prompts = [wish.body.get("prompt") for wish in wishes if wish.id == job_id]
+        return bool(fleet and any(fleet.answered[prompt] for prompt in prompts))
 
     # --- at the end ---
 
@@ -162,8 +177,24 @@ class Promises:
         if server is None or not server.ready:
             return ["the server"]
         rows = [row for page in server.ledger.queries.live_jobs() for row in page]
-        return [f"{row.id} {row.state} {row.reason}" for row in rows] + [
-            p.attempt_id for machine in self.world.machines for p in machine.host.live()
+        processes = [p for m in self.world.machines for p in m.host.live()]
+        fleet = self.world.fleet
+        batches: list[str] = []
+        if fleet:
+            # Models stay loaded.
+            assert server.controller is not None
+            jobs = server.controller.core.view.jobs
+            rows = [
+                row
+                for row in rows
+                if row.id not in jobs or jobs[row.id].kind != "model"
+            ]
+            processes = [p for p in processes if not fleet.is_model(p)]
+            batches = fleet.unfinished(server)
+        return [
+            *(f"{row.id} {row.state} {row.reason}" for row in rows),
+            *(p.attempt_id for p in processes),
+            *batches,
         ]
 
     def all_done(self) -> bool:
@@ -253,7 +284,8 @@ class Promises:
 
     def _check_jobs(self, tables: Any) -> None:
         jobs = tables["jobs"]
-        keys = Counter(row["idempotency_key"] for row in jobs.values())
+        given = (row["idempotency_key"] for row in jobs.values())
+        keys = Counter(key for key in given if key is not None)
         self.expect(
             all(count == 1 for count in keys.values()),
             f"keys that made several jobs: {keys}",
@@ -262,6 +294,14 @@ class Promises:
             row = jobs.get(wish.id)
             if row is None:
                 self.broken(f"{wish.id} was acknowledged and is lost")
+                continue
+            if wish.cancelled and not wish.resumes:
+                self.expect(
+                    row["state"] in TERMINAL,
+                    f"{wish.id} was cancelled and is {row['state']}",
+                )
+            if "prompt" in wish.body:
+                self._check_prompt(wish, row)
                 continue
             processes = [
                 p
@@ -279,11 +319,14 @@ class Promises:
                 len(processes) <= most,
                 f"{wish.id} ran {len(processes)} times; {most} were allowed",
             )
-            if wish.cancelled and not wish.resumes:
-                self.expect(
-                    row["state"] in TERMINAL,
-                    f"{wish.id} was cancelled and is {row['state']}",
-                )
+
+    def _check_prompt(self, wish: "Wish", row: Any) -> None:
+        """A prompt that completed was answered; one that failed had a reason to."""
+        fleet = self.world.fleet
+        assert fleet is not None
+        answered = fleet.answered[wish.body["prompt"]]
+        if row["state"] == "completed":
+            self.expect(answered > 0, f"{wish.id} completed, and no model answered it")
 
     def _check_attempts(self, tables: Any) -> None:
         """Each program's exit is in the ledger as it was, and paid for as long as it
@@ -309,6 +352,8 @@ class Promises:
                 )
             ran_s = run_time_s(row["started_at"], row["ended_at"], row["ran_s"])
             owed = Decimal(row["price_per_hour"]) * Decimal(ran_s) / 3600
+            if row["basis"] == "share":
+                owed = Decimal(0)  # the job of its model's server pays
             self.expect(
                 abs(Decimal(row["cost"]) - owed) < Decimal("0.01"),
                 f"{attempt_id} cost {row['cost']}, by the ledger's times it would be"

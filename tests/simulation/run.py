@@ -6,7 +6,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -35,13 +35,15 @@ class Outcome:
     trace: tuple[str, ...]
 
 
-def run(seed: int) -> Outcome:
-    """One world from its beginning to its end."""
+def run(seed: int, *, with_models: bool = False) -> Outcome:
+    """One world from its beginning to its end; `with_models`: it also has models,
+    prompts and batches.
+    """
     folder = Path(tempfile.mkdtemp(prefix="sim-", dir=_memory()))
     try:
         shutil.copy(_empty_ledger(), folder / "ledger.db")
         with _silence():
-            outcome = _live_through(seed, folder)
+            outcome = _live_through(seed, folder, with_models=with_models)
             gc.collect()
             # the first ends what was under way, the second frees what that held: open
             # files among it
@@ -51,10 +53,11 @@ def run(seed: int) -> Outcome:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _live_through(seed: int, folder: Path) -> Outcome:
+def _live_through(seed: int, folder: Path, *, with_models: bool) -> Outcome:
     with virtual_loop() as loop:
-        world = World(seed, loop, folder)
-        with _seeded_ids(seed, loop), _log_into(world):
+        world = World(seed, loop, folder, with_models=with_models)
+        product = world.fleet.in_place() if world.fleet else nullcontext()
+        with _seeded_ids(seed, loop), _log_into(world), product:
             try:
                 loop.run_until_complete(world.life.spawn(loop, world.live()))
             except BrokenPromiseError:

@@ -5,7 +5,6 @@ and killed like a process.
 import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -19,6 +18,7 @@ from gpuyard.controller.run_clock import RunClock
 from gpuyard.domain.errors import GpuyardError
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.providers.agent import AgentProvider
+from gpuyard.resource_manager.manager import ResourceManager
 from tests.simulation.loop import Life
 from tests.simulation.pipe import Line
 
@@ -45,6 +45,7 @@ class Server:
         self.life = Life("server")
         self.ready = False
         self.controller: Controller | None = None
+        self.manager: ResourceManager | None = None
         self._connections: list[sqlite3.Connection] = []
         self._asked: dict[asyncio.Future[Any], None] = {}
         self.life.spawn(world.loop, self._run())
@@ -64,13 +65,15 @@ class Server:
             )
             self.controller = Controller(
                 self.ledger,
-                Settings.model_validate(SETTINGS),
+                Settings.model_validate({**SETTINGS, **world.settings}),
                 lambda epoch: {"agent": AgentProvider({"epoch": epoch})},
                 world.blobs,
-                Home(Path("home")),
+                Home(world.ledger_path.parent / "home"),
                 self._no_news,
                 world.wall,
             )
+            if world.fleet:
+                self.manager = ResourceManager(self.controller)
             loop = world.loop
             self.controller.core.run_clock = RunClock(lambda: loop.now)
             # How long a commit really takes is no part of the simulation.
@@ -107,7 +110,7 @@ class Server:
     def accept(self, line: Line) -> None:
         """An agent has dialled in."""
         assert self.controller
-        (provider,) = self.controller.providers.values()
+        provider = self.controller.providers["agent"]
         assert isinstance(provider, AgentProvider)
         end: Any = line.server
         self.life.spawn(self.world.loop, provider.serve(end.reader, end))

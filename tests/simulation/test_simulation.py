@@ -37,6 +37,13 @@ def test_every_promise_holds_whatever_is_killed_cut_lost_or_full():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
+def test_models_prompts_and_batches_keep_every_promise_too():
+    """All of them end, and no GPU is idle while somebody waits for it."""
+    done = simulate("--models", "--seeds", f"0:{max(SEEDS // 4, 1)}")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_a_seed_is_the_same_world_each_time_and_another_seed_another():
     first = run(7)
     other = run(8)

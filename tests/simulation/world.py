@@ -14,6 +14,8 @@ from sqlalchemy.exc import OperationalError
 from gpuyard.domain import wire
 from tests.simulation import weather
 from tests.simulation.agent import Agent
+from tests.simulation.fleet import Fleet
+from tests.simulation.fleet_people import FleetPeople
 from tests.simulation.host import Host, Process
 from tests.simulation.loop import Life, VirtualLoop
 from tests.simulation.people import People
@@ -24,6 +26,8 @@ from tests.simulation.server import Server
 EPOCH_S = 1_790_000_000.0
 CALM_S = 2000.0
 MOST_STEPS = 100_000
+# Of a model's server or a worker.
+_UNTIL_IT_EXITS_S = 1e7
 
 
 class Blobs:
@@ -39,9 +43,13 @@ class Blobs:
 
 
 class World:
-    """One seed's world. `stormy` until the faults stop."""
+    """One seed's world. `stormy` until the faults stop. `fleet`: its models and
+    batches, if it has any.
+    """
 
-    def __init__(self, seed: int, loop: VirtualLoop, folder: Path) -> None:
+    def __init__(
+        self, seed: int, loop: VirtualLoop, folder: Path, *, with_models: bool = False
+    ) -> None:
         self.loop = loop
         self.dice = Random(seed)
         self.weather = weather.draw(self.dice)
@@ -57,11 +65,20 @@ class World:
         self.blobs: Any = Blobs()
         self.promises = Promises(self)
         self.people = People(self)
+        self.fleet: Fleet | None = None
+        self.settings: dict[str, Any] = {}
         self.server: Server | None = None
         self.machines = [
             Machine(self, Host(n, self.dice.choice((2, 4)), self.dice.choice((0, 2))))
             for n in range(self.weather.machines)
         ]
+        if with_models:
+            # The gateway reaches the servers of its own host only.
+            gpus = self.dice.choice((1, 2, 2, 4))
+            self.machines = [Machine(self, Host(0, 8, gpus))]
+            self.fleet = Fleet(self)
+            self.settings = self.fleet.settings
+            self.people = FleetPeople(self, list(self.fleet.models))
         loop.on_step = self._step
         loop.thread_delays = lambda: (self.thread_s(), self.thread_s())
         loop.in_thread = self._in_thread
@@ -104,6 +121,8 @@ class World:
         fate.cancel()
         self._clear_up()
         self.note("calm")
+        if self.fleet:
+            self.life.spawn(self.loop, self.fleet.watch())
         await people
         deadline = self.loop.now + CALM_S
         pause_s = 1.0
@@ -115,6 +134,8 @@ class World:
                 return
             await asyncio.sleep(pause_s)
             pause_s *= 1.2
+        if self.fleet:
+            await self.fleet.end()
         await asyncio.sleep(30.0)
         self.promises.check()
 
@@ -247,8 +268,11 @@ class World:
         """A job's program starts: `sim SECONDS CODES` runs so long, and leaves with the
         code of its turn.
         """
-        seconds = float(start.command[1])
-        codes = start.command[2].split(",")
+        seconds = _UNTIL_IT_EXITS_S
+        codes = ["0"]
+        if start.command[0] == "sim":
+            seconds = float(start.command[1])
+            codes = start.command[2].split(",")
         turn = sum(
             p.job_id == start.job_id
             for machine in self.machines
@@ -259,20 +283,27 @@ class World:
             start.job_id,
             turn,
             frozenset(start.gpu_uuids),
-            start.cpus or 1.0,
+            # What is not a job of people mostly waits, and books no core.
+            start.cpus or (1.0 if start.command[0] == "sim" else 0.0),
             self.loop.now,
             "stubborn" in start.command,
         )
         machine = next(machine for machine in self.machines if machine.host is host)
         process.agent = machine.agents
         process.keeper = host.keeper
-        self.note(f"process of {start.attempt_id} begins on {host.node_id[-2:]}")
+        what = f"{start.command[0]} {start.command[1:2]} {start.gpu_uuids}"
+        self.note(
+            f"process of {start.attempt_id} begins on {host.node_id[-2:]}: {what}"
+        )
         self.promises.begun(host, process, start)
 
         def later(delay: float, what: Any, *args: Any) -> asyncio.TimerHandle:
             return self.loop.call_later(delay, what, *args, context=self.life.context)
 
         host.begin(process, seconds, int(codes[min(turn, len(codes) - 1)]), later)
+        if self.fleet:
+            self.fleet.begun(host, process, start)
+            self.fleet.check_room(process)
         return process
 
     def save_checkpoint(self, attempt_id: str, number: int) -> wire.CheckpointSaved:

@@ -1,6 +1,8 @@
 """The meter: seconds × price per attempt.
 
-On one's own hardware the price is a tier's list price, basis `list`.
+On one's own hardware the price is a tier's list price, basis `list`. A prompt costs
+nothing itself, because the job of its model's server pays for the GPUs; its price says
+what part of that it takes, basis `share`.
 """
 
 from dataclasses import dataclass
@@ -12,6 +14,8 @@ from gpuyard.domain.tiers import Tiers
 # Enough digits for one second of the cheapest tier; rounded for people only where it is
 # shown.
 _QUANTUM = Decimal("0.000001")
+SHARE = "share"
+"""The basis of a price that is a part of what another job costs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from gpuyard.domain.units import format_duration
 
 if TYPE_CHECKING:
     from gpuyard.client.sync import Client
-    from gpuyard.domain.jobs import Job
+    from gpuyard.domain.jobs import Cost, Job
 
 _SHOWN = 5
 # How much of a prompt fits in one line of a table.
@@ -189,17 +189,23 @@ def shown_fields(info: "Job", gpus: Sequence[str]) -> dict[str, Any]:
         "ended": info.ended_at and clock(info.ended_at),
         "ran": duration_of(info),
         "progress": ", ".join(progress_words(info.progress)),
-        "cost": (
-            f"{money(info.cost)} ({info.cost.basis} price of {info.cost.tier})"
-            if info.cost.tier
-            else ""
-        ),
+        "cost": _cost(info.cost),
         "peak memory": (
             f"{info.usage['peak_mb']:.0f} MB" if info.usage.get("peak_mb") else ""
         ),
         "checkpoints": info.checkpoints or "",
         "notes": "; ".join(info.warnings),
     }
+
+
+def _cost(cost: "Cost") -> str:
+    """What it has cost, and by which price; of a prompt, its part of what its model
+    costs.
+    """
+    if cost.share is not None:
+        share = money(cost.model_copy(update={"amount": cost.share}))
+        return f"{money(cost)} (it took {share} of what its model costs)"
+    return f"{money(cost)} ({cost.basis} price of {cost.tier})" if cost.tier else ""
 
 
 def _gpus(client: "Client", info: "Job") -> list[str]:

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from gpuyard.client.segments import segment as _segment
 from gpuyard.config.dialling import loopback_id
+from gpuyard.domain.carried_environment import FILLED_IN
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.jobconfig import JobConfig
 from gpuyard.domain.jobs import Checkpoint, Job
@@ -27,17 +28,6 @@ Work = JobSpec | JobConfig | Json | Sequence[str]
 OTHER_FORMS = frozenset({"gpu_spec", "timeout_minutes", "task_class"})
 PRIORITY_HEADER = "X-Gpuyard-Priority"
 """How urgent a request under /v1 is: 1 to 5, as for jobs."""
-# What a job needs of the caller's shell to find the same programs. Never everything:
-# secrets would end in the ledger.
-_SHELL = (
-    "PATH",
-    "VIRTUAL_ENV",
-    "CONDA_PREFIX",
-    "CONDA_DEFAULT_ENV",
-    "PYTHONPATH",
-    "LD_LIBRARY_PATH",
-    "LANG",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +106,7 @@ def at_home_here(body: Json) -> dict[str, Any]:
 
 def shell_environment() -> dict[str, str]:
     """The variables of this process that a job inherits."""
-    return {name: os.environ[name] for name in _SHELL if name in os.environ}
+    return {name: os.environ[name] for name in FILLED_IN if name in os.environ}
 
 
 def _items(answer: Any) -> list[Any]:

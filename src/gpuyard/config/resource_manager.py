@@ -56,7 +56,8 @@ class ResourceManagerSettings(SettingsSection):
 
     `boot_times` are in seconds, by model or by what a script loads (`whisper:small.en`,
     `sentence-transformers`, or the script's own name). Those of models apply until they
-    are measured. After each job, its GPU gets no other for `cooling_s`.
+    are measured. After each job, its GPU gets no other for `cooling_s`, and after each
+    answer, a model takes no other request in that slot for so long.
     `default_models`: by the type of a task, the model for tasks that name none.
     """
 

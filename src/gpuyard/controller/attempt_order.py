@@ -35,6 +35,8 @@ def order_for(
     if spec.kind is JobKind.MODEL:
         # A model that shares its GPU may have booked none itself.
         gpu_uuids = gpus_of_model(spec.provider_options)
+    if spec.kind is JobKind.LLM:
+        gpu_uuids = gpus.uuid
     workspace_folder = str(workspaces / shape.workspace) if shape.workspace else ""
     return AttemptOrder(
         attempt_id=attempt.id,

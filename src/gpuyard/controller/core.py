@@ -11,12 +11,13 @@ from typing import Any
 
 import structlog
 
-from gpuyard.billing.meter import Price, list_price
+from gpuyard.billing.meter import SHARE, Price, list_price
 from gpuyard.config.settings import Settings
 from gpuyard.controller import transitions
 from gpuyard.controller.intake import PreparedJob
 from gpuyard.controller.recovery import add_ended_parents, rebuild_view
 from gpuyard.controller.run_clock import RunClock
+from gpuyard.domain.errors import LedgerError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobspec import STORED, JobSpec
@@ -180,11 +181,13 @@ class Core:
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception():
+        fault = None if task.cancelled() else task.exception()
+        # Of a failed commit, everything is said and done: memory was read again.
+        if fault and not isinstance(fault, LedgerError):
             log.error(
                 "background work failed",
                 task=task.get_name(),
-                exc_info=task.exception(),
+                exc_info=fault,
             )
 
     def _publish(self, first_seq: int, events: Sequence[Event]) -> None:
@@ -216,6 +219,7 @@ class Core:
         now = self.clock()
         self.view.apply_quarantines(now)
         self.view.end_cooling(now)
+        self.view.release_delayed(now, self.policy.retry_max_s)
         self.before_deciding()
         if self.is_stopping:
             return
@@ -313,7 +317,8 @@ class Core:
         per_hour = offer.hourly(job.shape.gpus, job.shape.cpus, job.shape.nodes)
         if per_hour is None:
             return self.list_price_for(job)
-        return Price(per_hour, offer.currency, "offer", job.tier or "")
+        basis = SHARE if offer.model else "offer"
+        return Price(per_hour, offer.currency, basis, job.tier or "")
 
     def _set_alarm(self, wake_at: float | None) -> None:
         if self._alarm:

@@ -346,6 +346,8 @@ class ExternalQueues:
 
     def _attempt_running(self, attempt: LiveAttempt, result: JobResult) -> bool:
         """Follow a running attempt; returns True if its start was not known."""
+        # It may have waited again after its start.
+        self._core.view.external_queues.reasons.pop(attempt.id, None)
         is_news = attempt.started_at is None
         if is_news:
             self._record_start(attempt, result)

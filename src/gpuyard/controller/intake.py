@@ -51,6 +51,14 @@ VARYING = frozenset(
 # A limit, so that a list of jobs that are all different does not fill the memory.
 _MAX_TEMPLATES = 256
 _NO_LABELS = msgspec.Raw(b"{}")
+_PINS = (
+    "resources.gpus.uuid pins devices: the job waits for these even when others are"
+    " free"
+)
+_PREFERS = (
+    "resources.gpus.uuid is a preference of a prompt: while its model is not loaded"
+    " there, any other server of the model answers it"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -316,10 +324,7 @@ class Intake:
                 " batch`",
             )
         if spec.resources.gpus.uuid:
-            warnings.append(
-                "resources.gpus.uuid pins devices: the job waits for these even when"
-                " others are free"
-            )
+            warnings.append(_PREFERS if spec.kind is JobKind.LLM else _PINS)
         warnings += [
             f"{name} looks like a key, and the ledger keeps the values of environment;"
             f" run `gpuyard secret set {name}` once, and submit with --secret {name}"

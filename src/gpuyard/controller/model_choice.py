@@ -9,7 +9,7 @@ from typing import Any
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.models import ModelSpec
-from gpuyard.domain.prompt_fields import refuse_foreign_fields
+from gpuyard.domain.prompt_fields import refuse_foreign_fields, refuse_gpus
 from gpuyard.domain.task_types import LlmTaskType
 from gpuyard.domain.tasks import task_type_of
 
@@ -35,12 +35,8 @@ class ModelChoice:
 
     def fill_in(self, spec: JobSpec) -> JobSpec:
         """The spec of a prompt, with its model; raises InvalidInputError."""
-        if spec.resources.gpus.count:
-            raise InvalidInputError.of(
-                "resources.gpus",
-                "does not belong to a prompt: its model has the GPUs",
-                "remove it",
-            )
+        if spec.resources.gpus.count and not spec.resources.gpus.uuid:
+            refuse_gpus("resources.gpus")
         refuse_foreign_fields(spec)
         if spec.model is not None:
             self._check(spec.model)

@@ -31,6 +31,7 @@ from gpuyard.domain.errors import (
 from gpuyard.domain.events import Event
 from gpuyard.domain.jobspec import JobKind, JobSpec
 from gpuyard.domain.offers import Strategy
+from gpuyard.domain.prompt_fields import refuse_gpus
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import AttemptState, JobState
@@ -363,6 +364,8 @@ class Requests:
         """
         fields = {name: value for name, value in changes.items() if name != "gpus"}
         if "gpus" in changes:
+            if body.get("kind") == JobKind.LLM:
+                refuse_gpus("gpus")
             fields["resources"] = with_gpus(body, changes["gpus"])
             # The size and the price of a tier are those of its own GPUs.
             fields["tier"] = None

@@ -332,6 +332,8 @@ def attempt_ended(
     started_at = outcome.started_at or attempt.started_at
     ran_s = run_time_s(started_at, outcome.at, outcome.ran_s)
     spent = cost(Decimal(attempt.price_per_hour), ran_s)
+    if attempt.offer and job.shape.model:
+        spent = Decimal(0)  # the job of its model's server pays for the GPUs
     state, reason = final_state(job, outcome)
     values: dict[str, Any] = {
         "state": attempt_state.value,

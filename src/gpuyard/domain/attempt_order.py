@@ -36,9 +36,9 @@ class AttemptOrder:
     `user` is who submitted the job, if the server knows that.
 
     Placement: `offer` is the offer that was chosen in an external queue; `node_id` and
-    `gpu_uuids` are the node and the GPUs that the scheduler has booked. With
-    `shares_gpus` other attempts may use the same GPUs. `nodes` is how many nodes run
-    the attempt together.
+    `gpu_uuids` are the node and the GPUs that the scheduler has booked; of a prompt,
+    the GPUs that it prefers. With `shares_gpus` other attempts may use the same GPUs.
+    `nodes` is how many nodes run the attempt together.
 
     Workspace: `workspace` is its key, `workspace_folder` its folder on this host.
 

@@ -13,6 +13,18 @@ from functools import lru_cache
 from gpuyard.domain.errors import is_text
 from gpuyard.domain.secret_names import looks_like_key
 
+FILLED_IN = (
+    "PATH",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "CONDA_DEFAULT_ENV",
+    "PYTHONPATH",
+    "LD_LIBRARY_PATH",
+    "LANG",
+)
+"""What clients fill into the `environment` of a spec: what a job needs of the caller's
+shell to find the same programs. Never everything: secrets would end in the ledger.
+"""
 # Variables of a terminal, a session, a login or a place, and those that say which GPUs
 # a program may use. They are not true for a job that runs later and without a terminal.
 NEVER_CARRIED = (

@@ -19,10 +19,15 @@ class _View(BaseModel):
 
 class Cost(_View):
     """Money spent so far; `basis` is `list` (own hardware: the tier's list price ×
-    seconds) or `metered`.
+    seconds) or `offer` (the price of the offer).
+
+    A prompt has the basis `share` and the amount 0, because the job of its model's
+    server pays. `share` says how much of that the prompt took. So the amounts of all
+    jobs add up to what was spent.
     """
 
     amount: Decimal = Decimal(0)
+    share: Decimal | None = None
     currency: str = "USD"
     basis: str = "list"
     price_per_hour: Decimal = Decimal(0)

@@ -139,10 +139,7 @@ def spec_from_task(
         body["prompt"] = task.prompt
         body["model"] = task.model
         if wanted != ANY_GPU:
-            warnings.append(
-                "gpu_requirement was passed over: a prompt goes to any GPU on which its"
-                " model is"
-            )
+            body["resources"] = {"gpus": {"uuid": [find_gpu(wanted)]}}
         return parse_spec(body), warnings
     gpus: dict[str, Any] = {"count": 0 if wanted == _NO_GPU else 1}
     if wanted not in (ANY_GPU, _NO_GPU):
@@ -245,12 +242,11 @@ def _gpu_requirement(labels: Mapping[str, str], spec: Mapping[str, Any]) -> str:
     """What the task asked for, as it said it; else what the job asks for."""
     if _GPU_LABEL in labels or _TYPE_LABEL in labels:
         return labels.get(_GPU_LABEL, ANY_GPU)
-    if spec.get("prompt"):
-        return ANY_GPU
     gpus = spec.get("resources", {}).get("gpus")
+    is_prompt = bool(spec.get("prompt"))
     # A spec leaves out what has its default, and the default is one GPU of any kind.
     if gpus is None or gpus.get("count", 1) == 0:
-        return _NO_GPU
+        return ANY_GPU if is_prompt else _NO_GPU
     pinned = gpus.get("uuid")
     return pinned[0] if pinned else ANY_GPU
 

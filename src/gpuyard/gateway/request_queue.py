@@ -27,6 +27,11 @@ _LEFT_KEPT = 64
 _ARRIVALS_KEPT = 5000
 
 
+def _now() -> float:
+    # Looked up at each call, so that a simulation can have a clock of its own.
+    return time.monotonic()
+
+
 class ModelUnavailableError(Exception):
     """No replica became free in time, or the model cannot be loaded.
 
@@ -38,9 +43,10 @@ class ModelUnavailableError(Exception):
 class Replica:
     """A model server at `url`, which calls the model `served_name`, on the GPUs `gpus`.
 
-    It answers `slots` requests at a time. `draining`: it gets no new requests and will
-    be stopped. `suspended`: a request could not reach it; its resident adds it again
-    once it is healthy.
+    It answers `slots` requests at a time: `busy` of them answer, and `cooling` of them
+    pause after an answer. `draining`: it gets no new requests and will be stopped.
+    `suspended`: a request could not reach it; its resident adds it again once it is
+    healthy.
     """
 
     id: str
@@ -50,15 +56,26 @@ class Replica:
     slots: int = 1
     gpus: tuple[str, ...] = ()
     busy: int = 0
+    cooling: int = 0
     draining: bool = False
     suspended: bool = False
     answered: int = 0
-    used_at: float = field(default_factory=time.monotonic)
+    used_at: float = field(default_factory=_now)
+
+    @property
+    def open(self) -> bool:
+        """Whether it gets requests."""
+        return not self.draining and not self.suspended
 
     @property
     def free(self) -> bool:
         """Whether it takes one more request."""
-        return not self.draining and not self.suspended and self.busy < self.slots
+        return self.open and self.taken < self.slots
+
+    @property
+    def taken(self) -> int:
+        """How many of its slots are taken."""
+        return self.busy + self.cooling
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +83,14 @@ class Claim:
     """What a request asks for in the line of its model.
 
     `since`: when it came (monotonic seconds). `deadline`: when it gives up; one without
-    a deadline also waits while the model cannot be loaded.
+    a deadline also waits while the model cannot be loaded. `gpus`: it waits for a
+    replica on one of these while there is such a replica.
     """
 
     priority: int = REQUEST_PRIORITY
-    since: float = field(default_factory=time.monotonic)
+    since: float = field(default_factory=_now)
     deadline: float = math.inf
+    gpus: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True, eq=False)
@@ -82,6 +101,10 @@ class WaitingRequest:
     replica: asyncio.Future[Replica]
 
 
+# A priority, and GPUs.
+_Wish = tuple[int, frozenset[str]]
+
+
 class Line:
     """The waiting requests of one model: by priority, which rises by one for each
     `ageing_s` of waiting, then by arrival.
@@ -90,8 +113,9 @@ class Line:
     def __init__(self, ageing_s: float) -> None:
         self._ageing_s = ageing_s
         self._requests: dict[WaitingRequest, None] = {}
-        # By priority, the oldest first. Requests that have left may still be in it.
-        self._heaps: dict[int, list[tuple[float, int, WaitingRequest]]] = {}
+        # By priority and GPUs, the oldest first. Requests that have left may still be
+        # in it.
+        self._heaps: dict[_Wish, list[tuple[float, int, WaitingRequest]]] = {}
         self._left = 0
         self._added = 0
 
@@ -105,7 +129,8 @@ class Line:
         """Let the request wait."""
         self._requests[request] = None
         self._added += 1
-        heap = self._heaps.setdefault(request.claim.priority, [])
+        wish = request.claim.priority, request.claim.gpus
+        heap = self._heaps.setdefault(wish, [])
         heapq.heappush(heap, (request.claim.since, self._added, request))
 
     def remove(self, request: WaitingRequest) -> None:
@@ -119,17 +144,22 @@ class Line:
             self._drop_left()
 
     def _drop_left(self) -> None:
-        for priority, heap in self._heaps.items():
+        for wish, heap in list(self._heaps.items()):
             kept = [entry for entry in heap if entry[2] in self._requests]
             heapq.heapify(kept)
-            self._heaps[priority] = kept
+            self._heaps[wish] = kept
         self._left = 0
 
-    def first(self) -> WaitingRequest | None:
-        """Whose turn it is; None if nobody waits."""
+    def first(
+        self, may: Callable[[Claim], bool] = lambda _: True
+    ) -> WaitingRequest | None:
+        """Whose turn it is, of those whose claim `may` be met now; None if there is
+        none.
+        """
         now = time.monotonic()
         heads = [head for heap in self._heaps.values() if (head := self._head(heap))]
-        return min(heads, key=lambda head: self._rank(head, now), default=None)
+        able = [head for head in heads if may(head.claim)]
+        return min(able, key=lambda head: self._rank(head, now), default=None)
 
     def ahead_of(self, request: WaitingRequest) -> int:
         """How many come before it."""
@@ -167,16 +197,27 @@ class RequestQueue:
     answering_s: float = 0.0
 
     @property
+    def open(self) -> list[Replica]:
+        """The replicas that get requests at the moment."""
+        return [replica for replica in self.replicas.values() if replica.open]
+
+    @property
     def slots(self) -> int:
-        """How many requests its replicas answer at once."""
-        return sum(replica.slots for replica in self.replicas.values())
+        """How many requests its open replicas answer at once."""
+        return sum(replica.slots for replica in self.open)
+
+    def free_for(self, claim: Claim) -> list[Replica]:
+        """The free replicas that may answer a request with this claim."""
+        wanted = [replica for replica in self.open if claim.gpus & set(replica.gpus)]
+        return [replica for replica in wanted or self.open if replica.free]
 
 
 class RequestQueues:
     """The request queues of all models.
 
     `changed` is called when a request has to wait and when a replica becomes idle;
-    `asked` is called for each request. `ageing_s`: see `Line`.
+    `asked` is called for each request. `ageing_s`: see `Line`. `cooling_s`: a slot
+    pauses for so long after each answer.
     """
 
     def __init__(
@@ -184,7 +225,9 @@ class RequestQueues:
         models: Mapping[str, object],
         changed: Callable[[], None] = lambda: None,
         ageing_s: float = math.inf,
+        cooling_s: float = 0.0,
     ) -> None:
+        self._cooling_s = cooling_s
         self.by_model: dict[str, RequestQueue] = {
             model: RequestQueue(Line(ageing_s)) for model in models
         }
@@ -240,8 +283,19 @@ class RequestQueues:
             replica.answered += 1
             queue.answered += 1
             queue.answering_s += took_s
-        self._assign_replicas(queue)
-        if replica.busy == 0:
+        if self._cooling_s:
+            replica.cooling += 1
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._cooling_s, self._end_cooling, replica)
+        self._slot_is_free(replica)
+
+    def _end_cooling(self, replica: Replica) -> None:
+        replica.cooling -= 1
+        self._slot_is_free(replica)
+
+    def _slot_is_free(self, replica: Replica) -> None:
+        self._assign_replicas(self.by_model[replica.model])
+        if replica.taken == 0:
             self.changed()
 
     def put(self, replica: Replica) -> None:
@@ -253,8 +307,10 @@ class RequestQueues:
 
     def drop(self, replica: Replica) -> None:
         """Remove a replica; removing it twice does no harm."""
-        self.by_model[replica.model].replicas.pop(replica.id, None)
+        queue = self.by_model[replica.model]
+        queue.replicas.pop(replica.id, None)
         replica.draining = True
+        self._assign_replicas(queue)  # others need not wait for this one any more
 
     def refuse(self, model: str, reason: str) -> None:
         """Fail the waiting requests of a model that cannot be loaded, but not those
@@ -266,14 +322,15 @@ class RequestQueues:
                 request.replica.set_exception(ModelUnavailableError(reason))
 
     def _assign_replicas(self, queue: RequestQueue) -> None:
-        while request := queue.waiting.first():
-            free = [replica for replica in queue.replicas.values() if replica.free]
-            if not free:
+        while any(replica.free for replica in queue.replicas.values()):
+            request = queue.waiting.first(lambda claim: bool(queue.free_for(claim)))
+            if request is None:
                 return
             queue.waiting.remove(request)
             if request.replica.done():
                 continue
+            free = queue.free_for(request.claim)
             # The least busy one; of equally busy ones, the one used last.
-            replica = min(free, key=lambda r: (r.busy / r.slots, -r.used_at))
+            replica = min(free, key=lambda r: (r.taken / r.slots, -r.used_at))
             replica.busy += 1
             request.replica.set_result(replica)

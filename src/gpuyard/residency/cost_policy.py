@@ -27,6 +27,7 @@ from gpuyard.residency.policies import (
     makes_room,
     place_model,
     place_script,
+    script_victim,
     send_away,
     victim,
 )
@@ -132,6 +133,8 @@ class CostPolicy:
         for task in _stuck_tasks(fleet, no_room):
             if action := self._make_room(fleet, task, now):
                 return action
+        if forgotten := self._forgotten(fleet, now):
+            return send_away(forgotten)
         if action := self._prepare(fleet, now):
             return action
         has_requests = any(demand.waiting for demand in fleet.demand.values())
@@ -208,6 +211,24 @@ class CostPolicy:
         gone = min(busy, key=lambda each: (fleet.reload_s(each.model), each.gpu.id))
         return DrainResident(gone.model, gone.gpu.id)
 
+    def _forgotten(self, fleet: Fleet, now: float) -> FleetResident | None:
+        """A resident to unload for a script that has waited long while others run: one
+        on a GPU whose models nobody has used for as long.
+        """
+        if not _has_workers(fleet) or fleet.count_leaving():
+            return None
+        for task in fleet.script_kinds():
+            unused = [
+                resident
+                for resident in fleet.ready()
+                if makes_room(fleet, resident, task.name)
+                and _unused_since(fleet, resident) <= now
+                and task.arrived_at + _late_s(fleet, resident.model) <= now
+            ]
+            if unused:
+                return min(unused, key=lambda each: fleet.reload_s(each.model))
+        return None
+
     def _make_room_for_gang(
         self, fleet: Fleet, task: WaitingTask, now: float
     ) -> Action | None:
@@ -274,9 +295,10 @@ class CostPolicy:
         queued = len(fleet.scripts) - fleet.count_leaving()
         if queued <= 0:
             return None
-        gone = victim(fleet, fleet.scripts[0].name)
-        if gone is None:
+        found = script_victim(fleet)
+        if found is None:
             return None
+        _, gone = found
         demand = fleet.demand[gone.model]
         patience = self._of(fleet, gone.model)
         last_arrival = demand.arrivals[-1] if demand.arrivals else -math.inf
@@ -305,13 +327,13 @@ class CostPolicy:
 
 def _stuck_tasks(fleet: Fleet, no_room: Sequence[str]) -> list[WaitingTask]:
     """The first request of each model that found no room and has no resident, and the
-    first script if none runs.
+    first script of each kind if none runs.
     """
     stuck = [
         fleet.demand[model].waiting[0] for model in no_room if not fleet.serving(model)
     ]
     if fleet.scripts and not _has_workers(fleet):
-        stuck.append(fleet.scripts[0])
+        stuck += fleet.script_kinds()
     return stuck
 
 
@@ -332,6 +354,15 @@ def _stuck_since(fleet: Fleet, task: WaitingTask) -> float:
 
 def _late_s(fleet: Fleet, model: str) -> float:
     return LATE * fleet.switching.seconds(model, Switch.BOOT)
+
+
+def _unused_since(fleet: Fleet, resident: FleetResident) -> float:
+    """From when on the models on the GPUs of the resident count as unused."""
+    return max(
+        holder.used_at + _late_s(fleet, holder.model)
+        for gpu in resident.gpus
+        for holder in fleet.holders(gpu)
+    )
 
 
 def _leaves_gpu_for_scripts(fleet: Fleet) -> bool:

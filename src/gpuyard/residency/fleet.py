@@ -301,6 +301,24 @@ class Fleet:
             return False
         return self.memory_gb[name] <= self.free_gb(gpu)
 
+    def script_kinds(self) -> Iterator[WaitingTask]:
+        """The first waiting script of each kind, in order. One that fits nowhere must
+        not hide another kind, which may fit somewhere.
+        """
+        seen = set[str]()
+        for task in self.scripts:
+            if task.name not in seen:
+                seen.add(task.name)
+                yield task
+
+    def take_script(self, gpu: str) -> WaitingTask:
+        """Take the first waiting script that has room on the GPU."""
+        for position, task in enumerate(self.scripts):
+            if self.has_room(self.gpus[gpu], task.name):
+                del self.scripts[position]
+                return task
+        raise LookupError(f"no script that waits has room on {gpu}")
+
     def gpus_with_room(self, name: str) -> list[FleetGpu]:
         """The GPUs on which the model or script fits now."""
         return [gpu for gpu in self.gpus.values() if self.has_room(gpu, name)]

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Protocol
 
-from gpuyard.residency.fleet import Fleet, FleetGpu, FleetResident, Phase
+from gpuyard.residency.fleet import (
+    Fleet,
+    FleetGpu,
+    FleetResident,
+    Phase,
+    WaitingTask,
+)
 
 # Before anything is measured: the figures of the seed document for a short answer and a
 # ten-minute video.
@@ -47,7 +53,7 @@ class UnloadModel:
 
 @dataclass(frozen=True, slots=True)
 class RunScript:
-    """Run the first waiting script on the GPU."""
+    """Run the first waiting script that has room there on the GPU."""
 
     gpu: str
 
@@ -120,16 +126,22 @@ def _gpus_by_node(
 
 
 def place_script(fleet: Fleet) -> FleetGpu | None:
-    """The GPU for the first waiting script, if possible none of the brain's, and one
-    without sleeping models, which would want it back; None if there is no room.
+    """The GPU for the first waiting script that has room somewhere, if possible none of
+    the brain's, and one without sleeping models, which would want it back; None if
+    there is no room.
     """
-    if not fleet.scripts:
-        return None
-    return min(
-        fleet.gpus_with_room(fleet.scripts[0].name),
-        key=lambda gpu: (gpu.brain_rank, len(gpu.residents), fleet.free_gb(gpu)),
-        default=None,
-    )
+    for task in fleet.script_kinds():
+        found = fleet.gpus_with_room(task.name)
+        if found:
+            return min(
+                found,
+                key=lambda gpu: (
+                    gpu.brain_rank,
+                    len(gpu.residents),
+                    fleet.free_gb(gpu),
+                ),
+            )
+    return None
 
 
 def makes_room(fleet: Fleet, resident: FleetResident, name: str) -> bool:
@@ -200,6 +212,17 @@ def victim(fleet: Fleet, room_for: str) -> FleetResident | None:
         ),
         default=None,
     )
+
+
+def script_victim(fleet: Fleet) -> tuple[WaitingTask, FleetResident] | None:
+    """The first waiting script for which a resident can make room, and that resident;
+    None if there is none.
+    """
+    for task in fleet.script_kinds():
+        gone = victim(fleet, task.name)
+        if gone:
+            return task, gone
+    return None
 
 
 def send_away(resident: FleetResident) -> UnloadModel | DrainResident:
@@ -390,20 +413,25 @@ class ThresholdPolicy:
         if gpu := place_script(fleet):
             return RunScript(gpu.id)
         queued = len(fleet.scripts) - fleet.count_leaving()
-        gone = victim(fleet, fleet.scripts[0].name) if queued > 0 else None
-        if gone and self._must_leave(fleet, gone, queued, now):
-            return send_away(gone)
+        found = script_victim(fleet) if queued > 0 else None
+        if found and self._must_leave(fleet, found, queued, now):
+            return send_away(found[1])
         step, due = make_room_for_model(fleet, _LATE, now)
         if step is None:
             self.wake_at = min(self.wake_at, due)
         return step
 
     def _must_leave(
-        self, fleet: Fleet, gone: FleetResident, queued: int, now: float
+        self,
+        fleet: Fleet,
+        found: tuple[WaitingTask, FleetResident],
+        queued: int,
+        now: float,
     ) -> bool:
         """True if the victim must make room for `queued` scripts. Otherwise `wake_at`
         is when it must.
         """
+        task, gone = found
         candidates = [
             resident
             for resident in fleet.evictable()
@@ -416,7 +444,7 @@ class ThresholdPolicy:
             return True
         if fleet.count_leaving():
             return False
-        due = fleet.scripts[0].arrived_at + _LATE * fleet.reload_s(gone.model)
+        due = task.arrived_at + _LATE * fleet.reload_s(gone.model)
         self.wake_at = due
         return now >= due
 
@@ -436,9 +464,9 @@ class LruPolicy:
         if gpu := place_script(fleet):
             return RunScript(gpu.id)
         if len(fleet.scripts) > fleet.count_leaving():
-            gone = victim(fleet, fleet.scripts[0].name)
-            if gone:
-                return send_away(gone)
+            found = script_victim(fleet)
+            if found:
+                return send_away(found[1])
         return make_room_for_model(fleet, 0.0, now)[0]
 
 
@@ -468,11 +496,12 @@ class StaticPolicy:
 
 
 def _run_script_on(fleet: Fleet, gpus: Iterable[FleetGpu]) -> Action | None:
-    """Run the first script on one of these GPUs. Models that were loaded there before
-    are unloaded.
+    """Run a script on one of these GPUs. Models that were loaded there before are
+    unloaded.
     """
+    names = [task.name for task in fleet.script_kinds()]
     for gpu in gpus:
-        if fleet.has_room(gpu, fleet.scripts[0].name):
+        if any(fleet.has_room(gpu, name) for name in names):
             return RunScript(gpu.id)
         for resident in gpu.residents.values():
             if resident.phase is Phase.READY and gpu.id not in fleet.pinned_gpus:

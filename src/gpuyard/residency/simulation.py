@@ -193,7 +193,7 @@ class _Simulator:
             case DrainResident(model, gpu):
                 self._fleet.gpus[gpu].residents[model].draining = True
             case RunScript(gpu):
-                task = self._fleet.scripts.popleft()
+                task = self._fleet.take_script(gpu)
                 self._run_script(self._fleet.gpus[gpu], task)
 
     # --- requests and scripts ---

@@ -80,6 +80,7 @@ class Batch:
     """A batch that has not ended. `row` is its row in the ledger.
 
     `queued` and `running`: its items by number. `released`: GPUs that it needs no more.
+    `back`: models that were loaded again, each with its GPUs; they may have left since.
     `pace_ratios`: of completed items, the time they took divided by the first guess.
     `completed_on`: completed items by GPU. `failed_workers`: how many workers in a row
     have failed without completing an item; no other starts before `paused_until`
@@ -93,6 +94,9 @@ class Batch:
     queued: dict[int, Item] = field(default_factory=dict[int, Item])
     running: dict[int, Item] = field(default_factory=dict[int, Item])
     released: set[str] = field(default_factory=set[str])
+    back: set[tuple[str, tuple[str, ...]]] = field(
+        default_factory=set[tuple[str, tuple[str, ...]]]
+    )
     pace_ratios: list[float] = field(default_factory=list[float])
     completed_on: Counter[str] = field(default_factory=Counter[str])
     failed_workers: int = 0
@@ -128,6 +132,11 @@ class Batch:
     def reload(self) -> dict[str, list[str]]:
         """The models to load again afterwards, by GPU."""
         return self.row["reload"] or {}
+
+    def use_again(self, gpu: str) -> None:
+        """A GPU that was released is needed after all: its models leave again."""
+        self.released.discard(gpu)
+        self.back = {(model, gpus) for model, gpus in self.back if gpu not in gpus}
 
     @property
     def all_items_ended(self) -> bool:

@@ -86,7 +86,8 @@ class BatchGpus:
         """Whether a worker may take another item.
 
         Not if it is being ended, if its GPU is out of use or in quarantine, or if a
-        model is needed more there.
+        model is needed more there. For a model it leaves only after it has done an
+        item, so that each worker gets the batch ahead.
         """
         view = self._core.view
         attempt = view.attempts.get(attempt_id)
@@ -103,5 +104,9 @@ class BatchGpus:
             return False
         if batch.exclusive:
             return True
-        residents = self._residents
-        return not (residents.closed_for_batch or residents.would_load_on(gpus[0]))
+        if self._residents.closed_for_batch:
+            return False
+        worker = batch.workers.get(attempt.job_id)
+        if worker and not worker.completed:
+            return True
+        return not self._residents.would_load_on(gpus[0])

@@ -15,7 +15,6 @@ from gpuyard.controller.secrets import Secrets
 from gpuyard.domain.batches import BatchMode, BatchSpec, BatchState, ItemState, record
 from gpuyard.domain.errors import NotFoundError, RefusedError
 from gpuyard.domain.events import Event
-from gpuyard.domain.jobspec import JobKind
 from gpuyard.residency.item_assignment import BatchGpu, GpuPlan, plan_batch
 from gpuyard.resource_manager.batch import Batch, Item, counts, submitted
 from gpuyard.resource_manager.batches import Batches
@@ -385,7 +384,9 @@ class BatchRequests:
         batches their queued items instead of their workers.
         """
         queue = self._core.view.queue
-        count = len(queue) - queue.by_kind[JobKind.LLM] - queue.by_kind[JobKind.MODEL]
+        servers = self._residents.servers.live
+        count = len(queue) - queue.prompts.total()
+        count -= sum(job_id in queue for job_id in servers)
         for batch in self._batches.live.values():
             count += len(batch.queued)
             count -= sum(job_id in queue for job_id in batch.workers)

@@ -46,6 +46,8 @@ class Batches:
         self._reload = ModelReload(core, residents, self.gpus, self._wake_at)
         self.live: dict[str, Batch] = {}
         self._alarm: asyncio.TimerHandle | None = None
+        # When the alarm rings (monotonic seconds).
+        self._alarm_at = math.inf
 
     # --- start and stop ---
 
@@ -76,8 +78,12 @@ class Batches:
 
     def close(self) -> None:
         """Stop the timer; the workers run on."""
+        self._stop_alarm()
+
+    def _stop_alarm(self) -> None:
         if self._alarm:
             self._alarm.cancel()
+        self._alarm_at = math.inf
 
     # --- before each decision ---
 
@@ -85,6 +91,7 @@ class Batches:
         """Advance every batch: note lost workers and items, submit and cancel workers,
         move models, end batches.
         """
+        self._stop_alarm()
         if not self.live:
             return
         events: list[Event] = []
@@ -194,9 +201,11 @@ class Batches:
         return batch.failed_workers >= _MAX_FAILED_WORKERS
 
     def _wake_at(self, at: float) -> None:
-        """Decide again at this monotonic time."""
-        if self._alarm:
-            self._alarm.cancel()
+        """Decide again at this monotonic time at the latest."""
+        if self._alarm_at <= at:
+            return
+        self._stop_alarm()
+        self._alarm_at = at
         delay = max(at - time.monotonic(), _SHORTEST_PAUSE_S)
         self._alarm = asyncio.get_running_loop().call_later(delay, self._core.schedule)
 
@@ -237,7 +246,7 @@ class Batches:
         if self.items.choose(batch, gpu) is None:
             batch.released.add(gpu)
             return
-        batch.released.discard(gpu)
+        batch.use_again(gpu)
         self._clear(gpu)
         self._workers.submit(batch, gpu)
 

@@ -59,6 +59,8 @@ class FleetSnapshot:
         }
         # By GPU: the attempt or job whose script is on it, and since when.
         self._scripts: dict[str, tuple[str, float]] = {}
+        # By waiting job, since when it waits.
+        self._waiting_since: dict[str, float] = {}
         self._last_script_ended_at = 0.0
         self._scripts_ended = 0
         self._scripts_run_s = 0.0
@@ -70,8 +72,10 @@ class FleetSnapshot:
         failing: set[str],
         items_waiting_for: Callable[[str], int],
         now: float,
+        vacated: str = "",
     ) -> Fleet:
-        """All usable GPUs, and what is on them.
+        """All usable GPUs, and what is on them. The script on the GPU `vacated` counts
+        as gone.
 
         Models in `failing` failed a moment ago and count as not requested.
         `items_waiting_for(job_id)`: how many scripts wait for a waiting job.
@@ -107,6 +111,8 @@ class FleetSnapshot:
             scripts_run_s=self._scripts_run_s,
             exclusive_scripts=True,
         )
+        if vacated in gpus:
+            gpus[vacated].worker = None
         model_jobs = {resident.job_id for resident in residents}
         self._add_scripts(fleet, model_jobs, items_waiting_for, now)
         return fleet
@@ -183,18 +189,23 @@ class FleetSnapshot:
         """Put the jobs that wait for GPUs into the fleet's queue of scripts, once for
         each GPU that they need.
 
-        The first job that needs several GPUs reserves the free ones, as in the queue of
-        the scheduler. Otherwise the policy would take them for free, and would free no
-        more.
+        If the first job needs several GPUs, it reserves the free ones of its nodes, as
+        in the queue of the scheduler. Otherwise the policy would take them for free,
+        and would free no more.
         """
         view = self._core.view
         utc = self._core.clock()
-        gpus_are_reserved = False
         waiting = [
             job
             for job in islice(view.queue.with_gpus.values(), _MAX_SCRIPTS)
             if job.id not in model_jobs
         ]
+        # Known once, a time stays as it is: the clock of the host may be set.
+        waiting_since = {
+            job.id: self._waiting_since.get(job.id, now - max(utc - job.created_at, 0))
+            for job in waiting
+        }
+        self._waiting_since = waiting_since
         names: dict[Shape, str] = {}
         for job in sorted(waiting, key=lambda job: (-job.priority, job.created_at)):
             name = names.get(job.shape)
@@ -202,20 +213,13 @@ class FleetSnapshot:
                 name = f"{_SCRIPT} {len(names)}"
                 names[job.shape] = name
                 self._add_script_kind(fleet, name, job.shape)
-            if not fleet.allowed_gpus[name] - fleet.pinned_gpus:
-                continue  # no model may make room for it
-            waited_s = max(utc - job.created_at, 0.0)
-            task = WaitingTask(0, name, now - waited_s)
-            need = job.shape.gpus * job.shape.nodes
-            if need > 1 and not gpus_are_reserved:
-                free = fleet.gpus_with_room(name)
-                if len(free) < need:
-                    gpus_are_reserved = True
-                    need -= len(free)
-                    for gpu in free:
-                        gpu.reserved = True
-            count = need if need > 1 else min(items_waiting_for(job.id), _MAX_SCRIPTS)
-            fleet.scripts.extend([task] * count)
+            task = WaitingTask(0, name, waiting_since[job.id])
+            if job.shape.gpus * job.shape.nodes > 1:
+                is_first = not fleet.scripts
+                _add_wide_script(fleet, job.shape, task, may_reserve=is_first)
+            elif fleet.allowed_gpus[name] - fleet.pinned_gpus:
+                count = min(items_waiting_for(job.id), _MAX_SCRIPTS)
+                fleet.scripts.extend([task] * count)
 
     def _add_script_kind(self, fleet: Fleet, name: str, shape: Shape) -> None:
         """Tell the fleet the memory and the GPUs of the scripts of this shape."""
@@ -226,8 +230,7 @@ class FleetSnapshot:
             for device in suitable_devices(devices, shape)
             if allowed(view.node(device.node_id or ""), shape)
         )
-        fleet.memory_gb = {**fleet.memory_gb, name: shape.gpu_memory_gb}
-        fleet.allowed_gpus = {**fleet.allowed_gpus, name: suitable}
+        _add_kind(fleet, name, shape, suitable)
 
     def _demand(self, model: str, is_failing: bool) -> Demand:
         queue = self._request_queues.by_model[model]
@@ -238,6 +241,56 @@ class FleetSnapshot:
             )
             waiting.extend(WaitingTask(0, model, at) for at in since)
         return Demand(waiting, queue.arrivals, queue.answered, queue.answering_s)
+
+
+def _add_kind(fleet: Fleet, name: str, shape: Shape, gpus: frozenset[str]) -> None:
+    fleet.memory_gb = {**fleet.memory_gb, name: shape.gpu_memory_gb}
+    fleet.allowed_gpus = {**fleet.allowed_gpus, name: gpus}
+
+
+def _add_wide_script(
+    fleet: Fleet, shape: Shape, task: WaitingTask, *, may_reserve: bool
+) -> None:
+    """Put a job of several GPUs in the queue, on the nodes where it can be. If these
+    lack free GPUs and it `may_reserve`, it reserves the free ones, and waits only for
+    the others.
+    """
+    nodes = _nodes_for(fleet, shape, task.name)
+    free = [
+        [gpu for gpu in gpus if fleet.has_room(gpu, task.name)][: shape.gpus]
+        for gpus in nodes
+    ]
+    reserves = may_reserve and any(len(gpus) < shape.gpus for gpus in free)
+    for gpus, free_gpus in zip(nodes, free, strict=True):
+        name = f"{task.name} on {gpus[0].node}"
+        _add_kind(fleet, name, shape, frozenset(gpu.id for gpu in gpus))
+        count = shape.gpus
+        if reserves:
+            count -= len(free_gpus)
+            for gpu in free_gpus:
+                gpu.reserved = True
+        own = WaitingTask(task.id, name, task.arrived_at)
+        fleet.scripts.extend([own] * count)
+
+
+def _nodes_for(fleet: Fleet, shape: Shape, name: str) -> list[list[FleetGpu]]:
+    """The nodes where a job of several GPUs can be once models have left, each with the
+    GPUs that suit it: those where it can be soonest. Empty if they are too few.
+    """
+
+    def soonest(gpus: Sequence[FleetGpu]) -> tuple[int, int]:
+        without_script = sum(gpu.worker is None for gpu in gpus)
+        free = sum(fleet.has_room(gpu, name) for gpu in gpus)
+        return -min(without_script, shape.gpus), -min(free, shape.gpus)
+
+    by_node: dict[str, list[FleetGpu]] = {}
+    for gpu in fleet.gpus.values():
+        if fleet.may_use(gpu, name) and gpu.id not in fleet.pinned_gpus:
+            by_node.setdefault(gpu.node, []).append(gpu)
+    found = [gpus for gpus in by_node.values() if len(gpus) >= shape.gpus]
+    if len(found) < shape.nodes:
+        return []
+    return sorted(found, key=soonest)[: shape.nodes]
 
 
 def _add_resident(gpus: Mapping[str, FleetGpu], resident: Resident) -> None:
@@ -259,7 +312,7 @@ def _fleet_resident(resident: Resident, gpus: Sequence[FleetGpu]) -> FleetReside
         used_at = resident.replica.used_at
         if phase is Phase.READY:
             draining = resident.replica.draining
-            if resident.replica.busy:
+            if resident.replica.taken:
                 phase = Phase.BUSY
     return FleetResident(
         resident.model,

@@ -114,6 +114,8 @@ class GpuWork:
         owner = resident or holder
         job_id = owner.job_id if owner else None
         pid = self._core.pids.get(job_id or "")
+        if state is GpuState.LLM_BUSY and resident and resident.cools:
+            state = GpuState.COOLING
         work: Work = {"state": state, "job_id": job_id, "pid": pid}
         if resident:
             work |= self._resident_work(resident)

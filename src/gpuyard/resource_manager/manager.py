@@ -9,7 +9,6 @@ from pathlib import Path
 
 from gpuyard.controller.controller import Controller
 from gpuyard.domain.errors import LedgerError
-from gpuyard.domain.jobspec import JobKind
 from gpuyard.gateway.replica_client import ReplicaClient
 from gpuyard.resource_manager.batch_requests import BatchRequests
 from gpuyard.resource_manager.batches import Batches
@@ -99,7 +98,7 @@ class ResourceManager:
             for queue in self.residents.request_queues.by_model.values()
         )
         # Prompts that are jobs wait in the queue of jobs before they are requests.
-        prompts = self._core.view.queue.by_kind[JobKind.LLM]
+        prompts = self._core.view.queue.prompts.total()
         return {"llm": requests + prompts, "script": self.batches.waiting()}
 
     def keep_gpu_state(self, path: Path) -> None:

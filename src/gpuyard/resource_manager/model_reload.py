@@ -58,7 +58,14 @@ class ModelReload:
                 self._wake_at(failure.until)
                 continue
             is_back = self._is_back(batch, gpus, model)
-            if not is_back and not servers.booked_by_others(gpus):
+            # Its server may be going to sleep there, or ending.
+            is_there = any(
+                resident.model == model
+                and resident.is_awake
+                and not set(gpus).isdisjoint(resident.gpus)
+                for resident in servers.live.values()
+            )
+            if not is_back and not is_there and not servers.booked_by_others(gpus):
                 servers.load(model, gpus)
                 return
 
@@ -105,9 +112,12 @@ class ModelReload:
         batch_has_ended = batch.all_items_ended and not batch.workers
         if batch_has_ended and servers.booked_by_others(gpus):
             return True  # another job has the GPU: the next request loads the model
-        return any(
+        if any(
             resident.model == model
             and resident.gpus == gpus
             and resident.phase in (Phase.READY, Phase.BUSY)
             for resident in servers.live.values()
-        )
+        ):
+            batch.back.add((model, gpus))
+        # If it has left since, something else needs its place: once is enough.
+        return (model, gpus) in batch.back

@@ -45,7 +45,7 @@ log = structlog.get_logger(__name__)
 class ModelServers:
     """All model servers, in `live` by job; `failures` are by model.
 
-    `on_change` is called when a server becomes ready.
+    `on_change` is called when a server starts and when it becomes ready.
     """
 
     def __init__(
@@ -183,16 +183,43 @@ class ModelServers:
             )
             return
         port = free_port()
-        beside = len(gpus) == 1 and any(
+        beside = len(gpus) == 1 and self._is_booked_by_model(gpus)
+        job = server_job(model, self._specs[model], gpus, port, beside=beside)
+        self._core.emit([transitions.submitted(job, self._core.clock())])
+        self._look_after(Resident(model, job.id, gpus, port))
+        self._bookings.reserve(job.id, gpus, self.live.values())
+
+    def _is_booked_by_model(self, gpus: tuple[str, ...]) -> bool:
+        return any(
             resident.gpus == gpus
             and resident.is_awake
             and self._bookings.attempt_of(resident)
             for resident in self.live.values()
         )
-        job = server_job(model, self._specs[model], gpus, port, beside=beside)
-        self._core.emit([transitions.submitted(job, self._core.clock())])
-        self._look_after(Resident(model, job.id, gpus, port))
-        self._bookings.reserve(job.id, gpus, self.live.values())
+
+    def start_beside(self) -> None:
+        """Start servers beside the model that has booked their GPU, for which they
+        would wait for ever: both were to be loaded at the same moment.
+        """
+        for resident in list(self.live.values()):
+            job = self._core.view.jobs.get(resident.job_id)
+            asks_for_one = job is not None and job.shape.gpus == 1
+            if not asks_for_one or not self.is_waiting(resident):
+                continue
+            if not self._is_booked_by_model(resident.gpus):
+                continue
+            del self.live[resident.job_id]
+            self._disconnect(resident)
+            resident.gone.set()
+            self._core.spawn(
+                self._requests.cancel(resident.job_id, Reason.EVICTED), "unload"
+            )
+            is_there = any(
+                other.model == resident.model and other.gpus == resident.gpus
+                for other in self.live.values()
+            )
+            if not is_there:
+                self.load(resident.model, resident.gpus)
 
     def _sleeping(self, model: str, gpus: tuple[str, ...]) -> Resident | None:
         for resident in self.live.values():
@@ -266,8 +293,12 @@ class ModelServers:
         assert self._client
         # The boot timeout must not include the wait for GPUs, which may be long for a
         # model on several.
-        while self.is_waiting(resident):  # noqa: ASYNC110  (no event says that it starts)
+        has_waited = False
+        while self.is_waiting(resident):
+            has_waited = True
             await asyncio.sleep(_START_CHECK_EVERY_S)
+        if has_waited:
+            self._on_change()  # others may start beside it now
         spec = self._specs[resident.model]
         try:
             await watch_health(
@@ -328,7 +359,8 @@ class ModelServers:
             cause=cause,
             times=failure.count,
         )
-        if failure.refuses_requests:
+        has_another = bool(self._request_queues.by_model[resident.model].open)
+        if failure.refuses_requests and not has_another:
             self._request_queues.refuse(
                 resident.model, f"{resident.model} cannot be loaded: {failure.reason}"
             )

@@ -46,7 +46,8 @@ class Models:
     def why_not(self, model: str) -> str | None:
         """Why a request for the model is refused at once; None if it may wait."""
         failure = self._residents.servers.failures[model]
-        if failure.refuses_requests and failure.until > time.monotonic():
+        is_failing = failure.refuses_requests and failure.until > time.monotonic()
+        if is_failing and not self._residents.request_queues.by_model[model].open:
             return f"{model} cannot be loaded: {failure.reason}"
         if not any(node.online for node in self._core.view.nodes.values()):
             return None
@@ -79,6 +80,8 @@ class Models:
         failure = residents.servers.failures[model]
         if queue.slots:
             return f"{model} answers {queue.slots} at once, and all are taken"
+        if any(replica.suspended for replica in queue.replicas.values()):
+            return f"the server of {model} does not answer; it is asked again soon"
         if residents.closed_for_batch:
             return "a batch has the GPUs for itself, and models are loaded after it"
         if failure.reason:
@@ -182,7 +185,7 @@ class Models:
         prompts that still wait in the queue of the jobs.
         """
         line = self._residents.request_queues.by_model[model].waiting
-        return len(line) + self._core.view.queue.waiting_for(model)
+        return len(line) + self._core.view.queue.prompts[model]
 
     def listing(self) -> list[dict[str, Any]]:
         """Every model with its replicas, for people and programs."""

@@ -8,8 +8,8 @@ ledger keeps the jobs, and queues again those that had no answer yet.
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, ClassVar
@@ -36,10 +36,13 @@ from gpuyard.gateway.request_queue import (
 from gpuyard.providers.base import QueueProvider
 from gpuyard.resource_manager.models import Models
 from gpuyard.resource_manager.residents import Residents
+from gpuyard.scheduler.policy import backoff_s
 
 _PATH = "chat/completions"
 # A model that answers nonsense may answer well when it is asked again.
 _TRIES = 3
+# A model that says nothing for so long is stuck, unless the prompt has a limit.
+_SILENT_S = 1200.0
 _MOST_SHOWN = 300
 # Ends that come within this time are recorded together.
 _TOGETHER_S = 0.02
@@ -61,6 +64,8 @@ class NoAnswerError(Exception):
 class _Prompt:
     """A prompt that waits, is being answered, or was answered. Times are UTC seconds;
     `began` and `ran_s` are by the monotonic clock.
+
+    `waits_again`: why it waits after a try that failed; empty otherwise.
     """
 
     order: AttemptOrder
@@ -75,6 +80,7 @@ class _Prompt:
     reason: str = ""
     message: str = ""
     text: str = ""
+    waits_again: str = ""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
     pending_result: JobResult = field(init=False)
@@ -194,7 +200,8 @@ class Prompts(QueueProvider):
             )
         if key not in self._prompts:
             job = self._core.view.jobs[order.job_id]
-            claim = Claim(job.priority, self._monotonic(job.created_at))
+            since = self._monotonic(job.created_at)
+            claim = Claim(job.priority, since, gpus=frozenset(order.gpu_uuids))
             prompt = _Prompt(order, claim, self._core.clock())
             self._prompts[key] = prompt
             prompt.task = self._core.spawn(self._answer(prompt), "prompt")
@@ -239,44 +246,62 @@ class Prompts(QueueProvider):
             self._end(prompt, JobStatus.COMPLETED)
 
     async def _another(self, prompt: _Prompt, time_limit: asyncio.Timeout) -> Replica:
-        """Wait for another replica. That counts neither for the time limit nor for the
-        cost.
-        """
-        ends_at = time_limit.when()
-        time_limit.reschedule(None)
-        began = time.monotonic()
+        """Wait for another replica."""
         queues = self._residents.request_queues
-        replica = await queues.acquire_again(prompt.model, prompt.claim)
-        waited_s = time.monotonic() - began
-        prompt.began += waited_s
-        if ends_at is not None:
-            time_limit.reschedule(ends_at + waited_s)
-        return replica
+        with _uncounted(prompt, time_limit):
+            return await queues.acquire_again(prompt.model, prompt.claim)
 
     async def _ask(
+        self, prompt: _Prompt, replica: Replica, time_limit: asyncio.Timeout
+    ) -> str:
+        """The answer, after three tries at most."""
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return await self._try(prompt, replica, time_limit)
+            except ModelUnavailableError as error:
+                fault = NoAnswerError(str(error))
+            except NoAnswerError as error:
+                fault = error
+            if fault.is_final or tries == _TRIES:
+                raise fault
+            with _uncounted(prompt, time_limit):
+                await self._pause(prompt, tries, fault)
+                replica = await self._another(prompt, time_limit)
+            prompt.waits_again = ""
+            self._changed.set()
+
+    async def _try(
         self, prompt: _Prompt, replica: Replica, time_limit: asyncio.Timeout
     ) -> str:
         import httpx
 
         text = (prompt.order.stdin or b"").decode()
         body = {"messages": [{"role": "user", "content": text}]}
-        tries_left = _TRIES
-        while True:
-            tries_left -= 1
-            answer = await self._replicas.ask(
-                replica, _PATH, body, lambda: self._another(prompt, time_limit)
-            )
-            prompt.replica = answer.replica
-            try:
+        has_limit = time_limit.when() is not None
+        try:
+            async with asyncio.timeout(None if has_limit else _SILENT_S) as silence:
+                limit = time_limit if has_limit else silence
+                answer = await self._replicas.ask(
+                    replica, _PATH, body, lambda: self._another(prompt, limit)
+                )
+                prompt.replica = answer.replica
                 return await _text_of(answer, prompt.model)
-            except NoAnswerError as error:
-                if error.is_final or not tries_left:
-                    raise
-            except httpx.HTTPError as error:
-                if not tries_left:
-                    fault = f"the answer of {prompt.model} broke off: {error}"
-                    raise NoAnswerError(fault) from None
-            replica = await self._another(prompt, time_limit)
+        except TimeoutError:
+            silent = format_duration(_SILENT_S)
+            raise NoAnswerError(f"{prompt.model} said nothing for {silent}") from None
+        except httpx.HTTPError as error:
+            fault = f"the answer of {prompt.model} broke off: {error}"
+            raise NoAnswerError(fault) from None
+
+    async def _pause(self, prompt: _Prompt, tries: int, fault: NoAnswerError) -> None:
+        """Wait as long as any job does before its next attempt, and say why."""
+        pause_s = backoff_s(self._core.policy, tries)
+        shown = format_duration(pause_s)
+        prompt.waits_again = f"{fault}; it is asked again after {shown}"
+        self._changed.set()
+        await asyncio.sleep(pause_s)
 
     def _end(
         self, prompt: _Prompt, status: JobStatus, reason: str = "", message: str = ""
@@ -337,6 +362,8 @@ class Prompts(QueueProvider):
         if prompt.status is JobStatus.PENDING:
             # Thousands may wait, and each poll asks for all.
             return prompt.pending_result
+        if prompt.waits_again and prompt.status is JobStatus.RUNNING:
+            return replace(prompt.pending_result, error_message=prompt.waits_again)
         gpus = prompt.replica.gpus if prompt.replica else ()
         devices = self._core.view.devices
         nodes = [devices[gpu].node_id for gpu in gpus if gpu in devices]
@@ -364,6 +391,12 @@ class Prompts(QueueProvider):
         line = queue.waiting
         before = line.ahead_of(WaitingRequest(prompt.claim, asyncio.Future()))
         place = f"{before} before it in line" if before else "it is the first in line"
+        wanted = [each for each in queue.open if prompt.claim.gpus & set(each.gpus)]
+        if wanted:
+            devices = self._core.view.devices
+            gpus = sorted(devices[gpu].index for gpu in prompt.claim.gpus)
+            named = ", ".join(map(str, gpus))
+            return f"{place}; it waits for the server on GPU {named}"
         return f"{place}; {self._models.why_busy(prompt.model)}"
 
     # --- ends ---
@@ -392,6 +425,24 @@ class Prompts(QueueProvider):
         if follow:
             await prompt.over.wait()
         yield (prompt.output or "").encode()
+
+
+@contextmanager
+def _uncounted(prompt: _Prompt, time_limit: asyncio.Timeout) -> Generator[None]:
+    """What is waited for meanwhile counts neither for the time limit nor for the
+    cost.
+    """
+    ends_at = time_limit.when()
+    time_limit.reschedule(None)
+    began = time.monotonic()
+    began_before = prompt.began
+    try:
+        yield
+    finally:
+        waited_s = time.monotonic() - began
+        prompt.began = began_before + waited_s
+    if ends_at is not None:
+        time_limit.reschedule(ends_at + waited_s)
 
 
 async def _text_of(answer: Answer, model: str) -> str:

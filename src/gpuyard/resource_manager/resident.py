@@ -36,6 +36,11 @@ _REFUSE_AFTER = 3
 _PROVEN_S = 60.0
 
 
+def _now() -> float:
+    # Looked up at each call, so that a simulation can have a clock of its own.
+    return time.monotonic()
+
+
 class UnhealthyError(Exception):
     """The server cannot be used. The text says why."""
 
@@ -57,7 +62,7 @@ class Resident:
     gpus: tuple[str, ...]
     port: int
     phase: Phase = Phase.BOOTING
-    since: float = field(default_factory=time.monotonic)
+    since: float = field(default_factory=_now)
     replica: Replica | None = None
     health_task: asyncio.Task[None] | None = None
     fault: str = ""
@@ -118,11 +123,17 @@ class Resident:
 
     @property
     def current_phase(self) -> Phase:
-        """Its phase; BUSY if all its slots answer requests."""
+        """Its phase; BUSY if all its slots are taken."""
         if self.phase is not Phase.READY or self.replica is None:
             return self.phase
-        all_slots_busy = self.replica.busy >= self.replica.slots
-        return Phase.BUSY if all_slots_busy else Phase.READY
+        all_slots_taken = self.replica.taken >= self.replica.slots
+        return Phase.BUSY if all_slots_taken else Phase.READY
+
+    @property
+    def cools(self) -> bool:
+        """True while it pauses between two requests."""
+        is_taken = self.current_phase is Phase.BUSY
+        return is_taken and self.replica is not None and not self.replica.busy
 
 
 class Failure:

@@ -72,7 +72,10 @@ class Residents:
         self._requests = requests
         self.specs: Mapping[str, ModelSpec] = core.settings.models
         self.request_queues = RequestQueues(
-            self.specs, self._decide_soon, core.policy.ageing_s
+            self.specs,
+            self._decide_soon,
+            core.policy.ageing_s,
+            core.settings.resource_manager.cooling_s,
         )
         self.timings = LearnedTimings(core, self.specs)
         self.request_queues.asked = self.timings.asked
@@ -143,6 +146,7 @@ class Residents:
             if resident.can_leave_now:
                 servers.sleep_or_unload(resident)
         servers.update_bookings()
+        servers.start_beside()
         now = time.monotonic()
         fleet = self.fleet(now)
         self._unload_hopeless(fleet)
@@ -181,7 +185,7 @@ class Residents:
                 fleet.gpus[gpu].residents[model].draining = True
             case RunScript(gpu):
                 # The decision about jobs starts the script.
-                fleet.gpus[gpu].worker = fleet.scripts.popleft().name
+                fleet.gpus[gpu].worker = fleet.take_script(gpu).name
 
     def _unload_hopeless(self, fleet: Fleet) -> None:
         """Unload servers that wait for a GPU that is out of use, or that nobody needs
@@ -260,14 +264,17 @@ class Residents:
 
     # --- facts ---
 
-    def fleet(self, now: float) -> Fleet:
-        """What the policy sees at `now` (monotonic seconds)."""
+    def fleet(self, now: float, *, vacated: str = "") -> Fleet:
+        """What the policy sees at `now` (monotonic seconds), if the script on the GPU
+        `vacated` were gone.
+        """
         fleet = self._snapshot.fleet(
             self.servers.live.values(),
             self.pinned,
             self._failing_models(now),
             self.items_waiting_for,
             now,
+            vacated,
         )
         fleet.closed_for_batch = self.closed_for_batch
         return fleet
@@ -290,12 +297,11 @@ class Residents:
         if self.closed_for_batch or not self._has_requests():
             return False
         now = time.monotonic()
-        fleet = self.fleet(now)
+        fleet = self.fleet(now, vacated=gpu)
         # No running worker leaves for a model that may only be needed later.
         fleet.expected_demand = {}
         if gpu not in fleet.gpus:
             return False
-        fleet.gpus[gpu].worker = None
         action = self._policy.act(fleet, now)
         return isinstance(action, LoadModel) and gpu in action.gpus
 

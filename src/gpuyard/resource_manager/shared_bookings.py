@@ -90,10 +90,12 @@ class SharedBookings:
             for attempt in view.attempts.values()
             if _books_any(attempt, gpus)
         }
-        # Models that share a GPU pass its booking on, so all of them must leave.
+        # Models that share a GPU pass its booking on, so all of them must leave, but
+        # one that sleeps may stay.
         for resident in residents:
             attempt = self.attempt_of(resident)
-            if attempt and not set(gpus).isdisjoint(resident.gpus):
+            is_there = not set(gpus).isdisjoint(resident.gpus)
+            if attempt and is_there and resident.is_awake:
                 leaving.add(attempt.id)
         if len(gpus) > 1 and job.attempt_id is None and leaving and node_id:
             place = Placement(node_id, gpus, job.shape.cpus, job.shape.memory_gb)

@@ -80,7 +80,7 @@ class Queue:
     - `open`: queued shapes that may fit somewhere.
     - `closed`: queued shapes that fit nowhere until more is free.
     - `preemptible`: the ids of preemptible jobs.
-    - `by_kind`: how many jobs of each kind there are.
+    - `prompts`: how many prompts there are for each model.
     - `with_gpus`: the jobs that ask for GPUs, by id, the first to come first.
     - `fresh`: buckets with a new head or rank since the last decision.
     - `retry_all`: true if all buckets must be tried again, because a job left the
@@ -103,11 +103,11 @@ class Queue:
         "_seen_at",
         "_shortest",
         "_stale",
-        "by_kind",
         "closed",
         "fresh",
         "open",
         "preemptible",
+        "prompts",
         "retry_all",
         "with_gpus",
     )
@@ -118,7 +118,7 @@ class Queue:
         self.fresh: set[Bucket] = set()
         self.retry_all = False
         self.preemptible: set[str] = set()
-        self.by_kind = Counter[str]()
+        self.prompts = Counter[str]()
         self.with_gpus: dict[str, LiveJob] = {}
         self._jobs: dict[str, LiveJob] = {}
         self._buckets: dict[Bucket, LazyHeap[str]] = {}
@@ -152,8 +152,8 @@ class Queue:
         """Add `job`. While it is in the queue, the parts of its bucket must not
         change.
         """
-        if job.id not in self._jobs:
-            self.by_kind[job.kind] += 1
+        if job.shape.model and job.id not in self._jobs:
+            self.prompts[job.shape.model] += 1
         self._jobs[job.id] = job
         if job.preemptible:
             self.preemptible.add(job.id)
@@ -181,7 +181,8 @@ class Queue:
         job = self._jobs.pop(job_id, None)
         if job is None:
             return
-        self.by_kind[job.kind] -= 1
+        if job.shape.model:
+            self.prompts[job.shape.model] -= 1
         self.preemptible.discard(job_id)
         self.with_gpus.pop(job_id, None)
         bucket = bucket_of(job)
@@ -376,15 +377,6 @@ class Queue:
             head = self.head(bucket)
             if head is not None and head.id != job_id:
                 heapq.heappush(heap, (ranking.of(head, now), bucket))
-
-    def waiting_for(self, model: str) -> int:
-        """How many prompts for the model are in the queue."""
-        return sum(
-            len(self._buckets[bucket])
-            for shape, buckets in self._by_shape.items()
-            if shape.model == model
-            for bucket in buckets
-        )
 
     def is_head(self, job: LiveJob) -> bool:
         """True if `job` is the first of its bucket."""

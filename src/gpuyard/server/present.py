@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gpuyard.billing.meter import cost
+from gpuyard.billing.meter import SHARE, cost
 from gpuyard.controller.core import Core
 from gpuyard.controller.intake import PreparedJob
 from gpuyard.domain.jobs import (
@@ -197,10 +197,11 @@ def _job(
 def _attempt(row: Row, core: Core) -> Attempt:
     price = Decimal(row["price_per_hour"] or 0)
     ran_s = _ran_s(row, core)
-    if AttemptState(row["state"]).live:
-        amount = cost(price, ran_s or 0.0)
-    else:
-        amount = Decimal(row["cost"] or 0)
+    used = cost(price, ran_s or 0.0)
+    is_share = row["basis"] == SHARE
+    amount = Decimal(row["cost"] or 0)
+    if AttemptState(row["state"]).live and not is_share:
+        amount = used
     places: list[dict[str, Any]] = row["placements"] or []
     return Attempt(
         **{
@@ -229,6 +230,7 @@ def _attempt(row: Row, core: Core) -> Attempt:
         usage=row["usage"] or {},
         cost=Cost(
             amount=amount,
+            share=used if is_share else None,
             currency=row["currency"],
             basis=row["basis"],
             price_per_hour=price,
@@ -251,12 +253,13 @@ def _ran_s(row: Row, core: Core) -> float | None:
 def _total(attempts: Sequence[Attempt]) -> Cost:
     if not attempts:
         return Cost()
-    last = attempts[-1].cost
-    return last.model_copy(
-        update={
-            "amount": sum((attempt.cost.amount for attempt in attempts), Decimal(0))
-        }
-    )
+    costs = [attempt.cost for attempt in attempts]
+    shares = [each.share for each in costs if each.share is not None]
+    update = {
+        "amount": sum((each.amount for each in costs), Decimal(0)),
+        "share": sum(shares, Decimal(0)) if shares else None,
+    }
+    return costs[-1].model_copy(update=update)
 
 
 def present_checkpoint(row: Row) -> Checkpoint:

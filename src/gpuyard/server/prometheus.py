@@ -26,10 +26,17 @@ class _StateCollector(Collector):
         for state in JobState:
             jobs.add_metric([state.value], counts.get(state.value, 0))
         yield jobs
+        attempts = core.view.attempts.values()
+        prompts = sum(bool(core.view.jobs[a.job_id].shape.model) for a in attempts)
         yield GaugeMetricFamily(
             "gpuyard_attempts_live",
-            "Attempts that hold a booking",
-            len(core.view.attempts),
+            "Attempts that are live, without those of prompts",
+            len(attempts) - prompts,
+        )
+        yield GaugeMetricFamily(
+            "gpuyard_prompts_live",
+            "Prompts that wait in the line of their model or are being answered",
+            prompts,
         )
         nodes = GaugeMetricFamily("gpuyard_nodes", "Nodes by state", labels=["state"])
         for state in sorted({node.state for node in core.view.nodes.values()}):

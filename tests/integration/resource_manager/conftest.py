@@ -39,12 +39,13 @@ SETTINGS: dict[str, Any] = {
 class Chat:
     """What all model servers answer to prompts, once they `may_answer`. `asked`: the
     prompts that reached one. A prompt in `breaks` gets no answer, as if the server had
-    died.
+    died; one in `sick` the status 500.
     """
 
     asked: list[str] = field(default_factory=list[str])
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
     breaks: set[str] = field(default_factory=set[str])
+    sick: set[str] = field(default_factory=set[str])
 
 
 class ModelServer:
@@ -74,6 +75,7 @@ class ModelServer:
         if path in ("/sleep", "/wake"):
             self.asleep = path == "/sleep"
         choices: list[Any] = []
+        status = "200 OK"
         if path == "/v1/chat/completions":
             length = int(head.lower().split("content-length: ")[1].split("\r\n")[0])
             body = json.loads(await reader.readexactly(length))
@@ -81,11 +83,13 @@ class ModelServer:
             self.chat.asked.append(text)
             if text in self.chat.breaks:
                 return
+            if text in self.chat.sick:
+                status = "500 Internal Server Error"
             await self.chat.may_answer.wait()
             choices = [{"message": {"content": f"re: {text}"}}]
         answer = json.dumps({"is_sleeping": self.asleep, "choices": choices})
         writer.write(
-            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+            f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(answer)}\r\nConnection: close\r\n\r\n"
             f"{answer}".encode()
         )

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from gpuyard.domain.errors import RefusedError
 from gpuyard.gateway.request_queue import Claim
 from gpuyard.resource_manager import resident
 from tests.integration.resource_manager.conftest import MODEL, Managed
+from tests.support.fake_provider import FakeHost
 from tests.support.wait import eventually
 
 pytestmark = pytest.mark.anyio
@@ -360,3 +363,131 @@ async def test_a_cancelled_batch_ends_its_workers(instance: Managed, tmp_path):
     await instance.manager.batches.cancel(batch_id)
     shown = await eventually(lambda: over(instance, batch_id), "the batch to end")
     assert shown["state"] == "cancelled" and not instance.workers(batch_id)
+
+
+async def test_a_job_of_two_gpus_gets_them_though_other_nodes_have_free_ones(tmp_path):
+    """The GPUs of two nodes are no place for it."""
+    made = Managed(tmp_path, gpu_count=2)
+    made.hosts["node_2"] = FakeHost("node_2", gpu_count=1)
+    await made.start()
+    await made.restart_with(residency={"policy": "lru"})
+    servers = asyncio.create_task(made.run_servers())
+    await made.manager.models.load("chat")
+    await eventually(lambda: made.loaded == [("chat", "ready")], "the model")
+    (resident,) = made.manager.residents.servers.live.values()
+    assert "node_1" in resident.gpu
+    job_id = await made.submit(resources={"gpus": 2})
+    await made.until(job_id, "running")
+    servers.cancel()
+    await made.stop()
+
+
+async def test_a_job_that_can_never_have_its_gpus_keeps_none_from_models(
+    instance: Managed,
+):
+    models = {"chat": {**MODEL, "pinned": True}, "other": MODEL}
+    await instance.restart_with(models=models)
+    await eventually(lambda: instance.loaded == [("chat", "ready")], "the pinned model")
+    await instance.submit(resources={"gpus": 2})
+    await instance.manager.residents.request_queues.acquire("other", soon())
+
+
+async def test_a_model_on_several_gpus_loads_beside_one_that_sleeps(instance: Managed):
+    await instance.manager.models.load("chat")
+    await eventually(lambda: instance.loaded == [("chat", "ready")], "the model")
+    (chat,) = instance.manager.residents.servers.live.values()
+    chat.leave()
+    instance.core.schedule()
+    await eventually(lambda: instance.loaded == [("chat", "asleep")], "it to sleep")
+    await instance.manager.models.load("big")
+    loaded = [("big", "ready"), ("chat", "asleep")]
+    await eventually(lambda: instance.loaded == loaded, "both models")
+
+
+async def test_a_server_that_fails_again_and_again_refuses_nothing_while_another_answers(
+    instance: Managed,
+):
+    await instance.manager.models.load("chat")
+    await eventually(lambda: instance.loaded == [("chat", "ready")], "the model")
+    failure = instance.manager.residents.servers.failures["chat"]
+    failure.count = 3
+    failure.reason = "its second server ended"
+    failure.until = time.monotonic() + 60
+    assert instance.manager.models.why_not("chat") is None
+    await instance.manager.models.unload("chat")
+    await eventually(lambda: not instance.loaded, "it to be gone")
+    assert "cannot be loaded" in (instance.manager.models.why_not("chat") or "")
+
+
+@pytest.fixture
+async def one_gpu(tmp_path: Path) -> AsyncIterator[Managed]:
+    made = Managed(tmp_path, gpu_count=1)
+    await made.start()
+    servers = asyncio.create_task(made.run_servers())
+    yield made
+    servers.cancel()
+    await made.stop()
+
+
+async def test_two_models_that_are_requested_at_once_share_a_gpu(one_gpu: Managed):
+    """Neither waits for the GPU that the other has booked."""
+    small = {"command": ["serve", "{port}"], "memory_gb": 6}
+    await one_gpu.restart_with(models={"a": small, "b": small})
+    queues = one_gpu.manager.residents.request_queues
+    await asyncio.gather(*(queues.acquire(model, soon()) for model in "ab"))
+    assert one_gpu.loaded == [("a", "ready"), ("b", "ready")]
+
+
+async def test_workers_that_leave_for_a_model_get_their_batch_ahead(
+    one_gpu: Managed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """However often a policy wants their GPU."""
+    residents = one_gpu.manager.residents
+    monkeypatch.setattr(residents, "would_load_on", lambda _: True)
+    batch_id = await submit(one_gpu, batch(tmp_path / "r", 3, BatchMode.SHARED))
+    await work(one_gpu, batch_id)
+    shown = await eventually(lambda: over(one_gpu, batch_id), "the batch to end")
+    assert shown["completed"] == 3
+
+
+async def test_a_model_makes_room_for_a_job_that_is_tried_again(one_gpu: Managed):
+    """Nothing but the end of its pause lets it wait for the GPU."""
+    await one_gpu.restart_with(residency={"policy": "lru"})
+    one_gpu.core.policy = replace(one_gpu.core.policy, retry_base_s=1, retry_max_s=1)
+    job_id = await one_gpu.submit(resources={"gpus": 1}, retry_count=1)
+    await one_gpu.until(job_id, "running")
+    await one_gpu.finish(job_id, exit_code=1)
+    queues = one_gpu.manager.residents.request_queues
+    queues.release(await queues.acquire("chat", soon()), 0.1)
+    assert one_gpu.job(job_id)["state"] == "queued"
+    await one_gpu.until(job_id, "running")
+
+
+async def test_a_batch_ends_though_a_job_wants_the_gpus_of_its_models(
+    instance: Managed, tmp_path: Path
+):
+    """The models are loaded again once; then they make room, as for any job."""
+    model = {"command": ["serve", "{port}"], "memory_gb": 12, "boot_s": 1}
+    await instance.restart_with(
+        models={"a": model, "b": model}, residency={"policy": "lru"}
+    )
+    for name in "ab":
+        await instance.manager.models.load(name)
+    await eventually(lambda: len(instance.loaded) == 2, "both models")
+    spec = batch(tmp_path / "r", 4, BatchMode.EXCLUSIVE)
+    batch_id = await submit(instance, spec)
+    await eventually(lambda: len(instance.workers(batch_id)) == 2, "two workers")
+    job_id = await instance.submit(resources={"gpus": 2})
+    await work(instance, batch_id)
+    await eventually(lambda: over(instance, batch_id), "the batch to end")
+    await instance.until(job_id, "running")
+
+
+async def test_a_clock_that_is_set_back_lets_no_job_wait_anew(one_gpu: Managed):
+    for _ in range(2):
+        await one_gpu.submit(resources={"gpus": 1})
+    residents = one_gpu.manager.residents
+    (before,) = residents.fleet(time.monotonic()).scripts
+    one_gpu.core.clock = lambda: time.time() - 3600
+    (after,) = residents.fleet(time.monotonic()).scripts
+    assert after.arrived_at == before.arrived_at

@@ -5,6 +5,7 @@ slot, and nothing else waits for them.
 import asyncio
 import time
 from collections.abc import MutableMapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from gpuyard.domain.shape import Shape
 from gpuyard.gateway.openai import Gateway
 from gpuyard.gateway.request_queue import Replica
 from gpuyard.resource_manager import fleet_snapshot
+from gpuyard.resource_manager import prompts as prompts_module
 from tests.integration.resource_manager.conftest import Managed
 from tests.support.ledger import failing_commits
 from tests.support.wait import eventually
@@ -349,10 +351,106 @@ async def test_the_wait_for_another_replica_counts_not_for_the_time_limit(
 async def test_a_prompt_refuses_what_it_cannot_heed(instance: Managed):
     with pytest.raises(InvalidInputError) as refused:
         await prompts(
-            instance, "x", provider="fake", secrets={"A": "a"}, resources={"cpus": 2}
+            instance,
+            "x",
+            provider="fake",
+            secrets={"A": "a"},
+            resources={"cpus": 2},
+            spot=True,
+            environment={"PATH": "/bin", "B": "b"},
         )
     fields = [fault.field for fault in refused.value.faults]
-    assert fields == ["resources", "secrets", "provider"]
+    assert fields == ["resources", "secrets", "provider", "spot", "environment.B"]
+
+
+async def test_a_prompt_that_is_resumed_refuses_gpus(instance: Managed):
+    (job,) = await prompts(instance, "x", held=True)
+    await instance.cancel(job)
+    with pytest.raises(InvalidInputError) as refused:
+        await instance.controller.requests.resume(job, None, {"gpus": {"count": 2}})
+    assert [fault.field for fault in refused.value.faults] == ["gpus"]
+
+
+async def test_the_job_of_the_model_pays_for_a_prompt(instance: Managed):
+    (job,) = await prompts(instance, "x")
+    await instance.until(job)
+    (attempt,) = instance.attempts(job)
+    assert (attempt["basis"], attempt["cost"]) == ("share", "0")
+    assert float(attempt["price_per_hour"]) > 0
+
+
+# --- models that fail ---
+
+
+async def test_a_model_that_answers_500_is_asked_again_after_a_pause(instance: Managed):
+    policy = replace(instance.core.policy, retry_base_s=0.3, retry_max_s=0.3)
+    instance.core.policy = policy
+    await load(instance)
+    instance.chat.sick.add("hello")
+    began = time.monotonic()
+    (job,) = await prompts(instance, "hello", timeout_s=0.5)
+
+    def summary() -> str:
+        why = instance.controller.requests.why(job)
+        return why.summary if why else ""
+
+    await eventually(lambda: "asked again" in summary(), "the reason")
+    assert "chat answered with status 500" in summary()
+    assert replica(instance).busy == 0
+    row = await instance.until(job)
+    # Three tries with two pauses, which the time limit does not count.
+    assert (row["state"], row["reason"]) == ("failed", "no_answer")
+    assert instance.chat.asked == ["hello"] * 3
+    assert time.monotonic() - began >= 0.6
+    assert instance.attempts(job)[0]["ran_s"] < 0.5
+
+
+async def test_a_prompt_that_is_answered_after_a_pause_no_longer_waits(
+    instance: Managed,
+):
+    await load(instance)
+    instance.chat.sick.add("hello")
+    (job,) = await prompts(instance, "hello")
+    await eventually(lambda: instance.chat.asked, "it to be asked")
+    instance.chat.may_answer.clear()
+    instance.chat.sick.clear()
+    await eventually(lambda: len(instance.chat.asked) > 1, "it to be asked again")
+    await eventually(
+        lambda: instance.controller.requests.why(job) is None, "it to wait no more"
+    )
+    instance.chat.may_answer.set()
+    assert await answer(instance, job) == "re: hello\n"
+
+
+async def test_a_model_that_says_nothing_is_stuck(
+    instance: Managed, monkeypatch: pytest.MonkeyPatch
+):
+    await load(instance)
+    monkeypatch.setattr(prompts_module, "_SILENT_S", 0.2)
+    instance.chat.may_answer.clear()
+    (job,) = await prompts(instance, "hello")
+    row = await instance.until(job)
+    assert (row["state"], row["reason"]) == ("failed", "no_answer")
+    (attempt,) = instance.attempts(job)
+    assert attempt["message"].startswith("chat said nothing for")
+    assert replica(instance).busy == 0
+
+
+async def test_a_model_whose_server_does_not_answer_is_not_said_to_be_busy(
+    instance: Managed,
+):
+    await load(instance)
+    assert "answers 1 at once" in instance.manager.models.why_busy("chat")
+    replica(instance).suspended = True
+    assert "does not answer" in instance.manager.models.why_busy("chat")
+
+
+async def test_a_prompt_waits_for_the_server_on_its_gpu(instance: Managed):
+    gpus = {"gpus": {"uuid": ["GPU-node_1-0"]}}
+    jobs = await blocked(instance, "second", resources=gpus)
+    assert why(instance, jobs[1]).endswith("it waits for the server on GPU 0")
+    instance.chat.may_answer.set()
+    assert await answer(instance, jobs[1]) == "re: second\n"
 
 
 @pytest.mark.parametrize("ticks", range(4))

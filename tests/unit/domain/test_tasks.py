@@ -101,8 +101,12 @@ def test_a_gpu_that_is_not_there_is_named():
         spec_of({**SCRIPT, "gpu_requirement": 7})
 
 
-def test_a_prompt_for_a_certain_gpu_is_told_that_it_goes_where_its_model_is():
-    assert "passed over" in spec_of({**LLM, "gpu_requirement": "1"})[1][0]
+def test_a_prompt_may_prefer_a_gpu():
+    assert spec_of({**LLM, "gpu_requirement": "1"})[0].resources.gpus.uuid == (
+        "GPU-one",
+    )
+    with pytest.raises(NotFoundError, match="no GPU '7'"):
+        spec_of({**LLM, "gpu_requirement": 7})
 
 
 @pytest.mark.parametrize(

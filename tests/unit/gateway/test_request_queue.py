@@ -15,6 +15,7 @@ from gpuyard.gateway.request_queue import (
     Replica,
     RequestQueues,
 )
+from tests.support.wait import eventually
 
 
 def replica(name: str = "r1", model: str = "a", slots: int = 1) -> Replica:
@@ -219,3 +220,50 @@ async def test_a_replica_that_could_not_be_reached_gets_nothing_until_it_is_well
         await queues.acquire("a", soon(0.0))
     queues.put(one)
     assert await queues.acquire("a", soon()) is one
+
+
+async def test_a_request_waits_for_the_replica_on_its_gpu(queues):
+    here = Replica("r1", "a", "http://127.0.0.1:1", "a", gpus=("g1",))
+    there = Replica("r2", "a", "http://127.0.0.1:2", "a", gpus=("g2",))
+    queues.put(here)
+    first = await queues.acquire("a", soon())
+    assert first is here
+    queues.put(there)
+    wants = asyncio.create_task(queues.acquire("a", soon(gpus=frozenset({"g1"}))))
+    await settle()
+    assert not wants.done()
+    # Others behind it do not wait.
+    assert await queues.acquire("a", soon()) is there
+    queues.release(there, 0.1)
+    await settle()
+    assert not wants.done()
+    queues.release(here, 0.1)
+    assert await wants is here
+
+
+async def test_a_request_whose_gpu_has_no_replica_any_more_goes_elsewhere(queues):
+    here = Replica("r1", "a", "http://127.0.0.1:1", "a", gpus=("g1",))
+    there = Replica("r2", "a", "http://127.0.0.1:2", "a", gpus=("g2",))
+    queues.put(here)
+    await queues.acquire("a", soon())
+    queues.put(there)
+    wants = asyncio.create_task(queues.acquire("a", soon(gpus=frozenset({"g1"}))))
+    await settle()
+    queues.drop(here)
+    assert await wants is there
+
+
+async def test_a_slot_pauses_after_each_answer():
+    queues = RequestQueues(["a"], cooling_s=0.05)
+    one = replica()
+    queues.put(one)
+    assert await queues.acquire("a", soon()) is one
+    changed: list[int] = []
+    queues.changed = lambda: changed.append(one.taken)
+    queues.release(one, 0.1)
+    again = asyncio.create_task(queues.acquire("a", soon()))
+    await settle()
+    assert (one.busy, one.cooling, again.done()) == (0, 1, False)
+    assert await again is one
+    queues.release(one, 0.1)
+    await eventually(lambda: changed[-1:] == [0], "the end of the pause")

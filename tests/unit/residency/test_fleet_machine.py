@@ -1,7 +1,10 @@
-"""Models, scripts and faults on a few GPUs, in any order: the policies never overbook,
-never move what may not move, and let nobody wait for ever.
+"""Models, scripts, batches and faults on a few GPUs, in any order: the policies never
+overbook, never move what may not move, leave no GPU idle that would do for somebody who
+waits, and let nobody wait for ever.
 """
 
+import math
+from collections import deque
 from typing import Any
 
 import pytest
@@ -44,6 +47,14 @@ SLEEPER = "other"
 BOOT_S = 60.0
 WAKE_S = 5.0
 UNLOAD_S = 5.0
+PAUSE_S = 100.0
+"""So long at most, a GPU is idle while a model is requested that has none. It is less
+than a boot and the pauses between two looks.
+"""
+LONG_S = 3000.0
+"""How long a script runs at the end. That is longer than any other script waits for a
+GPU whose models nobody needs.
+"""
 EVERYBODY_S = 200_000.0
 """So long at most, in virtual time, until all have been served once nothing fails any
 more.
@@ -91,6 +102,11 @@ class Instance(RuleBasedStateMachine):
             del self.fleet.demand["gang"]
         self.waiting: list[FleetResident] = []
         self.lost: dict[str, FleetGpu] = {}
+        # The models that each GPU of the batch had, and the scripts that do its items.
+        self.batch: dict[str, list[str]] = {}
+        self.items: set[str] = set()
+        # Since when a GPU is idle and a model without a place is requested.
+        self.idle_since: dict[tuple[str, str], float] = {}
         self.actor = self.policy()
 
     def gpu(self, number: int) -> FleetGpu:
@@ -115,6 +131,46 @@ class Instance(RuleBasedStateMachine):
         self.fleet.scripts.extend(
             WaitingTask(0, SCRIPT, self.now) for _ in range(count)
         )
+        self.act()
+
+    @precondition(lambda self: any(d.waiting for d in self.fleet.demand.values()))
+    @rule(choice=st.integers(0, 100))
+    def somebody_gives_up(self, choice: int) -> None:
+        """A request whose client has left. A prompt that is a job never does."""
+        lines = [
+            demand.waiting for demand in self.fleet.demand.values() if demand.waiting
+        ]
+        line = lines[choice % len(lines)]
+        del line[choice % len(line)]
+        self.act()
+
+    @rule(gpus=st.sets(st.integers(0, 3), min_size=1), count=st.integers(1, 3))
+    def scripts_for_some_gpus(self, gpus: set[int], count: int) -> None:
+        """Scripts that only these GPUs suit."""
+        suitable = frozenset(f"g{n}" for n in gpus if f"g{n}" in self.fleet.gpus)
+        if not suitable - self.fleet.pinned_gpus:
+            return
+        name = f"{SCRIPT} for {sorted(suitable)}"
+        self.add_kind(name, suitable)
+        self.fleet.scripts.extend(WaitingTask(0, name, self.now) for _ in range(count))
+        self.act()
+
+    @precondition(lambda self: not self.batch)
+    @rule()
+    def an_exclusive_batch_comes(self) -> None:
+        """It gets all GPUs that are not pinned, one item on each."""
+        fleet = self.fleet
+        for gpu in fleet.gpus.values():
+            if gpu.id in fleet.pinned_gpus:
+                continue
+            whole = [r for r in fleet.holders(gpu) if r.serves]
+            mine = [r.model for r in whole if not r.other_gpus]
+            self.batch[gpu.id] = mine
+            name = f"item {gpu.id}"
+            self.items.add(name)
+            self.add_kind(name, frozenset({gpu.id}))
+            fleet.scripts.append(WaitingTask(0, name, self.now))
+        fleet.closed_for_batch = bool(self.batch)
         self.act()
 
     @precondition(lambda self: self.movable())
@@ -143,8 +199,9 @@ class Instance(RuleBasedStateMachine):
         )
         for resident in list(gpu.residents.values()):
             self.is_gone(resident)
-        if gpu.worker:
-            self.fleet.scripts.appendleft(WaitingTask(0, SCRIPT, self.now))
+        if gpu.worker and gpu.worker not in self.items:
+            self.fleet.scripts.appendleft(WaitingTask(0, gpu.worker, self.now))
+        self.forget_items(gpu.id)
         self.lost[gpu.id] = self.gpu(int(gpu.id[1:]))
         self.act()
 
@@ -163,7 +220,60 @@ class Instance(RuleBasedStateMachine):
     # --- how it goes on ---
 
     def pass_time(self, seconds: float) -> None:
-        self.now += seconds
+        """The policy is asked again when it wants to be, and only then."""
+        until = self.now + seconds
+        while self.actor.wake_at <= until:
+            self.now = max(self.now, self.actor.wake_at)
+            self.act()
+            if self.actor.wake_at <= self.now:
+                raise AssertionError("the policy wants to be asked again at once")
+        self.now = until
+
+    def add_kind(self, name: str, suitable: frozenset[str]) -> None:
+        self.fleet.memory_gb = {**self.fleet.memory_gb, name: 0.0}
+        self.fleet.allowed_gpus = {**self.fleet.allowed_gpus, name: suitable}
+
+    def forget_items(self, gpu: str) -> None:
+        """The GPU is no longer one of the batch."""
+        self.batch.pop(gpu, None)
+        name = f"item {gpu}"
+        if name in self.items:
+            left = [task for task in self.fleet.scripts if task.name != name]
+            self.fleet.scripts = deque(left)
+            self.items.discard(name)
+
+    def advance_batch(self) -> None:
+        """What is in the way of the batch leaves; what it needs no more gets its models
+        back, one at a time.
+        """
+        fleet = self.fleet
+        for gpu_id in list(self.batch):
+            gpu = fleet.gpus[gpu_id]
+            if f"item {gpu_id}" in self.items:
+                if gpu.worker is None:
+                    self.clear(gpu)
+                continue
+            models = self.batch[gpu_id]
+            models[:] = [m for m in models if gpu.resident(m) not in fleet.ready()]
+            is_booting = any(r.phase is Phase.BOOTING for r in fleet.residents())
+            if not models:
+                del self.batch[gpu_id]
+            elif gpu.worker:
+                del self.batch[gpu_id]  # another job has it
+            elif not is_booting and fleet.has_room(gpu, models[0]):
+                fleet.start_loading(models[0], (gpu_id,), self.now)
+        if not self.items and not self.batch:
+            fleet.closed_for_batch = False
+
+    def clear(self, gpu: FleetGpu) -> None:
+        for resident in self.fleet.holders(gpu):
+            if resident in self.waiting:
+                self.waiting.remove(resident)
+                self.fleet.remove(resident)
+            elif resident.phase in (Phase.READY, Phase.BOOTING):
+                self.enter(resident, Phase.UNLOADING)
+            elif resident.phase is Phase.BUSY:
+                resident.draining = True
 
     def is_gone(self, resident: FleetResident) -> None:
         """Its request is asked anew."""
@@ -180,12 +290,12 @@ class Instance(RuleBasedStateMachine):
         resident.phase = phase
         resident.since = self.now
 
-    def movable(self) -> list[Any]:
-        """What may end next."""
+    def movable(self, but: FleetGpu | None = None) -> list[Any]:
+        """What may end next, but the script on one GPU."""
         ends: list[Any] = [
             lambda g=gpu: self.script_ends(g)
             for gpu in self.fleet.gpus.values()
-            if gpu.worker
+            if gpu.worker and gpu is not but
         ]
         for resident in self.fleet.residents():
             if resident.phase is Phase.BUSY or (
@@ -220,6 +330,7 @@ class Instance(RuleBasedStateMachine):
             self.fleet.remove(resident)
 
     def script_ends(self, gpu: FleetGpu) -> None:
+        self.items.discard(gpu.worker or "")
         gpu.worker = None
         self.served += 1
         self.fleet.last_script_ended_at = self.now
@@ -229,9 +340,11 @@ class Instance(RuleBasedStateMachine):
     def act(self) -> None:
         """Hand out requests, then let the policy act until it has no more wishes."""
         for _ in range(100):
+            self.advance_batch()
             self.hand_out()
             action = self.actor.act(self.fleet, self.now)
             if action is None:
+                self.nothing_idles_that_somebody_needs()
                 return
             self.do(action)
         raise AssertionError("the policy has no end of wishes")
@@ -266,8 +379,7 @@ class Instance(RuleBasedStateMachine):
                 assert gpu_id not in fleet.pinned_gpus
                 there.draining = True
             case RunScript(gpu_id):
-                assert fleet.has_room(fleet.gpus[gpu_id], SCRIPT)
-                fleet.gpus[gpu_id].worker = fleet.scripts.popleft().name
+                fleet.gpus[gpu_id].worker = fleet.take_script(gpu_id).name
 
     # --- promises ---
 
@@ -285,20 +397,92 @@ class Instance(RuleBasedStateMachine):
             assert sum(MODELS[resident.model] for resident in held) <= gpu.memory_gb
             assert not (gpu.worker and held), "a script has its GPU to itself"
 
+    def nothing_idles_that_somebody_needs(self) -> None:
+        """An idle GPU that suits a script runs it; one that suits a model without a
+        place gets it after a pause.
+        """
+        fleet = self.fleet
+        idle = [
+            gpu
+            for gpu in fleet.gpus.values()
+            if not gpu.worker and not fleet.holders(gpu)
+        ]
+        for gpu in idle:
+            for task in fleet.scripts:
+                assert not fleet.may_use(gpu, task.name), (
+                    f"{task.name} waits, and {gpu.id} is idle"
+                )
+        wanted = {
+            (gpu.id, model)
+            for model, demand in fleet.demand.items()
+            if demand.waiting
+            and not fleet.serving(model)
+            and not fleet.closed_for_batch
+            for gpu in idle
+            if model not in GANGS and fleet.has_room(gpu, model)
+        }
+        self.idle_since = {
+            key: self.idle_since.get(key, self.now) for key in sorted(wanted)
+        }
+        for (gpu_id, model), since in self.idle_since.items():
+            assert self.now - since <= PAUSE_S, f"{model} waits, and {gpu_id} is idle"
+
     def teardown(self) -> None:
-        """Nothing fails any more: everybody is served."""
+        """Nothing fails any more: everybody is served. Time goes on only where
+        something ends, or the policy wants to be asked again.
+        """
         if not hasattr(self, "fleet"):
             return
         self.fleet.gpus |= self.lost
+        self.act()
+        self.one_script_runs_very_long()
         until = self.now + EVERYBODY_S
         while self.unserved():
             assert self.now < until, (
                 f"{self.unserved()} wait for ever: {self.fleet.gpus}"
             )
-            self.now += 30.0
-            for end in self.movable():
+            ends = self.movable()
+            if ends:
+                self.pass_time(30.0)
+            else:
+                assert self.actor.wake_at < math.inf, (
+                    f"nothing wakes the policy, and {self.unserved()} wait:"
+                    f" {self.fleet.gpus}"
+                )
+                self.now = max(self.now, self.actor.wake_at)
+            for end in ends:
                 end()
             self.act()
+
+    def one_script_runs_very_long(self) -> None:
+        """Meanwhile the GPUs of models that nobody needs are for other scripts."""
+        fleet = self.fleet
+        long = next((gpu for gpu in fleet.gpus.values() if gpu.worker), None)
+        if long is None or self.batch:
+            return
+        others = [
+            gpu.id
+            for gpu in fleet.gpus.values()
+            if gpu is not long and gpu.id not in fleet.pinned_gpus
+        ]
+        until = self.now + LONG_S
+        while self.now < until and fleet.scripts:
+            ends = self.movable(but=long)
+            if ends:
+                self.pass_time(30.0)
+            elif self.actor.wake_at == math.inf:
+                break
+            else:
+                self.now = max(self.now, self.actor.wake_at)
+            for end in ends:
+                end()
+            self.act()
+        left = [
+            task.name
+            for task in fleet.scripts
+            if any(fleet.may_use(fleet.gpus[gpu], task.name) for gpu in others)
+        ]
+        assert not left, f"{left} wait for the long script on {long.id}: {fleet.gpus}"
 
     def unserved(self) -> int:
         return len(self.fleet.scripts) + sum(

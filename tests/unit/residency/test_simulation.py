@@ -194,7 +194,9 @@ class Watched:
             case DrainResident(model, gpu):
                 assert fleet.gpus[gpu].residents[model].phase is Phase.BUSY
             case RunScript(gpu):
-                assert fleet.has_room(fleet.gpus[gpu], fleet.scripts[0].name)
+                assert any(
+                    fleet.has_room(fleet.gpus[gpu], task.name) for task in fleet.scripts
+                )
             case None:
                 pass
         return action

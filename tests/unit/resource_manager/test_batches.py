@@ -1,6 +1,7 @@
 """Which ends of workers count against their batch."""
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,6 +56,21 @@ def test_a_worker_that_lost_its_place_is_not_at_fault(reason, counts):
     batch: Any = FakeBatch()
     asyncio.run(batches._note_worker_end(batch, Worker("job_1", None)))
     assert batch.faults == [counts]
+
+
+def test_a_later_time_to_decide_does_not_replace_an_earlier_one():
+    async def alarms() -> list[float]:
+        none: Any = None
+        batches = Batches(core_with({}), none, none)
+        now = time.monotonic()
+        for delay_s in (300.0, 2.0, 300.0):
+            batches._wake_at(now + delay_s)
+        assert batches._alarm
+        at = batches._alarm.when() - asyncio.get_running_loop().time()
+        batches.close()
+        return [at]
+
+    assert asyncio.run(alarms())[0] <= 2.0
 
 
 def test_the_documents_batch_of_videos_whose_length_nobody_knows_takes_37_minutes():

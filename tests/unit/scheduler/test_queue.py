@@ -47,14 +47,13 @@ def drained(queue: Queue, now: float = 0.0, ageing_s: float = NEVER) -> list[str
     return order
 
 
-def test_jobs_are_counted_by_kind():
-    prompt = job(1)
-    prompt.kind = "llm"
-    queue = filled(prompt, prompt, job(2), job(3))
-    assert queue.by_kind == {"llm": 1, "command": 2}
+def test_prompts_are_counted_by_their_model():
+    prompt = job(1, shape=Shape.of_prompt("a"))
+    queue = filled(prompt, prompt, job(2, shape=Shape.of_prompt("b")), job(3))
+    assert queue.prompts == {"a": 1, "b": 1}
     queue.remove(prompt.id)
     queue.remove(prompt.id)
-    assert queue.by_kind["llm"] == 0
+    assert queue.prompts["a"] == 0
 
 
 def test_more_urgent_first_then_submission_order():
