@@ -19,7 +19,7 @@ from gpuyard.config.boot_clock import boot_clock_s, boot_id
 
 
 @dataclass(slots=True)
-class _Run:
+class _Seen:
     """What was seen of an attempt; times in seconds of the boot clock.
 
     `waited_at`: when it did not run yet, at last. `began_at`: when it probably began.
@@ -40,7 +40,7 @@ class ObservedRuns:
     def __init__(self, folder: Path, clock: Callable[[], float] = boot_clock_s) -> None:
         self._folder = folder
         self._clock = clock
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, _Seen] = {}
         # Attempts that have a file.
         self._kept: set[str] = set()
 
@@ -63,19 +63,19 @@ class ObservedRuns:
         already, so only the first time counts.
         """
         if attempt_id not in self._runs:
-            self._runs[attempt_id] = _Run(self._clock())
+            self._runs[attempt_id] = _Seen(self._clock())
             self._kept.add(attempt_id)
             self._write(attempt_id)
 
     def waits(self, attempt_id: str, asked_at: float) -> None:
         """The queue, asked at this time, said that the attempt does not run yet."""
-        self._runs[attempt_id] = _Run(asked_at)
+        self._runs[attempt_id] = _Seen(asked_at)
 
     def runs(self, attempt_id: str, told_s: float) -> float:
         """The queue says that the attempt runs, and by its times has run for `told_s`.
         Returns for how many seconds it has run.
         """
-        run = self._runs.setdefault(attempt_id, _Run())
+        run = self._runs.setdefault(attempt_id, _Seen())
         now = self._clock()
         run.ran_until = now
         if run.ran_from is None or run.began_at is None:
@@ -86,14 +86,14 @@ class ObservedRuns:
 
     def ran_s(self, attempt_id: str) -> float | None:
         """For how many seconds the attempt has run; None if it was not seen running."""
-        run = self._runs.get(attempt_id, _Run())
+        run = self._runs.get(attempt_id, _Seen())
         return None if run.began_at is None else self._clock() - run.began_at
 
     def ended(self, attempt_id: str, told_s: float, answer_age_s: float) -> float:
         """For how many seconds the attempt ran that has ended; by the queue's times it
         was `told_s`. `answer_age_s`: how old the queue's answers may be.
         """
-        run = self._runs.get(attempt_id, _Run())
+        run = self._runs.get(attempt_id, _Seen())
         at_least = 0.0
         if run.ran_from is not None and run.ran_until is not None:
             at_least = run.ran_until - run.ran_from
@@ -127,12 +127,12 @@ class ObservedRuns:
             self._path(attempt_id).write_text(json.dumps(kept))
 
 
-def _read(path: Path) -> _Run | None:
+def _read(path: Path) -> _Seen | None:
     """What a server wrote since this host was booted; None without that."""
     try:
         kept: dict[str, Any] = json.loads(path.read_bytes())
         if kept.pop("boot_id") != boot_id():
             return None
-        return _Run(**kept)
+        return _Seen(**kept)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -91,6 +91,8 @@ async def test_a_server_that_starts_decides_once_for_all_that_it_asks_again(
     requeued = [at for at, kind in enumerate(kinds) if kind == "job.requeued"]
     first = requeued[0]
     assert requeued == list(range(first, first + len(jobs)))
+    # The time without a server is not billed.
+    assert instance.attempts(jobs[0])[0]["ran_s"] == 0.0
 
 
 async def test_submissions_that_a_crash_cut_off_are_repeated_all_at_once(
