@@ -441,8 +441,8 @@ def _uncounted(prompt: _Prompt, time_limit: asyncio.Timeout) -> Generator[None]:
     finally:
         waited_s = time.monotonic() - began
         prompt.began = began_before + waited_s
-    if ends_at is not None:
-        time_limit.reschedule(ends_at + waited_s)
+        if ends_at is not None:
+            time_limit.reschedule(ends_at + waited_s)
 
 
 async def _text_of(answer: Answer, model: str) -> str:
