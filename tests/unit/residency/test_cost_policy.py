@@ -115,6 +115,16 @@ def test_few_scripts_do_not_move_a_model_for_a_moment() -> None:
     assert CostPolicy().act(made, NOW) == UnloadModel("m", "m 1")
 
 
+@pytest.mark.parametrize(("loaded_s", "leaves"), [(119, False), (120, True)])
+def test_a_model_that_was_loaded_ahead_stays_for_as_long_as_it_took(
+    loaded_s: float, leaves: bool
+) -> None:
+    made = fleet({"m": 20}, scripts=100)
+    made.demand["m"].arrivals.clear()
+    made.gpus["m"].residents["m"].used_at = NOW - loaded_s
+    assert (CostPolicy().act(made, NOW) is not None) == leaves
+
+
 def test_the_model_that_saves_the_least_for_its_memory_leaves() -> None:
     made = fleet({"small": 10, "large": 20}, scripts=400, silent_s=5000)
     assert CostPolicy().act(made, NOW) == UnloadModel("large", "large")
