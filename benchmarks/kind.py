@@ -11,7 +11,7 @@ from random import Random
 
 from gpuyard.residency.workload import Arrival, Model, Script, Workload
 
-_END = 28_800.0
+END = 28_800.0
 
 
 def workload(seed: int, wake_s: float | None) -> Workload:
@@ -29,8 +29,8 @@ def workload(seed: int, wake_s: float | None) -> Workload:
 def _requests(random: Random) -> Iterator[Arrival]:
     at = 0.0
     busy = random.random() < 0.5
-    while at < _END:
-        end = min(at + 120 + random.expovariate(1 / 1200), _END)
+    while at < END:
+        end = min(at + 120 + random.expovariate(1 / 1200), END)
         for moment in _poisson(random, 0.2 if busy else 0.005, at, end):
             yield Arrival(
                 moment, "m", min(max(random.lognormvariate(2.25, 0.8), 1.0), 90.0)
@@ -40,9 +40,9 @@ def _requests(random: Random) -> Iterator[Arrival]:
 
 
 def _scripts(random: Random) -> Iterator[Arrival]:
-    for moment in _poisson(random, 0.008, 0.0, _END):
+    for moment in _poisson(random, 0.008, 0.0, END):
         yield Arrival(moment, "s", min(random.lognormvariate(3.53, 0.7), 450.0))
-    for moment in _poisson(random, 1 / 1900, 0.0, _END):
+    for moment in _poisson(random, 1 / 1900, 0.0, END):
         for _ in range(random.randint(40, 115)):
             yield Arrival(moment, "s", min(random.lognormvariate(3.53, 0.7), 450.0))
 

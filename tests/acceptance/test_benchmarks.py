@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks import fresh
+
 ROOT = Path(__file__).parents[2]
 GROUPS = {
     "ledger": 4,
@@ -82,3 +84,12 @@ def test_cost_is_near_the_best_there_is_on_small_instances() -> None:
         "40 mixes": True,
     }
     assert 1 <= mine["40 batches"][1] <= 1.25
+
+
+def test_the_seeds_of_the_fresh_workloads_stay_as_they_were_fixed() -> None:
+    found = [seed for kind in fresh.KINDS for seed in fresh.seeds(kind)]
+    assert len(set(found)) == 24
+    assert (found[0], found[12]) == (
+        3_552_054_571_667_037_039,
+        13_276_712_549_191_828_556,
+    )

@@ -1,14 +1,12 @@
 """Residency policies: which models are loaded where, and when they make room.
 
-A policy is asked for its next action until it returns none. It remembers no more than
-its hysteresis needs. The policies differ in when they load and unload models. Which
-resident is unloaded is the same for all: one that is not pinned and (unless the
-settings say otherwise) idle, first the one that loads again fastest, then the one that
-was idle longest.
+A policy is asked for its next action until it returns none. The policies differ in when
+they load and unload models. The resident that is unloaded is not pinned and (unless the
+settings say otherwise) idle; it loads again fastest, or was idle longest.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Protocol
@@ -67,6 +65,7 @@ class DrainResident:
 
 
 Action = LoadModel | UnloadModel | RunScript | DrainResident
+Worth = Callable[[FleetResident], float]
 
 
 class ResidencyPolicy(Protocol):
@@ -185,29 +184,30 @@ def _can_also_leave(fleet: Fleet, other: FleetResident, name: str) -> bool:
     return other.phase in (Phase.READY, Phase.UNLOADING) or other.draining
 
 
-def victim(fleet: Fleet, room_for: str) -> FleetResident | None:
-    """The resident to unload to make room for a model or script; None if none would
-    make room. It is idle, unless the settings let scripts displace busy ones.
+def victim(
+    fleet: Fleet, room_for: str, worth: Worth = lambda _: 0.0
+) -> FleetResident | None:
+    """The resident to unload to make room for a model or script, one of little `worth`;
+    None if none would. It is idle, unless the settings let scripts displace busy ones.
     """
     is_script = room_for not in fleet.demand
 
-    def loss_s(resident: FleetResident) -> float:
-        """How long it takes to load again what must leave."""
+    def loss(resident: FleetResident) -> tuple[float, float]:
+        """What must leave is worth, and how long it takes to load it again."""
         leaving = [resident]
         if fleet.exclusive_scripts and is_script and not resident.other_gpus:
             leaving = fleet.holders(resident.gpu)
-        return sum(fleet.reload_s(other.model) for other in leaving)
+        reload_s = sum(fleet.reload_s(other.model) for other in leaving)
+        return sum(map(worth, leaving)), reload_s
 
     candidates = fleet.evictable() if is_script else fleet.ready()
-    found = [
-        resident for resident in candidates if makes_room(fleet, resident, room_for)
-    ]
+    found = [each for each in candidates if makes_room(fleet, each, room_for)]
     return min(
         found,
         key=lambda resident: (
             not resident.draining,
             fleet.role_order(resident.gpu, room_for),
-            loss_s(resident),
+            loss(resident),
             resident.used_at,
         ),
         default=None,

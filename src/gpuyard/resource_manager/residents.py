@@ -44,7 +44,8 @@ _SHORTEST_PAUSE_S = 0.05
 log = structlog.get_logger(__name__)
 
 
-def _policy_of(settings: Settings) -> ResidencyPolicy:
+def policy_of(settings: Settings) -> ResidencyPolicy:
+    """The policy that the settings name."""
     match settings.residency.policy:
         case "cost":
             return CostPolicy()
@@ -88,7 +89,7 @@ class Residents:
         self._snapshot = FleetSnapshot(
             core, self.specs, self.request_queues, self.timings, self._free_memory_gb
         )
-        self._policy = _policy_of(core.settings)
+        self._policy = policy_of(core.settings)
         self._alarm: asyncio.TimerHandle | None = None
         self._is_stopping = False
 
