@@ -70,10 +70,14 @@ _INHERITED = (
     "Seccomp",
     "SigBlk",
 )
-# Python ignores these from its start on.
-_IGNORED_BY_PYTHON = (1 << signal.SIGPIPE - 1) | (1 << signal.SIGXFSZ - 1)
-# The C library uses signals 32 and 33 itself, whatever a process inherits.
-_OF_THE_C_LIBRARY = (1 << 31) | (1 << 32)
+# Whether a process ignores these is inherited. Python ignores SIGPIPE and SIGXFSZ in
+# any case, and nobody can ignore SIGKILL and SIGSTOP.
+_IGNORABLE = set(range(1, 32)) - {
+    signal.SIGPIPE,
+    signal.SIGXFSZ,
+    signal.SIGKILL,
+    signal.SIGSTOP,
+}
 _FIRST_FREE = 1000
 
 
@@ -105,6 +109,7 @@ class Request:
     arguments: list[str]
     environment: dict[bytes, bytes]
     groups: list[int]
+    ignored: int  # signals, a bit for each
     umask: int
     files: list[tuple[int, int]]
 
@@ -272,6 +277,7 @@ def _request(connection: socket.socket, message: bytes, files: list[int]) -> Req
         words,
         dict(pairs),
         sorted(map(int, status["Groups"].split())),
+        int(status["SigIgn"], 16),
         int(status["Umask"], 8),
         list(zip(numbers, files, strict=True)),
     )
@@ -331,12 +337,9 @@ def _description(pid: int) -> list[str]:
     """All that a process inherits and that a forked one has from the fork server."""
     process = Path(f"/proc/{pid}")
     status = _status(pid)
-    ignored = int(status["SigIgn"], 16) | _IGNORED_BY_PYTHON
-    ignored &= ~_OF_THE_C_LIBRARY
     spaces = sorted((process / "ns").iterdir())
     return [
         *[status.get(name, "") for name in _INHERITED],
-        str(ignored),
         *[str(space.readlink()) for space in spaces],
         str((process / "root").readlink()),
         (process / "limits").read_text(),
@@ -365,6 +368,7 @@ def _take_over(request: Request) -> None:
     os.umask(request.umask)
     priority = os.getpriority(os.PRIO_PROCESS, request.pid)
     os.setpriority(os.PRIO_PROCESS, 0, priority)
+    _ignore(request.ignored)
     _take_files(request.files)
     # The first folder of the path is replaced by the program's own.
     sys.path[1:1] = _more_folders(request.environment) or []
@@ -376,6 +380,16 @@ def _take_over(request: Request) -> None:
     time.tzset()
     sys.orig_argv = request.arguments
     _open_standard_files(unbuffered=bool(request.environment.get(_UNBUFFERED)))
+
+
+def _ignore(signals: int) -> None:
+    """Ignore these and no others, as an interpreter that was started so."""
+    for number in _IGNORABLE:
+        usual = signal.SIG_DFL
+        if number == signal.SIGINT:
+            usual = signal.default_int_handler
+        is_ignored = signals >> number - 1 & 1
+        signal.signal(number, signal.SIG_IGN if is_ignored else usual)
 
 
 def _take_files(files: list[tuple[int, int]]) -> None:
