@@ -31,12 +31,12 @@ demo: setup ## train a small GPT through the whole system
 
 test: dev ## run every test, WORKERS=4 at a time; ARGS reaches pytest
 	@scripts/system-packages.sh
+	@$(PYTHON) -m compileall -q -j 0 src
 	@$(PYTHON) -m tests.support.prepare
-	@$(PYTHON) -m compileall -q src
 	@$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 unit: dev ## run only the fast tests
-	@$(PYTHON) -m pytest tests/unit -n 2 -p no:schemathesis $(ARGS)
+	@$(PYTHON) -m pytest tests/unit -n 2 $(ARGS)
 
 coverage: dev ## how much of the providers their tests run, in their own process; at least 90 %
 	@scripts/system-packages.sh
@@ -70,6 +70,7 @@ soak: dev ## kill -9 for MINUTES=10 or ROUNDS=500; DATABASE=sqlite|postgresql|bo
 	@GPUYARD_SEEDS=1000 $(PYTHON) -m pytest tests/simulation --timeout 3600
 	@$(PYTHON) -m pytest -n 2 --hypothesis-profile=soak --timeout 1800 $$(grep -rlE 'hypothesis|examples\(' tests/unit tests/integration tests/security --include=test_*.py)
 	@EXAMPLES=$(API_EXAMPLES) $(PYTHON) -m pytest tests/acceptance/test_openapi.py --timeout 3600
+	@GPUYARD_EVERY_CASE=1 $(PYTHON) -m pytest tests/integration/providers -k "slurm and conformance"
 	@GPUYARD_LISTENERS=10000 $(PYTHON) -m pytest tests/acceptance/test_events.py -k thousands --timeout 1800
 	@$(PYTHON) -m tests.soak --minutes $(MINUTES) --rounds $(ROUNDS) --database $(DATABASE) $(if $(SEED),--seed $(SEED))
 	@$(PYTHON) -m tests.soak.history --jobs $(HISTORY_JOBS) --days $(HISTORY_DAYS)

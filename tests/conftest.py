@@ -1,9 +1,11 @@
 """What tests of any room may ask for."""
 
 import asyncio
+import gc
 import os
 import signal
 import sys
+from collections.abc import Generator
 
 import pytest
 import uvloop
@@ -41,6 +43,19 @@ _LONGEST = (
     "test_verify_providers.py",
     "test_soak.py",
 )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests without looking for garbage: there is hardly any, and ever more to
+    look through, which then stays until the end.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

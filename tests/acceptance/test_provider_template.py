@@ -150,8 +150,11 @@ def test_a_lost_machine_is_told(acme: TestInstance) -> None:
     assert (job.state, job.reason) == ("failed", "node_lost")
 
 
-def test_a_wrong_setting_is_one_clear_error(instance: TestInstance) -> None:
-    configure(installed(instance), '[providers.acme]\nregoin = "east"\n')
+def test_a_wrong_setting_is_one_clear_error(
+    acme: TestInstance, instance: TestInstance
+) -> None:
+    instance.environment["PYTHONPATH"] = acme.environment["PYTHONPATH"]
+    configure(instance, '[providers.acme]\nregoin = "east"\n')
     done = instance.run("up")
     assert done.returncode != 0
     assert "providers.acme.regoin: is not a field (did you mean region?)" in done.stderr

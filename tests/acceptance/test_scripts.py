@@ -3,6 +3,7 @@ and random.
 """
 
 import json
+import os
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from tests.support.instance import TestInstance, make_instance
 from tests.support.videos import make_video
 
 trainer_python = huggingface.trainer_python
+fast_trainer_python = huggingface.fast_trainer_python
 PROGRAMS = Path(__file__).parents[1] / "programs" / "tinymodel"
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
@@ -44,14 +46,16 @@ def instance(trainer_python: Path) -> Iterator[TestInstance]:
 
 def make_model(python: Path, program: str, folder: Path) -> Path:
     words = [python, PROGRAMS / program, folder, PROGRAMS.parents[2] / "README.md"]
-    subprocess.run(words, check=True, env=OFFLINE, capture_output=True)
+    subprocess.run(words, check=True, env=os.environ | OFFLINE, capture_output=True)
     return folder
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_whisper_over_an_archive(instance: TestInstance, trainer_python: Path) -> None:
-    model = make_model(trainer_python, "whisper.py", instance.work / "model")
+def test_whisper_over_an_archive(
+    instance: TestInstance, fast_trainer_python: Path
+) -> None:
+    model = make_model(fast_trainer_python, "whisper.py", instance.work / "model")
     videos = {
         f"videos/v{n}.mp4": make_video(instance.work / f"v{n}.mp4", seconds=s)
         for n, s in enumerate((2, 33))
@@ -95,9 +99,9 @@ def test_whisper_over_an_archive(instance: TestInstance, trainer_python: Path) -
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_sentences_become_vectors_of_768_numbers(
-    instance: TestInstance, trainer_python: Path
+    instance: TestInstance, fast_trainer_python: Path
 ) -> None:
-    make_model(trainer_python, "embedder.py", instance.work / "model")
+    make_model(fast_trainer_python, "embedder.py", instance.work / "model")
     with instance.client() as client:
         args = {
             "model": f"{instance.work}/model/sentences",

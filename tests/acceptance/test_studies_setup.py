@@ -3,6 +3,7 @@ from a real model server.
 """
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tests.support.model_server import OFFLINE, served
 from tests.support.terminal import terminal
 from tests.unit.studies.folders import make_study
 
-trainer_python = huggingface.trainer_python
+fast_trainer_python = huggingface.fast_trainer_python
 ROOT = Path(__file__).parents[2]
 STRATEGIES = """
 [[strategies]]
@@ -42,16 +43,18 @@ def study(*words: str | Path, code: int = 0) -> str:
 
 
 @pytest.fixture(scope="module")
-def tiny_model(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_model(
+    fast_trainer_python: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A folder with a model that says nonsense."""
     folder = tmp_path_factory.mktemp("tiny")
     words = [
-        trainer_python,
+        fast_trainer_python,
         ROOT / "tests" / "programs" / "tinymodel" / "make.py",
         folder,
         ROOT / "README.md",
     ]
-    subprocess.run(words, check=True, env=OFFLINE, capture_output=True)
+    subprocess.run(words, check=True, env=os.environ | OFFLINE, capture_output=True)
     return folder
 
 
@@ -85,10 +88,10 @@ def split_in_three(folder: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_study_up_to_its_baseline(
-    trainer_python: Path, tiny_model: Path, tmp_path: Path
+    fast_trainer_python: Path, tiny_model: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "study"
-    with served(trainer_python, tiny_model, tmp_path / "home") as url:
+    with served(fast_trainer_python, tiny_model, tmp_path / "home") as url:
         write_study(folder, tiny_model, url)
         checked = study("validate", folder)
         assert "The study can run." in checked

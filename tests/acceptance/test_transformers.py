@@ -3,6 +3,7 @@ asked by OpenAI's own client.
 """
 
 import json
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -18,18 +19,21 @@ from tests.support.model_server import OFFLINE
 from tests.support.wait import wait_until
 
 trainer_python = huggingface.trainer_python
+fast_trainer_python = huggingface.fast_trainer_python
 PROGRAMS = Path(__file__).parents[1] / "programs" / "tinymodel"
 
 
 @pytest.fixture(scope="session")
-def tiny_model(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_model(
+    fast_trainer_python: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A folder with a model that says nonsense."""
     folder = tmp_path_factory.mktemp("tiny")
     text = PROGRAMS.parents[2] / "README.md"
     subprocess.run(
-        [trainer_python, PROGRAMS / "make.py", folder, text],
+        [fast_trainer_python, PROGRAMS / "make.py", folder, text],
         check=True,
-        env=OFFLINE,
+        env=os.environ | OFFLINE,
         capture_output=True,
     )
     return folder
@@ -50,7 +54,7 @@ def chat(python: Path, instance: TestInstance, model: str) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_models_share_gpus_with_scripts(
-    trainer_python: Path, tiny_model: Path
+    trainer_python: Path, fast_trainer_python: Path, tiny_model: Path
 ) -> None:
     program = trainer_python.parent / "transformers"
     hub = {"HF_HOME": str(tiny_model / "hub"), **OFFLINE}
@@ -67,8 +71,8 @@ def test_two_models_share_gpus_with_scripts(
         instance.home.create()
         instance.home.settings.write_text("\n".join(sections))
         instance.ok("up", "--simulate-gpus", "2x24")
-        first = chat(trainer_python, instance, "small")
-        second = chat(trainer_python, instance, "other")
+        first = chat(fast_trainer_python, instance, "small")
+        second = chat(fast_trainer_python, instance, "other")
         assert first["models"] == ["other", "small"] or first["models"] == [
             "small",
             "other",
@@ -101,5 +105,5 @@ def test_two_models_share_gpus_with_scripts(
             60,
             "another server",
         )
-        assert chat(trainer_python, instance, "small")["whole"] == first["whole"]
+        assert chat(fast_trainer_python, instance, "small")["whole"] == first["whole"]
         assert 1 < models(instance)["small"]["boot_s"] < 100

@@ -176,6 +176,17 @@ MUTANTS: Mapping[str, tuple[Any, str, Change]] = {
 }
 
 
+# The seed that showed the mutant when this was written: it is tried first, which saves
+# the many that do not. All others are shown by one of the first two seeds.
+SHOWN_BY: Mapping[str, int] = {
+    "reports are acknowledged before their commit": 5,
+    "a cancel is acknowledged before its commit": 3,
+    "an old attempt's end counts for the new one": 83,
+    "more is acknowledged than was heard": 3,
+    "a clock set back keeps retries waiting": 16,
+}
+
+
 def _once(original: Any) -> Any:
     def reload(self: Core) -> None:
         if not self.view.jobs and not self.view.nodes:
@@ -197,9 +208,10 @@ def broken(name: str) -> Iterator[None]:
 
 
 def caught(name: str, first: int, last: int) -> tuple[str, int | None, str]:
-    """The first seed that shows a mutant, and what it says; None when none does."""
+    """A seed that shows a mutant, and what it says; None when none does."""
+    known = [SHOWN_BY[name]] if name in SHOWN_BY else []
     with broken(name):
-        for seed in range(first, last):
+        for seed in [*known, *range(first, last)]:
             faults = run(seed).faults
             if faults:
                 return name, seed, faults[0]

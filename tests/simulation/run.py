@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,10 +15,10 @@ from typing import Any
 import structlog
 
 from gpuyard.domain import ids
-from gpuyard.ledger.ledger import Ledger
 from tests.simulation.loop import StandstillError, virtual_loop
 from tests.simulation.promises import BrokenPromiseError
 from tests.simulation.world import EPOCH_S, World
+from tests.support.blank_ledger import blank_ledger
 
 # The controller says these of itself in bad weather; anything else at this level is a
 # fault that nobody expected.
@@ -41,7 +40,7 @@ def run(seed: int, *, with_models: bool = False) -> Outcome:
     """
     folder = Path(tempfile.mkdtemp(prefix="sim-", dir=_memory()))
     try:
-        shutil.copy(_empty_ledger(), folder / "ledger.db")
+        blank_ledger(folder / "ledger.db")
         with _silence():
             outcome = _live_through(seed, folder, with_models=with_models)
             gc.collect()
@@ -101,14 +100,6 @@ def _memory() -> str | None:
     one.
     """
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
-
-
-@cache
-def _empty_ledger() -> Path:
-    """A ledger with nothing in it: making one takes longer than many a seed."""
-    folder = Path(tempfile.mkdtemp(prefix="sim-empty-", dir=_memory()))
-    Ledger.open(folder / "ledger.db").close()
-    return folder / "ledger.db"
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from tests.soak.check import broken_promises, slope_mb_per_minute
-from tests.soak.work import Work
+from tests.soak.work import MOST_WAITING, Work
 from tests.support.forkserver import REAL_PYTHON
 from tests.support.instance import TestInstance, make_instance
 from tests.support.postgres import running_server
@@ -62,10 +62,16 @@ class Result:
 
 
 def soak(
-    *, seed: int, rounds: int, storm_s: float, flat_s: float, database: str
+    *,
+    seed: int,
+    rounds: int,
+    storm_s: float,
+    flat_s: float,
+    database: str,
+    most_waiting: int = MOST_WAITING,
 ) -> Result:
-    """Kill for `storm_s` seconds and at least `rounds` times while jobs come; then jobs
-    alone for `flat_s`.
+    """Kill for `storm_s` seconds and at least `rounds` times while jobs come, of which
+    about `most_waiting` are unfinished; then jobs alone for `flat_s`.
     """
     dice = Random(seed)
     result = Result()
@@ -78,7 +84,7 @@ def soak(
         ) as instance,
     ):
         instance.ok("up", *(["--database", postgres.create()] if postgres else []))
-        work = Work(instance, Random(seed + 1))
+        work = Work(instance, Random(seed + 1), most_waiting)
         with _working(work):
             result.rounds = _kill(work, dice, rounds, storm_s)
             result.samples = _sample(instance, flat_s)

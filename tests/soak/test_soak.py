@@ -10,7 +10,14 @@ from tests.soak.soak import soak
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_a_short_soak_keeps_every_promise(database: str) -> None:
-    result = soak(seed=20261122, rounds=2, storm_s=0, flat_s=0, database=database)
+    result = soak(
+        seed=20261122,
+        rounds=2,
+        storm_s=0,
+        flat_s=0,
+        database=database,
+        most_waiting=20,
+    )
     assert not result.faults, f"{result}: {result.faults}"
     assert result.jobs >= result.rounds == 2
 

@@ -21,7 +21,7 @@ echo "ended $GPUYARD_ATTEMPT" >>"$1"
 [ "$GPUYARD_ATTEMPT" = 1 ] && exit "$3"
 exit "$4"
 """
-MOST_WAITING = 200
+MOST_WAITING = 200  # jobs
 
 
 @dataclass
@@ -38,12 +38,13 @@ class Wanted:
 
 @dataclass
 class Work:
-    """Submits until told to stop, never more than a few hundred unfinished jobs ahead;
+    """Submits until told to stop, hardly more than `most_waiting` unfinished jobs ahead;
     `wanted` by key.
     """
 
     instance: TestInstance
     dice: Random
+    most_waiting: int = MOST_WAITING
     wanted: dict[str, Wanted] = field(default_factory=dict[str, Wanted])
     stop: threading.Event = field(default_factory=threading.Event)
     refused: list[str] = field(default_factory=list[str])
@@ -126,7 +127,7 @@ class Work:
             client.job(wanted.id).cancel()
 
     def _let_them_catch_up(self) -> None:
-        while not self.stop.is_set() and self.unfinished() > MOST_WAITING:
+        while not self.stop.is_set() and self.unfinished() > self.most_waiting:
             time.sleep(0.1)
 
     def unfinished(self) -> int:
@@ -140,4 +141,4 @@ class Work:
                     )
                 )
         except (GpuyardError, OSError, AssertionError):
-            return MOST_WAITING + 1
+            return self.most_waiting + 1

@@ -21,6 +21,7 @@ from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.prune import history
 from gpuyard.storage.blobs import BlobStore
 from tests.support import fake_provider
+from tests.support.blank_ledger import blank_ledger
 from tests.support.fake_provider import FakeHost, FakeProvider
 from tests.support.ledger import state_of
 from tests.support.wait import eventually
@@ -67,7 +68,7 @@ class Controlled:
     # --- the server's life ---
 
     async def start(self) -> None:
-        self.ledger = Ledger.open(self.folder / "ledger.db")
+        self.ledger = Ledger.open(blank_ledger(self.folder / "ledger.db"))
         self.provider = FakeProvider({"hosts": self.hosts})
         self.controller = Controller(
             self.ledger,
@@ -250,7 +251,8 @@ class Controlled:
 
     def _folded(self) -> Any:
         """The tables as the journal has them."""
-        fresh = Ledger.open(self.folder / f"fold-{time.monotonic_ns()}.db")
+        place = self.folder / f"fold-{time.monotonic_ns()}.db"
+        fresh = Ledger.open(blank_ledger(place))
         with self.ledger.engine.connect() as source, fresh.engine.begin() as tx:
             fold(tx, history(source))
         tables = state_of(fresh.engine)

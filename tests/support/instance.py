@@ -165,15 +165,24 @@ class TestInstance:
         """End the jobs, the server, the agent and the keeper, however the test left
         them.
         """
-        with suppress(subprocess.TimeoutExpired, OSError):
-            self.run("down", "--running", "cancel", timeout=30)
-        for name in ("keeper", "agent", "server"):
+        names = ("keeper", "agent", "server")
+        if any(self.pid(name) for name in names):
+            with suppress(subprocess.TimeoutExpired, OSError):
+                self.run("down", "--running", "cancel", timeout=30)
+        for name in names:
             self.kill(name)
-        marker = str(self.home.root)
-        for process in psutil.process_iter(["cmdline"]):
-            if any(marker in word for word in process.info["cmdline"] or ()):
-                with suppress(psutil.Error):
-                    process.kill()
+        for pid in _processes_with(str(self.home.root)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _processes_with(words: str) -> Iterator[int]:
+    """Processes in whose command `words` stand."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        # It may end meanwhile.
+        with suppress(OSError):
+            if words.encode() in file.read_bytes():
+                yield int(file.parent.name)
 
 
 def _gone(pid: int) -> bool:

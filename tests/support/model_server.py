@@ -20,6 +20,12 @@ OFFLINE = {
 }
 
 
+# What the program `transformers` does, in a Python that may have imported it already.
+_TRANSFORMERS = (
+    "import sys; from transformers.cli.transformers import main; sys.exit(main())"
+)
+
+
 @contextmanager
 def served(python: Path, model: Path, home: Path) -> Iterator[str]:
     """The address of a server of `model`, once it answers.
@@ -31,7 +37,9 @@ def served(python: Path, model: Path, home: Path) -> Iterator[str]:
         port = free.getsockname()[1]
     (home / "hub").mkdir(parents=True)
     words = [
-        python.parent / "transformers",
+        python,
+        "-c",
+        _TRANSFORMERS,
         "serve",
         model,
         "--host",

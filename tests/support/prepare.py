@@ -3,7 +3,8 @@
     python -m tests.support.prepare
 
 PyTorch's environments and a Debian image go into the user's cache. What cannot be
-installed is named here; the tests that need it say more when they fail.
+installed is named here; the tests that need it say more when they fail. The tests
+themselves are compiled.
 """
 
 import subprocess
@@ -14,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gpuyard import templates
+from tests.support.bytecode import compile_tests
 from tests.support.components import named_without
 from tests.support.dockerd import can_run_docker, make_image
 from tests.support.huggingface import make_trainer_python
@@ -23,7 +25,10 @@ Step = tuple[str, str, Callable[[], object]]
 
 
 def main() -> None:
-    """Install everything at once; the steps mostly wait for the network."""
+    """Compile, then install everything at once: those steps mostly wait for the
+    network.
+    """
+    compile_tests()
     without = named_without()
     steps: list[Step] = [
         ("pytorch", "Hugging Face's environment", make_trainer_python),

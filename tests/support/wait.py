@@ -6,6 +6,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+_SHORTEST_PAUSE_S = 0.01
+_LONGEST_PAUSE_S = 0.1
+_LONGEST_AFTER_A_QUESTION_S = 1.0
 
 
 def wait_until(
@@ -13,20 +16,17 @@ def wait_until(
 ) -> T:
     """Poll `condition` until it is truthy and return its value; AssertionError after
     `timeout` seconds.
-
-    It pauses as long as the condition took, so that a command that is asked again and
-    again leaves the machine to what it waits for.
     """
-    deadline = time.monotonic() + timeout
+    began = time.monotonic()
     while True:
         asked = time.monotonic()
         value = condition()
         if value:
             return value
         answered = time.monotonic()
-        if answered > deadline:
+        if answered - began > timeout:
             raise AssertionError(f"waited {timeout:g} s for {what}")
-        time.sleep(max(0.01, answered - asked))
+        time.sleep(_pause_s(answered - began, answered - asked))
 
 
 async def eventually(
@@ -35,9 +35,20 @@ async def eventually(
     """`wait_until` for what happens on the running event loop, which goes on
     meanwhile.
     """
-    deadline = time.monotonic() + within_s
+    began = time.monotonic()
     while not (value := condition()):
-        if time.monotonic() > deadline:
+        waited_s = time.monotonic() - began
+        if waited_s > within_s:
             raise AssertionError(f"waited {within_s:g} s for {what}")
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(_pause_s(waited_s))
     return value
+
+
+def _pause_s(waited_s: float, took_s: float = 0) -> float:
+    """How long to leave the machine to what is waited for: longer, the longer that
+    lasts, and twice as long as asking took (a command that is asked again and again
+    would itself be what the machine is busy with).
+    """
+    with_the_wait = min(_LONGEST_PAUSE_S, waited_s / 20)
+    with_the_question = min(_LONGEST_AFTER_A_QUESTION_S, 2 * took_s)
+    return max(_SHORTEST_PAUSE_S, with_the_wait, with_the_question)

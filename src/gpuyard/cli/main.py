@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import cache
 from typing import Any
 
 import typer
@@ -129,6 +130,12 @@ def _main(
     """One queue for all GPU work, on every GPU you can reach."""
 
 
+@cache
+def click_command() -> Any:
+    """All commands, as Typer makes them of the functions, which takes it a while."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """Run the command; a known error is one line on stderr and its exit code."""
     if "_GPUYARD_COMPLETE" in os.environ:
@@ -137,7 +144,7 @@ def main() -> None:
 
         completion_init()
     try:
-        app()
+        click_command()()
     except GpuyardError as error:
         typer.echo(f"gpuyard: {error}", err=True)
         sys.exit(error.exit_code)

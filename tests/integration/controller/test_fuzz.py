@@ -16,6 +16,7 @@ from gpuyard.domain import wire
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.providers.agent import AgentProvider
 from gpuyard.storage.blobs import BlobStore
+from tests.support.blank_ledger import blank_ledger
 from tests.support.examples import examples
 from tests.support.fuzz import Fuzzer
 from tests.support.peer import Door, Peer, hello
@@ -36,7 +37,7 @@ class System:
     """A controller on a real ledger, whose agents connect to a socket."""
 
     def __init__(self, folder: Path) -> None:
-        self.ledger = Ledger.open(folder / "ledger.db")
+        self.ledger = Ledger.open(blank_ledger(folder / "ledger.db"))
         self.provider = AgentProvider({"epoch": 1, "heartbeat_s": 60.0})
         self.controller = Controller(
             self.ledger,

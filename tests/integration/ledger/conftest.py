@@ -7,6 +7,7 @@ import pytest
 
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.writer import Writer
+from tests.support.blank_ledger import blank_ledger
 
 
 @pytest.fixture
@@ -22,11 +23,9 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
-    """Where a ledger may be: a file that is not there yet, or a database that holds an
-    empty ledger.
-    """
+    """Where an empty ledger is: its file, or the address of its database."""
     if request.param == "sqlite":
-        return tmp_path / "ledger.db"
+        return blank_ledger(tmp_path / "ledger.db")
     return request.getfixturevalue("postgres").ledger()
 
 

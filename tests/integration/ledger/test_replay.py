@@ -1,9 +1,7 @@
 """Promise of the ledger: its tables are the fold of its journal, pruned or not."""
 
-import shutil
 from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +12,7 @@ from gpuyard.ledger.apply import apply, event_of, fold
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.prune import Pruner, history
 from gpuyard.ledger.replay import check
+from tests.support.blank_ledger import blank_ledger
 from tests.support.examples import examples
 from tests.support.ledger import node_event, prune_slices, state_of, trust_event
 from tests.support.life import Life
@@ -87,11 +86,8 @@ def new(
         server = request.getfixturevalue("postgres")
         return lambda: Ledger.open(server.ledger())
     folder = tmp_path_factory.mktemp("replay")
-    Ledger.open(folder / "blank.db").close()
     numbers = count()
-    return lambda: Ledger.open(
-        Path(shutil.copy(folder / "blank.db", folder / f"{next(numbers)}.db"))
-    )
+    return lambda: Ledger.open(blank_ledger(folder / f"{next(numbers)}.db"))
 
 
 @settings(

@@ -21,6 +21,7 @@ from gpuyard.ledger.replay import check, rebuild
 from gpuyard.ledger.tables import metadata
 from gpuyard.ledger.transfer import backup, copy
 from gpuyard.ledger.writer import Writer
+from tests.support.blank_ledger import blank_ledger
 from tests.support.ledger import node_event, prune_slices, state_of
 from tests.support.life import Life
 from tests.support.postgres import PostgresServer
@@ -130,7 +131,7 @@ async def test_an_event_that_is_missing_is_found(lived: Ledger):
 def empty(postgres: PostgresServer, tmp_path: Path) -> Callable[[str], Ledger]:
     """Makes an empty ledger in a database of this kind."""
     return lambda kind: Ledger.open(
-        tmp_path / "empty.db" if kind == "sqlite" else postgres.ledger()
+        blank_ledger(tmp_path / "empty.db") if kind == "sqlite" else postgres.ledger()
     )
 
 
@@ -140,7 +141,7 @@ async def test_copied_there_and_back_it_is_the_same(
 ):
     lived.queries.next_epoch()
     there = empty(kind)
-    back = Ledger.open(tmp_path / "back.db")
+    back = Ledger.open(blank_ledger(tmp_path / "back.db"))
     rows = copy(lived.engine, there.engine)
     assert (rows["jobs"], rows["events"], rows["points"]) == (20, 31, 50)
     copy(there.engine, back.engine)

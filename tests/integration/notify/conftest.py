@@ -15,6 +15,7 @@ from gpuyard.ledger.ledger import Ledger
 from gpuyard.notify.delivery import Delivery
 from gpuyard.notify.notifier import Notifier
 from gpuyard.notify.webhook import read_webhooks
+from tests.support.blank_ledger import blank_ledger
 
 KEY = "GPUYARD_HOOK_KEY"
 SECRET = "hunter2hunter2"
@@ -32,7 +33,7 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
     opened = Ledger.open(
         request.getfixturevalue("postgres").ledger()
         if remote
-        else tmp_path / "ledger.db"
+        else blank_ledger(tmp_path / "ledger.db")
     )
     yield opened
     opened.close()

@@ -11,10 +11,11 @@ import pytest
 
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobconfig import GpuSpec, JobConfig, JobResult, JobStatus
-from gpuyard.providers.conformance import CASES, Subject
+from gpuyard.providers.conformance import Subject
 from gpuyard.providers.conformance.subject import OVER, Case
 from gpuyard.providers.slurm import accounting
 from gpuyard.providers.slurm.provider import SlurmProvider
+from tests.support.conformance import only
 from tests.support.slurmdbd import AccountedCluster
 from tests.support.wait import wait_until
 
@@ -29,10 +30,25 @@ def make(cluster: AccountedCluster, home: Path, **more: Any) -> SlurmProvider:
     return SlurmProvider({**config, **more})
 
 
-# Accounting changes nothing of fifty jobs at once, which take twenty seconds.
-@pytest.mark.parametrize(
-    "case", [case for case in CASES if case.name != "fifty_at_once"], ids=str
-)
+# How jobs end, and what they used, is asked of the accounts.
+_ABOUT_ENDS = {
+    "completes",
+    "exit_codes",
+    "killed_by_signal",
+    "unknown_id",
+    "status_of_a_long_job",
+    "cancel_right_after_submit",
+    "cancel_while_running",
+    "cancel_after_the_end",
+    "timeout",
+    "cost",
+    "health",
+    "same_attempt_once",
+    "lost_reply",
+}
+
+
+@pytest.mark.parametrize("case", only(_ABOUT_ENDS), ids=str)
 def test_conformance(
     case: Case, slurm_with_accounts: AccountedCluster, tmp_path: Path
 ) -> None:

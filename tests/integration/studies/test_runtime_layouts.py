@@ -6,6 +6,7 @@ ARGS="-k every_layout"`.
 """
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from tests.support import huggingface
 fast_trainer_python = huggingface.fast_trainer_python
 Layout = tuple[int, int, int]
 DRAWN = int(os.environ.get("GPUYARD_STUDY_MODELS") or 0)
+FEW_PROCESSES = 2
 SEED = int(os.environ.get("GPUYARD_STUDY_SEED") or 1)
 
 
@@ -48,12 +50,15 @@ def models(
 
 def cases(folder: Path, models: list[Path], layout: Layout) -> list[tuple[Path, Path]]:
     """Folders of experiments, each with its model: alone and in batches, in
-    micro-batches where there is a pipeline.
+    micro-batches where there is a pipeline. With three processes or more outside a
+    soak in batches only.
     """
     found: list[tuple[Path, Path]] = []
+    has_few = DRAWN or math.prod(layout) <= FEW_PROCESSES
     for model in models:
         for batch, micro in ((1, 1), (7, 1), (7, 3)):
-            if micro == 1 or layout[1] > 1:
+            is_wanted = has_few or batch > 1
+            if is_wanted and (micro == 1 or layout[1] > 1):
                 place = (
                     folder
                     / f"{model.name}-{'x'.join(map(str, layout))}-b{batch}-m{micro}"
@@ -79,7 +84,9 @@ def test_every_layout_answers_as_transformers_does(
     found: list[tuple[Path, Path]] = []
     for number, layout in enumerate(chosen):
         found += cases(
-            tmp_path, models if DRAWN or world < 3 else models[number % 3 :: 3], layout
+            tmp_path,
+            models if DRAWN or world <= FEW_PROCESSES else models[number % 3 :: 3],
+            layout,
         )
     run_many(
         fast_trainer_python,

@@ -5,7 +5,6 @@ own launcher makes.
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -37,6 +36,7 @@ class Run:
 
     def __init__(self, command: list[str], env: dict[str, str], output: Path) -> None:
         self._output = output
+        self._ended, lives = os.pipe()
         with output.open("wb") as file:
             self.process = subprocess.Popen(
                 command,
@@ -44,7 +44,9 @@ class Run:
                 cwd=output.parent,
                 stdout=file,
                 stderr=subprocess.STDOUT,
+                pass_fds=[lives],
             )
+        os.close(lives)
 
     @property
     def output(self) -> str:
@@ -66,6 +68,18 @@ class Run:
 
     def wait(self) -> int:
         return self.process.wait(timeout=60)
+
+    def kill(self) -> None:
+        """`kill -9`; returns when the program is gone, which for a fork is a moment
+        after the process that stands for it.
+        """
+        self.process.kill()
+        self.wait()
+        assert os.read(self._ended, 1) == b""
+
+    def close(self) -> None:
+        """Let go of its pipe."""
+        os.close(self._ended)
 
     @property
     def losses(self) -> dict[int, float]:
@@ -161,6 +175,5 @@ def train(
 
     yield start
     for run in runs:
-        if run.process.poll() is None:
-            run.process.send_signal(signal.SIGKILL)
-            run.process.wait()
+        run.kill()
+        run.close()

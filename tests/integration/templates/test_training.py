@@ -189,8 +189,7 @@ def test_killed_at_any_moment_it_leaves_only_whole_checkpoints(
         # Not a wait for anything: the moment is to fall anywhere in a step or in the
         # writing after it.
         time.sleep(chance.uniform(0, 0.1))
-        run.process.kill()
-        run.wait()
+        run.kill()
         kept = sorted((tmp_path / "out").glob("ckpt-*.pt"))
         steps = [state["step"] for state in read_checkpoints(fast_torch_python, *kept)]
         assert [f"ckpt-{step:06d}.pt" for step in steps] == [path.name for path in kept]

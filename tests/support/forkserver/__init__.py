@@ -13,16 +13,19 @@ terminals, imports and memory therefore use the real interpreter. So do tests in
 an agent dies while jobs run (`REAL_AGENT`): the keeper gets no orphans of a forked one.
 """
 
-import atexit
+import fcntl
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tests.support.components import require
 from tests.support.wait import wait_until
@@ -38,6 +41,9 @@ _OURS = (
     "gpuyard.node.agent",
     "gpuyard.notify.delivery",
     "gpuyard.client.sync",
+    "gpuyard.studies.commands_run",
+    "gpuyard.verification.commands_evidence",
+    "gpuyard.verification.session",
     "alembic.command",
     "httpx",
     "rich.console",
@@ -54,52 +60,112 @@ def fast_python() -> str:
     server.
     """
     modules = ["gpuyard.cli.entry", "gpuyard.server", "gpuyard.node.agent"]
-    return start_fork_server(sys.executable, _OURS, modules)
+    calls = ["gpuyard.cli.main:click_command"]
+    return start_fork_server(sys.executable, _OURS, modules, calls)
 
 
 def start_fork_server(
     python: str,
     imports: Sequence[str],
     modules: Sequence[str] = (),
+    calls: Sequence[str] = (),
     *,
     programs: bool = False,
 ) -> str:
-    """A program that runs `modules` as forks of `python` with `imports`; scripts and
-    `-c`, too, with `programs`.
+    """A program that runs `modules` as forks of `python` with `imports`, in which the
+    functions `calls` (`module:name`) were called; scripts and `-c`, too, with
+    `programs`.
 
-    It is there until this process ends.
+    It is there until this process ends. All workers of pytest-xdist share it.
     """
     require("compiler", shutil.which("gcc") is not None)
-    folder = Path(tempfile.mkdtemp(prefix="gy-fork-", dir="/tmp"))
+    wishes = {
+        "imports": list(imports),
+        "calls": list(calls),
+        "modules": list(modules),
+        "programs": programs,
+    }
+    folder = _folder_for(python, wishes)
     launcher = folder / "python"
     door = folder / "socket"
+    with _locked(folder):
+        # Open until this process ends, however it does.
+        if _hold(folder) is None:
+            _clear(folder)
+            _make_launcher(launcher, python, door)
+            settings = {"socket": str(door), "launcher": str(launcher), **wishes}
+            _start(folder, python, settings)
+    return str(launcher)
+
+
+def _folder_for(python: str, wishes: dict[str, Any]) -> Path:
+    """Where this fork server is for all workers of the tests that are running; without
+    workers, one of our own.
+    """
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
+    words = json.dumps([run, python, wishes])
+    return Path("/tmp", f"gy-fork-{hashlib.sha256(words.encode()).hexdigest()[:12]}")
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a folder, which is made: meanwhile nobody else starts a fork server there,
+    and one that is there does not end.
+    """
+    while True:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        held = os.open(folder, os.O_RDONLY)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if folder.exists() and folder.stat().st_ino == os.fstat(held).st_ino:
+            break
+        os.close(held)  # a fork server ended, and removed it
+    try:
+        yield
+    finally:
+        os.close(held)
+
+
+def _hold(folder: Path) -> int | None:
+    """Keep the fork server of this folder from ending; None if there is none."""
+    try:
+        return os.open(folder / "held", os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+
+
+def _clear(folder: Path) -> None:
+    for left in folder.iterdir():
+        left.unlink()
+
+
+def _make_launcher(launcher: Path, python: str, door: Path) -> None:
     defines = [f'-DPYTHON="{python}"', f'-DSOCKET="{door}"']
     source = str(_HERE / "launcher.c")
     subprocess.run(["gcc", "-O1", *defines, "-o", launcher, source], check=True)
     # A program finds others of its environment beside its interpreter.
     for program in Path(python).parent.iterdir():
         if not program.name.startswith("python"):
-            (folder / program.name).symlink_to(program)
-    settings = {
-        "socket": str(door),
-        "launcher": str(launcher),
-        "imports": list(imports),
-        "modules": list(modules),
-        "programs": programs,
-    }
-    # It ends, with what it forked and the folder, when this process closes the pipe or
-    # dies.
+            (launcher.parent / program.name).symlink_to(program)
+
+
+def _start(folder: Path, python: str, settings: dict[str, Any]) -> None:
+    """Start a fork server. It ends, with what it forked and the folder, when nobody
+    holds it any more.
+    """
+    os.mkfifo(folder / "held")
+    held = os.open(folder / "held", os.O_RDONLY | os.O_NONBLOCK)
+    assert _hold(folder) is not None
     process = subprocess.Popen(
         [python, str(_HERE / "server.py"), json.dumps(settings)],
-        stdin=subprocess.PIPE,
+        stdin=held,
         cwd="/",
         start_new_session=True,
         # Libraries of mathematics would start threads, which do not survive a fork.
         env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
     )
-    atexit.register(process.communicate)
+    os.close(held)
+    door = Path(settings["socket"])
     wait_until(
         lambda: door.exists() or process.poll() is not None, 110, "the fork server"
     )
     assert process.poll() is None, "the fork server did not start"
-    return str(launcher)

@@ -1,4 +1,5 @@
-"""The fork server: `server.py SETTINGS`, until its standard input closes.
+"""The fork server: `server.py SETTINGS`, until nobody writes to its standard input, a
+named pipe in the folder of its socket.
 
 It runs in any environment, on the standard library alone.
 
@@ -11,6 +12,7 @@ with it.
 
 import array
 import atexit
+import ctypes
 import fcntl
 import gc
 import importlib
@@ -28,6 +30,8 @@ import threading
 import time
 import traceback
 import types
+import warnings
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +46,14 @@ _READ_AT_START = (
     "LANG",
     "TESTS_REAL_PYTHON",
 )
+# These are read at the start, too, and can be made good later (see `_take_over`).
+_SEARCH_PATH = b"PYTHONPATH"
+_LIBRARY_PATH = b"LD_LIBRARY_PATH"
+_UNBUFFERED = b"PYTHONUNBUFFERED"
+_WRITES_NO_BYTECODE = b"PYTHONDONTWRITEBYTECODE"
+_MADE_GOOD = (_SEARCH_PATH, _LIBRARY_PATH, _UNBUFFERED, _WRITES_NO_BYTECODE)
+# Modules that an interpreter imports by itself at its start.
+_IMPORTED_AT_START = {"sitecustomize", "usercustomize"}
 # An agent is not forked if this is in its environment.
 _REAL_AGENT = b"TESTS_REAL_AGENT"
 _AGENT = "gpuyard.node.agent"
@@ -49,7 +61,6 @@ _AGENT = "gpuyard.node.agent"
 _INHERITED = (
     "Uid",
     "Gid",
-    "Groups",
     "CapInh",
     "CapPrm",
     "CapEff",
@@ -59,35 +70,46 @@ _INHERITED = (
     "Seccomp",
     "SigBlk",
 )
-# Python ignores these from its start on.
-_IGNORED_BY_PYTHON = (1 << signal.SIGPIPE - 1) | (1 << signal.SIGXFSZ - 1)
-# The C library uses signals 32 and 33 itself, whatever a process inherits.
-_OF_THE_C_LIBRARY = (1 << 31) | (1 << 32)
+# Whether a process ignores these is inherited. Python ignores SIGPIPE and SIGXFSZ in
+# any case, and nobody can ignore SIGKILL and SIGSTOP.
+_IGNORABLE = set(range(1, 32)) - {
+    signal.SIGPIPE,
+    signal.SIGXFSZ,
+    signal.SIGKILL,
+    signal.SIGSTOP,
+}
 _FIRST_FREE = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is imported, and which commands are forked.
+    """What is imported and called, and which commands are forked.
 
-    `modules` are those that `-m` may name. `programs`: scripts and `-c` are forked,
-    too.
+    `calls` are functions, as `module:name`, that keep what they make. `modules` are
+    those that `-m` may name. `programs`: scripts and `-c` are forked, too.
     """
 
     socket: str
     launcher: str
     imports: list[str]
+    calls: list[str]
     modules: list[str]
     programs: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A process to be: `files` are (its number there, our number)."""
+    """A process to be: `files` are (its number there, our number).
+
+    `arguments` are those of the interpreter, less the `warning_filters` of its `-W`.
+    """
 
     pid: int
+    warning_filters: list[str]
     arguments: list[str]
     environment: dict[bytes, bytes]
+    groups: list[int]
+    ignored: int  # signals, a bit for each
     umask: int
     files: list[tuple[int, int]]
 
@@ -97,6 +119,9 @@ def main() -> None:
     settings = Settings(**json.loads(sys.argv[1]))
     for name in settings.imports:
         importlib.import_module(name)
+    for call in settings.calls:
+        module, _, name = call.partition(":")
+        getattr(importlib.import_module(module), name)()
     tasks = len(list(Path("/proc/self/task").iterdir()))
     assert tasks == 1, "an import started a thread, and threads do not survive a fork"
     sys.executable = settings.launcher
@@ -128,8 +153,7 @@ class Server:
     def run(self) -> None:
         while True:
             for file, _ in self._poll.poll():
-                if file == 0:
-                    self._end()
+                if file == 0 and self._end():
                     return
                 if file == self._listener.fileno():
                     self._accept()
@@ -138,10 +162,23 @@ class Server:
                 elif file in self._pid_of:
                     self._forward(file)
 
-    def _end(self) -> None:
+    def _end(self) -> bool:
+        """End what was forked and take the folder away, unless somebody has come
+        meanwhile; whether it did.
+        """
+        folder = Path(self._settings.socket).parent
+        # Whoever comes holds it, too (`_locked` in __init__.py).
+        lock = os.open(folder, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        held = select.poll()
+        held.register(0, select.POLLIN)
+        if not held.poll(0):
+            os.close(lock)
+            return False
         for pid, _ in self._ended.values():
             os.kill(pid, signal.SIGKILL)
-        shutil.rmtree(Path(self._settings.socket).parent, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        return True
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
@@ -186,17 +223,14 @@ class Server:
         return is_program and self._settings.programs
 
     def _like_mine(self, request: Request) -> bool:
-        theirs = {
-            name: value
-            for name, value in request.environment.items()
-            if name.decode().startswith(_READ_AT_START)
-        }
-        mine = {
-            name: value
-            for name, value in os.environb.items()
-            if name.decode().startswith(_READ_AT_START)
-        }
-        return theirs == mine and _description(request.pid) == self._mine
+        theirs = _read_at_start(request.environment)
+        mine = _read_at_start(os.environb)
+        return (
+            theirs == mine
+            and (request.groups == sorted(os.getgroups()) or os.geteuid() == 0)
+            and _more_folders(request.environment) is not None
+            and _description(request.pid) == self._mine
+        )
 
     def _report(self, pidfd: int) -> None:
         pid, connection = self._ended.pop(pidfd)
@@ -231,13 +265,66 @@ def _request(connection: socket.socket, message: bytes, files: list[int]) -> Req
     lines = (process / "environ").read_bytes().split(b"\0")
     pairs = [line.split(b"=", 1) for line in lines if b"=" in line]
     numbers = list(array.array("i", message)) if files else []
+    words = [os.fsdecode(argument) for argument in arguments]
+    warning_filters: list[str] = []
+    while words[1] == "-W" and len(words) > 3:
+        warning_filters.append(words[2])
+        del words[1:3]
+    status = _status(pid)
     return Request(
         pid,
-        [os.fsdecode(argument) for argument in arguments],
+        warning_filters,
+        words,
         dict(pairs),
-        int(_status(pid)["Umask"], 8),
+        sorted(map(int, status["Groups"].split())),
+        int(status["SigIgn"], 16),
+        int(status["Umask"], 8),
         list(zip(numbers, files, strict=True)),
     )
+
+
+def _read_at_start(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """The variables that only the start of an interpreter heeds."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.decode().startswith(_READ_AT_START) and name not in _MADE_GOOD
+    }
+
+
+def _more_folders(environment: Mapping[bytes, bytes]) -> list[str] | None:
+    """The folders of `PYTHONPATH` that a forked process is to search, and we do not;
+    None if it would come too late to do so: something in them would have been imported
+    at the start, or is imported from elsewhere.
+    """
+    theirs = environment.get(_SEARCH_PATH, b"")
+    mine = os.environb.get(_SEARCH_PATH, b"")
+    if theirs == mine:
+        return []
+    folders = [folder for folder in os.fsdecode(theirs).split(":") if folder]
+    names = _names_in(folders)
+    come_too_late = names & _IMPORTED_AT_START or names & sys.modules.keys()
+    return None if mine or come_too_late else folders
+
+
+def _load_libraries(environment: Mapping[bytes, bytes]) -> None:
+    """Load what `LD_LIBRARY_PATH` holds: the C library does not look there any more,
+    but takes what is loaded for the library of that name.
+    """
+    theirs = environment.get(_LIBRARY_PATH, b"")
+    if theirs != os.environb.get(_LIBRARY_PATH, b""):
+        for folder in os.fsdecode(theirs).split(":"):
+            for library in Path(folder).glob("lib*.so*"):
+                ctypes.CDLL(str(library))
+
+
+def _names_in(folders: list[str]) -> set[str]:
+    """What modules these folders hold, and perhaps more names."""
+    names: set[str] = set()
+    for folder in map(Path, folders):
+        if folder.is_dir():
+            names |= {file.name.partition(".")[0] for file in folder.iterdir()}
+    return names
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -250,12 +337,9 @@ def _description(pid: int) -> list[str]:
     """All that a process inherits and that a forked one has from the fork server."""
     process = Path(f"/proc/{pid}")
     status = _status(pid)
-    ignored = int(status["SigIgn"], 16) | _IGNORED_BY_PYTHON
-    ignored &= ~_OF_THE_C_LIBRARY
     spaces = sorted((process / "ns").iterdir())
     return [
         *[status.get(name, "") for name in _INHERITED],
-        str(ignored),
         *[str(space.readlink()) for space in spaces],
         str((process / "root").readlink()),
         (process / "limits").read_text(),
@@ -278,16 +362,34 @@ def _become(request: Request) -> None:
 
 def _take_over(request: Request) -> None:
     os.setsid()
+    if os.geteuid() == 0:
+        os.setgroups(request.groups)
     os.chdir(f"/proc/{request.pid}/cwd")
     os.umask(request.umask)
     priority = os.getpriority(os.PRIO_PROCESS, request.pid)
     os.setpriority(os.PRIO_PROCESS, 0, priority)
+    _ignore(request.ignored)
     _take_files(request.files)
+    # The first folder of the path is replaced by the program's own.
+    sys.path[1:1] = _more_folders(request.environment) or []
+    _load_libraries(request.environment)
     os.environb.clear()
     os.environb.update(request.environment)
+    warnings._processoptions(request.warning_filters)
+    sys.dont_write_bytecode = bool(request.environment.get(_WRITES_NO_BYTECODE))
     time.tzset()
     sys.orig_argv = request.arguments
-    _open_standard_files()
+    _open_standard_files(unbuffered=bool(request.environment.get(_UNBUFFERED)))
+
+
+def _ignore(signals: int) -> None:
+    """Ignore these and no others, as an interpreter that was started so."""
+    for number in _IGNORABLE:
+        usual = signal.SIG_DFL
+        if number == signal.SIGINT:
+            usual = signal.default_int_handler
+        is_ignored = signals >> number - 1 & 1
+        signal.signal(number, signal.SIG_IGN if is_ignored else usual)
 
 
 def _take_files(files: list[tuple[int, int]]) -> None:
@@ -301,7 +403,7 @@ def _take_files(files: list[tuple[int, int]]) -> None:
         os.close(copy)
 
 
-def _open_standard_files() -> None:
+def _open_standard_files(*, unbuffered: bool) -> None:
     for number, name, mode in (
         (0, "stdin", "r"),
         (1, "stdout", "w"),
@@ -309,7 +411,8 @@ def _open_standard_files() -> None:
     ):
         old = getattr(sys, name)
         try:
-            buffering = 0 if mode == "w" and old.write_through else -1
+            write_through = unbuffered and mode == "w"
+            buffering = 0 if write_through else -1
             raw = open(number, f"{mode}b", buffering, closefd=False)  # noqa: SIM115
         except OSError:
             made = None
@@ -319,7 +422,7 @@ def _open_standard_files() -> None:
                 old.encoding,
                 old.errors,
                 line_buffering=mode == "w" and (number == 2 or raw.isatty()),
-                write_through=old.write_through,
+                write_through=write_through,
             )
         setattr(sys, name, made)
         setattr(sys, f"__{name}__", made)

@@ -58,6 +58,8 @@ def build(directory: Path) -> Path:
             "-O1",
             "-Wall",
             "-Werror",
+            # A process that has it loaded finds it by this name, wherever it lies.
+            f"-Wl,-soname,{library.name}",
             "-o",
             library,
             source,
