@@ -29,10 +29,10 @@ from gpuyard.residency.policies import (
     LruPolicy,
     ResidencyPolicy,
     RunScript,
-    StaticPolicy,
     ThresholdPolicy,
     UnloadModel,
 )
+from gpuyard.residency.static_policy import StaticPolicy
 from gpuyard.residency.switching import Switch, SwitchTimes
 from gpuyard.residency.workload import (
     Arrival,

@@ -123,7 +123,9 @@ class ModelServers:
         gpus = gpus_of_model(options)
         resident = Resident(spec["model"], job_id, gpus, options["port"])
         may_sleep = self._specs[resident.model].sleeps
-        if may_sleep and self._bookings.booked_by_others(gpus, model_jobs):
+        has_begun = not self.is_waiting(resident)
+        has_lost_gpu = self._bookings.booked_by_others(gpus, model_jobs)
+        if may_sleep and has_begun and has_lost_gpu:
             # Another job has its GPU, so it can only be asleep.
             resident.phase = Phase.ASLEEP
         self._look_after(resident)

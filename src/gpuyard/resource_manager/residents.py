@@ -26,12 +26,12 @@ from gpuyard.residency.policies import (
     LruPolicy,
     ResidencyPolicy,
     RunScript,
-    StaticPolicy,
     ThresholdPolicy,
     UnloadModel,
     next_step_for,
     place_model,
 )
+from gpuyard.residency.static_policy import StaticPolicy
 from gpuyard.residency.switching import Switch, SwitchTimes
 from gpuyard.resource_manager.fleet_snapshot import FleetSnapshot
 from gpuyard.resource_manager.learned_timings import LearnedTimings

@@ -491,3 +491,15 @@ async def test_a_clock_that_is_set_back_lets_no_job_wait_anew(one_gpu: Managed):
     one_gpu.core.clock = lambda: time.time() - 3600
     (after,) = residents.fleet(time.monotonic()).scripts
     assert after.arrived_at == before.arrived_at
+
+
+async def test_a_server_that_starts_takes_no_model_that_waits_for_one_that_sleeps(
+    one_gpu: Managed,
+):
+    """It would load another one into the same memory."""
+    script = await one_gpu.submit(resources={"gpus": 1})
+    await one_gpu.until(script, "running")
+    one_gpu.manager.residents.servers.load("chat", ("GPU-node_1-0",))
+    await one_gpu.core.committed()
+    await one_gpu.restart()
+    assert one_gpu.loaded == [("chat", "booting")]

@@ -18,11 +18,11 @@ from gpuyard.residency.policies import (
     LoadModel,
     LruPolicy,
     RunScript,
-    StaticPolicy,
     ThresholdPolicy,
     UnloadModel,
     place_model,
 )
+from gpuyard.residency.static_policy import StaticPolicy
 from gpuyard.residency.switching import Switch, SwitchTimes
 
 MODELS = {"brain": 20.0, "worker": 20.0}
