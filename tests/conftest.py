@@ -15,7 +15,7 @@ from tests.support.examples import register_profiles
 from tests.support.nvml.fixtures import fake_gpus, nvml_library
 from tests.support.postgres import postgres
 from tests.support.s3 import bucket, s3
-from tests.support.slurm import slurm
+from tests.support.slurm import SlurmCluster, slurm
 from tests.support.slurmdbd import slurm_with_accounts
 from tests.support.slurmrestd import rest_cluster, slurm_rest
 from tests.support.sshd import sshd
@@ -35,6 +35,20 @@ __all__ = [
 ]
 
 register_profiles()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where a test on Slurm failed, tell what Slurm says."""
+    report = yield
+    fixtures: dict[str, object] = getattr(item, "funcargs", {})
+    for name, fixture in fixtures.items():
+        if report.failed and isinstance(fixture, SlurmCluster):
+            report.sections.append((f"slurmctld of {name}", fixture.newest_log()))
+    return report
+
 
 # The workers begin with these files, so that none of them waits for one at the end.
 _LONGEST = (

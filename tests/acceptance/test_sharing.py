@@ -109,6 +109,8 @@ def test_the_gpu_stays_booked_when_the_one_who_booked_it_dies(
     file = shared.home.root / "gpu_state.json"
 
     def is_ready() -> bool:
+        if not file.exists():
+            return False
         return json.loads(file.read_text())["gpus"]["0"]["state"] == "llm_ready"
 
     wait_until(is_ready, 30, "the file to say so")

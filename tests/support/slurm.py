@@ -181,6 +181,11 @@ class SlurmCluster:
         """The nodes' states."""
         return self.call("sinfo", "-h", "-p", "gpu", "-N", "-o", "%t").split()
 
+    def newest_log(self, lines: int = 60) -> str:
+        """What slurmctld wrote last, for whoever reads a failure."""
+        written = (self.folder / "slurmctld.log").read_text(errors="replace")
+        return "\n".join(written.splitlines()[-lines:])
+
     def call(self, *command: str, check: bool = True) -> str:
         """What a command of Slurm's writes."""
         done = subprocess.run(
