@@ -1,10 +1,14 @@
-"""What asking after a thousand jobs costs Slurm."""
+"""What asking after a thousand jobs costs Slurm, and what becomes of a job that begins
+while it is asked after.
+"""
 
 import asyncio
 from pathlib import Path
 
 import pytest
 
+from gpuyard.domain.jobconfig import JobStatus
+from gpuyard.providers.attempt_folder import AttemptFolder
 from gpuyard.providers.slurm.provider import SlurmProvider
 
 
@@ -48,3 +52,42 @@ def test_a_thousand_running_jobs_are_one_question_however_many_ask_at_once(
         await provider.close()
 
     asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("then", "status", "is_cancelled"),
+    [
+        ("RUNNING", JobStatus.RUNNING, False),
+        ("PENDING", JobStatus.FAILED, True),
+        ("", JobStatus.RUNNING, False),
+    ],
+)
+def test_a_job_that_begins_just_after_slurm_said_it_waits_was_not_queued_again(
+    commands: Path, tmp_path: Path, then: str, status: JobStatus, is_cancelled: bool
+) -> None:
+    """`squeue` says once that it waits, and `then` something else, or no more of it."""
+    folder = AttemptFolder(tmp_path / "slurm", "attempt_7")
+    folder.path.mkdir(parents=True)
+    later = f"7|{then}|1700000000|node1|attempt_7|None" if then else ""
+    (commands / "squeue").write_text(
+        f"""#!/bin/sh
+if [ -e {folder.started} ]; then
+    echo '{later}'
+else
+    echo '7|PENDING|||attempt_7|None'
+    echo '{{"at": 1700000000.0, "host": "node1"}}' > {folder.started}
+fi
+"""
+    )
+
+    async def ask() -> JobStatus:
+        environment = {"PATH": f"{commands}:/usr/bin:/bin"}
+        provider = SlurmProvider({"home": str(tmp_path), "environment": environment})
+        found = await provider.poll_jobs(["7"])
+        await provider.close()
+        return found["7"].status
+
+    assert asyncio.run(ask()) is status
+    calls = tmp_path / "calls"
+    called = calls.read_text().split() if calls.exists() else []
+    assert ("scancel" in called) is is_cancelled

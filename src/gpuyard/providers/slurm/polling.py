@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpuyard.domain.jobconfig import JobResult, JobStatus
@@ -58,6 +59,7 @@ class SlurmPolling:
         begun = [job_id for job_id in known if not has_never_run(rows.get(job_id))]
         files = await self._read_files(begun)
         await self._add_missing_rows(rows, known, files)
+        await self._look_again(rows, known, files)
         results: dict[str, JobResult | None] = {}
         for job_id in known:
             folder = self._jobs.job_folder(job_id)
@@ -95,6 +97,31 @@ class SlurmPolling:
             others = unlisted_jobs(job_id)
             if job_id not in rows and others in rows:
                 rows[job_id] = rows[others]
+
+    async def _look_again(
+        self,
+        rows: dict[str, SlurmRow],
+        job_ids: Sequence[str],
+        files: Mapping[Path, Content],
+    ) -> None:
+        """Correct the rows of jobs that began after Slurm had said that they wait.
+
+        Only a job that waits now, although it has begun, was queued again.
+        """
+        begun: list[str] = []
+        for job_id in job_ids:
+            row = rows.get(job_id)
+            waits = row is not None and row.status is JobStatus.PENDING
+            if waits and self._jobs.job_folder(job_id).started in files:
+                begun.append(job_id)
+        if not begun:
+            return
+        newer = {row.job_id: row for row in await self._queue()}
+        for job_id in begun:
+            row = newer.get(job_id) or newer.get(unlisted_jobs(job_id))
+            if row is None or row.status is not JobStatus.PENDING:
+                # If it has ended since, its files are read at the next poll.
+                rows[job_id] = replace(row or rows[job_id], state="RUNNING")
 
     async def _cancel_unwanted(
         self, rows: Mapping[str, SlurmRow], results: Mapping[str, JobResult | None]
