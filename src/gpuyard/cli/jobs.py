@@ -248,8 +248,11 @@ def _environment(info: "Job") -> str:
     """How what it carries differs from the server's own environment, by names."""
     environment = info.environment
     if environment is None:
-        is_own = info.kind == "command" and info.provider in (None, "local")
-        return "the server's own" if is_own and info.spec else ""
+        spec = info.spec or {}
+        place = info.provider or spec.get("provider") or "local"
+        runs_here = place == "local" and not spec.get("image")
+        is_known = info.kind == "command" and spec
+        return "the server's own" if is_known and runs_here else ""
     if not environment.stored:
         return "as submitted; it is no longer stored"
     differences = {

@@ -1,9 +1,10 @@
 """Says that the server is slow to answer, so that nobody waits without a word."""
 
 import signal
-import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+import typer
 
 from gpuyard.client.connection import Address, running_server, stopped_server
 from gpuyard.config.paths import Home
@@ -19,8 +20,9 @@ def told_when_slow(address: Address) -> Generator[None]:
     """
 
     def tell(*_: object) -> None:
-        sys.stderr.write(f"gpuyard: {_words(address)}\n")
-        sys.stderr.flush()
+        # Whoever reads no messages wants the answer all the same.
+        with suppress(OSError):
+            typer.echo(f"gpuyard: {_words(address)}", err=True)
 
     try:
         before = signal.signal(signal.SIGALRM, tell)

@@ -332,7 +332,7 @@ class ExternalQueues:
         if attempt.state is AttemptState.ENDING:
             self._stop_repeatedly(attempt)
         if result.status is JobStatus.RUNNING:
-            return self._attempt_running(attempt, result)
+            return self._attempt_running(attempt, result, asked_at)
         self._observed_runs.waits(attempt.id, asked_at)
         self._attempt_pending(attempt, result)
         return False
@@ -344,7 +344,9 @@ class ExternalQueues:
             pending = transitions.pending(attempt, self._core.clock())
             self._core.emit([pending], can_wait=True)
 
-    def _attempt_running(self, attempt: LiveAttempt, result: JobResult) -> bool:
+    def _attempt_running(
+        self, attempt: LiveAttempt, result: JobResult, asked_at: float
+    ) -> bool:
         """Follow a running attempt; returns True if its start was not known."""
         # It may have waited again after its start.
         self._core.view.external_queues.reasons.pop(attempt.id, None)
@@ -353,7 +355,7 @@ class ExternalQueues:
             self._record_start(attempt, result)
         now = self._core.clock()
         told_s = now - (result.started_at or attempt.started_at or now)
-        ran_s = self._observed_runs.runs(attempt.id, told_s)
+        ran_s = self._observed_runs.runs(attempt.id, told_s, asked_at)
         self._core.run_clock.note(attempt.id, ran_s)
         if not self._providers[attempt.provider].ends_with_server:
             self._log_mirror.follow(attempt)

@@ -49,7 +49,8 @@ class ObservedRuns:
         for path in self._folder.glob("*.json"):
             run = _read(path) if path.stem in attempt_ids else None
             if run is None:
-                path.unlink(missing_ok=True)
+                with suppress(OSError):  # no server is kept from starting by it
+                    path.unlink()
             else:
                 self._runs[path.stem] = run
                 self._kept.add(path.stem)
@@ -69,15 +70,20 @@ class ObservedRuns:
 
     def waits(self, attempt_id: str, asked_at: float) -> None:
         """The queue, asked at this time, said that the attempt does not run yet."""
+        before = self._runs.get(attempt_id, _Seen())
         self._runs[attempt_id] = _Seen(asked_at)
+        if before.ran_from is not None:
+            # The queue took it off its place: that run is over.
+            self._write(attempt_id)
 
-    def runs(self, attempt_id: str, told_s: float) -> float:
-        """The queue says that the attempt runs, and by its times has run for `told_s`.
-        Returns for how many seconds it has run.
+    def runs(self, attempt_id: str, told_s: float, asked_at: float) -> float:
+        """The queue, asked at this time, said that the attempt runs, and by its times
+        has run for `told_s`. Returns for how many seconds it has run.
         """
         run = self._runs.setdefault(attempt_id, _Seen())
         now = self._clock()
-        run.ran_until = now
+        # It may have ended since, while the queue told of others.
+        run.ran_until = asked_at
         if run.ran_from is None or run.began_at is None:
             run.ran_from = now
             run.began_at = max(now - max(told_s, 0.0), run.waited_at)
@@ -96,7 +102,7 @@ class ObservedRuns:
         run = self._runs.get(attempt_id, _Seen())
         at_least = 0.0
         if run.ran_from is not None and run.ran_until is not None:
-            at_least = run.ran_until - run.ran_from
+            at_least = max(run.ran_until - run.ran_from, 0.0)
         at_most = self._clock() - run.waited_at
         if told_s > at_most + answer_age_s:
             return at_most

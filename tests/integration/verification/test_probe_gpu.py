@@ -109,7 +109,38 @@ def digests():
     first = probe_gpu._read(torch, memory, b"nonce")
     memory[3, WORDS - 1] ^= 1
     return [first, probe_gpu._read(torch, memory, b"nonce")]
-"""
+
+def on_a_gpu_whose_triton(kernels, gigabytes):
+    import sys, torch, types
+    sys.modules["gpu.probe_kernels"] = kernels
+    probe_gpu.__package__ = "gpu"
+    # The processor in place of the GPU, which no other part of it sees.
+    probe_gpu._torch = lambda: (torch, "cpu:0")
+    probe_gpu._wait = lambda torch, device: None
+    probe_gpu._name = lambda torch, device: "a GPU"
+    return vram({NONCE!r}, gigabytes)["digest"]
+
+class WithoutCompiler:
+    def fill(self, *arguments):
+        raise RuntimeError("Failed to find C compiler")
+
+class Wrong:
+    def fill(self, memory, *numbers):
+        memory.fill_(7)
+    def pair(self, memory, *numbers):
+        pass
+    def sums(self, memory, weights):
+        return memory.sum(1)
+""".replace("{NONCE!r}", repr(NONCE))
+
+
+@pytest.mark.parametrize("kernels", ["None", "WithoutCompiler()", "Wrong()"])
+def test_where_triton_cannot_run_the_proof_does_without(
+    probe: Probe, kernels: str
+) -> None:
+    """It is missing, finds no C compiler, or is a version that computes otherwise."""
+    found = probe(f"on_a_gpu_whose_triton({kernels}, {ROW_PAIR_GB})")
+    assert found == memory_proof.digest(NONCE, ROW_PAIR_GB)
 
 
 def test_a_single_bit_that_is_lost_changes_the_digest(probe: Probe) -> None:

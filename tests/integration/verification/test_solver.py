@@ -339,3 +339,36 @@ def test_a_proof_that_fails_is_told_and_the_answers_come_all_the_same(
     assert claims.vram == {"nonce": "0a", "gb": 40}
     assert claims.speed == {"failed": "RuntimeError: no CUDA here"}
     assert answers_in(output) == solved(order())
+
+
+PREPARING = """
+def prepare():
+    print("prepared", flush=True)
+def vram(nonce, gigabytes):
+    return {}
+"""
+
+
+@pytest.mark.parametrize("task", ["solve", "probe"])
+def test_what_takes_long_and_needs_no_nonce_is_done_before_it_is_known(
+    tmp_path: Path, task: str
+) -> None:
+    """Otherwise the import of PyTorch and the compilation of kernels would take the
+    time of the proof, and a GPU in a new container would be late.
+    """
+    copy = tmp_path / "solver"
+    shutil.copytree(SOLVER, copy)
+    (copy / "probe_gpu.py").write_text(PREPARING)
+    wanted = order(task=task, claims={"nonce": "0a", "vram_gb": 40})
+    said = subprocess.run(
+        [sys.executable, "solve.py"],
+        cwd=copy,
+        input=json.dumps(wanted),
+        text=True,
+        check=True,
+        timeout=60,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ).stdout
+    assert said.count("prepared") == 1
+    assert said.index("prepared") < said.index('"ready"')

@@ -187,7 +187,7 @@ class Server:
         try:
             request = _request(connection, message, files)
             self._answer(connection, request)
-        except (OSError, ValueError):
+        except (OSError, ValueError, LookupError):
             traceback.print_exc()
         finally:
             for file in files:

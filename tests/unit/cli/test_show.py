@@ -1,5 +1,7 @@
 """What `gpuyard show` says of a job."""
 
+import pytest
+
 from gpuyard.cli.jobs import shown_fields
 from gpuyard.domain.jobs import Job
 
@@ -23,3 +25,21 @@ def test_a_prompt_is_named_with_its_model_in_one_short_line():
     assert shown["prompt"].startswith("first line second line word")
     assert len(shown["prompt"]) <= 200
     assert not shown["command"]
+
+
+@pytest.mark.parametrize(
+    ("place", "environment"),
+    [
+        ({}, "the server's own"),
+        ({"provider": "local"}, "the server's own"),
+        ({"provider": "slurm"}, ""),
+        ({"image": "debian"}, ""),
+    ],
+)
+def test_only_what_runs_here_has_the_servers_environment(
+    place: dict[str, str], environment: str
+) -> None:
+    """Also while it waits, and has no provider but the one that was asked for."""
+    spec = {"command": ["true"], **place}
+    shown = shown_fields(job(kind="command", state="queued", spec=spec), [])
+    assert shown["environment"] == environment

@@ -1,5 +1,6 @@
 """Nobody waits for a slow server without a word."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -33,6 +34,30 @@ def test_an_answer_that_takes_long_is_told_of(
     with told_when_slow(ADDRESS):
         wait_until(lambda: words in capsys.readouterr().err, what="the words")
     assert signal.getsignal(signal.SIGALRM) == before
+
+
+@pytest.mark.parametrize("stderr", ["closed", "unread"])
+def test_who_reads_no_messages_gets_the_answer(
+    monkeypatch: pytest.MonkeyPatch, stderr: str
+) -> None:
+    """As after `2>&-`, and in a pipe whose reader has left."""
+    told: list[bool] = []
+
+    def words(_: Address) -> str:
+        told.append(True)
+        return "the server is slow"
+
+    monkeypatch.setattr(slow_server, "AFTER_S", 0.02)
+    monkeypatch.setattr(slow_server, "_words", words)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as unread:
+        monkeypatch.setattr(sys, "stderr", unread if stderr == "unread" else None)
+        with told_when_slow(ADDRESS):
+            wait_until(lambda: told, what="the words")
+        monkeypatch.undo()
+        with Path(os.devnull).open("w") as nothing:
+            os.dup2(nothing.fileno(), writer)
 
 
 def test_a_server_that_was_stopped_is_known(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ class Host:
 
     def polls_while_it_runs(self, seconds: int) -> None:
         for _ in range(seconds):
-            self.runs.runs("a", 0.0)
+            self.runs.runs("a", 0.0, self.now)
             self.now += 1
 
 
@@ -58,6 +58,33 @@ def test_one_that_ran_between_two_polls_ran_no_longer(host: Host) -> None:
     assert host.runs.ended("a", -HOURS_S, 0.0) == 0.0
 
 
+def test_one_that_ended_while_the_queue_told_of_others_ran_no_longer(
+    host: Host,
+) -> None:
+    """A poll of many attempts lasts a while, and this one was asked about first."""
+    host.runs.submits("a")
+    host.runs.runs("a", 0.0, host.now)
+    asked_at = host.now = host.now + 10
+    host.now += 60
+    host.runs.runs("a", 10.0, asked_at)
+    assert host.runs.ended("a", 15.0, answer_age_s=0.0) == 15.0
+
+
+def test_a_run_that_the_queue_has_ended_is_forgotten_by_the_next_server_too(
+    host: Host,
+) -> None:
+    host.runs.submits("a")
+    host.runs.runs("a", 0.0, host.now)
+    host.now += 100
+    host.runs.waits("a", host.now)
+    host.now += 3600
+    host.restart()
+    assert host.runs.ran_s("a") is None
+    assert host.runs.runs("a", 5.0, host.now) == 5.0
+    host.now += 5
+    assert host.runs.ended("a", 10.0, answer_age_s=0.0) == 10.0
+
+
 def test_answers_that_may_be_old_prove_less(host: Host) -> None:
     """The last polls may have told of a past state: the job may have ended then."""
     host.runs.submits("a")
@@ -71,11 +98,11 @@ def test_a_clock_set_while_no_server_ran_changes_nothing(
     host: Host, told_s: float
 ) -> None:
     host.runs.submits("a")
-    assert host.runs.runs("a", 0.0) == 0.0
+    assert host.runs.runs("a", 0.0, host.now) == 0.0
     host.now += 100
     host.restart()
     assert host.runs.ran_s("a") == 100.0
-    assert host.runs.runs("a", told_s) == 100.0
+    assert host.runs.runs("a", told_s, host.now) == 100.0
     assert host.runs.ended("a", told_s, 0.0) == 100.0
 
 
@@ -108,3 +135,11 @@ def test_a_file_that_is_of_no_use_is_dropped(
     host.restart()
     assert host.runs.ran_s("a") is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_removed_keeps_no_server_from_starting(
+    host: Host, tmp_path: Path
+) -> None:
+    (tmp_path / "a.json").mkdir()
+    host.restart()
+    assert host.runs.ran_s("a") is None

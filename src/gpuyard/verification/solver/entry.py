@@ -70,6 +70,7 @@ def _solve(order: SolverOrder, channel: Channel) -> None:
     Everything that takes longer is done before or after.
     """
     engine = engines.load(order.engine, order.settings, len(order.prompts))
+    probe.prepare(order.claims)
     channel.send({"type": "ready"})
     seed = channel.seed()
     began = time.monotonic()
@@ -100,6 +101,7 @@ def _generate(order: SolverOrder, channel: Channel) -> None:
 
 
 def _probe(order: SolverOrder, channel: Channel) -> None:
+    probe.prepare(order.claims)
     channel.send({"type": "ready"})
     _claim(order.claims, channel, time.monotonic())
 

@@ -23,6 +23,14 @@ def nonce_of(check: str, seed: int) -> str:
     return hashlib.sha256(f"{check}/{seed}".encode()).hexdigest()
 
 
+def prepare(wanted: dict[str, Any]) -> None:
+    """Do now what the proofs need and what needs no nonce, so that it does not take
+    their time. What fails here fails again, and is told, in `claims`.
+    """
+    if wanted.get("vram_gb") or wanted.get("speed"):
+        _tried(lambda probe: probe.prepare())
+
+
 def claims(wanted: dict[str, Any]) -> dict[str, Any]:
     """Make the claims that the order asks for: `{"inventory", "vram", "speed"}`.
 
@@ -39,7 +47,7 @@ def claims(wanted: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _tried(probe: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+def _tried(probe: Callable[[Any], Any]) -> Any:
     try:
         from . import probe_gpu  # pyright: ignore
 

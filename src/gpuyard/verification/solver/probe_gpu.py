@@ -19,6 +19,7 @@ import hashlib
 import importlib
 import statistics
 import struct
+import sys
 import time
 from typing import Any
 
@@ -31,6 +32,17 @@ FACTOR = 0xBF58476D1CE4E5B9 - (1 << 64)
 _LOW_33_BITS = (1 << 33) - 1
 # Without Triton: 64 MiB; a few such blocks are needed beside the proven memory.
 _ROWS_AT_ONCE = 256
+# Triton's kernels, by the device for which they were compiled.
+_compiled: dict[str, Any] = {}
+
+
+def prepare() -> None:
+    """Do what takes long and needs no nonce: import PyTorch, start CUDA, and let Triton
+    compile.
+    """
+    torch, device = _torch()
+    _kernels(torch, device)
+    _wait(torch, device)
 
 
 def vram(nonce_hex: str, gigabytes: float) -> dict[str, Any]:
@@ -43,13 +55,13 @@ def vram(nonce_hex: str, gigabytes: float) -> dict[str, Any]:
     nonce = bytes.fromhex(nonce_hex)
     torch, device = _torch()
     rows = max(1, int(gigabytes * 2**30) // (WORDS * 16)) * 2
-    _warm_up(torch, device)
+    kernels = _kernels(torch, device)
     started = time.perf_counter()
     memory = torch.empty((rows, WORDS), dtype=torch.int64, device=device)
-    _fill(torch, memory, nonce)
+    _fill(torch, memory, nonce, kernels)
     _wait(torch, device)
     filled = time.perf_counter()
-    digest = _read(torch, memory, nonce)
+    digest = _read(torch, memory, nonce, kernels)
     ended = time.perf_counter()
     return {
         "gigabytes": rows * WORDS * 8 / 2**30,
@@ -100,17 +112,33 @@ def speed(nonce_hex: str, rounds: int = 5) -> dict[str, Any]:
     }
 
 
-def _warm_up(torch: Any, device: str) -> None:
-    """Let Triton compile, and CUDA start: neither is part of the proof."""
-    memory = torch.empty((2, WORDS), dtype=torch.int64, device=device)
-    if _kernels(memory.device):
-        _fill(torch, memory, b"")
-        _read(torch, memory, b"")
-        _wait(torch, device)
+def _kernels(torch: Any, device: str) -> Any:
+    """The same steps as Triton kernels, many times as fast; None where Triton cannot
+    run: it is missing, finds no C compiler, or does not know this GPU.
+    """
+    if device != "cpu" and device not in _compiled:
+        try:
+            _compiled[device] = _compile(torch, device)
+        except Exception as error:  # noqa: BLE001  # compilers can raise anything
+            why = f"{type(error).__name__}: {error}"[:500]
+            sys.stderr.write(f"solver: a slow memory proof, without Triton: {why}\n")
+    return _compiled.get(device)
 
 
-def _fill(torch: Any, memory: Any, nonce: bytes) -> None:
-    kernels = _kernels(memory.device)
+def _compile(torch: Any, device: str) -> Any:
+    """Let Triton compile the kernels, and compare what they do."""
+    kernels = importlib.import_module(".probe_kernels", __package__)
+    memory = torch.empty((4, WORDS), dtype=torch.int64, device=device)
+    digests: set[str] = set()
+    for some in (kernels, None):
+        _fill(torch, memory, b"", some)
+        digests.add(_read(torch, memory, b"", some))
+    if len(digests) != 1:
+        raise RuntimeError("its kernels compute something else")
+    return kernels
+
+
+def _fill(torch: Any, memory: Any, nonce: bytes, kernels: Any = None) -> None:
     rows = memory.shape[0]
     base = _word(nonce, b"fill")
     if kernels:
@@ -151,8 +179,7 @@ def _pair_in_passes(
         memory[other] = partners
 
 
-def _read(torch: Any, memory: Any, nonce: bytes) -> str:
-    kernels = _kernels(memory.device)
+def _read(torch: Any, memory: Any, nonce: bytes, kernels: Any = None) -> str:
     key = hashlib.sha256(nonce + b"read").digest()
     for _ in range(SWEEPS):
         weights = _stream(torch, _word(key, b"weights"), WORDS, memory.device)
@@ -164,18 +191,6 @@ def _read(torch: Any, memory: Any, nonce: bytes) -> str:
         words = sums.tolist()
         key = hashlib.sha256(key + struct.pack(f"<{len(words)}q", *words)).digest()
     return key.hex()
-
-
-def _kernels(device: Any) -> Any:
-    """The same steps as Triton kernels, many times as fast; None where Triton cannot
-    run.
-    """
-    if device.type != "cuda":
-        return None
-    try:
-        return importlib.import_module(".probe_kernels", __package__)
-    except ImportError:
-        return None
 
 
 def _stream(torch: Any, start: int, count: int, device: Any) -> Any:

@@ -4,22 +4,24 @@ than they must.
 
 Each row is a row of `memory`, an array of signed 64-bit words on the GPU. PyTorch alone
 takes several passes for each of these steps (`probe_gpu.py`), and gives the same words.
+
+Triton compiles a kernel anew for whole numbers of another size and for addresses that
+are aligned otherwise. That would happen within a proof, so no argument differs in these
+between a small memory and a large one, or between nonces.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-_BLOCK = 4096
+_BLOCK = 4096  # words; a row is a multiple of it
 _WARPS = 16
 
 
 def fill(memory: torch.Tensor, base: int, step: int, factor: int) -> None:
     """Each word becomes the mix of `place * step + base`."""
-    words = memory.numel()
-    _fill[(triton.cdiv(words, _BLOCK),)](
-        memory, words, base, step, factor, _BLOCK, num_warps=_WARPS
-    )
+    blocks = memory.numel() // _BLOCK
+    _fill[(blocks,)](memory, base, step, factor, _BLOCK, num_warps=_WARPS)
 
 
 def pair(
@@ -58,14 +60,14 @@ def _mixed(words, factor):
     return (words ^ ((words >> 31) & 0x1FFFFFFFF)) * factor
 
 
-@triton.jit
-def _fill(memory, words, base, step, factor, block: tl.constexpr):
+@triton.jit(do_not_specialize=["base"])
+def _fill(memory, base, step, factor, block: tl.constexpr):
     first = tl.program_id(0).to(tl.int64) * block
     places = first + tl.arange(0, block)
-    tl.store(memory + places, _mixed(places * step + base, factor), places < words)
+    tl.store(memory + places, _mixed(places * step + base, factor))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["ones", "others"])
 def _pair(
     memory, ones, others, shift, factor, words_a_row: tl.constexpr, block: tl.constexpr
 ):
