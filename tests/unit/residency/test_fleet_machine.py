@@ -52,8 +52,8 @@ PAUSE_S = 100.0
 than a boot and the pauses between two looks.
 """
 LONG_S = 3000.0
-"""How long a script runs at the end. That is longer than any other script waits for a
-GPU whose models nobody needs.
+"""So long at least, a script runs on at the end after another has begun. That is longer
+than any other waits for a GPU whose models nobody needs.
 """
 EVERYBODY_S = 200_000.0
 """So long at most, in virtual time, until all have been served once nothing fails any
@@ -466,7 +466,11 @@ class Instance(RuleBasedStateMachine):
             if gpu is not long and gpu.id not in fleet.pinned_gpus
         ]
         until = self.now + LONG_S
+        waiting = len(fleet.scripts)
         while self.now < until and fleet.scripts:
+            if len(fleet.scripts) < waiting:
+                until = self.now + LONG_S
+            waiting = len(fleet.scripts)
             ends = self.movable(but=long)
             if ends:
                 self.pass_time(30.0)
