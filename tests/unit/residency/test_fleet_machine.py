@@ -481,10 +481,22 @@ class Instance(RuleBasedStateMachine):
             for end in ends:
                 end()
             self.act()
+        # A gang keeps its GPUs if it waits for that of the long script, or is pinned.
+        staying = [
+            resident
+            for resident in fleet.residents()
+            if resident in self.waiting
+            or any(gpu.id in fleet.pinned_gpus for gpu in resident.gpus)
+        ]
+        kept = {gpu.id for resident in staying for gpu in resident.gpus}
         left = [
             task.name
             for task in fleet.scripts
-            if any(fleet.may_use(fleet.gpus[gpu], task.name) for gpu in others)
+            if any(
+                fleet.may_use(fleet.gpus[gpu], task.name)
+                for gpu in others
+                if gpu not in kept
+            )
         ]
         assert not left, f"{left} wait for the long script on {long.id}: {fleet.gpus}"
 
