@@ -67,6 +67,7 @@ class FleetPeople(People):
 
     def _prompts(self, model: str) -> list[dict[str, Any]]:
         dice = self.dice
+        gpus = [gpu for machine in self.world.machines for gpu in machine.host.gpus]
         bodies: list[dict[str, Any]] = []
         for _ in range(dice.choice((1, 3, 10))):
             self.keys += 1
@@ -79,6 +80,9 @@ class FleetPeople(People):
             }
             if dice.random() < 0.2:
                 body["timeout_s"] = dice.choice((1.0, 5.0))
+            if gpus and dice.random() < 0.3:
+                uuid = dice.choice(gpus)
+                body["resources"] = {"gpus": {"uuid": [uuid]}}
             bodies.append(body)
         return bodies
 

@@ -157,8 +157,13 @@ class Line:
         none.
         """
         now = time.monotonic()
-        heads = [head for heap in self._heaps.values() if (head := self._head(heap))]
-        able = [head for head in heads if may(head.claim)]
+        heads = {wish: self._head(heap) for wish, heap in self._heaps.items()}
+        able: list[WaitingRequest] = []
+        for wish, head in heads.items():
+            if head is None:
+                del self._heaps[wish]
+            elif may(head.claim):
+                able.append(head)
         return min(able, key=lambda head: self._rank(head, now), default=None)
 
     def ahead_of(self, request: WaitingRequest) -> int:

@@ -47,6 +47,10 @@ LATE = 10.0
 """A task that has waited for so many boots, while no other of its kind was served,
 displaces a busy model.
 """
+REQUEST_LATE_S = 240.0
+"""A request for a model that is not loaded waits no longer for the sake of scripts,
+however many wait: well before it times out.
+"""
 FORESIGHT_S = 60.0
 """A model is loaded this long before demand is expected."""
 RECHECKS = 24
@@ -121,7 +125,8 @@ def _models_wanting_more(fleet: Fleet, now: float) -> Iterator[str]:
 
 def _wants_more(fleet: Fleet, model: str, now: float) -> bool:
     """True if one more resident saves the requests of the model more waiting than
-    loading it causes: to the scripts, or if none waits, as much as it takes.
+    loading it causes: to the scripts that want the same GPUs, or if none does, as much
+    as it takes. The first resident is also wanted if a request is late.
     """
     demand = fleet.demand[model]
     if len(demand.waiting) <= count_booting(fleet, model):
@@ -134,15 +139,26 @@ def _wants_more(fleet: Fleet, model: str, now: float) -> bool:
         saved = saved_by_load(demand, serving, answer_s, reload_s, now)
         # A script keeps its GPU for longer than this model needs to get another.
         loads_quickly = reload_s < fleet.script_mean_s(SCRIPT_S)
+    elif now >= _waiting_since(demand) + REQUEST_LATE_S:
+        return True
     else:
         saved = saved_by_first_load(demand, reload_s, now)
         loads_quickly = True
     lost_s = _moving_s(fleet, model)
-    if not fleet.scripts:
+    scripts = _count_rivals(fleet, model)
+    if not scripts:
         return not serving or saved > lost_s
     remaining = max(workers, 1) if loads_quickly else workers
-    caused = caused_to_scripts(lost_s, len(fleet.scripts), remaining)
+    caused = caused_to_scripts(lost_s, scripts, remaining)
     return REQUEST_WEIGHT * saved > caused
+
+
+def _count_rivals(fleet: Fleet, model: str) -> int:
+    """How many waiting scripts could use the GPUs that the model would get. As long as
+    it has no room, all count.
+    """
+    gpus = place_model(fleet, model)
+    return fleet.count_scripts_for(gpus) if gpus else len(fleet.scripts)
 
 
 def _surplus(fleet: Fleet, now: float) -> FleetResident | None:

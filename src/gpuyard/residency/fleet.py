@@ -8,7 +8,7 @@ time; a script gets a worker. All times are seconds of one clock. No policy know
 long a task will take.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -310,6 +310,18 @@ class Fleet:
             if task.name not in seen:
                 seen.add(task.name)
                 yield task
+
+    def count_scripts_for(self, gpus: Sequence[FleetGpu]) -> int:
+        """How many waiting scripts could use one of these GPUs if it were free."""
+        counts = Counter(task.name for task in self.scripts)
+        return sum(
+            count
+            for name, count in counts.items()
+            if any(
+                self.may_use(gpu, name) and self.memory_gb[name] <= gpu.memory_gb
+                for gpu in gpus
+            )
+        )
 
     def take_script(self, gpu: str) -> WaitingTask:
         """Take the first waiting script that has room on the GPU."""

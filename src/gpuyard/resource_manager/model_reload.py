@@ -46,12 +46,17 @@ class ModelReload:
         self._core.emit([batch.changed(now, began_at=now, reload=reload)])
 
     def load_next(self, batch: Batch) -> None:
-        """Load the next model on GPUs that the batch needs no more, one at a time."""
+        """Load the next model on GPUs that the batch needs no more, one at a time.
+        Those that have not left yet stay.
+        """
         servers = self._residents.servers
+        for resident in servers.live.values():
+            if resident.may_stay and self._has_done(batch, resident.gpus):
+                servers.stay(resident)
         if any(resident.phase is Phase.BOOTING for resident in servers.live.values()):
             return
         for model, gpus in self._models(batch):
-            if not batch.all_items_ended and not batch.released.issuperset(gpus):
+            if not self._has_done(batch, gpus):
                 continue
             failure = servers.failures.get(model)
             if failure and time.monotonic() < failure.until:
@@ -68,6 +73,10 @@ class ModelReload:
             if not is_back and not is_there and not servers.booked_by_others(gpus):
                 servers.load(model, gpus)
                 return
+
+    def _has_done(self, batch: Batch, gpus: tuple[str, ...]) -> bool:
+        """Whether the batch needs these GPUs no more."""
+        return batch.all_items_ended or batch.released.issuperset(gpus)
 
     def is_complete(self, batch: Batch) -> bool:
         """Whether all models are back; if not, the batch enters the state RELOADING."""

@@ -244,6 +244,13 @@ class ModelServers:
             self._change_sleep(resident, to_sleep=True), f"sleep-{resident.model}"
         )
 
+    def stay(self, resident: Resident) -> None:
+        """Give a server requests again that was about to leave."""
+        resident.must_leave = False
+        if resident.replica:
+            resident.replica.draining = False
+            self._request_queues.put(resident.replica)
+
     def unload(self, resident: Resident) -> None:
         """End the server."""
         resident.enter(Phase.UNLOADING)

@@ -394,8 +394,8 @@ class Prompts(QueueProvider):
         wanted = [each for each in queue.open if prompt.claim.gpus & set(each.gpus)]
         if wanted:
             devices = self._core.view.devices
-            known = prompt.claim.gpus & devices.keys()
-            gpus = sorted(devices[gpu].index for gpu in known)
+            preferred = [devices[gpu] for gpu in prompt.claim.gpus if gpu in devices]
+            gpus = sorted(device.index for device in preferred)
             named = ", ".join(map(str, gpus))
             return f"{place}; it waits for the server on GPU {named}"
         return f"{place}; {self._models.why_busy(prompt.model)}"

@@ -99,6 +99,14 @@ class Resident:
         self.drain()
 
     @property
+    def may_stay(self) -> bool:
+        """True if it must leave for something that may need its GPUs no more, and has
+        not left yet.
+        """
+        is_there = self.phase is Phase.READY and not self.is_changing
+        return self.must_leave and not self.must_unload and is_there
+
+    @property
     def can_leave_now(self) -> bool:
         """True if it must leave and has no request left to answer."""
         if not self.must_leave or self.is_changing or self.phase is Phase.UNLOADING:

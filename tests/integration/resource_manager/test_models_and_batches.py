@@ -330,6 +330,24 @@ async def test_a_batch_goes_on_after_a_restart(instance: Managed, tmp_path):
     assert shown["completed"] == 5 and instance.loaded == [("big", "ready")]
 
 
+async def test_a_busy_model_stays_if_the_batch_ends_before_it_has_left(
+    instance: Managed, tmp_path
+):
+    await instance.manager.models.load("chat")
+    await eventually(lambda: instance.loaded == [("chat", "ready")], "the model")
+    queues = instance.manager.residents.request_queues
+    replica = await queues.acquire("chat", soon())
+    batch_id = await submit(instance, batch(tmp_path / "r", 3, BatchMode.EXCLUSIVE))
+    await eventually(lambda: instance.workers(batch_id), "a worker beside it")
+    assert replica.draining
+    await instance.manager.batches.cancel(batch_id)
+    await eventually(lambda: over(instance, batch_id), "the batch to end")
+    queues.release(replica, 0.1)
+    assert await queues.acquire("chat", soon()) is replica
+    queues.release(replica, 0.1)
+    assert instance.loaded == [("chat", "ready")]
+
+
 async def test_a_shared_batch_shares_its_items(instance: Managed, tmp_path):
     spec = batch(tmp_path / "results", 3, BatchMode.SHARED)
     assert instance.manager.batches.estimate(spec)["items"] == 3

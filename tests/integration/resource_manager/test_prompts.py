@@ -448,7 +448,7 @@ async def test_a_model_whose_server_does_not_answer_is_not_said_to_be_busy(
 
 
 async def test_a_prompt_waits_for_the_server_on_its_gpu(instance: Managed):
-    # Of the other, nothing is known any more.
+    # The second GPU may have been there yesterday.
     gpus = {"gpus": {"count": 2, "uuid": ["GPU-node_1-0", "GPU-gone"]}}
     jobs = await blocked(instance, "second", resources=gpus)
     assert why(instance, jobs[1]).endswith("it waits for the server on GPU 0")

@@ -253,6 +253,16 @@ async def test_a_request_whose_gpu_has_no_replica_any_more_goes_elsewhere(queues
     assert await wants is there
 
 
+async def test_requests_for_other_gpus_leave_nothing_behind(queues):
+    one = replica()
+    queues.put(one)
+    for number in range(100):
+        gpus = frozenset({f"g{number}"})
+        assert await queues.acquire("a", soon(gpus=gpus)) is one
+        queues.release(one, 0.1)
+    assert len(queues.by_model["a"].waiting._heaps) <= 1
+
+
 async def test_a_slot_pauses_after_each_answer():
     queues = RequestQueues(["a"], cooling_s=0.05)
     one = replica()

@@ -162,3 +162,24 @@ def test_while_no_script_runs_one_waits_for_four_reloads_of_an_idle_model() -> N
     outcome = play(work, "cost")
     assert outcome.unfinished == 0
     assert outcome.script[0] == pytest.approx(4 * 120 + 5 + 5 + 10, abs=5)
+
+
+def test_a_request_does_not_wait_for_thousands_of_scripts() -> None:
+    """It waits for four minutes, for the script that runs then, and for the boot."""
+    scripts = [Arrival(0.0, "s", 40) for _ in range(500)]
+    work = Workload(
+        {"GPU-0": 24.0},
+        {"m": Model(boot_s=120, wake_s=None, unload_s=5, memory_gb=20)},
+        {"s": Script(boot_s=5, exit_s=1, memory_gb=8)},
+        [*scripts, Arrival(100, "m", 5)],
+    )
+    assert play(work, "cost").llm[0] <= 240 + (5 + 40 + 1) + 120 + 5
+
+
+def test_scripts_that_need_another_gpu_keep_no_model_from_a_free_one() -> None:
+    made = fleet({"m": 20}, scripts=1000, free=1)
+    made.remove(made.gpus["m"].residents["m"])
+    del made.gpus["m"]
+    made.allowed_gpus = {SCRIPT: frozenset({"script"})}
+    made.demand["m"].waiting.append(WaitingTask(0, "m", NOW))
+    assert CostPolicy().act(made, NOW) == LoadModel("m", ("free-0",))

@@ -52,8 +52,8 @@ PAUSE_S = 100.0
 than a boot and the pauses between two looks.
 """
 LONG_S = 3000.0
-"""How long a script runs at the end. That is longer than any other script waits for a
-GPU whose models nobody needs.
+"""So long at least, a script runs on at the end after another has begun. That is longer
+than any other waits for a GPU whose models nobody needs.
 """
 EVERYBODY_S = 200_000.0
 """So long at most, in virtual time, until all have been served once nothing fails any
@@ -466,7 +466,11 @@ class Instance(RuleBasedStateMachine):
             if gpu is not long and gpu.id not in fleet.pinned_gpus
         ]
         until = self.now + LONG_S
+        waiting = len(fleet.scripts)
         while self.now < until and fleet.scripts:
+            if len(fleet.scripts) < waiting:
+                until = self.now + LONG_S
+            waiting = len(fleet.scripts)
             ends = self.movable(but=long)
             if ends:
                 self.pass_time(30.0)
@@ -477,10 +481,22 @@ class Instance(RuleBasedStateMachine):
             for end in ends:
                 end()
             self.act()
+        # A gang keeps its GPUs if it waits for that of the long script, or is pinned.
+        staying = [
+            resident
+            for resident in fleet.residents()
+            if resident in self.waiting
+            or any(gpu.id in fleet.pinned_gpus for gpu in resident.gpus)
+        ]
+        kept = {gpu.id for resident in staying for gpu in resident.gpus}
         left = [
             task.name
             for task in fleet.scripts
-            if any(fleet.may_use(fleet.gpus[gpu], task.name) for gpu in others)
+            if any(
+                fleet.may_use(fleet.gpus[gpu], task.name)
+                for gpu in others
+                if gpu not in kept
+            )
         ]
         assert not left, f"{left} wait for the long script on {long.id}: {fleet.gpus}"
 
