@@ -1,10 +1,9 @@
 """Says that the server is slow to answer, so that nobody waits without a word."""
 
 import signal
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-
-import typer
 
 from gpuyard.client.connection import Address, running_server, stopped_server
 from gpuyard.config.paths import Home
@@ -20,9 +19,12 @@ def told_when_slow(address: Address) -> Generator[None]:
     """
 
     def tell(*_: object) -> None:
+        line = f"gpuyard: {_words(address)}\n"
         # Whoever reads no messages wants the answer all the same.
-        with suppress(OSError):
-            typer.echo(f"gpuyard: {_words(address)}", err=True)
+        if sys.stderr is not None:
+            with suppress(OSError):
+                sys.stderr.write(line)
+                sys.stderr.flush()
 
     try:
         before = signal.signal(signal.SIGALRM, tell)
