@@ -202,7 +202,11 @@ def test_the_death_of_a_rank_ends_the_others(
             lambda: shard.exists() and shard.stat().st_size > 0, 60, "the first row"
         )
         started[1 - output].kill()
-        assert started[output].wait(60) == 1, running.printed(started)
+        try:
+            code = started[output].wait(60)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"it still runs: {running.printed(started)}")
+        assert code == 1, running.printed(started)
     (metrics,) = metrics_of(config.parent)
     assert metrics["rank"] == output and not metrics["complete"] and metrics["error"]
     assert metrics["rows"] == len(ids_of(config.parent)) > 0
