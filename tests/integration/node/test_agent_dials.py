@@ -106,7 +106,7 @@ def ended(body: Any) -> bool:
     return isinstance(body, wire.Ended)
 
 
-def by_hand(node: Node, scenario: Callable[[Server], Any]) -> None:
+def by_hand(node: Node, scenario: Callable[[Server], Any], timeout: float = 60) -> None:
     """Run a scenario with a server by hand in the provider's place."""
 
     async def run() -> None:
@@ -114,7 +114,7 @@ def by_hand(node: Node, scenario: Callable[[Server], Any]) -> None:
             await scenario(server)
 
     node.loop.run(node.provider.close())
-    node.loop.run(run())
+    node.loop.run(run(), timeout)
 
 
 def test_it_dials_again_when_the_server_comes_back_and_says_the_same(node):
