@@ -15,6 +15,13 @@ def test_the_list_of_commands_cuts_no_sentence_off(
     assert "..." not in capsys.readouterr().out.partition("Commands:")[2]
 
 
+def exit_code() -> object:
+    """How the command in `sys.argv` ends."""
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    return ended.value.code
+
+
 @pytest.mark.parametrize(
     ("word", "ours"), [("ps", "jobs"), ("stop", "cancel"), ("tail", "logs -f")]
 )
@@ -25,9 +32,7 @@ def test_who_types_the_word_of_another_tool_is_told_ours(
     ours: str,
 ) -> None:
     monkeypatch.setattr("sys.argv", ["gpuyard", word, "x"])
-    with pytest.raises(SystemExit) as ended:
-        main.main()
-    assert ended.value.code == 2
+    assert exit_code() == 2
     assert f"Did you mean `gpuyard {ours}`?" in capsys.readouterr().err
 
 
@@ -36,9 +41,7 @@ def test_who_types_an_option_of_python_is_told_what_to_type(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     monkeypatch.setattr("sys.argv", ["gpuyard", command, "-m", "package.train"])
-    with pytest.raises(SystemExit) as ended:
-        main.main()
-    assert ended.value.code == 2
+    assert exit_code() == 2
     assert "`gpuyard run python -m package.train`" in capsys.readouterr().err
 
 
@@ -47,7 +50,5 @@ def test_every_group_has_the_word_list(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, group: str
 ) -> None:
     monkeypatch.setattr("sys.argv", ["gpuyard", group, "list", "--help"])
-    with pytest.raises(SystemExit) as ended:
-        main.main()
-    assert ended.value.code == 0
+    assert exit_code() == 0
     assert "List " in capsys.readouterr().out
