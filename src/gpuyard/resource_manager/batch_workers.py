@@ -43,6 +43,8 @@ class BatchWorkers:
             secrets={**script.secrets, **(row["secrets"] or {})},
             resources=Resources(gpus=request),
             provider_options={"script": order},
+            project=batch.owner.project,
+            user=batch.owner.user,
             labels={"batch": batch.id},
         )
         job = PreparedJob.of(Template.of(spec, ()), spec)
