@@ -44,9 +44,10 @@ class BatchWorkers:
             resources=Resources(gpus=request),
             provider_options={"script": order},
             project=batch.owner.project,
-            user=batch.owner.user,
             labels={"batch": batch.id},
         )
+        if batch.owner.user:
+            spec = spec.model_copy(update={"user": batch.owner.user})
         job = PreparedJob.of(Template.of(spec, ()), spec)
         self._core.emit([transitions.submitted(job, self._core.clock())])
         batch.workers[job.id] = Worker(job.id, gpu)

@@ -50,7 +50,8 @@ _OPENED = 101
 
 # What the members of a group leave to the server's own user and root.
 _ADMINISTRATORS = re.compile(
-    r"POST /api/v1/(server/stop|ledger/(backup|prune))/?|WEBSOCKET /api/v1/agent"
+    r"POST /api/v1/(server/stop|ledger/(backup|prune)|batches/[^/]+/take)/?"
+    r"|WEBSOCKET /api/v1/agent"
 )
 
 
@@ -171,7 +172,7 @@ class Edge:
         if self._app_state.leads:  # else the leader says
             claim.check_life(self._app_state.fence_of(claim.attempt_id))
         scope[WORKER] = claim
-        self._audit.admitted(caller, "worker's token")
+        self._audit.admitted(caller, "worker")
 
     def _sign_in(self, scope: Scope, caller: Caller) -> None:
         """Admit a member of the group, whom the kernel names: no token is needed.
