@@ -18,6 +18,11 @@ from gpuyard.scheduler.view import LiveAttempt
 WorkerToken = Callable[[str, int, str], str]
 
 
+def no_token(_attempt_id: str, _fence: int, _batch_id: str) -> str:
+    """What a worker gets where no server has a key."""
+    return ""
+
+
 def order_for(
     spec: JobSpec,
     shape: Shape,
@@ -25,7 +30,7 @@ def order_for(
     checkpoint: Mapping[str, Any] | None,
     workspaces: Path,
     secrets: Mapping[str, str] | None = None,
-    worker_token: WorkerToken = lambda *_: "",
+    worker_token: WorkerToken = no_token,
 ) -> AttemptOrder:
     """The order for one attempt.
 

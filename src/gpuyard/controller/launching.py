@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from gpuyard.controller import transitions
-from gpuyard.controller.attempt_order import WorkerToken, order_for
+from gpuyard.controller.attempt_order import WorkerToken, no_token, order_for
 from gpuyard.controller.attempt_outcome import AttemptOutcome, Retry, wants_retry
 from gpuyard.controller.core import Core
 from gpuyard.controller.health import ProviderHealth
@@ -65,7 +65,7 @@ class Launching:
         self._submission_limits: dict[str, asyncio.Semaphore] = {}
         # Makes the token of a worker: of its attempt with its fencing token, for its
         # batch. The server has the key.
-        self.worker_token: WorkerToken = lambda *_: ""
+        self.worker_token: WorkerToken = no_token
         # Attempts whose submission to an external queue has not been answered.
         self.under_way: set[str] = set()
 

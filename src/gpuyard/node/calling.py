@@ -9,6 +9,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException, HTTPResponse
@@ -81,7 +82,10 @@ def call(
                 "Content-Type": "application/json",
             }
             try:
-                connection.request("POST", server.path + path, data, headers)
+                # Who is refused by the headers may find the way shut for the body; the
+                # answer is there all the same.
+                with suppress(BrokenPipeError):
+                    connection.request("POST", server.path + path, data, headers)
                 answer = connection.getresponse()
                 content = answer.read()
                 if answer.status < 400:

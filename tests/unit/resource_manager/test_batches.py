@@ -30,7 +30,9 @@ def core_with(row: dict[str, Any]) -> Any:
 
     return SimpleNamespace(
         committed=committed,
-        queries=SimpleNamespace(job=lambda job_id: row),
+        queries=SimpleNamespace(
+            job=lambda job_id: row, attempts_of=lambda job_ids: {}
+        ),
         schedule=lambda: None,
     )
 
