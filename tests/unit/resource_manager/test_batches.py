@@ -30,9 +30,7 @@ def core_with(row: dict[str, Any]) -> Any:
 
     return SimpleNamespace(
         committed=committed,
-        queries=SimpleNamespace(
-            job=lambda job_id: row, attempts_of=lambda job_ids: {}
-        ),
+        queries=SimpleNamespace(job=lambda job_id: row, attempts_of=lambda job_ids: {}),
         schedule=lambda: None,
     )
 
