@@ -172,7 +172,8 @@ def add_script(machine: OwnMachine) -> None:
     machine.ok("sh", "-c", f"kill -9 {pid}")
     wait_until(
         lambda: machine.run("cat", f"{HOME}/server.lock").stdout != pid,
-        what="another server",
+        30,
+        "another server",
     )
 
 
@@ -188,7 +189,7 @@ def submit_waiting_batch(machine: OwnMachine, name: str) -> str:
 def claim_of(machine: OwnMachine, name: str, batch_id: str) -> WorkerClaim:
     """What the token of a worker says that waits."""
     file = machine.home_of(name) / "attempt"
-    wait_until(file.exists, what=f"{name}'s worker")
+    wait_until(file.exists, 30, f"{name}'s worker")
     attempt_id, fence = json.loads(file.read_text())
     return WorkerClaim(attempt_id, fence, batch_id)
 
@@ -252,10 +253,11 @@ def test_scripts_and_batches_run_as_who_submitted_them(
         assert {path.stat().st_uid for path in results.iterdir()} == {uid}
 
     # Root writes nothing where the submitter may not.
-    words = ("gpuyard", "batch", "submit", "who", "texts", "--results", "/etc", "-d")
-    batch_id = workstation.ok(*words, user="ann").strip()
-    batch = ended(workstation, "ann", batch_id)
-    assert "Permission denied" in batch["items"][0]["reason"]
+    words = ("gpuyard", "batch", "submit", "who", "texts", "--results", "/etc")
+    refused = workstation.run(*words, user="ann")
+    assert "Permission denied" in refused.stderr
+    batch_id = f"{batches['ann']}-3"
+    assert f"{batch_id} failed" in refused.stdout
     assert workstation.run("test", "-e", f"/etc/{batch_id}").returncode == 1
 
     once = workstation.home_of("bob") / "once.json"

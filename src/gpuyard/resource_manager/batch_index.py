@@ -9,6 +9,7 @@ from typing import Any
 from gpuyard.config.accounts import Account
 from gpuyard.resource_manager.index_file import write_index_file
 
+_PROGRAM = "gpuyard.resource_manager.index_file"
 # A folder on a disk that hangs must not hold up the end of a batch for ever.
 _LONGEST_S = 60.0
 
@@ -57,7 +58,7 @@ def _write_as(
 ) -> None:
     try:
         subprocess.run(
-            [sys.executable, "-m", "gpuyard.resource_manager.index_file", str(folder)],
+            [sys.executable, "-I", "-m", _PROGRAM, str(folder)],
             input=json.dumps(index),
             text=True,
             check=True,
