@@ -272,20 +272,33 @@ class Node:
             yield
 
     def journal(self, attempt_id: str) -> list[dict[str, Any]]:
-        return [
-            json.loads(line)
-            for line in self.journal_path(attempt_id).read_text().splitlines()
-        ]
+        """What the agent has noted about an attempt."""
+        return [line for line in self._journal() if line["attempt"] == attempt_id]
+
+    def holds(self, attempt_id: str) -> bool:
+        """Whether the agent's journal still has the attempt."""
+        lines = self.journal(attempt_id)
+        return bool(lines) and "forgotten" not in lines[-1]
+
+    def _journal(self) -> list[dict[str, Any]]:
+        lines = self.journal_path.read_text().splitlines()
+        return [json.loads(line) for line in lines]
 
     def rewrite_journal(
         self, attempt_id: str, lines: Sequence[Mapping[str, Any]]
     ) -> None:
-        self.journal_path(attempt_id).write_text(
-            "".join(json.dumps(line) + "\n" for line in lines)
-        )
+        """Replace what the journal says of an attempt, while no agent runs."""
+        others = [line for line in self._journal() if line["attempt"] != attempt_id]
+        # The agent finds the attempt by how a line begins.
+        mine = [{"attempt": "", **line} | {"attempt": attempt_id} for line in lines]
+        encoded = [
+            json.dumps(line, separators=(",", ":")) + "\n" for line in others + mine
+        ]
+        self.journal_path.write_text("".join(encoded))
 
-    def journal_path(self, attempt_id: str) -> Path:
-        return self.home.node / "attempts" / f"{attempt_id}.journal"
+    @property
+    def journal_path(self) -> Path:
+        return self.home.node / "attempts" / "journal"
 
     def end(self) -> None:
         """Leave nothing behind, whatever the test did."""

@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 import structlog
+import uvloop
 
 from gpuyard import __version__
 from gpuyard.config.accounts import Accounts, job_folder
@@ -482,7 +483,7 @@ def main() -> None:
     try:
         settings = load_settings(home)
         blobs = open_store(home.root, settings.storage)
-        asyncio.run(_run(home, settings, blobs))
+        uvloop.run(_run(home, settings, blobs))
     except InvalidInputError as error:
         sys.exit(f"gpuyard: the agent cannot start: {error}")
     finally:

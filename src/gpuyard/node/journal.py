@@ -1,13 +1,12 @@
-"""The agent's memory: one small append-only file per attempt, written with plain
-writes.
+"""The agent's memory: one append-only file for all attempts, written with plain writes.
+To make a file for each would cost more than to start a short job.
 
-Nothing is synced to disk: a reboot kills the jobs anyway, and what a killed agent wrote
-is in the page cache. Only the last line can be torn by a kill; it is cut off.
+Nothing is synced to disk: a reboot kills the jobs anyway.
 """
 
-import errno
 import json
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -19,9 +18,13 @@ import msgspec
 import structlog
 
 from gpuyard.domain import wire
+from gpuyard.node.line_file import LineFile
 from gpuyard.storage.untrusted import remove_tree
 
-_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+# A longer file is cleared of attempts that are forgotten.
+_LONGEST_BYTES = 4 << 20
+# What each line begins with; its attempt follows.
+_KEY = b'{"attempt":"'
 log = structlog.get_logger(__name__)
 
 
@@ -55,7 +58,8 @@ class AttemptRecord:
 
 
 class AttemptJournal:
-    """The journals and logs of a node's attempts, in one folder.
+    """The journal, the logs and the own folders of a node's attempts, in one folder.
+    Threads may share it.
 
     `private_root`: where the attempts' own folders are, if not there.
     """
@@ -64,6 +68,11 @@ class AttemptJournal:
         self.folder = folder
         self._private_root = private_root or folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = threading.Lock()
+        self._file = LineFile(folder / "journal")
+        self._longest_bytes = _LONGEST_BYTES
+        # The attempts with a record.
+        self._held = set(self._lines_by_attempt())
 
     def log_path(self, attempt_id: str) -> Path:
         """Where the attempt's output is; kept after the journal is forgotten."""
@@ -74,9 +83,6 @@ class AttemptJournal:
         the checkpoint that it resumes from.
         """
         return self._private_root / attempt_id
-
-    def _path(self, attempt_id: str) -> Path:
-        return self.folder / f"{attempt_id}.journal"
 
     def _secrets(self, attempt_id: str) -> Path:
         return self.folder / f"{attempt_id}.secrets"
@@ -95,9 +101,9 @@ class AttemptJournal:
             public = msgspec.structs.replace(start, secrets={})
             self._append(start.attempt_id, {"start": public, **facts})
         except OSError:
-            self._path(start.attempt_id).unlink(missing_ok=True)
             self.forget_secrets(start.attempt_id)
             raise
+        self._held.add(start.attempt_id)
         return AttemptRecord(start, boot_id, keeper, now)
 
     def _keep_secrets(self, start: wire.StartAttempt) -> None:
@@ -133,7 +139,9 @@ class AttemptJournal:
 
     def forget(self, attempt_id: str) -> None:
         """The attempt is settled: only its log and its own working directory stay."""
-        self._path(attempt_id).unlink(missing_ok=True)
+        if attempt_id in self._held:
+            self.note(attempt_id, forgotten=True)
+            self._held.discard(attempt_id)
         self.forget_secrets(attempt_id)
         resume = f"{self._private_root}/{attempt_id}/resume"
         if os.path.exists(resume):  # noqa: PTH110
@@ -145,7 +153,7 @@ class AttemptJournal:
     def discard(self, attempt_ids: Iterable[str]) -> None:
         """Delete the logs and own folders of attempts that have no record."""
         for attempt_id in attempt_ids:
-            if not self._path(attempt_id).exists():
+            if attempt_id not in self._held:
                 self.log_path(attempt_id).unlink(missing_ok=True)
                 remove_tree(self.private(attempt_id))
 
@@ -161,7 +169,7 @@ class AttemptJournal:
                 if is_folder != folders or (not folders and ending != "log"):
                     continue
                 changed_at = entry.stat(follow_symlinks=False).st_mtime
-                if changed_at < limit and not self._path(attempt_id).exists():
+                if changed_at < limit and attempt_id not in self._held:
                     found.append(attempt_id)
         return found
 
@@ -169,14 +177,14 @@ class AttemptJournal:
         """True if there is a record, or the log of an attempt whose record was
         forgotten.
         """
-        return self._path(attempt_id).exists() or self.log_path(attempt_id).exists()
+        return attempt_id in self._held or self.log_path(attempt_id).exists()
 
     def records(self) -> Iterator[AttemptRecord]:
         """Every attempt that is not settled, oldest first. Secrets of others are
         removed.
         """
-        for path in sorted(self.folder.glob("*.journal")):
-            record = _read(path)
+        for attempt_id, lines in self._lines_by_attempt().items():
+            record = _read(attempt_id, lines)
             if record is None:
                 continue
             if record.ended is None:
@@ -195,19 +203,50 @@ class AttemptJournal:
     def _sweep_secrets(self) -> None:
         """An agent that was killed may have left them behind."""
         for path in self.folder.glob("*.secrets"):
-            if not self._path(path.stem).exists():
+            if path.stem not in self._held:
                 path.unlink(missing_ok=True)
 
+    # --- the file ---
+
     def _append(self, attempt_id: str, facts: Mapping[str, Any]) -> None:
-        line = msgspec.json.encode(facts) + b"\n"
-        file = os.open(f"{self.folder}/{attempt_id}.journal", _APPEND, 0o600)
+        line = msgspec.json.encode({"attempt": attempt_id, **facts})
+        with self._lock:
+            self._file.append(line)
+            if self._file.size > self._longest_bytes:
+                self._drop_forgotten()
+
+    def _drop_forgotten(self) -> None:
+        """Keep only the lines of attempts that are not forgotten."""
+        held = self._lines_by_attempt().values()
         try:
-            written = os.write(file, line)
-            if written < len(line):
-                os.ftruncate(file, os.fstat(file).st_size - written)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        finally:
-            os.close(file)
+            self._file.replace(line for lines in held for line in lines)
+        except OSError as error:
+            log.warning("the journal could not be shortened", error=str(error))
+        # It grows to twice this size, or what was written is written again and again.
+        self._longest_bytes = max(_LONGEST_BYTES, 2 * self._file.size)
+
+    def _lines_by_attempt(self) -> dict[str, list[bytes]]:
+        """The lines of each attempt that is not forgotten, oldest first."""
+        found: dict[str, list[bytes]] = {}
+        for line in self._file.lines():
+            attempt_id, rest = _split(line)
+            if rest == b',"forgotten":true}':
+                found.pop(attempt_id, None)
+            elif attempt_id:
+                found.setdefault(attempt_id, []).append(line)
+            else:
+                log.error("a line of the journal cannot be read", line=repr(line[:200]))
+        return found
+
+
+def _split(line: bytes) -> tuple[str, bytes]:
+    """The attempt of a line, and what follows it; an empty name for what is no line of
+    a journal.
+    """
+    name, quote, rest = line.removeprefix(_KEY).partition(b'"')
+    if not line.startswith(_KEY) or not quote:
+        return "", b""
+    return name.decode(errors="replace"), rest
 
 
 def own_keeper() -> int:
@@ -221,19 +260,13 @@ def own_keeper() -> int:
     return parent if os.environ.get("GPUYARD_KEEPER") == str(parent) else 0
 
 
-def _read(path: Path) -> AttemptRecord | None:
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole == 0:
-        path.unlink()  # the first line is torn: the attempt was not started
-        return None
-    os.truncate(path, whole)
+def _read(attempt_id: str, lines: Iterable[bytes]) -> AttemptRecord | None:
     try:
-        return _fold([json.loads(line) for line in content[:whole].splitlines()])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return _fold([json.loads(line) for line in lines])
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         log.error(
-            "a journal cannot be read and is left alone",
-            path=str(path),
+            "what the journal says of an attempt cannot be read and is left alone",
+            attempt=attempt_id,
             error=str(error),
         )
         return None
@@ -254,5 +287,6 @@ def _fold(lines: list[dict[str, Any]]) -> AttemptRecord:
         if facts.get("ended"):
             facts["ended"] = msgspec.convert(facts["ended"], wire.Ended)
         for name, value in facts.items():
-            setattr(record, name, value)
+            if name != "attempt":
+                setattr(record, name, value)
     return record

@@ -3,8 +3,11 @@ ended.
 """
 
 import os
+import resource
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -118,30 +121,36 @@ def test_what_cannot_be_started_is_an_end_with_a_reason(
     assert shared.sink.of(wire.Started, job) == []
 
 
+@contextmanager
+def _full_disk(node: Node) -> Iterator[None]:
+    """The agent's journal cannot grow meanwhile."""
+    agent = node.pid("agent")
+    hard = resource.prlimit(agent, resource.RLIMIT_FSIZE)[1]
+    size = node.journal_path.stat().st_size
+    resource.prlimit(agent, resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(agent, resource.RLIMIT_FSIZE, (hard, hard))
+
+
 def test_an_attempt_the_journal_cannot_take_is_refused_visibly(node):
-    """As on a full disk: an attempt that could not be adopted later must not be
-    started.
-    """
-    folder = node.home.node / "attempts"
-    folder.rename(folder.with_name("moved"))
-    folder.write_text("in the way")
-    job = node.start("pass")
-    ended = node.ended(job)
+    """An attempt that could not be adopted later must not be started."""
+    assert node.ended(node.start("pass")).exit_code == 0
+    with _full_disk(node):
+        ended = node.ended(node.start("pass"))
     assert ended.reason == "spawn_failed"
     assert "journal" in ended.message
-    folder.unlink()
-    folder.with_name("moved").rename(folder)
     assert node.ended(node.start("raise SystemExit(3)")).exit_code == 3
 
 
 def test_a_journal_that_fills_up_later_does_not_keep_the_end_from_being_told(node):
     job = staying(node)
-    node.journal_path(job).unlink()
-    node.journal_path(job).mkdir()  # nothing can be written there any more
-    node.stop(job)
-    ended = node.ended(job)
+    with _full_disk(node):
+        node.stop(job)
+        ended = node.ended(job)
     assert (ended.stopped, ended.signal) == ("cancelled", signal.SIGTERM)
-    node.journal_path(job).rmdir()
+    assert "ended" not in node.journal(job)[-1]
 
 
 def test_the_log_is_limited_at_its_front_and_its_offsets_stay():
@@ -219,7 +228,7 @@ def test_an_attempt_that_was_settled_and_forgotten_is_not_run_again(node):
     job = node.submit(config)
     node.ended(job)
     node.loop.run(node.provider.forget(node.linked().node_id, [job]))
-    wait_for(lambda: not node.journal_path(job).exists(), "the record to go")
+    wait_for(lambda: not node.holds(job), "the record to go")
     # A server that has forgotten it, too, sends it once more.
     node.close()
     node.open()

@@ -299,8 +299,8 @@ def test_a_line_torn_by_the_kill_is_cut_off_and_the_rest_is_kept(node):
     job = waiting(node, 7)
     # The second time shows that what was written after the torn line is whole.
     for _ in range(2):
-        with node.without_agent(), node.journal_path(job).open("a") as file:
-            file.write('{"ended": {"type": "En')
+        with node.without_agent(), node.journal_path.open("a") as file:
+            file.write(f'{{"attempt":"{job}","ended":{{"type":"En')
         wait_for(lambda: node.sink.of(wire.Started, job), "Started")
     go(node)
     assert node.ended(job).exit_code == 7
@@ -312,15 +312,11 @@ def test_a_journal_that_cannot_be_read_does_not_keep_the_others_from_being_adopt
 ):
     job = waiting(node, 7)
     with node.without_agent():
-        (node.home.node / "attempts" / "attempt_damaged.journal").write_text(
-            '{"start": 7}\n'
-        )
-        (node.home.node / "attempts" / "attempt_noise.journal").write_bytes(
-            b"\xff\xfe\n\n"
-        )
-        (node.home.node / "attempts" / "attempt_torn.journal").write_text(
-            '{"start": {"attempt'
-        )
+        written = node.journal_path.read_bytes()
+        damaged = b'{"attempt":"attempt_damaged","start":7}\n'
+        noise = b"\xff\xfe\n\n"
+        torn = b'{"attempt":"attempt_torn","start":{"attempt'
+        node.journal_path.write_bytes(damaged + noise + written + torn)
     go(node)
     assert node.ended(job).exit_code == 7
     # Was never started: it may be.

@@ -2,7 +2,6 @@
 disk.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -82,26 +81,32 @@ def test_what_is_forgotten_is_gone_but_for_its_log_which_says_that_it_ran(journa
     assert not (journal.private("a1") / "resume").exists()
 
 
-@pytest.mark.parametrize("torn", ["{", '{"ended": {"ty', '{"ended": null}', "\0\0\0"])
+TORN = '{"attempt":"a1",'
+
+
+@pytest.mark.parametrize(
+    "torn", ["{", TORN, TORN + '"ended":{"ty', TORN + '"ended":null}', "\0\0\0"]
+)
 def test_a_torn_last_line_is_cut_off_before_more_is_written(journal, torn):
     journal.intend(start(), "boot")
     journal.note("a1", pid=11)
-    path = journal.folder / "a1.journal"
-    with path.open("a") as file:
+    with (journal.folder / "journal").open("a") as file:
         file.write(torn)
-    (record,) = journal.records()
+    again = AttemptJournal(journal.folder)
+    (record,) = again.records()
     assert (record.pid, record.ended) == (11, None)
-    journal.note("a1", ended=ENDED)
-    (record,) = journal.records()
+    again.note("a1", ended=ENDED)
+    (record,) = again.records()
     assert (record.pid, record.ended) == (11, ENDED)
 
 
 def test_a_first_line_torn_means_that_nothing_was_started(journal):
     journal.intend(start(), "boot")
-    path = journal.folder / "a1.journal"
+    path = journal.folder / "journal"
     os.truncate(path, path.stat().st_size - 5)
-    assert list(journal.records()) == []
-    assert not journal.holds("a1")
+    again = AttemptJournal(journal.folder)
+    assert list(again.records()) == []
+    assert not again.holds("a1")
 
 
 @pytest.mark.parametrize(
@@ -111,23 +116,79 @@ def test_a_first_line_torn_means_that_nothing_was_started(journal):
         "7\n",
         "[]\n",
         "{}\n",
-        '{"start": {}, "boot_id": "b"}\n',
-        '{"boot_id": "b"}\n',
-        '{"start": 1}\nx\n',
+        '{"attempt":7}\n',
+        '{"attempt":"a0"}\n',
+        '{"attempt":"a0","start":{},"boot_id":"b"}\n',
+        '{"attempt":"a0","boot_id":"b"}\n',
+        '{"attempt":"a0","start":1}\nx\n',
     ],
 )
-def test_what_is_no_journal_is_left_alone_and_hides_no_other(journal, content):
-    (journal.folder / "a0.journal").write_text(content)
+def test_a_line_that_cannot_be_read_hides_no_other_attempt(journal, content):
+    path = journal.folder / "journal"
+    path.write_text(content)
     journal.intend(start(), "boot")
-    assert [record.start.attempt_id for record in journal.records()] == ["a1"]
-    assert (journal.folder / "a0.journal").read_text() == content
+    again = AttemptJournal(journal.folder)
+    assert [record.start.attempt_id for record in again.records()] == ["a1"]
+    assert path.read_text().startswith(content)
 
 
 def test_a_fact_from_another_version_makes_the_record_unreadable_not_the_agent(journal):
     journal.intend(start(), "boot")
-    with (journal.folder / "a1.journal").open("a") as file:
-        file.write(json.dumps({"a_field_of_tomorrow": 1}) + "\n")
+    journal.note("a1", a_field_of_tomorrow=1)
     assert list(journal.records()) == []
+
+
+def test_a_long_journal_is_cleared_of_what_is_forgotten_only(journal, monkeypatch):
+    monkeypatch.setattr("gpuyard.node.journal._LONGEST_BYTES", 20_000)
+    journal = AttemptJournal(journal.folder)
+    journal.intend(start("stays"), "boot")
+    path = journal.folder / "journal"
+    longest = 0
+    for number in range(500):
+        journal.intend(start(f"a{number}"), "boot")
+        journal.note("stays", pid=number)
+        journal.forget(f"a{number}")
+        longest = max(longest, path.stat().st_size)
+    assert longest < 150_000  # what stays has 500 lines of its own
+    (record,) = AttemptJournal(journal.folder).records()
+    assert (record.start.attempt_id, record.pid) == ("stays", 499)
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_a_kill_while_the_journal_is_written_loses_nothing(tmp_path, number):
+    """The child says what it has written; the next agent must find all of that."""
+    with subprocess.Popen(
+        [sys.executable, "-c", BUSY, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        said = [child.stdout.readline() for _ in range(3 + 7 * number)]
+        child.kill()
+        said += child.stdout.readlines()
+    started = [line.split()[1] for line in said if line.startswith("started")]
+    forgotten = {line.split()[1] for line in said if line.startswith("forgot")}
+    records = AttemptJournal(tmp_path).records()
+    found = {record.start.attempt_id for record in records}
+    # It may have written one line more than it has said.
+    next_one = f"a{len(started)}"
+    kept = set(started) - forgotten
+    assert kept - {started[-1]} <= found <= kept | {next_one}
+
+
+BUSY = """
+import sys
+from pathlib import Path
+import gpuyard.node.journal as module
+from gpuyard.domain import wire
+module._LONGEST_BYTES = 3000
+journal = module.AttemptJournal(Path(sys.argv[1]))
+for number in range(10**9):
+    start = wire.StartAttempt(f"a{number}", 1, 2, "job", ["true"], {})
+    journal.intend(start, "boot")
+    print(f"started a{number}", flush=True)
+    if number % 3:
+        journal.forget(f"a{number}")
+        print(f"forgot a{number}", flush=True)
+"""
 
 
 FULL = """
@@ -138,10 +199,11 @@ from gpuyard.node.journal import AttemptJournal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then a write beyond the limit is cut short, as on a full disk
 journal = AttemptJournal(Path(sys.argv[1]))
 journal.intend(wire.StartAttempt("a1", 1, 2, "job", ["true"], {}), "boot")
-size = (journal.folder / "a1.journal").stat().st_size
+path = journal.folder / "journal"
+size = path.stat().st_size
 resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, resource.RLIM_INFINITY))
 journal.note("a1", pid=12345, start_ticks=1234567890)
-assert (journal.folder / "a1.journal").stat().st_size == size
+assert path.stat().st_size == size
 try:
     journal.intend(wire.StartAttempt("a2", 1, 2, "job", ["true"], {"A": 1000 * "x"}), "boot")
 except OSError:
