@@ -16,6 +16,7 @@ import httpx
 from gpuyard.domain import wire
 from gpuyard.domain.errors import GpuyardError, LedgerError
 from gpuyard.domain.jobspec import JobKind
+from gpuyard.gateway.replica_http import ReplicaConnections, ReplicaFailedError
 from gpuyard.resource_manager import model_servers
 from tests.simulation.host import Host, Process
 from tests.simulation.server import UnansweredError
@@ -137,6 +138,23 @@ class _Network(httpx.AsyncBaseTransport):
         except SickError:
             return httpx.Response(500, stream=_Body(b"sick"))
         return httpx.Response(200, stream=_Body(json.dumps(body).encode()))
+
+
+class _Response:
+    """As `ReplicaResponse`, with one part."""
+
+    def __init__(self, status: int, content: bytes) -> None:
+        self.status = status
+        self.headers: dict[str, str] = {}
+        self._left = content
+
+    async def part(self) -> bytes:
+        part = self._left
+        self._left = b""
+        return part
+
+    def close(self) -> None:
+        """It needs no end."""
 
 
 class Fleet:
@@ -366,8 +384,17 @@ class Fleet:
         def made(**_: Any) -> httpx.AsyncClient:
             return client(transport=_Network(self), trust_env=False)
 
+        async def post(_: Any, url: str, body: bytes, *_more: Any) -> _Response:
+            request = httpx.Request("POST", url, content=body)
+            try:
+                response = await _Network(self).handle_async_request(request)
+            except httpx.HTTPError as error:
+                raise ReplicaFailedError(str(error)) from None
+            return _Response(response.status_code, await response.aread())
+
         with (
             mock.patch.object(time, "monotonic", lambda: 1000.0 + loop.now),
+            mock.patch.object(ReplicaConnections, "post", post),
             mock.patch.object(httpx, "AsyncClient", made),
             mock.patch.object(model_servers, "free_port", self._free_port),
         ):

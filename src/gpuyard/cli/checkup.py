@@ -163,6 +163,7 @@ def _size_gb(path: Path) -> float:
 
 
 def _gpus(home: Home) -> CheckupResult:
+    from gpuyard.cli.dashboard import gpu_warnings
     from gpuyard.devices.discovery import discover
 
     found = discover()
@@ -176,6 +177,7 @@ def _gpus(home: Home) -> CheckupResult:
     known = _gpus_of_server(home)
     if known and not found.gpus:
         names = f"none of this machine's; the server has {_kinds(known)}"
+    names = "; ".join([names, *gpu_warnings(known or ())])
     have = len(found.gpus) if known is None else len(known)
     problem = found.problem or lost or _too_few_gpus(home, have)
     return CheckupResult("GPUs", not problem, names, problem)

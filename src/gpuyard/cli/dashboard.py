@@ -154,7 +154,9 @@ def bar(part: float) -> str:
 
 
 def foot(seen: Seen) -> list[str]:
-    """The queues' lengths, the mode, the batches in progress, and full disks."""
+    """The queues' lengths, the mode, the batches in progress, and what to look at:
+    GPUs and full disks.
+    """
     live = [batch for batch in seen.batches if batch["ended_at"] is None]
     exclusive = any(batch["gpu_mode"] == "exclusive" for batch in live)
     mode = "BATCH (exclusive)" if exclusive else "NORMAL"
@@ -163,7 +165,16 @@ def foot(seen: Seen) -> list[str]:
         f" {seen.waiting.get('script', 0)} waiting | mode: {mode}"
     ]
     lines += [_batch_line(batch) for batch in live]
-    return [*lines, *seen.disk_problems]
+    return [*lines, *gpu_warnings(seen.gpus), *seen.disk_problems]
+
+
+def gpu_warnings(gpus: Sequence[Item]) -> list[str]:
+    """Which of the GPUs are hot, nearly full or slowed down."""
+    return [
+        f"GPU {gpu['index']} of {gpu['node']}: {'; '.join(gpu['warnings'])}"
+        for gpu in gpus
+        if gpu.get("warnings")
+    ]
 
 
 def disk_problems(nodes: Sequence[Item]) -> list[str]:

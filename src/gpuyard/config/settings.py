@@ -23,6 +23,7 @@ from pydantic_settings import (
 )
 
 from gpuyard.config.disk import DiskSettings
+from gpuyard.config.gpus import GpuSettings
 from gpuyard.config.jobs import JobSettings
 from gpuyard.config.paths import Home
 from gpuyard.config.resource_manager import ResourceManagerSettings
@@ -193,11 +194,14 @@ class ResidencySettings(SettingsSection):
     """Resident models. `policy`: when they are loaded, and when they are unloaded for
     scripts (see the guide on models).
 
-    A request for a model waits at most `timeout_s`.
+    A request for a model waits at most `timeout_s`. A model that answers and says
+    nothing for `silent_s` is given up (0: never; a prompt's own `timeout_s` goes
+    first).
     """
 
     policy: Literal["cost", "threshold", "round_robin", "lru", "static"] = "cost"
     timeout_s: Seconds = 600.0
+    silent_s: Seconds = 1200.0
 
 
 class StorageSettings(SettingsSection):
@@ -334,6 +338,7 @@ class Settings(BaseSettings):
     scheduler: SchedulerSettings = SchedulerSettings()
     node: NodeSettings = NodeSettings()
     disk: DiskSettings = DiskSettings()
+    gpus: GpuSettings = GpuSettings()
     jobs: JobSettings = JobSettings()
     billing: BillingSettings = BillingSettings()
     ledger: LedgerSettings = LedgerSettings()

@@ -12,6 +12,7 @@ from gpuyard.config.settings import Settings
 from gpuyard.controller.core import Core
 from gpuyard.controller.disk_alarms import DiskAlarms
 from gpuyard.controller.external_queues import ExternalQueues
+from gpuyard.controller.gpu_alarms import GpuAlarms
 from gpuyard.controller.health import ProviderHealth
 from gpuyard.controller.job_changes import JobChanges
 from gpuyard.controller.job_streams import JobStreams
@@ -102,9 +103,16 @@ class Controller:
             observed_runs,
         )
         self.disks = DiskAlarms(self.core, home)
+        self.gpu_alarms = GpuAlarms(self.core)
         self.core.refuse_when_full = self.disks.refuse_when_full
         self.reports = Reports(
-            self.core, self.launching, self.requests, self.providers, blobs, self.disks
+            self.core,
+            self.launching,
+            self.requests,
+            self.providers,
+            blobs,
+            self.disks,
+            self.gpu_alarms,
         )
         self.gpus = self.requests.gpus
         self.trust = TrustRecords(self.core, self.launching, self.providers)

@@ -2,6 +2,7 @@
 an event.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from gpuyard.controller.core import Core
@@ -18,15 +19,40 @@ def warn(
     info: dict[str, Any],
 ) -> None:
     """Add `warning` to the job of the attempt, unless it is there already."""
-    job = core.queries.job(attempt.job_id)
-    if job is None or attempt.job_id not in core.view.jobs:
-        return
-    warnings: list[str] = job["warnings"] or []
-    if warning in warnings:
+    change = _change(core, attempt.job_id, warning)
+    if change is None:
         return  # told before the server was restarted
-    change = Change(Table.JOBS, attempt.job_id, {"warnings": [*warnings, warning]})
     data = {"attempt_id": attempt.id, **info}
     core.emit([Event(kind, core.clock(), (change,), attempt.job_id, data)])
+
+
+def warn_jobs(
+    core: Core,
+    job_ids: Iterable[str],
+    warning: str,
+    kind: EventKind,
+    info: dict[str, Any],
+) -> None:
+    """Add `warning` to these jobs, and tell of it in one event, even if there are
+    none. The event belongs to the job if there is one only, and names all in `jobs`.
+    """
+    live = [job_id for job_id in job_ids if job_id in core.view.jobs]
+    changes = [_change(core, job_id, warning) for job_id in live]
+    known = tuple(change for change in changes if change)
+    owner = live[0] if len(live) == 1 else None
+    data = {**info, "jobs": live}
+    core.emit([Event(kind, core.clock(), known, owner, data)])
+
+
+def _change(core: Core, job_id: str, warning: str) -> Change | None:
+    """The row of the job with this warning; None if it has it, or has ended."""
+    job = core.queries.job(job_id)
+    if job is None or job_id not in core.view.jobs:
+        return None
+    warnings: list[str] = job["warnings"] or []
+    if warning in warnings:
+        return None
+    return Change(Table.JOBS, job_id, {"warnings": [*warnings, warning]})
 
 
 def warn_of_limited_log(core: Core, attempt: LiveAttempt, limit_gb: float) -> None:

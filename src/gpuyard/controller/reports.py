@@ -15,6 +15,7 @@ from gpuyard.controller.checkpoints import Checkpoints, ResumeWatch
 from gpuyard.controller.core import Core
 from gpuyard.controller.cpu_watch import CpuWatch
 from gpuyard.controller.disk_alarms import DiskAlarms
+from gpuyard.controller.gpu_alarms import GpuAlarms
 from gpuyard.controller.job_warnings import warn_of_limited_log
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.requests import Requests
@@ -49,9 +50,11 @@ class Reports:
         providers: Providers,
         blobs: Blobs,
         disks: DiskAlarms,
+        gpu_alarms: GpuAlarms,
     ) -> None:
         self._core = core
         self._disks = disks
+        self._gpu_alarms = gpu_alarms
         self._launching = launching
         self._requests = requests
         self._providers = providers
@@ -242,6 +245,7 @@ class Reports:
             return
         values = {"state": "silent", "reason": "its agent is not connected"}
         self._disks.forget(node_id)
+        self._gpu_alarms.forget(core.view.node(node_id).devices)
         change = Change(Table.NODES, node_id, values)
         info = {"node": node_id, "state": "silent"}
         core.emit([Event(EventKind.NODE_CHANGED, core.clock(), (change,), None, info)])
@@ -407,6 +411,7 @@ class Reports:
     def _gpus_seen(self, node_id: str, body: wire.GpusSeen) -> None:
         if body.disk:
             self._disks.seen(node_id, body.disk)
+        self._gpu_alarms.seen(node_id, body.gpus)
         changes = tuple(
             change
             for change in self._gpu_changes(node_id, body.gpus)

@@ -61,6 +61,11 @@ _RECOVERIES = {
         "drain the GPU and reset it (`nvidia-smi --gpu-reset`)"
     ),
 }
+# The power limit that is set, and a power supply that asks for less.
+_POWER_REASONS = (
+    pynvml.nvmlClocksThrottleReasonSwPowerCap
+    | pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
+)
 _NO_INSTANCES = (
     "MIG mode is on without any instance: create some (`nvidia-smi mig -cgi … -C`) or"
     " turn it off"
@@ -132,6 +137,8 @@ def _read_gpu(
         volatile = pynvml.NVML_VOLATILE_ECC
         remapped = _value(pynvml.nvmlDeviceGetRemappedRows, physical)
         _, _, pending, failed = remapped or (0, 0, 0, 0)
+        # The newer name of this function is not in older drivers.
+        slowed_by = _value(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, physical)
         return GpuReading(
             uuid=uuid,
             index=index,
@@ -170,6 +177,7 @@ def _read_gpu(
                 physical,
                 pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
             ),
+            power_limited=bool((slowed_by or 0) & _POWER_REASONS),
         )
     except pynvml.NVMLError as error:
         return LostGpu(uuid, index, str(error))

@@ -21,7 +21,8 @@ class Shape:
 
     `image`: it runs in a container. `owned`: it runs only where an agent of gpuyard is.
     `workspace`: the key of its workspace. `quarantined`: it may also run on quarantined
-    places. `model`: it is a prompt for this model, and takes no place on a node.
+    places. `model`: it is a prompt for this model, and takes no place on a node; then
+    `gpu_uuids` are the GPUs whose server it prefers.
 
     For external places: the `regions` where it may run (empty: any), `max_price`, the
     most that all of it may cost per hour in the currency of billing (0: no limit),
@@ -66,7 +67,8 @@ class Shape:
         book less, because they mostly wait.
         """
         if spec.kind is JobKind.LLM:
-            return cls.of_prompt(spec.model or "")
+            preferred = tuple(sorted(spec.resources.gpus.uuid))
+            return cls.of_prompt(spec.model or "", preferred)
         need = spec.resources
         gpus = need.gpus
         workspace = ""
@@ -94,9 +96,11 @@ class Shape:
         ).interned()
 
     @classmethod
-    def of_prompt(cls, model: str) -> "Shape":
-        """What a prompt for this model books: nothing."""
-        return cls(cpus=0.0, model=model).interned()
+    def of_prompt(cls, model: str, preferred: tuple[str, ...] = ()) -> "Shape":
+        """What a prompt for this model books: nothing. `preferred`: the GPUs whose
+        server it prefers, sorted.
+        """
+        return cls(cpus=0.0, model=model, gpu_uuids=preferred).interned()
 
     def interned(self) -> "Shape":
         """The one object for all equal shapes."""

@@ -56,6 +56,7 @@ class GpuStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """A GPU as the agent sees it; memory in MB.
 
     `state` is `idle`, or says why it gets no work; `problem` gives the details.
+    `power_limited`: its power limit slows it down.
     """
 
     uuid: str
@@ -69,6 +70,7 @@ class GpuStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     utilization: Amount | None = None
     problem: str | None = None
     state: str = "idle"
+    power_limited: bool = False
 
 
 class HeldAttempt(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -18,6 +19,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from gpuyard.gateway.replica_client import Answer, ReplicaClient
+from gpuyard.gateway.replica_http import ReplicaFailedError, ReplicaSilentError
 from gpuyard.gateway.request_queue import (
     PRIORITIES,
     REQUEST_PRIORITY,
@@ -29,6 +31,7 @@ from gpuyard.gateway.request_queue import (
 PRIORITY_HEADER = "X-Gpuyard-Priority"
 """A header of requests: their priority, as of jobs."""
 _RETRY_AFTER_S = 30
+_EVENTS = "text/event-stream"
 _PASSED = frozenset({"content-type", "cache-control", "x-request-id"})
 PREFIX = "/v1"
 """Where OpenAI's API is."""
@@ -47,6 +50,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
         "description": "The model cannot be loaded, or was not free in time.",
         "content": _JSON,
     },
+    504: {"description": "The model said nothing for too long.", "content": _JSON},
 }
 _BODY = {
     "requestBody": {
@@ -65,24 +69,55 @@ _BODY = {
 
 
 class _Passed(StreamingResponse):
-    """The answer of a replica, passed on. A client may have left before its first
-    byte; then nobody reads it.
+    """The answer of a replica, passed on. A client may leave at any time; then nobody
+    reads it.
     """
 
     def __init__(self, answer: Answer, headers: Mapping[str, str]) -> None:
-        super().__init__(answer.parts(), answer.response.status_code, headers)
+        super().__init__(answer.parts(), answer.response.status, headers)
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
+        # One task, where Starlette has a group of two for each answer.
+        gone = asyncio.create_task(_disconnected(receive))
+        gone.add_done_callback(lambda _: self._answer.discard())
         try:
-            await super().__call__(scope, receive, send)
+            await self._send(send)
+        except ReplicaFailedError:
+            if not gone.done():
+                raise
         finally:
-            await self._answer.discard()
+            gone.cancel()
+            self._answer.discard()
+
+    async def _send(self, send: Send) -> None:
+        start = {
+            "type": "http.response.start",
+            "status": self.status_code,
+            "headers": self.raw_headers,
+        }
+        await send(start)
+        try:
+            async for part in self._answer.parts():
+                await send(_body(part, more=True))
+        except ReplicaSilentError:
+            if not self.headers.get("content-type", "").startswith(_EVENTS):
+                raise
+            told = _silent(self._answer.replica.model)
+            await send(_body(b"data: " + bytes(told.body) + b"\n\n", more=True))
+        await send(_body(b"", more=False))
+
+
+def _body(content: bytes, *, more: bool) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": content, "more_body": more}
 
 
 class Gateway:
-    """`why_not(model)` says why a model cannot be loaded at all, or None."""
+    """`why_not(model)` says why a model cannot be loaded at all, or None. A request
+    waits at most `timeout_s` for a replica, which may say nothing for `silent_s` at a
+    time (None: for ever).
+    """
 
     def __init__(
         self,
@@ -90,11 +125,13 @@ class Gateway:
         replicas: ReplicaClient,
         timeout_s: float,
         why_not: Callable[[str], str | None],
+        silent_s: float | None = None,
     ) -> None:
         self._queues = queues
         self._replicas = replicas
         self._timeout_s = timeout_s
         self._why_not = why_not
+        self._silent_s = silent_s
 
     def models(self) -> dict[str, Any]:
         """What can be asked for, as OpenAI lists it."""
@@ -143,7 +180,7 @@ class Gateway:
             )
         claim = Claim(priority, deadline=time.monotonic() + self._timeout_s)
         asking = asyncio.create_task(self._ask(path, body, claim))
-        gone = asyncio.create_task(_disconnected(request))
+        gone = asyncio.create_task(_disconnected(request.receive))
         await asyncio.wait([asking, gone], return_when=asyncio.FIRST_COMPLETED)
         gone.cancel()
         if not asking.done():
@@ -153,6 +190,8 @@ class Gateway:
             return Response(status_code=499)  # nobody reads it
         try:
             return asking.result()
+        except ReplicaSilentError:
+            return _silent(model)
         except ModelUnavailableError as error:
             return error_answer(
                 503,
@@ -166,12 +205,16 @@ class Gateway:
         model = body["model"]
         replica = await self._queues.acquire(model, claim)
         answer = await self._replicas.ask(
-            replica, path, body, lambda: self._queues.acquire_again(model, claim)
+            replica,
+            path,
+            body,
+            lambda: self._queues.acquire_again(model, claim),
+            self._silent_s,
         )
         headers = {
             name: value
             for name, value in answer.response.headers.items()
-            if name.lower() in _PASSED
+            if name in _PASSED
         }
         return _Passed(answer, headers)
 
@@ -235,9 +278,22 @@ def _priority(request: Request) -> int:
     return known[text]
 
 
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _silent(model: str) -> JSONResponse:
+    """What is said of a model that has said nothing for too long."""
+    return error_answer(
+        HTTPStatus.GATEWAY_TIMEOUT,
+        f"{model} has said nothing for too long; [residency] silent_s sets how long it"
+        " may",
+        "server_error",
+        "model_is_silent",
+        # OpenAI's clients would ask again, and wait as long.
+        {"X-Should-Retry": "false"},
+    )
 
 
 def error_answer(

@@ -6,23 +6,23 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gpuyard.gateway.replica_http import (
+    ReplicaConnections,
+    ReplicaFailedError,
+    ReplicaResponse,
+    ReplicaSilentError,
+)
 from gpuyard.gateway.request_queue import (
     ModelUnavailableError,
     Replica,
     RequestQueues,
 )
 
-if TYPE_CHECKING:
-    import httpx
-
 _TRIES = 3
-_HEADERS = {"content-type": "application/json", "accept-encoding": "identity"}
 BUSY = frozenset(
     {
         HTTPStatus.TOO_MANY_REQUESTS,
@@ -43,42 +43,36 @@ class Answer:
     """
 
     replica: Replica
-    response: "httpx.Response"
+    response: ReplicaResponse
     began: float
     _first: bytes
-    _rest: AsyncIterator[bytes]
     _queues: RequestQueues
     _is_over: bool = False
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """The bytes of the answer as they come; raises httpx.HTTPError if they break
+        """The bytes of the answer as they come; raises ReplicaFailedError if they break
         off.
         """
         took_s = None
         try:
-            yield self._first
-            async for part in self._rest:
+            part = self._first
+            while part:
                 yield part
+                part = await self.response.part()
             took_s = time.monotonic() - self.began
         finally:
-            await self._end(took_s)
+            self._end(took_s)
 
-    async def discard(self) -> None:
+    def discard(self) -> None:
         """Read nothing more of it."""
-        await self._end(None)
+        self._end(None)
 
-    async def _end(self, took_s: float | None) -> None:
-        import httpx
-
+    def _end(self, took_s: float | None) -> None:
         if self._is_over:
             return
         self._is_over = True
-        try:
-            with suppress(httpx.HTTPError):
-                await self.response.aclose()
-        finally:
-            # Also when its reader is cancelled at this moment.
-            self._queues.release(self.replica, took_s)
+        self.response.close()
+        self._queues.release(self.replica, took_s)
 
 
 class ReplicaClient:
@@ -86,16 +80,7 @@ class ReplicaClient:
 
     def __init__(self, queues: RequestQueues) -> None:
         self._queues = queues
-
-    @cached_property
-    def _client(self) -> "httpx.AsyncClient":
-        # late: a server that is never asked for a model needs no HTTP client
-        import httpx
-
-        timeout = httpx.Timeout(5.0, read=None, pool=None, write=None)
-        return httpx.AsyncClient(
-            trust_env=False, timeout=timeout, limits=httpx.Limits(max_connections=None)
-        )
+        self._connections = ReplicaConnections()
 
     async def ask(
         self,
@@ -103,53 +88,54 @@ class ReplicaClient:
         path: str,
         body: Mapping[str, Any],
         another: Callable[[], Awaitable[Replica]],
+        silent_s: float | None = None,
     ) -> Answer:
         """Send the request to `replica`, in whose slot it is. If that fails, send it to
         another replica of the model, for which `another` waits.
 
-        Raises ModelUnavailableError after three failures.
+        Raises ModelUnavailableError after three failures, ReplicaSilentError if it
+        says nothing for `silent_s` (None: there is no limit). Another replica would be
+        as slow.
         """
-        import httpx
-
         model = replica.model
         fault = ""
         for tries_left in reversed(range(_TRIES)):
             try:
-                answer = await self._send(replica, path, body)
-            except httpx.HTTPError as error:
-                fault = f"{model} did not answer: {error or type(error).__name__}"
+                answer = await self._send(replica, path, body, silent_s)
+            except ReplicaSilentError:
+                self._queues.release(replica, None)
+                raise
+            except ReplicaFailedError as error:
+                fault = f"{model} did not answer: {error}"
                 replica.suspended = True
                 self._queues.release(replica, None)
             except BaseException:
                 self._queues.release(replica, None)
                 raise
             else:
-                if answer.response.status_code not in BUSY or not tries_left:
+                if answer.response.status not in BUSY or not tries_left:
                     return answer
-                await answer.discard()
+                answer.discard()
                 await asyncio.sleep(_BUSY_PAUSE_S)
             if tries_left:
                 replica = await another()
         raise ModelUnavailableError(fault)
 
     async def _send(
-        self, replica: Replica, path: str, body: Mapping[str, Any]
+        self,
+        replica: Replica,
+        path: str,
+        body: Mapping[str, Any],
+        silent_s: float | None,
     ) -> Answer:
         """The answer once its first bytes are here."""
-        import httpx
-
         began = time.monotonic()
-        content = json.dumps({**body, "model": replica.served_name})
+        content = json.dumps({**body, "model": replica.served_name}).encode()
         url = f"{replica.url}/v1/{path}"
-        request = self._client.build_request(
-            "POST", url, content=content, headers=_HEADERS
-        )
-        response = await self._client.send(request, stream=True)
-        rest = response.aiter_raw()
+        response = await self._connections.post(url, content, silent_s)
         try:
-            first = await anext(rest, b"")
+            first = await response.part()
         except BaseException:
-            with suppress(httpx.HTTPError):
-                await response.aclose()
+            response.close()
             raise
-        return Answer(replica, response, began, first, rest, self._queues)
+        return Answer(replica, response, began, first, self._queues)

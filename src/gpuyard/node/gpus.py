@@ -265,6 +265,7 @@ def _on_wire(reading: GpuReading, was_hot: bool) -> wire.GpuStatus:
         reading.utilization,
         fault.reason if fault else None,
         (fault.state if fault else GpuState.IDLE).value,
+        reading.power_limited,
     )
 
 

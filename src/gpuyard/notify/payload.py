@@ -91,6 +91,8 @@ def sentence(event: Row, job: Row | None) -> str:
         subject = f"Provider {data['provider']}"
     elif "schedule" in data:
         subject = f"Schedule {data['name']} ({data['schedule']})"
+    elif kind is EventKind.GPU_WARNING:
+        return f"{data['problem']} ({data['gpu']} of {data['node']})."
     else:
         subject = ""
     why = data.get("problem") or _reason(data)

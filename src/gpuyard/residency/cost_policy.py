@@ -20,7 +20,14 @@ from gpuyard.residency.expected_wait import (
     saved_by_first_load,
     saved_by_load,
 )
-from gpuyard.residency.fleet import Demand, Fleet, FleetResident, Phase, WaitingTask
+from gpuyard.residency.fleet import (
+    Demand,
+    Fleet,
+    FleetGpu,
+    FleetResident,
+    Phase,
+    WaitingTask,
+)
 from gpuyard.residency.policies import (
     ANSWER_S,
     GANG_WAIT_S,
@@ -73,8 +80,8 @@ class CostPolicy:
         if _scripts_are_late(fleet, now) and (gpu := place_script(fleet)):
             return RunScript(gpu.id)
         no_room: list[str] = []
-        for model in _models_wanting_more(fleet, now):
-            if gpus := place_model(fleet, model):
+        for model, gpus in _models_wanting_more(fleet, now):
+            if gpus:
                 return LoadModel.on(model, gpus)
             no_room.append(model)
         if gpu := place_script(fleet):
@@ -113,24 +120,29 @@ class CostPolicy:
         return None
 
 
-def _models_wanting_more(fleet: Fleet, now: float) -> Iterator[str]:
-    """The models that deserve another GPU, the one that waits longest first."""
+def _models_wanting_more(
+    fleet: Fleet, now: float
+) -> Iterator[tuple[str, tuple[FleetGpu, ...]]]:
+    """The models that deserve another GPU, the one that waits longest first; and the
+    GPUs that each would get, none if there is no room.
+    """
     if fleet.closed_for_batch:
         return
     models = sorted(fleet.demand, key=lambda model: _waiting_since(fleet.demand[model]))
     for model in models:
-        if _wants_more(fleet, model, now):
-            yield model
+        if len(fleet.demand[model].waiting) <= count_booting(fleet, model):
+            continue  # booting residents will serve them
+        gpus = place_model(fleet, model)
+        if _wants_more(fleet, model, gpus, now):
+            yield model, gpus
 
 
-def _wants_more(fleet: Fleet, model: str, now: float) -> bool:
-    """True if one more resident saves the requests of the model more waiting than
-    loading it causes: to the scripts that want the same GPUs, or if none does, as much
-    as it takes. The first resident is also wanted if a request is late.
+def _wants_more(fleet: Fleet, model: str, gpus: Sequence[FleetGpu], now: float) -> bool:
+    """True if one more resident on these GPUs saves the requests of the model more
+    waiting than loading it causes: to the scripts that want the same GPUs, or if none
+    does, as much as it takes. The first resident is also wanted if a request is late.
     """
     demand = fleet.demand[model]
-    if len(demand.waiting) <= count_booting(fleet, model):
-        return False  # booting residents will serve them
     reload_s = fleet.reload_s(model)
     serving = len(fleet.serving(model))
     workers = _count_workers(fleet)
@@ -145,20 +157,13 @@ def _wants_more(fleet: Fleet, model: str, now: float) -> bool:
         saved = saved_by_first_load(demand, reload_s, now)
         loads_quickly = True
     lost_s = _moving_s(fleet, model)
-    scripts = _count_rivals(fleet, model)
+    # As long as it has no room, all scripts count.
+    scripts = fleet.count_scripts_for(gpus) if gpus else len(fleet.scripts)
     if not scripts:
         return not serving or saved > lost_s
     remaining = max(workers, 1) if loads_quickly else workers
     caused = caused_to_scripts(lost_s, scripts, remaining)
     return REQUEST_WEIGHT * saved > caused
-
-
-def _count_rivals(fleet: Fleet, model: str) -> int:
-    """How many waiting scripts could use the GPUs that the model would get. As long as
-    it has no room, all count.
-    """
-    gpus = place_model(fleet, model)
-    return fleet.count_scripts_for(gpus) if gpus else len(fleet.scripts)
 
 
 def _surplus(fleet: Fleet, now: float) -> FleetResident | None:

@@ -170,6 +170,8 @@ class Fleet:
     - `allowed_gpus`: the GPUs that suit a script; a script without an entry may use
       any.
     - `exclusive_scripts`: a script does not share its GPU; only models share GPUs.
+    - `shared_part`: how much of a GPU's memory models may take that share it (0 to 1).
+      A model that is alone there may take all.
     - `gang_sizes`: the models that need several GPUs, and how many.
     - `warm_nodes`: the nodes on which a model was loaded before.
     - `expected_demand`: from when to when a model is likely to be requested, by the
@@ -197,6 +199,7 @@ class Fleet:
     )
 
     exclusive_scripts: bool = False
+    shared_part: float = 1.0
 
     gang_sizes: Mapping[str, int] = field(default_factory=dict[str, int])
     warm_nodes: Mapping[str, Set[str]] = field(default_factory=dict[str, Set[str]])
@@ -262,13 +265,25 @@ class Fleet:
         """The free memory of the GPU: what is not booked, and no more than it
         reports.
         """
-        booked = sum(self.memory_gb[holder.model] for holder in self.holders(gpu))
-        if gpu.worker:
-            booked += self.memory_gb[gpu.worker]
-        free = gpu.memory_gb - booked
+        free = gpu.memory_gb - self._booked_gb(gpu)
         if gpu.measured_gb is None:
             return free
         return min(free, gpu.measured_gb + DRIVER_GB)
+
+    def room_gb(self, gpu: FleetGpu, leaving: FleetResident | None = None) -> float:
+        """The free memory of the GPU for one more model, after `leaving` has left it:
+        less than is free if it would share the GPU with other models.
+        """
+        gained = self.memory_gb[leaving.model] if leaving else 0.0
+        free = self.free_gb(gpu) + gained
+        if all(holder is leaving for holder in self.holders(gpu)):
+            return free
+        booked = self._booked_gb(gpu) - gained
+        return min(free, gpu.memory_gb * self.shared_part - booked)
+
+    def _booked_gb(self, gpu: FleetGpu) -> float:
+        booked = sum(self.memory_gb[holder.model] for holder in self.holders(gpu))
+        return booked + (self.memory_gb[gpu.worker] if gpu.worker else 0.0)
 
     def holders(self, gpu: FleetGpu) -> list[FleetResident]:
         """The residents that hold memory of the GPU."""
@@ -299,7 +314,8 @@ class Fleet:
         has_gang = any(holder.model in self.gang_sizes for holder in holders)
         if holders and (name in self.gang_sizes or has_gang):
             return False
-        return self.memory_gb[name] <= self.free_gb(gpu)
+        room_gb = self.free_gb(gpu) if is_script else self.room_gb(gpu)
+        return self.memory_gb[name] <= room_gb
 
     def script_kinds(self) -> Iterator[WaitingTask]:
         """The first waiting script of each kind, in order. One that fits nowhere must

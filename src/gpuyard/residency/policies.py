@@ -171,7 +171,9 @@ def _has_room_without(
             return gpu.memory_gb >= need_gb
         if is_script:
             return False
-    return fleet.free_gb(gpu) + fleet.memory_gb[resident.model] >= need_gb
+    if is_script:
+        return fleet.free_gb(gpu) + fleet.memory_gb[resident.model] >= need_gb
+    return fleet.room_gb(gpu, resident) >= need_gb
 
 
 def _can_also_leave(fleet: Fleet, other: FleetResident, name: str) -> bool:

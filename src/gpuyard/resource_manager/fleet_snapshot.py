@@ -21,12 +21,12 @@ from gpuyard.residency.fleet import (
 )
 from gpuyard.resource_manager.learned_timings import LearnedTimings
 from gpuyard.resource_manager.resident import Resident
+from gpuyard.resource_manager.waiting_scripts import SCRIPT, WaitingScripts
 from gpuyard.scheduler.fitting import allowed, suitable_devices
 
 # A policy needs to know of no more waiting scripts, and requests of a model, than this.
 _MAX_SCRIPTS = 2000
 _MAX_REQUESTS = 2000
-_SCRIPT = "script"
 
 
 class FleetSnapshot:
@@ -61,6 +61,8 @@ class FleetSnapshot:
         self._scripts: dict[str, tuple[str, float]] = {}
         # By waiting job, since when it waits.
         self._waiting_since: dict[str, float] = {}
+        # The waiting job that reserves GPUs.
+        self._reserving = ""
         self._last_script_ended_at = 0.0
         self._scripts_ended = 0
         self._scripts_run_s = 0.0
@@ -80,13 +82,14 @@ class FleetSnapshot:
         Models in `failing` failed a moment ago and count as not requested.
         `items_waiting_for(job_id)`: how many scripts wait for a waiting job.
         """
+        core = self._core
         residents = list(residents)
         gpus = self._gpus()
         in_use = {gpu for each in residents if each.is_awake for gpu in each.gpus}
         self._track_scripts(gpus, in_use, now)
         for resident in residents:
             _add_resident(gpus, resident)
-        memory_gb = {_SCRIPT: 0.0}
+        memory_gb = {SCRIPT: 0.0}
         memory_gb.update((model, spec.memory_gb) for model, spec in self._specs.items())
         expected = {
             model: times
@@ -110,6 +113,7 @@ class FleetSnapshot:
             scripts_ended=self._scripts_ended,
             scripts_run_s=self._scripts_run_s,
             exclusive_scripts=True,
+            shared_part=core.settings.gpus.models_percent / 100,
         )
         if vacated in gpus:
             gpus[vacated].worker = None
@@ -166,7 +170,7 @@ class FleetSnapshot:
                     if holder in self._core.view.cooling:
                         gpus[uuid].reserved = True
                         continue
-                    gpus[uuid].worker = _SCRIPT
+                    gpus[uuid].worker = SCRIPT
                     script = self._scripts.get(uuid)
                     if script is None or script[0] != holder:
                         script = (holder, now)
@@ -188,10 +192,6 @@ class FleetSnapshot:
     ) -> None:
         """Put the jobs that wait for GPUs into the fleet's queue of scripts, once for
         each GPU that they need.
-
-        If the first job needs several GPUs, it reserves the free ones of its nodes, as
-        in the queue of the scheduler. Otherwise the policy would take them for free,
-        and would free no more.
         """
         view = self._core.view
         utc = self._core.clock()
@@ -206,31 +206,23 @@ class FleetSnapshot:
             for job in waiting
         }
         self._waiting_since = waiting_since
-        names: dict[Shape, str] = {}
+        scripts = WaitingScripts(fleet, self._suitable, self._reserving)
         for job in sorted(waiting, key=lambda job: (-job.priority, job.created_at)):
-            name = names.get(job.shape)
-            if name is None:
-                name = f"{_SCRIPT} {len(names)}"
-                names[job.shape] = name
-                self._add_script_kind(fleet, name, job.shape)
-            task = WaitingTask(0, name, waiting_since[job.id])
-            if job.shape.gpus * job.shape.nodes > 1:
-                is_first = not fleet.scripts
-                _add_wide_script(fleet, job.shape, task, may_reserve=is_first)
-            elif fleet.allowed_gpus[name] - fleet.pinned_gpus:
+            count = 1
+            if job.shape.gpus * job.shape.nodes == 1:
                 count = min(items_waiting_for(job.id), _MAX_SCRIPTS)
-                fleet.scripts.extend([task] * count)
+            scripts.add(job.id, job.shape, waiting_since[job.id], count)
+        self._reserving = scripts.reserving
 
-    def _add_script_kind(self, fleet: Fleet, name: str, shape: Shape) -> None:
-        """Tell the fleet the memory and the GPUs of the scripts of this shape."""
+    def _suitable(self, gpus: Iterable[str], shape: Shape) -> frozenset[str]:
+        """Those of the GPUs that suit the shape."""
         view = self._core.view
-        devices = [view.devices[uuid] for uuid in fleet.gpus]
-        suitable = frozenset(
+        devices = [view.devices[uuid] for uuid in gpus]
+        return frozenset(
             device.uuid
             for device in suitable_devices(devices, shape)
             if allowed(view.node(device.node_id or ""), shape)
         )
-        _add_kind(fleet, name, shape, suitable)
 
     def _demand(self, model: str, is_failing: bool) -> Demand:
         queue = self._request_queues.by_model[model]
@@ -241,56 +233,6 @@ class FleetSnapshot:
             )
             waiting.extend(WaitingTask(0, model, at) for at in since)
         return Demand(waiting, queue.arrivals, queue.answered, queue.answering_s)
-
-
-def _add_kind(fleet: Fleet, name: str, shape: Shape, gpus: frozenset[str]) -> None:
-    fleet.memory_gb = {**fleet.memory_gb, name: shape.gpu_memory_gb}
-    fleet.allowed_gpus = {**fleet.allowed_gpus, name: gpus}
-
-
-def _add_wide_script(
-    fleet: Fleet, shape: Shape, task: WaitingTask, *, may_reserve: bool
-) -> None:
-    """Put a job of several GPUs in the queue, on the nodes where it can be. If these
-    lack free GPUs and it `may_reserve`, it reserves the free ones, and waits only for
-    the others.
-    """
-    nodes = _nodes_for(fleet, shape, task.name)
-    free = [
-        [gpu for gpu in gpus if fleet.has_room(gpu, task.name)][: shape.gpus]
-        for gpus in nodes
-    ]
-    reserves = may_reserve and any(len(gpus) < shape.gpus for gpus in free)
-    for gpus, free_gpus in zip(nodes, free, strict=True):
-        name = f"{task.name} on {gpus[0].node}"
-        _add_kind(fleet, name, shape, frozenset(gpu.id for gpu in gpus))
-        count = shape.gpus
-        if reserves:
-            count -= len(free_gpus)
-            for gpu in free_gpus:
-                gpu.reserved = True
-        own = WaitingTask(task.id, name, task.arrived_at)
-        fleet.scripts.extend([own] * count)
-
-
-def _nodes_for(fleet: Fleet, shape: Shape, name: str) -> list[list[FleetGpu]]:
-    """The nodes where a job of several GPUs can be once models have left, each with the
-    GPUs that suit it: those where it can be soonest. Empty if they are too few.
-    """
-
-    def soonest(gpus: Sequence[FleetGpu]) -> tuple[int, int]:
-        without_script = sum(gpu.worker is None for gpu in gpus)
-        free = sum(fleet.has_room(gpu, name) for gpu in gpus)
-        return -min(without_script, shape.gpus), -min(free, shape.gpus)
-
-    by_node: dict[str, list[FleetGpu]] = {}
-    for gpu in fleet.gpus.values():
-        if fleet.may_use(gpu, name) and gpu.id not in fleet.pinned_gpus:
-            by_node.setdefault(gpu.node, []).append(gpu)
-    found = [gpus for gpus in by_node.values() if len(gpus) >= shape.gpus]
-    if len(found) < shape.nodes:
-        return []
-    return sorted(found, key=soonest)[: shape.nodes]
 
 
 def _add_resident(gpus: Mapping[str, FleetGpu], resident: Resident) -> None:

@@ -158,6 +158,23 @@ class ModelServers:
             if resident.model == model and gpu in resident.gpus
         )
 
+    def jobs_on(self, gpu: str) -> list[str]:
+        """The jobs of the servers that hold memory of the GPU."""
+        return [resident.job_id for resident in self._holders_of(gpu)]
+
+    def models_on(self, gpu: str) -> list[str]:
+        """The models that hold memory of the GPU."""
+        return [resident.model for resident in self._holders_of(gpu)]
+
+    def _holders_of(self, gpu: str) -> list[Resident]:
+        return [
+            resident
+            for resident in self.live.values()
+            if gpu in resident.gpus
+            and resident.is_awake
+            and not self.is_waiting(resident)
+        ]
+
     def is_waiting(self, resident: Resident) -> bool:
         """Whether its job has not started yet."""
         job = self._core.view.jobs.get(resident.job_id)

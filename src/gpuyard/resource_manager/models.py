@@ -90,7 +90,28 @@ class Models:
         if any(each.phase is Phase.BOOTING for each in own):
             boot_s = residents.switch_times.seconds(model, Switch.BOOT)
             return f"{model} is being loaded, which takes {format_duration(boot_s)}"
-        return f"no GPU is free for {model}"
+        return self._why_no_room(model) or f"no GPU is free for {model}"
+
+    def _why_no_room(self, model: str) -> str:
+        """Why the model may not share a GPU on which it would fit; empty if there is
+        no such GPU.
+        """
+        specs = self._residents.specs
+        spec = specs[model]
+        percent = self._core.settings.gpus.models_percent
+        if spec.gpus > 1:
+            return ""
+        for device in self._core.view.usable_devices():
+            names = self._residents.servers.models_on(device.uuid)
+            taken_gb = sum(specs[name].memory_gb for name in names if name in specs)
+            part = 100 * (taken_gb + spec.memory_gb) / device.memory_gb
+            if names and percent < part <= 100:
+                return (
+                    f"{model} and {' and '.join(names)} would take {part:.0f}% of the"
+                    f" memory of GPU {device.index}, and models that share a GPU may"
+                    f" take {percent:g}% ([gpus] models_percent)"
+                )
+        return ""
 
     def load_s(self, model: str) -> float:
         """In how many seconds the model can answer: 0 if it is loaded, infinity if it
@@ -141,8 +162,11 @@ class Models:
         if not fleet.serving(model):
             gpus = place_model(fleet, model)
             if not gpus:
+                reason = self._why_no_room(model)
+                fault = f"No place is free for {model}"
                 raise RefusedError(
-                    f"No place is free for {model}.", _how_to_get_room(fleet, model)
+                    f"{fault}: {reason}." if reason else f"{fault}.",
+                    _how_to_get_room(fleet, model),
                 )
             self._residents.servers.load(model, tuple(gpu.id for gpu in gpus))
         self._core.schedule()
@@ -199,20 +223,22 @@ class Models:
         live = residents.servers.live.values()
         replicas = [resident for resident in live if resident.model == model]
         times = residents.switch_times
+        is_pinned = model in residents.pinned
+        no_room = self._why_no_room(model) if is_pinned and not replicas else ""
         return {
             "name": model,
             "engine": spec.engine.value,
             "memory_gb": spec.memory_gb,
             "gpus": spec.gpus,
             "state": _state_of_model(replicas, failure),
-            "pinned": model in residents.pinned,
+            "pinned": is_pinned,
             "waiting": self.waiting(model),
             "why_waiting": self.why_busy(model) if queue.waiting else None,
             "answered": queue.answered,
             "boot_s": times.seconds(model, Switch.BOOT),
             "boot_p90_s": times.seconds(model, Switch.BOOT, quantile=0.9),
             "replicas": [_listed_replica(resident) for resident in replicas],
-            "problem": failure.reason or self.why_not(model),
+            "problem": failure.reason or self.why_not(model) or no_room or None,
         }
 
 

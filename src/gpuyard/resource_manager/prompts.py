@@ -27,6 +27,7 @@ from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import AttemptState
 from gpuyard.domain.units import format_duration
 from gpuyard.gateway.replica_client import BUSY, Answer, ReplicaClient
+from gpuyard.gateway.replica_http import ReplicaFailedError
 from gpuyard.gateway.request_queue import (
     Claim,
     ModelUnavailableError,
@@ -41,8 +42,6 @@ from gpuyard.scheduler.policy import backoff_s
 _PATH = "chat/completions"
 # A model that answers nonsense may answer well when it is asked again.
 _TRIES = 3
-# A model that says nothing for so long is stuck, unless the prompt has a limit.
-_SILENT_S = 1200.0
 _MOST_SHOWN = 300
 # Ends that come within this time are recorded together.
 _TOGETHER_S = 0.02
@@ -275,13 +274,12 @@ class Prompts(QueueProvider):
     async def _try(
         self, prompt: _Prompt, replica: Replica, time_limit: asyncio.Timeout
     ) -> str:
-        import httpx
-
         text = (prompt.order.stdin or b"").decode()
         body = {"messages": [{"role": "user", "content": text}]}
         has_limit = time_limit.when() is not None
+        silent_s = self._core.settings.residency.silent_s or None
         try:
-            async with asyncio.timeout(None if has_limit else _SILENT_S) as silence:
+            async with asyncio.timeout(None if has_limit else silent_s) as silence:
                 limit = time_limit if has_limit else silence
                 answer = await self._replicas.ask(
                     replica, _PATH, body, lambda: self._another(prompt, limit)
@@ -289,9 +287,9 @@ class Prompts(QueueProvider):
                 prompt.replica = answer.replica
                 return await _text_of(answer, prompt.model)
         except TimeoutError:
-            silent = format_duration(_SILENT_S)
+            silent = format_duration(silent_s or 0.0)
             raise NoAnswerError(f"{prompt.model} said nothing for {silent}") from None
-        except httpx.HTTPError as error:
+        except ReplicaFailedError as error:
             fault = f"the answer of {prompt.model} broke off: {error}"
             raise NoAnswerError(fault) from None
 
@@ -449,10 +447,10 @@ def _uncounted(prompt: _Prompt, time_limit: asyncio.Timeout) -> Generator[None]:
 async def _text_of(answer: Answer, model: str) -> str:
     """The text of a chat completion; raises NoAnswerError if it is none."""
     content = b"".join([part async for part in answer.parts()])
-    status = answer.response.status_code
+    status = answer.response.status
     shown = content[:_MOST_SHOWN].decode(errors="replace")
-    if not answer.response.is_success:
-        is_final = answer.response.is_client_error and status not in BUSY
+    if not 200 <= status < 300:
+        is_final = 400 <= status < 500 and status not in BUSY
         fault = f"{model} answered with status {status}: {shown}"
         raise NoAnswerError(fault, is_final=is_final)
     try:

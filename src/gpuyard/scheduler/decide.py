@@ -386,9 +386,9 @@ class _StartPass:
             if not is_before or len(found) >= most:
                 break
             head = view.queue.head(bucket)
-            if head and (
-                head.shape.gpu_uuids or view.index.suitable_groups(head.shape)
-            ):
+            if head is None or head.shape.model:
+                continue  # a prompt takes no place
+            if head.shape.gpu_uuids or view.index.suitable_groups(head.shape):
                 found.append(head)
         return found
 

@@ -129,6 +129,7 @@ def make_app(app_state: AppState) -> FastAPI:
         app_state.manager.replicas,
         app_state.settings.residency.timeout_s,
         models_.why_not,
+        app_state.settings.residency.silent_s or None,
     )
     app.include_router(make_router(gateway), dependencies=[Depends(document_token)])
     app.add_middleware(_NoteUse, app_state=app_state)

@@ -410,6 +410,34 @@ async def test_a_job_that_can_never_have_its_gpus_keeps_none_from_models(
     await instance.manager.residents.request_queues.acquire("other", soon())
 
 
+async def test_a_job_of_several_gpus_gets_them_behind_one_that_waits_for_another(
+    tmp_path: Path,
+):
+    """Models are wanted all the time, and would take each GPU that is freed for it."""
+    made = Managed(tmp_path, gpu_count=3)
+    await made.start()
+    servers = asyncio.create_task(made.run_servers())
+    model = {"command": ["serve", "{port}"], "memory_gb": 15, "boot_s": 0.1}
+    models = {"a": model, "b": model}
+    await made.restart_with(models=models, residency={"policy": "lru"})
+    third = {"gpus": {"count": 1, "uuid": ["GPU-node_1-2"]}}
+    await made.begun(await made.submit(resources=third))
+    queues = made.manager.residents.request_queues
+    busy = [await queues.acquire(model, soon()) for model in "ab"]
+    first = await made.submit(resources=third)
+    wide = await made.submit(resources={"gpus": 2})
+    queues.release(busy[0], 0.1)
+    again = asyncio.create_task(queues.acquire("a", Claim()))
+    await eventually(lambda: made.loaded == [("b", "ready")], "a to make room")
+    queues.release(busy[1], 0.1)
+    await made.begun(wide)
+    assert made.job(first)["state"] == "queued"
+    assert not again.done()
+    again.cancel()
+    servers.cancel()
+    await made.stop()
+
+
 async def test_a_model_on_several_gpus_loads_beside_one_that_sleeps(instance: Managed):
     await instance.manager.models.load("chat")
     await eventually(lambda: instance.loaded == [("chat", "ready")], "the model")
@@ -454,6 +482,34 @@ async def test_two_models_that_are_requested_at_once_share_a_gpu(one_gpu: Manage
     queues = one_gpu.manager.residents.request_queues
     await asyncio.gather(*(queues.acquire(model, soon()) for model in "ab"))
     assert one_gpu.loaded == [("a", "ready"), ("b", "ready")]
+
+
+async def test_models_that_would_fill_a_gpu_together_take_turns_unless_that_is_set(
+    one_gpu: Managed,
+):
+    models = {
+        name: {"command": ["serve", "{port}"], "memory_gb": 7, "boot_s": 0.1}
+        for name in "ab"
+    }
+    await one_gpu.restart_with(models=models)
+    listing = one_gpu.manager.models.listing
+    await one_gpu.manager.models.load("a")
+    with pytest.raises(RefusedError, match="b and a would take 88% of the memory"):
+        await one_gpu.manager.models.load("b")
+    await one_gpu.manager.models.pin("a", pinned=True)
+    await one_gpu.manager.models.pin("b", pinned=True)
+    (b,) = [model for model in listing() if model["name"] == "b"]
+    assert "[gpus] models_percent" in b["problem"]
+    # What runs is left as it is, and a model that is alone may be larger.
+    await one_gpu.restart_with(models=models, gpus={"models_percent": 100})
+    both = [("a", "ready"), ("b", "ready")]
+    await eventually(lambda: one_gpu.loaded == both, "both models")
+    await one_gpu.restart_with(models=models, gpus={"models_percent": 40})
+    await eventually(lambda: one_gpu.loaded == both, "both models again")
+    for model in "ab":
+        await one_gpu.manager.models.unload(model)
+    await eventually(lambda: one_gpu.loaded == [], "both to leave")
+    await one_gpu.manager.models.load("a")
 
 
 async def test_workers_that_leave_for_a_model_get_their_batch_ahead(

@@ -3,6 +3,7 @@ slot, and nothing else waits for them.
 """
 
 import asyncio
+import json
 import time
 from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from gpuyard.domain.shape import Shape
 from gpuyard.gateway.openai import Gateway
 from gpuyard.gateway.request_queue import Replica
 from gpuyard.resource_manager import fleet_snapshot
-from gpuyard.resource_manager import prompts as prompts_module
+from gpuyard.resource_manager.prompts import Prompts
 from tests.integration.resource_manager.conftest import Managed
 from tests.support.ledger import failing_commits
 from tests.support.wait import eventually
@@ -134,11 +135,14 @@ async def test_memory_that_is_read_again_holds_no_prompt_that_is_over(
 # --- slots ---
 
 
-async def a_request(instance: Managed, text: str) -> Any:
+async def a_request(
+    instance: Managed, text: str, *, silent_s: float | None = None
+) -> Any:
     """The answer of `/v1`, which nobody has read yet."""
     manager = instance.manager
     queues = manager.residents.request_queues
-    gateway = Gateway(queues, manager.replicas, 20, manager.models.why_not)
+    why_not = manager.models.why_not
+    gateway = Gateway(queues, manager.replicas, 20, why_not, silent_s)
     body = f'{{"model": "chat", "messages": [{{"content": "{text}"}}]}}'.encode()
     messages = [{"type": "http.request", "body": body}]
 
@@ -170,31 +174,16 @@ async def test_a_client_that_leaves_before_the_first_byte_frees_its_slot(
     assert replica(instance).busy == 0
 
 
-async def test_an_answer_that_is_discarded_by_who_is_cancelled_frees_its_slot(
-    instance: Managed,
-):
-    queues = instance.manager.residents.request_queues
-    (job,) = await prompts(instance, "hello")
-    await instance.until(job)
-    one = replica(instance)
-    one.busy += 1
-
-    async def another() -> Replica:
-        raise AssertionError("the first answers")
-
-    said = await instance.manager.replicas.ask(
-        one, "chat/completions", {"messages": [{"content": "x"}]}, another
-    )
-
-    async def closing() -> None:
-        await asyncio.sleep(60)
-
-    said.response.aclose = closing  # as slow as a full pool may be
-    discarding = asyncio.create_task(said.discard())
-    await asyncio.sleep(0)
-    discarding.cancel()
-    await asyncio.wait([discarding])
-    assert (one.busy, len(queues.by_model["chat"].waiting)) == (0, 0)
+async def test_a_request_whose_model_says_nothing_is_told_so(instance: Managed):
+    await load(instance)
+    instance.chat.may_answer.clear()
+    answer = await a_request(instance, "hello", silent_s=0.1)
+    assert answer.status_code == 504
+    error = json.loads(answer.body)["error"]
+    assert error["code"] == "model_is_silent"
+    assert "silent_s" in error["message"]
+    assert replica(instance).busy == 0
+    assert instance.chat.asked == ["hello"], "another try would take as long"
 
 
 # --- prompts of older versions, and of models that are gone ---
@@ -424,11 +413,9 @@ async def test_a_prompt_that_is_answered_after_a_pause_no_longer_waits(
     assert await answer(instance, job) == "re: hello\n"
 
 
-async def test_a_model_that_says_nothing_is_stuck(
-    instance: Managed, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_model_that_says_nothing_is_stuck(instance: Managed):
+    await instance.restart_with(residency={"silent_s": 0.2})
     await load(instance)
-    monkeypatch.setattr(prompts_module, "_SILENT_S", 0.2)
     instance.chat.may_answer.clear()
     (job,) = await prompts(instance, "hello")
     row = await instance.until(job)
@@ -454,6 +441,18 @@ async def test_a_prompt_waits_for_the_server_on_its_gpu(instance: Managed):
     assert why(instance, jobs[1]).endswith("it waits for the server on GPU 0")
     instance.chat.may_answer.set()
     assert await answer(instance, jobs[1]) == "re: second\n"
+
+
+async def test_prompts_that_prefer_a_busy_gpu_keep_no_other_from_the_line(
+    instance: Managed, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Prompts, "max_pending", 1)
+    await instance.restart()
+    gpus = {"gpus": {"count": 1, "uuid": ["GPU-node_1-0"]}}
+    await blocked(instance, "prefers it", resources=gpus)
+    await prompts(instance, "prefers it, too", resources=gpus)
+    await prompts(instance, "takes any")
+    await eventually(lambda: in_line(instance) == 2, "the last to stand in line")
 
 
 @pytest.mark.parametrize("ticks", range(4))

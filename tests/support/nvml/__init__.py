@@ -39,6 +39,7 @@ _KEYS = {
     "instance",
     "compute_instance",
     "minor",
+    "slowed_by",
 }
 
 

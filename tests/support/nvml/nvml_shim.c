@@ -296,6 +296,14 @@ int nvmlDeviceGetPowerUsage(Device device, unsigned *milliwatts) {
     return read_number(device, __func__, "power_w", 1000, milliwatts);
 }
 
+/* "slowed_by": the reasons why its clocks are low, as a number of bits. */
+int nvmlDeviceGetCurrentClocksThrottleReasons(Device device, u64 *reasons) {
+    unsigned bits;
+    int code = read_number(device, __func__, "slowed_by", 1, &bits);
+    if (!code) *reasons = bits;
+    return code;
+}
+
 /* Lines "process PID MB", or "process PID" where the driver does not tell the memory. */
 int nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned *count, Process *out) {
     const char *at;

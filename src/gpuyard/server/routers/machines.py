@@ -19,7 +19,8 @@ router = APIRouter(tags=["machines"])
 async def list_gpus(app_state: TheAppState) -> dict[str, Any]:
     """Every GPU: its class, its state, and the model or script on it.
 
-    A server that has just started waits for its first node.
+    `warnings` says that it is hot, its memory nearly full, or that its power limit
+    slows it down. A server that has just started waits for its first node.
     """
     await app_state.controller.requests.until_node_is_known()
     names = {row["id"]: row["name"] for row in app_state.queries.nodes()}
@@ -46,6 +47,7 @@ async def list_gpus(app_state: TheAppState) -> dict[str, Any]:
                 "utilization": seen and seen.utilization,
                 "quarantine": quarantines.get(row["uuid"]) or None,
                 "separation": separations.get(row["node_id"]),
+                "warnings": app_state.controller.gpu_alarms.of(row["uuid"]),
                 **at,
             }
         )

@@ -1,0 +1,153 @@
+"""The jobs that wait for GPUs, as the scripts of a fleet.
+
+Jobs of one shape are one kind of script. What there is to know of a kind is found once,
+so thousands of jobs cost little, however many GPUs there are.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from gpuyard.domain.shape import Shape
+from gpuyard.residency.fleet import Fleet, FleetGpu, WaitingTask
+
+SCRIPT = "script"
+"""What a script on a GPU is called, whatever it is."""
+_Suitable = Callable[[Iterable[str], Shape], frozenset[str]]
+
+
+@dataclass(slots=True)
+class _Kind:
+    """The waiting jobs of one shape. `free`: the GPUs that they could have now and that
+    no job before them takes. `on_nodes`: of jobs of several GPUs, the name and the
+    number of scripts for each node; None until the first of them is added.
+    """
+
+    name: str
+    free: Iterator[FleetGpu] = field(default_factory=lambda: iter(()))
+    on_nodes: list[tuple[str, int]] | None = None
+
+
+class WaitingScripts:
+    """Fills the queue of scripts of a fleet, the first job first. `reserving`: the job
+    that reserves GPUs; empty if none does.
+
+    The first job of several GPUs that has to wait reserves the free ones of its nodes
+    which no job before it takes, as in the queue of the scheduler. Otherwise the policy
+    would give them to models, and would free them and lose them again and again. Once
+    it has all, it keeps them until it starts.
+    """
+
+    def __init__(self, fleet: Fleet, suitable: _Suitable, reserved: str = "") -> None:
+        """`suitable(gpus, shape)`: those of the GPUs that suit jobs of this shape.
+        `reserved`: the job that reserved GPUs the last time.
+        """
+        self.reserving = ""
+        self._reserved = reserved
+        self._fleet = fleet
+        self._suitable = suitable
+        # The fleet's own may be shared with others.
+        self._memory_gb = dict(fleet.memory_gb)
+        self._allowed = dict(fleet.allowed_gpus)
+        fleet.memory_gb = self._memory_gb
+        fleet.allowed_gpus = self._allowed
+        self._kinds: dict[Shape, _Kind] = {}
+        # The free GPUs that jobs get at once, before one reserves.
+        self._taken: set[str] = set()
+
+    def add(self, job_id: str, shape: Shape, since: float, count: int) -> None:
+        """Add a job that waits since then; `count`: how many scripts it is, if it needs
+        one GPU for each.
+        """
+        kind = self._kinds.get(shape) or self._add_kind(shape)
+        if shape.gpus * shape.nodes > 1:
+            self._add_wide(kind, job_id, shape, since)
+        elif self._allowed[kind.name] - self._fleet.pinned_gpus:
+            self._take_free(kind, count)
+            task = WaitingTask(0, kind.name, since)
+            self._fleet.scripts.extend([task] * count)
+
+    def _add_kind(self, shape: Shape) -> _Kind:
+        fleet = self._fleet
+        kind = _Kind(f"{SCRIPT} {len(self._kinds)}")
+        self._kinds[shape] = kind
+        self._describe(kind.name, shape, self._suitable(fleet.gpus, shape))
+        kind.free = (
+            gpu
+            for gpu in fleet.gpus.values()
+            if gpu.id not in self._taken and fleet.has_room(gpu, kind.name)
+        )
+        return kind
+
+    def _describe(self, name: str, shape: Shape, gpus: frozenset[str]) -> None:
+        self._memory_gb[name] = shape.gpu_memory_gb
+        self._allowed[name] = gpus
+
+    def _take_free(self, kind: _Kind, count: int) -> None:
+        """Note the GPUs that these scripts get at once."""
+        if self.reserving:
+            return
+        for _ in range(count):
+            gpu = next(kind.free, None)
+            if gpu is None:
+                return
+            self._taken.add(gpu.id)
+
+    def _add_wide(self, kind: _Kind, job_id: str, shape: Shape, since: float) -> None:
+        """Put a job of several GPUs in the queue, on the nodes where it can be. One
+        that reserves waits only for the GPUs that are not free.
+        """
+        on_nodes = kind.on_nodes
+        if on_nodes is None or (on_nodes and not self.reserving):
+            on_nodes = self._place(kind, job_id, shape)
+            # Those behind it find no free GPUs any more: they wait for all of theirs.
+            kind.on_nodes = [(name, shape.gpus) for name, _ in on_nodes]
+        for name, count in on_nodes:
+            task = WaitingTask(0, name, since)
+            self._fleet.scripts.extend([task] * count)
+
+    def _place(self, kind: _Kind, job_id: str, shape: Shape) -> list[tuple[str, int]]:
+        """The names of the scripts of this shape on each node where they can be, and
+        how many GPUs the first of these jobs waits for there.
+        """
+        nodes = self._nodes_for(shape, kind.name)
+        free = [
+            [gpu for gpu in gpus if self._is_free(gpu, kind.name)][: shape.gpus]
+            for gpus in nodes
+        ]
+        must_wait = any(len(gpus) < shape.gpus for gpus in free)
+        has_reserved = bool(nodes) and job_id == self._reserved
+        reserves = not self.reserving and (must_wait or has_reserved)
+        if reserves:
+            self.reserving = job_id
+        placed: list[tuple[str, int]] = []
+        for gpus, free_gpus in zip(nodes, free, strict=True):
+            name = f"{kind.name} on {gpus[0].node}"
+            self._describe(name, shape, frozenset(gpu.id for gpu in gpus))
+            placed.append((name, shape.gpus - (len(free_gpus) if reserves else 0)))
+            for gpu in free_gpus:
+                gpu.reserved |= reserves
+                self._taken.add(gpu.id)
+        return placed
+
+    def _is_free(self, gpu: FleetGpu, name: str) -> bool:
+        return gpu.id not in self._taken and self._fleet.has_room(gpu, name)
+
+    def _nodes_for(self, shape: Shape, name: str) -> list[list[FleetGpu]]:
+        """The nodes where a job of several GPUs can be once models have left, each with
+        the GPUs that suit it: those where it can be soonest. Empty if they are too few.
+        """
+        fleet = self._fleet
+
+        def soonest(gpus: Sequence[FleetGpu]) -> tuple[int, int]:
+            without_script = sum(gpu.worker is None for gpu in gpus)
+            free = sum(self._is_free(gpu, name) for gpu in gpus)
+            return -min(without_script, shape.gpus), -min(free, shape.gpus)
+
+        by_node: dict[str, list[FleetGpu]] = {}
+        for gpu in fleet.gpus.values():
+            if fleet.may_use(gpu, name) and gpu.id not in fleet.pinned_gpus:
+                by_node.setdefault(gpu.node, []).append(gpu)
+        found = [gpus for gpus in by_node.values() if len(gpus) >= shape.gpus]
+        if len(found) < shape.nodes:
+            return []
+        return sorted(found, key=soonest)[: shape.nodes]

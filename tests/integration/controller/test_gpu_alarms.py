@@ -1,0 +1,108 @@
+"""GPUs that are hot, nearly full or slowed down: who is told, and how often."""
+
+from typing import Any
+
+import pytest
+
+from gpuyard.config.settings import Settings
+from gpuyard.controller import gpu_alarms
+from gpuyard.domain import wire
+from tests.support.controlled import Controlled
+from tests.support.fake_provider import FakeHost
+
+pytestmark = pytest.mark.anyio
+UUID = "GPU-node_1-0"
+
+
+@pytest.fixture
+async def instance(instance: Controlled) -> Controlled:
+    """With a GPU on its node."""
+    instance.hosts["node_1"] = FakeHost(gpu_count=1)
+    await instance.restart()
+    return instance
+
+
+async def seen(instance: Controlled, **figures: Any) -> list[str]:
+    """The node has read its GPU; what is wrong with it."""
+    cool = {"free_mb": 15000, "temperature_c": 40}
+    status = wire.GpuStatus(UUID, 0, "Tesla T4", 15360, "7.5", **{**cool, **figures})
+    instance.host.say(wire.GpusSeen([status]))
+    await instance.provider.deliver("node_1")
+    await instance.settled()
+    return instance.controller.gpu_alarms.of(UUID)
+
+
+def told(instance: Controlled) -> list[dict[str, Any]]:
+    journal = instance.ledger.queries.events_after(0, 1000)
+    return [row for row in journal if row["kind"] == "gpu.warning"]
+
+
+async def test_each_crossing_is_told_once_and_a_job_of_each_kind_once(
+    instance: Controlled,
+) -> None:
+    job_id = await instance.submit(resources={"gpus": 1})
+    await instance.until(job_id, "running")
+    assert await seen(instance, temperature_c=74) == []
+    for temperature_c in (75, 80, 70, 75):
+        assert await seen(instance, temperature_c=temperature_c) == [
+            f"{temperature_c} °C hot"
+        ]
+    (event,) = told(instance)
+    assert (event["job_id"], event["info"]["jobs"]) == (job_id, [job_id])
+    assert (event["info"]["about"], event["info"]["temperature_c"]) == (
+        "temperature",
+        75,
+    )
+    (warning,) = instance.job(job_id)["warnings"]
+    assert warning.startswith("its GPU 0 has become 75 °C hot")
+
+    assert await seen(instance, temperature_c=69) == []
+    assert await seen(instance, temperature_c=76) == ["76 °C hot"]
+    assert len(told(instance)) == 2
+    assert instance.job(job_id)["warnings"] == [warning]
+
+
+async def test_a_gpu_without_a_job_is_told_of_and_one_that_is_not_read_keeps_quiet(
+    instance: Controlled,
+) -> None:
+    assert await seen(instance, free_mb=0) == []  # not reported
+    assert await seen(instance, free_mb=768, temperature_c=90) == [
+        "90 °C hot",
+        "its memory is 95% full",
+    ]
+    assert {event["info"]["about"] for event in told(instance)} == {
+        "temperature",
+        "memory",
+    }
+    assert [event["job_id"] for event in told(instance)] == [None, None]
+    await seen(instance, state="offline")
+    await instance.provider.leave("node_1")
+    assert instance.controller.gpu_alarms.of(UUID) == []
+    await instance.provider.join("node_1")
+    assert len(await seen(instance, free_mb=1000)) == 1, "93%: not clearly less"
+    assert len(told(instance)) == 2
+
+
+async def test_only_a_power_limit_that_lasts_is_told(
+    instance: Controlled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(gpu_alarms.time, "monotonic", lambda: now)
+    said: list[list[str]] = []
+    for at, limited in [(0, True), (30, False), (40, True), (99, True), (100, True)]:
+        now = 1000.0 + at
+        said.append(await seen(instance, power_limited=limited))
+    assert said == [[], [], [], [], ["slowed by its power limit"]]
+    now += 10
+    assert await seen(instance, power_limited=False) == ["slowed by its power limit"]
+    now += 60
+    assert await seen(instance, power_limited=False) == []
+    assert len(told(instance)) == 1
+
+
+async def test_limits_of_0_are_none(instance: Controlled) -> None:
+    await instance.crash()
+    never = {"warn_temperature_c": 0, "warn_memory_percent": 0, "warn_power_s": 0}
+    instance.settings = Settings(gpus=never)
+    await instance.start()
+    assert await seen(instance, temperature_c=99, free_mb=1, power_limited=True) == []

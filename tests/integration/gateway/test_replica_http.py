@@ -1,0 +1,216 @@
+"""Requests to replicas over real connections: how answers end, break off and stay
+away, and which connections are used again.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from gpuyard.gateway import replica_http
+from gpuyard.gateway.replica_http import (
+    ReplicaConnections,
+    ReplicaFailedError,
+    ReplicaResponse,
+    ReplicaSilentError,
+)
+from tests.support.wait import eventually
+
+pytestmark = pytest.mark.anyio
+OK = b"HTTP/1.1 200 OK\r\n"
+HELLO = OK + b"Content-Length: 5\r\nX-Kind: Word\r\n\r\nhello"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+Say = Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Replica:
+    """`says`: what it does with each request. `connections`: how many it has had."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.says: Say = say(HELLO)
+        self.connections = 0
+        self.heads: list[bytes] = []
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.connections += 1
+        self.writers.append(writer)
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            self.heads.append(head)
+            await reader.readexactly(int(head.split(b"Content-Length: ")[1]))
+            await self.says(writer)
+
+
+def say(*parts: bytes) -> Say:
+    async def said(writer: asyncio.StreamWriter) -> None:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0.01)
+
+    return said
+
+
+def say_and_close(*parts: bytes) -> Say:
+    async def said(writer: asyncio.StreamWriter) -> None:
+        await say(*parts)(writer)
+        writer.close()
+
+    return said
+
+
+@pytest.fixture
+async def replica() -> AsyncIterator[Replica]:
+    made = Replica()
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
+    made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/x"
+    yield made
+    server.close()
+    for writer in made.writers:
+        writer.close()
+
+
+async def asked(
+    connections: ReplicaConnections, replica: Replica, silent_s: float | None = None
+) -> bytes:
+    response = await connections.post(replica.url, b'{"a": 1}', silent_s)
+    return await read(response)
+
+
+async def read(response: ReplicaResponse) -> bytes:
+    parts: list[bytes] = []
+    while part := await response.part():
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def test_a_connection_is_used_again_once_its_answer_was_read(replica):
+    connections = ReplicaConnections()
+    response = await connections.post(replica.url, b"{}")
+    assert (response.status, response.headers["x-kind"]) == (200, "Word")
+    assert await read(response) == b"hello"
+    assert await response.part() == b""
+    response.close()
+    assert await asked(connections, replica) == b"hello"
+    assert replica.connections == 1
+    assert b"POST /v1/x HTTP/1.1" in replica.heads[0]
+    both = await asyncio.gather(*(asked(connections, replica) for _ in range(2)))
+    assert (both, replica.connections) == ([b"hello"] * 2, 2)
+
+
+async def test_each_part_of_a_stream_comes_by_itself(replica):
+    replica.says = say(CHUNKED, b"1\r\na\r\n", b"2\r\nbc\r\n", b"0\r\n\r\n")
+    response = await ReplicaConnections().post(replica.url, b"{}")
+    assert [await response.part() for _ in range(3)] == [b"a", b"bc", b""]
+
+
+async def test_an_answer_may_follow_another_status_and_end_with_its_connection(
+    replica,
+):
+    hints = b"HTTP/1.1 103 Early Hints\r\nContent-Length: 0\r\n\r\n"
+    replica.says = say_and_close(hints, OK + b"\r\nhel", b"lo")
+    connections = ReplicaConnections()
+    assert await asked(connections, replica) == b"hello"
+    replica.says = say(HELLO)
+    assert await asked(connections, replica) == b"hello"
+    assert replica.connections == 2
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [],
+        [b"HTTP/1.1 200"],
+        [OK + b"Content-Length: 9\r\n\r\nhel"],
+        [CHUNKED, b"5\r\nhel"],
+        [b"nonsense\r\n\r\n"],
+    ],
+)
+async def test_an_answer_that_breaks_off_is_a_failure(replica, parts):
+    replica.says = say_and_close(*parts)
+    with pytest.raises(ReplicaFailedError):
+        await asked(ReplicaConnections(), replica)
+
+
+async def test_a_server_that_is_not_there_is_a_failure():
+    with pytest.raises(ReplicaFailedError):
+        await ReplicaConnections().post("http://127.0.0.1:1/x", b"{}")
+
+
+async def test_a_server_that_closes_idle_connections_is_asked_on_another(replica):
+    connections = ReplicaConnections()
+    await asked(connections, replica)
+
+    async def says(writer: asyncio.StreamWriter) -> None:
+        if writer is replica.writers[0]:
+            writer.close()
+        else:
+            writer.write(HELLO)
+
+    replica.says = says
+    assert await asked(connections, replica) == b"hello"
+    assert (replica.connections, len(replica.heads)) == (2, 3)
+
+
+async def test_a_connection_that_was_closed_or_is_old_is_not_used(
+    replica, monkeypatch: pytest.MonkeyPatch
+):
+    connections = ReplicaConnections()
+    await asked(connections, replica)
+    replica.writers[0].close()
+    await eventually(lambda: not connections._idle, "it to be forgotten")
+    await asked(connections, replica)
+    monkeypatch.setattr(replica_http, "_IDLE_S", 0.0)
+    await asked(connections, replica)
+    assert replica.connections == 3
+
+
+async def test_silence_is_told_before_the_answer_and_within_it(replica):
+    for parts in ([], [CHUNKED, b"1\r\na\r\n"]):
+        replica.says = say(*parts)
+        with pytest.raises(ReplicaSilentError):
+            await asked(ReplicaConnections(), replica, silent_s=0.1)
+    replica.says = say(CHUNKED, *[b"1\r\na\r\n"] * 20, b"0\r\n\r\n")
+    assert await asked(ReplicaConnections(), replica, silent_s=0.15) == b"a" * 20
+
+
+async def test_one_that_is_not_read_holds_up_its_server_and_is_whole(replica):
+    size = 20_000_000
+    written = False
+
+    async def much(writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        writer.write(OK + b"Content-Length: %d\r\n\r\n" % size)
+        for _ in range(size // 1_000_000):
+            writer.write(b"x" * 1_000_000)
+            await writer.drain()
+        written = True
+
+    replica.says = much
+    response = await ReplicaConnections().post(replica.url, b"{}")
+    await eventually(lambda: response._connection._is_paused, "it to be held up")
+    assert not written
+    assert len(await read(response)) == size
+
+
+async def test_one_that_is_closed_ends_its_connection_and_its_reader(replica):
+    connections = ReplicaConnections()
+    replica.says = say(CHUNKED)
+    response = await connections.post(replica.url, b"{}")
+    reading = asyncio.create_task(response.part())
+    await asyncio.sleep(0)
+    response.close()
+    with pytest.raises(ReplicaFailedError):
+        await reading
+    replica.says = say(HELLO)
+    assert await asked(connections, replica) == b"hello"
+    assert replica.connections == 2
