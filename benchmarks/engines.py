@@ -199,12 +199,10 @@ async def _submit(jobs: int) -> float:
 
 def _imports(rounds: int, provider: str, sdk: str) -> Figure:
     """What each takes beside what a server has loaded before any provider."""
-    loaded = "import gpuyard.providers.base, gpuyard.storage.blobs, gpuyard.domain.ids"
-    program = f"{loaded}, gpuyard.providers.{provider}.provider"
     values, floors = alternate(
         rounds,
-        lambda: _run_ms(program) - _run_ms(loaded),
-        lambda: _run_ms(f"{loaded}, {sdk}") - _run_ms(loaded),
+        lambda: _import_ms(f"gpuyard.providers.{provider}.provider"),
+        lambda: _import_ms(sdk),
     )
     return Figure(
         GROUP,
@@ -217,6 +215,16 @@ def _imports(rounds: int, provider: str, sdk: str) -> Figure:
     )
 
 
-def _run_ms(program: str) -> float:
-    command = [sys.executable, "-c", program]
-    return timed(lambda: subprocess.run(command, check=True)) * 1000
+def _import_ms(modules: str) -> float:
+    program = (
+        "import gpuyard.config.settings, gpuyard.providers.base\n"
+        "import gpuyard.domain.ids, gpuyard.storage.blobs\n"
+        "import time\n"
+        "began = time.perf_counter()\n"
+        f"import {modules}\n"
+        "print(time.perf_counter() - began)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    return float(done.stdout) * 1000

@@ -121,8 +121,10 @@ class Figure:
         if self.ratio is None:
             return "–"
         if len(self.ratios) == 1:
-            return f"{self.ratio:.2f}"
-        return f"{self.ratio:.2f} ({min(self.ratios):.2f}–{max(self.ratios):.2f})"
+            return times(self.ratio)
+        return (
+            f"{times(self.ratio)} ({times(min(self.ratios))}–{times(max(self.ratios))})"
+        )
 
 
 COLUMNS = [
@@ -143,6 +145,11 @@ def number(value: float) -> str:
     if value >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}"
+
+
+def times(ratio: float) -> str:
+    """How many times, for people."""
+    return f"{ratio:.2f}" if ratio < 10 else number(ratio)
 
 
 def markdown(figures: Iterable[Figure]) -> str:
