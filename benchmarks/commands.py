@@ -32,7 +32,7 @@ def measure(scale: float) -> Iterator[Figure]:
 def _against_bare(
     name: str, target: float, instance: TestInstance, scale: float
 ) -> Figure:
-    rounds = scaled(6, scale, 2)
+    rounds = scaled(6, scale)
     values, floors = alternate(
         scaled(30, scale, rounds),
         lambda: _ms([GPUYARD, name], instance),

@@ -27,6 +27,8 @@ PROCESSES = ("server", "agent")
 COUNT = 4000
 FUNCTIONS = 12
 """The table has so many of each process."""
+WAITING = "_worker (concurrent/futures/thread.py)"
+"""A thread of a pool that has nothing to do; py-spy knows other ways to wait itself."""
 
 
 def main() -> None:
@@ -93,15 +95,16 @@ def profiling(instance: TestInstance, folder: Path) -> Iterator[None]:
 def shares(stacks: str) -> list[tuple[float, str]]:
     """The share of each function's own code, the greatest first.
 
-    A line is a stack from the outside in, `;` between its frames, and how often it was
-    seen.
+    A line is a stack from the outside in, `;` between its frames `NAME (FILE:LINE)`,
+    and how often it was seen.
     """
     seen: Counter[str] = Counter()
     for line in stacks.splitlines():
         stack, _, times = line.rpartition(" ")
         frame = stack.rsplit(";", 1)[-1]
-        function = frame.rpartition(":")[0] or frame
-        seen[function.rstrip(")") + ")"] += int(times)
+        function = frame.rpartition(":")[0] + ")"
+        if function != WAITING:
+            seen[function] += int(times)
     return [
         (times / seen.total(), f"`{function}`")
         for function, times in seen.most_common(FUNCTIONS)

@@ -41,9 +41,9 @@ _SDKS = {
 def measure(scale: float) -> Iterator[Figure]:
     """Each on its own."""
     yield _ranking(scaled(20, scale, 3), scaled(5000, scale, 50))
-    yield _submissions(scaled(3, scale, 2), scaled(1000, scale, 50))
+    yield _submissions(scaled(3, scale), scaled(1000, scale, 50))
     for provider, sdk in _SDKS.items():
-        yield _imports(scaled(9, scale, 2), provider, sdk)
+        yield _imports(scaled(9, scale), provider, sdk)
 
 
 def _ranking(rounds: int, count: int) -> Figure:

@@ -35,7 +35,7 @@ def measure(scale: float) -> Iterator[Figure]:
     """p50 and p99 of each round, against the sum of what cannot be left out; all take
     turns.
     """
-    rounds = scaled(3, scale, 2)
+    rounds = scaled(3, scale)
     times = scaled(200, scale, 3)
     program = stamp()
     with scratch() as folder, serving() as (instance, web):

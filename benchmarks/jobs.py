@@ -33,7 +33,7 @@ def measure(scale: float) -> Iterator[Figure]:
     program = noop()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:SLOTS])
     values, floors = alternate(
-        scaled(5, scale, 2),
+        scaled(5, scale),
         lambda: count / ours(program, count),
         lambda: count / bare(program, count),
     )

@@ -34,11 +34,11 @@ def measure(scale: float) -> Iterator[Figure]:
     """One acknowledgement, many writers, one large batch, a commit beside a busy
     loop.
     """
-    rounds = scaled(5, scale, 2)
+    rounds = scaled(5, scale)
     with scratch() as folder:
         yield acknowledgement(folder, rounds, scaled(80, scale, 10))
         yield writers(folder, rounds, scaled(20, scale, 2))
-        yield batch(folder, scaled(3, scale, 2), scaled(100_000, scale, 100))
+        yield batch(folder, scaled(3, scale), scaled(100_000, scale, 100))
         yield beside_work(folder, rounds, scaled(10, scale, 3))
 
 

@@ -35,7 +35,7 @@ def measure(scale: float) -> Iterator[Figure]:
     """All of it on one server whose node is taken, so that nothing but taking in jobs
     is measured.
     """
-    rounds = scaled(3, scale, 2)
+    rounds = scaled(3, scale)
     count = scaled(10_000, scale, 100)
     with serving() as (instance, web):
         block(instance, web)

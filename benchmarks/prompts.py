@@ -28,7 +28,7 @@ SERVER = Path(__file__).parent / "programs" / "model_server.py"
 def measure(scale: float) -> Iterator[Figure]:
     """The same server for all, with its model loaded."""
     with serving() as instance:
-        rounds = scaled(5, scale, 2)
+        rounds = scaled(5, scale)
         yield durable(instance, rounds, scaled(200, scale, 20))
         yield first_word(instance, rounds, scaled(40, scale, 5))
         yield streams(instance, scaled(1000, scale, 20))

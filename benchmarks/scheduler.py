@@ -43,7 +43,7 @@ def measure(scale: float) -> Iterator[Figure]:
     yield Figure(GROUP, f"memory of {jobs:,} queued jobs", [grown], "MB", 60)
     cluster.settle()
     gc.collect()
-    rounds = scaled(5, scale, 2)
+    rounds = scaled(5, scale)
     events = scaled(600, scale, 25)
     where = f"{jobs:,} queued, {gpus:,} GPUs"
     taken, looks = alternate(

@@ -134,8 +134,8 @@ def queue(
     yield Figure(GROUP, f"memory over empty, {count:,} queued", [grown], "MB", 60)
     peak = _peak_mb(instance)
     yield Figure(GROUP, "peak memory while they arrive", [peak], "MB", 200)
-    yield from lists(web, scaled(5, scale, 2), scaled(20, scale, 2))
-    yield restarts(instance, go, scaled(3, scale, 2))
+    yield from lists(web, scaled(5, scale), scaled(20, scale, 2))
+    yield restarts(instance, go, scaled(3, scale))
 
 
 def lists(web: Web, rounds: int, reads: int) -> Iterator[Figure]:

@@ -32,7 +32,7 @@ def measure(scale: float) -> Iterator[Figure]:
         run = folder / "runs" / "run_20261123T000000"
         _write(run, rows)
         turns = alternate(
-            scaled(3, scale, 2),
+            scaled(3, scale),
             lambda: _in_a_process("collect", run),
             lambda: _in_a_process("read", run),
         )

@@ -23,18 +23,17 @@ from gpuyard.verification.records import Records
 
 GROUP = "verification"
 CLASS = GPUClass.A6000
-TURNS = 5
 
 
 def measure(scale: float) -> Iterator[Figure]:
     """Each figure beside its floor, in turns."""
     # First, since its memory is how far the peak of this process rises.
     yield from verification_batch.figures(scale)
-    yield _sampling(scaled(3500, scale, TRAITS[CLASS].prompts))
+    yield _sampling(scaled(5, scale), scaled(3500, scale, TRAITS[CLASS].prompts))
     yield from verification_barrier.figures(scale)
 
 
-def _sampling(count: int) -> Figure:
+def _sampling(rounds: int, count: int) -> Figure:
     """A workload takes one prompt of each of 240 series.
 
     The floor reads as many files, in random order too.
@@ -50,7 +49,7 @@ def _sampling(count: int) -> Figure:
         policy = VerificationPolicy(max_series=count, target=count)
         context = Context(records, blobs, lambda cls: None, policy)
         values, floors = alternate(
-            TURNS,
+            rounds,
             lambda: asyncio.run(_sampled(context)) * 1000,
             lambda: timed(lambda: _read(paths)) * 1000,
         )

@@ -67,7 +67,7 @@ def figures(scale: float) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "client.py"
         program.write_text(CLIENT)
-        rounds = [uvloop.run(_barrier(program, count)) for _ in range(3)]
+        rounds = [uvloop.run(_barrier(program, count)) for _ in range(scaled(3, scale))]
     found = {name: [one[name] for one in rounds] for name in rounds[0]}
     name = f"{count:,} executors released, from the first seed"
     bare = "a bare line each, over the same connections"

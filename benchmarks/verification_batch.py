@@ -32,7 +32,7 @@ def figures(scale: float) -> Iterator[Figure]:
     answers.
     """
     count = scaled(1000, scale, len(CLASSES))
-    rounds = [_batch(count) for _ in range(3)]
+    rounds = [_batch(count) for _ in range(scaled(3, scale))]
     name = f"a batch of {count:,} executors of {len(CLASSES)} classes"
     yield Figure(
         GROUP,

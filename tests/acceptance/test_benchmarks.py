@@ -42,7 +42,7 @@ def test_every_group_runs_and_says_each_time_with_its_floor() -> None:
     for figure in figures:
         assert figure["value"] >= 0, figure
         if figure["unit"] in ("s", "ms", "jobs/s"):
-            assert len(figure["floors"]) == len(figure["values"]) >= 2, figure
+            assert len(figure["floors"]) == len(figure["values"]) > 0, figure
             assert figure["floor_name"]
         assert (figure["met"] is None) == (figure["target"] is None)
     (errors,) = (f for f in figures if f["name"].startswith("errors of"))
