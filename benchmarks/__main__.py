@@ -8,21 +8,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.bench import fdatasync_ms, scratch, slow_sync
-from benchmarks.figures import (
-    Figure,
-    machine,
-    markdown,
-    plain,
-    write_into_page,
-)
+from benchmarks.bench import slow_sync
+from benchmarks.figures import Figure, plain
+from benchmarks.page import command_line, measured_by, store_figures
 
 # On a slow disk only what syncs can differ.
 DISKS = {
@@ -49,9 +44,19 @@ DISKS = {
 # second a GPU.
 ON_REQUEST = ("studies-runtime", "gpu")
 
+# Where the figures of a group stand in the page; all others stand together.
+PLACES = {
+    "studies-results": "studies",
+    "studies-runtime": "studies",
+    "prompts": "prompts",
+    "verification": "verification",
+    "gpu": "gpu",
+}
 
-def run_group(group: str, disk: str, scale: float) -> Iterator[Figure]:
-    """The figures of one group, as they come."""
+
+def run_group(group: str, disk: str, scale: float) -> list[Figure]:
+    """The figures of one group; each is told as it comes."""
+    figures: list[Figure] = []
     environment = {**os.environ, "GPUYARD_BENCH_DISK": disk}
     if disk == "4ms":
         environment["LD_PRELOAD"] = slow_sync()
@@ -61,11 +66,14 @@ def run_group(group: str, disk: str, scale: float) -> Iterator[Figure]:
     ) as process:
         assert process.stdout
         for line in process.stdout:
-            yield replace(Figure(**json.loads(line)), disk=disk)
+            figure = replace(Figure(**json.loads(line)), disk=disk)
+            print("  ".join(figure.cells()), file=sys.stderr, flush=True)
+            figures.append(figure)
     if process.returncode:
         raise SystemExit(
             f"benchmarks: {group} on the disk {disk} left with {process.returncode}"
         )
+    return figures
 
 
 def main() -> None:
@@ -85,10 +93,7 @@ def main() -> None:
     )
     parser.add_argument("--disk", choices=["as-is", "4ms", "both"], default="both")
     parser.add_argument(
-        "--markdown", action="store_true", help="a table for docs/benchmarks.md"
-    )
-    parser.add_argument(
-        "--write", action="store_true", help="put that table into docs/benchmarks.md"
+        "--write", action="store_true", help="put the figures into docs/benchmarks.md"
     )
     parser.add_argument("--json", action="store_true", help="one JSON document")
     arguments = parser.parse_args()
@@ -98,31 +103,27 @@ def main() -> None:
             f"there is no group {', '.join(sorted(unknown))}; there are"
             f" {', '.join(DISKS['as-is'])}"
         )
+    if arguments.write and arguments.scale != 1:
+        parser.error("--write: only full counts go into the page; leave out --scale")
+    measured = measured_by(command_line("bench", sys.argv[1:]))
     figures: list[Figure] = []
-    for disk in DISKS if arguments.disk == "both" else [arguments.disk]:
-        for group in DISKS[disk]:
-            if (
-                group not in arguments.groups
-                if arguments.groups
-                else group in ON_REQUEST
-            ):
-                continue
-            for figure in run_group(group, disk, arguments.scale):
-                figures.append(figure)
-                print("  ".join(figure.cells()), file=sys.stderr, flush=True)
+    for group, disk in chosen(arguments.groups, arguments.disk):
+        found = run_group(group, disk, arguments.scale)
+        figures += found
+        if arguments.write:
+            place = PLACES.get(group, "bench")
+            store_figures(f"{place}.{group}.{disk}", measured, found)
     if arguments.json:
         print(json.dumps([figure.to_json() for figure in figures]))
-        return
-    with scratch() as folder:
-        about = machine(fdatasync_ms(folder))
-    if arguments.write:
-        share = (
-            ""
-            if arguments.scale == 1
-            else f" Counts are {arguments.scale:g} of the full ones."
-        )
-        write_into_page("bench", f"{about}{share}\n\n{markdown(figures)}")
-    print(f"{about}\n\n{markdown(figures) if arguments.markdown else plain(figures)}")
+    else:
+        print(f"{measured}\n\n{plain(figures)}")
+
+
+def chosen(groups: Sequence[str], disk: str) -> list[tuple[str, str]]:
+    """Each group to measure, and on which disk."""
+    disks = DISKS if disk == "both" else [disk]
+    wanted = groups or [name for name in DISKS["as-is"] if name not in ON_REQUEST]
+    return [(name, disk) for disk in disks for name in DISKS[disk] if name in wanted]
 
 
 if __name__ == "__main__":

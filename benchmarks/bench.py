@@ -7,6 +7,7 @@ import gc
 import http.client
 import json
 import os
+import re
 import shutil
 import sqlite3
 import statistics
@@ -289,9 +290,48 @@ class Web:
             self.send("POST", "/api/v1/jobs", json.dumps(bodies).encode())
         )
 
-    def counts(self) -> dict[str, int]:
-        """Jobs by state."""
-        return self.get("/api/v1/server")["jobs"]
+    def cancel_queued(self) -> None:
+        """End all jobs that wait."""
+        self.send("POST", "/api/v1/jobs:cancel", b'{"state": ["queued"]}')
+
+    def close(self) -> None:
+        """Let go."""
+        self._connection.close()
+
+
+class EventListener:
+    """Hears from the event stream that jobs end; nothing is decoded.
+
+    A server that is asked again and again has less time for what is measured.
+    """
+
+    _COMPLETED = b"event: job.completed\n"
+    _OTHER_ENDS = re.compile(b"event: job.(failed|cancelled|timed_out|unknown)\n")
+
+    def __init__(self, address: Address) -> None:
+        self._connection = http.client.HTTPConnection(
+            address.url.removeprefix("http://"), timeout=300
+        )
+        headers = {
+            "Authorization": f"Bearer {address.token}",
+            "Accept": "text/event-stream",
+        }
+        self._connection.request("GET", "/api/v1/events", headers=headers)
+        self._stream = self._connection.getresponse()
+        self._rest = b""
+        # The first part says from which event on the stream tells.
+        self._stream.read1()
+
+    def wait_for_ends(self, count: int) -> None:
+        """Wait until so many more jobs have completed."""
+        while count > 0:
+            part = self._stream.read1()
+            events, _, self._rest = (self._rest + part).rpartition(b"\n\n")
+            if other := self._OTHER_ENDS.search(events):
+                raise RuntimeError(f"a job has ended otherwise: {other[1].decode()}")
+            if not part:
+                raise RuntimeError("the server has ended its event stream")
+            count -= events.count(self._COMPLETED)
 
     def close(self) -> None:
         """Let go."""
@@ -342,11 +382,16 @@ def whole_node(web: Web) -> float:
     return float(web.get("/api/v1/nodes")["items"][0]["cpus"])
 
 
-def block(instance: TestInstance, web: Web) -> str:
-    """Take the whole node with a job that runs until `go` appears in the work folder,
-    or that is gone; its id.
+def block(instance: TestInstance, web: Web) -> None:
+    """Take the whole node with a job that runs until the work folder is gone."""
+    wait_until_running(web, submit_blocker(instance, web, instance.work / "go"))
+
+
+def submit_blocker(instance: TestInstance, web: Web, go: Path) -> str:
+    """Queue a job for the whole node that runs until `go` is there, or the work folder
+    is gone; its id.
     """
-    script = f"while [ -d {instance.work} ] && [ ! -e {instance.work}/go ]; do sleep 0.01; done"
+    script = f"while [ -d {instance.work} ] && [ ! -e {go} ]; do sleep 0.01; done"
     body = {
         "name": "blocker",
         "command": ["/bin/sh", "-c", script],
@@ -354,10 +399,13 @@ def block(instance: TestInstance, web: Web) -> str:
         "priority": 5,
         "resources": {"cpus": whole_node(web)},
     }
-    job_id = str(web.submit(body)["id"])
+    return str(web.submit(body)["id"])
+
+
+def wait_until_running(web: Web, job_id: str) -> None:
+    """Wait until the job runs."""
     wait_until(
         lambda: web.get(f"/api/v1/jobs/{job_id}")["state"] == "running",
-        30,
-        "the blocker to run",
+        60,
+        f"job {job_id} to run",
     )
-    return job_id

@@ -1,23 +1,22 @@
 """How fast the command starts, against a bare interpreter of the same environment."""
 
 import os
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from benchmarks.bench import scaled, serving, timed
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, alternate, in_rounds
+from tests.support.instance import TestInstance
 
 GROUP = "commands"
 GPUYARD = str(Path(sys.executable).with_name("gpuyard"))
 
 
 def measure(scale: float) -> Iterator[Figure]:
-    """`--help` and `jobs`; every side takes its turn, so that all meet the same
-    machine.
-    """
+    """`--help` and `jobs`, each in turns with a bare interpreter."""
     with serving() as (instance, web):
         web.submit(
             [
@@ -26,29 +25,36 @@ def measure(scale: float) -> Iterator[Figure]:
             ]
         )
         instance.wait(web.get("/api/v1/jobs")["items"][0]["id"])
-        commands = {
-            "bare": [sys.executable, "-c", "pass"],
-            "--help": [GPUYARD, "--help"],
-            "jobs": [GPUYARD, "jobs"],
-        }
-        taken: dict[str, list[float]] = {name: [] for name in commands}
-        for _ in range(scaled(30, scale, 3)):
-            for name, command in commands.items():
-                taken[name].append(
-                    timed(lambda c=command: _run(c, instance.environment))
-                )
-    floor = statistics.median(taken["bare"]) * 1000
-    for name, target in (("--help", 10), ("jobs", 20)):
-        value = statistics.median(taken[name]) * 1000
-        yield Figure(
-            GROUP, f"`gpuyard {name}`", value, "ms", target, floor, "bare interpreter"
-        )
+        for name, target in (("--help", 10), ("jobs", 20)):
+            yield _against_bare(name, target, instance, scale)
 
 
-def _run(command: list[str], environment: dict[str, str]) -> None:
-    subprocess.run(
+def _against_bare(
+    name: str, target: float, instance: TestInstance, scale: float
+) -> Figure:
+    rounds = scaled(6, scale)
+    values, floors = alternate(
+        scaled(30, scale, rounds),
+        lambda: _ms([GPUYARD, name], instance),
+        lambda: _ms([sys.executable, "-c", "pass"], instance),
+    )
+    return Figure(
+        GROUP,
+        f"`gpuyard {name}`",
+        in_rounds(values, rounds),
+        "ms",
+        target,
+        in_rounds(floors, rounds),
+        "bare interpreter",
+    )
+
+
+def _ms(command: list[str], instance: TestInstance) -> float:
+    run = partial(
+        subprocess.run,
         command,
-        env={**os.environ, **environment},
+        env={**os.environ, **instance.environment},
         stdout=subprocess.DEVNULL,
         check=True,
     )
+    return timed(run) * 1000

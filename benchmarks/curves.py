@@ -1,41 +1,28 @@
 """`python -m benchmarks.curves [--write]`: how well the reader of output finds the
 points in the corpus of real logs, by format.
 
-`--write` puts the table into docs/benchmarks.md.
+`--write` puts the tables into docs/benchmarks.md.
 """
 
 import argparse
-from collections.abc import Iterable
 
-from benchmarks.figures import write_into_page
-from tests.support.corpus import CorpusLog, Score, corpus, score, total
-
-COLUMNS = ["format", "version", "points", "precision", "recall"]
+from benchmarks.figures import Rows, markdown_table
+from benchmarks.page import computed_by, store_table
+from tests.support.corpus import Score, corpus, score, total
 
 
-def table() -> str:
-    """One row for each log, and the sums; first the logs that the reader was built
-    with, then those held out.
+def table(*, held_out: bool) -> Rows:
+    """One row for each log that the reader was built with, or that was held out; and
+    the sum.
     """
-    logs = corpus()
-    known = [log for log in logs if not log.held_out]
-    held_out = [log for log in logs if log.held_out]
-    return "\n\n".join(
-        [
-            _rows(f"{len(known)} formats", known),
-            "Held out, and nothing was built for them:",
-            _rows(f"{len(held_out)} formats held out", held_out),
-        ]
-    )
-
-
-def _rows(name: str, logs: list[CorpusLog]) -> str:
+    logs = [log for log in corpus() if log.held_out == held_out]
     scores = [score(log) for log in logs]
-    rows = [COLUMNS, ["---", "---", "---:", "---:", "---:"]]
+    rows = [["format", "version", "points", "precision", "recall"]]
     for log, reached in zip(logs, scores, strict=True):
         rows.append(_row(log.program, log.version, reached))
+    name = f"{len(logs)} formats{' held out' if held_out else ''}"
     rows.append(_row(f"**{name}**", "", total(scores)))
-    return "\n".join(_line(row) for row in rows)
+    return rows
 
 
 def _row(program: str, version: str, reached: Score) -> list[str]:
@@ -49,23 +36,20 @@ def _share(share: float) -> str:
     return f"{share:.2f}"
 
 
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def main() -> None:
     """Score the corpus and print the table."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.curves", description=__doc__
     )
     parser.add_argument(
-        "--write", action="store_true", help="put the table into docs/benchmarks.md"
+        "--write", action="store_true", help="put the tables into docs/benchmarks.md"
     )
     arguments = parser.parse_args()
-    text = table()
-    print(text)
-    if arguments.write:
-        write_into_page("curves", text)
+    for name, held_out in (("curves", False), ("curves-held-out", True)):
+        rows = table(held_out=held_out)
+        print(f"{markdown_table(rows)}\n")
+        if arguments.write:
+            store_table(name, computed_by("python -m benchmarks.curves"), rows)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ provider's modules cost to import.
 
 import asyncio
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from benchmarks.bench import scaled, timed
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, alternate
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings
 from gpuyard.controller.controller import Controller
@@ -41,48 +40,40 @@ _SDKS = {
 
 def measure(scale: float) -> Iterator[Figure]:
     """Each on its own."""
-    count = scaled(5000, scale, 50)
-    taken = [_rank(count, seed) for seed in range(scaled(20, scale, 3))]
-    yield Figure(
-        GROUP, f"{count:,} offers ranked", statistics.median(taken) * 1000, "ms", 20
-    )
-    jobs = scaled(1000, scale, 50)
-    ideal = jobs * REPLY_S / CONCURRENCY
-    name = (
-        f"{jobs:,} submissions, {CONCURRENCY} at once, to a provider that answers in"
-        f" {REPLY_S * 1000:.0f} ms"
-    )
-    yield Figure(
-        GROUP,
-        name,
-        asyncio.run(_submit(jobs)),
-        "s",
-        1.3,
-        ideal,
-        "waiting for the answers alone",
-    )
+    yield _ranking(scaled(20, scale, 3), scaled(5000, scale, 50))
+    yield _submissions(scaled(3, scale), scaled(1000, scale, 50))
     for provider, sdk in _SDKS.items():
-        ours, theirs = _imports(
-            f"gpuyard.providers.{provider}.provider", sdk, scaled(9, scale, 2)
-        )
-        yield Figure(
-            GROUP,
-            f"import of the provider {provider}",
-            ours * 1000,
-            "ms",
-            1.5,
-            theirs * 1000,
-            "its SDK alone",
-        )
+        yield _imports(scaled(9, scale), provider, sdk)
 
 
-def _rank(count: int, seed: int) -> float:
-    dice = random.Random(seed)
+def _ranking(rounds: int, count: int) -> Figure:
+    dice = random.Random(7)
+    offers = {offer.id: offer for offer in _offers(count, dice)}
+    queue = ExternalQueue("cloud", offers=offers)
+    table = ExternalQueueTable(by_name={"cloud": queue})
+    shape = Shape(gpus=1, gpu_memory_gb=16, spot=True)
+    values, floors = alternate(
+        rounds,
+        lambda: timed(lambda: table.ranked_offers(shape, Need(), Strategy.BALANCED)),
+        lambda: timed(lambda: sorted(offers.values(), key=lambda o: o.price_per_hour)),
+    )
+    return Figure(
+        GROUP,
+        f"{count:,} offers ranked",
+        [taken * 1000 for taken in values],
+        "ms",
+        20,
+        [taken * 1000 for taken in floors],
+        "the offers sorted by price",
+        absolute=True,
+    )
+
+
+def _offers(count: int, dice: random.Random) -> Iterator[Offer]:
     kinds = [(kind.value, spec.memory_gb) for kind, spec in GPU_CLASSES.items()]
-    offers: dict[str, Offer] = {}
     for number in range(count):
         gpu, memory = dice.choice(kinds)
-        offer = Offer(
+        yield Offer(
             f"cloud/{number:05d}",
             "cloud",
             gpu,
@@ -94,10 +85,35 @@ def _rank(count: int, seed: int) -> float:
             region=f"r{number % 9}",
             spot=number % 3 == 0,
         )
-        offers[offer.id] = offer
-    table = ExternalQueueTable(by_name={"cloud": ExternalQueue("cloud", offers=offers)})
-    shape = Shape(gpus=1, gpu_memory_gb=16, spot=True)
-    return timed(lambda: table.ranked_offers(shape, Need(), Strategy.BALANCED))
+
+
+def _submissions(rounds: int, jobs: int) -> Figure:
+    values, floors = alternate(
+        rounds, lambda: asyncio.run(_submit(jobs)), lambda: asyncio.run(_wait(jobs))
+    )
+    return Figure(
+        GROUP,
+        f"{jobs:,} submissions, {CONCURRENCY} at once, to a provider that answers in"
+        f" {REPLY_S * 1000:.0f} ms",
+        values,
+        "s",
+        1.3,
+        floors,
+        "waiting for the answers alone",
+    )
+
+
+async def _wait(jobs: int) -> float:
+    """Seconds in which so many answers come, so many at once."""
+    places = asyncio.Semaphore(CONCURRENCY)
+
+    async def answer() -> None:
+        async with places:
+            await asyncio.sleep(REPLY_S)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(answer() for _ in range(jobs)))
+    return time.perf_counter() - began
 
 
 class _Slow(QueueProvider):
@@ -110,14 +126,18 @@ class _Slow(QueueProvider):
     max_pending = 1_000_000
     poll_s = 1.0
 
-    def __init__(self) -> None:
+    def __init__(self, expected: int) -> None:
         super().__init__({})
-        self.taken: list[str] = []
+        self.taken: set[str] = set()
+        self.expected = expected
+        self.complete = asyncio.Event()
 
     async def submit_attempt(self, order: AttemptOrder) -> str:
         await asyncio.sleep(REPLY_S)
-        self.taken.append(order.attempt_id)
-        return self.taken[-1]
+        self.taken.add(order.attempt_id)
+        if len(self.taken) == self.expected:
+            self.complete.set()
+        return order.attempt_id
 
     async def poll_jobs(self, job_ids: Sequence[str]) -> Mapping[str, JobResult]:
         return {job_id: JobResult(job_id, JobStatus.PENDING) for job_id in job_ids}
@@ -147,7 +167,7 @@ async def _submit(jobs: int) -> float:
     """Seconds from the first submission's request until the provider has answered the
     last.
     """
-    provider = _Slow()
+    provider = _Slow(jobs)
 
     async def nothing_new(_seconds: float) -> None:
         await asyncio.sleep(3600)
@@ -170,32 +190,41 @@ async def _submit(jobs: int) -> float:
             await controller.requests.submit(
                 [{"command": ["true"], "name": f"job-{n}"} for n in range(jobs - 1)]
             )
-            while len(provider.taken) < jobs:  # noqa: ASYNC110  nobody tells
-                await asyncio.sleep(0.005)
+            await provider.complete.wait()
             return time.perf_counter() - began
         finally:
             await controller.close()
             ledger.close()
 
 
-def _imports(ours: str, theirs: str, times: int) -> tuple[float, float]:
-    """Seconds each takes beside what a server has loaded before any provider; they take
-    turns.
-    """
-    loaded = "import gpuyard.providers.base, gpuyard.storage.blobs, gpuyard.domain.ids"
-    taken: dict[str, list[float]] = {
-        loaded: [],
-        f"{loaded}, {ours}": [],
-        f"{loaded}, {theirs}": [],
-    }
-    for _ in range(times):
-        for program, found in taken.items():
-            found.append(
-                timed(
-                    lambda p=program: subprocess.run(
-                        [sys.executable, "-c", p], check=True
-                    )
-                )
-            )
-    bare, mine, sdk = (statistics.median(found) for found in taken.values())
-    return mine - bare, sdk - bare
+def _imports(rounds: int, provider: str, sdk: str) -> Figure:
+    """What each takes beside what a server has loaded before any provider."""
+    values, floors = alternate(
+        rounds,
+        lambda: _import_ms(f"gpuyard.providers.{provider}.provider"),
+        lambda: _import_ms(sdk),
+    )
+    return Figure(
+        GROUP,
+        f"import of the provider {provider}",
+        values,
+        "ms",
+        1.5,
+        floors,
+        "its SDK alone",
+    )
+
+
+def _import_ms(modules: str) -> float:
+    program = (
+        "import gpuyard.config.settings, gpuyard.providers.base\n"
+        "import gpuyard.domain.ids, gpuyard.storage.blobs\n"
+        "import time\n"
+        "began = time.perf_counter()\n"
+        f"import {modules}\n"
+        "print(time.perf_counter() - began)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    return float(done.stdout) * 1000

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from statistics import mean, stdev
 
+from benchmarks.figures import Rows
 from benchmarks.kind import END, workload
 from gpuyard.residency.simulation import play
 from gpuyard.residency.workload import Workload, WorkloadResult
@@ -44,25 +45,25 @@ def seeds(kind: str, count: int = COUNT) -> list[int]:
     return [int.from_bytes(digest[:8], "big") for digest in digests]
 
 
-def table(count: int = COUNT) -> str:
-    """The geometric means for each kind and policy, in Markdown."""
-    lines = [
-        "| workloads | policy | requests, p95 | scripts, mean | loads | product |",
-        "|---|---|---|---|---|---|",
-    ]
+def table(count: int = COUNT) -> Rows:
+    """The geometric means for each kind and policy."""
+    head = ["workloads", "policy", "requests, p95", "scripts, mean", "loads", "product"]
+    rows = [head]
     for kind, wake_s in KINDS.items():
         works = [workload(seed, wake_s) for seed in seeds(kind, count)]
         rules = [play(work, "threshold") for work in works]
         for policy in POLICIES:
             told = [play(work, policy) for work in works]
-            lines.append(f"| {count} with {kind} | {policy} | {_row(told, rules)} |")
+            rows.append([f"{count} with {kind}", policy, *_cells(told, rules)])
         for name, change in BOUNDS.items():
             told = [play(change(work), "lru") for work in works]
-            lines.append(f"| {count} with {kind} | {name} | {_bound(told, rules)} |")
-    return "\n".join(lines)
+            rows.append([f"{count} with {kind}", name, *_bound(told, rules)])
+    return rows
 
 
-def _row(told: Sequence[WorkloadResult], rules: Sequence[WorkloadResult]) -> str:
+def _cells(
+    told: Sequence[WorkloadResult], rules: Sequence[WorkloadResult]
+) -> list[str]:
     ratios = [
         Ratios(
             mine.summary()["llm"]["p95_s"] / theirs.summary()["llm"]["p95_s"],
@@ -78,10 +79,12 @@ def _row(told: Sequence[WorkloadResult], rules: Sequence[WorkloadResult]) -> str
     ]
     products = [each.product for each in ratios]
     cells = [f"{_typical(column):.2f} ×" for column in columns]
-    return " | ".join([*cells, f"{_typical(products):.3f} ± {_error(products):.3f}"])
+    return [*cells, f"{_typical(products):.3f} ± {_error(products):.3f}"]
 
 
-def _bound(told: Sequence[WorkloadResult], rules: Sequence[WorkloadResult]) -> str:
+def _bound(
+    told: Sequence[WorkloadResult], rules: Sequence[WorkloadResult]
+) -> list[str]:
     """The same without loads, and without the side that was left out."""
     cells: list[str] = []
     for kind, figure in (("llm", "p95_s"), ("script", "mean_s")):
@@ -90,7 +93,7 @@ def _bound(told: Sequence[WorkloadResult], rules: Sequence[WorkloadResult]) -> s
             for mine, theirs in zip(told, rules, strict=True)
         ]
         cells.append(f"{_typical(found):.2f} ×" if min(found) else "–")
-    return " | ".join([*cells, "–", "–"])
+    return [*cells, "–", "–"]
 
 
 def _typical(values: Sequence[float]) -> float:
@@ -139,22 +142,18 @@ BOUNDS: dict[str, Callable[[Workload], Workload]] = {
 }
 
 
-def room_table(count: int = COUNT) -> str:
-    """How much GPU time is left for loading and for idle models, in Markdown."""
-    lines = [
-        "| workloads | GPU time for requests and scripts | left | that is |",
-        "|---|---|---|---|",
-    ]
+def room_table(count: int = COUNT) -> Rows:
+    """How much GPU time is left for loading and for idle models."""
+    rows = [["workloads", "GPU time for requests and scripts", "left", "that is"]]
     for kind, wake_s in KINDS.items():
         works = [workload(seed, wake_s) for seed in seeds(kind, count)]
         busy = mean(map(_busy, works))
         (model,) = works[0].models.values()
         move_s = (wake_s or model.boot_s) + model.unload_s
         moves = (1 - busy) * END * len(works[0].gpus) / move_s
-        lines.append(
-            f"| {count} with {kind} | {busy:.1%} | {1 - busy:.1%} | {moves:.0f} loads |"
-        )
-    return "\n".join(lines)
+        left = f"{1 - busy:.1%}"
+        rows.append([f"{count} with {kind}", f"{busy:.1%}", left, f"{moves:.0f} loads"])
+    return rows
 
 
 def _busy(work: Workload) -> float:

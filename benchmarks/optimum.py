@@ -1,4 +1,4 @@
-"""`python -m benchmarks.optimum`: `cost` beside the best there is, on instances small
+"""`python -m benchmarks.optimum [SEEDS] [--write]`: `cost` beside the best there is, on instances small
 enough to try everything.
 
 Two kinds. A batch: all items known, each GPU's model to be back at the end, loads one
@@ -7,13 +7,15 @@ over some minutes; measured is the mean time until each is done. The best knows 
 durations and every arrival that will be, but does nothing for anybody before it comes.
 """
 
+import argparse
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import permutations, product
 from random import Random
 from statistics import mean
 
+from benchmarks.figures import Rows, markdown_table
+from benchmarks.page import computed_by, store_table
 from gpuyard.residency.simulation import play
 from gpuyard.residency.workload import Arrival, BatchArrival, Model, Script, Workload
 
@@ -136,32 +138,44 @@ def _leg(work: Workload, order: Sequence[int], *, loaded: bool) -> Iterator[floa
         loaded = task.name == "m"
 
 
-def main() -> None:
-    """Print the table in Markdown."""
-    seeds = range(int(sys.argv[1]) if len(sys.argv) > 1 else SEEDS)
-    print("| instances | policy | mean × best | worst × best |\n|---|---|---|---|")
+def table(seeds: Sequence[int]) -> Rows:
+    """Each policy beside the best there is."""
+    rows = [["instances", "policy", "mean × best", "worst × best"]]
     for policy in ("cost", "round_robin"):
-        print(
-            row(
-                f"{len(seeds)} batches",
-                policy,
-                [
-                    play(batch(s), policy).batches[0] / best_batch(batch(s))
-                    for s in seeds
-                ],
-            )
-        )
+        ratios = [
+            play(batch(seed), policy).batches[0] / best_batch(batch(seed))
+            for seed in seeds
+        ]
+        rows.append(row(f"{len(seeds)} batches", policy, ratios))
     for policy in ("cost", "threshold", "lru"):
         ratios = []
         for seed in seeds:
             outcome = play(mix(seed), policy)
             ratios.append(mean([*outcome.llm, *outcome.script]) / best_mix(mix(seed)))
-        print(row(f"{len(seeds)} mixes", policy, ratios))
+        rows.append(row(f"{len(seeds)} mixes", policy, ratios))
+    return rows
 
 
-def row(instances: str, policy: str, ratios: Sequence[float]) -> str:
+def row(instances: str, policy: str, ratios: Sequence[float]) -> list[str]:
     """One line of the table."""
-    return f"| {instances} | {policy} | {mean(ratios):.3f} | {max(ratios):.3f} |"
+    return [instances, policy, f"{mean(ratios):.3f}", f"{max(ratios):.3f}"]
+
+
+def main() -> None:
+    """Print the table in Markdown."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.optimum", description=__doc__
+    )
+    parser.add_argument("seeds", nargs="?", type=int, default=SEEDS, help="how many")
+    parser.add_argument(
+        "--write", action="store_true", help="put the table into docs/benchmarks.md"
+    )
+    arguments = parser.parse_args()
+    rows = table(range(arguments.seeds))
+    print(markdown_table(rows))
+    if arguments.write:
+        command = f"python -m benchmarks.optimum {arguments.seeds}"
+        store_table("optimum", computed_by(command), rows)
 
 
 if __name__ == "__main__":

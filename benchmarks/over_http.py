@@ -23,7 +23,7 @@ from benchmarks.bench import (
     timed,
     write,
 )
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, alternate
 from gpuyard.client.connection import Address
 from gpuyard.ledger.ledger import Ledger
 
@@ -35,40 +35,83 @@ def measure(scale: float) -> Iterator[Figure]:
     """All of it on one server whose node is taken, so that nothing but taking in jobs
     is measured.
     """
+    rounds = scaled(3, scale)
+    count = scaled(10_000, scale, 100)
     with serving() as (instance, web):
         block(instance, web)
-        count = scaled(10_000, scale, 100)
-        yield from bodies(web, instance.address(), count)
-        yield from singles(instance.address(), scaled(2000, scale, 2 * CONNECTIONS))
+        address = instance.address()
+        for distinct, target in ((False, 3), (True, 6)):
+            work = Bodies(web, address, count, distinct)
+            yield work.submission(rounds, target)
+            yield work.longest_stall(rounds)
+        for distinct in (False, True):
+            Bodies(web, address, count, distinct).submit()
+        yield from singles(address, rounds, scaled(2000, scale, 2 * CONNECTIONS))
 
 
-def bodies(web: Web, address: Address, count: int) -> Iterator[Figure]:
-    """Many jobs in one request, of few shapes and of as many shapes as jobs, and what
-    another request feels of it.
-    """
-    for distinct, target in ((False, 3), (True, 6)):
-        body = json.dumps(
-            [spec_body(number, distinct=distinct) for number in range(count)]
-        ).encode()
-        floor = ledgers_own(count, distinct=distinct)
-        with Prober(address) as prober:
-            taken = timed(lambda b=body: web.send("POST", "/api/v1/jobs", b))
-        kind = "all distinct" if distinct else "repeated shapes"
-        yield Figure(
-            GROUP,
-            f"{count:,} jobs in one request, {kind}",
-            taken * 1000,
-            "ms",
-            target,
-            floor * 1000,
-            "the ledger alone",
+@dataclass
+class Bodies:
+    """Many jobs in one request, of few shapes or of as many shapes as jobs."""
+
+    web: Web
+    address: Address
+    count: int
+    distinct: bool
+
+    def __post_init__(self) -> None:
+        kind = "all distinct" if self.distinct else "repeated shapes"
+        self.name = f"{self.count:,} jobs in one request, {kind}"
+        bodies = [spec_body(n, distinct=self.distinct) for n in range(self.count)]
+        self._body = json.dumps(bodies).encode()
+
+    def submit(self) -> float:
+        """The seconds of the request; the jobs stay in the queue."""
+        return timed(lambda: self.web.send("POST", "/api/v1/jobs", self._body))
+
+    def submission(self, rounds: int, target: float) -> Figure:
+        """The request, with nobody else asking anything."""
+
+        def ours() -> float:
+            taken = self.submit()
+            self.web.cancel_queued()
+            return taken * 1000
+
+        values, floors = alternate(
+            rounds,
+            ours,
+            lambda: ledgers_own(self.count, distinct=self.distinct) * 1000,
         )
-        yield Figure(
+        return Figure(
+            GROUP, self.name, values, "ms", target, floors, "the ledger alone"
+        )
+
+    def longest_stall(self, rounds: int) -> Figure:
+        """What another client feels meanwhile, and what it feels for as long when there
+        is nothing to do.
+        """
+        taken: list[float] = []
+
+        def ours() -> float:
+            with Prober(self.address) as prober:
+                taken.append(self.submit())
+            self.web.cancel_queued()
+            return max(prober.taken) * 1000
+
+        def floor() -> float:
+            with Prober(self.address) as prober:
+                time.sleep(taken[-1])
+            return max(prober.taken) * 1000
+
+        values, floors = alternate(rounds, ours, floor)
+        return Figure(
             GROUP,
-            f"longest stall meanwhile, {kind}",
-            max(prober.taken) * 1000,
+            f"longest stall of others meanwhile: {self.name}",
+            values,
             "ms",
             25,
+            floors,
+            "with nothing to do",
+            absolute=True,
         )
 
 
@@ -113,41 +156,49 @@ class Prober:
 # --- single submissions ---
 
 
-def singles(address: Address, count: int) -> Iterator[Figure]:
+def singles(address: Address, rounds: int, count: int) -> Iterator[Figure]:
     """Single submissions over kept connections, against the lesser of two floors.
 
     One is the same server with its ledger told to store no job; the other what the disk
     could do at best.
     """
-    load = Load(address, _requests(address, count))
-    rate = count / asyncio.run(load.run())
-    dry = _dry_rate(count)
-    with scratch() as folder:
-        synced = CONNECTIONS / (2 * fdatasync_ms(folder) / 1000)
-    floor, name = min(
-        (dry, "the same, nothing stored"), (synced, "32 / (2 × fdatasync)")
-    )
+    with serving("benchmarks.dry_server") as (dry, web):
+        block(dry, web)
+        ours, floors = alternate(
+            rounds, lambda: load(address, count), lambda: load(dry.address(), count)
+        )
     yield Figure(
         GROUP,
         f"single submits, {CONNECTIONS} connections",
-        rate,
+        [one.rate for one in ours],
         "jobs/s",
         0.6,
-        floor,
-        name,
+        [min(one.rate, synced_rate()) for one in floors],
+        "the lesser of the same with nothing stored and 32 / (2 × fdatasync)",
         least=True,
     )
     yield Figure(
-        GROUP, f"the same, p99 of {count:,}", percentile(load.taken, 0.99) * 1000, "ms"
+        GROUP,
+        f"the same, p99 of {count:,}",
+        [percentile(one.taken, 0.99) * 1000 for one in ours],
+        "ms",
+        None,
+        [percentile(one.taken, 0.99) * 1000 for one in floors],
+        "the same, nothing stored",
     )
 
 
-def _dry_rate(count: int) -> float:
-    with serving("benchmarks.dry_server") as (instance, web):
-        block(instance, web)
-        return count / asyncio.run(
-            Load(instance.address(), _requests(instance.address(), count)).run()
-        )
+def load(address: Address, count: int) -> "Load":
+    """So many single submissions, done."""
+    work = Load(address, _requests(address, count))
+    asyncio.run(work.run())
+    return work
+
+
+def synced_rate() -> float:
+    """How many submissions a second the disk could sync."""
+    with scratch() as folder:
+        return CONNECTIONS / (2 * fdatasync_ms(folder) / 1000)
 
 
 def _requests(address: Address, count: int) -> list[bytes]:
@@ -175,9 +226,12 @@ class Load:
     address: Address
     requests: Sequence[bytes]
     taken: list[float] = field(default_factory=list)
+    """The seconds of each request."""
+    rate: float = 0.0
+    """Requests a second."""
 
-    async def run(self) -> float:
-        """Seconds for all; `taken` keeps each request's own."""
+    async def run(self) -> None:
+        """Send all of them."""
         began = time.perf_counter()
         await asyncio.gather(
             *(
@@ -185,7 +239,7 @@ class Load:
                 for n in range(CONNECTIONS)
             )
         )
-        return time.perf_counter() - began
+        self.rate = len(self.requests) / (time.perf_counter() - began)
 
     async def _connection(self, requests: Sequence[bytes]) -> None:
         host, port = self.address.url.removeprefix("http://").rsplit(":", 1)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import fresh
-from benchmarks.figures import write_into_page
+from benchmarks.figures import Rows, markdown_table
+from benchmarks.page import computed_by, store_table
 
 DATA = Path(__file__).parent / "data"
 TRACES = (("philly_like_1000", 16), ("philly_like_2000", 112))
@@ -45,55 +46,67 @@ def play(trace: str, gpus: int, policy: str) -> dict[str, float]:
     return answer["jobs"]
 
 
-def traces() -> str:
+def traces() -> Rows:
     """Each policy for jobs on each trace."""
-    lines = [
-        "| trace | GPUs | policy | mean | × fcfs | p99 | × fcfs |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    rows = [["trace", "GPUs", "policy", "mean", "× fcfs", "p99", "× fcfs"]]
     for trace, gpus in TRACES:
         base = play(trace, gpus, "fcfs")
         for policy in POLICIES:
             jobs = base if policy == "fcfs" else play(trace, gpus, policy)
             mean = jobs["mean_s"]
             p99 = jobs["p99_s"]
-            lines.append(
-                f"| {trace} | {gpus} | {policy} | {mean:,.0f} s |"
-                f" {mean / base['mean_s']:.3f} | {p99:,.0f} s |"
-                f" {p99 / base['p99_s']:.2f} |"
+            rows.append(
+                [
+                    trace,
+                    str(gpus),
+                    policy,
+                    f"{mean:,.0f} s",
+                    f"{mean / base['mean_s']:.3f}",
+                    f"{p99:,.0f} s",
+                    f"{p99 / base['p99_s']:.2f}",
+                ]
             )
-    return "\n".join(lines)
+    return rows
 
 
-def committed() -> str:
+def committed() -> Rows:
     """Each residency policy on each workload of `data/workloads/`."""
-    lines = [
-        "| workload | policy | requests, p95 | × threshold | scripts, mean |"
-        " × threshold | loads |",
-        "|---|---|---|---|---|---|---|",
+    beside_threshold = "× threshold"
+    rows = [
+        [
+            "workload",
+            "policy",
+            "requests, p95",
+            beside_threshold,
+            "scripts, mean",
+            beside_threshold,
+            "loads",
+        ]
     ]
     for path in sorted((DATA / "workloads").glob("mixed*.json")):
         rules = simulated(path, "threshold")
         for policy in RESIDENCY:
             told = rules if policy == "threshold" else simulated(path, policy)
-            lines.append(
-                f"| {path.stem} | {policy} | {beside(told, rules, 'llm', 'p95_s')} "
-                f"| {beside(told, rules, 'script', 'mean_s')} | {told['loads']} |"
+            rows.append(
+                [
+                    path.stem,
+                    policy,
+                    *beside(told, rules, "llm", "p95_s"),
+                    *beside(told, rules, "script", "mean_s"),
+                    str(told["loads"]),
+                ]
             )
-    return "\n".join(lines)
+    return rows
 
 
-def batches() -> str:
+def batches() -> Rows:
     """How long the batches of `data/workloads/` take."""
-    lines = [
-        "| batch | policy | until the last model is back |",
-        "|---|---|---|",
-    ]
+    rows = [["batch", "policy", "until the last model is back"]]
     for path in sorted((DATA / "workloads").glob("s1*.json")):
         for policy in BATCHES:
             (batch,) = simulated(path, policy)["batches"]
-            lines.append(f"| {path.stem} | {policy} | {batch['makespan_s']:,.0f} s |")
-    return "\n".join(lines)
+            rows.append([path.stem, policy, f"{batch['makespan_s']:,.0f} s"])
+    return rows
 
 
 def simulated(path: Path, policy: str) -> dict[str, Any]:
@@ -113,14 +126,16 @@ def simulated(path: Path, policy: str) -> dict[str, Any]:
     )
 
 
-def beside(told: dict[str, Any], rules: dict[str, Any], kind: str, figure: str) -> str:
+def beside(
+    told: dict[str, Any], rules: dict[str, Any], kind: str, figure: str
+) -> list[str]:
     """A figure, and how many times that of the rules it is."""
     mine = told[kind][figure]
     theirs = rules[kind][figure]
-    return f"{mine:,.0f} s | {mine / theirs:.2f}"
+    return [f"{mine:,.0f} s", f"{mine / theirs:.2f}"]
 
 
-TABLES: Mapping[str, Callable[[], str]] = {
+TABLES: Mapping[str, Callable[[], Rows]] = {
     "traces": traces,
     "committed": committed,
     "fresh": fresh.table,
@@ -149,10 +164,12 @@ def main() -> None:
             f" {', '.join(TABLES)}"
         )
     for name in arguments.tables or TABLES:
-        text = TABLES[name]()
-        print(f"{text}\n", flush=True)
+        rows = TABLES[name]()
+        print(f"{markdown_table(rows)}\n", flush=True)
         if arguments.write:
-            write_into_page(name, text)
+            store_table(
+                name, computed_by(f"python -m benchmarks.policies {name}"), rows
+            )
 
 
 if __name__ == "__main__":

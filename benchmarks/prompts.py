@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 import psutil
 
-from benchmarks.bench import scaled
-from benchmarks.figures import Figure
+from benchmarks.bench import scaled, timed
+from benchmarks.figures import Figure, alternate, in_rounds
 from tests.support.instance import TestInstance, make_instance
 from tests.support.wait import wait_until
 
@@ -28,9 +28,10 @@ SERVER = Path(__file__).parent / "programs" / "model_server.py"
 def measure(scale: float) -> Iterator[Figure]:
     """The same server for all, with its model loaded."""
     with serving() as instance:
-        yield from durable(instance, scaled(200, scale, 20))
-        yield from first_word(instance, scaled(200, scale, 10))
-        yield from streams(instance, scaled(1000, scale, 20))
+        rounds = scaled(5, scale)
+        yield durable(instance, rounds, scaled(200, scale, 20))
+        yield first_word(instance, rounds, scaled(40, scale, 5))
+        yield streams(instance, scaled(1000, scale, 20))
         yield waiting(instance, scaled(100_000, scale, 200))
 
 
@@ -58,22 +59,24 @@ def toy(instance: TestInstance) -> dict[str, object]:
     return next(item for item in items if item["name"] == "toy")
 
 
-def durable(instance: TestInstance, count: int) -> Iterator[Figure]:
-    """All at once: as requests of `/v1`, and as jobs until the last is recorded."""
-    requests_s = asyncio.run(ask_all(instance, count))
+def durable(instance: TestInstance, rounds: int, count: int) -> Figure:
+    """All at once: as jobs until the last is recorded, and as requests of `/v1`."""
     bodies = [{"prompt": f"number {n}", "model": "toy"} for n in range(count)]
     with instance.client() as client:
-        began = time.perf_counter()
-        jobs = client.submit(bodies)
-        client.wait_for(*(job.id for job in jobs))
-        taken = time.perf_counter() - began
-    yield Figure(
+        values, floors = alternate(
+            rounds,
+            lambda: timed(
+                lambda: client.wait_for(*(job.id for job in client.submit(bodies)))
+            ),
+            lambda: asyncio.run(ask_all(instance, count)),
+        )
+    return Figure(
         GROUP,
         f"{count} prompts as jobs, {SLOTS} answered at once",
-        taken,
+        values,
         "s",
         1.3,
-        requests_s,
+        floors,
         "as requests of /v1",
     )
 
@@ -110,32 +113,29 @@ async def ask_all(instance: TestInstance, count: int) -> float:
     return taken
 
 
-def first_word(instance: TestInstance, count: int) -> Iterator[Figure]:
+def first_word(instance: TestInstance, rounds: int, count: int) -> Figure:
     """One request after the other, through the gateway and directly, in turn."""
     replicas = toy(instance)["replicas"]
     assert isinstance(replicas, list)
-    port = replicas[0]["port"]
-
-    async def measured() -> tuple[list[float], list[float]]:
-        through: list[float] = []
-        direct: list[float] = []
-        async with (
-            client_of(instance) as gateway,
-            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/v1/") as server,
-        ):
-            for _ in range(count):
-                for client, times in ((gateway, through), (server, direct)):
-                    times.append(await until_first_word(client))
-        return through, direct
-
-    through, direct = asyncio.run(measured())
-    direct_ms = statistics.median(direct) * 1000
-    yield Figure(
+    gateway = client_of(instance)
+    server = httpx.AsyncClient(base_url=f"http://127.0.0.1:{replicas[0]['port']}/v1/")
+    with asyncio.Runner() as runner:
+        through, direct = alternate(
+            rounds * count,
+            lambda: runner.run(until_first_word(gateway)) * 1000,
+            lambda: runner.run(until_first_word(server)) * 1000,
+        )
+        runner.run(gateway.aclose())
+        runner.run(server.aclose())
+    return Figure(
         GROUP,
-        "first word through the gateway, over direct",
-        statistics.median(through) * 1000 - direct_ms,
+        "first word through the gateway",
+        in_rounds(through, rounds),
         "ms",
-        2 + 0.1 * direct_ms,
+        1.1 * statistics.median(direct) + 2,
+        in_rounds(direct, rounds),
+        "asking the model directly; the target is a tenth more, and 2 ms",
+        absolute=True,
     )
 
 
@@ -149,7 +149,7 @@ async def until_first_word(client: httpx.AsyncClient) -> float:
     raise AssertionError("no answer came")
 
 
-def streams(instance: TestInstance, count: int) -> Iterator[Figure]:
+def streams(instance: TestInstance, count: int) -> Figure:
     """So many streamed answers asked for at the same moment."""
 
     async def failed() -> int:
@@ -161,7 +161,7 @@ def streams(instance: TestInstance, count: int) -> Iterator[Figure]:
         return sum(isinstance(end, BaseException) for end in ends)
 
     errors = asyncio.run(failed())
-    yield Figure(GROUP, f"errors of {count:,} streams at once", errors, "", 0)
+    return Figure(GROUP, f"errors of {count:,} streams at once", [errors], "", 0)
 
 
 def waiting(instance: TestInstance, count: int) -> Figure:
@@ -173,4 +173,4 @@ def waiting(instance: TestInstance, count: int) -> Figure:
         for start in range(0, count, 10_000):
             client.submit(bodies[start : start + 10_000])
     mb = (process.memory_info().rss - before) / 1e6
-    return Figure(GROUP, f"memory of {count:,} waiting prompts", mb, "MB", 60)
+    return Figure(GROUP, f"memory of {count:,} waiting prompts", [mb], "MB", 60)

@@ -4,15 +4,15 @@ controller feeds it.
 
 import gc
 import random
-import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import attrgetter
 
 import psutil
 
 from benchmarks.bench import percentile, scaled, timed
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, alternate
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.shape import Shape
@@ -39,25 +39,40 @@ def measure(scale: float) -> Iterator[Figure]:
     before = _rss_mb()
     for _ in range(jobs):
         cluster.submit()
-    yield Figure(GROUP, f"memory of {jobs:,} queued jobs", _rss_mb() - before, "MB", 60)
+    grown = _rss_mb() - before
+    yield Figure(GROUP, f"memory of {jobs:,} queued jobs", [grown], "MB", 60)
     cluster.settle()
     gc.collect()
-    taken = [cluster.one_event() for _ in range(scaled(3000, scale, 50))]
+    rounds = scaled(5, scale)
+    events = scaled(600, scale, 25)
     where = f"{jobs:,} queued, {gpus:,} GPUs"
+    taken, looks = alternate(
+        rounds,
+        lambda: [cluster.one_event_ms() for _ in range(events)],
+        cluster.look_ms,
+    )
+    for share, target in ((0.5, None), (0.99, 5)):
+        yield Figure(
+            GROUP,
+            f"decision after one event, {where}, p{share * 100:.0f}",
+            [percentile(values, share) for values in taken],
+            "ms",
+            target,
+            looks,
+            "one look at each live job",
+            absolute=True,
+        )
+    ranked, ordered = alternate(rounds, cluster.rerank_ms, cluster.sort_ms)
     yield Figure(
         GROUP,
-        f"decision after one event, {where}, p50",
-        statistics.median(taken) * 1000,
+        f"full re-rank, {where}",
+        ranked,
         "ms",
+        50,
+        ordered,
+        "the live jobs sorted by priority and age",
+        absolute=True,
     )
-    yield Figure(
-        GROUP,
-        f"decision after one event, {where}, p99",
-        percentile(taken, 0.99) * 1000,
-        "ms",
-        5,
-    )
-    yield Figure(GROUP, f"full re-rank, {where}", cluster.rerank(5) * 1000, "ms", 50)
 
 
 def _rss_mb() -> float:
@@ -74,6 +89,7 @@ class Cluster:
         self.dice = dice
         self.now = NOW
         self.running: list[str] = []
+        self.reranked = 0
 
     def add_nodes(self, count: int) -> None:
         """Empty nodes of 8 GPUs and 64 cores."""
@@ -155,9 +171,9 @@ class Cluster:
             self._run(action)
         return len(started)
 
-    def one_event(self) -> float:
-        """A job ends, or one comes; the seconds from that event to the decision, which
-        is then made firm.
+    def one_event_ms(self) -> float:
+        """A job ends, or one comes; the time from that event to the decision, which is
+        then made firm.
         """
         self.now += 1
         if self.running and self.dice.random() < 0.5:
@@ -181,26 +197,30 @@ class Cluster:
                 self._run(action)
             else:
                 undo(self.view, action)
-        return folded + taken
+        return (folded + taken) * 1000
 
-    def rerank(self, times: int) -> float:
-        """The median seconds of a decision under a policy that orders every job
-        anew.
-        """
-        taken: list[float] = []
-        for number in range(times):
-            policy = replace(self.policy, ageing_s=self.policy.ageing_s / (number + 2))
-            actions: list[Start] = []
-            taken.append(
-                timed(
-                    lambda p=policy, a=actions: a.extend(
-                        decide(self.view, self.now, p).actions
-                    )
-                )
-            )
-            for action in actions:
-                undo(self.view, action)
-        return statistics.median(taken)
+    def rerank_ms(self) -> float:
+        """A decision under a policy that orders every job anew."""
+        self.reranked += 1
+        policy = replace(
+            self.policy, ageing_s=self.policy.ageing_s / (self.reranked + 1)
+        )
+        began = time.perf_counter()
+        actions = decide(self.view, self.now, policy).actions
+        taken = time.perf_counter() - began
+        for action in actions:
+            undo(self.view, action)
+        return taken * 1000
+
+    def look_ms(self) -> float:
+        """One look at each live job, as a decision without an index would need."""
+        jobs = self.view.jobs.values()
+        return timed(lambda: sum(job.priority for job in jobs)) * 1000
+
+    def sort_ms(self) -> float:
+        """Python's own sort of the live jobs."""
+        jobs = list(self.view.jobs.values())
+        return timed(lambda: jobs.sort(key=attrgetter("priority", "created_at"))) * 1000
 
     def _run(self, start: Start) -> None:
         attempt_id = f"attempt_{start.job_id}"

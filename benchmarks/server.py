@@ -4,8 +4,8 @@ lists, its way back after kill.
 
 import json
 import os
-import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,21 +14,27 @@ import psutil
 
 from benchmarks.bench import (
     Web,
-    block,
     scaled,
     serving,
     stamp,
     start_server,
+    submit_blocker,
     timed,
+    wait_until_running,
     whole_node,
 )
 from benchmarks.commands import GPUYARD
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, alternate, in_rounds
 from tests.support.instance import TestInstance
 from tests.support.wait import wait_until
 
 GROUP = "server"
 MB = 1e6
+READ_QUEUE = """
+import sqlite3, sys
+ledger = sqlite3.connect(f"file:{sys.argv[1]}?mode=ro", uri=True)
+ledger.execute("SELECT * FROM jobs WHERE state = 'queued'").fetchall()
+"""
 
 
 def measure(scale: float) -> Iterator[Figure]:
@@ -36,9 +42,7 @@ def measure(scale: float) -> Iterator[Figure]:
     with serving() as (instance, web):
         yield from idle(instance, max(10 * scale, 0.5))
         yield from commands(instance, scaled(1000, scale, 10))
-        yield from queue(
-            instance, web, scaled(100_000, scale, 200), scaled(100, scale, 5)
-        )
+        yield from queue(instance, web, scaled(100_000, scale, 200), scale)
 
 
 def idle(instance: TestInstance, seconds: float) -> Iterator[Figure]:
@@ -58,12 +62,12 @@ def idle(instance: TestInstance, seconds: float) -> Iterator[Figure]:
         yield Figure(
             GROUP,
             f"idle {name}, resident",
-            process.memory_info().rss / MB,
+            [process.memory_info().rss / MB],
             "MB",
             target[0],
         )
         share = 100 * (_cpu_s(process) - before[name]) / spent
-        yield Figure(GROUP, f"idle {name}, of a core", share, "%", target[1])
+        yield Figure(GROUP, f"idle {name}, of a core", [share], "%", target[1])
 
 
 def _cpu_s(process: psutil.Process) -> float:
@@ -95,17 +99,20 @@ def commands(instance: TestInstance, count: int) -> Iterator[Figure]:
     failed = sum(
         process.wait() != 0 or bool(process.communicate()[1]) for process in started
     )
-    yield Figure(GROUP, f"errors of {count:,} `gpuyard jobs` at once", failed, "", 0)
+    yield Figure(GROUP, f"errors of {count:,} `gpuyard jobs` at once", [failed], "", 0)
     yield Figure(
-        GROUP, "the server's most memory meanwhile", _peak_mb(instance), "MB", 300
+        GROUP, "the server's most memory meanwhile", [_peak_mb(instance)], "MB", 300
     )
 
 
-def queue(instance: TestInstance, web: Web, count: int, reads: int) -> Iterator[Figure]:
-    """Many jobs in one request; what they weigh; lists among them; and a kill -9 among
+def queue(
+    instance: TestInstance, web: Web, count: int, scale: float
+) -> Iterator[Figure]:
+    """Many jobs in one request; what they weigh; lists among them; and kills -9 among
     them.
     """
-    block(instance, web)
+    go = instance.work / "go"
+    wait_until_running(web, submit_blocker(instance, web, go))
     cpus = whole_node(web)
     jobs = [
         {
@@ -120,20 +127,19 @@ def queue(instance: TestInstance, web: Web, count: int, reads: int) -> Iterator[
     body = json.dumps(jobs).encode()
     before = _rss_mb(instance)
     _reset_peak(instance)
-    took = timed(lambda: web.send("POST", "/api/v1/jobs", body))
+    web.send("POST", "/api/v1/jobs", body)
     # What arrived is let go of in the moments after the answer.
     settled = min(_settle(instance) for _ in range(5))
-    yield Figure(GROUP, f"{count:,} jobs in one request", took, "s")
-    yield Figure(
-        GROUP, f"memory over empty, {count:,} queued", settled - before, "MB", 60
-    )
-    yield Figure(GROUP, "peak memory while they arrive", _peak_mb(instance), "MB", 200)
-    yield from lists(web, reads)
-    yield restart(instance, web)
+    grown = settled - before
+    yield Figure(GROUP, f"memory over empty, {count:,} queued", [grown], "MB", 60)
+    peak = _peak_mb(instance)
+    yield Figure(GROUP, "peak memory while they arrive", [peak], "MB", 200)
+    yield from lists(web, scaled(5, scale), scaled(20, scale, 2))
+    yield restarts(instance, go, scaled(3, scale))
 
 
-def lists(web: Web, reads: int) -> Iterator[Figure]:
-    """Listing and filtering, a page of 100 each."""
+def lists(web: Web, rounds: int, reads: int) -> Iterator[Figure]:
+    """Listing and filtering, a page of 100 each, in turns with an empty request."""
     for words in (
         "",
         "?state=queued",
@@ -141,20 +147,56 @@ def lists(web: Web, reads: int) -> Iterator[Figure]:
         "?project=team-3&state=queued",
         "?state=running",
     ):
-        taken = [
-            timed(lambda w=words: web.send("GET", f"/api/v1/jobs{w}"))
-            for _ in range(reads)
-        ]
+        values, floors = alternate(
+            rounds * reads,
+            lambda w=words: timed(lambda: web.send("GET", f"/api/v1/jobs{w}")) * 1000,
+            lambda: timed(lambda: web.send("GET", "/healthz")) * 1000,
+        )
         yield Figure(
-            GROUP, f"GET /jobs{words}, p50", statistics.median(taken) * 1000, "ms", 15
+            GROUP,
+            f"GET /jobs{words}, p50",
+            in_rounds(values, rounds),
+            "ms",
+            15,
+            in_rounds(floors, rounds),
+            "an empty request",
+            absolute=True,
         )
 
 
-def restart(instance: TestInstance, web: Web) -> Figure:
-    """From kill -9 until the next job's process runs; what blocked the node ends while
-    no server runs.
+def restarts(instance: TestInstance, go: Path, rounds: int) -> Figure:
+    """The floor loads what no server can do without: Python, and the rows of the
+    queue.
     """
-    target = instance.work / "again"
+    blockers = [go, *(instance.work / f"go-{number}" for number in range(rounds))]
+    ends = iter(blockers)
+    following = iter(blockers[1:])
+    bare = [sys.executable, "-c", READ_QUEUE, str(instance.home.ledger)]
+    values, floors = alternate(
+        rounds,
+        lambda: restart(instance, next(ends), next(following)),
+        lambda: timed(lambda: subprocess.run(bare, check=True)),
+    )
+    return Figure(
+        GROUP,
+        "from kill -9 to scheduling again",
+        values,
+        "s",
+        2,
+        floors,
+        "bare Python that reads the rows of the queue",
+        absolute=True,
+    )
+
+
+def restart(instance: TestInstance, go: Path, following: Path) -> float:
+    """Seconds from kill -9 until the next job's process runs.
+
+    What blocks the node until `go` is there ends while no server runs; after the next
+    job another one blocks it until `following` is there.
+    """
+    target = go.with_name(f"ran-{go.name}")
+    web = Web(instance.address())
     web.submit(
         {
             "name": "next",
@@ -164,23 +206,20 @@ def restart(instance: TestInstance, web: Web) -> Figure:
             "resources": {"cpus": whole_node(web)},
         }
     )
+    blocker = submit_blocker(instance, web, following)
     killed = time.time()
     os.kill(instance.pid("server") or 0, 9)
-    (instance.work / "go").touch()
+    go.touch()
     wait_until(lambda: not _listening(instance), what="the server to be gone")
     start_server(instance)
+    # The server is left alone until the process has run.
     wait_until(
         lambda: target.exists() and target.read_text().endswith("\n"),
         120,
         "the next job to run",
     )
-    return Figure(
-        GROUP,
-        "from kill -9 to scheduling again",
-        float(target.read_text()) - killed,
-        "s",
-        2,
-    )
+    wait_until_running(Web(instance.address()), blocker)
+    return float(target.read_text()) - killed
 
 
 def _listening(instance: TestInstance) -> bool:

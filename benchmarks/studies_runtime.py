@@ -4,7 +4,6 @@ the same processes.
 
 import json
 import os
-import statistics
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +23,7 @@ MODES = {
 
 
 def measure(scale: float) -> Iterator[Figure]:
-    """The median of pairs, in one run each; a thread per process."""
+    """Both sides take turns in the same processes, of one thread each."""
     python = make_trainer_python()
     with scratch() as folder:
         subprocess.run(
@@ -34,15 +33,13 @@ def measure(scale: float) -> Iterator[Figure]:
         )
         for mode, (world, name, floor_name, target) in MODES.items():
             found = _turns(python, folder, mode, world, scaled(9, scale, 3))
-            ours = statistics.median(found["ours"])
-            floor = statistics.median(found["floor"])
             yield Figure(
                 GROUP,
                 f"tokens/s of {name}",
-                ours,
+                found["ours"],
                 "/s",
                 target,
-                floor,
+                found["floor"],
                 floor_name,
                 least=True,
             )

@@ -9,7 +9,7 @@ from random import Random
 
 from benchmarks import verification_barrier, verification_batch
 from benchmarks.bench import scaled, scratch, timed
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, alternate
 from gpuyard.config.verification import VerificationPolicy
 from gpuyard.domain.gpus import GPUClass
 from gpuyard.storage.blobs import BlobStore
@@ -23,18 +23,17 @@ from gpuyard.verification.records import Records
 
 GROUP = "verification"
 CLASS = GPUClass.A6000
-TURNS = 5
 
 
 def measure(scale: float) -> Iterator[Figure]:
     """Each figure beside its floor, in turns."""
     # First, since its memory is how far the peak of this process rises.
     yield from verification_batch.figures(scale)
-    yield _sampling(scaled(3500, scale, TRAITS[CLASS].prompts))
+    yield _sampling(scaled(5, scale), scaled(3500, scale, TRAITS[CLASS].prompts))
     yield from verification_barrier.figures(scale)
 
 
-def _sampling(count: int) -> Figure:
+def _sampling(rounds: int, count: int) -> Figure:
     """A workload takes one prompt of each of 240 series.
 
     The floor reads as many files, in random order too.
@@ -49,14 +48,15 @@ def _sampling(count: int) -> Figure:
         records.add_series(CLASS, names, 1, count)
         policy = VerificationPolicy(max_series=count, target=count)
         context = Context(records, blobs, lambda cls: None, policy)
-        turns = [
-            (asyncio.run(_sampled(context)), timed(lambda: _read(paths)))
-            for _ in range(TURNS)
-        ]
+        values, floors = alternate(
+            rounds,
+            lambda: asyncio.run(_sampled(context)) * 1000,
+            lambda: timed(lambda: _read(paths)) * 1000,
+        )
         records.database.close()
-    ours, floor = (min(times) * 1000 for times in zip(*turns, strict=True))
     name = f"{count:,} series of {TRAITS[CLASS].prompts} prompts sampled"
-    return Figure(GROUP, name, ours, "ms", 1.2, floor, "one prompt file each read")
+    floor_name = "one prompt file each read"
+    return Figure(GROUP, name, values, "ms", 1.2, floors, floor_name)
 
 
 async def _sampled(context: Context) -> float:

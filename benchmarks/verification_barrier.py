@@ -18,12 +18,13 @@ import uvloop
 
 from benchmarks.bench import scaled
 from benchmarks.figures import Figure
+from gpuyard.verification.certificates import Authority
 from gpuyard.verification.hub import Hub, SolverConnection, release
 
 GROUP = "verification"
 CLIENTS = 2
-# A client process: its connections wait for their seeds; prints when each came, on the
-# clock that all processes share.
+# A client process: its connections wait for their seeds, and then for a line of nothing.
+# It prints when each came, on the clock that all processes share.
 CLIENT = """
 import asyncio, json, ssl, sys, tempfile, time
 import uvloop
@@ -46,61 +47,63 @@ async def one(stream, places, seeds, everybody):
     await complete.wait()
     writer.write(b'{"type":"failed","reason":"heard"}\\n')
     await reader.readline()
+    bare.append(time.monotonic())
+    await reader.readline()
 
 async def main():
-    global complete
+    global complete, bare
     streams, places, seeds, complete = json.load(sys.stdin), asyncio.Semaphore(32), [], asyncio.Event()
+    bare = []
     await asyncio.gather(*(one(stream, places, seeds, len(streams)) for stream in streams))
-    json.dump(seeds, sys.stdout)
+    json.dump({"seeds": seeds, "bare": bare}, sys.stdout)
 
 uvloop.run(main())
 """
 
 
 def figures(scale: float) -> Iterator[Figure]:
-    """The spread in two ways, and what a connection costs."""
+    """The spread in three ways, and what a connection costs."""
     count = scaled(1000, scale, 20)
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "client.py"
         program.write_text(CLIENT)
-        rounds = [uvloop.run(_barrier(program, count)) for _ in range(3)]
-    # Others on this machine can only make it slower; memory is new in the first round
-    # only.
-    found = {name: min(one[name] for one in rounds) for name in rounds[0]} | {
-        "memory_kb": rounds[0]["memory_kb"]
-    }
-    name = f"{count:,} executors released"
-    yield Figure(
-        GROUP,
-        f"{name}, from the first seed that arrives to the last",
-        found["heard_ms"],
-        "ms",
-        250,
-    )
-    yield Figure(
-        GROUP,
-        f"{name}, from the first seed sent to the last that arrives",
-        found["whole_ms"],
-        "ms",
-        250,
-    )
-    yield Figure(
-        GROUP,
-        f"{name}, from the first seed sent to the last sent",
-        found["sent_ms"],
-        "ms",
-    )
+        rounds = [uvloop.run(_barrier(program, count)) for _ in range(scaled(3, scale))]
+    found = {name: [one[name] for one in rounds] for name in rounds[0]}
+    name = f"{count:,} executors released, from the first seed"
+    bare = "a bare line each, over the same connections"
+    for spread, floor, words, target in (
+        ("heard", "bare_heard", "that arrives to the last", 250),
+        ("whole", "bare_whole", "sent to the last that arrives", 250),
+        ("sent", "bare_sent", "sent to the last sent", None),
+    ):
+        yield Figure(
+            GROUP,
+            f"{name} {words}",
+            found[spread],
+            "ms",
+            target,
+            found[floor],
+            bare,
+            absolute=True,
+        )
     yield Figure(
         GROUP,
         "processor time of the hub per executor that connects",
-        found["connect_ms"],
+        found["connect"],
         "ms",
         2,
+        found["certificate"],
+        "making a certificate alone",
+        absolute=True,
     )
-    yield Figure(GROUP, "memory of the hub per executor", found["memory_kb"], "kB", 100)
+    # Memory is new in the first round only.
+    yield Figure(
+        GROUP, "memory of the hub per executor", found["memory_kb"][:1], "kB", 100
+    )
 
 
 async def _barrier(program: Path, count: int) -> dict[str, float]:
+    """One round: milliseconds by name, and the memory."""
     ids = [f"chk_{number}" for number in range(count)]
     async with Hub() as hub:
         memory = _memory_kb()
@@ -119,24 +122,52 @@ async def _barrier(program: Path, count: int) -> dict[str, float]:
         # nothing else is under way till then.
         for line in lines:
             await line.receive()
+        bare_sent = _send_bare_lines(lines)
+        for line in lines:
             hub.dismiss(line.check_id)
         outputs = await asyncio.gather(
             *(asyncio.to_thread(client.communicate) for client in clients)
         )
-    heard: list[tuple[float, int]] = [
-        (at, seed) for output, _ in outputs for at, seed in json.loads(output)
-    ]
+    told = [json.loads(output) for output, _ in outputs]
+    heard: list[tuple[float, int]] = [pair for one in told for pair in one["seeds"]]
     assert sorted(seed for _, seed in heard) == list(range(count))
-    first = min(heard)[0]
-    last = max(heard)[0]
-    began = min(sent.values())
+    bare_heard: list[float] = [at for one in told for at in one["bare"]]
     return {
-        "heard_ms": (last - first) * 1000,
-        "whole_ms": (last - began) * 1000,
-        "sent_ms": (max(sent.values()) - began) * 1000,
-        "connect_ms": worked_s / count * 1000,
+        **_spreads("", list(sent.values()), [at for at, _ in heard]),
+        **_spreads("bare_", bare_sent, bare_heard),
+        "connect": worked_s / count * 1000,
+        "certificate": _certificate_s(count) / count * 1000,
         "memory_kb": memory / count,
     }
+
+
+def _send_bare_lines(lines: Sequence[SolverConnection]) -> list[float]:
+    """Send each a line of nothing; when each was sent."""
+    sent: list[float] = []
+    for line in lines:
+        line.write(b"{}\n")
+        sent.append(time.monotonic())
+    return sent
+
+
+def _spreads(
+    prefix: str, sent: Sequence[float], heard: Sequence[float]
+) -> dict[str, float]:
+    """Milliseconds between the first and the last."""
+    return {
+        f"{prefix}heard": (max(heard) - min(heard)) * 1000,
+        f"{prefix}whole": (max(heard) - min(sent)) * 1000,
+        f"{prefix}sent": (max(sent) - min(sent)) * 1000,
+    }
+
+
+def _certificate_s(count: int) -> float:
+    """Processor time in which so many certificates are made."""
+    authority = Authority.create()
+    began = time.process_time()
+    for number in range(count):
+        authority.for_solver(f"chk_{number}", 3600)
+    return time.process_time() - began
 
 
 async def _ready(hub: Hub, check_id: str) -> SolverConnection:

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -22,11 +21,13 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import jobs  # noqa: E402
 from benchmarks.bench import noop, scratch  # noqa: E402
-from benchmarks.figures import number, write_into_page  # noqa: E402
+from benchmarks.figures import Figure, alternate, plain  # noqa: E402
+from benchmarks.page import command_line, measured_by, store_figures  # noqa: E402
 from tests.support.components import COMPONENTS  # noqa: E402
 from tests.support.postgres import PostgresServer, binaries  # noqa: E402
 
 ENVIRONMENT = HERE.parent / ".venv-peers"
+COUNT = 2000
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,6 @@ PEERS = (
         "nothing: the journal is off, its Python package cannot switch it on",
     ),
 )
-OURS = (
-    "SQLite, every commit synced; acknowledged only then, adopted after kill -9 of any"
-    " part"
-)
 
 
 def install() -> None:
@@ -91,8 +88,31 @@ def install() -> None:
         subprocess.run([ROOT / "scripts/apt-install.sh", "task-spooler"], check=False)
 
 
-def seconds(peer: Peer, count: int, limit_s: float) -> float | None:
-    """How long `peer` takes; None, with a word on stderr, when it cannot run here."""
+def measure(peer: Peer, count: int, rounds: int, limit_s: float) -> Figure:
+    """gpuyard and the peer in turns, both on the same count."""
+    ours, theirs = alternate(
+        rounds,
+        lambda: count / jobs.ours(noop(), count),
+        lambda: count / seconds(peer, count, limit_s),
+    )
+    return Figure(
+        "peers",
+        f"{count:,} no-op jobs on {jobs.SLOTS} slots",
+        ours,
+        "jobs/s",
+        peer.target,
+        theirs,
+        f"{peer.name} ({peer.keeps})",
+        least=True,
+    )
+
+
+class CannotRunError(Exception):
+    """A peer cannot run here."""
+
+
+def seconds(peer: Peer, count: int, limit_s: float) -> float:
+    """How long `peer` takes; CannotRunError, after its own words on stderr."""
     with scratch() as folder, surroundings(peer) as more:
         command = [ENVIRONMENT / "bin/python", HERE / f"run_{peer.name}.py"]
         told = {
@@ -116,8 +136,7 @@ def seconds(peer: Peer, count: int, limit_s: float) -> float | None:
                 os.killpg(process.pid, signal.SIGKILL)
                 said = ""
     if process.returncode or not said:
-        print(f"{peer.name} left with {process.returncode}", file=sys.stderr)
-        return None
+        raise CannotRunError(f"{peer.name} left with {process.returncode}")
     return float(json.loads(said.strip().splitlines()[-1])["seconds"])
 
 
@@ -151,7 +170,8 @@ def main() -> None:
         metavar="NAME",
         help=f"default: {' '.join(peer.name for peer in PEERS)}",
     )
-    parser.add_argument("--count", type=int, default=2000, help="how many jobs")
+    parser.add_argument("--count", type=int, default=COUNT, help="how many jobs")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each peer")
     parser.add_argument(
         "--limit",
         type=float,
@@ -159,55 +179,33 @@ def main() -> None:
         help="seconds after which a peer is given up",
     )
     parser.add_argument(
-        "--write", action="store_true", help="put the table into docs/benchmarks.md"
+        "--write", action="store_true", help="put the figures into docs/benchmarks.md"
     )
     parser.add_argument("--json", action="store_true", help="one JSON document")
     arguments = parser.parse_args()
     if unknown := set(arguments.peers) - {peer.name for peer in PEERS}:
         parser.error(f"there is no peer {', '.join(sorted(unknown))}")
+    if arguments.write and arguments.count != COUNT:
+        parser.error("--write: only full counts go into the page; leave out --count")
     install()
-    ours = arguments.count / jobs.ours(noop(), arguments.count)
-    rows: list[dict[str, Any]] = [{"name": "gpuyard", "rate": ours, "keeps": OURS}]
+    measured = measured_by(command_line("bench-peers", sys.argv[1:]))
+    figures: list[Figure] = []
     for peer in PEERS:
         if arguments.peers and peer.name not in arguments.peers:
             continue
-        taken = seconds(peer, arguments.count, arguments.limit)
-        if taken is not None:
-            rate = arguments.count / taken
-            rows.append(
-                {
-                    "name": peer.name,
-                    "rate": rate,
-                    "keeps": peer.keeps,
-                    "ratio": ours / rate,
-                    "target": peer.target,
-                    "met": ours / rate >= peer.target,
-                }
-            )
-    if arguments.write:
-        write_into_page("peers", table(rows, arguments.count))
-    print(json.dumps(rows) if arguments.json else table(rows, arguments.count))
-
-
-def table(rows: list[dict[str, Any]], count: int) -> str:
-    """For a page and for people."""
-    head = [
-        f"{count:,} no-op jobs on {jobs.SLOTS} slots",
-        "jobs/s",
-        "gpuyard is",
-        "target",
-        "",
-        "what a crash leaves",
-    ]
-    lines = [head, ["---"] * len(head)]
-    for row in rows:
-        ratio = f"{row['ratio']:.2f} ×" if "ratio" in row else "–"
-        target = f"≥ {number(row['target'])} ×" if "target" in row else "–"
-        met = {True: "met", False: "MISSED", None: ""}[row.get("met")]
-        lines.append(
-            [row["name"], number(row["rate"]), ratio, target, met, row["keeps"]]
-        )
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        try:
+            figure = measure(peer, arguments.count, arguments.rounds, arguments.limit)
+        except CannotRunError as error:
+            print(error, file=sys.stderr)
+            continue
+        figures.append(figure)
+        print("  ".join(figure.cells()), file=sys.stderr, flush=True)
+        if arguments.write:
+            store_figures(f"peers.{peer.name}", measured, [figure])
+    if arguments.json:
+        print(json.dumps([figure.to_json() for figure in figures]))
+    else:
+        print(f"{measured}\n\n{plain(figures)}")
 
 
 if __name__ == "__main__":

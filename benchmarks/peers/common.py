@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 # Not the command line: some of these systems start workers with one of their own.
@@ -21,6 +22,29 @@ def spawn() -> int:
     return os.waitstatus_to_exitcode(
         os.waitpid(os.posix_spawn(PROGRAM, [PROGRAM], os.environ), 0)[1]
     )
+
+
+def open_ends() -> int:
+    """The pipe of ends, the same in all processes of a run.
+
+    A system that cannot wait for many tasks would have to be asked again and again, and
+    would have less time for them.
+    """
+    path = FOLDER / "ends"
+    with suppress(FileExistsError):
+        os.mkfifo(path)
+    return os.open(path, os.O_RDWR)
+
+
+def tell_end(ends: int) -> None:
+    """A task says that its program has ended."""
+    os.write(ends, b".")
+
+
+def wait_for_ends(ends: int, count: int) -> None:
+    """Wait until so many tasks have said so; the system may still have to note it."""
+    while count > 0:
+        count -= len(os.read(ends, count))
 
 
 def report(work: Callable[[int], None]) -> None:

@@ -6,16 +6,19 @@ import sys
 import time
 from pathlib import Path
 
-from common import FOLDER, SLOTS, report, spawn
+from common import FOLDER, SLOTS, open_ends, report, spawn, tell_end, wait_for_ends
 from huey import SqliteHuey
 
 huey = SqliteHuey(filename=str(FOLDER / "huey.db"), fsync=True)
+ends = open_ends()
 
 
 @huey.task()
 def noop() -> int:
     """One no-op."""
-    return spawn()
+    code = spawn()
+    tell_end(ends)
+    return code
 
 
 def work(count: int) -> None:
@@ -23,6 +26,7 @@ def work(count: int) -> None:
     before = huey.result_count()
     for _ in range(count):
         noop()
+    wait_for_ends(ends, count)
     while huey.result_count() < before + count:
         time.sleep(0.01)
 

@@ -7,17 +7,19 @@ import os
 import time
 
 import procrastinate
-from common import SLOTS, report, spawn
+from common import SLOTS, open_ends, report, spawn, tell_end, wait_for_ends
 
 app = procrastinate.App(
     connector=procrastinate.PsycopgConnector(conninfo=os.environ["PEER_DATABASE"])
 )
+ends = open_ends()
 
 
 @app.task(name="noop")
 def noop() -> None:
     """One no-op, in a thread of the worker."""
     spawn()
+    tell_end(ends)
 
 
 async def _done() -> int:
@@ -42,6 +44,7 @@ async def main() -> None:
 
         def queue_and_wait(count: int) -> None:
             asyncio.run_coroutine_threadsafe(work(count), loop).result()
+            wait_for_ends(ends, count)
             while asyncio.run_coroutine_threadsafe(_done(), loop).result() < done:
                 time.sleep(0.01)
 
