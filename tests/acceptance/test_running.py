@@ -1,6 +1,7 @@
 """Beside a job that runs: commands, ports."""
 
 import asyncio
+import hashlib
 import os
 import re
 import signal
@@ -15,9 +16,15 @@ import pytest
 from gpuyard.client.aio import AsyncClient
 from gpuyard.client.commands import CommandResult
 from gpuyard.domain.errors import RefusedError
-from tests.support.instance import REAL_GPUYARD, TestInstance, gpuyard
+from tests.support.forkserver import REAL_AGENT
+from tests.support.instance import (
+    REAL_GPUYARD,
+    TestInstance,
+    gpuyard,
+    make_instance,
+)
 from tests.support.node import gone
-from tests.support.terminal import CTRL_C, terminal
+from tests.support.terminal import CTRL_C, CTRL_D, terminal
 
 SLEEP = "import time; time.sleep(600)"
 # Says where it listens.
@@ -122,6 +129,68 @@ def test_a_terminal_here_is_one_there(
         shown.expect("got exit")
         shown.process.send_signal(signal.SIGTERM)
         assert shown.leave() == 143
+
+
+def test_a_dialogue_on_a_terminal_outlives_its_agent() -> None:
+    with make_instance(**{REAL_AGENT: "1"}) as instance:
+        instance.ok("up")
+        hold_a_dialogue(instance)
+
+
+def hold_a_dialogue(instance: TestInstance) -> None:
+    command = ["-i", "--name", "dialogue", "--", sys.executable, "-i", "-q"]
+    with terminal([*REAL_GPUYARD, "run", *command], env=instance.environment) as shown:
+        shown.expect("what you type goes to")
+        shown.type("print(6 * 7)\n")
+        shown.expect(r"42\s+>>> ")
+        shown.type(CTRL_C)
+        shown.expect(r"\[d/c\]")
+        shown.type("d\n")
+        assert shown.leave() == 0
+    agent = instance.pid("agent")
+    assert agent
+    os.kill(agent, signal.SIGKILL)
+    with terminal(
+        [*REAL_GPUYARD, "attach", "dialogue"], env=instance.environment
+    ) as shown:
+        shown.expect("what you type goes to")
+        shown.type("print(7 * 8)\n")
+        shown.expect(r"56\s+>>> ")
+        shown.type(CTRL_D)
+        shown.expect("completed")
+        assert shown.leave() == 0
+
+
+def test_piped_input_reaches_the_job_and_ends_with_the_pipe(
+    shared_instance: TestInstance,
+) -> None:
+    data = os.urandom(1_000_000)
+    done = subprocess.run(
+        [*gpuyard(), "run", "-i", "--", "sha256sum"],
+        env=shared_instance.environment,
+        input=data,
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.stdout.split()[0].decode() == hashlib.sha256(data).hexdigest()
+    job_id = shared_instance.submit(["cat"], interactive=True)
+    watched = shared_instance.popen("attach", job_id, "--no-stdin")
+    assert shared_instance.run("attach", job_id, input="one\n").stdout == "one\n"
+    assert watched.communicate(timeout=60)[0] == "one\n"
+
+
+def test_a_job_without_an_open_input_says_so_once(
+    shared_instance: TestInstance, job_id: str
+) -> None:
+    with terminal(
+        [*REAL_GPUYARD, "attach", job_id], env=shared_instance.environment
+    ) as shown:
+        shown.expect("running")
+        shown.press_until("hello\n", "takes no input, because it was submitted")
+        shown.type("again\n" + CTRL_C)
+        shown.expect("detached")
+        assert shown.leave() == 0
+    assert shown.text.count("takes no input") == 1
 
 
 def test_a_port_of_the_job_is_reached_until_the_job_is_over(

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +59,28 @@ def test_the_server_runs_as_a_service_and_again_after_a_kill(
         "--user daemon-reload",
     ]
     assert not list(tmp_path.glob("config/**/*.service"))
+
+
+def test_the_service_takes_over_from_the_server_of_a_command(
+    managed: TestInstance, tmp_path: Path
+) -> None:
+    managed.ok("service", "install", "--user")
+    wait_until(managed.home.server.exists, what="the server to serve")
+    # As does `systemctl stop`.
+    os.kill(int((tmp_path / "main").read_text()), signal.SIGTERM)
+    wait_until(lambda: managed.pid("server") is None, what="the server to stop")
+    job_id = managed.submit(["sleep", "300"])
+    managed.wait(job_id, "running")
+    ours = managed.pid("server")
+    subprocess.run(
+        ["systemctl", "--user", "enable", "--now", "gpuyard.service"],
+        env=managed.environment,
+        check=True,
+    )
+    wait_until(
+        lambda: managed.pid("server") not in (None, ours), what="the service to serve"
+    )
+    assert managed.wait(job_id, "running").attempts[-1].number == 1
 
 
 @pytest.mark.parametrize("scope", ["--user", "--system"])

@@ -8,10 +8,12 @@ from tests.support.node import Node
 class Stream:
     """A stream to an attempt of `node`, as the server has it from the agent."""
 
-    def __init__(self, node: Node, attempt_id: str, port: int = 0) -> None:
+    def __init__(
+        self, node: Node, attempt_id: str, port: int = 0, *, stdin: bool = False
+    ) -> None:
         self._node = node
         node_id = node.sink.hellos[-1].node_id
-        opening = node.provider.open_stream(node_id, attempt_id, port)
+        opening = node.provider.open_stream(node_id, attempt_id, port, stdin=stdin)
         self._stream: NodeStream = node.loop.run(opening)
         self._frames = frames.agent_frames()
         self._received: list[frames.FromAgent] = []

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 CTRL_C = "\x03"
+CTRL_D = "\x04"
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 

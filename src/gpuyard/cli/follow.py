@@ -4,7 +4,8 @@ own exit code at the end.
 
 import sys
 import threading
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
+    from gpuyard.cli.typed_input import JobInput, UnwantedInput
     from gpuyard.client.sync_job import JobHandle
     from gpuyard.domain.jobs import Job
 
@@ -40,16 +42,21 @@ def follow(
     *,
     lines: int | None = None,
     interrupted: "Callable[[JobHandle], int] | None" = None,
+    typed: "JobInput | UnwantedInput | None" = None,
 ) -> int:
     """Show the job's output until it is over; returns the exit code to leave with.
 
     Ctrl-C asks whether to detach or to cancel, or does what `interrupted` does, which
-    returns the exit code then.
+    returns the exit code then. `typed`: what becomes of this command's own input.
     """
     try:
         if not (sys.stdout.isatty() and sys.stderr.isatty()):
-            return _plain(job, lines)
-        return _live(job, lines, interrupted or _detach_or_cancel)
+            # With nobody to ask, Ctrl-C detaches.
+            return _plain(job, lines, detach, typed)
+        ask = interrupted or _detach_or_cancel
+        if typed and typed.is_dialogue:
+            return _plain(job, lines, ask, typed)
+        return _live(job, lines, ask, typed)
     except UnreachableError as error:
         on = (
             "A running job goes on without it; follow it again with `gpuyard logs -f"
@@ -79,13 +86,20 @@ def code_of(state: str, code: int | None, signal: int | None) -> int:
     return 128 + signal if signal else GPUYARD_FAULT
 
 
-def _plain(job: "JobHandle", lines: int | None) -> int:
-    """Bytes as they are. With nobody to ask, Ctrl-C detaches."""
+def _plain(
+    job: "JobHandle",
+    lines: int | None,
+    interrupted: "Callable[[JobHandle], int]",
+    typed: "JobInput | UnwantedInput | None",
+) -> int:
+    """Bytes as they are."""
+    say = partial(typer.echo, err=True)
     try:
-        _copy(job, lines)
-        done = job.wait()
+        with typed.passed_on(say) if typed else nullcontext():
+            _copy(job, lines)
+            done = job.wait()
     except KeyboardInterrupt:
-        return detach(job)
+        return interrupted(job)
     typer.echo(summary(done), err=True)
     return exit_code(done)
 
@@ -97,7 +111,10 @@ def _copy(job: "JobHandle", lines: int | None) -> None:
 
 
 def _live(
-    job: "JobHandle", lines: int | None, interrupted: "Callable[[JobHandle], int]"
+    job: "JobHandle",
+    lines: int | None,
+    interrupted: "Callable[[JobHandle], int]",
+    typed: "JobInput | UnwantedInput | None",
 ) -> int:
     from rich.live import Live
 
@@ -113,11 +130,12 @@ def _live(
         watcher = threading.Thread(target=_watch, args=(job, live, over), daemon=True)
         watcher.start()
         try:
-            for line in job.logs(lines=lines):
-                # A bar redraws itself with \r; the live line shows how far the job is,
-                # so only the last state counts.
-                screen.print(line.rstrip("\r").rsplit("\r", 1)[-1])
-            done = job.wait()
+            with typed.passed_on(screen.print) if typed else nullcontext():
+                for line in job.logs(lines=lines):
+                    # A bar redraws itself with \r; the live line shows how far the job
+                    # is, so only the last state counts.
+                    screen.print(line.rstrip("\r").rsplit("\r", 1)[-1])
+                done = job.wait()
         except KeyboardInterrupt:
             over.set()
             live.stop()

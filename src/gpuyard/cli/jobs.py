@@ -391,7 +391,9 @@ def resume(
         elif detach:
             typer.echo(info.id)
         else:
-            sys.exit(follow(handle))
+            from gpuyard.cli.typed_input import input_of
+
+            sys.exit(follow(handle, typed=input_of(client, handle)))
 
 
 def why(job: Reference, as_json: AsJson = False) -> None:

@@ -63,6 +63,17 @@ def _is_of_python(module: str | None) -> None:
         raise InvalidInputError.of("-m", "is an option of Python", remedy)
 
 
+def _has_no_terminal(wanted: bool) -> None:
+    """Somebody writes -it, as with `docker run`."""
+    if wanted:
+        fault = "asks for a terminal, and jobs get a pipe"
+        remedy = (
+            "write -i alone; for a terminal, start a shell beside the job: `gpuyard"
+            " exec -t JOB -- bash`"
+        )
+        raise InvalidInputError.of("-t", fault, remedy)
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command(
@@ -129,6 +140,15 @@ def run(
         Path | None,
         typer.Option(help="A file for its standard input; `-`: this command's own."),
     ] = None,
+    interactive: Annotated[
+        bool,
+        typer.Option(
+            "--interactive",
+            "-i",
+            help="Its input stays open: it gets what is typed here, and in `gpuyard"
+            " attach`.",
+        ),
+    ] = False,
     workdir: WorkdirOption = None,
     checkpoint: Annotated[
         str | None, typer.Option(help="Pattern of its checkpoints, such as 'out/*.pt'.")
@@ -229,6 +249,10 @@ def run(
         str | None,
         typer.Option("-m", hidden=True, is_eager=True, callback=_is_of_python),
     ] = None,
+    _tty: Annotated[
+        bool,
+        typer.Option("-t", hidden=True, is_eager=True, callback=_has_no_terminal),
+    ] = False,
 ) -> None:
     """Run COMMAND on a GPU that fits and follow it; its exit code becomes this
     command's.
@@ -259,6 +283,7 @@ def run(
         depends_on_failed=after_failed or None,
         depends_on_any=after_any or None,
         held=hold or None,
+        interactive=interactive or None,
         labels=pairs_of("label", label or [], {}) or None,
         secrets=secrets_of(secret or []) or None,
         resources=given(
@@ -308,6 +333,7 @@ def _note_misplaced(command: Sequence[str]) -> None:
         "--image",
         "--detach",
         "-d",
+        "--interactive",
     }
     behind = [word for word in command[1:] if word.split("=")[0] in ours]
     if behind and "--" not in sys.argv:
@@ -354,7 +380,12 @@ def _guarded(
             if detach:
                 typer.echo(job.id)
                 return 0
-            return follow(job)
+            typed = None
+            if filled_in.get("interactive"):
+                from gpuyard.cli.typed_input import JobInput
+
+                typed = JobInput(client, job, empty_ends=True)
+            return follow(job, typed=typed)
     except GpuyardError as error:
         typer.echo(f"gpuyard: {error}", err=True)
         follows = not (detach or as_json or times)

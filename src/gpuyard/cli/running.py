@@ -95,11 +95,23 @@ def attach(
     lines: Annotated[
         int, typer.Option("--lines", "-n", min=0, help="Begin with the last so many.")
     ] = _LINES,
+    no_stdin: Annotated[
+        bool, typer.Option("--no-stdin", help="Only watch: send it no input.")
+    ] = False,
 ) -> None:
-    """Follow a job from now on, as `gpuyard run` does; Ctrl-C leaves it alone."""
+    """Follow a job from now on, as `gpuyard run` does; Ctrl-C leaves it alone.
+
+    What is typed goes to a job that was submitted with -i; Ctrl-D ends its input.
+    """
+    from gpuyard.cli.typed_input import UnwantedInput, input_of
+
     try:
         with connect(patient=True) as client:
-            code = follow(client.job(job), lines=lines, interrupted=detach)
+            handle = client.job(job)
+            typed = None
+            if not no_stdin:
+                typed = input_of(client, handle) or UnwantedInput(handle)
+            code = follow(handle, lines=lines, interrupted=detach, typed=typed)
     except GpuyardError as error:
         typer.echo(f"gpuyard: {error}", err=True)
         code = GPUYARD_FAULT

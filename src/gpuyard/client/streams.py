@@ -44,13 +44,22 @@ class JobStream:
         with suppress(ConnectionClosed):
             await self._connection.send(frames.encode(frame))
 
+    @property
+    def unacknowledged(self) -> int:
+        """How many bytes of Input were sent and are not known to be taken."""
+        return frames.WINDOW - self._credit
+
+    async def has_room(self, size: int) -> None:
+        """Wait until so many bytes of Input, `PART` at most, may be sent."""
+        while self._credit < size:
+            self._has_credit.clear()
+            await self._has_credit.wait()
+
     async def send_input(self, data: bytes) -> None:
         """Send bytes as Input, as fast as they are taken."""
         for start in range(0, len(data), frames.PART):
             part = data[start : start + frames.PART]
-            while self._credit < len(part):
-                self._has_credit.clear()
-                await self._has_credit.wait()
+            await self.has_room(len(part))
             self._credit -= len(part)
             await self.send(frames.Input(part))
 

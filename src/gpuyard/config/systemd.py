@@ -53,7 +53,7 @@ def unit_text(home: Path, *, system: bool, shared: SharedService | None = None) 
     """
     keys = (shared.settings.parent if shared else home) / "service.env"
     more = shared.lines() if shared else ""
-    command = [sys.executable, "-m", "gpuyard.server", "--foreground"]
+    command = [sys.executable, "-m", "gpuyard.server", "--foreground", "--take-over"]
     wanted_by = "multi-user.target" if system else "default.target"
     return f"""\
 # Written by `gpuyard service install`.

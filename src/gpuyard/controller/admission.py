@@ -36,7 +36,7 @@ from gpuyard.domain.errors import (
 )
 from gpuyard.domain.events import Event
 from gpuyard.domain.shape import Shape
-from gpuyard.providers.base import GpuProviderInterface
+from gpuyard.providers.base import GpuProviderInterface, NodeProvider
 from gpuyard.scheduler.refusal import impossible
 from gpuyard.scheduler.view import View
 
@@ -221,6 +221,7 @@ class Admission:
                 f"there is no provider {name!r}",
                 f"configured here: {names}",
             )
+        self._refuse_without_agent(template)
         asked = tuple(template.secrets.items())
         if asked not in checked:
             await self._secrets.check(template.secrets)
@@ -230,6 +231,26 @@ class Admission:
         if start not in checked and not template.shape.image:
             await self._providers[name].check(program, template.workdir, template.path)
             checked.add(start)
+
+    def _refuse_without_agent(self, template: Template) -> None:
+        """InvalidInputError for a job that needs an agent and allows no place with
+        one.
+        """
+        shape = template.shape
+        named = (shape.provider,) if shape.provider else shape.providers
+        with_agents = {
+            name
+            for name, provider in self._providers.items()
+            if isinstance(provider, NodeProvider)
+        }
+        if not shape.owned or not named or with_agents.intersection(named):
+            return
+        raise InvalidInputError.of(
+            "provider" if shape.provider else "allowed.providers",
+            f"is {', '.join(named)}, which runs neither interactive jobs nor scripts:"
+            " they need an agent of gpuyard",
+            f"name {' or '.join(sorted(with_agents))}, or none",
+        )
 
     def _find_parent(self, reference: str) -> str | None:
         try:

@@ -59,6 +59,7 @@ def order_for(
         image=spec.image,
         command=command,
         stdin=stdin,
+        interactive=spec.interactive,
         environment=spec.environment,
         secrets=secrets or {},
         carried_environment=spec.carried_environment or "",

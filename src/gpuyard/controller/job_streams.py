@@ -1,4 +1,6 @@
-"""Streams to running jobs: to a command beside the program, or to a port of a node."""
+"""Streams to running jobs: to a command beside the program, to the standard input of
+the program, or to a port of a node.
+"""
 
 from collections import Counter
 from collections.abc import AsyncGenerator
@@ -32,13 +34,17 @@ class JobStreams:
         return self._node_name(attempt)
 
     @asynccontextmanager
-    async def open(self, job_id: str, port: int = 0) -> AsyncGenerator[NodeStream]:
-        """A stream to the job: to this port of its node, or without one to a command
-        beside it. It is closed at the end.
+    async def open(
+        self, job_id: str, port: int = 0, *, stdin: bool = False
+    ) -> AsyncGenerator[NodeStream]:
+        """A stream to the job: to this port of its node, with `stdin` to the standard
+        input of its program, or else to a command beside it. It is closed at the end.
 
         RefusedError and ProviderError say why there is none.
         """
         attempt, provider = self._running(job_id, port)
+        if stdin:
+            self._refuse_without_input(job_id)
         if self._open[job_id] >= MOST_STREAMS:
             raise TooManyRequestsError(
                 f"{MOST_STREAMS} commands and connections to {job_id} are open.",
@@ -46,7 +52,9 @@ class JobStreams:
             )
         self._open[job_id] += 1
         try:
-            stream = await provider.open_stream(attempt.node_id, attempt.id, port)
+            stream = await provider.open_stream(
+                attempt.node_id, attempt.id, port, stdin=stdin
+            )
             try:
                 yield stream
             finally:
@@ -79,6 +87,16 @@ class JobStreams:
         if attempt.state is AttemptState.ENDING:
             raise RefusedError(f"{job_id} is being ended.")
         return attempt, provider
+
+    def _refuse_without_input(self, job_id: str) -> None:
+        spec = self._core.queries.specs([job_id])[job_id]
+        if not spec.get("interactive"):
+            raise RefusedError(
+                f"{job_id} takes no input: it was submitted without -i"
+                " (`interactive`).",
+                "For a dialogue, start a shell beside it: `gpuyard exec -t"
+                f" {job_id[-8:]} -- bash`.",
+            )
 
     def _by_hand(self, job_id: str, attempt: LiveAttempt, port: int) -> RefusedError:
         """What to type where the job runs, which gpuyard cannot do there."""

@@ -48,6 +48,8 @@ class AttemptOrder:
     Prefetching: a `prefetched` attempt waits on its node until a place is free.
     Attempts with equal `prefetch_group` can take each other's place.
 
+    `interactive`: its standard input stays open for what people type.
+
     `environment`, `volumes` (container path to host path), `labels` and
     `provider_options` are as the job's owner wrote them. `secrets` are variables whose
     values must reach nothing but the program. `carried_environment` is the digest of
@@ -65,6 +67,7 @@ class AttemptOrder:
     priority: int | None = None
     image: str | None = None
     stdin: bytes | None = None
+    interactive: bool = False
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     carried_environment: str = ""
@@ -123,6 +126,7 @@ def order_from_config(config: JobConfig) -> AttemptOrder:
         priority=options.get("priority"),
         image=config.image,
         stdin=config.args_via_stdin,
+        interactive=bool(options.get("interactive")),
         environment=environment,
         carried_environment=str(options.get("carried_environment") or ""),
         code=str(options.get("code") or ""),
@@ -174,6 +178,7 @@ def config_from_order(order: AttemptOrder) -> JobConfig:
         "priority": order.priority,
         "carried_environment": order.carried_environment or None,
         "code": order.code or None,
+        "interactive": order.interactive,
         "workdir": order.workdir,
         "workspace": order.workspace or None,
         "workspace_here": order.workspace_folder or None,

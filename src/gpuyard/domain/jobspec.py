@@ -312,7 +312,9 @@ class JobSpec(StrictModel):
     it.
 
     A command reads `stdin` on its standard input and then finds its end; without
-    `stdin` it finds the end at once. `secrets` gives the name of the secret that each
+    `stdin` it finds the end at once. The input of an `interactive` command stays open:
+    it gets what people type who are attached to the job, until one of them ends it.
+    `secrets` gives the name of the secret that each
     of these variables gets; the values are never part of a spec. A `held` job waits
     until it is released. Jobs in `depends_on` must complete before it starts, those in
     `depends_on_failed` must end otherwise, and those in `depends_on_any` must end.
@@ -331,6 +333,7 @@ class JobSpec(StrictModel):
     kind: JobKind = JobKind.COMMAND
     command: tuple[Text, ...] = ()
     stdin: Input | None = None
+    interactive: bool = False
     script: Name | None = None
     prompt: str | None = None
     args: Arguments = Field(default_factory=dict)
@@ -426,6 +429,32 @@ class JobSpec(StrictModel):
             raise ValueError(
                 "@command@begins with an empty string; the first element is the program"
                 " to run"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _input_can_stay_open(self) -> Self:
+        if not self.interactive:
+            return self
+        if self.kind is not JobKind.COMMAND:
+            raise ValueError(
+                f"@interactive@does not belong in a job of kind {self.kind}; only a"
+                " command can have it"
+            )
+        if self.stdin is not None:
+            raise ValueError(
+                "@interactive@is true, and stdin is given, which is all that the"
+                " command would read; remove one of them"
+            )
+        if self.image is not None:
+            raise ValueError(
+                "@interactive@is true, and image is given, but gpuyard passes no input"
+                " on to containers; remove one of them"
+            )
+        if self.resources.nodes > 1:
+            raise ValueError(
+                f"@interactive@is true, and resources.nodes is {self.resources.nodes},"
+                " but only a job on one node can be typed to; remove one of them"
             )
         return self
 

@@ -86,7 +86,7 @@ class Shape:
             provider=spec.provider or "",
             providers=tuple(sorted(spec.allowed.providers)),
             image=spec.image is not None,
-            owned=spec.kind is not JobKind.COMMAND,
+            owned=spec.kind is not JobKind.COMMAND or spec.interactive,
             regions=tuple(sorted(spec.allowed.regions)),
             max_price=float(spec.max_price or 0),
             spot=spec.spot,

@@ -2,8 +2,8 @@
 typed, in msgpack, in frames of a 4-byte big-endian length and a body.
 
 A stream carries a command that runs beside the attempt's program (`RunCommand` comes
-first), or one connection to a port. The server between them passes bytes on and reads
-none.
+first), input for that program, or one connection to a port. The server between them
+passes bytes on and reads none.
 
 The client has at most `WINDOW` bytes of input under way: the agent says with `Taken`
 what has arrived where it belongs. So nobody on the way ever stops to read from the
@@ -12,6 +12,7 @@ no such credit: whoever cannot pass it on stops to read it.
 """
 
 import struct
+from enum import StrEnum
 from typing import Annotated, Generic, TypeVar
 
 import msgspec
@@ -46,13 +47,13 @@ class RunCommand(_Frame, frozen=True, tag="RunCommand"):
 
 
 class Input(_Frame, frozen=True, tag="Input"):
-    """Bytes for its standard input, or for the port."""
+    """Bytes for its standard input, for that of the program, or for the port."""
 
     data: bytes
 
 
 class InputEnd(_Frame, frozen=True, tag="InputEnd"):
-    """No more Input follows."""
+    """No more Input follows. The program's own standard input ends with it for all."""
 
 
 class Resize(_Frame, frozen=True, tag="Resize"):
@@ -106,8 +107,24 @@ class NotStarted(_Frame, frozen=True, tag="NotStarted"):
     message: str
 
 
+class InputOverCause(StrEnum):
+    """Why a program takes no more input: somebody has ended it, the program has closed
+    its side, or the attempt is over.
+    """
+
+    ENDED = "ended"
+    CLOSED = "closed"
+    ATTEMPT_OVER = "attempt_over"
+
+
+class InputOver(_Frame, frozen=True, tag="InputOver"):
+    """The program takes no more input. The last frame."""
+
+    cause: InputOverCause
+
+
 FromClient = RunCommand | Input | InputEnd | Resize
-FromAgent = Taken | Output | ErrorOutput | OutputEnd | Exited | NotStarted
+FromAgent = Taken | Output | ErrorOutput | OutputEnd | Exited | NotStarted | InputOver
 _encoder = msgspec.msgpack.Encoder()
 
 

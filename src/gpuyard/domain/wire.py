@@ -91,7 +91,8 @@ class Hello(_Message, frozen=True, tag="Hello"):
     """The first message of a link: the agent, its host, and the attempts on it.
 
     `separation` says how jobs are kept apart (`domain/separation.py`). `streams`: it
-    knows OpenStream; an agent of an older version does not.
+    knows OpenStream; an agent of an older version does not. `stdin_streams`: it knows
+    those to the standard input of a program, too.
     """
 
     node_id: str
@@ -107,6 +108,7 @@ class Hello(_Message, frozen=True, tag="Hello"):
     problem: str | None = None
     separation: str = ""
     streams: bool = False
+    stdin_streams: bool = False
 
 
 class DiskUser(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -286,6 +288,7 @@ class StartAttempt(_Message, frozen=True, tag="Start"):
     digest of the environment that it gets in place of the agent's. `code`: the digest
     of the code that it runs, should that of `workdir` have changed. `log_limit_gb`: how
     much of its output is kept, if not as much as the node's settings say.
+    `interactive`: its standard input stays open for streams to it.
     """
 
     attempt_id: AttemptId
@@ -319,6 +322,7 @@ class StartAttempt(_Message, frozen=True, tag="Start"):
     carried_environment: str = ""
     code: str = ""
     log_limit_gb: float | None = None
+    interactive: bool = False
 
 
 class StopAttempt(_Message, frozen=True, tag="Stop"):
@@ -373,12 +377,14 @@ class Find(_Message, frozen=True, tag="Find"):
 
 class OpenStream(_Message, frozen=True, tag="OpenStream"):
     """Connect once more, say JoinStream, and connect the stream to this `port` of the
-    node; without a port, to a command beside the attempt's program.
+    node; with `stdin` to the standard input of the attempt's program, or else to a
+    command beside it.
     """
 
     key: str
     attempt_id: AttemptId
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    stdin: bool = False
 
 
 class Release(_Message, frozen=True, tag="Release"):

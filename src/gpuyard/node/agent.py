@@ -272,6 +272,7 @@ class Agent:
             problem=self._gpus.problem,
             separation=self._separation(),
             streams=True,
+            stdin_streams=True,
         )
 
     def _separation(self) -> Separation:

@@ -20,6 +20,7 @@ from gpuyard.domain import wire
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.units import format_gb
 from gpuyard.node import adoption
+from gpuyard.node.attempt_input import AttemptInput
 from gpuyard.node.clocks import start_of
 from gpuyard.node.journal import AttemptRecord
 from gpuyard.node.launcher import (
@@ -71,6 +72,7 @@ class AttemptRun:
         self._stopped = record.stopping
         self._remarks: list[str] = []
         self.streams = OpenStreams()
+        self.input = AttemptInput(record, context.journal)
         self.starter = AttemptStarter(record, context)
         self._watch = AttemptWatch(record, context, self.starter.workdir)
 
@@ -144,7 +146,7 @@ class AttemptRun:
         if start.resume_sha256:
             return await in_background(work, *arguments)
         limited = start.memory_gb or start.cpus
-        reads_files = start.checkpoint_path or start.code
+        reads_files = start.checkpoint_path or start.code or start.interactive
         if reads_files or limited or self._context.accounts:
             return await asyncio.to_thread(work, *arguments)
         return work(*arguments)
@@ -217,6 +219,7 @@ class AttemptRun:
         assert record.pid is not None
         self.process = self._adopt(record.pid, exits)
         await asyncio.to_thread(self._watch.resume)
+        await self.input.resume()
         self._report_started(record.started_at or time.time(), record.limits)
         await self._follow(keeper_alive)
 
@@ -462,6 +465,8 @@ class AttemptRun:
 
     async def _conclude(self, ended: wire.Ended) -> None:
         await self.streams.end()
+        if self.start.interactive:
+            await self.input.close()
         if self.process and not self.process.left_nothing():
             await asyncio.to_thread(self._kill_all, self.process)
         if self.start.gpu_uuids and self._context.until_clear:

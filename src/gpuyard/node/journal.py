@@ -35,8 +35,10 @@ class AttemptRecord:
 
     `keeper` is the keeper of the agent (see `own_keeper`) at `intended_at`, just before
     the agent started the attempt. `uid` is that of the account that the attempt runs
-    under, if that is not the agent's. `boot_s`: when it started, in seconds of the boot
-    clock (`config/boot_clock.py`).
+    under, if that is not the agent's. `input_holder`: pid and start ticks of the
+    process that keeps the input of an interactive job open (`input_pipe.py`);
+    `input_ended`: somebody has ended that input. `boot_s`: when it started, in seconds
+    of the boot clock (`config/boot_clock.py`).
     """
 
     start: wire.StartAttempt
@@ -44,6 +46,8 @@ class AttemptRecord:
     keeper: int = 0
     intended_at: float = 0.0
     uid: int | None = None
+    input_holder: tuple[int, int] | None = None
+    input_ended: bool = False
     pid: int | None = None
     start_ticks: int = 0
     started_at: float | None = None

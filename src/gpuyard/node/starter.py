@@ -6,6 +6,7 @@ commands beside it.
 import dataclasses
 import os
 from collections.abc import Sequence
+from dataclasses import astuple
 from pathlib import Path
 
 from gpuyard.config.accounts import Account, workers_socket
@@ -17,6 +18,7 @@ from gpuyard.node.environment import (
     job_command,
     job_environment,
 )
+from gpuyard.node.input_pipe import new_pipe
 from gpuyard.node.journal import AttemptRecord
 from gpuyard.node.launcher import (
     LaunchError,
@@ -125,7 +127,10 @@ class AttemptStarter:
             socket = workers_socket(context.settings.accounts_folder, context.home)
         command = job_command(self._start, resume_from, context.home, socket)
         try:
-            return spawn(self._request(command, resume_from))
+            request = self._request(command, resume_from)
+            if self._start.interactive:
+                return self._spawn_with_pipe(request)
+            return spawn(request)
         except LaunchError as error:
             workspace = self._workspace
             is_of_others = error.reason == Reason.ACCOUNT_REFUSED and workspace
@@ -136,6 +141,22 @@ class AttemptStarter:
                 )
                 raise LaunchError(error.reason, message) from None
             raise
+
+    def _spawn_with_pipe(self, request: LaunchRequest) -> Process:
+        """Start the process with a pipe that people write to. Raises LaunchError."""
+        attempt_id = request.attempt_id
+        journal = self._context.journal
+        group = self._account.gid if self._account else None
+        try:
+            with new_pipe(attempt_id, group) as (reader, holder):
+                # Before the start: if the agent is killed right after it, the next one
+                # must be able to end the input.
+                self._record.input_holder = astuple(holder)
+                journal.note(attempt_id, input_holder=self._record.input_holder)
+                return spawn(dataclasses.replace(request, stdin=reader))
+        except OSError as error:
+            message = f"there is no pipe for its input: {error.strerror}"
+            raise LaunchError(Reason.SPAWN_FAILED, message) from None
 
     def spawn_beside(
         self, process: Process, command: Sequence[str], streams: Streams, terminal: str

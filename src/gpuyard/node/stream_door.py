@@ -12,6 +12,7 @@ from gpuyard.node import port_stream
 from gpuyard.node.attempt import AttemptRun
 from gpuyard.node.command_stream import run_command
 from gpuyard.node.frame_channel import FrameChannel
+from gpuyard.node.input_stream import pass_input_on
 from gpuyard.node.link import ServerAddress, open_link
 
 log = structlog.get_logger(__name__)
@@ -45,6 +46,8 @@ class StreamDoor:
         connection = None
         if attempt is None or attempt.process is None or attempt.streams.over.is_set():
             join = wire.JoinStream(request.key, "it does not run there any more")
+        elif request.stdin and not attempt.start.interactive:
+            join = wire.JoinStream(request.key, "it was started without an open input")
         elif request.port:
             try:
                 connection = await port_stream.connect(request.port)
@@ -56,5 +59,7 @@ class StreamDoor:
             await channel.hang_up()
         elif connection:
             await port_stream.carry(connection, channel, attempt.streams.over)
+        elif request.stdin:
+            await pass_input_on(attempt, channel)
         else:
             await run_command(attempt, channel)

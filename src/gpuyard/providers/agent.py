@@ -365,7 +365,7 @@ class AgentProvider(NodeProvider):
             ) from None
 
     async def open_stream(
-        self, node_id: str, attempt_id: str, port: int = 0
+        self, node_id: str, attempt_id: str, port: int = 0, *, stdin: bool = False
     ) -> NodeStream:
         """See NodeProvider."""
         if not self._links:
@@ -378,7 +378,13 @@ class AgentProvider(NodeProvider):
                 " which can neither run commands beside jobs nor forward ports.",
                 "Restart it when its jobs have ended: `gpuyard down`, `gpuyard up`.",
             )
-        return await self._streams.open(link, attempt_id, port)
+        if stdin and not hello.stdin_streams:
+            raise RefusedError(
+                f"The agent on {hello.name} is of version {hello.version or 'unknown'},"
+                " which passes no input on to jobs.",
+                "Restart it when its jobs have ended: `gpuyard down`, `gpuyard up`.",
+            )
+        return await self._streams.open(link, attempt_id, port, stdin=stdin)
 
     # --- agents ---
 
@@ -469,6 +475,7 @@ def _start_message(
         timeout_s=order.timeout_s,
         max_silence_s=order.max_silence_s,
         stdin=order.stdin,
+        interactive=order.interactive,
         checkpoint_path=checkpoint.path,
         checkpoint_signal=checkpoint.signal,
         checkpoint_every_s=checkpoint.every_s,

@@ -406,10 +406,11 @@ class NodeProvider(GpuProviderInterface):
         """End an attempt; with `checkpoint` it gets the checkpoint signal first."""
 
     async def open_stream(
-        self, node_id: str, attempt_id: str, port: int = 0
+        self, node_id: str, attempt_id: str, port: int = 0, *, stdin: bool = False
     ) -> NodeStream:
-        """Open a stream to a running attempt: to this port of its node, or without one
-        to a command beside its program (`domain/stream_frames.py`).
+        """Open a stream to a running attempt: to this port of its node, with `stdin` to
+        the standard input of its program, or else to a command beside it
+        (`domain/stream_frames.py`).
 
         RefusedError says why there is none, ProviderError that the node is away.
         """

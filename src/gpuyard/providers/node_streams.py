@@ -36,7 +36,9 @@ class NodeStreams:
         self._waiting: dict[str, asyncio.Future[NodeStream]] = {}
         self._open: set[NodeStream] = set()
 
-    async def open(self, link: Link, attempt_id: str, port: int) -> NodeStream:
+    async def open(
+        self, link: Link, attempt_id: str, port: int, *, stdin: bool = False
+    ) -> NodeStream:
         """Have the agent at `link` open a stream; see wire.OpenStream.
 
         RefusedError says why there is none, ClosedPortError that nothing listens.
@@ -47,7 +49,7 @@ class NodeStreams:
         joined: asyncio.Future[NodeStream] = asyncio.get_running_loop().create_future()
         self._waiting[key] = joined
         try:
-            link.send(wire.OpenStream(key, attempt_id, port))
+            link.send(wire.OpenStream(key, attempt_id, port, stdin))
             async with asyncio.timeout(_JOIN_S):
                 return await joined
         except TimeoutError:

@@ -77,6 +77,7 @@ from gpuyard.server.listening import (
     url_of,
 )
 from gpuyard.server.stream import EventStream
+from gpuyard.server.taking_over import take_over
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import open_store
 from gpuyard.storage.untrusted import write_beneath
@@ -109,6 +110,11 @@ def main() -> None:
         help="a service manager starts it again when it was killed",
     )
     parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="stop a server that a command has started; its jobs run on",
+    )
+    parser.add_argument(
         "--inherited",
         type=int,
         nargs=3,
@@ -124,7 +130,12 @@ def main() -> None:
     try:
         home.create()
         allow_many_files()  # a listener of the event stream is one
-        _run(home, arguments.inherited, foreground=arguments.foreground)
+        _run(
+            home,
+            arguments.inherited,
+            foreground=arguments.foreground,
+            takes_over=arguments.take_over,
+        )
     except GpuyardError as error:
         sys.stderr.write(f"gpuyard: {error}\n")
         sys.exit(error.exit_code)
@@ -135,7 +146,9 @@ def main() -> None:
         sys.exit(LedgerError.exit_code)
 
 
-def _run(home: Home, inherited: list[int] | None, *, foreground: bool) -> None:
+def _run(
+    home: Home, inherited: list[int] | None, *, foreground: bool, takes_over: bool
+) -> None:
     settings = load_settings(home)
     # The agent would find the same fault, but say it less.
     accounts = Accounts.of(settings.node)
@@ -146,7 +159,7 @@ def _run(home: Home, inherited: list[int] | None, *, foreground: bool) -> None:
         listener, own = (socket.socket(fileno=number) for number in inherited[1:])
         ledger = _open_patiently(home, settings)
     else:
-        lock = lock_ledger(home.lock)
+        lock = take_over(home) if takes_over else lock_ledger(home.lock)
         sweep_downloads(home)
         listener = listen(settings)
         own = listening_socket(home.server_socket, BACKLOG)

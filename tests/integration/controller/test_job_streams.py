@@ -12,9 +12,11 @@ from tests.support.controlled import Controlled
 pytestmark = pytest.mark.anyio
 
 
-async def refusal(instance: Controlled, job_id: str, port: int = 0) -> str:
+async def refusal(
+    instance: Controlled, job_id: str, port: int = 0, *, stdin: bool = False
+) -> str:
     with pytest.raises(RefusedError) as caught:
-        async with instance.controller.streams.open(job_id, port):
+        async with instance.controller.streams.open(job_id, port, stdin=stdin):
             pass
     return str(caught.value)
 
@@ -32,6 +34,16 @@ async def test_only_a_job_that_runs_has_streams(instance: Controlled) -> None:
     assert "is over (cancelled)" in await refusal(instance, first)
 
 
+async def test_only_an_interactive_job_takes_input(instance: Controlled) -> None:
+    plain = await instance.submit(resources={"cpus": 1})
+    interactive = await instance.submit(resources={"cpus": 1}, interactive=True)
+    await instance.until(plain, "running")
+    await instance.until(interactive, "running")
+    said = await refusal(instance, plain, stdin=True)
+    assert "takes no input: it was submitted without -i" in said
+    assert "take no streams" in await refusal(instance, interactive, stdin=True)
+
+
 async def test_a_job_has_so_many_streams_at_a_time(
     instance: Controlled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -39,7 +51,7 @@ async def test_a_job_has_so_many_streams_at_a_time(
     await instance.until(job_id, "running")
     closed: list[NodeStream] = []
 
-    async def open_stream(*_: object) -> NodeStream:
+    async def open_stream(*_: object, **__: object) -> NodeStream:
         writer: asyncio.StreamWriter = None  # pyright: ignore[reportAssignmentType]
         closed.append(NodeStream(asyncio.StreamReader(), writer))
         return closed[-1]

@@ -1,5 +1,8 @@
 """Requests that can never be met are refused at once, and nothing of them is queued."""
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import msgspec
 import pytest
 
@@ -106,6 +109,22 @@ async def test_an_unknown_provider_is_named_with_those_there_are(instance: Contr
         match=r"provider: there is no provider 'cloud' \(configured here: fake\)",
     ):
         await instance.submit(provider="cloud")
+
+
+@pytest.mark.parametrize(
+    "place", [{"provider": "queue"}, {"allowed": {"providers": ["queue"]}}]
+)
+async def test_what_needs_an_agent_is_refused_where_there_is_none(
+    instance: Controlled, place: dict[str, object], monkeypatch: pytest.MonkeyPatch
+):
+    providers = instance.controller.providers
+    queue = cast("Any", SimpleNamespace(containers=False))
+    monkeypatch.setitem(providers, "queue", queue)
+    with pytest.raises(
+        InvalidInputError,
+        match=r"providers?: is queue, which .*need an agent.*name fake, or none",
+    ):
+        await instance.submit(**place, interactive=True)
 
 
 async def test_an_unknown_job_is_not_found(instance: Controlled):

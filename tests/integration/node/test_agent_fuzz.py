@@ -3,6 +3,7 @@ with the next one as if nothing had been.
 """
 
 import asyncio
+import os
 from contextlib import suppress
 
 import psutil
@@ -35,6 +36,8 @@ GIVEN = {
 LINKS = 40_000 if examples(10) == 10 else 4
 MESSAGES = 2500
 MOST_S = 7200
+# asyncio's pool for what blocks grows to this, and no further.
+MOST_THREADS = min(32, (os.cpu_count() or 1) + 4)
 
 
 @pytest.mark.timeout(MOST_S)
@@ -67,7 +70,7 @@ def test_a_server_that_says_anything_harms_no_agent(node: Node) -> None:
         )
         assert reports[-1].body.exit_code == 3
         assert abs(agent.num_fds() - before[0]) <= 2
-        assert abs(agent.num_threads() - before[1]) <= 2
+        assert agent.num_threads() - before[1] <= MOST_THREADS
 
     by_hand(node, scenario, timeout=MOST_S)
     assert node.pid("agent") == agent.pid

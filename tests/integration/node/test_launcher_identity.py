@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuyard.config.accounts import Account
+from gpuyard.node.input_pipe import new_pipe
 from gpuyard.node.launcher import Identity, LaunchError
 from tests.support.accounts import PYTHON, real_account
 
@@ -67,6 +68,22 @@ def test_a_process_opens_its_output_by_name_and_the_log_stays_roots(
     assert ended(process).code == 0, log.read_text()
     assert log.read_text() == "out\nerr\nin\n"
     assert log.stat().st_uid == os.getuid()
+
+
+def test_a_process_opens_the_pipe_of_its_input_by_name(
+    start, ended, log, account, home
+):
+    with new_pipe("a", account.gid) as (reader, holder):
+        identity = Identity(account)
+        process = start(
+            "cat", "/dev/stdin", workdir=home, identity=identity, stdin=reader
+        )
+    writer = holder.open_pipe()
+    os.write(writer, b"one\n")
+    os.close(writer)
+    holder.dismiss()
+    assert ended(process).code == 0, log.read_text()
+    assert log.read_text() == "one\n"
 
 
 def test_a_folder_that_the_account_may_not_enter_is_named(start, account, tmp_path):

@@ -53,6 +53,12 @@ async def test_an_older_agent_is_named_and_not_asked(door: Door) -> None:
     await peer.acknowledged(peer.report(wire.Started("a1", 1.0, 1)))
 
 
+async def test_an_agent_that_passes_no_input_on_is_not_asked(door: Door) -> None:
+    await door.joined(hello(name="gpu7", version="0.0.9", streams=True))
+    with pytest.raises(RefusedError, match=r"gpu7 is of version 0\.0\.9.*no input"):
+        await door.provider.open_stream("node_1", "a1", stdin=True)
+
+
 @pytest.mark.parametrize(
     ("answer", "error"),
     [

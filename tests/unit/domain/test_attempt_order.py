@@ -22,6 +22,7 @@ FULL = AttemptOrder(
     priority=4,
     image="pytorch:24.02",
     stdin=b"input",
+    interactive=True,
     environment={"A": "b"},
     volumes={"/data": "/mnt/data"},
     workdir="/work",

@@ -334,6 +334,22 @@ def test_a_nearest_name_is_offered_for_a_misspelt_gpu():
 
 
 @pytest.mark.parametrize(
+    ("work", "fault"),
+    [
+        ({"prompt": "hello"}, "does not belong in a job of kind llm"),
+        ({"script": "whisper"}, "does not belong in a job of kind script"),
+        ({"command": ["a"], "stdin": ""}, "is true, and stdin is given"),
+        ({"command": ["a"], "image": "b"}, "passes no input on to containers"),
+        ({"command": ["a"], "resources": {"nodes": 2}}, "resources.nodes is 2"),
+    ],
+    ids=["prompt", "script", "stdin", "image", "nodes"],
+)
+def test_an_open_input_is_refused_where_nobody_could_type(work, fault):
+    with pytest.raises(InvalidInputError, match=f"interactive: .*{fault}"):
+        parse_spec({**work, "interactive": True})
+
+
+@pytest.mark.parametrize(
     "work",
     [
         {"prompt": "hello"},

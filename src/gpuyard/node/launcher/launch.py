@@ -23,7 +23,8 @@ class LaunchRequest:
 
     `argv[0]` is looked up in the environment's PATH; relative names and PATH entries
     start from `workdir`. `log`: the file to which stdout and stderr are appended, made
-    with mode 0600. `stdin`: the bytes on standard input; without them, /dev/null.
+    with mode 0600. `stdin`: the bytes on standard input, or the descriptor that becomes
+    it; without either, /dev/null.
     `cgroup_root`: see `Cgroup.create`. `reaper`: this process's parent, if that is the
     subreaper that gets orphans. `identity`: the account that the process takes; without
     it, that of this process. `devices`: which devices it may open; None for all.
@@ -35,7 +36,7 @@ class LaunchRequest:
     workdir: Path
     log: Path
     limits: ProcessLimits = _UNLIMITED
-    stdin: bytes | None = field(default=None, repr=False)
+    stdin: bytes | int | None = field(default=None, repr=False)
     cgroup_root: Path | None = None
     reaper: int | None = None
     identity: Identity | None = None

@@ -301,12 +301,12 @@ def _attach(
 
 @contextmanager
 def _open_streams(launch: LaunchRequest) -> Generator[Streams]:
-    with _open_log(launch.log) as output, _open_stdin(launch.stdin) as stdin:
+    with _open_log(launch.log) as output, _stdin_of(launch) as stdin:
         if launch.identity:
             # The log stays root's; programs that open /dev/stdout need this.
             os.fchown(output.fileno(), -1, launch.identity.account.gid)
             os.fchmod(output.fileno(), 0o620)
-        yield Streams(stdin.fileno(), output.fileno())
+        yield Streams(stdin, output.fileno())
 
 
 def _open_log(path: Path) -> BinaryIO:
@@ -319,6 +319,15 @@ def _open_log(path: Path) -> BinaryIO:
         raise LaunchError(
             Reason.LOG_UNWRITABLE, f"cannot write the log {path}: {error.strerror}"
         ) from error
+
+
+@contextmanager
+def _stdin_of(launch: LaunchRequest) -> Generator[int]:
+    if isinstance(launch.stdin, int):
+        yield launch.stdin
+        return
+    with _open_stdin(launch.stdin) as file:
+        yield file.fileno()
 
 
 def _open_stdin(content: bytes | None) -> BinaryIO:

@@ -1,5 +1,6 @@
-"""`/api/v1/jobs/JOB/exec` and `/forward`: WebSockets to a command beside a running job,
-and to a port of its node. They carry the frames of domain/stream_frames.py.
+"""`/api/v1/jobs/JOB/exec`, `/stdin` and `/forward`: WebSockets to a command beside a
+running job, to the standard input of its program, and to a port of its node. They carry
+the frames of domain/stream_frames.py.
 """
 
 from typing import Annotated
@@ -41,7 +42,13 @@ async def forward_place(
 @sockets.websocket("/{reference}/exec")
 async def exec_(call: WebSocket, reference: str) -> None:
     """A command beside the job."""
-    await _serve(call, reference, 0)
+    await _serve(call, reference)
+
+
+@sockets.websocket("/{reference}/stdin")
+async def stdin(call: WebSocket, reference: str) -> None:
+    """Input for the program of an interactive job."""
+    await _serve(call, reference, stdin=True)
 
 
 @sockets.websocket("/{reference}/forward/{port}")
@@ -50,7 +57,9 @@ async def forward(call: WebSocket, reference: str, port: _Port) -> None:
     await _serve(call, reference, port)
 
 
-async def _serve(call: WebSocket, reference: str, port: int) -> None:
+async def _serve(
+    call: WebSocket, reference: str, port: int = 0, *, stdin: bool = False
+) -> None:
     """Carry a stream to its end; a problem document when there is none.
 
     The edge has looked at the token.
@@ -62,7 +71,8 @@ async def _serve(call: WebSocket, reference: str, port: int) -> None:
             return
         job_id = app_state.controller.requests.find(reference)
         _refuse_others(app_state, job_id, call)
-        async with app_state.controller.streams.open(job_id, port) as stream:
+        streams = app_state.controller.streams
+        async with streams.open(job_id, port, stdin=stdin) as stream:
             await call.accept()
             await carry(call, stream.reader, stream.writer)
     except GpuyardError as error:
@@ -80,6 +90,6 @@ def _refuse_others(app_state: AppState, job_id: str, call: WebSocket) -> None:
     if submitter != submitter_of(call.scope):
         raise RefusedError(
             f"{job_id} was submitted by {submitter or 'the administrator'}; nobody else"
-            " may run commands beside it or connect to its ports.",
+            " may run commands beside it, type to it or connect to its ports.",
             f"Ask {submitter or 'the administrator'}, or submit a job of your own.",
         )
