@@ -2,7 +2,7 @@
 
 `page.md` is the prose, with a line `<!-- PLACE -->` for each table. `results/` has what
 was measured last: files `PLACE.json` and `PLACE.NAME.json`, which only the commands
-with `--write` put there. `tests/unit/benchmarks/test_page.py` refuses a page that was
+with `--write` put there. `tests/unit/test_benchmarks.py` refuses a page that was
 changed by hand.
 """
 

@@ -58,9 +58,12 @@ class GpuAlarms:
 
     def seen(self, node_id: str, gpus: Sequence[wire.GpuStatus]) -> None:
         """A node has read its GPUs: tell what has become wrong."""
-        for gpu in gpus:
-            if gpu.state == GpuState.OFFLINE:
-                continue  # its figures are old
+        read = [gpu for gpu in gpus if gpu.state != GpuState.OFFLINE]
+        node = self._core.view.nodes.get(node_id)
+        here = {gpu.uuid for gpu in gpus} | set(node.devices if node else ())
+        # The figures of those that could not be read are old.
+        self.forget(here - {gpu.uuid for gpu in read})
+        for gpu in read:
             self._readings[gpu.uuid] = gpu
             before = self._raised.get(gpu.uuid, set())
             after = self._judge(gpu, before)
@@ -72,7 +75,7 @@ class GpuAlarms:
                 self._tell(node_id, gpu, alarm)
 
     def forget(self, uuids: Iterable[str]) -> None:
-        """The node of these GPUs has left: how they are is no longer known."""
+        """These GPUs, or their node, have left: how they are is no longer known."""
         for uuid in uuids:
             self._readings.pop(uuid, None)
             self._slowed.pop(uuid, None)
@@ -84,7 +87,7 @@ class GpuAlarms:
             return []
         words = {
             Alarm.TEMPERATURE: f"{gpu.temperature_c} °C hot",
-            Alarm.MEMORY: f"its memory is {_used_percent(gpu) or 0:.0f}% full",
+            Alarm.MEMORY: f"its memory is {_used_percent(gpu) or 100:.0f}% full",
             Alarm.POWER: "slowed by its power limit",
         }
         raised = self._raised.get(uuid, set())
@@ -104,7 +107,10 @@ class GpuAlarms:
         limit_percent = settings.warn_memory_percent
         if Alarm.MEMORY in raised:
             limit_percent -= _EMPTIER_PERCENT
-        if settings.warn_memory_percent and _reaches(_used_percent(gpu), limit_percent):
+        used_percent = _used_percent(gpu)
+        if used_percent is None and Alarm.MEMORY in raised:
+            used_percent = 100.0  # nothing is free: it was reported before
+        if settings.warn_memory_percent and _reaches(used_percent, limit_percent):
             found.add(Alarm.MEMORY)
         if settings.warn_power_s and self._is_slow(gpu, Alarm.POWER in raised):
             found.add(Alarm.POWER)

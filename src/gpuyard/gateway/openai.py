@@ -106,7 +106,9 @@ class _Passed(StreamingResponse):
             if not self.headers.get("content-type", "").startswith(_EVENTS):
                 raise
             told = _silent(self._answer.replica.model)
-            await send(_body(b"data: " + bytes(told.body) + b"\n\n", more=True))
+            # It may have fallen silent within an event, or a line of one.
+            event = b"\n\ndata: " + bytes(told.body) + b"\n\n"
+            await send(_body(event, more=True))
         await send(_body(b"", more=False))
 
 

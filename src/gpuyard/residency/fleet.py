@@ -17,6 +17,8 @@ from gpuyard.residency.switching import Switch, SwitchTimes
 
 DRIVER_GB = 1.0
 """An empty GPU reports this much less free memory (GB) than its nominal memory."""
+# Sums of floats are not exact: five models of 12.8 GB are 80 % of 80 GB.
+_SLACK_GB = 1e-6
 
 
 class Phase(StrEnum):
@@ -279,7 +281,7 @@ class Fleet:
         if all(holder is leaving for holder in self.holders(gpu)):
             return free
         booked = self._booked_gb(gpu) - gained
-        return min(free, gpu.memory_gb * self.shared_part - booked)
+        return min(free, gpu.memory_gb * self.shared_part - booked + _SLACK_GB)
 
     def _booked_gb(self, gpu: FleetGpu) -> float:
         booked = sum(self.memory_gb[holder.model] for holder in self.holders(gpu))

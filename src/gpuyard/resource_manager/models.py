@@ -34,6 +34,8 @@ PHASES_BY_ACTIVITY = (
 """The most active server of a model, or on a GPU, gives the state that is shown."""
 # A model that boots is always slower than one that is loaded.
 _ALMOST_LOADED_S = 0.1
+# Sums of floats are not exact.
+_SLACK_PERCENT = 1e-4
 
 
 class Models:
@@ -105,9 +107,11 @@ class Models:
             names = self._residents.servers.models_on(device.uuid)
             taken_gb = sum(specs[name].memory_gb for name in names if name in specs)
             part = 100 * (taken_gb + spec.memory_gb) / device.memory_gb
-            if names and percent < part <= 100:
+            if names and percent + _SLACK_PERCENT < part <= 100:
+                # Rounded up: it must not read as what they may take.
+                shown = math.ceil(part - _SLACK_PERCENT)
                 return (
-                    f"{model} and {' and '.join(names)} would take {part:.0f}% of the"
+                    f"{model} and {' and '.join(names)} would take {shown}% of the"
                     f" memory of GPU {device.index}, and models that share a GPU may"
                     f" take {percent:g}% ([gpus] models_percent)"
                 )

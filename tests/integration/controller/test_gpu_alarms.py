@@ -83,6 +83,26 @@ async def test_a_gpu_without_a_job_is_told_of_and_one_that_is_not_read_keeps_qui
     assert len(told(instance)) == 2
 
 
+async def test_one_that_has_nothing_free_stays_full(instance: Controlled) -> None:
+    assert await seen(instance, free_mb=100) == ["its memory is 99% full"]
+    assert await seen(instance, free_mb=0) == ["its memory is 100% full"]
+    assert await seen(instance, free_mb=100) == ["its memory is 99% full"]
+    assert len(told(instance)) == 1
+
+
+async def test_nothing_is_said_of_one_that_cannot_be_read_or_has_gone(
+    instance: Controlled,
+) -> None:
+    assert await seen(instance, temperature_c=80) == ["80 °C hot"]
+    assert await seen(instance, temperature_c=80, state="offline") == []
+    assert await seen(instance, temperature_c=80) == ["80 °C hot"]
+    instance.host.say(wire.GpusSeen([]))
+    await instance.provider.deliver("node_1")
+    await instance.settled()
+    assert instance.controller.gpu_alarms.of(UUID) == []
+    assert len(told(instance)) == 1
+
+
 async def test_only_a_power_limit_that_lasts_is_told(
     instance: Controlled, monkeypatch: pytest.MonkeyPatch
 ) -> None:

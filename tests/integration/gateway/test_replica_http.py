@@ -190,10 +190,12 @@ async def test_silence_is_told_before_the_answer_and_within_it(replica):
     assert await asked(ReplicaConnections(), replica, silent_s=0.15) == b"a" * 20
 
 
-async def test_a_stream_that_falls_silent_ends_with_an_error_in_openais_form(replica):
-    event = b"8\r\ndata: 1\n\r\n"
+@pytest.mark.parametrize("begun", [b"data: 1\n\n", b"data: 1\n", b"data: 1"])
+async def test_a_stream_that_falls_silent_ends_with_an_error_in_openais_form(
+    replica, begun: bytes
+):
     head = OK + b"Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-    replica.says = say(head + event)
+    replica.says = say(head + b"%x\r\n%b\r\n" % (len(begun), begun))
     queues = RequestQueues({"toy": None})
     one = Slots("one", "toy", replica.url.removesuffix("/v1/x"), "toy")
     queues.put(one)
@@ -213,9 +215,10 @@ async def test_a_stream_that_falls_silent_ends_with_an_error_in_openais_form(rep
     assert route.matches(scope)[0] is Match.FULL
     await route.handle(scope, receive, send)
     said = b"".join(message.get("body", b"") for message in sent)
-    _, first, error = said.split(b"data: ")
-    assert first == b"1\n"
-    assert json.loads(error)["error"]["code"] == "model_is_silent"
+    first, error = filter(None, (event.strip() for event in said.split(b"\n\n")))
+    assert first == b"data: 1"
+    told = json.loads(error.removeprefix(b"data: "))
+    assert told["error"]["code"] == "model_is_silent"
     assert (sent[0]["status"], sent[-1]["more_body"], one.busy) == (200, False, 0)
 
 
