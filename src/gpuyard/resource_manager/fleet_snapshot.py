@@ -22,7 +22,7 @@ from gpuyard.residency.fleet import (
 from gpuyard.resource_manager.learned_timings import LearnedTimings
 from gpuyard.resource_manager.resident import Resident
 from gpuyard.resource_manager.waiting_scripts import SCRIPT, WaitingScripts
-from gpuyard.scheduler.fitting import allowed, suitable_devices
+from gpuyard.scheduler.fitting import SLACK, allowed, could_hold, suitable_devices
 
 # A policy needs to know of no more waiting scripts, and requests of a model, than this.
 _MAX_SCRIPTS = 2000
@@ -206,13 +206,30 @@ class FleetSnapshot:
             for job in waiting
         }
         self._waiting_since = waiting_since
-        scripts = WaitingScripts(fleet, self._suitable, self._reserving)
+        scripts = WaitingScripts(fleet, self._suitable, self._keeping())
         for job in sorted(waiting, key=lambda job: (-job.priority, job.created_at)):
             count = 1
             if job.shape.gpus * job.shape.nodes == 1:
                 count = min(items_waiting_for(job.id), _MAX_SCRIPTS)
             scripts.add(job.id, job.shape, waiting_since[job.id], count)
         self._reserving = scripts.reserving
+
+    def _keeping(self) -> str:
+        """The job that reserved GPUs the last time, if it waits for nothing else: one
+        that lacks cores or memory would keep its GPUs idle for hours.
+        """
+        view = self._core.view
+        job = view.jobs.get(self._reserving)
+        if job is None:
+            return ""
+        shape = job.shape
+        places = sum(
+            could_hold(node, shape)
+            and node.free.cpus + SLACK >= shape.cpus
+            and node.free.memory_gb + SLACK >= shape.memory_gb
+            for node in view.nodes.values()
+        )
+        return job.id if places >= shape.nodes else ""
 
     def _suitable(self, gpus: Iterable[str], shape: Shape) -> frozenset[str]:
         """Those of the GPUs that suit the shape."""

@@ -39,7 +39,7 @@ class WaitingScripts:
 
     def __init__(self, fleet: Fleet, suitable: _Suitable, reserved: str = "") -> None:
         """`suitable(gpus, shape)`: those of the GPUs that suit jobs of this shape.
-        `reserved`: the job that reserved GPUs the last time.
+        `reserved`: the job that reserved GPUs the last time, if it may keep them.
         """
         self.reserving = ""
         self._reserved = reserved

@@ -438,6 +438,32 @@ async def test_a_job_of_several_gpus_gets_them_behind_one_that_waits_for_another
     await made.stop()
 
 
+async def test_a_job_that_has_its_gpus_and_lacks_cores_keeps_none_from_models(
+    tmp_path: Path,
+):
+    made = Managed(tmp_path, gpu_count=2)
+    await made.start()
+    servers = asyncio.create_task(made.run_servers())
+    model = {"command": ["serve", "{port}"], "memory_gb": 12, "boot_s": 0.1}
+    await made.restart_with(models={"a": model}, residency={"policy": "lru"})
+    cores = await made.begun(await made.submit(resources={"cpus": 3}))
+    one = await made.begun(await made.submit(resources={"gpus": 1, "cpus": 0.5}))
+    wide = await made.submit(resources={"gpus": 2, "cpus": 2})
+    queues = made.manager.residents.request_queues
+    asking = asyncio.create_task(queues.acquire("a", soon()))
+    for _ in range(100):  # it reserves the free GPU meanwhile
+        await asyncio.sleep(0)
+    made.host.ended(one)
+    await made.provider.deliver("node_1")
+    queues.release(await asking, 0.1)
+    assert made.job(wide)["state"] == "queued"
+    made.host.ended(cores)
+    await made.provider.deliver("node_1")
+    await made.begun(wide)
+    servers.cancel()
+    await made.stop()
+
+
 async def test_a_model_on_several_gpus_loads_beside_one_that_sleeps(instance: Managed):
     await instance.manager.models.load("chat")
     await eventually(lambda: instance.loaded == [("chat", "ready")], "the model")
