@@ -227,7 +227,7 @@ class Load:
 
     address: Address
     requests: Sequence[bytes]
-    taken: list[float] = field(default_factory=list)
+    taken: list[float] = field(default_factory=list[float])
     """The seconds of each request."""
     rate: float = 0.0
     """Requests a second."""
