@@ -214,7 +214,7 @@ def test_jobs_have_their_code_and_environment_on_every_node(pair, tmp_path: Path
         words = ["run", "-d", "--hold", "--cpus", cpus, "--", "train.py", str(go)]
         shell = {"LEARNING_RATE": RATE}
         done = second.run(*words, cwd=tmp_path, env=shell)
-        assert "note" not in done.stderr
+        assert "code" not in done.stderr, "no word of what it does not take along"
         return done.stdout.strip()
 
     *at_once, late = [submitted() for _ in range(3)]
@@ -233,8 +233,10 @@ def test_jobs_have_their_code_and_environment_on_every_node(pair, tmp_path: Path
             assert RATE not in instance.ok("show", job_id, "--json")
     nodes = {first.job(job_id).node for job_id in at_once}
     assert len(nodes) == 2, "one is not the node of the server that leads"
-    first.kill("keeper", "agent", "server")
     go.touch()
+    for job_id in at_once:
+        second.wait(job_id)
+    first.kill("keeper", "agent", "server")
     second.ok("release", late)
     assert second.wait(late, timeout=DEATH_S).state == "completed"
     assert second.ok("logs", late) == f"before {RATE}\n"

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 
@@ -42,10 +43,10 @@ def transactions(ledger: Ledger) -> Iterator[list[int]]:
     def note(_1: object, _2: object, _3: object, given: object, *_4: object) -> None:
         rows = given if isinstance(given, list) else [given]
         sizes[-1] += sum(
-            len(value)
+            len(value.obj)
             for row in rows
             for value in row.values()
-            if isinstance(value, bytes)
+            if isinstance(value, psycopg.Binary)
         )
 
     def end(_: object) -> None:
