@@ -264,7 +264,7 @@ class JoinStream(_Message, frozen=True, tag="JoinStream"):
     closed_port: bool = False
 
 
-class FetchContents(_Message, frozen=True, tag="Fetch"):
+class FetchContents(_Message, frozen=True, tag="FetchContents"):
     """The first message of a connection on which an agent fetches what jobs took along
     from their submission: contents of one kind, in this order.
     """
@@ -394,7 +394,7 @@ class OpenStream(_Message, frozen=True, tag="OpenStream"):
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
 
 
-class ContentPart(_Message, frozen=True, tag="Part"):
+class ContentPart(_Message, frozen=True, tag="ContentPart"):
     """The next bytes of a content that an agent fetches, or its `end`, without bytes.
 
     `missing`: it is not stored, and this is all about it.

@@ -22,7 +22,7 @@ from gpuyard.ledger.tables import content_parts, contents
 _AT_ONCE = 200
 # After each transaction, others have the database to themselves for so many times as
 # long as it took.
-_REST = 2.0
+_REST = 1.0
 # To note each use of a content would be many writes.
 _NOTED_S = 3600.0
 Rows = Sequence[Mapping[str, Any]]
@@ -82,20 +82,22 @@ class LedgerContents:
 
     def _put(self, lacking: Mapping[str, bytes]) -> None:
         """Store a group: small contents, or one large one."""
-        if not lacking:
-            return
-        parts = [
-            {**self._key(digest), "number": number, "body": body}
-            for digest, content in lacking.items()
-            for number, body in enumerate(_parts_of(content))
-        ]
-        if len(parts) == len(lacking):
+        if any(len(content) > PART_BYTES for content in lacking.values()):
+            self._write(self._heads(lacking, complete=False), [])
+            for part in self._parts(lacking):
+                self._write([], [part])
+            self._write(self._heads(lacking, complete=True), [])
+        elif lacking:
+            parts = list(self._parts(lacking))
             self._write(self._heads(lacking, complete=True), parts)
-            return
-        self._write(self._heads(lacking, complete=False), [])
-        for part in parts:
-            self._write([], [part])
-        self._write(self._heads(lacking, complete=True), [])
+
+    def _parts(self, lacking: Mapping[str, bytes]) -> Iterator[Mapping[str, Any]]:
+        for digest, content in lacking.items():
+            # An empty content has one, too.
+            for start in range(0, max(len(content), 1), PART_BYTES):
+                body = content[start : start + PART_BYTES]
+                number = start // PART_BYTES
+                yield {**self._key(digest), "number": number, "body": body}
 
     def _heads(self, lacking: Mapping[str, bytes], *, complete: bool) -> Rows:
         values = {"complete": complete, "stored_at": self._clock()}
@@ -168,12 +170,6 @@ def _groups(contents: Iterable[bytes]) -> Iterator[list[bytes]]:
         size += len(content)
     if group:
         yield group
-
-
-def _parts_of(content: bytes) -> Iterator[bytes]:
-    """Its parts; an empty content has one."""
-    for start in range(0, max(len(content), 1), PART_BYTES):
-        yield content[start : start + PART_BYTES]
 
 
 _NEW_HEAD = insert(contents)

@@ -41,8 +41,12 @@ async def send_contents(
     frames = _frames(stores(request.kind), request.digests)
     while part := await in_background(next, frames, b""):
         writer.write(part)
-        async with asyncio.timeout(_STALLED_S):
-            await writer.drain()
+        try:
+            async with asyncio.timeout(_STALLED_S):
+                await writer.drain()
+        except TimeoutError:
+            writer.transport.abort()  # close() would wait for it
+            raise
 
 
 def _frames(contents: Contents, digests: Sequence[str]) -> Iterator[bytes]:
