@@ -5,10 +5,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from gpuyard.config.paths import Home
+from gpuyard.domain import wire
 from gpuyard.domain.carried_environment import CarriedEnvironment
 from gpuyard.domain.contents import PART_BYTES, ContentKind, Contents
-from gpuyard.node.fetching import sweep_fetched
+from gpuyard.domain.reasons import Reason
+from gpuyard.node import fetching
+from gpuyard.node.fetching import Fetching, sweep_fetched
+from gpuyard.node.journal import AttemptJournal
+from gpuyard.node.launcher import LaunchError
 from gpuyard.storage.code_snapshots import CodeLimits, CodeReader
 from gpuyard.storage.code_store import CodeStore
 from gpuyard.storage.contents import FolderContents, folder_stores
@@ -80,25 +87,43 @@ def test_what_the_server_has_no_more_is_told(
         assert "no longer stored" in ended.message
 
 
-class Forged(FolderContents):
-    """The first answer is another content than was asked for."""
+class Failing(FolderContents):
+    """It cannot be read at first; then another content comes than was asked for."""
 
-    lies = 1
+    faults = 2
 
     def parts(self, digest: str) -> Iterator[bytes]:
+        self.faults = max(self.faults - 1, -1)
+        if self.faults == 1:
+            raise OSError("the disk is away")
         yield from super().parts(digest)
-        if self.lies:
-            self.lies -= 1
+        if self.faults == 0:
             yield b"# and more"
 
 
-def test_a_content_that_is_not_what_was_asked_for_is_not_taken(
-    node: Node, stores: Callable[[ContentKind], FolderContents], tmp_path: Path
+def test_a_fetch_is_tried_again_and_takes_only_what_was_asked_for(
+    node: Node, stores: Callable[[ContentKind], FolderContents]
 ) -> None:
     code = take(stores, node, "third")
-    forged = {kind: Forged(stores(kind).folder) for kind in ContentKind}
-    node.provider.hand_out(forged.__getitem__)
+    failing = {kind: Failing(stores(kind).folder) for kind in ContentKind}
+    node.provider.hand_out(failing.__getitem__)
     attempt = node.start(SHOW, code=code)
     assert node.ended(attempt).exit_code == 0
     assert node.output(attempt).startswith("'third' None\n")
-    assert [forged[kind].lies for kind in ContentKind] == [1, 0, 0]
+    assert [failing[kind].faults for kind in ContentKind] == [2, -1, -1]
+
+
+@pytest.mark.anyio
+async def test_where_no_server_answers_the_attempt_ends_without_a_fault_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "_GIVE_UP_S", 0.0)
+    monkeypatch.setattr(fetching, "_PAUSE_S", 0.0)
+    home = Home(tmp_path)
+    home.create()
+    alone = Fetching(home.root, AttemptJournal(home.node / "attempts"), lambda: None)
+    start = wire.StartAttempt("a", 1, 1, "job", ["true"], {})
+    with pytest.raises(LaunchError, match="no server is connected") as caught:
+        await alone.fetch(replace(start, code="0" * 64), tmp_path)
+    assert caught.value.reason == Reason.STORAGE_UNREACHABLE
+    await alone.fetch(start, tmp_path)
