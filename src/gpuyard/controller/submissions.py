@@ -12,6 +12,7 @@ from typing import Any
 from gpuyard.config.jobs import JobSettings
 from gpuyard.config.paths import Home
 from gpuyard.domain.carried_environment import Difference, carried_from, difference
+from gpuyard.domain.contents import Stores
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.storage.code_snapshots import CodeLimits, CodeReader
@@ -23,18 +24,22 @@ _LOOK_AGAIN_S = 60.0
 
 
 class Submissions:
-    """What is stored in `home` for jobs."""
+    """What is stored for jobs in `stores`. The code of the home itself is never
+    stored.
+    """
 
     def __init__(
         self,
         home: Home,
         settings: JobSettings,
+        stores: Stores,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._home = home
         self._settings = settings
-        self.environments = Environments(home.environments, clock)
-        self.code = CodeStore(home.code, clock)
+        self.stores = stores
+        self.environments = Environments(stores, clock)
+        self.code = CodeStore(stores, clock)
         self.reader = CodeReader(self.code)
         # The code that was found last, and when.
         self._found_code = ""

@@ -14,6 +14,7 @@ from gpuyard.storage.archive import beside
 from gpuyard.storage.code_folders import folder_of, note_changes
 from gpuyard.storage.code_snapshots import CodeReader
 from gpuyard.storage.code_store import CodeStore, CodeTree
+from gpuyard.storage.contents import stores_of_node
 
 _NEVER_LINKED = "__pycache__"
 
@@ -24,6 +25,15 @@ class CodeFolders:
     def __init__(self, store: CodeStore) -> None:
         self._store = store
         self._reader = CodeReader(store)
+
+    def files_needed(self, digest: str, live: Path | None) -> list[str]:
+        """The contents that `prepare` needs for the folder `live`; without that, those
+        of all files. CodeMissingError.
+        """
+        tree = self._store.get(digest)
+        if live and not (live.is_dir() and self._reader.changes(tree, live)):
+            return []
+        return [entry.sha256 for entry in tree.entries if entry.sha256]
 
     def prepare(self, digest: str, live: Path, private: Path) -> Path:
         """Where an attempt with the code `digest` works: in its folder `live`, or, if
@@ -44,11 +54,9 @@ class CodeFolders:
 
 
 @lru_cache(maxsize=4)
-def code_folders(store: Path) -> CodeFolders:
-    """Those with the code in the folder `store`; it remembers which files it has
-    read.
-    """
-    return CodeFolders(CodeStore(store))
+def code_folders(home: Path) -> CodeFolders:
+    """Those of the agent of a home; it remembers which files it has read."""
+    return CodeFolders(CodeStore(stores_of_node(home)))
 
 
 class _Builder:

@@ -10,7 +10,6 @@ from dataclasses import astuple
 from pathlib import Path
 
 from gpuyard.config.accounts import Account, workers_socket
-from gpuyard.config.paths import Home
 from gpuyard.domain.reasons import Reason
 from gpuyard.node.code_folder import code_folders
 from gpuyard.node.environment import (
@@ -82,7 +81,7 @@ class AttemptStarter:
         """Where the program finds the code that it was submitted with; LaunchError,
         OSError.
         """
-        folders = code_folders(Home(self._context.home).code)
+        folders = code_folders(self._context.home)
         try:
             return folders.prepare(digest, self.workdir, self._private)
         except CodeMissingError as error:
@@ -263,9 +262,8 @@ class AttemptStarter:
         digest = self._start.carried_environment
         if not digest:
             return None
-        folder = Home(self._context.home).environments
         try:
-            carried = carried_environment(folder, digest, withheld)
+            carried = carried_environment(self._context.home, digest, withheld)
         except EnvironmentMissingError as error:
             raise LaunchError(Reason.ENVIRONMENT_MISSING, str(error)) from None
         return {**carried, "PWD": str(self.workdir)}

@@ -76,12 +76,9 @@ class CodeReader:
             if _is_code(entry, tracked) and not _is_in(root / entry.path, apart_from)
         ]
         _check(found, root, limits)
-        with self._store.lock:
-            entries = [self._stored(entry, root) for entry in found]
-            tree = CodeTree(
-                entries, git.commit if git else "", git.dirty if git else False
-            )
-            return self._store.put(tree)
+        entries = self._stored(found, root)
+        tree = CodeTree(entries, git.commit if git else "", git.dirty if git else False)
+        return self._store.put(tree)
 
     def changes(self, tree: CodeTree, workdir: Path) -> list[str]:
         """The paths of those files of `tree` that are gone or changed in `workdir`."""
@@ -108,13 +105,26 @@ class CodeReader:
     def _hash_of(self, root: Path, path: str) -> str:
         return hashlib.sha256(self._content(root, path)).hexdigest()
 
-    def _stored(self, entry: ListingEntry, root: Path) -> CodeEntry:
-        if entry.kind == tarfile.SYMTYPE:
-            return CodeEntry(entry.path, link=entry.link)
-        known = self._hashes.get(entry.look)
-        if known is None or not self._store.has_file(known):
-            known = self._store.put_file(self._content(root, entry.path))
-        return CodeEntry(entry.path, known, entry.executable)
+    def _stored(self, found: Sequence[ListingEntry], root: Path) -> list[CodeEntry]:
+        """The entries of a tree; their contents are stored."""
+        files = [entry for entry in found if entry.kind != tarfile.SYMTYPE]
+        known = {
+            entry.path: self._hashes[entry.look]
+            for entry in files
+            if entry.look in self._hashes
+        }
+        kept = self._store.keep_files(set(known.values()))
+        others = [entry for entry in files if known.get(entry.path) not in kept]
+        contents = (self._content(root, entry.path) for entry in others)
+        stored = self._store.put_files(contents)
+        paths = [entry.path for entry in others]
+        digests = known | dict(zip(paths, stored, strict=True))
+        return [
+            CodeEntry(entry.path, digests[entry.path], entry.executable)
+            if entry.path in digests
+            else CodeEntry(entry.path, link=entry.link)
+            for entry in found
+        ]
 
     def _content(self, root: Path, path: str) -> bytes:
         """The content of a file. Its hash is remembered, unless the file has changed

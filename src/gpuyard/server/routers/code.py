@@ -1,5 +1,5 @@
 """`/api/v1/code`: stores the code of a working folder, for jobs that are about to be
-submitted.
+submitted. A server on standby does this, too: the folder is on its host.
 """
 
 from pathlib import Path
@@ -14,10 +14,6 @@ from gpuyard.server.app_state import AppState, TheAppState
 from gpuyard.storage.place import in_background
 
 router = APIRouter(prefix="/code", tags=["jobs"])
-_SEVERAL_SERVERS = (
-    "several servers share the ledger, so its environment is the server's own, too"
-    " (--live leaves out this note)"
-)
 
 
 class WorkingFolder(StrictModel):
@@ -43,9 +39,6 @@ async def store(folder: WorkingFolder, app_state: TheAppState) -> StoredCode:
     """
     if folder.host != loopback_id() or _runs_live(app_state):
         return StoredCode()
-    if app_state.election is not None:
-        # Another server may start the job.
-        return StoredCode(why=_SEVERAL_SERVERS)
     take = app_state.controller.submissions.take_code
     try:
         digest = await in_background(take, Path(folder.workdir))
