@@ -19,6 +19,7 @@ from gpuyard.node.environment import (
 )
 from gpuyard.node.journal import AttemptRecord
 from gpuyard.node.launcher import (
+    Identity,
     LaunchError,
     LaunchRequest,
     Process,
@@ -69,7 +70,7 @@ class AttemptStarter:
             # Which files are the attempt's must be known after a crash, too.
             self._record.uid = self._account.uid
             self._context.journal.note(self._start.attempt_id, uid=self._account.uid)
-        if self._start.code and not self._account:
+        if self._start.code:
             self.workdir = self._with_code(self._start.code)
         if not self._start.workdir:
             self._make(self.workdir)
@@ -81,8 +82,9 @@ class AttemptStarter:
         OSError.
         """
         folders = code_folders(Home(self._context.home).code)
+        identity = self._identity()
         try:
-            return folders.prepare(digest, self.workdir, self._private)
+            return folders.prepare(digest, self.workdir, self._private, identity)
         except CodeMissingError as error:
             raise LaunchError(Reason.CODE_MISSING, str(error)) from None
 
@@ -201,9 +203,8 @@ class AttemptStarter:
             self._carried(withheld),
         )
         self._point_to_code(environment)
-        identity = devices = None
+        devices = None
         if self._account and context.accounts:
-            identity = context.accounts.identity(self._account, self._workspace)
             devices = context.accounts.device_rules(start.gpu_uuids)
         return LaunchRequest(
             start.attempt_id,
@@ -214,9 +215,16 @@ class AttemptStarter:
             limits,
             start.stdin,
             reaper=context.reaper,
-            identity=identity,
+            identity=self._identity(),
             devices=devices,
         )
+
+    def _identity(self) -> Identity | None:
+        """What the attempt's process becomes; None if it stays the agent's user."""
+        accounts = self._context.accounts
+        if self._account is None or accounts is None:
+            return None
+        return accounts.identity(self._account, self._workspace)
 
     def _point_to_code(self, environment: dict[str, str]) -> None:
         """Let Python find in the folder with the code what it would find in the live

@@ -103,16 +103,33 @@ def present_code(app_state: AppState, job: Job) -> Code | None:
     except CodeMissingError:
         return Code(digest=digest, stored=False)
     code = Code(digest=digest, commit=tree.commit, dirty=tree.dirty)
-    found = (
-        code_of_attempt(app_state.home, job.attempts[-1].id) if job.attempts else None
-    )
+    found = _folder_with_code(app_state, job)
     if found:
         folder, changed = found
         return code.model_copy(update={"folder": str(folder), "changed": changed})
     if job.state is not JobState.QUEUED or job.attempts:
         return code
-    changed = submissions.reader.changes(tree, Path(spec.get("workdir") or Path.home()))
+    workdir = Path(spec.get("workdir") or Path.home())
+    changed = submissions.code_changes(tree, workdir)
     return code.model_copy(update={"changed": changed})
+
+
+def _folder_with_code(app_state: AppState, job: Job) -> tuple[Path, list[str]] | None:
+    """The folder with the code of the last attempt, and which files had changed; None
+    if it had none. The agent of this home has made it.
+    """
+    if not job.attempts:
+        return None
+    attempt_id = job.attempts[-1].id
+    found = code_of_attempt(app_state.home.node / "attempts" / attempt_id)
+    settings = app_state.settings.node
+    if found or not settings.has_accounts:
+        return found
+    try:
+        node_id = (app_state.home.node / "id").read_text().strip()
+    except OSError:
+        return None
+    return code_of_attempt(settings.accounts_folder / node_id / attempt_id)
 
 
 def present_queued(job: PreparedJob) -> bytes:

@@ -2,7 +2,6 @@
 hash. A tree is a document that names its files; its own hash is what a spec has.
 """
 
-import hashlib
 import io
 import os
 import threading
@@ -13,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from gpuyard.storage.blobs import BlobStore
+from gpuyard.storage.code_tree import CodeTree, sha256_of
 
 # A job may be submitted for so long after its code was stored.
 _LATELY_S = 86400.0
@@ -20,25 +20,6 @@ _LATELY_S = 86400.0
 
 class CodeMissingError(FileNotFoundError):
     """There is no code with this digest, or its document is damaged."""
-
-
-class CodeEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file, or a link to `link`. `path` is relative, with slashes."""
-
-    path: str
-    sha256: str = ""
-    executable: bool = False
-    link: str = ""
-
-
-class CodeTree(msgspec.Struct, frozen=True):
-    """The code of a folder, sorted by path. `commit` is git's, empty without git;
-    `dirty`: tracked files differ from it.
-    """
-
-    entries: list[CodeEntry]
-    commit: str = ""
-    dirty: bool = False
 
 
 class CodeStore:
@@ -55,7 +36,7 @@ class CodeStore:
 
     def put_file(self, content: bytes) -> str:
         """Store the content of a file, unless it is there; returns its SHA-256."""
-        digest = hashlib.sha256(content).hexdigest()
+        digest = sha256_of(content)
         if not self._files.has(digest):
             self._files.put(io.BytesIO(content))
         return digest
@@ -74,7 +55,7 @@ class CodeStore:
     def put(self, tree: CodeTree) -> str:
         """Store a tree whose files are stored, unless it is there; its digest."""
         encoded = msgspec.json.encode(tree)
-        digest = hashlib.sha256(encoded).hexdigest()
+        digest = sha256_of(encoded)
         try:
             path = self._trees.path(digest)
             if path.stat().st_size != len(encoded):

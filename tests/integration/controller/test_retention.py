@@ -10,7 +10,8 @@ import pytest
 from gpuyard.domain.batches import BatchState
 from gpuyard.domain.carried_environment import CarriedEnvironment
 from gpuyard.domain.events import Change, Event, EventKind, Table
-from gpuyard.storage.code_store import CodeEntry, CodeMissingError, CodeTree
+from gpuyard.storage.code_store import CodeMissingError
+from gpuyard.storage.code_tree import CodeEntry, CodeTree
 from tests.support.controlled import Controlled
 
 pytestmark = pytest.mark.anyio
