@@ -148,8 +148,10 @@ def main() -> None:
     except InvalidInputError as error:
         (fault,) = error.faults
         answer = Refused(fault.fault, fault.field, fault.remedy)
-    except (OSError, ValueError, MemoryError) as error:
-        answer = Refused(str(error) or type(error).__name__)
+    except MemoryError:
+        answer = Refused("reading it takes more than 1 GB of memory")
+    except (OSError, ValueError) as error:
+        answer = Refused(str(error))
     sys.stdout.buffer.write(msgspec.msgpack.encode(answer))
 
 
