@@ -433,19 +433,20 @@ def test_a_job_runs_the_code_that_its_account_submitted(
     digest = stored(pair, project)
     command = (PYTHON, "-I", "-S", "train.py")
     given = {"command": command, "workdir": str(project), "code": digest}
-    unchanged = pair.start("ann", "", **given)
+    ann = {"project": "ann", **given}
+    unchanged = pair.node.start("", **ann)
     assert pair.node.ended(unchanged).exit_code == 0
     (project / "train.py").write_text("print('changed')")
 
     checkpoint = CheckpointSpec(path="out/step-*")
-    changed = pair.start("ann", "", checkpoint=checkpoint, **given)
+    changed = pair.node.start("", checkpoint=checkpoint, **ann)
     assert pair.node.ended(changed).exit_code == 0, pair.node.output(changed)
     assert pair.node.output(changed) == "data True\n"
     assert [item.path for item in pair.node.checkpoints(changed)] == ["out/step-1"]
 
     # The code of others is no way to read it.
-    of_bob = {**given, "workdir": pair.bob.home}
-    refused = pair.node.ended(pair.start("bob", "", **of_bob))
+    of_bob = {**given, "project": "bob", "workdir": pair.bob.home}
+    refused = pair.node.ended(pair.node.start("", **of_bob))
     assert refused.reason == "code_missing"
     assert "another account" in refused.message
 

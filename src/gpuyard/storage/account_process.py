@@ -6,6 +6,7 @@ writes the answer to standard output, both as msgpack. It is started for each or
 it imports little.
 """
 
+import codecs
 import os
 import resource
 import sys
@@ -141,6 +142,8 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (_MOST_CPU_S, _MOST_CPU_S))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # The account may be unable to read the modules of this interpreter.
+    codecs.lookup("utf-8-sig")
     become(order.account, order.umask)
     answer: Done | Refused
     try:

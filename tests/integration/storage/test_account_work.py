@@ -69,6 +69,8 @@ def test_what_the_account_may_read_is_stored_for_it(
     variables = {**os.environ, "HOME": ann.home}
     for words in (["init", "-q"], ["add", "data.bin"], ["commit", "-qm", "first"]):
         subprocess.run([*git, *words], check=True, env=variables, **as_ann)
+    (project / ".gitignore").write_text("generated.py\n")
+    (project / "generated.py").touch()
     tree = store.get(take(store, ann, project))
     assert [entry.path for entry in tree.entries] == ["data.bin", "train.py"]
     assert store.file(tree.entries[1].sha256) == b"print(1)"
