@@ -3,7 +3,6 @@ code of the working folder.
 """
 
 import os
-import pwd
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -45,7 +44,7 @@ class Submissions:
         self.code = CodeStore(home.code, clock)
         self._reader = CodeReader(self.code)
         # The code that was found last, whose it is, and when.
-        self._found_code: tuple[str, int | None] = ("", None)
+        self._found_code = ("", "")
         self._found_at = 0.0
 
     def warnings(self, spec: JobSpec) -> list[str]:
@@ -53,7 +52,7 @@ class Submissions:
         not stored.
         """
         if spec.submitted_code:
-            self._check_code(spec.submitted_code, spec.project, spec.user)
+            self._check_code(spec.submitted_code, spec.project or "", spec.user)
         return self._keys_left_behind(spec) if spec.carried_environment else []
 
     def _check_code(self, digest: str, project: str, user: str | None) -> None:
@@ -62,20 +61,17 @@ class Submissions:
         """
         try:
             account = self._account_of(project, user)
-        except InvalidInputError:
-            return  # the node refuses the job, and says so
-        uid = account.uid if account else None
-        is_recent = time.monotonic() - self._found_at < _LOOK_AGAIN_S
-        if (digest, uid) == self._found_code and is_recent:
-            return
-        try:
-            is_own = self.code.get(digest).uid == uid
-        except CodeMissingError:
+            name = account.name if account else ""
+            is_recent = time.monotonic() - self._found_at < _LOOK_AGAIN_S
+            if (digest, name) == self._found_code and is_recent:
+                return
+            is_own = self.code.get(digest).account == name
+        except (InvalidInputError, CodeMissingError):
             is_own = False
         if not is_own:
             # Nobody learns what is stored for others.
-            raise _unknown("submitted_code", f"there is no code {digest}")
-        self._found_code = (digest, uid)
+            raise _unknown("submitted_code", f"there is no code {digest}") from None
+        self._found_code = (digest, name)
         self._found_at = time.monotonic()
 
     def _account_of(self, project: str, user: str | None) -> Account | None:
@@ -142,15 +138,14 @@ class Submissions:
         """The paths of those files of `tree` that are gone or changed in `workdir`,
         as far as its account may see; none if that account is gone. Blocks on the disk.
         """
-        if tree.uid is None:
+        if not tree.account:
             return self._reader.changes(tree, workdir)
         if self._accounts is None:
             return []
         try:
-            name = pwd.getpwuid(tree.uid).pw_name
-            account = self._accounts.find(name, "its account")
+            account = self._accounts.find(tree.account, "its account")
             return account_work.changes(account, tree, workdir) or []
-        except (KeyError, OSError, InvalidInputError):
+        except (OSError, InvalidInputError):
             return []
 
     def with_present_code(self, spec: Mapping[str, Any]) -> dict[str, Any] | None:

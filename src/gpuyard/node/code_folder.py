@@ -52,7 +52,7 @@ class CodeFolders:
         if target.is_dir():
             return target  # an earlier agent made it
         tree = self._store.get(digest)
-        if tree.uid != (identity.account.uid if identity else None):
+        if tree.account != (identity.account.name if identity else ""):
             raise CodeMissingError(
                 f"the code {digest[:19]} was stored for jobs of another account;"
                 " `gpuyard resume` takes the code of now"

@@ -55,7 +55,7 @@ def take_code(
     with store.lock:
         stored = {store.put_file(content) for content in answer.contents}
         _check(answer.tree, stored)
-        return store.put(msgspec.structs.replace(answer.tree, uid=account.uid))
+        return store.put(msgspec.structs.replace(answer.tree, account=account.name))
 
 
 def changes(account: Account, tree: CodeTree, workdir: Path) -> list[str] | None:

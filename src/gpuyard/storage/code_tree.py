@@ -16,14 +16,14 @@ class CodeEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class CodeTree(msgspec.Struct, frozen=True):
     """The code of a folder, sorted by path. `commit` is git's, empty without git;
-    `dirty`: tracked files differ from it. `uid`: the account that it was read as, whose
-    jobs alone may have it; None where jobs run as the server does.
+    `dirty`: tracked files differ from it. `account`: the name of the account that it
+    was read as, whose jobs alone may have it; empty where jobs run as the server does.
     """
 
     entries: list[CodeEntry]
     commit: str = ""
     dirty: bool = False
-    uid: int | None = None
+    account: str = ""
 
 
 def sha256_of(content: bytes) -> str:

@@ -74,7 +74,7 @@ def test_what_the_account_may_read_is_stored_for_it(
     tree = store.get(take(store, ann, project))
     assert [entry.path for entry in tree.entries] == ["data.bin", "train.py"]
     assert store.file(tree.entries[1].sha256) == b"print(1)"
-    assert (tree.uid, len(tree.commit)) == (ann.uid, 40)
+    assert (tree.account, len(tree.commit)) == (ann.name, 40)
     assert account_work.changes(ann, tree, project) == []
     (project / "train.py").write_text("print(2)")
     assert account_work.changes(ann, tree, project) == ["train.py"]
