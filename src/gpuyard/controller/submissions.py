@@ -59,18 +59,21 @@ class Submissions:
         """InvalidInputError unless it is stored for jobs of this project and user;
         thousands of jobs have the same.
         """
+        fault = f"there is no code {digest}"
         try:
             account = self._account_of(project, user)
-            name = account.name if account else ""
-            is_recent = time.monotonic() - self._found_at < _LOOK_AGAIN_S
-            if (digest, name) == self._found_code and is_recent:
-                return
+        except InvalidInputError:
+            raise _unknown("submitted_code", fault) from None
+        name = account.name if account else ""
+        is_recent = time.monotonic() - self._found_at < _LOOK_AGAIN_S
+        if (digest, name) == self._found_code and is_recent:
+            return
+        try:
             is_own = self.code.get(digest).account == name
-        except (InvalidInputError, CodeMissingError):
+        except CodeMissingError:
             is_own = False
-        if not is_own:
-            # Nobody learns what is stored for others.
-            raise _unknown("submitted_code", f"there is no code {digest}") from None
+        if not is_own:  # nobody learns what is stored for others
+            raise _unknown("submitted_code", fault)
         self._found_code = (digest, name)
         self._found_at = time.monotonic()
 
