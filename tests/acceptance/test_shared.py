@@ -5,11 +5,15 @@ group use it without settings of their own.
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpuyard.config.accounts import workers_socket
+from gpuyard.config.proof import digest_of
 from gpuyard.config.shared import HOME
+from gpuyard.server.worker_tokens import WorkerClaim, issue
 from tests.support.own_machine import OwnMachine, own_machine
 from tests.support.wait import wait_until
 
@@ -30,6 +34,44 @@ for head in sys.argv[2:]:
         ]
     connected.sendall("\\r\\n".join([*lines, "", ""]).encode())
     print(connected.recv(4096).split(b" ")[1].decode())
+"""
+
+
+# As the worker of a batch does: prints the status of each answer.
+ASK_WITH_TOKEN = """
+import contextlib, http.client, json, socket, sys
+path, token, calls = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+for method, target, attempt_id in calls:
+    connection = http.client.HTTPConnection("localhost")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(path)
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    body = json.dumps({"attempt_id": attempt_id}) if attempt_id else None
+    with contextlib.suppress(BrokenPipeError):  # refused by the headers
+        connection.request(method, target, body, headers)
+    print(connection.getresponse().status)
+"""
+# Says who runs it; in a batch it waits for the file `go`.
+SCRIPT = """
+import json, os, pathlib, pwd, time
+def load(args):
+    def run(args, folder, progress):
+        if "home" in args:
+            home = pathlib.Path(args["home"])
+            own = [os.environ["GPUYARD_ATTEMPT_ID"], int(os.environ["GPUYARD_ATTEMPT"])]
+            (home / "new").write_text(json.dumps(own))
+            (home / "new").rename(home / "attempt")
+            while not (home / "go").exists():
+                time.sleep(0.02)
+        worker = pathlib.Path("/proc", str(os.getppid()))
+        told = [(worker / name).read_bytes() for name in ("environ", "cmdline")]
+        return {
+            "who": pwd.getpwuid(os.getuid()).pw_name,
+            "text": pathlib.Path(args["path"]).read_text(),
+            "token": any(b"worker.W" in text for text in told),
+            "input": os.readlink(worker / "fd" / "0"),
+        }
+    return run
 """
 
 
@@ -149,16 +191,116 @@ def test_what_is_not_for_members_is_told(workstation: OwnMachine) -> None:
     assert "`sudo gpuyard audit`" in refused.stderr
     assert "POST /api/v1/jobs" in workstation.ok("gpuyard", "audit", "-n", "1000")
 
-    batch = ("gpuyard", "batch", "submit", "extract_keyframes", "/etc/hostname")
-    refused = workstation.run(*batch, user="ann")
-    assert refused.returncode == 4
-    assert "No batch runs where jobs have accounts" in refused.stderr
-
     words = ("gpuyard", "run", "--workspace", "data", "true")
     workstation.ok(*words, user="ann")
     refused = workstation.run(*words, user="bob")
     assert "name a --project to have one of your own" in refused.stderr
     workstation.ok(*words[:2], "--project", "bob", *words[2:], user="bob")
+
+
+def add_script(machine: OwnMachine) -> None:
+    """Add the script `who` to the settings, and start the server anew with them."""
+    script = machine.folder / "who.py"
+    script.write_text(SCRIPT)
+    section = f'[scripts.who]\nfile = "{script}"\ngpus = 0\n'
+    machine.ok("sh", "-c", f"echo '{section}' >> /etc/gpuyard/gpuyard.toml")
+    pid = machine.ok("cat", f"{HOME}/server.lock")
+    machine.ok("sh", "-c", f"kill -9 {pid}")
+    wait_until(
+        lambda: machine.run("cat", f"{HOME}/server.lock").stdout != pid,
+        30,
+        "another server",
+    )
+
+
+def submit_waiting_batch(machine: OwnMachine, name: str) -> str:
+    """A batch of a closed file of this user, which waits for the file `go`."""
+    home = machine.home_of(name)
+    say = "umask 077; mkdir texts; echo mine > texts/1.txt"
+    machine.ok("sh", "-c", say, user=name)
+    words = ("gpuyard", "batch", "submit", "who", "texts", "--arg", f"home={home}")
+    return machine.ok(*words, "-d", user=name).strip()
+
+
+def claim_of(machine: OwnMachine, name: str, batch_id: str) -> WorkerClaim:
+    """What the token of a worker says that waits."""
+    file = machine.home_of(name) / "attempt"
+    wait_until(file.exists, 30, f"{name}'s worker")
+    attempt_id, fence = json.loads(file.read_text())
+    return WorkerClaim(attempt_id, fence, batch_id)
+
+
+def ask_as_ann(
+    machine: OwnMachine, token: str, calls: list[tuple[str, str, str]]
+) -> list[int]:
+    """The statuses of calls, each a method, a path and an attempt that it is for."""
+    path = str(workers_socket(HOME.parent, HOME))
+    words = (sys.executable, "-c", ASK_WITH_TOKEN, path, token, json.dumps(calls))
+    return [int(line) for line in machine.ok(*words, user="ann").split()]
+
+
+def ended(machine: OwnMachine, name: str, batch_id: str) -> dict[str, Any]:
+    """The batch as it is in the end."""
+    machine.run("gpuyard", "batch", "follow", batch_id, user=name)
+    words = ("gpuyard", "batch", "show", batch_id, "--json")
+    return json.loads(machine.ok(*words, user=name))
+
+
+def test_scripts_and_batches_run_as_who_submitted_them(
+    workstation: OwnMachine,
+) -> None:
+    add_script(workstation)
+    batches = {name: submit_waiting_batch(workstation, name) for name in ("ann", "bob")}
+    claims = {name: claim_of(workstation, name, batches[name]) for name in batches}
+    token = issue(
+        digest_of(workstation.ok("cat", f"{HOME}/token").strip()), claims["ann"]
+    )
+
+    # Her worker's token is worth its own calls, and only while its attempt lives.
+    hers, his = (f"/api/v1/batches/{batches[name]}/take" for name in ("ann", "bob"))
+    of_ann, of_bob = (claims[name].attempt_id for name in ("ann", "bob"))
+    listing = ("GET", "/api/v1/jobs", "")
+    calls = [
+        listing,
+        ("POST", hers, of_ann),
+        ("POST", hers, of_bob),
+        ("POST", his, of_bob),
+        ("POST", his, of_ann),
+    ]
+    assert ask_as_ann(workstation, token, calls) == [403, 200, 403, 403, 403]
+    assert ask_as_ann(workstation, token[:-1], [listing]) == [401]
+    for name in batches:
+        (workstation.home_of(name) / "go").touch()
+    found = {name: ended(workstation, name, batches[name]) for name in batches}
+    assert ask_as_ann(workstation, token, [("POST", hers, of_ann)]) == [403]
+    audit = workstation.ok("gpuyard", "audit", "--json", "-n", "1000")
+    assert '"forbidden"' in audit
+
+    for name, batch in found.items():
+        assert (batch["completed"], batch["user"]) == (1, name), batch
+        uid = workstation.home_of(name).stat().st_uid
+        results = Path(batch["results"])
+        index = json.loads((results / "index.json").read_text())
+        for entry in index["items"]:
+            said = json.loads((results / entry["result"]).read_text())["output"]
+            assert said["who"] == name
+            # Its token came on its input, and is nowhere where others could find it.
+            assert (said["token"], said["input"]) == (False, "/dev/null")
+        assert {path.stat().st_uid for path in results.iterdir()} == {uid}
+
+    # Root writes nothing where the submitter may not.
+    words = ("gpuyard", "batch", "submit", "who", "texts", "--results", "/etc")
+    refused = workstation.run(*words, user="ann")
+    assert "Permission denied" in refused.stderr
+    batch_id = f"{batches['ann']}-3"
+    assert f"{batch_id} failed" in refused.stdout
+    assert workstation.run("test", "-e", f"/etc/{batch_id}").returncode == 1
+
+    once = workstation.home_of("bob") / "once.json"
+    path = f"{workstation.home_of('bob')}/texts/1.txt"
+    once.write_text(json.dumps({"script": "who", "args": {"path": path}}))
+    job_id = workstation.ok("gpuyard", "submit", once.name, user="bob").strip()
+    assert '"who": "bob"' in workstation.ok("gpuyard", "logs", "-f", job_id, user="bob")
 
 
 def test_a_command_waits_for_a_server_that_systemd_starts_again(

@@ -19,9 +19,9 @@ from typing import Any
 import psutil
 import pytest
 
-from gpuyard.config.accounts import Account
+from gpuyard.config.accounts import Account, make_passable, workers_socket
 from gpuyard.domain import stream_frames as frames
-from gpuyard.domain import wire
+from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.jobconfig import GpuSpec
 from gpuyard.domain.jobspec import CheckpointSpec
 from gpuyard.node.launcher.hierarchy import groups_of
@@ -277,10 +277,6 @@ def test_a_project_without_an_account_and_a_closed_folder_are_told(
     assert pair.ann.name in closed.message
     assert pair.bob.home in closed.message
 
-    batch = pair.node.ended(pair.start("ann", SLEEP, command=(wire.SCRIPT,)))
-    assert batch.reason == "account_refused"
-    assert "token" in batch.message
-
 
 def test_after_kills_of_agent_and_keeper_the_jobs_go_on(pair: NodeOfTwo) -> None:
     node = pair.node
@@ -449,6 +445,23 @@ def test_a_job_runs_the_code_that_its_account_submitted(
     refused = pair.node.ended(pair.node.start("", **of_bob))
     assert refused.reason == "code_missing"
     assert "another account" in refused.message
+
+
+def test_workers_find_the_server_where_only_root_makes_entries(
+    people: tuple[Account, Account], shared: Path
+) -> None:
+    folder = shared / "jobs"
+    make_passable(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o711
+    assert workers_socket(folder, shared / "one") != workers_socket(folder, shared)
+    ann, _ = people
+    os.chown(folder, ann.uid, ann.gid)
+    with pytest.raises(InvalidInputError, match="others than root may change"):
+        make_passable(folder)
+    os.chown(folder, 0, 0)
+    folder.chmod(0o777)
+    with pytest.raises(InvalidInputError, match="others than root may change"):
+        make_passable(folder)
 
 
 def test_a_job_opens_its_own_gpu_only(

@@ -9,7 +9,8 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,12 +25,14 @@ from gpuyard.client.light import Reader
 from gpuyard.client.sync import Client
 from gpuyard.config.dialling import SYSTEM_TLS, Tls, connect_to_member
 from gpuyard.config.paths import Home
+from gpuyard.config.proof import digest_of
 from gpuyard.domain.errors import UnreachableError
 from gpuyard.ledger.lease import Member
-from gpuyard.node.calling import CallRefusedError, call
+from gpuyard.node.calling import CallRefusedError, call, servers_of
 from gpuyard.node.link import ServerAddress, open_link
 from gpuyard.server import forwarding
 from gpuyard.server.member_client import member_client
+from gpuyard.server.worker_tokens import WorkerClaim, issue
 from tests.support.attacker import attacking
 from tests.support.instance import TestInstance, make_instance
 from tests.support.tls import tls_door
@@ -172,10 +175,13 @@ def test_a_url_that_another_user_has_taken_is_refused(instance: TestInstance) ->
         assert TOKEN.encode() in attacker.heard()
 
 
-def ask_a_model(home: Home) -> None:
+def take_an_item(home: Home, token: str, said: list[str]) -> None:
     """As a worker of a batch calls its server."""
-    with suppress(CallRefusedError):
-        call(home, "/v1/chat/completions", {"model": "no-model", "messages": []})
+    path = "/api/v1/batches/b-1/take"
+    try:
+        call(partial(servers_of, home), token, path, {"attempt_id": "attempt_1"}, 20)
+    except CallRefusedError as refused:
+        said.append(str(refused))
 
 
 def test_an_agent_and_a_worker_tell_a_stale_peer_nothing(
@@ -190,14 +196,20 @@ def test_an_agent_and_a_worker_tell_a_stale_peer_nothing(
         home.peers.write_text(body)
         peer.wait(2)  # the agent
         agents_part = peer.heard()
-        asking = threading.Thread(target=ask_a_model, args=(home,), daemon=True)
+        own = issue(digest_of(token.decode()), WorkerClaim("attempt_1", 1, "b-1"))
+        said: list[str] = []
+        asking = threading.Thread(
+            target=take_an_item, args=(home, own, said), daemon=True
+        )
         asking.start()
         wait_until(lambda: peer.heard() != agents_part, 20, "the worker to dial")
         assert peer.heard()
         assert token not in peer.heard()
+        assert own.encode() not in peer.heard()
         assert stale.heard() == b""
         instance_here.ok("up")
-        asking.join(20)  # it is told that there is no such model
+        asking.join(20)
+        assert "The attempt attempt_1, whose token this is, is over" in said[0]
 
 
 def test_a_standby_tells_whoever_stands_at_the_leaders_address_nothing(

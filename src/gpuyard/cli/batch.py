@@ -148,6 +148,12 @@ def submit(
     priority: Annotated[
         int | None, typer.Option(min=1, max=5, help="5 is urgent, 3 the default.")
     ] = None,
+    project: Annotated[
+        str | None,
+        typer.Option(
+            help="The project that it belongs to.", autocompletion=suggest.projects
+        ),
+    ] = None,
     key: Annotated[
         str | None, typer.Option(help="Sent twice, makes one batch.")
     ] = None,
@@ -169,6 +175,7 @@ def submit(
         "results": str(results.absolute()) if results else None,
         "secrets": secrets_of(secret or []) or None,
         "priority": priority,
+        "project": project,
         "idempotency_key": key,
     }
     body |= {name: value for name, value in more.items() if value is not None}
@@ -311,6 +318,8 @@ def show(batch: BatchId, as_json: AsJson = False) -> None:
             "batch": found["batch_id"],
             "script": found["script"],
             "source": found["source"],
+            "project": found["project"],
+            "user": found["user"],
             "state": found["state"],
             "mode": found["gpu_mode"],
             "items": f"{found['total_items']} ({done})",

@@ -45,6 +45,7 @@ _PLAIN = (
     errors.ClosedPortError,
     errors.CapacityError,
     errors.UnauthorizedError,
+    errors.ForbiddenError,
     errors.RequestRefusedError,
     errors.TooSlowError,
     errors.TooLargeError,

@@ -2,8 +2,10 @@
 ones are refused.
 """
 
+import hashlib
 import os
 import pwd
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 # The first uid of people's accounts, where login.defs(5) does not tell it.
 _FIRST_UID = 1000
 _NOBODY = 65534
+# The mode of folders that all may pass through.
+ENTER = 0o711
 # What an agent of root needs for jobs of others; containers often lack some.
 _CAPABILITIES = {
     "CAP_CHOWN": 0,
@@ -186,3 +190,46 @@ def _effective_capabilities(root: Path) -> int:
         if name == "CapEff":
             return int(value, 16)
     return 0
+
+
+def job_folder(root: Path, node_id: str) -> Path:
+    """The folder of this node's jobs below `root`, made when it does not exist.
+
+    InvalidInputError as for `make_passable`.
+    """
+    make_passable(root)
+    folder = root / node_id
+    make_passable(folder)
+    return folder
+
+
+def workers_socket(root: Path, home: Path) -> Path:
+    """Where the server of this home listens for workers under accounts, which may not
+    enter the home. `root` is the folder of all accounts' jobs.
+    """
+    name = hashlib.sha256(os.fsencode(home.absolute())).hexdigest()[:16]
+    return root / f"server-{name}.sock"
+
+
+def make_passable(folder: Path) -> None:
+    """Make a folder of root's that all may pass through, unless there is one.
+
+    InvalidInputError unless only root can change the way to it and all may go there.
+    """
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        folder.chmod(ENTER)
+    for step in (folder, *folder.parents):
+        status = step.lstat()
+        shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        sticky = status.st_mode & stat.S_ISVTX
+        safe = stat.S_ISDIR(status.st_mode) and status.st_uid == 0
+        if not safe or (shared and not sticky):
+            fault = f"leads through {step}, which others than root may change"
+        elif not status.st_mode & stat.S_IXOTH:
+            fault = f"leads through {step}, which accounts may not enter"
+        else:
+            continue
+        raise InvalidInputError.of(
+            "node.accounts_folder", fault, "name a folder such as /var/lib/gpuyard"
+        )

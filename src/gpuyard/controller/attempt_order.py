@@ -1,7 +1,7 @@
 """Makes the order for a provider from the spec of a job and its placement."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,14 @@ from gpuyard.domain.tasks import task_id_of
 from gpuyard.domain.wire import SCRIPT
 from gpuyard.scheduler.view import LiveAttempt
 
+# Of an attempt's id and fencing token and of a batch's id; see `Launching`.
+WorkerToken = Callable[[str, int, str], str]
+
+
+def no_token(_attempt_id: str, _fence: int, _batch_id: str) -> str:
+    """What a worker gets where no server has a key."""
+    return ""
+
 
 def order_for(
     spec: JobSpec,
@@ -22,15 +30,17 @@ def order_for(
     checkpoint: Mapping[str, Any] | None,
     workspaces: Path,
     secrets: Mapping[str, str] | None = None,
+    worker_token: WorkerToken = no_token,
 ) -> AttemptOrder:
     """The order for one attempt.
 
     `checkpoint` is the ledger row to resume from, if any. `workspaces` is the folder of
     this host that holds the workspaces. `secrets` are the values by variable.
+    `worker_token` makes the token of a batch's worker.
     """
     placement = attempt.placements[0]
     gpus = spec.resources.gpus
-    command, stdin = _program(spec, attempt.job_id)
+    command, stdin = _program(spec, attempt, worker_token)
     gpu_uuids = placement.gpu_uuids
     if spec.kind is JobKind.MODEL:
         # A model that shares its GPU may have booked none itself.
@@ -83,7 +93,9 @@ def order_for(
     )
 
 
-def _program(spec: JobSpec, job_id: str) -> tuple[tuple[str, ...], bytes | None]:
+def _program(
+    spec: JobSpec, attempt: LiveAttempt, worker_token: WorkerToken
+) -> tuple[tuple[str, ...], bytes | None]:
     """The command and its standard input; of a prompt, its model and its text."""
     match spec.kind:
         case JobKind.LLM:
@@ -95,8 +107,14 @@ def _program(spec: JobSpec, job_id: str) -> tuple[tuple[str, ...], bytes | None]
                 **options,
                 "script": spec.script,
                 "args": spec.args,
-                "task_id": task_id_of(job_id, spec.name, spec.labels),
+                "task_id": task_id_of(attempt.job_id, spec.name, spec.labels),
             }
+            if spec.kind is JobKind.WORKER:
+                # It goes by standard input alone: others can read the environment and
+                # the command line of a process.
+                batch_id = options["batch"]
+                token = worker_token(attempt.id, attempt.token, batch_id)
+                script["token"] = token
             return (SCRIPT,), json.dumps(script).encode()
         case _:
             stdin = None if spec.stdin is None else spec.stdin.encode()

@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from gpuyard.controller import transitions
-from gpuyard.controller.attempt_order import order_for
+from gpuyard.controller.attempt_order import WorkerToken, no_token, order_for
 from gpuyard.controller.attempt_outcome import AttemptOutcome, Retry, wants_retry
 from gpuyard.controller.core import Core
 from gpuyard.controller.health import ProviderHealth
@@ -63,6 +63,9 @@ class Launching:
         self._providers = providers
         self._prefetch_timer: asyncio.TimerHandle | None = None
         self._submission_limits: dict[str, asyncio.Semaphore] = {}
+        # Makes the token of a worker: of its attempt with its fencing token, for its
+        # batch. The server has the key.
+        self.worker_token: WorkerToken = no_token
         # Attempts whose submission to an external queue has not been answered.
         self.under_way: set[str] = set()
 
@@ -137,7 +140,13 @@ class Launching:
         try:
             secrets = await self._secrets.values(attempt.id, spec)
             order = order_for(
-                spec, job.shape, attempt, checkpoint, self._workspaces, secrets
+                spec,
+                job.shape,
+                attempt,
+                checkpoint,
+                self._workspaces,
+                secrets,
+                self.worker_token,
             )
             reference = await self._providers[attempt.provider].submit_attempt(order)
         except SecretMissingError as error:

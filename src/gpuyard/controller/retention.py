@@ -28,6 +28,7 @@ from gpuyard.ledger.retention import (
     items_of_batch,
     old_batches,
     removal_event,
+    rows_of_batch,
     rows_of_jobs,
 )
 from gpuyard.ledger.retention_plan import Amount, plan
@@ -251,7 +252,7 @@ class Retention:
         for batch_id in await self._read(old_batches, limits):
             while ids := await self._read(items_of_batch, batch_id, _ITEMS_AT_ONCE):
                 await self._remove_rows({Table.ITEMS: ids})
-            await self._remove_rows({Table.BATCHES: [batch_id]})
+            await self._remove_rows(await self._read(rows_of_batch, batch_id))
 
     async def _remove_series(self, limits: RetentionLimits) -> None:
         if limits.series_before is not None:

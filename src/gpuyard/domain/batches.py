@@ -1,5 +1,7 @@
 """Batches: one script for many items, submitted as one."""
 
+import hashlib
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
@@ -77,10 +79,24 @@ class ItemSpec(StrictModel):
     args: Data = Field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class BatchOwner:
+    """Whose a batch is: its project, and the user who submitted it, if the server knows
+    that. Together they choose the account of its workers, as for any job.
+    """
+
+    project: str | None = None
+    user: str | None = None
+
+
+NO_OWNER = BatchOwner()
+
+
 class BatchSpec(StrictModel):
     """A batch. `script`: its name, or a task's type. Without a `mode` the number of
     items decides.
 
+    `project` may choose the account under which its workers run.
     `source` says where the items come from. `results` is the folder in which a folder
     for this batch's results is made. The same `idempotency_key` means the same batch.
     """
@@ -94,7 +110,18 @@ class BatchSpec(StrictModel):
     environment: dict[str, Text] = Field(default_factory=dict[str, Text])
     secrets: dict[str, SecretName] = Field(default_factory=dict)
     priority: int = Field(default=3, ge=1, le=5)
+    project: Name | None = None
     idempotency_key: Name | None = None
+
+    def digest(self, user: str | None = None) -> str:
+        """What tells it from another one under the same idempotency key, if `user`
+        submits it.
+        """
+        # Without a project it is what it was before there were any.
+        left_out = {"project"} if self.project is None else None
+        body = self.model_dump_json(exclude=left_out)
+        text = f"{body}\n{user}" if user else body
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @model_validator(mode="after")
     def _environment_is_legal(self) -> Self:

@@ -9,6 +9,7 @@ GpuyardError
 │   ├── ClosedPortError        nothing listens at the port
 │   └── CapacityError          no node will ever have what is asked for
 ├── UnauthorizedError          missing or wrong token                     401  exit 4
+├── ForbiddenError             not for the holder of this token           403  exit 4
 ├── RequestRefusedError        the server does not take the request       400  exit 4
 │   ├── TooSlowError           it arrives too slowly                      408
 │   ├── TooLargeError          its body is over the limit                 413
@@ -144,6 +145,14 @@ class UnauthorizedError(GpuyardError):
 
     code = "unauthorized"
     status = 401
+    exit_code = 4
+
+
+class ForbiddenError(GpuyardError):
+    """The token is known, but not for this."""
+
+    code = "forbidden"
+    status = 403
     exit_code = 4
 
 

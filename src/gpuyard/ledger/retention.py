@@ -225,6 +225,15 @@ def items_of_batch(tx: sa.Connection, batch_id: str, most: int) -> list[str]:
     return list(tx.execute(found.order_by(items.c.number).limit(most)).scalars())
 
 
+def rows_of_batch(tx: sa.Connection, batch_id: str) -> dict[Table, list[str]]:
+    """The keys of its rows but those of its items."""
+    keys = {Table.BATCHES: [batch_id]}
+    spec = sa.select(specs.c.job_id).where(specs.c.job_id == batch_id)
+    if tx.execute(spec).first():
+        keys[Table.SPECS] = [batch_id]
+    return keys
+
+
 # --- series ---
 
 

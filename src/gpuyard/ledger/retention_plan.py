@@ -77,6 +77,7 @@ def plan(
     for batch_id in old_batches(tx, limits):
         _add(tx, found["batches"], STATE_TABLES[Table.BATCHES], _is_batch(batch_id))
         _add(tx, found["items"], items, items.c.batch_id == batch_id)
+        _add(tx, found["specs"], specs, specs.c.job_id == batch_id)
     _add_series(tx, limits, found)
     for first, last in _old_events(tx, limits):
         _add(tx, found["events"], events, events.c.seq.between(first, last))

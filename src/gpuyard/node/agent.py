@@ -24,7 +24,7 @@ import msgspec
 import structlog
 
 from gpuyard import __version__
-from gpuyard.config.accounts import Accounts
+from gpuyard.config.accounts import Accounts, job_folder
 from gpuyard.config.gil import shorten_gil_interval
 from gpuyard.config.locks import is_locked
 from gpuyard.config.logs import configure_logging
@@ -52,7 +52,7 @@ from gpuyard.node.logs import LogSender, LogWatch
 from gpuyard.node.memory_reserve import default_memory_gb
 from gpuyard.node.outbox import Outbox, never_started
 from gpuyard.node.prefetch import PrefetchQueue
-from gpuyard.node.separation import JobAccounts, job_folder
+from gpuyard.node.separation import JobAccounts
 from gpuyard.node.stream_door import StreamDoor
 from gpuyard.node.sweeping import sweep_old_output
 from gpuyard.node.watch import AgentContext

@@ -1,14 +1,19 @@
-"""Calls from a process on a node to the servers of its own instance: any of them may
-answer, however long it takes.
+"""Calls from a worker to the servers of its own instance: any of them may answer,
+however long it takes.
+
+The worker shows a token of its own (`server/worker_tokens.py`), and only to a server
+that has proven who it is.
 """
 
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException, HTTPResponse
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,8 +24,6 @@ from gpuyard.config.sockets import connected_socket
 
 # While another server takes over, none answers; all are tried again after this time.
 _RETRY_S = 1.0
-# A request may wait in the server's queue; this only ends a dead connection.
-_TIMEOUT_S = 24 * 3600.0
 
 
 class CallRefusedError(Exception):
@@ -32,60 +35,62 @@ class Server:
     """A server that may answer; `dial` connects once it has proven who it is."""
 
     dial: Callable[[], socket.socket]
-    token: str
     netloc: str = "localhost"
     path: str = ""
 
 
-def servers(home: Home) -> Iterator[Server]:
-    """The servers that may answer, this home's own first."""
+Servers = Callable[[], Iterable[Server]]
+
+
+def servers_of(home: Home) -> Iterator[Server]:
+    """The servers that may answer, this home's own first. They come and go, so each
+    round of calls asks anew.
+    """
+    yield server_at(home.server_socket)
     peers = read_peers(home)
-    try:
-        token = home.token.read_text().strip()
-    except OSError:
-        token = ""  # it is in the server's environment
-    if token or peers.token:
-        yield Server(
-            partial(connected_socket, home.server_socket), token or peers.token
-        )
     for url in peers.urls:
         try:
             parts = urlsplit(url)
             dial = partial(connect_to_member, url, peers.token, peers.tls)
-            yield Server(dial, peers.token, parts.netloc, parts.path.rstrip("/"))
+            yield Server(dial, parts.netloc, parts.path.rstrip("/"))
         except ValueError:
             continue
 
 
+def server_at(path: Path) -> Server:
+    """The server of root or of our own user that listens at a Unix socket."""
+    return Server(partial(connected_socket, path))
+
+
 def call(
-    home: Home,
+    servers: Servers,
+    token: str,
     path: str,
     body: Any,
-    timeout_s: float = _TIMEOUT_S,
-    *,
-    stubborn: bool = False,
+    timeout_s: float,
 ) -> Any:
-    """POST `body` and return the answer, both JSON. After a 503 the call is repeated
-    when the server says.
-
-    `stubborn`: repeat the call after any error that is not the caller's fault (4xx).
+    """POST `body` and return the answer, both JSON. The call is repeated after any
+    error that is not the caller's fault (4xx); after a 503 when the server says.
     """
     data = json.dumps(body).encode()
     while True:
         pause_s = _RETRY_S
-        for server in servers(home):
+        for server in servers():
             connection = HttpConnection(server.netloc, server.dial, timeout_s)
             headers = {
-                "Authorization": f"Bearer {server.token}",
+                "Authorization": f"Bearer {token}",
                 "Content-Type": "application/json",
             }
             try:
-                connection.request("POST", server.path + path, data, headers)
+                # Who is refused by the headers may find the way shut for the body; the
+                # answer is there all the same.
+                with suppress(BrokenPipeError):
+                    connection.request("POST", server.path + path, data, headers)
                 answer = connection.getresponse()
                 content = answer.read()
                 if answer.status < 400:
                     return json.loads(content)
-                pause_s = _pause_s(answer, content, stubborn)
+                pause_s = _pause_s(answer, content)
             except (OSError, HTTPException, ValueError):
                 continue  # the server is gone, or still starts
             finally:
@@ -93,9 +98,8 @@ def call(
         time.sleep(pause_s)
 
 
-def _pause_s(answer: HTTPResponse, content: bytes, stubborn: bool) -> float:
+def _pause_s(answer: HTTPResponse, content: bytes) -> float:
     """After how many seconds to call again; CallRefusedError when that is no use."""
-    retry = answer.status == 503 or (stubborn and answer.status >= 500)
-    if not retry:
+    if answer.status < 500:
         raise CallRefusedError(content.decode(errors="replace"))
     return float(answer.headers.get("Retry-After") or _RETRY_S)

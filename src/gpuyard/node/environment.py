@@ -105,13 +105,20 @@ def _defaults(start: wire.StartAttempt) -> dict[str, str]:
 
 
 def job_command(
-    start: wire.StartAttempt, resume_from: Path | None, home: Path
+    start: wire.StartAttempt,
+    resume_from: Path | None,
+    home: Path,
+    workers_socket: Path | None = None,
 ) -> tuple[str, ...]:
     """The command. If there is a checkpoint to resume from, the resume arguments are
-    appended.
+    appended. `workers_socket`: where a script's worker finds the server if it may not
+    enter the `home`.
     """
     if start.command[0] == wire.SCRIPT:
-        return (sys.executable, "-m", "gpuyard.node.worker", "--home", str(home))
+        worker = (sys.executable, "-m", "gpuyard.node.worker")
+        if workers_socket:
+            return (*worker, "--socket", str(workers_socket))
+        return (*worker, "--home", str(home))
     if not resume_from:
         return tuple(start.command)
     path = str(resume_from)

@@ -6,11 +6,10 @@ root makes entries, and a file counts as a job's only if the job's account owns 
 """
 
 import os
-import stat
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from gpuyard.config.accounts import Account, Accounts
+from gpuyard.config.accounts import ENTER, Account, Accounts
 from gpuyard.config.settings import NodeSettings
 from gpuyard.devices.access import DeviceNumber, DeviceRule, rules_for
 from gpuyard.domain import wire
@@ -20,7 +19,6 @@ from gpuyard.domain.separation import Separation
 from gpuyard.node.launcher import Identity, LaunchError, can_confine_devices
 
 Devices = Mapping[str, frozenset[DeviceNumber] | None]
-_ENTER = 0o711
 
 
 class JobAccounts:
@@ -51,12 +49,6 @@ class JobAccounts:
 
     def account_of(self, start: wire.StartAttempt) -> Account:
         """The account that the attempt runs under; LaunchError when there is none."""
-        if start.command[0] == wire.SCRIPT:
-            raise LaunchError(
-                Reason.ACCOUNT_REFUSED,
-                "scripts and batches need the token of the instance, which no account"
-                " may have: run it as a command, or on a node without [node] run_as",
-            )
         try:
             return self._accounts.of_job(start.project, start.user)
         except InvalidInputError as error:
@@ -88,33 +80,6 @@ class JobAccounts:
         return rules_for(own, every)
 
 
-def job_folder(root: Path, node_id: str) -> Path:
-    """The folder of this node's jobs below `root`, made when it does not exist.
-
-    InvalidInputError unless only root can change the way to it and all may go there.
-    """
-    folder = root / node_id
-    for made in (root, folder):
-        if not made.exists():
-            made.mkdir(parents=True)
-            made.chmod(_ENTER)
-    for step in (folder, *folder.parents):
-        status = step.lstat()
-        shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        sticky = status.st_mode & stat.S_ISVTX
-        safe = stat.S_ISDIR(status.st_mode) and status.st_uid == 0
-        if not safe or (shared and not sticky):
-            fault = f"leads through {step}, which others than root may change"
-        elif not status.st_mode & stat.S_IXOTH:
-            fault = f"leads through {step}, which accounts may not enter"
-        else:
-            continue
-        raise InvalidInputError.of(
-            "node.accounts_folder", fault, "name a folder such as /var/lib/gpuyard"
-        )
-    return folder
-
-
 def make_owned(folder: Path, account: Account) -> None:
     """Make a folder of the account's own, unless there is one; the folders above it are
     root's, and all may pass through them.
@@ -129,7 +94,7 @@ def make_closed(folder: Path) -> None:
     for parent in reversed(folder.parents):
         if not parent.exists():
             parent.mkdir()
-            parent.chmod(_ENTER)
+            parent.chmod(ENTER)
     folder.mkdir(mode=0o700)
 
 

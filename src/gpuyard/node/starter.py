@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpuyard.config.accounts import Account
+from gpuyard.config.accounts import Account, workers_socket
 from gpuyard.config.paths import Home
 from gpuyard.domain.reasons import Reason
 from gpuyard.node.code_folder import code_folders
@@ -121,7 +121,11 @@ class AttemptStarter:
 
     def spawn(self, resume_from: Path | None) -> Process:
         """Start the process. Raises LaunchError or ValueError."""
-        command = job_command(self._start, resume_from, self._context.home)
+        context = self._context
+        socket = None
+        if self._account:
+            socket = workers_socket(context.settings.accounts_folder, context.home)
+        command = job_command(self._start, resume_from, context.home, socket)
         try:
             return spawn(self._request(command, resume_from))
         except LaunchError as error:

@@ -1,10 +1,12 @@
 """Runs a script's items: `python -m gpuyard.node.worker --home HOME` reads its order
-from standard input.
+from standard input. Under an account that may not enter the home, it is `--socket PATH`
+in place of that.
 
 The order is either one item, whose result is printed, or a batch: then the worker takes
 one item after another from the server until there are none, while the script stays
-loaded. The script runs in a process of its own (`node/items.py`): a crash costs only
-its item, and the script can have an environment of its own.
+loaded. For that, the order has a token which is worth these calls alone. The script
+runs in a process of its own (`node/items.py`): a crash costs only its item, and the
+script can have an environment of its own.
 """
 
 import argparse
@@ -19,12 +21,19 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self, cast
 
 from gpuyard.config.paths import Home
-from gpuyard.node.calling import CallRefusedError, call
+from gpuyard.node.calling import (
+    CallRefusedError,
+    Servers,
+    call,
+    server_at,
+    servers_of,
+)
 
 _ITEMS_PROGRAM = Path(__file__).with_name("items.py")
 # Progress is printed at most this often.
@@ -315,13 +324,15 @@ def do_item(runner: Runner, item: Mapping[str, Any], results: Path) -> dict[str,
     }
 
 
-def run_batch(home: Home, order: Mapping[str, Any], attempt_id: str) -> int:
+def run_batch(servers: Servers, order: Mapping[str, Any], attempt_id: str) -> int:
     """Take items of the batch from the server until there are none."""
     path = f"/api/v1/batches/{order['batch']}/take"
 
     def take(**facts: Any) -> Any:
         body = {"attempt_id": attempt_id, **facts}
-        return call(home, path, body, _CALL_TIMEOUT_S, stubborn=True)
+        # An order of an older server has no token; the server says so.
+        token = order.get("token", "")
+        return call(servers, token, path, body, _CALL_TIMEOUT_S)
 
     with Runner(order) as runner:
         try:
@@ -360,16 +371,38 @@ def _fail(reason: str) -> int:
     return 1
 
 
+def _servers(home: Path | None, socket: Path | None) -> Servers:
+    """How to find the servers: those of the `home`, or the one at the `socket`."""
+    if home:
+        return partial(servers_of, Home(home))
+    assert socket
+    return lambda: [server_at(socket)]
+
+
+def _read_order() -> Any:
+    """The order on standard input, which is then closed: it has a token, and the script
+    could open what this process has open.
+    """
+    order = json.load(sys.stdin)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, sys.stdin.fileno())
+    os.close(nothing)
+    return order
+
+
 def main() -> int:
     """Run the order on standard input."""
     parser = argparse.ArgumentParser(prog="python -m gpuyard.node.worker")
-    parser.add_argument("--home", type=Path, required=True)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--home", type=Path)
+    where.add_argument("--socket", type=Path)
     options = parser.parse_args()
-    order = json.load(sys.stdin)
+    order = _read_order()
     if not order.get("batch"):
         return run_once(order, os.environ["GPUYARD_JOB_ID"])
     try:
-        return run_batch(Home(options.home), order, os.environ["GPUYARD_ATTEMPT_ID"])
+        servers = _servers(options.home, options.socket)
+        return run_batch(servers, order, os.environ["GPUYARD_ATTEMPT_ID"])
     except CallRefusedError as refused:
         return _fail(f"the server refuses this worker from now on: {refused}")
 

@@ -7,11 +7,18 @@ import heapq
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-from gpuyard.domain.batches import BatchMode, BatchSpec, BatchState, ItemState
+from gpuyard.domain.batches import (
+    NO_OWNER,
+    BatchMode,
+    BatchOwner,
+    BatchSpec,
+    BatchState,
+    ItemState,
+)
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.scripts import ScriptSpec
@@ -77,19 +84,21 @@ class Worker:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """A batch that has not ended. `row` is its row in the ledger.
+    """A batch that has not ended. `row` is its row in the ledger, `owner` whose it is.
 
     `queued` and `running`: its items by number. `released`: GPUs that it needs no more.
     `back`: models that were loaded again, each with its GPUs; they may have left since.
     `pace_ratios`: of completed items, the time they took divided by the first guess.
     `completed_on`: completed items by GPU. `failed_workers`: how many workers in a row
     have failed without completing an item; no other starts before `paused_until`
-    (monotonic seconds). `is_finishing`: its index is being written.
+    (monotonic seconds). `worker_fault`: what became of the last one that failed.
+    `is_finishing`: its index is being written.
     """
 
     row: dict[str, Any]
     script: ScriptSpec
     items: list[Item]
+    owner: BatchOwner = NO_OWNER
     workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
     queued: dict[int, Item] = field(default_factory=dict[int, Item])
     running: dict[int, Item] = field(default_factory=dict[int, Item])
@@ -101,6 +110,7 @@ class Batch:
     completed_on: Counter[str] = field(default_factory=Counter[str])
     failed_workers: int = 0
     paused_until: float = 0.0
+    worker_fault: str | None = None
     is_finishing: bool = False
     _pace_ratio: float = 1.0
     # A heap of (minus the first guess, number), which may hold items no longer queued.
@@ -351,6 +361,7 @@ def submitted(
     mode: BatchMode,
     digest: str,
     now: float,
+    owner: BatchOwner = NO_OWNER,
 ) -> list[Event]:
     """The events of a new batch: one for the batch, and some for its items."""
     values: dict[str, Any] = {
@@ -377,8 +388,11 @@ def submitted(
         "state": BatchState.RUNNING.value,
         "total": len(spec.items),
     }
-    change = Change(Table.BATCHES, batch_id, values)
-    events = [Event(EventKind.BATCH_SUBMITTED, now, (change,), None, info)]
+    changes = [Change(Table.BATCHES, batch_id, values)]
+    if owner != NO_OWNER:
+        # What its workers have in common is a spec, and stands where those of jobs do.
+        changes.append(Change(Table.SPECS, batch_id, {"body": asdict(owner)}))
+    events = [Event(EventKind.BATCH_SUBMITTED, now, tuple(changes), None, info)]
     rows = list(_item_rows(batch_id, spec))
     for start in range(0, len(rows), _ITEMS_PER_EVENT):
         part = rows[start : start + _ITEMS_PER_EVENT]

@@ -1,36 +1,44 @@
 """Writes the index of the results of a batch: the end of each item, and its result."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-from gpuyard.domain.batches import ItemState
-from gpuyard.storage.untrusted import entries as folder_entries
-from gpuyard.storage.untrusted import folder_beneath, write_beneath
+from gpuyard.config.accounts import Account
+from gpuyard.resource_manager.index_file import write_index_file
+
+_PROGRAM = "gpuyard.resource_manager.index_file"
+# A folder on a disk that hangs must not hold up the end of a batch for ever.
+_LONGEST_S = 60.0
 
 
-def write_index(row: dict[str, Any], items: list[dict[str, Any]]) -> None:
-    """Write `index.json` into the folder of the results."""
-    # Scripts may write in the last folder of this path, and could replace it.
+def write_index(
+    row: dict[str, Any],
+    items: list[dict[str, Any]],
+    account: Account | None = None,
+    umask: int = 0o077,
+) -> None:
+    """Write `index.json` into the folder of the results; OSError.
+
+    With an `account`, that writes it, with this `umask`: whoever submitted the batch
+    has named the folder, and root could write into any.
+    """
     folder = Path(row["results"])
-    with folder_beneath(folder.parent, [folder.name], make=0o777) as opened:
-        names = [entry.name for entry in folder_entries(opened) if entry.is_file]
-    # The name of a result begins with the number of its item.
-    results = {
-        name.split("-")[0]: name
-        for name in names
-        if "-" in name and name.endswith(".json")
+    index = {
+        "batch_id": row["id"],
+        "script": row["script"],
+        "items": [_entry(item) for item in items],
     }
-    entries = [_entry(item, results) for item in items]
-    index = {"batch_id": row["id"], "script": row["script"], "items": entries}
-    content = json.dumps(index, indent=1).encode() + b"\n"
-    write_beneath(folder.parent, f"{folder.name}/index.json", content, 0o666)
+    if account:
+        _write_as(account, umask, folder, index)
+    else:
+        write_index_file(folder, index)
 
 
-def _entry(item: dict[str, Any], results: dict[str, str]) -> dict[str, Any]:
-    result = None
-    if item["state"] == ItemState.COMPLETED:
-        result = results.get(f"{item['number']:05}")
+def _entry(item: dict[str, Any]) -> dict[str, Any]:
+    """What the index says of an item; who finds its result fills that in."""
     duration = None
     if item["started_at"]:
         duration = round(item["ended_at"] - item["started_at"], 3)
@@ -39,7 +47,31 @@ def _entry(item: dict[str, Any], results: dict[str, str]) -> dict[str, Any]:
         "path": item["path"],
         "entry": item["entry"],
         "state": item["state"],
-        "result": result,
+        "result": None,
         "duration": duration,
         "reason": item["reason"],
     }
+
+
+def _write_as(
+    account: Account, umask: int, folder: Path, index: dict[str, Any]
+) -> None:
+    try:
+        subprocess.run(
+            [sys.executable, "-I", "-m", _PROGRAM, str(folder)],
+            input=json.dumps(index),
+            text=True,
+            check=True,
+            capture_output=True,
+            timeout=_LONGEST_S,
+            cwd="/",
+            env={},
+            user=account.uid,
+            group=account.gid,
+            extra_groups=account.groups,
+            umask=umask,
+        )
+    except subprocess.CalledProcessError as error:
+        raise OSError(f"{account.name}: {error.stderr.strip()}") from None
+    except subprocess.TimeoutExpired:
+        raise OSError(f"{account.name}: it took too long") from None

@@ -3,7 +3,6 @@ take their items.
 """
 
 import asyncio
-import hashlib
 import re
 from datetime import UTC, datetime
 from pathlib import PurePath
@@ -12,7 +11,14 @@ from typing import Any
 from gpuyard.controller.core import Core
 from gpuyard.controller.requests import Requests
 from gpuyard.controller.secrets import Secrets
-from gpuyard.domain.batches import BatchMode, BatchSpec, BatchState, ItemState, record
+from gpuyard.domain.batches import (
+    BatchMode,
+    BatchOwner,
+    BatchSpec,
+    BatchState,
+    ItemState,
+    record,
+)
 from gpuyard.domain.errors import NotFoundError, RefusedError
 from gpuyard.domain.events import Event
 from gpuyard.residency.item_assignment import BatchGpu, GpuPlan, plan_batch
@@ -68,38 +74,32 @@ class BatchRequests:
 
     # --- submit ---
 
-    async def submit(self, spec: BatchSpec) -> dict[str, Any]:
-        """Queue a batch.
+    async def submit(self, spec: BatchSpec, user: str | None = None) -> dict[str, Any]:
+        """Queue a batch, which `user` submits, if that is known.
 
         A repeated idempotency key gives the first batch with that key; RefusedError if
-        that was another batch, or if its workers could not run.
+        that was another batch.
         """
-        if self._core.settings.node.has_accounts:
-            raise RefusedError(
-                "No batch runs where jobs have accounts of their own: its workers need"
-                " the token of the server, which no account may have.",
-                "Run its program as a job (`gpuyard run`), or use a server of your own"
-                " (GPUYARD_HOME=~/.gpuyard).",
-            )
         script = self._core.scripts.named(spec.script)
         await self._secrets.check(
             {**self._core.scripts[script].secrets, **spec.secrets}
         )
-        digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()
+        owner = BatchOwner(spec.project, user)
         # Under the lock, no two batches get the same name or key.
         async with self._submit_lock:
-            return await self._submit(spec, script, digest)
+            return await self._submit(spec, script, owner)
 
     async def _submit(
-        self, spec: BatchSpec, script: str, digest: str
+        self, spec: BatchSpec, script: str, owner: BatchOwner
     ) -> dict[str, Any]:
+        digest = spec.digest(owner.user)
         earlier_id = self._earlier_batch(spec.idempotency_key, digest)
         if earlier_id:
             return self.show(earlier_id)
         batch_id = self._name(script, spec.source)
         core = self._core
         mode = self._mode(spec.mode, script, len(spec.items))
-        events = submitted(batch_id, spec, script, mode, digest, core.clock())
+        events = submitted(batch_id, spec, script, mode, digest, core.clock(), owner)
         core.writer.add_events(events)
         await core.committed()
         row = core.queries.batch(batch_id)
@@ -395,15 +395,18 @@ class BatchRequests:
     def listing(self) -> list[dict[str, Any]]:
         """All batches without their items, the newest first."""
         states = self._core.queries.item_counts()
+        rows = self._core.queries.batches()
+        owners = self._batches.owners_of(row["id"] for row in rows)
         return [
-            self._summary_of(row, states.get(row["id"], {}))
-            for row in self._core.queries.batches()
+            self._summary_of(row, states.get(row["id"], {}), owners[row["id"]])
+            for row in rows
         ]
 
     def summary(self, batch_id: str) -> dict[str, Any]:
         """One batch without its items."""
         states = self._core.queries.item_counts(batch_id)
-        return self._summary_of(self._row(batch_id), states.get(batch_id, {}))
+        owner = self._batches.owners_of([batch_id])[batch_id]
+        return self._summary_of(self._row(batch_id), states.get(batch_id, {}), owner)
 
     def show(self, batch_id: str) -> dict[str, Any]:
         """One batch with its items: the record of the seed document, with more
@@ -412,13 +415,14 @@ class BatchRequests:
         row = self._row(batch_id)
         items = self._core.queries.items_of(batch_id)
         states = counts([item["state"] for item in items])
-        shown = {**self._summary_of(row, states), **record(row, items)}
+        owner = self._batches.owners_of([batch_id])[batch_id]
+        shown = {**self._summary_of(row, states, owner), **record(row, items)}
         for shown_item, item in zip(shown["items"], items, strict=True):
             shown_item |= {name: item[name] for name in _ITEM_FIELDS}
         return shown
 
     def _summary_of(
-        self, row: dict[str, Any], states: dict[str, int]
+        self, row: dict[str, Any], states: dict[str, int], owner: BatchOwner
     ) -> dict[str, Any]:
         """`states`: how many items are in each state."""
         batch = self._batches.live.get(row["id"])
@@ -435,6 +439,8 @@ class BatchRequests:
             "gpu_mode": row["mode"],
             "total_items": row["total"],
             **shown,
+            "project": owner.project,
+            "user": owner.user,
             "completed": states.get("completed", 0),
             "failed": states.get("failed", 0),
             "counts": {state.value: states.get(state.value, 0) for state in ItemState},

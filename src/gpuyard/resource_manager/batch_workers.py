@@ -43,8 +43,11 @@ class BatchWorkers:
             secrets={**script.secrets, **(row["secrets"] or {})},
             resources=Resources(gpus=request),
             provider_options={"script": order},
+            project=batch.owner.project,
             labels={"batch": batch.id},
         )
+        if batch.owner.user:
+            spec = spec.model_copy(update={"user": batch.owner.user})
         job = PreparedJob.of(Template.of(spec, ()), spec)
         self._core.emit([transitions.submitted(job, self._core.clock())])
         batch.workers[job.id] = Worker(job.id, gpu)

@@ -8,13 +8,16 @@ their workers there, and continues each at its step.
 import asyncio
 import math
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import structlog
 
+from gpuyard.config.accounts import Accounts
 from gpuyard.controller.core import Core
 from gpuyard.controller.requests import Requests
-from gpuyard.domain.errors import LedgerError
+from gpuyard.domain.batches import BatchOwner
+from gpuyard.domain.errors import InvalidInputError, LedgerError
 from gpuyard.domain.events import Event
 from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.reasons import Reason
@@ -74,7 +77,14 @@ class Batches:
         name = row["script"]
         script = scripts[name] if name in scripts else ScriptSpec()
         items = [Item.of_row(item) for item in self._core.queries.items_of(row["id"])]
-        return Batch(row, script, items)
+        owners = self.owners_of([row["id"]])
+        return Batch(row, script, items, owners[row["id"]])
+
+    def owners_of(self, batch_ids: Iterable[str]) -> dict[str, BatchOwner]:
+        """Whose these batches are."""
+        ids = list(batch_ids)
+        specs = self._core.queries.specs(ids)
+        return {batch_id: BatchOwner(**specs.get(batch_id, {})) for batch_id in ids}
 
     def close(self) -> None:
         """Stop the timer; the workers run on."""
@@ -152,6 +162,7 @@ class Batches:
         if batch.failed_workers >= _MAX_FAILED_WORKERS and not batch.running:
             reason = (
                 batch.row["problem"]
+                or batch.worker_fault
                 or "its workers end before they have done anything; see their logs"
             )
             queued = list(batch.queued.values())
@@ -163,10 +174,15 @@ class Batches:
         try:
             await self._core.committed()
             row = self._core.queries.job(worker.job_id) or {}
+            attempts = self._core.queries.attempts_of([worker.job_id])
         except LedgerError:
-            row = {}  # if memory was read again, there is a new object for this batch
+            # If memory was read again, there is a new object for this batch.
+            row = {}
+            attempts = {}
         counts = Reason.of(row.get("reason")).counts_against_batch
         its_fault = row.get("state") == JobState.FAILED and counts
+        if its_fault and (tried := attempts.get(worker.job_id)):
+            batch.worker_fault = tried[-1]["message"]
         batch.worker_gone(worker, its_fault=its_fault)
         self._core.schedule()
 
@@ -257,11 +273,11 @@ class Batches:
         try:
             await self._core.committed()
             items = self._core.queries.items_of(batch.id)
-            await asyncio.to_thread(write_index, batch.row, items)
+            await asyncio.to_thread(self._write_index, batch, items)
         except LedgerError:
             batch.is_finishing = False  # the next decision tries again
             return
-        except OSError as error:
+        except (OSError, InvalidInputError) as error:
             log.warning(
                 "the index of a batch cannot be written",
                 batch=batch.id,
@@ -277,3 +293,12 @@ class Batches:
         others = self.live.values()
         self._residents.closed_for_batch = any(other.exclusive for other in others)
         self._core.schedule()
+
+    def _write_index(self, batch: Batch, items: list[dict[str, Any]]) -> None:
+        """OSError; InvalidInputError where the batch has no account any more."""
+        node = self._core.settings.node
+        account = None
+        if accounts := Accounts.of(node):
+            owner = batch.owner
+            account = accounts.of_job(owner.project or "", owner.user or "")
+        write_index(batch.row, items, account, int(node.job_umask, 8))

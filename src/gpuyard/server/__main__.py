@@ -34,7 +34,7 @@ import uvicorn
 import uvloop
 
 from gpuyard import __version__
-from gpuyard.config.accounts import Accounts
+from gpuyard.config.accounts import Accounts, workers_socket
 from gpuyard.config.database import find_database
 from gpuyard.config.dialling import loopback_id
 from gpuyard.config.logs import configure_logging
@@ -42,12 +42,10 @@ from gpuyard.config.open_files import allow_many_files, restore_files
 from gpuyard.config.paths import Home
 from gpuyard.config.proof import digest_of
 from gpuyard.config.settings import Settings, load_settings
-from gpuyard.config.sharing import SharedSettings
 from gpuyard.config.sockets import (
     keep_alive,
     listening_socket,
     refuse_other_users,
-    socket_of_group,
 )
 from gpuyard.controller.controller import Controller, configured_providers
 from gpuyard.domain.errors import (
@@ -70,6 +68,14 @@ from gpuyard.server.auth import ensure_token
 from gpuyard.server.backups import sweep_downloads
 from gpuyard.server.connections import Connection, Connections
 from gpuyard.server.election import Election
+from gpuyard.server.listening import (
+    BACKLOG,
+    listen,
+    listen_for_group,
+    listen_for_workers,
+    refuse_other_hosts,
+    url_of,
+)
 from gpuyard.server.stream import EventStream
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import open_store
@@ -77,7 +83,6 @@ from gpuyard.storage.untrusted import write_beneath
 
 _DATABASE_AGAIN_S = 1.0
 _WRITE_BUFFER = 16 * 1024
-_BACKLOG = 1024
 # Agents send parts of 64 KB.
 _WEBSOCKET_BYTES = 1 << 20
 log = structlog.get_logger(__name__)
@@ -132,7 +137,8 @@ def main() -> None:
 
 def _run(home: Home, inherited: list[int] | None, *, foreground: bool) -> None:
     settings = load_settings(home)
-    Accounts.of(settings.node)  # the agent would find the same fault, but say it less
+    # The agent would find the same fault, but say it less.
+    accounts = Accounts.of(settings.node)
     hooks = read_webhooks(settings.notify.webhooks, os.environ)
     blobs = open_store(home.root, settings.storage)
     if inherited:
@@ -142,11 +148,11 @@ def _run(home: Home, inherited: list[int] | None, *, foreground: bool) -> None:
     else:
         lock = lock_ledger(home.lock)
         sweep_downloads(home)
-        listener = _listen(settings)
-        own = listening_socket(home.server_socket, _BACKLOG)
+        listener = listen(settings)
+        own = listening_socket(home.server_socket, BACKLOG)
         ledger = _open_ledger(home, settings)
     app_state = _make_app_state(
-        home, settings, ledger, blobs, settings.server.url or _url_of(listener)
+        home, settings, ledger, blobs, settings.server.url or url_of(listener)
     )
     if app_state.election and not inherited:
         _check_membership(app_state, app_state.election)
@@ -169,11 +175,16 @@ def _run(home: Home, inherited: list[int] | None, *, foreground: bool) -> None:
     upkeep = {"restart": restart, "managed": foreground}
     sockets = [listener, own]
     # It has no state: a server that has started over makes it anew.
-    if shared := _listen_for_group(settings.shared):
+    if shared := listen_for_group(settings.shared):
         sockets.append(shared)
+    workers = workers_socket(settings.node.accounts_folder, home.root)
+    if accounts:
+        sockets.append(listen_for_workers(workers))
     try:
         uvloop.run(_serve(app_state, sockets, upkeep))
     finally:
+        if accounts:
+            workers.unlink(missing_ok=True)
         ledger.close()
         lock.close()
 
@@ -189,7 +200,7 @@ def _check(home: Home) -> None:
         open_store(home.root, settings.storage)
         find_database(home, settings.ledger.url)
         configured_providers(home.root, settings)
-        _refuse_other_hosts(settings)
+        refuse_other_hosts(settings)
     except GpuyardError as error:
         sys.stderr.write(f"gpuyard: {error}\n")
         sys.exit(error.exit_code)
@@ -287,64 +298,6 @@ def _server_id(path: Path) -> str:
     return path.read_text().strip()
 
 
-def _url_of(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _listen(settings: Settings) -> socket.socket:
-    """The listening socket; loopback only, because the embedded server speaks plain
-    HTTP.
-    """
-    _refuse_other_hosts(settings)
-    host = settings.server.host
-    port = settings.server.port
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        remedy = "choose another, or 0 for a free one"
-        raise InvalidInputError.of(
-            "server.port", f"{port} cannot be used: {error.strerror}", remedy
-        ) from None
-    listener.listen(_BACKLOG)
-    return listener
-
-
-def _listen_for_group(shared: SharedSettings) -> socket.socket | None:
-    """The socket for the members of a group; None if there is no such group."""
-    if shared.socket is None or shared.group is None:
-        return None
-    try:
-        return socket_of_group(shared.socket, shared.group, _BACKLOG)
-    except KeyError:
-        raise InvalidInputError.of(
-            "shared.group",
-            f"is {shared.group!r}, which is no group of this machine",
-            f"make it with `groupadd --system {shared.group}`",
-        ) from None
-    except OSError as error:
-        raise InvalidInputError.of(
-            "shared.socket",
-            f"{shared.socket} cannot be used: {error.strerror}",
-            "name one in a folder of the server's account; the account must be root or"
-            " in the group",
-        ) from None
-
-
-def _refuse_other_hosts(settings: Settings) -> None:
-    host = settings.server.host
-    if host not in ("127.0.0.1", "::1", "localhost"):
-        raise InvalidInputError.of(
-            "server.host",
-            f"is {host!r}",
-            "use 127.0.0.1: this server speaks plain HTTP",
-        )
-
-
 class _Connection(Connection):
     """One of ours, but that it keeps less for a client that does not read: there may be
     thousands of them.
@@ -353,8 +306,8 @@ class _Connection(Connection):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin, unless another user has come to our own socket."""
         connected = transport.get_extra_info("socket")
-        is_own = connected.family == socket.AF_UNIX
-        if is_own and not self._all.is_shared(connected):
+        is_unix = connected.family == socket.AF_UNIX
+        if is_unix and not self._all.is_open(connected):
             try:
                 refuse_other_users(connected)
             except PermissionError as error:
@@ -390,9 +343,13 @@ async def _serve(
     sockets: list[socket.socket],
     upkeep: dict[str, Any],
 ) -> None:
-    """Serve at the `sockets`, of which the first has the URL."""
+    """Serve at the `sockets`: the first has the URL, the second is our own user's, and
+    other users may open the rest.
+    """
     settings = app_state.settings
-    connections = Connections(settings.server, settings.shared.socket)
+    _, _, *for_others = sockets
+    names = frozenset(str(one.getsockname()) for one in for_others)
+    connections = Connections(settings.server, settings.shared.socket, names)
     http = partial(_Connection, connections=connections)
     config = uvicorn.Config(
         make_app(app_state),
@@ -458,7 +415,7 @@ def _announce(
     tells them and the keeper who starts it again, and how.
     """
     body = {
-        "url": _url_of(listener),
+        "url": url_of(listener),
         "pid": os.getpid(),
         "version": __version__,
         "socket": str(app_state.home.server_socket),

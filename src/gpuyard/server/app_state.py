@@ -20,9 +20,11 @@ from gpuyard.controller.controller import Controller
 from gpuyard.ledger.queries import Queries
 from gpuyard.notify.notifier import Notifier
 from gpuyard.resource_manager.manager import ResourceManager
+from gpuyard.server import worker_tokens
 from gpuyard.server.election import Election
 from gpuyard.server.stream import EventStream
 from gpuyard.server.whole_ledger import WholeLedger
+from gpuyard.server.worker_tokens import WorkerClaim
 from gpuyard.storage.blobs import Blobs
 
 
@@ -56,6 +58,7 @@ class AppState:
 
     def __post_init__(self) -> None:
         self.whole_ledger = WholeLedger(self.controller.core.ledger, self.home.root)
+        self.controller.launching.worker_token = self._worker_token
 
     def admits(self, token: str) -> bool:
         """Is this the token of this server, or of one that shares its ledger?
@@ -91,6 +94,25 @@ class AppState:
             return False
         await self.election.read_anew()
         return self.admits(token)
+
+    def _worker_token(self, attempt_id: str, fence: int, batch_id: str) -> str:
+        claim = WorkerClaim(attempt_id, fence, batch_id)
+        return worker_tokens.issue(digest_of(self.token), claim)
+
+    async def worker_of(self, token: str) -> WorkerClaim | None:
+        """What the token of a worker says; None if it is none of this instance."""
+        if not worker_tokens.is_one(token):
+            return None
+        claim = worker_tokens.read(self._digests(), token)
+        if claim is None and self.election:
+            await self.election.read_anew()
+            claim = worker_tokens.read(self._digests(), token)
+        return claim
+
+    def fence_of(self, attempt_id: str) -> int | None:
+        """The fencing token of an attempt that lives; None if it does not."""
+        attempt = self.controller.core.view.attempts.get(attempt_id)
+        return attempt.token if attempt else None
 
     @property
     def tls(self) -> Tls:

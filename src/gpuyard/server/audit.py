@@ -66,7 +66,9 @@ class AuditLog:
         self._failing = False
 
     def admitted(self, caller: Caller, by: str = "token") -> None:
-        """A client showed the token, or came by the `socket` of its group."""
+        """A client showed the token, or that of a `worker`, or came by the `socket` of
+        its group.
+        """
         self._count(AuditEvent.ADMITTED, caller, "", by)
 
     def refused(self, caller: Caller, what: str, why: str) -> None:

@@ -31,10 +31,16 @@ class Connections:
     """All connections of a server."""
 
     def __init__(
-        self, settings: ServerSettings, shared_socket: Path | None = None
+        self,
+        settings: ServerSettings,
+        shared_socket: Path | None = None,
+        open_names: frozenset[str] = frozenset(),
     ) -> None:
-        """`shared_socket`: where the members of the group come in."""
+        """`shared_socket`: where the members of the group come in. `open_names`: the
+        names of all Unix sockets that other users may open.
+        """
         self._shared_name = str(shared_socket) if shared_socket else None
+        self._open_names = open_names
         self._slow_s = settings.slow_s
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most = max(min(settings.max_connections, files - _OTHER_FILES), 1)
@@ -52,6 +58,10 @@ class Connections:
         if self._shared_name is None or connected.family != socket.AF_UNIX:
             return False
         return connected.getsockname() == self._shared_name
+
+    def is_open(self, connected: socket.socket) -> bool:
+        """Whether this end belongs to a Unix socket that other users may open."""
+        return connected.getsockname() in self._open_names
 
     def add(self, connection: "Connection") -> None:
         """A connection has come; another one may have to go."""

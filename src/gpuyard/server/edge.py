@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpuyard.config import proof
 from gpuyard.domain.errors import (
+    ForbiddenError,
     GpuyardError,
     NotFoundError,
     RefusedError,
@@ -29,6 +30,7 @@ from gpuyard.server.callers import Caller, CallerKey, caller_of, is_own_user
 from gpuyard.server.guesses import Guesses
 from gpuyard.server.headers import secured
 from gpuyard.server.host_names import HostNames
+from gpuyard.server.worker_tokens import WORKER, WorkerClaim
 
 if TYPE_CHECKING:
     from gpuyard.server.connections import Connection
@@ -48,7 +50,8 @@ _OPENED = 101
 
 # What the members of a group leave to the server's own user and root.
 _ADMINISTRATORS = re.compile(
-    r"POST /api/v1/(server/stop|ledger/(backup|prune))/?|WEBSOCKET /api/v1/agent"
+    r"POST /api/v1/(server/stop|ledger/(backup|prune)|batches/[^/]+/take)/?"
+    r"|WEBSOCKET /api/v1/agent"
 )
 
 
@@ -119,6 +122,8 @@ class Edge:
                 body.close()
                 if body.fault:
                     self._audit.refused(caller, _what(scope), body.fault.code)
+            if answer.status == ForbiddenError.status:
+                self._audit.refused(caller, _what(scope), ForbiddenError.code)
             self._note(scope, caller, answer.status)
 
     def _noting(self, scope: Scope, caller: Caller, send: Send) -> Send:
@@ -141,11 +146,14 @@ class Edge:
         self, scope: Scope, headers: Mapping[bytes, bytes], caller: Caller
     ) -> None:
         """UnauthorizedError without the token, TooManyRequestsError after many wrong
-        ones.
+        ones; ForbiddenError when it is a worker's, and this is not the worker's call.
         """
         token = _bearer(headers)
         if token is None:
             raise _unauthorized()
+        if claim := await self._app_state.worker_of(token):
+            self._admit_worker(claim, scope, caller)
+            return
         await self._slow_down(scope, caller)
         if not await self._app_state.knows(token):
             self._guesses.wrong(caller.key)
@@ -153,6 +161,18 @@ class Edge:
         if connection := _connection_of(scope):
             connection.prove()
         self._audit.admitted(caller)
+
+    def _admit_worker(self, claim: WorkerClaim, scope: Scope, caller: Caller) -> None:
+        """Admit a worker to its own call. ForbiddenError.
+
+        Its connection stays a new one: on those that are proven, wrong tokens are not
+        slowed down.
+        """
+        claim.check_call(_what(scope))
+        if self._app_state.leads:  # else the leader says
+            claim.check_life(self._app_state.fence_of(claim.attempt_id))
+        scope[WORKER] = claim
+        self._audit.admitted(caller, "worker")
 
     def _sign_in(self, scope: Scope, caller: Caller) -> None:
         """Admit a member of the group, whom the kernel names: no token is needed.

@@ -137,6 +137,7 @@ async def test_a_job_stays_while_others_refer_to_it(short: Controlled) -> None:
     changes = (
         Change(Table.BATCHES, "batch_1", {**batch, "ended_at": 1e12}),
         Change(Table.ITEMS, "batch_1_0", item),
+        Change(Table.SPECS, "batch_1", {"body": {"user": "ann"}}),
     )
     short.core.emit([Event(EventKind.BATCH_SUBMITTED, 0.0, changes)])
     await short.begun(child)
@@ -150,6 +151,7 @@ async def test_a_job_stays_while_others_refer_to_it(short: Controlled) -> None:
     removed = await prune(short)
     assert removed["jobs"] == 3
     assert removed["items"] == removed["batches"] == 1
+    assert not short.ledger.queries.specs(["batch_1"])
     assert ids(short) == {study}
 
 

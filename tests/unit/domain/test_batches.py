@@ -1,5 +1,7 @@
 """Batches as they are submitted."""
 
+import hashlib
+
 import pytest
 from pydantic import ValidationError
 
@@ -48,3 +50,12 @@ def test_the_record_is_the_documents():
             {"video_path": "/b.webm", "status": "queued"},
         ],
     }
+
+
+def test_a_key_means_the_same_batch_of_the_same_user_as_before_there_were_projects():
+    batch = BatchSpec.model_validate(GOOD)
+    fields = batch.model_dump_json(exclude={"project"})
+    assert batch.digest() == hashlib.sha256(fields.encode()).hexdigest()
+    of_project = BatchSpec.model_validate({**GOOD, "project": "vision"})
+    digests = {batch.digest(), batch.digest("ann"), of_project.digest()}
+    assert len(digests) == 3

@@ -4,12 +4,14 @@ that would take.
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body
+from fastapi import APIRouter, Body, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpuyard.domain.batches import BatchMode, BatchSpec
 from gpuyard.domain.jobspec import Name
 from gpuyard.server.app_state import TheAppState
+from gpuyard.server.callers import submitter_of
+from gpuyard.server.worker_tokens import WORKER, WorkerClaim
 
 router = APIRouter(prefix="/batches", tags=["batches"])
 estimates = APIRouter(prefix="/estimate", tags=["batches"])
@@ -49,9 +51,12 @@ class Again(BaseModel):
 
 
 @router.post("", status_code=201)
-async def submit_batch(app_state: TheAppState, batch: BatchSpec) -> dict[str, Any]:
+async def submit_batch(
+    request: Request, app_state: TheAppState, batch: BatchSpec
+) -> dict[str, Any]:
     """Queue a batch. A repeated idempotency key is the first batch again."""
-    return await app_state.manager.batches.submit(batch)
+    user = submitter_of(request.scope)
+    return await app_state.manager.batches.submit(batch, user)
 
 
 @estimates.post("/batch")
@@ -79,11 +84,14 @@ async def show_batch(
 
 @router.post("/{batch_id}/take")
 async def take_item(
-    app_state: TheAppState, batch_id: str, take: Take
+    request: Request, app_state: TheAppState, batch_id: str, take: Take
 ) -> dict[str, Any]:
     """For workers: say how the last item went and take the next; none means to
     leave.
     """
+    claim: WorkerClaim | None = request.scope.get(WORKER)
+    if claim:
+        claim.check_attempt(take.attempt_id)
     done = take.done.model_dump() if take.done else None
     return {
         "item": await app_state.manager.batches.take(
