@@ -170,6 +170,10 @@ class PreparedJob:
             _join_objects(msgspec.json.encode(varying), template.rest),
         )
 
+    def add(self, fields: Mapping[str, Any]) -> None:
+        """Add fields to its spec."""
+        self.body = _join_objects(self.body, msgspec.json.encode(fields))
+
     def spec(self) -> dict[str, Any]:
         """The spec as plain data."""
         return msgspec.json.decode(self.body)

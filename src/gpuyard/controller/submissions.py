@@ -15,6 +15,7 @@ from gpuyard.config.paths import Home
 from gpuyard.domain.carried_environment import Difference, carried_from, difference
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.scripts import script_folder
 from gpuyard.storage import account_work
 from gpuyard.storage.code_snapshots import CodeLimits, CodeReader
 from gpuyard.storage.code_store import CodeMissingError, CodeStore
@@ -137,6 +138,23 @@ class Submissions:
             return self._reader.take(workdir, limits, home)
         return account_work.take_code(self.code, account, workdir, limits, home)
 
+    def take_script(
+        self, folder: Path, project: str, user: str | None
+    ) -> tuple[str, str]:
+        """Store the code in the folder of a script, for a job or a batch: its digest,
+        empty if it runs the code of its start; and why, if that is not by the settings.
+        Blocks on the disk.
+        """
+        if self._settings.live:
+            return "", ""
+        try:
+            return self.take_code(folder, project, user), ""
+        except InvalidInputError as error:
+            (fault,) = error.faults
+            return "", f"{fault.field} {fault.fault}"
+        except (OSError, GpuyardError, ValueError) as error:
+            return "", str(error)
+
     def code_changes(self, tree: CodeTree, workdir: Path) -> list[str]:
         """The paths of those files of `tree` that are gone or changed in `workdir`,
         as far as its account may see; none if that account is gone. Blocks on the disk.
@@ -161,11 +179,17 @@ class Submissions:
             name: value for name, value in spec.items() if name != "submitted_code"
         }
         with suppress(OSError, GpuyardError, ValueError):
-            workdir = Path(spec.get("workdir") or Path.home())
             present["submitted_code"] = self.take_code(
-                workdir, spec.get("project", ""), spec.get("user")
+                code_folder(spec), spec.get("project", ""), spec.get("user")
             )
         return None if present == spec else present
+
+
+def code_folder(spec: Mapping[str, Any]) -> Path:
+    """Where the code of a job lies: in the folder of its script, or else in its working
+    folder.
+    """
+    return script_folder(spec) or Path(spec.get("workdir") or Path.home())
 
 
 def _unknown(field: str, fault: str) -> InvalidInputError:

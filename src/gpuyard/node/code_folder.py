@@ -39,9 +39,11 @@ class CodeFolders:
         live: Path,
         private: Path,
         identity: Identity | None = None,
+        *,
+        always: bool = False,
     ) -> Path:
-        """Where an attempt with the code `digest` works: in its folder `live`, or, if
-        the code there has changed, in a new one.
+        """Where an attempt finds the code `digest`: in the folder `live`, or, if the
+        code there has changed or `always`, in a new one.
 
         `identity`: what the attempt's process becomes, if that is not the agent's user;
         then all that touches `live` is done as its account, and the new folder is its
@@ -58,9 +60,11 @@ class CodeFolders:
                 " `gpuyard resume` takes the code of now"
             )
         if identity:
-            return self._prepare_as(identity, digest, tree, live, private)
+            return self._prepare_as(
+                identity, digest, tree, live, private, always=always
+            )
         changed = self._reader.changes(tree, live)
-        if not changed or not live.is_dir():
+        if not (changed or always) or not live.is_dir():
             return live
         with beside(target) as fresh:
             CodeBuilder(tree, self._store.file, live, fresh).build()
@@ -75,6 +79,8 @@ class CodeFolders:
         tree: CodeTree,
         live: Path,
         private: Path,
+        *,
+        always: bool,
     ) -> Path:
         """As `prepare`, for a job of an account. Root looks at the user's files, so
         that not every job needs a process of its own, and opens none of them.
@@ -82,12 +88,12 @@ class CodeFolders:
         account = identity.account
         key = (account.uid, digest, live)
         looks = _looks(tree, live)
-        if looks and self._unchanged.get(key) == looks:
+        if looks and self._unchanged.get(key) == looks and not always:
             return live
         changed = account_work.changes(account, tree, live)
-        if not changed:
-            if looks and changed is not None:
-                self._remember(key, looks)
+        if changed == [] and looks:
+            self._remember(key, looks)
+        if changed is None or not (changed or always):
             return live
         # Only root makes entries in `private`: what is in it is no link.
         fresh = private / _UNFINISHED

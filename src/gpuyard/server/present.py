@@ -10,6 +10,7 @@ import msgspec
 from gpuyard.billing.meter import SHARE, cost
 from gpuyard.controller.core import Core
 from gpuyard.controller.intake import PreparedJob
+from gpuyard.controller.submissions import code_folder
 from gpuyard.domain.jobs import (
     Attempt,
     Checkpoint,
@@ -109,8 +110,7 @@ def present_code(app_state: AppState, job: Job) -> Code | None:
         return code.model_copy(update={"folder": str(folder), "changed": changed})
     if job.state is not JobState.QUEUED or job.attempts:
         return code
-    workdir = Path(spec.get("workdir") or Path.home())
-    changed = submissions.code_changes(tree, workdir)
+    changed = submissions.code_changes(tree, code_folder(spec))
     return code.model_copy(update={"changed": changed})
 
 
