@@ -257,6 +257,24 @@ async def test_an_environment_goes_with_the_last_job_that_carries_it(
     assert not file.exists()
 
 
+async def test_code_stays_while_there_is_a_batch_that_was_submitted_with_it(
+    short: Controlled,
+) -> None:
+    store = short.controller.submissions.code
+    digest = store.put(CodeTree([]))
+    os.utime(short.folder / "code" / "trees" / digest[:2] / digest[2:], (0, 0))
+    # Its id comes after those of all jobs.
+    batch = {"state": BatchState.COMPLETED.value, "ended_at": 1e12}
+    changes = (
+        Change(Table.BATCHES, "whisper-talks", batch),
+        Change(Table.SPECS, "whisper-talks", {"body": {"submitted_code": digest}}),
+    )
+    short.core.emit([Event(EventKind.BATCH_SUBMITTED, 0.0, changes)])
+    await short.core.committed()
+    assert await prune(short) == {}
+    assert store.get(digest).entries == []
+
+
 async def test_code_goes_with_the_last_job_that_was_submitted_with_it(
     short: Controlled,
 ) -> None:
