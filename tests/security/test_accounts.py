@@ -29,6 +29,7 @@ from gpuyard.storage import account_work
 from gpuyard.storage.blobs import BlobStore
 from gpuyard.storage.code_snapshots import CodeLimits
 from gpuyard.storage.code_store import CodeStore
+from gpuyard.storage.contents import folder_stores
 from tests.support.accounts import PYTHON, real_account
 from tests.support.job_stream import Stream
 from tests.support.node import Node, gone, make_node, wait_for
@@ -418,7 +419,7 @@ open("out/step-1", "w").write("state")
 
 def stored(pair: NodeOfTwo, folder: Path) -> str:
     """The digest of the folder's code, stored for ann."""
-    store = CodeStore(pair.node.home.code)
+    store = CodeStore(folder_stores(pair.node.home.root))
     limits = CodeLimits(files=10, bytes=10_000)
     return account_work.take_code(store, pair.ann, folder, limits, Path("/nowhere"))
 

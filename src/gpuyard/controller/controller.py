@@ -25,6 +25,7 @@ from gpuyard.controller.requests import Requests
 from gpuyard.controller.retention import Retention
 from gpuyard.controller.schedules import Schedules
 from gpuyard.controller.secrets import Secrets
+from gpuyard.controller.stored_contents import stores_of
 from gpuyard.controller.submissions import Submissions
 from gpuyard.controller.trust import TrustRecords
 from gpuyard.ledger.ledger import Ledger
@@ -86,8 +87,9 @@ class Controller:
         self.providers = Providers()
         folder = settings.secrets.root(home)
         self.secrets = Secrets(SecretSources(folder, settings.secrets))
+        stores = stores_of(ledger, home.root, clock)
         accounts = Accounts.of(settings.node)
-        self.submissions = Submissions(home, settings.jobs, clock, accounts)
+        self.submissions = Submissions(home, settings.jobs, stores, clock, accounts)
         self.requests = Requests(
             self.core, self.providers, self.secrets, self.submissions
         )
@@ -152,6 +154,8 @@ class Controller:
         for extension in self.extensions:
             extension.start()
         self.core.before_deciding = self._before_deciding
+        for provider in self.providers.node_providers.values():
+            provider.hand_out(self.submissions.stores)
         for provider in self.providers.values():
             await provider.start(self.reports)
         self.external_queues.start()

@@ -13,6 +13,7 @@ from gpuyard.config.accounts import Account, Accounts
 from gpuyard.config.jobs import JobSettings
 from gpuyard.config.paths import Home
 from gpuyard.domain.carried_environment import Difference, carried_from, difference
+from gpuyard.domain.contents import Stores
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.scripts import script_folder
@@ -27,22 +28,25 @@ _LOOK_AGAIN_S = 60.0
 
 
 class Submissions:
-    """What is stored in `home` for jobs. `accounts`: those that they run under; None
-    where they run as the server does.
+    """What is stored for jobs in `stores`. The code of the home itself is never
+    stored. `accounts`: those that jobs run under; None where they run as the server
+    does.
     """
 
     def __init__(
         self,
         home: Home,
         settings: JobSettings,
+        stores: Stores,
         clock: Callable[[], float] = time.time,
         accounts: Accounts | None = None,
     ) -> None:
         self._home = home
         self._settings = settings
         self._accounts = accounts
-        self.environments = Environments(home.environments, clock)
-        self.code = CodeStore(home.code, clock)
+        self.stores = stores
+        self.environments = Environments(stores, clock)
+        self.code = CodeStore(stores, clock)
         self._reader = CodeReader(self.code)
         # The code that was found last, whose it is, and when.
         self._found_code = ("", "")

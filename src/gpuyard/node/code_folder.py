@@ -4,9 +4,11 @@ its working folder has changed since.
 
 import os
 import time
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
+from gpuyard.domain.contents import ContentKind
 from gpuyard.node.launcher import Identity
 from gpuyard.node.separation import make_owned
 from gpuyard.storage import account_work
@@ -16,6 +18,7 @@ from gpuyard.storage.code_folders import folder_of, note_changes
 from gpuyard.storage.code_snapshots import CodeReader
 from gpuyard.storage.code_store import CodeMissingError, CodeStore
 from gpuyard.storage.code_tree import CodeTree
+from gpuyard.storage.contents import folder_stores, stores_of_node
 from gpuyard.storage.listing import SETTLED_NS, look
 from gpuyard.storage.untrusted import remove_tree
 
@@ -25,13 +28,27 @@ _Looks = tuple[tuple[int, ...], ...]
 
 
 class CodeFolders:
-    """Makes the folders; `store` has the code."""
+    """Makes the folders; `store` has the code. `is_own(digest)`: whether a server of
+    this home has stored that code, so that it knows the accounts of this host.
+    """
 
-    def __init__(self, store: CodeStore) -> None:
+    def __init__(
+        self, store: CodeStore, is_own: Callable[[str], bool] = lambda _: True
+    ) -> None:
         self._store = store
+        self._is_own = is_own
         self._reader = CodeReader(store)
         # How the files of a folder looked when an account found none of them changed.
         self._unchanged: dict[tuple[int, str, Path], _Looks] = {}
+
+    def files_needed(self, digest: str, live: Path | None) -> list[str]:
+        """The contents that `prepare` needs for the folder `live`; without that, those
+        of all files. CodeMissingError.
+        """
+        tree = self._store.get(digest)
+        if live and not (live.is_dir() and self._reader.changes(tree, live)):
+            return []
+        return [entry.sha256 for entry in tree.entries if entry.sha256]
 
     def prepare(
         self,
@@ -54,7 +71,9 @@ class CodeFolders:
         if target.is_dir():
             return target  # an earlier agent made it
         tree = self._store.get(digest)
-        if tree.account != (identity.account.name if identity else ""):
+        name = identity.account.name if identity else ""
+        # Elsewhere jobs may have other accounts; the server has checked it.
+        if self._is_own(digest) and tree.account != name:
             raise CodeMissingError(
                 f"the code {digest[:19]} was stored for jobs of another account;"
                 " `gpuyard resume` takes the code of now"
@@ -133,8 +152,7 @@ def _looks(tree: CodeTree, live: Path) -> _Looks | None:
 
 
 @lru_cache(maxsize=4)
-def code_folders(store: Path) -> CodeFolders:
-    """Those with the code in the folder `store`; it remembers which files it has
-    read.
-    """
-    return CodeFolders(CodeStore(store))
+def code_folders(home: Path) -> CodeFolders:
+    """Those of the agent of a home; it remembers which files it has read."""
+    own_trees = folder_stores(home)(ContentKind.TREE)
+    return CodeFolders(CodeStore(stores_of_node(home)), own_trees.has)

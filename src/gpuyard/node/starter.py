@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpuyard.config.accounts import Account, workers_socket
-from gpuyard.config.paths import Home
 from gpuyard.domain import wire
 from gpuyard.domain.reasons import Reason
 from gpuyard.node.code_folder import code_folders
@@ -98,7 +97,7 @@ class AttemptStarter:
         """Where the program finds the code that it was submitted with: in `live`, or in
         a folder of its own, if that has changed or `always`. LaunchError, OSError.
         """
-        folders = code_folders(Home(self._context.home).code)
+        folders = code_folders(self._context.home)
         identity = self._identity()
         try:
             return folders.prepare(
@@ -269,9 +268,8 @@ class AttemptStarter:
         digest = self._start.carried_environment
         if not digest:
             return None
-        folder = Home(self._context.home).environments
         try:
-            carried = carried_environment(folder, digest, withheld)
+            carried = carried_environment(self._context.home, digest, withheld)
         except EnvironmentMissingError as error:
             raise LaunchError(Reason.ENVIRONMENT_MISSING, str(error)) from None
         return {**carried, "PWD": str(self.workdir)}

@@ -29,6 +29,7 @@ from gpuyard.storage.code_folders import code_of_attempt
 from gpuyard.storage.code_store import CodeMissingError
 
 Row = Mapping[str, Any]
+_NODES_WITH_AGENTS = "local"
 
 
 def present_jobs(app_state: AppState, rows: Sequence[Row]) -> list[Job]:
@@ -73,7 +74,7 @@ def present_environment(app_state: AppState, job: Job) -> Environment | None:
     carries none. The job is given with its spec.
     """
     digest = (job.spec or {}).get("carried_environment")
-    if digest is None or _ran_elsewhere(app_state, job):
+    if digest is None or _ran_elsewhere(job):
         return None
     found = app_state.controller.submissions.difference_to_server(digest)
     if found is None:
@@ -81,12 +82,12 @@ def present_environment(app_state: AppState, job: Job) -> Environment | None:
     return Environment.model_validate(found, from_attributes=True)
 
 
-def _ran_elsewhere(app_state: AppState, job: Job) -> bool:
+def _ran_elsewhere(job: Job) -> bool:
     """Whether an external queue has the job: it gives it neither this environment nor
     this code.
     """
-    name = job.provider
-    return bool(name) and app_state.controller.providers.node_provider(name) is None
+    # Not from the providers: a server on standby has none.
+    return job.provider not in (None, _NODES_WITH_AGENTS)
 
 
 def present_code(app_state: AppState, job: Job) -> Code | None:
@@ -96,7 +97,7 @@ def present_code(app_state: AppState, job: Job) -> Code | None:
     """
     spec = job.spec or {}
     digest = spec.get("submitted_code")
-    if digest is None or _ran_elsewhere(app_state, job):
+    if digest is None or _ran_elsewhere(job):
         return None
     submissions = app_state.controller.submissions
     try:
@@ -110,7 +111,10 @@ def present_code(app_state: AppState, job: Job) -> Code | None:
         return code.model_copy(update={"folder": str(folder), "changed": changed})
     if job.state is not JobState.QUEUED or job.attempts:
         return code
-    changed = submissions.code_changes(tree, code_folder(spec))
+    workdir = code_folder(spec)
+    if not tree.account and not workdir.is_dir():
+        return code  # it is on another host, or gone: nothing is known
+    changed = submissions.code_changes(tree, workdir)
     return code.model_copy(update={"changed": changed})
 
 

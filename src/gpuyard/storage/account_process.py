@@ -10,8 +10,8 @@ import codecs
 import os
 import resource
 import sys
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from threading import Lock
 
 import msgspec
 
@@ -90,13 +90,19 @@ class _Collected:
     """In place of a store: what is to be sent to the server, at most `most_bytes`."""
 
     def __init__(self, most_bytes: int) -> None:
-        self.lock = Lock()
         self.contents: dict[str, bytes] = {}
         self.tree: CodeTree | None = None
         self._left = most_bytes
 
-    def put_file(self, content: bytes) -> str:
-        """Its hash; AccountWorkError if it is too much."""
+    def keep_files(self, digests: Collection[str]) -> set[str]:
+        """None: it has only what it is about to send."""
+        return set()
+
+    def put_files(self, contents: Iterable[bytes]) -> list[str]:
+        """Their hashes; AccountWorkError if they are too much."""
+        return [self._put_file(content) for content in contents]
+
+    def _put_file(self, content: bytes) -> str:
         sha256 = sha256_of(content)
         if sha256 not in self.contents:
             self._left -= len(content)
@@ -104,10 +110,6 @@ class _Collected:
                 raise AccountWorkError("a file has grown while it was read")
             self.contents[sha256] = content
         return sha256
-
-    def has_file(self, sha256: str) -> bool:
-        """Whether this content is to be sent."""
-        return sha256 in self.contents
 
     def put(self, tree: CodeTree) -> str:
         """The tree is complete; its digest is the server's to make."""

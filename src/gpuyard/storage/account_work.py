@@ -52,10 +52,8 @@ def take_code(
     answer = _done(account, 0o077, work)
     if answer.tree is None:
         raise AccountWorkError("there is no tree in the answer")
-    with store.lock:
-        stored = {store.put_file(content) for content in answer.contents}
-        _check(answer.tree, stored)
-        return store.put(msgspec.structs.replace(answer.tree, account=account.name))
+    _check(answer.tree, set(store.put_files(answer.contents)))
+    return store.put(msgspec.structs.replace(answer.tree, account=account.name))
 
 
 def changes(account: Account, tree: CodeTree, workdir: Path) -> list[str] | None:

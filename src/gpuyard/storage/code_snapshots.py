@@ -9,10 +9,9 @@ import os
 import stat
 import tarfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from threading import Lock
 from typing import Protocol
 
 from gpuyard.domain.errors import InvalidInputError, is_text
@@ -53,10 +52,8 @@ class CodeLimits:
 class CodeKeeper(Protocol):
     """What gets the code that is read: a `CodeStore`, or what stands for it."""
 
-    lock: Lock
-
-    def has_file(self, sha256: str) -> bool: ...
-    def put_file(self, content: bytes) -> str: ...
+    def keep_files(self, digests: Collection[str]) -> set[str]: ...
+    def put_files(self, contents: Iterable[bytes]) -> list[str]: ...
     def put(self, tree: CodeTree) -> str: ...
 
 
@@ -93,12 +90,9 @@ class CodeReader:
             if _is_code(entry, tracked) and not _is_in(root / entry.path, apart_from)
         ]
         _check(found, root, limits)
-        with self._store.lock:
-            entries = [self._stored(entry, root) for entry in found]
-            tree = CodeTree(
-                entries, git.commit if git else "", git.dirty if git else False
-            )
-            return self._store.put(tree)
+        entries = self._stored(found, root)
+        tree = CodeTree(entries, git.commit if git else "", git.dirty if git else False)
+        return self._store.put(tree)
 
     def changes(self, tree: CodeTree, workdir: Path) -> list[str]:
         """The paths of those files of `tree` that are gone or changed in `workdir`."""
@@ -125,13 +119,26 @@ class CodeReader:
     def _hash_of(self, root: Path, path: str) -> str:
         return sha256_of(self._content(root, path))
 
-    def _stored(self, entry: ListingEntry, root: Path) -> CodeEntry:
-        if entry.kind == tarfile.SYMTYPE:
-            return CodeEntry(entry.path, link=entry.link)
-        known = self._hashes.get(entry.look)
-        if known is None or not self._store.has_file(known):
-            known = self._store.put_file(self._readable(root, entry.path))
-        return CodeEntry(entry.path, known, entry.executable)
+    def _stored(self, found: Sequence[ListingEntry], root: Path) -> list[CodeEntry]:
+        """The entries of a tree; their contents are stored."""
+        files = [entry for entry in found if entry.kind != tarfile.SYMTYPE]
+        known = {
+            entry.path: self._hashes[entry.look]
+            for entry in files
+            if entry.look in self._hashes
+        }
+        kept = self._store.keep_files(set(known.values()))
+        others = [entry for entry in files if known.get(entry.path) not in kept]
+        contents = (self._readable(root, entry.path) for entry in others)
+        stored = self._store.put_files(contents)
+        paths = [entry.path for entry in others]
+        digests = known | dict(zip(paths, stored, strict=True))
+        return [
+            CodeEntry(entry.path, digests[entry.path], entry.executable)
+            if entry.path in digests
+            else CodeEntry(entry.path, link=entry.link)
+            for entry in found
+        ]
 
     def _readable(self, root: Path, path: str) -> bytes:
         """The content of a file; InvalidInputError if the file may not be read."""

@@ -15,6 +15,7 @@ from gpuyard.config.paths import Home
 from gpuyard.controller.submissions import Submissions
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.jobspec import JobSpec
+from gpuyard.storage.contents import folder_stores
 from tests.support.accounts import real_account
 
 
@@ -28,7 +29,9 @@ def ann() -> Iterator[Account]:
 def submissions(tmp_path: Path, ann: Account) -> Submissions:
     """The project `vision` has the account of ann, and others have none."""
     accounts = Accounts(None, {"vision": ann.name})
-    return Submissions(Home(tmp_path), JobSettings(), accounts=accounts)
+    return Submissions(
+        Home(tmp_path), JobSettings(), folder_stores(tmp_path), accounts=accounts
+    )
 
 
 @pytest.fixture

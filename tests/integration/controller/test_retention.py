@@ -279,14 +279,16 @@ async def test_code_goes_with_the_last_job_that_was_submitted_with_it(
     short: Controlled,
 ) -> None:
     store = short.controller.submissions.code
-    entry = CodeEntry("train.py", store.put_file(b"print()"))
+    (sha256,) = store.put_files([b"print()"])
+    entry = CodeEntry("train.py", sha256)
     digest = store.put(CodeTree([entry]))
     job_id = await short.submit(submitted_code=digest)
     await short.begun(job_id)
-    os.utime(short.folder / "code" / "trees" / digest[:2] / digest[2:], (0, 0))
+    for folder, name in (("trees", digest), ("files", sha256)):
+        os.utime(short.folder / "code" / folder / name[:2] / name[2:], (0, 0))
     assert await prune(short) == {}
     await short.finish(job_id)
     await short.until(job_id)
     assert (await prune(short))["code"] == 1
     with pytest.raises(CodeMissingError):
-        store.file(entry.sha256)
+        store.file(sha256)

@@ -19,6 +19,7 @@ from gpuyard.storage.account_process import AccountWorkError, Done
 from gpuyard.storage.code_snapshots import CodeLimits
 from gpuyard.storage.code_store import CodeStore
 from gpuyard.storage.code_tree import CodeEntry, CodeTree
+from gpuyard.storage.contents import folder_stores
 from tests.support.accounts import real_account
 
 LIMITS = CodeLimits(files=10, bytes=1000)
@@ -38,7 +39,7 @@ def bob() -> Iterator[Account]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> CodeStore:
-    return CodeStore(tmp_path / "store")
+    return CodeStore(folder_stores(tmp_path / "store"))
 
 
 @pytest.fixture
