@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from gpuyard.config.accounts import Accounts
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings
 from gpuyard.controller.core import Core
@@ -88,7 +89,8 @@ class Controller:
         folder = settings.secrets.root(home)
         self.secrets = Secrets(SecretSources(folder, settings.secrets))
         stores = stores_of(ledger, home.root, clock)
-        self.submissions = Submissions(home, settings.jobs, stores, clock)
+        accounts = Accounts.of(settings.node)
+        self.submissions = Submissions(home, settings.jobs, stores, clock, accounts)
         self.requests = Requests(
             self.core, self.providers, self.secrets, self.submissions
         )

@@ -83,7 +83,8 @@ class Fetching:
             return
         await self._have(ContentKind.TREE, [start.code])
         folders = code_folders(self._home)
-        live = None if self._accounts else workdir
+        is_live = not self._accounts and start.command[0] != wire.SCRIPT
+        live = workdir if is_live else None
         try:
             files = await in_background(folders.files_needed, start.code, live)
         except CodeMissingError as error:

@@ -10,6 +10,7 @@ import msgspec
 from gpuyard.billing.meter import SHARE, cost
 from gpuyard.controller.core import Core
 from gpuyard.controller.intake import PreparedJob
+from gpuyard.controller.submissions import code_folder
 from gpuyard.domain.jobs import (
     Attempt,
     Checkpoint,
@@ -104,19 +105,35 @@ def present_code(app_state: AppState, job: Job) -> Code | None:
     except CodeMissingError:
         return Code(digest=digest, stored=False)
     code = Code(digest=digest, commit=tree.commit, dirty=tree.dirty)
-    found = (
-        code_of_attempt(app_state.home, job.attempts[-1].id) if job.attempts else None
-    )
+    found = _folder_with_code(app_state, job)
     if found:
         folder, changed = found
         return code.model_copy(update={"folder": str(folder), "changed": changed})
     if job.state is not JobState.QUEUED or job.attempts:
         return code
-    workdir = Path(spec.get("workdir") or Path.home())
-    if not workdir.is_dir():
+    workdir = code_folder(spec)
+    if not tree.account and not workdir.is_dir():
         return code  # it is on another host, or gone: nothing is known
-    changed = submissions.reader.changes(tree, workdir)
+    changed = submissions.code_changes(tree, workdir)
     return code.model_copy(update={"changed": changed})
+
+
+def _folder_with_code(app_state: AppState, job: Job) -> tuple[Path, list[str]] | None:
+    """The folder with the code of the last attempt, and which files had changed; None
+    if it had none. The agent of this home has made it.
+    """
+    if not job.attempts:
+        return None
+    attempt_id = job.attempts[-1].id
+    found = code_of_attempt(app_state.home.node / "attempts" / attempt_id)
+    settings = app_state.settings.node
+    if found or not settings.has_accounts:
+        return found
+    try:
+        node_id = (app_state.home.node / "id").read_text().strip()
+    except OSError:
+        return None
+    return code_of_attempt(settings.accounts_folder / node_id / attempt_id)
 
 
 def present_queued(job: PreparedJob) -> bytes:

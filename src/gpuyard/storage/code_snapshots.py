@@ -5,20 +5,26 @@ settings, unless `.gitignore` or `.gpuyardignore` names it (`ignoring`). Data an
 are no code: a job finds them in the folder itself.
 """
 
-import hashlib
 import os
 import stat
 import tarfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Protocol
 
 from gpuyard.domain.errors import InvalidInputError, is_text
-from gpuyard.storage.code_store import CodeEntry, CodeStore, CodeTree
+from gpuyard.storage.code_tree import CodeEntry, CodeTree, sha256_of
 from gpuyard.storage.git_state import git_state
-from gpuyard.storage.listing import Listing, ListingEntry, look
-from gpuyard.storage.snapshots import SETTLED_NS, checked_folder
+from gpuyard.storage.listing import (
+    SETTLED_NS,
+    Listing,
+    ListingEntry,
+    checked_folder,
+    look,
+    unreadable,
+)
 from gpuyard.storage.untrusted import open_beneath
 
 _MOST_PATHS = 20_000
@@ -43,6 +49,14 @@ class CodeLimits:
     bytes: int
 
 
+class CodeKeeper(Protocol):
+    """What gets the code that is read: a `CodeStore`, or what stands for it."""
+
+    def keep_files(self, digests: Collection[str]) -> set[str]: ...
+    def put_files(self, contents: Iterable[bytes]) -> list[str]: ...
+    def put(self, tree: CodeTree) -> str: ...
+
+
 class CodeReader:
     """Reads the code of folders; a file that looks the same is not read again.
 
@@ -50,7 +64,7 @@ class CodeReader:
     """
 
     def __init__(
-        self, store: CodeStore, clock_ns: Callable[[], int] = time.time_ns
+        self, store: CodeKeeper, clock_ns: Callable[[], int] = time.time_ns
     ) -> None:
         self._store = store
         self._clock_ns = clock_ns
@@ -103,7 +117,7 @@ class CodeReader:
             return False
 
     def _hash_of(self, root: Path, path: str) -> str:
-        return hashlib.sha256(self._content(root, path)).hexdigest()
+        return sha256_of(self._content(root, path))
 
     def _stored(self, found: Sequence[ListingEntry], root: Path) -> list[CodeEntry]:
         """The entries of a tree; their contents are stored."""
@@ -115,7 +129,7 @@ class CodeReader:
         }
         kept = self._store.keep_files(set(known.values()))
         others = [entry for entry in files if known.get(entry.path) not in kept]
-        contents = (self._content(root, entry.path) for entry in others)
+        contents = (self._readable(root, entry.path) for entry in others)
         stored = self._store.put_files(contents)
         paths = [entry.path for entry in others]
         digests = known | dict(zip(paths, stored, strict=True))
@@ -125,6 +139,13 @@ class CodeReader:
             else CodeEntry(entry.path, link=entry.link)
             for entry in found
         ]
+
+    def _readable(self, root: Path, path: str) -> bytes:
+        """The content of a file; InvalidInputError if the file may not be read."""
+        try:
+            return self._content(root, path)
+        except PermissionError as error:
+            raise unreadable(path, error) from error
 
     def _content(self, root: Path, path: str) -> bytes:
         """The content of a file. Its hash is remembered, unless the file has changed
@@ -139,7 +160,7 @@ class CodeReader:
         if look(before) == look(after) and changed_ns < began_ns - SETTLED_NS:
             if len(self._hashes) >= _MOST_CACHED:
                 self._hashes.clear()
-            self._hashes[look(before)] = hashlib.sha256(content).hexdigest()
+            self._hashes[look(before)] = sha256_of(content)
         return content
 
 

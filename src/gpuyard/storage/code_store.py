@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 import msgspec
 
 from gpuyard.domain.contents import ContentKind, ContentMissingError, Stores
+from gpuyard.storage.code_tree import CodeTree
 from gpuyard.storage.contents import read_whole
 
 # A job may be submitted for so long after its code was stored.
@@ -17,25 +18,6 @@ _LATELY_S = 86400.0
 
 class CodeMissingError(FileNotFoundError):
     """There is no code with this digest, or its document is damaged."""
-
-
-class CodeEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file, or a link to `link`. `path` is relative, with slashes."""
-
-    path: str
-    sha256: str = ""
-    executable: bool = False
-    link: str = ""
-
-
-class CodeTree(msgspec.Struct, frozen=True):
-    """The code of a folder, sorted by path. `commit` is git's, empty without git;
-    `dirty`: tracked files differ from it.
-    """
-
-    entries: list[CodeEntry]
-    commit: str = ""
-    dirty: bool = False
 
 
 class CodeStore:

@@ -23,7 +23,7 @@ from gpuyard.domain.errors import (
 from gpuyard.domain.events import Event
 from gpuyard.domain.schedules import ScheduleChanges, ScheduleSpec
 from gpuyard.domain.validation import parse_model
-from gpuyard.storage.code_store import CodeEntry, CodeTree
+from gpuyard.storage.code_tree import CodeEntry, CodeTree
 from tests.support.controlled import Controlled
 from tests.support.ledger import failing_commits
 from tests.support.wait import eventually
