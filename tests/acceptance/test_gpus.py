@@ -431,3 +431,27 @@ def test_amds_gpus_run_jobs_which_know_them_by_their_names(tmp_path: Path) -> No
             30,
             "the memory errors to be seen",
         )
+
+
+def test_a_hot_gpu_is_warned_of_wherever_one_looks(
+    gpu_instance: TestInstance, fake_gpus: FakeGpus
+) -> None:
+    job_id = gpu_instance.submit(["sleep", "60"], resources={"gpus": 3})
+    gpu_instance.wait(job_id, "running")
+    fake_gpus.set(T, temperature=80)
+
+    def warnings() -> list[str]:
+        return gpu_instance.json("show", job_id)["warnings"]
+
+    (warning,) = wait_until(warnings, 20, "the warning")
+    assert warning.startswith("its GPU 2 has become 75 °C hot")
+    assert "80 °C hot" in gpu_instance.ok("gpus")
+    assert "80 °C hot" in gpu_instance.ok("top", "--once")
+    assert "80 °C hot" in gpu_instance.run("doctor").stdout
+    (event,) = [
+        event
+        for event in gpu_instance.json("events")["items"]
+        if event["kind"] == "gpu.warning"
+    ]
+    assert event["job_id"] == job_id
+    gpu_instance.ok("cancel", job_id)

@@ -39,8 +39,8 @@ def instance_of(gpus: str, *sections: str) -> Iterator[TestInstance]:
 
 @pytest.fixture
 def shared() -> Iterator[TestInstance]:
-    """One GPU of 24 GB, three models of 8 and one of 20."""
-    sections = [section(name, memory_gb=8) for name in "abc"]
+    """One GPU of 24 GB, three models of 6 and one of 20."""
+    sections = [section(name, memory_gb=6) for name in "abc"]
     with instance_of("1x24", *sections, section("large", memory_gb=20)) as instance:
         yield instance
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
 from gpuyard.gateway.replica_client import Answer, ReplicaClient
@@ -217,6 +218,29 @@ class Gateway:
             if name in _PASSED
         }
         return _Passed(answer, headers)
+
+
+class DirectRoute(BaseRoute):
+    """What is asked of models, past all other routes: to look through them took half a
+    millisecond of each request. The routes of `make_router` describe it.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._paths = {f"{PREFIX}/{path}": path for path in _PATHS}
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """See Starlette."""
+        is_asked = scope["type"] == "http" and scope["method"] == "POST"
+        if is_asked and scope["path"] in self._paths:
+            return Match.FULL, {}
+        return Match.NONE, {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See Starlette."""
+        path = self._paths[scope["path"]]
+        response = await self._gateway.answer(path, Request(scope, receive))
+        await response(scope, receive, send)
 
 
 def make_router(gateway: Gateway) -> APIRouter:

@@ -265,7 +265,8 @@ class RequestQueues:
         if claim.deadline < math.inf:
             left_s = max(claim.deadline - time.monotonic(), 0.0)
         try:
-            await asyncio.wait([future], timeout=left_s)
+            if not future.done():
+                await asyncio.wait([future], timeout=left_s)
         except asyncio.CancelledError:
             # A slot that was assigned in this very moment must not be lost.
             if future.done() and future.exception() is None:

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpuyard import __version__
-from gpuyard.gateway.openai import Gateway, make_router
+from gpuyard.gateway.openai import DirectRoute, Gateway, make_router
 from gpuyard.server import docs_page, problems
 from gpuyard.server.app_state import AppState
 from gpuyard.server.audit import AuditLog
@@ -132,6 +132,7 @@ def make_app(app_state: AppState) -> FastAPI:
         app_state.settings.residency.silent_s or None,
     )
     app.include_router(make_router(gateway), dependencies=[Depends(document_token)])
+    app.router.routes.insert(0, DirectRoute(gateway))
     app.add_middleware(_NoteUse, app_state=app_state)
     if app_state.election:
         # Late: a server that is alone needs no HTTP client.

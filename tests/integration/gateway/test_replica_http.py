@@ -3,17 +3,24 @@ away, and which connections are used again.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from typing import Any
 
 import pytest
+from starlette.routing import Match
 
 from gpuyard.gateway import replica_http
+from gpuyard.gateway.openai import DirectRoute, Gateway
+from gpuyard.gateway.replica_client import ReplicaClient
 from gpuyard.gateway.replica_http import (
     ReplicaConnections,
     ReplicaFailedError,
     ReplicaResponse,
     ReplicaSilentError,
 )
+from gpuyard.gateway.request_queue import Replica as Slots
+from gpuyard.gateway.request_queue import RequestQueues
 from tests.support.wait import eventually
 
 pytestmark = pytest.mark.anyio
@@ -181,6 +188,35 @@ async def test_silence_is_told_before_the_answer_and_within_it(replica):
             await asked(ReplicaConnections(), replica, silent_s=0.1)
     replica.says = say(CHUNKED, *[b"1\r\na\r\n"] * 20, b"0\r\n\r\n")
     assert await asked(ReplicaConnections(), replica, silent_s=0.15) == b"a" * 20
+
+
+async def test_a_stream_that_falls_silent_ends_with_an_error_in_openais_form(replica):
+    event = b"8\r\ndata: 1\n\r\n"
+    head = OK + b"Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    replica.says = say(head + event)
+    queues = RequestQueues({"toy": None})
+    one = Slots("one", "toy", replica.url.removesuffix("/v1/x"), "toy")
+    queues.put(one)
+    gateway = Gateway(queues, ReplicaClient(queues), 5.0, lambda _: None, 0.1)
+    body = [{"type": "http.request", "body": b'{"model": "toy", "stream": true}'}]
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def receive() -> MutableMapping[str, Any]:
+        return body.pop() if body else await asyncio.Future()
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    path = "/v1/chat/completions"
+    scope = {"type": "http", "method": "POST", "path": path, "headers": []}
+    route = DirectRoute(gateway)
+    assert route.matches(scope)[0] is Match.FULL
+    await route.handle(scope, receive, send)
+    said = b"".join(message.get("body", b"") for message in sent)
+    _, first, error = said.split(b"data: ")
+    assert first == b"1\n"
+    assert json.loads(error)["error"]["code"] == "model_is_silent"
+    assert (sent[0]["status"], sent[-1]["more_body"], one.busy) == (200, False, 0)
 
 
 async def test_one_that_is_not_read_holds_up_its_server_and_is_whole(replica):
