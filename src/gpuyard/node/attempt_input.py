@@ -18,13 +18,15 @@ class AttemptInput:
 
     def __init__(self, record: AttemptRecord, journal: AttemptJournal) -> None:
         self.ended = asyncio.Event()
-        if record.input_ended:
-            self.ended.set()
         self._record = record
         self._journal = journal
         self._writer: Descriptor | None = None
         # What one person types is not mixed up with what another does.
         self._turn = asyncio.Lock()
+        if record.input_ended:
+            self.ended.set()
+            # The previous agent may have died before it did that.
+            self._dismiss_holder()
 
     async def write(self, data: bytes) -> None:
         """Write all of it, as fast as the program reads.
@@ -48,11 +50,6 @@ class AttemptInput:
             self.ended.set()
             await self._let_go()
 
-    async def resume(self) -> None:
-        """The previous agent may have died before it had ended the input."""
-        if self.ended.is_set():
-            await self._let_go()
-
     async def close(self) -> None:
         """The attempt is over."""
         if self._writer:
@@ -64,8 +61,12 @@ class AttemptInput:
         if self._writer:
             self._writer.close()
             self._writer = None
-        if holder := self._holder:
-            await asyncio.to_thread(holder.dismiss)
+        if self._holder:
+            await asyncio.to_thread(self._dismiss_holder)
+
+    def _dismiss_holder(self) -> None:
+        if self._holder:
+            self._holder.dismiss()
 
     def _open(self) -> int:
         if self._holder is None:

@@ -383,16 +383,11 @@ class AgentProvider(NodeProvider):
             await self._wait_for_agent()
         link = self._link(node_id)
         hello = self._hellos[node_id]
-        if not hello.streams:
+        if not (hello.stdin_streams if stdin else hello.streams):
+            lacks = "can neither run commands beside jobs nor forward ports"
             raise RefusedError(
                 f"The agent on {hello.name} is of version {hello.version or 'unknown'},"
-                " which can neither run commands beside jobs nor forward ports.",
-                "Restart it when its jobs have ended: `gpuyard down`, `gpuyard up`.",
-            )
-        if stdin and not hello.stdin_streams:
-            raise RefusedError(
-                f"The agent on {hello.name} is of version {hello.version or 'unknown'},"
-                " which passes no input on to jobs.",
+                f" which {'passes no input on to jobs' if stdin else lacks}.",
                 "Restart it when its jobs have ended: `gpuyard down`, `gpuyard up`.",
             )
         return await self._streams.open(link, attempt_id, port, stdin=stdin)
