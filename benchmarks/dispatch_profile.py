@@ -43,7 +43,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if not shutil.which("py-spy"):
         sys.exit("benchmarks: py-spy is missing; install it (pip install py-spy)")
-    measured = measured_by("python -m benchmarks.dispatch_profile")
+    command = f"python -m benchmarks.dispatch_profile --count {arguments.count}"
+    measured = measured_by(command)
     rows = table(arguments.count)
     print(markdown_table(rows))
     if arguments.write:

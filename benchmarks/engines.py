@@ -55,7 +55,9 @@ def _ranking(rounds: int, count: int) -> Figure:
     values, floors = alternate(
         rounds,
         lambda: timed(lambda: table.ranked_offers(shape, Need(), Strategy.BALANCED)),
-        lambda: timed(lambda: sorted(offers.values(), key=lambda o: o.price_per_hour)),
+        lambda: timed(
+            lambda: sorted(offers.values(), key=lambda o: o.price_per_hour or 0)
+        ),
     )
     return Figure(
         GROUP,

@@ -148,7 +148,7 @@ def table(seeds: Sequence[int]) -> Rows:
         ]
         rows.append(row(f"{len(seeds)} batches", policy, ratios))
     for policy in ("cost", "threshold", "lru"):
-        ratios = []
+        ratios: list[float] = []
         for seed in seeds:
             outcome = play(mix(seed), policy)
             ratios.append(mean([*outcome.llm, *outcome.script]) / best_mix(mix(seed)))

@@ -73,11 +73,17 @@ def _today() -> str:
 
 
 def _commit() -> str:
-    command = ["git", "describe", "--always", "--exclude=*", "--dirty= with changes"]
-    described = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=True
+    """The commit that is measured, whether or not other results have just come."""
+    measured = ["--", ".", ":!benchmarks/results", ":!docs/benchmarks.md"]
+    changes = _git("status", "--porcelain", *measured)
+    return _git("rev-parse", "--short", "HEAD") + (" with changes" if changes else "")
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(
+        ["git", *words], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    return described.stdout.strip()
+    return done.stdout.strip()
 
 
 def store_figures(name: str, measured: str, figures: Sequence[Figure]) -> None:

@@ -28,7 +28,7 @@ def work(count: int) -> None:
         noop()
     wait_for_ends(ends, count)
     while huey.result_count() < before + count:
-        time.sleep(0.01)
+        time.sleep(0.001)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ async def main() -> None:
             asyncio.run_coroutine_threadsafe(work(count), loop).result()
             wait_for_ends(ends, count)
             while asyncio.run_coroutine_threadsafe(_done(), loop).result() < done:
-                time.sleep(0.01)
+                time.sleep(0.001)
 
         await asyncio.to_thread(report, queue_and_wait)
         worker.cancel()
