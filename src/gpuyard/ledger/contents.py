@@ -8,7 +8,16 @@ large contents.
 
 import hashlib
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
@@ -110,13 +119,19 @@ class LedgerContents:
         return {"kind": self._kind, "digest": digest}
 
     def _write(self, heads: Rows, parts: Rows) -> None:
-        """Write these in one transaction, then rest."""
-        began = time.monotonic()
-        with as_ledger_errors(self._engine), self._engine.begin() as tx:
+        """Write these in one transaction."""
+        with self._resting(), self._engine.begin() as tx:
             if heads:
                 tx.execute(_STORE_HEAD, heads)
             if parts:
                 tx.execute(_STORE_PART, parts)
+
+    @contextmanager
+    def _resting(self) -> Generator[None]:
+        """Rest after what is done here. LedgerError."""
+        began = time.monotonic()
+        with as_ledger_errors(self._engine):
+            yield
         time.sleep(_REST * (time.monotonic() - began))
 
     # --- reading ---
@@ -150,7 +165,7 @@ class LedgerContents:
         """See Contents."""
         for digest in digests:
             values = {**self._key(digest), "before": limit}
-            with as_ledger_errors(self._engine), self._single.connect() as connection:
+            with self._resting(), self._single.connect() as connection:
                 connection.execute(_REMOVE, values)
 
 

@@ -101,7 +101,7 @@ class AttemptRun:
     async def run(self) -> None:
         """Launch the attempt and follow it to its end."""
         try:
-            await self.fetch()
+            await self.fetch(self.starter.workdir)
             resume_from = await self._maybe_in_thread(self._prepare)
         except BucketError as error:
             await self._not_started(Reason.STORAGE_UNREACHABLE, error)
@@ -128,10 +128,10 @@ class AttemptRun:
         self._report_started(self.record.started_at or 0, self.process.enforcement)
         await self._follow()
 
-    async def fetch(self) -> None:
-        """Have here what its job took along from its submission; LaunchError."""
+    async def fetch(self, workdir: Path | None = None) -> None:
+        """Have here its environment, and its code for `workdir`; LaunchError."""
         if self._context.fetching:
-            await self._context.fetching.fetch(self.start, self.starter.workdir)
+            await self._context.fetching.fetch(self.start, workdir)
 
     def _report_started(self, at: float, limits: Mapping[str, str]) -> None:
         assert self.process is not None

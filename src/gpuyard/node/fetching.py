@@ -65,25 +65,29 @@ class Fetching:
         # Of several jobs with the same, the first one fetches it.
         self._locks = {kind: asyncio.Lock() for kind in ContentKind}
 
-    async def fetch(self, start: wire.StartAttempt, workdir: Path) -> None:
-        """Fetch what an attempt needs to start in `workdir`.
+    async def fetch(self, start: wire.StartAttempt, workdir: Path | None) -> None:
+        """Fetch the environment of an attempt, and the code that it needs to start in
+        `workdir`, if that is given.
 
         LaunchError when it cannot be fetched, or its code is no longer stored.
         """
         if start.carried_environment:
             await self._have(ContentKind.ENVIRONMENT, [start.carried_environment])
-        # Where a tree is stored, its files are.
-        if start.code and not self._own_trees.has(start.code):
-            private = self._journal.private(start.attempt_id)
-            if not folder_of(private).is_dir():  # an earlier agent made it
-                is_live = not self._accounts and start.command[0] != wire.SCRIPT
-                await self._have_code(start.code, workdir if is_live else None)
+        if start.code and workdir:
+            await self._have_code(start, workdir)
 
-    async def _have_code(self, digest: str, live: Path | None) -> None:
-        await self._have(ContentKind.TREE, [digest])
+    async def _have_code(self, start: wire.StartAttempt, workdir: Path) -> None:
+        # Where a tree is stored, its files are. An earlier agent may have used them.
+        private = self._journal.private(start.attempt_id)
+        if self._own_trees.has(start.code) or folder_of(private).is_dir():
+            return
+        await self._have(ContentKind.TREE, [start.code])
         folders = code_folders(self._home)
+        # The code of a script does not lie in its working folder.
+        is_live = not self._accounts and start.command[0] != wire.SCRIPT
+        live = workdir if is_live else None
         try:
-            files = await in_background(folders.files_needed, digest, live)
+            files = await in_background(folders.files_needed, start.code, live)
         except CodeMissingError as error:
             raise LaunchError(Reason.CODE_MISSING, str(error)) from None
         await self._have(ContentKind.FILE, files)

@@ -3,10 +3,12 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 import sqlalchemy as sa
+from sqlalchemy import event
 
 from gpuyard.domain.contents import PART_BYTES, ContentKind, ContentMissingError
 from gpuyard.ledger import contents as module
@@ -40,8 +42,8 @@ def transactions(ledger: Ledger) -> Iterator[list[int]]:
     """How many bytes each transaction wrote."""
     sizes = [0]
 
-    def note(_1: object, _2: object, _3: object, given: object, *_4: object) -> None:
-        rows = given if isinstance(given, list) else [given]
+    def note(_1: object, _2: object, _3: object, given: Any, *_4: object) -> None:
+        rows: list[dict[str, Any]] = given if isinstance(given, list) else [given]
         sizes[-1] += sum(
             len(value.obj)
             for row in rows
@@ -52,11 +54,11 @@ def transactions(ledger: Ledger) -> Iterator[list[int]]:
     def end(_: object) -> None:
         sizes.append(0)
 
-    sa.event.listen(ledger.engine, "before_cursor_execute", note)
-    sa.event.listen(ledger.engine, "commit", end)
+    event.listen(ledger.engine, "before_cursor_execute", note)
+    event.listen(ledger.engine, "commit", end)
     yield sizes
-    sa.event.remove(ledger.engine, "before_cursor_execute", note)
-    sa.event.remove(ledger.engine, "commit", end)
+    event.remove(ledger.engine, "before_cursor_execute", note)
+    event.remove(ledger.engine, "commit", end)
 
 
 def test_no_transaction_writes_much(
