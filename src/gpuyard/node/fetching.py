@@ -83,6 +83,7 @@ class Fetching:
             return
         await self._have(ContentKind.TREE, [start.code])
         folders = code_folders(self._home)
+        # The code of a script does not lie in its working folder.
         is_live = not self._accounts and start.command[0] != wire.SCRIPT
         live = workdir if is_live else None
         try:
