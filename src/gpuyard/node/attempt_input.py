@@ -26,7 +26,7 @@ class AttemptInput:
         if record.input_ended:
             self.ended.set()
             # The previous agent may have died before it did that.
-            self._dismiss_holder()
+            self._let_go()
 
     async def write(self, data: bytes) -> None:
         """Write all of it, as fast as the program reads.
@@ -45,26 +45,25 @@ class AttemptInput:
         async with self._turn:
             if self.ended.is_set():
                 return
+            # From here to its end without a pause: whoever has ended it may leave.
             self._record.input_ended = True
             self._journal.note(self._record.start.attempt_id, input_ended=True)
+            self._let_go()
             self.ended.set()
-            await self._let_go()
 
     async def close(self) -> None:
         """The attempt is over."""
         if self._writer:
             self._writer.finish()  # whoever writes to it has the turn
         async with self._turn:
-            await self._let_go()
+            self._let_go()
+        if self._holder:
+            await asyncio.to_thread(self._holder.reap)
 
-    async def _let_go(self) -> None:
+    def _let_go(self) -> None:
         if self._writer:
             self._writer.close()
             self._writer = None
-        if self._holder:
-            await asyncio.to_thread(self._dismiss_holder)
-
-    def _dismiss_holder(self) -> None:
         if self._holder:
             self._holder.dismiss()
 
