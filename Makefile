@@ -77,6 +77,8 @@ soak: dev ## kill -9 for MINUTES=10 or ROUNDS=500; DATABASE=sqlite|postgresql|bo
 	@GPUYARD_STUDY_KILLS=$(STUDY_KILLS) $(PYTHON) -m pytest tests/acceptance/test_studies.py -k killed
 	@GPUYARD_REAL_MODELS=1 $(PYTHON) -m pytest tests/acceptance/test_verify_providers.py -k real_models
 	@GPUYARD_VERIFY_KILL_ROUNDS=$(VERIFY_KILLS) $(PYTHON) -m pytest tests/acceptance/test_verify_servers.py -k killed
+	@scripts/apt-install.sh debootstrap systemd-container
+	@$(PYTHON) -m tests.soak.service
 
 seeds: dev ## simulated storms in virtual time: SEEDS=10000 of them
 	@$(PYTHON) -m tests.simulation --seeds 0:$(SEEDS)

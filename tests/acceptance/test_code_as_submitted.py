@@ -1,6 +1,7 @@
 """What runs is what was submitted: an edit while a job waits does not reach it."""
 
 import asyncio
+import json
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +25,10 @@ Release = Callable[[], None]
 def instance() -> Iterator[TestInstance]:
     with make_instance() as made:
         made.home.create()
-        made.home.settings.write_text("[jobs]\ncode_files = 20\n")
+        script = made.work / "scripts" / "say.py"
+        made.home.settings.write_text(
+            f'[jobs]\ncode_files = 20\n[scripts.say]\nfile = "{script}"\ngpus = 0\n'
+        )
         made.ok("up")
         yield made
 
@@ -116,6 +120,71 @@ def test_a_module_on_the_pythonpath_is_as_submitted(
     release()
     instance.wait(job_id)
     assert instance.ok("logs", job_id) == "before\n"
+
+
+@pytest.fixture
+def script(instance: TestInstance) -> Path:
+    """A registered script, which edits itself and dies at its first item."""
+    file = instance.work / "scripts" / "say.py"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(SCRIPT)
+    return file
+
+
+SCRIPT = """
+import os, pathlib
+WORD = "before"
+def load(args):
+    def run(args, folder, progress):
+        name = pathlib.Path(args.get("path", "")).stem
+        marker = pathlib.Path(args.get("live", "") + ".edited")
+        if name == "crash" and not marker.exists():
+            marker.touch()
+            pathlib.Path(args["live"]).write_text(
+                pathlib.Path(args["live"]).read_text().replace("before", "after")
+            )
+            os._exit(1)
+        if name == "wrong" and WORD != "after":
+            raise ValueError("it has to be mended")
+        return WORD
+    return run
+"""
+
+
+def test_a_script_runs_as_submitted(instance: TestInstance, script: Path) -> None:
+    before, release = held(instance, "go-script")
+    document = instance.work / "say.json"
+    document.write_text(json.dumps({"script": "say", "depends_on": [before]}))
+    job_id = instance.ok("submit", str(document)).strip()
+    script.write_text(SCRIPT.replace("before", "after"))
+    assert "changed since: say.py" in instance.ok("show", job_id)
+    release()
+    assert instance.wait(job_id).state == "completed"
+    assert '"output": "before"' in instance.ok("logs", job_id)
+
+
+def test_the_items_of_a_batch_run_the_script_as_submitted(
+    instance: TestInstance, script: Path
+) -> None:
+    items = instance.work / "items"
+    items.mkdir()
+    for name in ("crash", "later", "wrong"):
+        (items / f"{name}.txt").touch()
+    words = ("batch", "submit", "say", str(items), "--arg", f"live={script}")
+    instance.run(*words)
+    (batch,) = instance.json("batch")["items"]
+    shown = instance.json("batch", "show", batch["batch_id"])
+    states = {Path(i["video_path"]).stem: i["status"] for i in shown["items"]}
+    assert states == {"crash": "complete", "later": "complete", "wrong": "failed"}
+    results = Path(shown["results"])
+    for name in ("crash", "later"):
+        (result,) = results.glob(f"*-{name}.json")
+        assert json.loads(result.read_text())["output"] == "before"
+
+    # Who mends a script and tries again means the script as it is now.
+    assert "completed: 3/3" in instance.ok("batch", "retry", batch["batch_id"])
+    (result,) = results.glob("*-wrong.json")
+    assert json.loads(result.read_text())["output"] == "after"
 
 
 def test_a_live_job_runs_the_code_of_its_start(

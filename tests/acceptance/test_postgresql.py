@@ -138,9 +138,6 @@ def test_every_server_answers_and_one_schedules(pair):
         refused = second.run(*words, input="")
         assert (refused.returncode, "is over" in refused.stderr) == (125, True)
     assert states(first) == states(second) == {"a": "completed", "b": "cancelled"}
-    done = second.run("run", "--", "true")
-    assert done.returncode == 0
-    assert "the job runs the code as it is when it starts: several" in done.stderr
     assert (
         httpx.get(
             f"{second.address().url}/api/v1/nodes",
@@ -192,6 +189,60 @@ def test_the_leader_killed_while_jobs_run(pair):
     )
     for name in ("a", "b", "c", "late"):
         assert witnessed(second.work, name) == ["start", "end"], name
+
+
+PROGRAM = """
+import os, pathlib, sys, time, helper
+print(helper.WORD, os.environ["LEARNING_RATE"], flush=True)
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.02)
+"""
+RATE = "0.1234567"
+
+
+def test_jobs_have_their_code_and_environment_on_every_node(pair, tmp_path: Path):
+    """Those of a leader that has died, too."""
+    first, second = pair
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "helper.py").write_text("WORD = 'before'")
+    go = second.work / "go"
+    wait_until(lambda: online(second) == 2, 30, "both nodes")
+    with Client(second.address()) as client:
+        cpus = str(client.nodes()[0]["cpus"])
+
+    def submitted() -> str:
+        words = ["run", "-d", "--hold", "--cpus", cpus, "--", "train.py", str(go)]
+        shell = {"LEARNING_RATE": RATE}
+        done = second.run(*words, cwd=tmp_path, env=shell)
+        assert "code" not in done.stderr, "no word of what it does not take along"
+        return done.stdout.strip()
+
+    *at_once, late = [submitted() for _ in range(3)]
+    (tmp_path / "helper.py").write_text("WORD = 'after'")
+    assert "changed since: helper.py" in first.ok("show", late)
+    for job_id in at_once:
+        second.ok("release", job_id)
+    for job_id in at_once:
+        said = lambda job_id=job_id: second.ok("logs", job_id)  # noqa: E731
+        wait_until(said, 30, "its output")
+        assert said() == f"before {RATE}\n"
+        for instance in pair:
+            shown = instance.ok("show", job_id)
+            assert "as submitted" in shown
+            assert "added LEARNING_RATE" in shown
+            assert RATE not in instance.ok("show", job_id, "--json")
+    nodes = {first.job(job_id).node for job_id in at_once}
+    assert len(nodes) == 2, "one is not the node of the server that leads"
+    go.touch()
+    for job_id in at_once:
+        second.wait(job_id)
+    first.kill("keeper", "agent", "server")
+    second.ok("release", late)
+    assert second.wait(late, timeout=DEATH_S).state == "completed"
+    assert second.ok("logs", late) == f"before {RATE}\n"
+    assert leads(second)
+    second.ok("ledger", "backup", str(tmp_path / "backup.db"))
+    assert RATE.encode() not in (tmp_path / "backup.db").read_bytes()
 
 
 def test_a_leader_that_was_stopped_past_its_lease_writes_nothing(

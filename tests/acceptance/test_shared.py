@@ -66,7 +66,7 @@ def load(args):
         worker = pathlib.Path("/proc", str(os.getppid()))
         told = [(worker / name).read_bytes() for name in ("environ", "cmdline")]
         return {
-            "who": pwd.getpwuid(os.getuid()).pw_name,
+            "file": __file__, "who": pwd.getpwuid(os.getuid()).pw_name,
             "text": pathlib.Path(args["path"]).read_text(),
             "token": any(b"worker.W" in text for text in told),
             "input": os.readlink(worker / "fd" / "0"),
@@ -149,6 +149,42 @@ def test_members_share_a_server_and_jobs_run_as_they_are(
     assert "each job runs under its submitter's account" in said
 
 
+def test_a_job_of_a_member_runs_the_code_as_submitted(
+    workstation: OwnMachine,
+) -> None:
+    home = workstation.home_of("ann")
+    workstation.ok("mkdir", "-m", "700", f"{home}/work", user="ann")
+    workstation.ok("sh", "-c", f"echo echo first > {home}/work/job.sh", user="ann")
+    go = f"{home}/release"
+    first = ("sh", "-c", f"until test -e {go}; do sleep 0.05; done")
+    before = workstation.ok("gpuyard", "run", "-d", "--", *first, user="ann").strip()
+    place = ("--workdir", f"{home}/work")
+    words = ("gpuyard", "run", "-d", *place, "--after", before, "--", "sh", "job.sh")
+    job_id = workstation.ok(*words, user="ann").strip()
+    workstation.ok("sh", "-c", f"echo echo second > {home}/work/job.sh", user="ann")
+    assert "changed since: job.sh" in workstation.ok(
+        "gpuyard", "show", job_id, user="ann"
+    )
+
+    # Nobody gets the code of others, by its digest or by its folder.
+    shown = json.loads(workstation.ok("gpuyard", "show", "--json", job_id, user="bob"))
+    digest = shown["spec"]["submitted_code"]
+    document = json.dumps({"command": ["cat", "job.sh"], "submitted_code": digest})
+    workstation.ok("sh", "-c", f"echo '{document}' > job.json", user="bob")
+    refused = workstation.run("gpuyard", "submit", "job.json", user="bob")
+    assert refused.returncode == 2
+    assert f"there is no code {digest}" in refused.stderr
+    refused = workstation.run("gpuyard", "run", *place, "--", "true", user="bob")
+    assert "Permission denied" in refused.stderr
+
+    workstation.ok("touch", go, user="ann")
+    logs = ("gpuyard", "logs", "-f", job_id)
+    assert workstation.ok(*logs, user="ann") == "first\n"
+    shown = json.loads(workstation.ok("gpuyard", "show", "--json", job_id, user="ann"))
+    assert shown["code"]["changed"] == ["job.sh"]
+    assert shown["code"]["folder"]
+
+
 def test_what_is_not_for_members_is_told(workstation: OwnMachine) -> None:
     refused = workstation.run("gpuyard", "audit", user="ann")
     assert refused.returncode == 4
@@ -164,7 +200,8 @@ def test_what_is_not_for_members_is_told(workstation: OwnMachine) -> None:
 
 def add_script(machine: OwnMachine) -> None:
     """Add the script `who` to the settings, and start the server anew with them."""
-    script = machine.folder / "who.py"
+    script = machine.folder / "scripts" / "who.py"
+    script.parent.mkdir()
     script.write_text(SCRIPT)
     section = f'[scripts.who]\nfile = "{script}"\ngpus = 0\n'
     machine.ok("sh", "-c", f"echo '{section}' >> /etc/gpuyard/gpuyard.toml")
@@ -248,6 +285,8 @@ def test_scripts_and_batches_run_as_who_submitted_them(
         for entry in index["items"]:
             said = json.loads((results / entry["result"]).read_text())["output"]
             assert said["who"] == name
+            # It runs the script as submitted, from a folder of the account's own.
+            assert said["file"].startswith(f"{HOME.parent}/node_"), said["file"]
             # Its token came on its input, and is nowhere where others could find it.
             assert (said["token"], said["input"]) == (False, "/dev/null")
         assert {path.stat().st_uid for path in results.iterdir()} == {uid}

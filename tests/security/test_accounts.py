@@ -25,7 +25,11 @@ from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.jobconfig import GpuSpec
 from gpuyard.domain.jobspec import CheckpointSpec
 from gpuyard.node.launcher.hierarchy import groups_of
+from gpuyard.storage import account_work
 from gpuyard.storage.blobs import BlobStore
+from gpuyard.storage.code_snapshots import CodeLimits
+from gpuyard.storage.code_store import CodeStore
+from gpuyard.storage.contents import folder_stores
 from tests.support.accounts import PYTHON, real_account
 from tests.support.job_stream import Stream
 from tests.support.node import Node, gone, make_node, wait_for
@@ -390,6 +394,58 @@ time.sleep(600)
     node.stop(attempt_id)
     node.ended(attempt_id)
     gone(int(pid))
+
+
+@pytest.fixture
+def project(people: tuple[Account, Account]) -> Iterator[Path]:
+    """A folder of ann that only she may enter."""
+    ann, _ = people
+    with tempfile.TemporaryDirectory(dir=ann.home) as name:
+        folder = Path(name)
+        (folder / "train.py").write_text(TRAIN)
+        (folder / "data.txt").write_text("data")
+        (folder / "out").mkdir()
+        for path in (folder, *folder.iterdir()):
+            os.chown(path, ann.uid, ann.gid)
+        yield folder
+
+
+TRAIN = """
+import os
+print(open("data.txt").read(), os.stat(__file__).st_uid == os.getuid())
+open("out/step-1", "w").write("state")
+"""
+
+
+def stored(pair: NodeOfTwo, folder: Path) -> str:
+    """The digest of the folder's code, stored for ann."""
+    store = CodeStore(folder_stores(pair.node.home.root))
+    limits = CodeLimits(files=10, bytes=10_000)
+    return account_work.take_code(store, pair.ann, folder, limits, Path("/nowhere"))
+
+
+def test_a_job_runs_the_code_that_its_account_submitted(
+    pair: NodeOfTwo, project: Path
+) -> None:
+    digest = stored(pair, project)
+    command = (PYTHON, "-I", "-S", "train.py")
+    given = {"command": command, "workdir": str(project), "code": digest}
+    ann = {"project": "ann", **given}
+    unchanged = pair.node.start("", **ann)
+    assert pair.node.ended(unchanged).exit_code == 0
+    (project / "train.py").write_text("print('changed')")
+
+    checkpoint = CheckpointSpec(path="out/step-*")
+    changed = pair.node.start("", checkpoint=checkpoint, **ann)
+    assert pair.node.ended(changed).exit_code == 0, pair.node.output(changed)
+    assert pair.node.output(changed) == "data True\n"
+    assert [item.path for item in pair.node.checkpoints(changed)] == ["out/step-1"]
+
+    # The code of others is no way to read it.
+    of_bob = {**given, "project": "bob", "workdir": pair.bob.home}
+    refused = pair.node.ended(pair.node.start("", **of_bob))
+    assert refused.reason == "code_missing"
+    assert "another account" in refused.message
 
 
 def test_workers_find_the_server_where_only_root_makes_entries(

@@ -33,6 +33,7 @@ from gpuyard.ledger.row_images import import_rows
 from gpuyard.ledger.tables import attempts, events, jobs, points, specs
 from gpuyard.providers.configured import Providers
 from gpuyard.storage.blobs import BlobStore
+from gpuyard.storage.contents import folder_stores
 
 DAY_S = 86_400.0
 _START = 1_700_000_000.0
@@ -192,7 +193,8 @@ class SimulatedYard:
         self.ledger = Ledger.open(self.path)
         self.core = Core(self.ledger, settings, lambda: self.now)
         blobs = BlobStore(Home(folder).blobs)
-        submissions = Submissions(Home(folder), settings.jobs)
+        stores = folder_stores(folder)
+        submissions = Submissions(Home(folder), settings.jobs, stores)
         self.retention = Retention(
             self.core, Providers(), blobs, folder / "logs" / "attempts", submissions
         )

@@ -29,8 +29,7 @@ PACKAGES = (
 )
 # Each script runs as the user whose service it is; `ctl` is that user's systemctl.
 BEGIN = """
-set -euo pipefail
-shopt -s expand_aliases
+set -eu
 ctl() { systemctl $SCOPE "$@"; }
 serves() { until gpuyard doctor | grep -q "^server *ok"; do sleep 0.2; done; }
 main() { ctl show --property=MainPID --value gpuyard; }
@@ -84,7 +83,7 @@ class Container:
             self.root,
         )
         wheels = self.root / "opt" / "wheels"
-        pip = (sys.executable, "-m", "pip", "--quiet")
+        pip = (sys.executable, "-m", "pip", "-qq")
         for_debian = ("--python-version", PYTHON_OF_DEBIAN, "--only-binary=:all:")
         lock = CHECKOUT / "requirements.lock"
         call(
@@ -112,7 +111,7 @@ class Container:
         try:
             wait_until(self._is_up, 60, "systemd")
             yield
-            self.run("root", "", "systemctl poweroff")
+            self.tries("systemctl poweroff")  # which ends this session, too
             self._nspawn.wait(60)
         finally:
             self._nspawn.terminate()

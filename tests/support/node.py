@@ -149,7 +149,7 @@ class Node:
 
     # --- jobs ---
 
-    def config(self, code: str, *arguments: str, **fields: Any) -> JobConfig:
+    def config(self, code: str, /, *arguments: str, **fields: Any) -> JobConfig:
         """A job that runs a Python snippet in the node's work folder; fields are
         JobConfig's, or its options'.
         """
@@ -169,7 +169,7 @@ class Node:
         }
         return JobConfig(**values, attempt_id=attempt_id, provider_options=options)
 
-    def start(self, code: str, *arguments: str, **fields: Any) -> str:
+    def start(self, code: str, /, *arguments: str, **fields: Any) -> str:
         """Submit it; the attempt's id."""
         return self.submit(self.config(code, *arguments, **fields))
 

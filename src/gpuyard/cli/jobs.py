@@ -227,8 +227,11 @@ def _code(info: "Job") -> str:
     """Which code it runs, and what has changed since it was submitted."""
     code = info.code
     if code is None:
+        from gpuyard.domain.scripts import script_folder
+
         is_on_own_node = info.provider in (None, "local")
-        runs_live = is_on_own_node and (info.spec or {}).get("workdir")
+        spec = info.spec or {}
+        runs_live = is_on_own_node and (spec.get("workdir") or script_folder(spec))
         return "as it is when the job starts" if runs_live else ""
     if not code.stored:
         return "as submitted; it is no longer stored"

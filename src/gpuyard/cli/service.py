@@ -90,8 +90,8 @@ def install(
         )
     if not system:
         typer.echo(
-            "Until you run `loginctl enable-linger`, it begins when you log in. When you"
-            " log out, systemd ends it, and all its jobs."
+            "Until you run `loginctl enable-linger`, it begins when you log in. When"
+            " you log out, systemd ends it, and all its jobs."
         )
 
 

@@ -156,9 +156,9 @@ class AsyncClient(AsyncScheduleMethods):
         answers = {folder: await self._store_code(folder) for folder in folders}
         return stored_code.with_code(self.address, bodies, answers)
 
-    async def _store_code(self, folder: str) -> stored_code.Answer:
+    async def _store_code(self, folder: stored_code.Folder) -> stored_code.Answer:
         try:
-            return await self.call(calls.store_code(folder))
+            return await self.call(calls.store_code(*folder))
         except NotFoundError:
             return stored_code.OLD_SERVER
 

@@ -149,9 +149,13 @@ def submit_many(bodies: Sequence[Json]) -> Call[list[Job]]:
     )
 
 
-def store_code(workdir: str) -> Call[dict[str, Any]]:
-    """Store the code of a folder of this host: its `digest`, or `why` it has none."""
+def store_code(workdir: str, project: str) -> Call[dict[str, Any]]:
+    """Store the code of a folder of this host for jobs of a project: its `digest`, or
+    `why` it has none.
+    """
     body = {"host": loopback_id(), "workdir": workdir}
+    if project:
+        body["project"] = project
     return Call("POST", "/api/v1/code", dict, body=body, done_once=True, submits=True)
 
 

@@ -154,9 +154,9 @@ class Client(ScheduleMethods):
         }
         return stored_code.with_code(self.address, bodies, answers)
 
-    def _store_code(self, folder: str) -> stored_code.Answer:
+    def _store_code(self, folder: stored_code.Folder) -> stored_code.Answer:
         try:
-            return self.call(calls.store_code(folder))
+            return self.call(calls.store_code(*folder))
         except NotFoundError:
             return stored_code.OLD_SERVER
 

@@ -9,10 +9,14 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gpuyard.config.settings import NodeSettings
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.workspaces import DEFAULT_PROJECT
+
+if TYPE_CHECKING:
+    # Late, because it takes longer than all that a process of an account does.
+    from gpuyard.config.settings import NodeSettings
 
 # The first uid of people's accounts, where login.defs(5) does not tell it.
 _FIRST_UID = 1000
@@ -67,7 +71,7 @@ class Accounts:
     by_submitter: bool = False
 
     @classmethod
-    def of(cls, settings: NodeSettings, root: Path = Path("/")) -> "Accounts | None":
+    def of(cls, settings: "NodeSettings", root: Path = Path("/")) -> "Accounts | None":
         """Those of the settings; None when jobs run as the agent does.
 
         `root` is the file system's root. InvalidInputError when this process cannot run

@@ -189,6 +189,13 @@ class Home:
         return self.root / "node"
 
     @property
+    def fetched(self) -> Path:
+        """What the local agent has fetched from its server: environments and code of
+        jobs, laid out as in a home.
+        """
+        return self.node / "fetched"
+
+    @property
     def peers(self) -> Path:
         """The addresses of the instance's other servers, for this home's agent:
         `{"urls", "token"}`, mode 0600.

@@ -25,6 +25,7 @@ from gpuyard.controller.intake import (
 from gpuyard.controller.known_capacity import KnownCapacity
 from gpuyard.controller.model_choice import ModelChoice, without_chosen_model
 from gpuyard.controller.parents import find_parents
+from gpuyard.controller.script_code import add_script_code
 from gpuyard.controller.secrets import Secrets
 from gpuyard.controller.submissions import Submissions
 from gpuyard.domain.errors import (
@@ -84,6 +85,7 @@ class Admission:
             self._can_start,
             gives_gpu=core.settings.defaults.gpus == "auto",
         )
+        self._submissions = submissions
         self._queue_lock = asyncio.Lock()
 
     def _can_start(self, shape: Shape) -> bool:
@@ -110,6 +112,7 @@ class Admission:
         """
         jobs = await self._read(bodies, user)
         bodies.clear()
+        await add_script_code(jobs, self._submissions)
         refuse_shared_keys(jobs)
         find_parents(jobs, self._find_parent)
         while not await self._queue(jobs, make_events):

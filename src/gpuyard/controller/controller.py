@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from gpuyard.config.accounts import Accounts
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings
 from gpuyard.controller.core import Core
@@ -25,6 +26,7 @@ from gpuyard.controller.requests import Requests
 from gpuyard.controller.retention import Retention
 from gpuyard.controller.schedules import Schedules
 from gpuyard.controller.secrets import Secrets
+from gpuyard.controller.stored_contents import stores_of
 from gpuyard.controller.submissions import Submissions
 from gpuyard.controller.trust import TrustRecords
 from gpuyard.ledger.ledger import Ledger
@@ -86,7 +88,9 @@ class Controller:
         self.providers = Providers()
         folder = settings.secrets.root(home)
         self.secrets = Secrets(SecretSources(folder, settings.secrets))
-        self.submissions = Submissions(home, settings.jobs, clock)
+        stores = stores_of(ledger, home.root, clock)
+        accounts = Accounts.of(settings.node)
+        self.submissions = Submissions(home, settings.jobs, stores, clock, accounts)
         self.requests = Requests(
             self.core, self.providers, self.secrets, self.submissions
         )
@@ -158,6 +162,8 @@ class Controller:
         for extension in self.extensions:
             extension.start()
         self.core.before_deciding = self._before_deciding
+        for provider in self.providers.node_providers.values():
+            provider.hand_out(self.submissions.stores)
         for provider in self.providers.values():
             await provider.start(self.reports)
         self.external_queues.start()

@@ -170,6 +170,10 @@ class PreparedJob:
             _join_objects(msgspec.json.encode(varying), template.rest),
         )
 
+    def add(self, fields: Mapping[str, Any]) -> None:
+        """Add fields to its spec."""
+        self.body = _join_objects(self.body, msgspec.json.encode(fields))
+
     def spec(self) -> dict[str, Any]:
         """The spec as plain data."""
         return msgspec.json.decode(self.body)
@@ -286,8 +290,7 @@ class Intake:
             )
             if not needs_gpu:
                 return PreparedJob.of(template, given), given.command
-        spec, warnings = self._validate(body)
-        spec = spec.model_copy(update={"user": user}) if user else spec
+        spec, warnings = self._validate(body, user)
         given_image = spec.image
         sign = gpu_sign(spec.command, spec.workdir) if may_need_gpu(spec) else None
         if sign is not None:
@@ -305,11 +308,14 @@ class Intake:
             self._templates[key] = template
         return PreparedJob.of(template, spec), spec.command
 
-    def _validate(self, raw: msgspec.Raw) -> tuple[JobSpec, list[str]]:
+    def _validate(
+        self, raw: msgspec.Raw, user: str | None
+    ) -> tuple[JobSpec, list[str]]:
         """The spec with everything filled in but its image, and the warnings."""
         with reading_json():
             body = msgspec.json.decode(raw)
         spec, warnings = self._read_form(body)
+        spec = spec.model_copy(update={"user": user}) if user else spec
         if spec.image and not self._container_providers():
             spec = _without_image(spec, warnings, is_s2=is_job_config(body))
         if spec.kind is JobKind.LLM:

@@ -63,7 +63,7 @@ class Requests:
     ) -> None:
         self._core = core
         self._providers = providers
-        self._submissions = submissions
+        self.submissions = submissions
         # They are started later.
         self.capacity = KnownCapacity(lambda: providers.external_queues)
         self.gpus = Gpus(core, providers)
@@ -323,7 +323,7 @@ class Requests:
         """
         core = self._core
         body = core.queries.specs([job_id])[job_id]
-        present = await in_background(self._submissions.with_present_code, body)
+        present = await in_background(self.submissions.with_present_code, body)
         while not core.add_ended_parents(set(self._row(job_id)["depends_on"])):
             await core.committed()
         row = self._row(job_id)

@@ -9,13 +9,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gpuyard.config.accounts import Account, Accounts
 from gpuyard.config.jobs import JobSettings
 from gpuyard.config.paths import Home
 from gpuyard.domain.carried_environment import Difference, carried_from, difference
+from gpuyard.domain.contents import Stores
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.scripts import script_folder
+from gpuyard.storage import account_work
 from gpuyard.storage.code_snapshots import CodeLimits, CodeReader
 from gpuyard.storage.code_store import CodeMissingError, CodeStore
+from gpuyard.storage.code_tree import CodeTree
 from gpuyard.storage.environments import EnvironmentMissingError, Environments
 
 _SHOWN = 10
@@ -23,21 +28,28 @@ _LOOK_AGAIN_S = 60.0
 
 
 class Submissions:
-    """What is stored in `home` for jobs."""
+    """What is stored for jobs in `stores`. The code of the home itself is never
+    stored. `accounts`: those that jobs run under; None where they run as the server
+    does.
+    """
 
     def __init__(
         self,
         home: Home,
         settings: JobSettings,
+        stores: Stores,
         clock: Callable[[], float] = time.time,
+        accounts: Accounts | None = None,
     ) -> None:
         self._home = home
         self._settings = settings
-        self.environments = Environments(home.environments, clock)
-        self.code = CodeStore(home.code, clock)
-        self.reader = CodeReader(self.code)
-        # The code that was found last, and when.
-        self._found_code = ""
+        self._accounts = accounts
+        self.stores = stores
+        self.environments = Environments(stores, clock)
+        self.code = CodeStore(stores, clock)
+        self._reader = CodeReader(self.code)
+        # The code that was found last, whose it is, and when.
+        self._found_code = ("", "")
         self._found_at = 0.0
 
     def warnings(self, spec: JobSpec) -> list[str]:
@@ -45,20 +57,38 @@ class Submissions:
         not stored.
         """
         if spec.submitted_code:
-            self._check_code(spec.submitted_code)
+            self._check_code(spec.submitted_code, spec.project or "", spec.user)
         return self._keys_left_behind(spec) if spec.carried_environment else []
 
-    def _check_code(self, digest: str) -> None:
-        """InvalidInputError if it is not stored; thousands of jobs have the same."""
+    def _check_code(self, digest: str, project: str, user: str | None) -> None:
+        """InvalidInputError unless it is stored for jobs of this project and user;
+        thousands of jobs have the same.
+        """
+        fault = f"there is no code {digest}"
+        try:
+            account = self._account_of(project, user)
+        except InvalidInputError:
+            raise _unknown("submitted_code", fault) from None
+        name = account.name if account else ""
         is_recent = time.monotonic() - self._found_at < _LOOK_AGAIN_S
-        if digest == self._found_code and is_recent:
+        if (digest, name) == self._found_code and is_recent:
             return
         try:
-            self.code.get(digest)
+            is_own = self.code.get(digest).account == name
         except CodeMissingError:
-            raise _unknown("submitted_code", f"there is no code {digest}") from None
-        self._found_code = digest
+            is_own = False
+        if not is_own:  # nobody learns what is stored for others
+            raise _unknown("submitted_code", fault)
+        self._found_code = (digest, name)
         self._found_at = time.monotonic()
+
+    def _account_of(self, project: str, user: str | None) -> Account | None:
+        """The account of a job, if that is not the server's own user;
+        InvalidInputError.
+        """
+        if self._accounts is None:
+            return None
+        return self._accounts.of_job(project, user or "")
 
     def _keys_left_behind(self, spec: JobSpec) -> list[str]:
         """The warning about exported variables that look like keys and that the job
@@ -93,15 +123,55 @@ class Submissions:
         own = carried_from(os.environ, self._settings.never_carry)
         return difference(carried.variables, own.variables)
 
-    def take_code(self, workdir: Path) -> str:
-        """Store the code of a folder; returns its digest. Errors as for
-        `CodeReader.take`.
+    def take_code(
+        self, workdir: Path, project: str = "", user: str | None = None
+    ) -> str:
+        """Store the code of a folder for jobs of this project that `user` submits;
+        returns its digest. What their account may not read is not read.
+
+        InvalidInputError when it is too large, cannot be read, or is `/` or the home
+        directory, or when these jobs have no account; OSError. Blocks on the disk.
         """
         limits = CodeLimits(
             self._settings.code_files, int(self._settings.code_mb * 1e6)
         )
         # The home may be in the folder, and what it holds changes all the time.
-        return self.reader.take(workdir, limits, self._home.root.resolve())
+        home = self._home.root.resolve()
+        account = self._account_of(project, user)
+        if account is None:
+            return self._reader.take(workdir, limits, home)
+        return account_work.take_code(self.code, account, workdir, limits, home)
+
+    def take_script(
+        self, folder: Path, project: str, user: str | None
+    ) -> tuple[str, str]:
+        """Store the code in the folder of a script, for a job or a batch: its digest,
+        empty if it runs the code of its start; and why, if that is not by the settings.
+        Blocks on the disk.
+        """
+        if self._settings.live:
+            return "", ""
+        try:
+            return self.take_code(folder, project, user), ""
+        except InvalidInputError as error:
+            (fault,) = error.faults
+            return "", f"{fault.field} {fault.fault}"
+        except (OSError, GpuyardError, ValueError) as error:
+            return "", str(error)
+
+    def code_changes(self, tree: CodeTree, workdir: Path) -> list[str]:
+        """The paths of those files of `tree` that are gone or changed in `workdir`,
+        as far as its account may see; none if that account is gone. Blocks on the disk.
+        """
+        if not tree.account:
+            return self._reader.changes(tree, workdir)
+        if self._accounts is None:
+            return []
+        try:
+            account = self._accounts.find(tree.account, "its account")
+            return account_work.changes(account, tree, workdir) or []
+        except (OSError, InvalidInputError):
+            return []
 
     def with_present_code(self, spec: Mapping[str, Any]) -> dict[str, Any] | None:
         """`spec` with the code that its folder has now; without code if that cannot be
@@ -113,9 +183,17 @@ class Submissions:
             name: value for name, value in spec.items() if name != "submitted_code"
         }
         with suppress(OSError, GpuyardError, ValueError):
-            workdir = Path(spec.get("workdir") or Path.home())
-            present["submitted_code"] = self.take_code(workdir)
+            present["submitted_code"] = self.take_code(
+                code_folder(spec), spec.get("project", ""), spec.get("user")
+            )
         return None if present == spec else present
+
+
+def code_folder(spec: Mapping[str, Any]) -> Path:
+    """Where the code of a job lies: in the folder of its script, or else in its working
+    folder.
+    """
+    return script_folder(spec) or Path(spec.get("workdir") or Path.home())
 
 
 def _unknown(field: str, fault: str) -> InvalidInputError:

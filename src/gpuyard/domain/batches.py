@@ -1,6 +1,7 @@
 """Batches: one script for many items, submitted as one."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Self
@@ -87,6 +88,11 @@ class BatchOwner:
 
     project: str | None = None
     user: str | None = None
+
+    @classmethod
+    def of_spec(cls, spec: Mapping[str, Any]) -> "BatchOwner":
+        """That in what the ledger has of the workers' spec."""
+        return cls(spec.get("project"), spec.get("user"))
 
 
 NO_OWNER = BatchOwner()

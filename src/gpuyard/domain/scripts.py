@@ -67,6 +67,7 @@ BY_TYPE: Mapping[str, str] = {"transcribe": "whisper_transcribe", "embed": "embe
 
 
 _NO_TIMES: Mapping[str, float] = MappingProxyType({})
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 # What these load, by the name that boot times are known by.
 _LOADED: Mapping[str, str] = {
     "whisper_transcribe": "whisper:small.en",
@@ -125,6 +126,18 @@ class Scripts:
                 f"use one of {known}; or register it",
             )
         return found
+
+
+def script_folder(spec: Mapping[str, Any]) -> Path | None:
+    """The folder with the file of the script that a job or a worker runs; None if its
+    spec names no such file: the script comes with gpuyard or with a package.
+    """
+    if not spec.get("script"):
+        return None
+    options: Mapping[str, Any] = spec.get("provider_options", _NOTHING)
+    order: Mapping[str, Any] = options.get("script", _NOTHING)
+    file: str | None = order.get("file")
+    return Path(file).parent if file and Path(file).is_absolute() else None
 
 
 def find_result(log: bytes, task_id: str) -> dict[str, Any] | None:

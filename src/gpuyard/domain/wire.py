@@ -16,8 +16,12 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from gpuyard.domain.contents import ContentKind
+
 MAX_FRAME = 64 * 1024 * 1024
 SILENT_BEATS = 5
+# The most contents that an agent fetches on one connection.
+MAX_FETCHED = 1000
 # As the first word of a command: the node runs the script that standard input names
 # (see `node/worker.py`).
 SCRIPT = "gpuyard:script"
@@ -91,8 +95,9 @@ class Hello(_Message, frozen=True, tag="Hello"):
     """The first message of a link: the agent, its host, and the attempts on it.
 
     `separation` says how jobs are kept apart (`domain/separation.py`). `streams`: it
-    knows OpenStream; an agent of an older version does not. `stdin_streams`: it knows
-    those to the standard input of a program, too.
+    knows OpenStream. `stdin_streams`: it knows those to the standard input of a
+    program, too. `fetches`: it fetches what jobs took along. An agent of an older
+    version does not.
     """
 
     node_id: str
@@ -109,6 +114,7 @@ class Hello(_Message, frozen=True, tag="Hello"):
     separation: str = ""
     streams: bool = False
     stdin_streams: bool = False
+    fetches: bool = False
 
 
 class DiskUser(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -262,6 +268,15 @@ class JoinStream(_Message, frozen=True, tag="JoinStream"):
     closed_port: bool = False
 
 
+class FetchContents(_Message, frozen=True, tag="FetchContents"):
+    """The first message of a connection on which an agent fetches what jobs took along
+    from their submission: contents of one kind, in this order.
+    """
+
+    kind: ContentKind
+    digests: Annotated[list[Sha256], Meta(max_length=MAX_FETCHED)]
+
+
 # --- server to agent ---
 
 
@@ -387,6 +402,17 @@ class OpenStream(_Message, frozen=True, tag="OpenStream"):
     stdin: bool = False
 
 
+class ContentPart(_Message, frozen=True, tag="ContentPart"):
+    """The next bytes of a content that an agent fetches, or its `end`, without bytes.
+
+    `missing`: it is not stored, and this is all about it.
+    """
+
+    data: bytes = b""
+    end: bool = False
+    missing: bool = False
+
+
 class Release(_Message, frozen=True, tag="Release"):
     """Let these GPUs out of quarantine, and forget how often they failed."""
 
@@ -399,7 +425,7 @@ class Leave(_Message, frozen=True, tag="Leave"):
     """
 
 
-FromAgent = Hello | NumberedReport | LogPart | Found | JoinStream | Beat
+FromAgent = Hello | NumberedReport | LogPart | Found | JoinStream | FetchContents | Beat
 ToAgent = (
     Welcome
     | StartAttempt
@@ -409,6 +435,7 @@ ToAgent = (
     | ReadLog
     | Find
     | OpenStream
+    | ContentPart
     | Release
     | Leave
     | Beat

@@ -2,12 +2,15 @@
 through a `Writer`.
 """
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import sqlalchemy as sa
 
+from gpuyard.domain.contents import ContentKind
+from gpuyard.ledger.contents import LedgerContents
 from gpuyard.ledger.faults import as_ledger_errors
 from gpuyard.ledger.prune import Pruner
 from gpuyard.ledger.queries import Queries
@@ -56,6 +59,12 @@ class Ledger:
     ) -> Writer:
         """Its one writer."""
         return Writer(self.engine, on_commit, on_failure, self.reserve)
+
+    def contents(
+        self, kind: ContentKind, clock: Callable[[], float] = time.time
+    ) -> LedgerContents:
+        """What jobs take along, of one kind; only where the ledger is `shared`."""
+        return LedgerContents(self.engine, kind, clock)
 
     def read(self, work: Callable[..., T], *arguments: object) -> T:
         """What `work` reads on a connection of its own. LedgerError."""

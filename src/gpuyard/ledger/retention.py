@@ -172,9 +172,9 @@ _taken_along = msgspec.json.Decoder(_TakenAlong)
 
 @dataclass(slots=True)
 class SubmissionWalk:
-    """Walks over the specs of all schedules, then over those of all jobs, from the
-    newest to the oldest, and takes those environments and code from `unused` (digests)
-    that one of them has.
+    """Walks over the specs of all schedules and batches, then over those of all jobs,
+    from the newest to the oldest, and takes those environments and code from `unused`
+    (digests) that one of them has.
     """
 
     unused: set[str]
@@ -187,6 +187,11 @@ class SubmissionWalk:
         if self._before == AFTER_ALL_JOBS:
             body = sa.cast(schedules.c.spec, sa.Text)
             for spec in tx.execute(sa.select(body)).scalars():
+                self._keep(spec)
+            # Batches have one, too, and ids that do not begin as those of jobs do.
+            of_batch = specs.c.job_id == batches.c.id
+            body = sa.cast(specs.c.body, sa.Text)
+            for spec in tx.execute(sa.select(body).where(of_batch)).scalars():
                 self._keep(spec)
         page = tx.execute(
             sa.select(specs.c.job_id, sa.cast(specs.c.body, sa.Text).label("body"))

@@ -359,6 +359,29 @@ servers = sa.Table(
     sa.Column("loopback", TEXT),
 )
 
+# What jobs take along from their submission, by its hash: for servers that share a
+# PostgreSQL ledger (`contents.py`). Of one server, it is in files of its home.
+contents = sa.Table(
+    "contents",
+    metadata,
+    sa.Column("kind", TEXT, primary_key=True),
+    sa.Column("digest", TEXT, primary_key=True),
+    sa.Column("size", INTEGER, nullable=False),
+    sa.Column("complete", sa.Boolean, nullable=False),
+    sa.Column("stored_at", sa.Float, nullable=False),
+)
+content_parts = sa.Table(
+    "content_parts",
+    metadata,
+    sa.Column("kind", TEXT, primary_key=True),
+    sa.Column("digest", TEXT, primary_key=True),
+    sa.Column("number", INTEGER, primary_key=True, autoincrement=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+    sa.ForeignKeyConstraint(
+        ["kind", "digest"], ["contents.kind", "contents.digest"], ondelete="CASCADE"
+    ),
+)
+
 STATE_TABLES: Mapping[Table, sa.Table] = {
     Table.JOBS: jobs,
     Table.SPECS: specs,

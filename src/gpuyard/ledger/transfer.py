@@ -18,11 +18,13 @@ from gpuyard.ledger.pages import copy_pages
 from gpuyard.ledger.prune import consistent_read
 from gpuyard.ledger.replay import check, refuse_a_leader
 from gpuyard.ledger.statements import insert
-from gpuyard.ledger.tables import lease, metadata, servers
+from gpuyard.ledger.tables import content_parts, contents, lease, metadata, servers
 
 _ROWS_AT_ONCE = 1000
-# The servers and the lease belong to a database, not to the ledger in it.
-_TABLES = [table for table in metadata.sorted_tables if table not in (lease, servers)]
+# The servers and the lease belong to a database, not to the ledger in it. Environments
+# may hold what nobody shall find in a backup.
+_LEFT_OUT = (lease, servers, contents, content_parts)
+_TABLES = [table for table in metadata.sorted_tables if table not in _LEFT_OUT]
 
 
 def copy(

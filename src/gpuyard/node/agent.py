@@ -39,6 +39,7 @@ from gpuyard.domain.separation import Separation
 from gpuyard.node.agent_files import last_contact, lock_agent, node_id
 from gpuyard.node.attempt import AttemptRun
 from gpuyard.node.disk_watch import DiskWatch, JobFiles, running_files
+from gpuyard.node.fetching import Fetching
 from gpuyard.node.gpus import GpuWatch, discovery_of
 from gpuyard.node.health import GpuHealth
 from gpuyard.node.journal import AttemptJournal, AttemptRecord, own_keeper
@@ -108,13 +109,15 @@ class Agent:
             workspaces,
             self._accounts,
             default_memory_gb(self._host.memory_mb / 1024, settings.reserve_memory_gb),
+            Fetching(home.root, self.journal, lambda: self._server, accounts),
         )
         self._node_id = name
         self._attempts: dict[str, AttemptRun] = {}
         self._streams = StreamDoor(self._attempts)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._epoch = 0
-        self._heartbeat: Heartbeat | None = None  # of the link, while there is one
+        self._server: ServerAddress | None = None  # while there is a link
+        self._heartbeat: Heartbeat | None = None  # of the link
         self._last_contact_file = home.node / "heard"
         self._sign_of_life = home.node / "pulse"
         self._silent_since = last_contact(self._last_contact_file)
@@ -198,6 +201,7 @@ class Agent:
             return False
         self._silent_since = self._heartbeat.last_received_at
         self._heartbeat = None
+        self._server = None
         # The next server sends again what it still wants.
         self._prefetched.clear()
         return True
@@ -223,6 +227,7 @@ class Agent:
                 if isinstance(message, wire.Welcome):
                     welcome_timer.cancel()
                     working = self._welcomed(message, writer)
+                    self._server = address
                 elif isinstance(message, wire.ReadLog):
                     self._send_log(message, logs)
                 elif isinstance(message, wire.OpenStream):
@@ -273,6 +278,7 @@ class Agent:
             separation=self._separation(),
             streams=True,
             stdin_streams=True,
+            fetches=True,
         )
 
     def _separation(self) -> Separation:
@@ -303,8 +309,8 @@ class Agent:
                 self._gpus.release(message.gpu_uuids)
             case wire.Leave():
                 self._leaving.set()
-            case wire.Welcome() | wire.ReadLog() | wire.OpenStream() | wire.Beat():
-                # `_talk` handles the first three; a Beat needs no answer.
+            case _:
+                # `_talk` has handled it, or it needs no answer.
                 pass
 
     # --- attempts ---
@@ -496,7 +502,9 @@ async def _run(home: Home, settings: Settings, blobs: Blobs) -> None:
     look_s = settings.disk.look_s
     disk = DiskWatch(home.root, look_s, agent.job_files, agent.report_disk)
     upkeep = (
-        asyncio.create_task(sweep_old_output(agent.journal, settings.retention)),
+        asyncio.create_task(
+            sweep_old_output(agent.journal, settings.retention, home.root)
+        ),
         asyncio.create_task(disk.run()),
     )
     try:

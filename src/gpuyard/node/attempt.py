@@ -20,7 +20,6 @@ from gpuyard.domain import wire
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.units import format_gb
 from gpuyard.node import adoption
-from gpuyard.node.attempt_input import AttemptInput
 from gpuyard.node.clocks import start_of
 from gpuyard.node.journal import AttemptRecord
 from gpuyard.node.launcher import (
@@ -71,8 +70,7 @@ class AttemptRun:
         self._timing: list[asyncio.Task[None]] = []
         self._stopped = record.stopping
         self._remarks: list[str] = []
-        self.streams = OpenStreams()
-        self.input = AttemptInput(record, context.journal)
+        self.streams = OpenStreams(record, context.journal)
         self.starter = AttemptStarter(record, context)
         self._watch = AttemptWatch(record, context, self.starter.workdir)
 
@@ -103,6 +101,7 @@ class AttemptRun:
     async def run(self) -> None:
         """Launch the attempt and follow it to its end."""
         try:
+            await self.fetch(self.starter.workdir)
             resume_from = await self._maybe_in_thread(self._prepare)
         except BucketError as error:
             await self._not_started(Reason.STORAGE_UNREACHABLE, error)
@@ -128,6 +127,11 @@ class AttemptRun:
             return
         self._report_started(self.record.started_at or 0, self.process.enforcement)
         await self._follow()
+
+    async def fetch(self, workdir: Path | None = None) -> None:
+        """Have here its environment, and its code for `workdir`; LaunchError."""
+        if self._context.fetching:
+            await self._context.fetching.fetch(self.start, workdir)
 
     def _report_started(self, at: float, limits: Mapping[str, str]) -> None:
         assert self.process is not None
@@ -219,7 +223,6 @@ class AttemptRun:
         assert record.pid is not None
         self.process = self._adopt(record.pid, exits)
         await asyncio.to_thread(self._watch.resume)
-        await self.input.resume()
         self._report_started(record.started_at or time.time(), record.limits)
         await self._follow(keeper_alive)
 
@@ -465,8 +468,6 @@ class AttemptRun:
 
     async def _conclude(self, ended: wire.Ended) -> None:
         await self.streams.end()
-        if self.start.interactive:
-            await self.input.close()
         if self.process and not self.process.left_nothing():
             await asyncio.to_thread(self._kill_all, self.process)
         if self.start.gpu_uuids and self._context.until_clear:

@@ -18,13 +18,15 @@ class AttemptInput:
 
     def __init__(self, record: AttemptRecord, journal: AttemptJournal) -> None:
         self.ended = asyncio.Event()
-        if record.input_ended:
-            self.ended.set()
         self._record = record
         self._journal = journal
         self._writer: Descriptor | None = None
         # What one person types is not mixed up with what another does.
         self._turn = asyncio.Lock()
+        if record.input_ended:
+            self.ended.set()
+            # The previous agent may have died before it did that.
+            self._let_go()
 
     async def write(self, data: bytes) -> None:
         """Write all of it, as fast as the program reads.
@@ -43,29 +45,27 @@ class AttemptInput:
         async with self._turn:
             if self.ended.is_set():
                 return
+            # From here to its end without a pause: whoever has ended it may leave.
             self._record.input_ended = True
             self._journal.note(self._record.start.attempt_id, input_ended=True)
+            self._let_go()
             self.ended.set()
-            await self._let_go()
-
-    async def resume(self) -> None:
-        """The previous agent may have died before it had ended the input."""
-        if self.ended.is_set():
-            await self._let_go()
 
     async def close(self) -> None:
         """The attempt is over."""
         if self._writer:
             self._writer.finish()  # whoever writes to it has the turn
         async with self._turn:
-            await self._let_go()
+            self._let_go()
+        if self._holder:
+            await asyncio.to_thread(self._holder.reap)
 
-    async def _let_go(self) -> None:
+    def _let_go(self) -> None:
         if self._writer:
             self._writer.close()
             self._writer = None
-        if holder := self._holder:
-            await asyncio.to_thread(holder.dismiss)
+        if self._holder:
+            self._holder.dismiss()
 
     def _open(self) -> int:
         if self._holder is None:

@@ -1,96 +1,158 @@
-"""A folder with the code that a job was submitted with, for a job whose working folder
-has changed since.
-
-The files of the code are there as they were. Whatever else the working folder holds, a
-link leads to: so data is found, and output folders that exist get the output.
+"""The folder in which an attempt finds the code that it was submitted with, if that of
+its working folder has changed since.
 """
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
+from gpuyard.domain.contents import ContentKind
+from gpuyard.node.launcher import Identity
+from gpuyard.node.separation import make_owned
+from gpuyard.storage import account_work
 from gpuyard.storage.archive import beside
+from gpuyard.storage.code_building import CodeBuilder
 from gpuyard.storage.code_folders import folder_of, note_changes
 from gpuyard.storage.code_snapshots import CodeReader
-from gpuyard.storage.code_store import CodeStore, CodeTree
+from gpuyard.storage.code_store import CodeMissingError, CodeStore
+from gpuyard.storage.code_tree import CodeTree
+from gpuyard.storage.contents import folder_stores, stores_of_node
+from gpuyard.storage.listing import SETTLED_NS, look
+from gpuyard.storage.untrusted import remove_tree
 
-_NEVER_LINKED = "__pycache__"
+_UNFINISHED = "code.new"
+_MOST_REMEMBERED = 1000
+_Looks = tuple[tuple[int, ...], ...]
 
 
 class CodeFolders:
-    """Makes the folders; `store` has the code."""
+    """Makes the folders; `store` has the code. `is_own(digest)`: whether a server of
+    this home has stored that code, so that it knows the accounts of this host.
+    """
 
-    def __init__(self, store: CodeStore) -> None:
+    def __init__(
+        self, store: CodeStore, is_own: Callable[[str], bool] = lambda _: True
+    ) -> None:
         self._store = store
+        self._is_own = is_own
         self._reader = CodeReader(store)
+        # How the files of a folder looked when an account found none of them changed.
+        self._unchanged: dict[tuple[int, str, Path], _Looks] = {}
 
-    def prepare(self, digest: str, live: Path, private: Path) -> Path:
-        """Where an attempt with the code `digest` works: in its folder `live`, or, if
-        the code there has changed, in a new one. CodeMissingError, OSError.
+    def files_needed(self, digest: str, live: Path | None) -> list[str]:
+        """The contents that `prepare` needs for the folder `live`; without that, those
+        of all files. CodeMissingError.
+        """
+        tree = self._store.get(digest)
+        if live and not (live.is_dir() and self._reader.changes(tree, live)):
+            return []
+        return [entry.sha256 for entry in tree.entries if entry.sha256]
+
+    def prepare(
+        self,
+        digest: str,
+        live: Path,
+        private: Path,
+        identity: Identity | None = None,
+        *,
+        always: bool = False,
+    ) -> Path:
+        """Where an attempt finds the code `digest`: in the folder `live`, or, if the
+        code there has changed or `always`, in a new one.
+
+        `identity`: what the attempt's process becomes, if that is not the agent's user;
+        then all that touches `live` is done as its account, and the new folder is its
+        own.
+        CodeMissingError, OSError.
         """
         target = folder_of(private)
         if target.is_dir():
             return target  # an earlier agent made it
         tree = self._store.get(digest)
+        name = identity.account.name if identity else ""
+        # Elsewhere jobs may have other accounts; the server has checked it.
+        if self._is_own(digest) and tree.account != name:
+            raise CodeMissingError(
+                f"the code {digest[:19]} was stored for jobs of another account;"
+                " `gpuyard resume` takes the code of now"
+            )
+        if identity:
+            return self._prepare_as(
+                identity, digest, tree, live, private, always=always
+            )
         changed = self._reader.changes(tree, live)
-        if not changed or not live.is_dir():
+        if not (changed or always) or not live.is_dir():
             return live
         with beside(target) as fresh:
-            _Builder(self._store, tree, live, fresh).build()
+            CodeBuilder(tree, self._store.file, live, fresh).build()
             note_changes(private, changed)
             fresh.rename(target)
         return target
 
+    def _prepare_as(
+        self,
+        identity: Identity,
+        digest: str,
+        tree: CodeTree,
+        live: Path,
+        private: Path,
+        *,
+        always: bool,
+    ) -> Path:
+        """As `prepare`, for a job of an account. Root looks at the user's files, so
+        that not every job needs a process of its own, and opens none of them.
+        """
+        account = identity.account
+        key = (account.uid, digest, live)
+        looks = _looks(tree, live)
+        if looks and self._unchanged.get(key) == looks and not always:
+            return live
+        changed = account_work.changes(account, tree, live)
+        if changed == [] and looks:
+            self._remember(key, looks)
+        if changed is None or not (changed or always):
+            return live
+        # Only root makes entries in `private`: what is in it is no link.
+        fresh = private / _UNFINISHED
+        remove_tree(fresh)
+        try:
+            make_owned(fresh, account)
+            account_work.build(account, identity.umask, tree, self._store, live, fresh)
+            note_changes(private, changed)
+            fresh.rename(folder_of(private))
+        finally:
+            remove_tree(fresh)
+        return folder_of(private)
+
+    def _remember(self, key: tuple[int, str, Path], looks: _Looks) -> None:
+        if len(self._unchanged) >= _MOST_REMEMBERED:
+            self._unchanged.clear()
+        self._unchanged[key] = looks
+
+
+def _looks(tree: CodeTree, live: Path) -> _Looks | None:
+    """How the files of `tree` look in the folder `live`; None if one is missing, or has
+    changed just now: then it may change again and look the same.
+    """
+    settled_ns = time.time_ns() - SETTLED_NS
+    looks: list[tuple[int, ...]] = []
+    for entry in tree.entries:
+        if entry.link:
+            return None  # what it means depends on more than itself
+        try:
+            status = os.lstat(f"{live}/{entry.path}")
+        except OSError:
+            return None
+        if max(status.st_mtime_ns, status.st_ctime_ns) > settled_ns:
+            return None
+        looks.append((*look(status), status.st_mode))
+    return tuple(looks)
+
 
 @lru_cache(maxsize=4)
-def code_folders(store: Path) -> CodeFolders:
-    """Those with the code in the folder `store`; it remembers which files it has
-    read.
-    """
-    return CodeFolders(CodeStore(store))
-
-
-class _Builder:
-    """Fills the folder `fresh` with `tree` and with links to what else is in `live`."""
-
-    def __init__(
-        self, store: CodeStore, tree: CodeTree, live: Path, fresh: Path
-    ) -> None:
-        self._store = store
-        self._live = live
-        self._fresh = fresh
-        self._code = {entry.path: entry for entry in tree.entries}
-        self._folders = {parent for path in self._code for parent in _parents(path)}
-
-    def build(self) -> None:
-        for folder in sorted(self._folders):
-            (self._fresh / folder).mkdir(parents=True, exist_ok=True)
-            self._link_others(folder)
-        for path, entry in self._code.items():
-            place = self._fresh / path
-            if entry.link:
-                place.symlink_to(entry.link)
-                continue
-            mode = 0o777 if entry.executable else 0o666
-            file = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-            with os.fdopen(file, "wb") as opened:
-                opened.write(self._store.file(entry.sha256))
-
-    def _link_others(self, folder: str) -> None:
-        """Link to what the working folder has in `folder` that is no code."""
-        try:
-            names = os.listdir(self._live / folder)  # noqa: PTH208
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        for name in names:
-            path = f"{folder}/{name}".removeprefix("/")
-            is_code = path in self._code or path in self._folders
-            if not is_code and name != _NEVER_LINKED:
-                (self._fresh / path).symlink_to(self._live / path)
-
-
-def _parents(path: str) -> Sequence[str]:
-    """The folders on the way to a path; the topmost is empty."""
-    steps = path.split("/")[:-1]
-    return ["/".join(steps[:depth]) for depth in range(len(steps) + 1)]
+def code_folders(home: Path) -> CodeFolders:
+    """Those of the agent of a home; it remembers which files it has read."""
+    own_trees = folder_stores(home)(ContentKind.TREE)
+    return CodeFolders(CodeStore(stores_of_node(home)), own_trees.has)

@@ -93,6 +93,8 @@ async def _start(attempt: AttemptRun, request: RunCommand, theirs: Streams) -> P
     try:
         if attempt.process is None or attempt.streams.over.is_set():
             raise LaunchError(Reason.NOT_STARTED, "the job has just ended")
+        # The job may have run for so long that its environment was swept.
+        await attempt.fetch()
         return await asyncio.to_thread(
             attempt.starter.spawn_beside,
             attempt.process,

@@ -13,6 +13,7 @@ from gpuyard.config.accounts import Account
 from gpuyard.config.private_environment import is_private
 from gpuyard.domain import wire
 from gpuyard.domain.attempt_order import DEFAULT_ENVIRONMENT
+from gpuyard.storage.contents import stores_of_node
 from gpuyard.storage.environments import Environments
 
 # gpuyard's own settings.
@@ -63,12 +64,13 @@ def job_environment(
 
 @lru_cache(maxsize=16)
 def carried_environment(
-    folder: Path, digest: str, withheld: tuple[str, ...]
+    home: Path, digest: str, withheld: tuple[str, ...]
 ) -> dict[str, str]:
-    """What a job may have of an environment in `folder`; cached, because many jobs
-    carry the same. EnvironmentMissingError.
+    """What a job of a home's agent may have of an environment; cached, because many
+    jobs carry the same. EnvironmentMissingError.
     """
-    return _without_ours(Environments(folder).get(digest).variables, withheld)
+    environments = Environments(stores_of_node(home))
+    return _without_ours(environments.get(digest).variables, withheld)
 
 
 def _of_account(account: Account) -> dict[str, str]:

@@ -42,13 +42,17 @@ class PipeHolder:
         return pipe
 
     def dismiss(self) -> None:
-        """End it, if it still runs, and reap it, if it is a child of this process."""
-        found = self._found()
-        if found is None:
-            return
-        procfs.send(found, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+        """Let it end, if it still runs. This does not block."""
+        if found := self._found():
+            procfs.send(found, signal.SIGKILL)
+
+    def reap(self) -> None:
+        """Wait for the end of one that was dismissed, if it is a child of this process
+        and was not reaped before.
+        """
+        if self._found():
+            with suppress(ChildProcessError):
+                os.waitpid(self.pid, 0)
 
     def _found(self) -> procfs.Stat | None:
         """The process, be it a zombie; None if it has gone."""

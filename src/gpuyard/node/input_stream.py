@@ -20,8 +20,8 @@ async def pass_input_on(attempt: AttemptRun, channel: FrameChannel) -> None:
     ValueError when the client sends what it may not.
     """
     listening = asyncio.create_task(channel.listen(lambda _: None))
-    writing = asyncio.create_task(_write(attempt.input, channel))
-    ended = asyncio.create_task(attempt.input.ended.wait())
+    writing = asyncio.create_task(_write(attempt.streams.input, channel))
+    ended = asyncio.create_task(attempt.streams.input.ended.wait())
     over = asyncio.create_task(attempt.streams.over.wait())
     waits: set[asyncio.Future[Any]] = {listening, writing, ended, over}
     try:

@@ -1,14 +1,18 @@
-"""The streams that people have open to one attempt: they end with it."""
+"""The streams that people have open to one attempt, and its input: they end with it."""
 
 import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from gpuyard.node.attempt_input import AttemptInput
+from gpuyard.node.journal import AttemptJournal, AttemptRecord
+
 
 class OpenStreams:
     """Those of one attempt. `over` is set once the attempt's own program has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, record: AttemptRecord, journal: AttemptJournal) -> None:
+        self.input = AttemptInput(record, journal)
         self.over = asyncio.Event()
         self._commands = 0
         self._all_ended = asyncio.Event()
@@ -34,3 +38,4 @@ class OpenStreams:
         """
         self.over.set()
         await self._all_ended.wait()
+        await self.input.close()

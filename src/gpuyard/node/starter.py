@@ -4,13 +4,14 @@ commands beside it.
 """
 
 import dataclasses
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
 
 from gpuyard.config.accounts import Account, workers_socket
-from gpuyard.config.paths import Home
+from gpuyard.domain import wire
 from gpuyard.domain.reasons import Reason
 from gpuyard.node.code_folder import code_folders
 from gpuyard.node.environment import (
@@ -21,6 +22,7 @@ from gpuyard.node.environment import (
 from gpuyard.node.input_pipe import new_pipe
 from gpuyard.node.journal import AttemptRecord
 from gpuyard.node.launcher import (
+    Identity,
     LaunchError,
     LaunchRequest,
     Process,
@@ -47,7 +49,9 @@ class AttemptStarter:
         self._context = context
         self._private = context.journal.private(start.attempt_id)
         self.workdir = Path(start.workdir) if start.workdir else self._private / "work"
-        if start.code and folder_of(self._private).is_dir():
+        self._runs_script = start.command[0] == wire.SCRIPT
+        self._stdin = start.stdin
+        if start.code and not self._runs_script and folder_of(self._private).is_dir():
             self.workdir = folder_of(self._private)  # an earlier agent made it
         self._workspace = (
             context.workspaces / start.workspace if start.workspace else None
@@ -71,20 +75,36 @@ class AttemptStarter:
             # Which files are the attempt's must be known after a crash, too.
             self._record.uid = self._account.uid
             self._context.journal.note(self._start.attempt_id, uid=self._account.uid)
-        if self._start.code and not self._account:
-            self.workdir = self._with_code(self._start.code)
+        if self._start.code and self._runs_script:
+            self._stdin = self._order_with_code()
+        elif self._start.code:
+            self.workdir = self._with_code(self.workdir)
         if not self._start.workdir:
             self._make(self.workdir)
         if self._workspace:
             self._make(self._workspace)
 
-    def _with_code(self, digest: str) -> Path:
-        """Where the program finds the code that it was submitted with; LaunchError,
-        OSError.
+    def _order_with_code(self) -> bytes:
+        """The order of a script's worker, which names the script's file as it was
+        submitted; LaunchError, OSError.
         """
-        folders = code_folders(Home(self._context.home).code)
+        order = json.loads(self._start.stdin or b"{}")
+        file = Path(order["file"])
+        # The worker of a batch loads the file again after a crash.
+        folder = self._with_code(file.parent, always=bool(order.get("batch")))
+        order["file"] = str(folder / file.name)
+        return json.dumps(order).encode()
+
+    def _with_code(self, live: Path, *, always: bool = False) -> Path:
+        """Where the program finds the code that it was submitted with: in `live`, or in
+        a folder of its own, if that has changed or `always`. LaunchError, OSError.
+        """
+        folders = code_folders(self._context.home)
+        identity = self._identity()
         try:
-            return folders.prepare(digest, self.workdir, self._private)
+            return folders.prepare(
+                self._start.code, live, self._private, identity, always=always
+            )
         except CodeMissingError as error:
             raise LaunchError(Reason.CODE_MISSING, str(error)) from None
 
@@ -226,9 +246,8 @@ class AttemptStarter:
             self._carried(withheld),
         )
         self._point_to_code(environment)
-        identity = devices = None
+        devices = None
         if self._account and context.accounts:
-            identity = context.accounts.identity(self._account, self._workspace)
             devices = context.accounts.device_rules(start.gpu_uuids)
         return LaunchRequest(
             start.attempt_id,
@@ -237,11 +256,18 @@ class AttemptStarter:
             self.workdir,
             context.journal.log_path(start.attempt_id),
             limits,
-            start.stdin,
+            self._stdin,
             reaper=context.reaper,
-            identity=identity,
+            identity=self._identity(),
             devices=devices,
         )
+
+    def _identity(self) -> Identity | None:
+        """What the attempt's process becomes; None if it stays the agent's user."""
+        accounts = self._context.accounts
+        if self._account is None or accounts is None:
+            return None
+        return accounts.identity(self._account, self._workspace)
 
     def _point_to_code(self, environment: dict[str, str]) -> None:
         """Let Python find in the folder with the code what it would find in the live
@@ -263,9 +289,8 @@ class AttemptStarter:
         digest = self._start.carried_environment
         if not digest:
             return None
-        folder = Home(self._context.home).environments
         try:
-            carried = carried_environment(folder, digest, withheld)
+            carried = carried_environment(self._context.home, digest, withheld)
         except EnvironmentMissingError as error:
             raise LaunchError(Reason.ENVIRONMENT_MISSING, str(error)) from None
         return {**carried, "PWD": str(self.workdir)}

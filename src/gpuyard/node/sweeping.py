@@ -5,11 +5,13 @@ not: a node may be away when its jobs are forgotten.
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import structlog
 
 from gpuyard.config.clock_jumps import ClockJumps
 from gpuyard.config.retention import RetentionSettings, before
+from gpuyard.node.fetching import sweep_fetched
 from gpuyard.node.journal import AttemptJournal
 
 _EVERY_S = 3600.0
@@ -17,9 +19,11 @@ log = structlog.get_logger(__name__)
 
 
 async def sweep_old_output(
-    journal: AttemptJournal, settings: RetentionSettings
+    journal: AttemptJournal, settings: RetentionSettings, home: Path
 ) -> None:
-    """Delete now and then, for ever, what `[retention]` says is too old."""
+    """Delete now and then, for ever, what `[retention]` says is too old, and what was
+    fetched and is not used any more.
+    """
     clock = ClockJumps()
     while True:
         if clock.jumped():
@@ -27,6 +31,7 @@ async def sweep_old_output(
         else:
             try:
                 await asyncio.to_thread(sweep, journal, settings, time.time())
+                await asyncio.to_thread(sweep_fetched, home, time.time())
             except Exception:
                 log.exception("old output cannot be deleted")
         await asyncio.sleep(_EVERY_S)

@@ -18,6 +18,7 @@ from gpuyard.config.settings import NodeSettings
 from gpuyard.domain import wire
 from gpuyard.domain.masking import Mask
 from gpuyard.node.checkpoints import CheckpointWatcher
+from gpuyard.node.fetching import Fetching
 from gpuyard.node.journal import AttemptJournal, AttemptRecord
 from gpuyard.node.launcher import Process, find_attempt
 from gpuyard.node.masked_log import MaskedLog
@@ -43,7 +44,8 @@ class AgentContext:
     ones. `pop_next` returns the prefetched attempt for the place of one that has ended,
     and `begin` starts it. `reaper`: see `LaunchRequest`. `workspaces` is their folder.
     `accounts`: None where all jobs run as the agent does. `default_memory_gb`: the
-    memory limit of a job that names none; None for no limit.
+    memory limit of a job that names none; None for no limit. `fetching`: how to get
+    what the server has stored with a submission.
     """
 
     journal: AttemptJournal
@@ -60,6 +62,7 @@ class AgentContext:
     workspaces: Path = Path()
     accounts: JobAccounts | None = None
     default_memory_gb: float | None = None
+    fetching: Fetching | None = None
 
 
 class AttemptWatch:

@@ -19,6 +19,7 @@ from msgspec.structs import replace as replaced
 from gpuyard.config.sockets import refuse_other_users
 from gpuyard.domain import wire
 from gpuyard.domain.attempt_order import AttemptOrder
+from gpuyard.domain.contents import Stores
 from gpuyard.domain.errors import (
     GpuyardError,
     InsufficientResourcesError,
@@ -38,6 +39,7 @@ from gpuyard.providers.base import (
     refuse_container,
     with_logs,
 )
+from gpuyard.providers.content_sender import refuse_older_agent, send_contents
 from gpuyard.providers.link import LOG_PART, Link
 from gpuyard.providers.node_streams import NodeStream, NodeStreams
 from gpuyard.providers.placing import place
@@ -67,6 +69,7 @@ class AgentProvider(NodeProvider):
         self._results = AttemptResults()
         self._streams = NodeStreams(self.PROVIDER_NAME)
         self._sink: Sink | None = None
+        self._stores: Stores | None = None
         self._heartbeat_s = float(config.get("heartbeat_s", 2.0))
         self._closed = False
         self.has_agents = asyncio.Event()
@@ -74,6 +77,10 @@ class AgentProvider(NodeProvider):
     async def start(self, sink: Sink) -> None:
         """See GpuProviderInterface."""
         self._sink = sink
+
+    def hand_out(self, stores: Stores) -> None:
+        """See NodeProvider."""
+        self._stores = stores
 
     async def close(self) -> None:
         """Drop the links. Agents and jobs go on; agents connect to the next server."""
@@ -123,13 +130,17 @@ class AgentProvider(NodeProvider):
                 elif isinstance(message, wire.JoinStream) and not node_id:
                     await self._streams.join(message, reader, writer)
                     break
+                elif isinstance(message, wire.FetchContents) and not node_id:
+                    if self._stores:
+                        await send_contents(self._stores, message, writer)
+                    break
                 elif isinstance(message, wire.Beat):
                     link.send(message)
                     if watching is None:
                         watching = asyncio.create_task(
                             link.expect_beats(self._heartbeat_s)
                         )
-        except (GpuyardError, ValueError, PermissionError) as error:
+        except (GpuyardError, ValueError, OSError) as error:
             log.warning("agent link ended", node=node_id, error=str(error))
         finally:
             link.close()
@@ -225,15 +236,15 @@ class AgentProvider(NodeProvider):
         else:
             node_id, gpu_uuids = self._place(order)
         epoch = int(self.config.get("epoch", 0))
+        link = self._link(node_id)
         if not self.shares_home(node_id):
-            # What was stored with the submission is in the server's home.
-            order = replace(order, carried_environment="", code="")
-        self._link(node_id).send(_start_message(order, epoch, gpu_uuids))
+            refuse_older_agent(order, self._hellos[node_id], self.PROVIDER_NAME)
+        link.send(_start_message(order, epoch, gpu_uuids))
         self._results.add_submitted(order.attempt_id, node_id, gpu_uuids)
         return order.attempt_id
 
     def shares_home(self, node_id: str) -> bool:
-        """Whether the node's agent reads the home of this server."""
+        """Whether the node's agent is that of this server's home."""
         return False
 
     def _place(self, order: AttemptOrder) -> tuple[str, list[str]]:
@@ -372,16 +383,11 @@ class AgentProvider(NodeProvider):
             await self._wait_for_agent()
         link = self._link(node_id)
         hello = self._hellos[node_id]
-        if not hello.streams:
+        if not (hello.stdin_streams if stdin else hello.streams):
+            lacks = "can neither run commands beside jobs nor forward ports"
             raise RefusedError(
                 f"The agent on {hello.name} is of version {hello.version or 'unknown'},"
-                " which can neither run commands beside jobs nor forward ports.",
-                "Restart it when its jobs have ended: `gpuyard down`, `gpuyard up`.",
-            )
-        if stdin and not hello.stdin_streams:
-            raise RefusedError(
-                f"The agent on {hello.name} is of version {hello.version or 'unknown'},"
-                " which passes no input on to jobs.",
+                f" which {'passes no input on to jobs' if stdin else lacks}.",
                 "Restart it when its jobs have ended: `gpuyard down`, `gpuyard up`.",
             )
         return await self._streams.open(link, attempt_id, port, stdin=stdin)

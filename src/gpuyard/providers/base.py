@@ -27,6 +27,7 @@ from gpuyard.domain.attempt_order import (
     config_from_order,
     order_from_config,
 )
+from gpuyard.domain.contents import Stores
 from gpuyard.domain.errors import (
     JobNotFoundError,
     ProviderError,
@@ -389,6 +390,9 @@ class NodeProvider(GpuProviderInterface):
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Serve one agent's connection, from its Hello to its end."""
+
+    def hand_out(self, stores: Stores) -> None:
+        """Let agents fetch from `stores` what jobs took along from their submission."""
 
     @abstractmethod
     async def forget(self, node_id: str, attempt_ids: Sequence[str]) -> None:

@@ -71,12 +71,14 @@ class Item:
 @dataclass(slots=True, eq=False)
 class Worker:
     """A job that does items of a batch. `gpu`: the GPU that it asks for, if any;
+    `code`: see Batch;
     `completed`: how many items it has completed; `cancelled`: it was cancelled while it
     waited; `ended`: its job has ended.
     """
 
     job_id: str
     gpu: str | None = None
+    code: str = ""
     completed: int = 0
     cancelled: bool = False
     ended: bool = False
@@ -85,6 +87,7 @@ class Worker:
 @dataclass(slots=True, eq=False)
 class Batch:
     """A batch that has not ended. `row` is its row in the ledger, `owner` whose it is.
+    `code`: the digest of the code that its workers run, empty for that of their start.
 
     `queued` and `running`: its items by number. `released`: GPUs that it needs no more.
     `back`: models that were loaded again, each with its GPUs; they may have left since.
@@ -99,6 +102,7 @@ class Batch:
     script: ScriptSpec
     items: list[Item]
     owner: BatchOwner = NO_OWNER
+    code: str = ""
     workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
     queued: dict[int, Item] = field(default_factory=dict[int, Item])
     running: dict[int, Item] = field(default_factory=dict[int, Item])
@@ -321,18 +325,23 @@ class Batch:
     # --- events of the batch ---
 
     def changed(
-        self, now: float, kind: EventKind = EventKind.BATCH_CHANGED, **values: Any
+        self,
+        now: float,
+        kind: EventKind = EventKind.BATCH_CHANGED,
+        more: Sequence[Change] = (),
+        **values: Any,
     ) -> Event:
         """Set values of the batch in memory; returns the event that sets its
-        columns.
+        columns, and carries `more` changes.
         """
         self.row |= values
+        changes = [Change(Table.BATCHES, self.id, values), *more]
         info = {
             "batch_id": self.id,
             "state": self.row["state"],
             "problem": self.row["problem"],
         }
-        return Event(kind, now, (Change(Table.BATCHES, self.id, values),), None, info)
+        return Event(kind, now, tuple(changes), None, info)
 
     def ended(self, now: float) -> Event:
         """The batch has ended, and the models that made room for it are loaded."""
@@ -362,6 +371,7 @@ def submitted(
     digest: str,
     now: float,
     owner: BatchOwner = NO_OWNER,
+    code: str = "",
 ) -> list[Event]:
     """The events of a new batch: one for the batch, and some for its items."""
     values: dict[str, Any] = {
@@ -389,9 +399,8 @@ def submitted(
         "total": len(spec.items),
     }
     changes = [Change(Table.BATCHES, batch_id, values)]
-    if owner != NO_OWNER:
-        # What its workers have in common is a spec, and stands where those of jobs do.
-        changes.append(Change(Table.SPECS, batch_id, {"body": asdict(owner)}))
+    if owner != NO_OWNER or code:
+        changes.append(workers_spec(batch_id, owner, code))
     events = [Event(EventKind.BATCH_SUBMITTED, now, tuple(changes), None, info)]
     rows = list(_item_rows(batch_id, spec))
     for start in range(0, len(rows), _ITEMS_PER_EVENT):
@@ -400,6 +409,16 @@ def submitted(
         info = {"batch_id": batch_id}
         events.append(Event(EventKind.BATCH_CHANGED, now, changes, None, info))
     return events
+
+
+def workers_spec(batch_id: str, owner: BatchOwner, code: str) -> Change:
+    """The row of what its workers have in common: a spec, which stands where those of
+    jobs do.
+    """
+    body = asdict(owner)
+    if code:
+        body["submitted_code"] = code
+    return Change(Table.SPECS, batch_id, {"body": body})
 
 
 def _item_rows(batch_id: str, spec: BatchSpec) -> Iterable[dict[str, Any]]:

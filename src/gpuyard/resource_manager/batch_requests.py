@@ -4,9 +4,12 @@ take their items.
 
 import asyncio
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Any
+
+import structlog
 
 from gpuyard.controller.core import Core
 from gpuyard.controller.requests import Requests
@@ -22,10 +25,19 @@ from gpuyard.domain.batches import (
 from gpuyard.domain.errors import NotFoundError, RefusedError
 from gpuyard.domain.events import Event
 from gpuyard.residency.item_assignment import BatchGpu, GpuPlan, plan_batch
-from gpuyard.resource_manager.batch import Batch, Item, counts, submitted
+from gpuyard.resource_manager.batch import (
+    Batch,
+    Item,
+    counts,
+    submitted,
+    workers_spec,
+)
 from gpuyard.resource_manager.batches import Batches
 from gpuyard.resource_manager.residents import Residents
 from gpuyard.scheduler.view import LiveAttempt
+from gpuyard.storage.place import in_background
+
+log = structlog.get_logger(__name__)
 
 # To plan more items than this for a mere look takes too long.
 _MAX_PLANNED = 1000
@@ -85,12 +97,28 @@ class BatchRequests:
             {**self._core.scripts[script].secrets, **spec.secrets}
         )
         owner = BatchOwner(spec.project, user)
+        code = await self._code_of(script, owner)
         # Under the lock, no two batches get the same name or key.
         async with self._submit_lock:
-            return await self._submit(spec, script, owner)
+            return await self._submit(spec, script, owner, code)
+
+    async def _code_of(self, script: str, owner: BatchOwner) -> str:
+        """The digest of the code that a script has now; empty for one without a file,
+        and if the code cannot be stored: then each worker runs that of its start.
+        """
+        file = self._core.scripts[script].file
+        if file is None or not file.is_absolute():
+            return ""
+        submissions = self._requests.submissions
+        digest, why = await in_background(
+            submissions.take_script, file.parent, owner.project or "", owner.user
+        )
+        if why:
+            log.warning("the code of a script is not stored", script=script, why=why)
+        return digest
 
     async def _submit(
-        self, spec: BatchSpec, script: str, owner: BatchOwner
+        self, spec: BatchSpec, script: str, owner: BatchOwner, code: str
     ) -> dict[str, Any]:
         digest = spec.digest(owner.user)
         earlier_id = self._earlier_batch(spec.idempotency_key, digest)
@@ -99,7 +127,8 @@ class BatchRequests:
         batch_id = self._name(script, spec.source)
         core = self._core
         mode = self._mode(spec.mode, script, len(spec.items))
-        events = submitted(batch_id, spec, script, mode, digest, core.clock(), owner)
+        now = core.clock()
+        events = submitted(batch_id, spec, script, mode, digest, now, owner, code)
         core.writer.add_events(events)
         await core.committed()
         row = core.queries.batch(batch_id)
@@ -275,7 +304,12 @@ class BatchRequests:
             batch.workers[attempt.job_id].completed += 1
             batch.failed_workers = 0
             item = None
-        if item is None and self._batches.gpus.may_stay(batch, attempt_id):
+        has_its_code = batch.workers[attempt.job_id].code == batch.code
+        if (
+            item is None
+            and has_its_code
+            and self._batches.gpus.may_stay(batch, attempt_id)
+        ):
             item = self._start_next(batch, attempt)
         if item is None or batch.all_items_ended:
             core.schedule()
@@ -345,11 +379,14 @@ class BatchRequests:
         return [batch.cancelled(item, now) for item in items]
 
     async def retry(self, batch_id: str, mode: BatchMode | None) -> dict[str, Any]:
-        """Queue the items again that failed or were cancelled.
+        """Queue the items again that failed or were cancelled. They, and those that
+        still wait, are done with the code that the script has now.
 
         `mode` counts only if the batch has ended. Raises RefusedError if there is no
         such item.
         """
+        row = self._row(batch_id)
+        code = await self._present_code(row)
         row = self._row(batch_id)
         now = self._core.clock()
         batch = self._batches.live.get(batch_id) or self._batches.batch_of(row)
@@ -368,14 +405,26 @@ class BatchRequests:
                 "began_at": None,
                 "ended_at": None,
             }
-        events = [batch.changed(now, **values)]
+        batch.code = code
+        spec = [workers_spec(batch_id, batch.owner, code)]
+        events = [batch.changed(now, more=spec, **values)]
         events += [batch.retried(item, now) for item in failed]
         batch.failed_workers = 0
         self._core.emit(events)
         self._batches.live[batch_id] = batch
+        self._batches.workers.cancel_other_code(batch)
         self._core.schedule()
         await self._core.committed()
         return self.show(batch_id)
+
+    async def _present_code(self, row: Mapping[str, Any]) -> str:
+        """The digest of the code that the script of this batch has now."""
+        script = row["script"]
+        if script not in self._core.scripts:
+            return ""
+        return await self._code_of(
+            script, self._batches.owners_of([row["id"]])[row["id"]]
+        )
 
     # --- show ---
 

@@ -44,13 +44,14 @@ class BatchWorkers:
             resources=Resources(gpus=request),
             provider_options={"script": order},
             project=batch.owner.project,
+            submitted_code=batch.code or None,
             labels={"batch": batch.id},
         )
         if batch.owner.user:
             spec = spec.model_copy(update={"user": batch.owner.user})
         job = PreparedJob.of(Template.of(spec, ()), spec)
         self._core.emit([transitions.submitted(job, self._core.clock())])
-        batch.workers[job.id] = Worker(job.id, gpu)
+        batch.workers[job.id] = Worker(job.id, gpu, batch.code)
 
     def waiting(self, batch: Batch) -> Iterator[Worker]:
         """The workers of the batch that have no place yet."""
@@ -68,6 +69,12 @@ class BatchWorkers:
         """Cancel at most so many of the workers that wait."""
         for worker in list(self.waiting(batch))[:most]:
             self.cancel(worker)
+
+    def cancel_other_code(self, batch: Batch) -> None:
+        """Cancel those that wait and would load code that the batch has no more."""
+        for worker in list(self.waiting(batch)):
+            if worker.code != batch.code:
+                self.cancel(worker)
 
     def cancel_job(self, job_id: str) -> None:
         """Cancel the job of a worker in the background."""

@@ -44,8 +44,8 @@ class Batches:
         self._core = core
         self._residents = residents
         self.gpus = BatchGpus(core, residents)
-        self._workers = BatchWorkers(core, requests)
-        self.items = BatchItems(core, residents, self.gpus, self._workers)
+        self.workers = BatchWorkers(core, requests)
+        self.items = BatchItems(core, residents, self.gpus, self.workers)
         self._reload = ModelReload(core, residents, self.gpus, self._wake_at)
         self.live: dict[str, Batch] = {}
         self._alarm: asyncio.TimerHandle | None = None
@@ -67,9 +67,10 @@ class Batches:
             order = spec["provider_options"]["script"]
             batch = self.live.get(order["batch"])
             if batch:
-                batch.workers[job_id] = Worker(job_id, order["gpu"])
+                code = spec.get("submitted_code", "")
+                batch.workers[job_id] = Worker(job_id, order["gpu"], code)
             else:
-                self._workers.cancel_job(job_id)
+                self.workers.cancel_job(job_id)
 
     def batch_of(self, row: dict[str, Any]) -> Batch:
         """The batch of a row of the ledger, with its items."""
@@ -77,14 +78,17 @@ class Batches:
         name = row["script"]
         script = scripts[name] if name in scripts else ScriptSpec()
         items = [Item.of_row(item) for item in self._core.queries.items_of(row["id"])]
-        owners = self.owners_of([row["id"]])
-        return Batch(row, script, items, owners[row["id"]])
+        spec = self._core.queries.specs([row["id"]]).get(row["id"], {})
+        code = spec.get("submitted_code", "")
+        return Batch(row, script, items, BatchOwner.of_spec(spec), code)
 
     def owners_of(self, batch_ids: Iterable[str]) -> dict[str, BatchOwner]:
         """Whose these batches are."""
         ids = list(batch_ids)
         specs = self._core.queries.specs(ids)
-        return {batch_id: BatchOwner(**specs.get(batch_id, {})) for batch_id in ids}
+        return {
+            batch_id: BatchOwner.of_spec(specs.get(batch_id, {})) for batch_id in ids
+        }
 
     def close(self) -> None:
         """Stop the timer; the workers run on."""
@@ -141,7 +145,7 @@ class Batches:
             else:
                 self._staff_shared(batch)
         else:
-            self._workers.cancel_waiting(batch, len(batch.workers))
+            self.workers.cancel_waiting(batch, len(batch.workers))
         if not batch.all_items_ended or batch.workers:
             return
         if self._reload.is_complete(batch) and not batch.is_finishing:
@@ -194,10 +198,10 @@ class Batches:
         useful = min(self.gpus.max_workers(batch), items)
         count = sum(not worker.cancelled for worker in batch.workers.values())
         if count > useful:
-            self._workers.cancel_waiting(batch, count - useful)
+            self.workers.cancel_waiting(batch, count - useful)
         elif useful > count and not self._is_paused(batch):
             for _ in range(useful - count):
-                self._workers.submit(batch, None)
+                self.workers.submit(batch, None)
 
     def items_waiting_for(self, job_id: str) -> int:
         """How many scripts wait for this job: one, or for a worker of a shared batch
@@ -205,7 +209,7 @@ class Batches:
         """
         for batch in self.live.values():
             if job_id in batch.workers and not batch.exclusive:
-                waiting = len(list(self._workers.waiting(batch)))
+                waiting = len(list(self.workers.waiting(batch)))
                 return math.ceil(len(batch.queued) / max(waiting, 1))
         return 1
 
@@ -234,9 +238,9 @@ class Batches:
             if not gpus or self.gpus.node_is_missing():
                 return
             self._reload.note_models(batch)
-        for worker in list(self._workers.waiting(batch)):
+        for worker in list(self.workers.waiting(batch)):
             if batch.all_items_ended or worker.gpu not in gpus:
-                self._workers.cancel(worker)
+                self.workers.cancel(worker)
             else:
                 self._clear(worker.gpu)
         for gpu in gpus:
@@ -264,7 +268,7 @@ class Batches:
             return
         batch.use_again(gpu)
         self._clear(gpu)
-        self._workers.submit(batch, gpu)
+        self.workers.submit(batch, gpu)
 
     # --- the end ---
 

@@ -24,6 +24,8 @@ _ANSWERED_HERE = re.compile(
     r"GET /(healthz|metrics|docs.*|openapi\.json)|[A-Z]+ /api/v1/server(/.*)?"
     r"|GET /api/v1/(tiers|events|jobs|jobs/[^/]+(/(metrics|checkpoints))?)/?"
     r"|GET /api/v1/schedules(/[^/]+)?/?"
+    # These concern the client's host, which need not be the leader's.
+    r"|POST /api/v1/(code|environments)/?"
 )
 # Sending one of these twice has the same effect as sending it once.
 _REPEATABLE = re.compile(

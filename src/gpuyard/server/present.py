@@ -10,6 +10,7 @@ import msgspec
 from gpuyard.billing.meter import SHARE, cost
 from gpuyard.controller.core import Core
 from gpuyard.controller.intake import PreparedJob
+from gpuyard.controller.submissions import code_folder
 from gpuyard.domain.jobs import (
     Attempt,
     Checkpoint,
@@ -28,6 +29,7 @@ from gpuyard.storage.code_folders import code_of_attempt
 from gpuyard.storage.code_store import CodeMissingError
 
 Row = Mapping[str, Any]
+_NODES_WITH_AGENTS = "local"
 
 
 def present_jobs(app_state: AppState, rows: Sequence[Row]) -> list[Job]:
@@ -72,7 +74,7 @@ def present_environment(app_state: AppState, job: Job) -> Environment | None:
     carries none. The job is given with its spec.
     """
     digest = (job.spec or {}).get("carried_environment")
-    if digest is None or _ran_elsewhere(app_state, job):
+    if digest is None or _ran_elsewhere(job):
         return None
     found = app_state.controller.submissions.difference_to_server(digest)
     if found is None:
@@ -80,12 +82,12 @@ def present_environment(app_state: AppState, job: Job) -> Environment | None:
     return Environment.model_validate(found, from_attributes=True)
 
 
-def _ran_elsewhere(app_state: AppState, job: Job) -> bool:
+def _ran_elsewhere(job: Job) -> bool:
     """Whether an external queue has the job: it gives it neither this environment nor
     this code.
     """
-    name = job.provider
-    return bool(name) and app_state.controller.providers.node_provider(name) is None
+    # Not from the providers: a server on standby has none.
+    return job.provider not in (None, _NODES_WITH_AGENTS)
 
 
 def present_code(app_state: AppState, job: Job) -> Code | None:
@@ -95,7 +97,7 @@ def present_code(app_state: AppState, job: Job) -> Code | None:
     """
     spec = job.spec or {}
     digest = spec.get("submitted_code")
-    if digest is None or _ran_elsewhere(app_state, job):
+    if digest is None or _ran_elsewhere(job):
         return None
     submissions = app_state.controller.submissions
     try:
@@ -103,16 +105,35 @@ def present_code(app_state: AppState, job: Job) -> Code | None:
     except CodeMissingError:
         return Code(digest=digest, stored=False)
     code = Code(digest=digest, commit=tree.commit, dirty=tree.dirty)
-    found = (
-        code_of_attempt(app_state.home, job.attempts[-1].id) if job.attempts else None
-    )
+    found = _folder_with_code(app_state, job)
     if found:
         folder, changed = found
         return code.model_copy(update={"folder": str(folder), "changed": changed})
     if job.state is not JobState.QUEUED or job.attempts:
         return code
-    changed = submissions.reader.changes(tree, Path(spec.get("workdir") or Path.home()))
+    workdir = code_folder(spec)
+    if not tree.account and not workdir.is_dir():
+        return code  # it is on another host, or gone: nothing is known
+    changed = submissions.code_changes(tree, workdir)
     return code.model_copy(update={"changed": changed})
+
+
+def _folder_with_code(app_state: AppState, job: Job) -> tuple[Path, list[str]] | None:
+    """The folder with the code of the last attempt, and which files had changed; None
+    if it had none. The agent of this home has made it.
+    """
+    if not job.attempts:
+        return None
+    attempt_id = job.attempts[-1].id
+    found = code_of_attempt(app_state.home.node / "attempts" / attempt_id)
+    settings = app_state.settings.node
+    if found or not settings.has_accounts:
+        return found
+    try:
+        node_id = (app_state.home.node / "id").read_text().strip()
+    except OSError:
+        return None
+    return code_of_attempt(settings.accounts_folder / node_id / attempt_id)
 
 
 def present_queued(job: PreparedJob) -> bytes:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpuyard.config.paths import Home
+from gpuyard.storage.untrusted import write_beneath
 
 _CHANGES = "changes.json"
 
@@ -17,15 +17,16 @@ def folder_of(private: Path) -> Path:
 
 
 def note_changes(private: Path, changed: Sequence[str]) -> None:
-    """Note which files had changed when the folder was made."""
-    (private / _CHANGES).write_text(json.dumps(changed))
-
-
-def code_of_attempt(home: Home, attempt_id: str) -> tuple[Path, list[str]] | None:
-    """The folder with the code of an attempt, and which files had changed; None if it
-    had none.
+    """Note which files had changed when the folder was made. Only the agent's user may
+    read it.
     """
-    private = home.node / "attempts" / attempt_id
+    write_beneath(private, _CHANGES, json.dumps(changed).encode())
+
+
+def code_of_attempt(private: Path) -> tuple[Path, list[str]] | None:
+    """The folder with the code of the attempt whose own folder is `private`, and which
+    files had changed; None if it had none.
+    """
     if not folder_of(private).is_dir():
         return None
     try:

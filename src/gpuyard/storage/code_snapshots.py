@@ -5,20 +5,26 @@ settings, unless `.gitignore` or `.gpuyardignore` names it (`ignoring`). Data an
 are no code: a job finds them in the folder itself.
 """
 
-import hashlib
 import os
 import stat
 import tarfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Protocol
 
 from gpuyard.domain.errors import InvalidInputError, is_text
-from gpuyard.storage.code_store import CodeEntry, CodeStore, CodeTree
+from gpuyard.storage.code_tree import CodeEntry, CodeTree, sha256_of
 from gpuyard.storage.git_state import git_state
-from gpuyard.storage.listing import Listing, ListingEntry, look
-from gpuyard.storage.snapshots import SETTLED_NS, checked_folder
+from gpuyard.storage.listing import (
+    SETTLED_NS,
+    Listing,
+    ListingEntry,
+    checked_folder,
+    look,
+    unreadable,
+)
 from gpuyard.storage.untrusted import open_beneath
 
 _MOST_PATHS = 20_000
@@ -43,6 +49,14 @@ class CodeLimits:
     bytes: int
 
 
+class CodeKeeper(Protocol):
+    """What gets the code that is read: a `CodeStore`, or what stands for it."""
+
+    def keep_files(self, digests: Collection[str]) -> set[str]: ...
+    def put_files(self, contents: Iterable[bytes]) -> list[str]: ...
+    def put(self, tree: CodeTree) -> str: ...
+
+
 class CodeReader:
     """Reads the code of folders; a file that looks the same is not read again.
 
@@ -50,7 +64,7 @@ class CodeReader:
     """
 
     def __init__(
-        self, store: CodeStore, clock_ns: Callable[[], int] = time.time_ns
+        self, store: CodeKeeper, clock_ns: Callable[[], int] = time.time_ns
     ) -> None:
         self._store = store
         self._clock_ns = clock_ns
@@ -76,12 +90,9 @@ class CodeReader:
             if _is_code(entry, tracked) and not _is_in(root / entry.path, apart_from)
         ]
         _check(found, root, limits)
-        with self._store.lock:
-            entries = [self._stored(entry, root) for entry in found]
-            tree = CodeTree(
-                entries, git.commit if git else "", git.dirty if git else False
-            )
-            return self._store.put(tree)
+        entries = self._stored(found, root)
+        tree = CodeTree(entries, git.commit if git else "", git.dirty if git else False)
+        return self._store.put(tree)
 
     def changes(self, tree: CodeTree, workdir: Path) -> list[str]:
         """The paths of those files of `tree` that are gone or changed in `workdir`."""
@@ -106,15 +117,35 @@ class CodeReader:
             return False
 
     def _hash_of(self, root: Path, path: str) -> str:
-        return hashlib.sha256(self._content(root, path)).hexdigest()
+        return sha256_of(self._content(root, path))
 
-    def _stored(self, entry: ListingEntry, root: Path) -> CodeEntry:
-        if entry.kind == tarfile.SYMTYPE:
-            return CodeEntry(entry.path, link=entry.link)
-        known = self._hashes.get(entry.look)
-        if known is None or not self._store.has_file(known):
-            known = self._store.put_file(self._content(root, entry.path))
-        return CodeEntry(entry.path, known, entry.executable)
+    def _stored(self, found: Sequence[ListingEntry], root: Path) -> list[CodeEntry]:
+        """The entries of a tree; their contents are stored."""
+        files = [entry for entry in found if entry.kind != tarfile.SYMTYPE]
+        known = {
+            entry.path: self._hashes[entry.look]
+            for entry in files
+            if entry.look in self._hashes
+        }
+        kept = self._store.keep_files(set(known.values()))
+        others = [entry for entry in files if known.get(entry.path) not in kept]
+        contents = (self._readable(root, entry.path) for entry in others)
+        stored = self._store.put_files(contents)
+        paths = [entry.path for entry in others]
+        digests = known | dict(zip(paths, stored, strict=True))
+        return [
+            CodeEntry(entry.path, digests[entry.path], entry.executable)
+            if entry.path in digests
+            else CodeEntry(entry.path, link=entry.link)
+            for entry in found
+        ]
+
+    def _readable(self, root: Path, path: str) -> bytes:
+        """The content of a file; InvalidInputError if the file may not be read."""
+        try:
+            return self._content(root, path)
+        except PermissionError as error:
+            raise unreadable(path, error) from error
 
     def _content(self, root: Path, path: str) -> bytes:
         """The content of a file. Its hash is remembered, unless the file has changed
@@ -129,7 +160,7 @@ class CodeReader:
         if look(before) == look(after) and changed_ns < began_ns - SETTLED_NS:
             if len(self._hashes) >= _MOST_CACHED:
                 self._hashes.clear()
-            self._hashes[look(before)] = hashlib.sha256(content).hexdigest()
+            self._hashes[look(before)] = sha256_of(content)
         return content
 
 

@@ -2,17 +2,15 @@
 hash. A tree is a document that names its files; its own hash is what a spec has.
 """
 
-import hashlib
-import io
-import os
-import threading
+import math
 import time
-from collections.abc import Callable, Collection
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
-from gpuyard.storage.blobs import BlobStore
+from gpuyard.domain.contents import ContentKind, ContentMissingError, Stores
+from gpuyard.storage.code_tree import CodeTree
+from gpuyard.storage.contents import read_whole
 
 # A job may be submitted for so long after its code was stored.
 _LATELY_S = 86400.0
@@ -22,74 +20,44 @@ class CodeMissingError(FileNotFoundError):
     """There is no code with this digest, or its document is damaged."""
 
 
-class CodeEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file, or a link to `link`. `path` is relative, with slashes."""
-
-    path: str
-    sha256: str = ""
-    executable: bool = False
-    link: str = ""
-
-
-class CodeTree(msgspec.Struct, frozen=True):
-    """The code of a folder, sorted by path. `commit` is git's, empty without git;
-    `dirty`: tracked files differ from it.
-    """
-
-    entries: list[CodeEntry]
-    commit: str = ""
-    dirty: bool = False
-
-
 class CodeStore:
-    """The trees and their files in `folder`. The server writes; the agent reads.
+    """The trees and their files. The server writes; the agent reads."""
 
-    `lock` is held while files of a tree are stored, so that none is removed meanwhile.
-    """
-
-    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
-        self.lock = threading.Lock()
-        self._trees = BlobStore(folder / "trees")
-        self._files = BlobStore(folder / "files")
+    def __init__(self, stores: Stores, clock: Callable[[], float] = time.time) -> None:
+        self._trees = stores(ContentKind.TREE)
+        self._files = stores(ContentKind.FILE)
         self._clock = clock
 
-    def put_file(self, content: bytes) -> str:
-        """Store the content of a file, unless it is there; returns its SHA-256."""
-        digest = hashlib.sha256(content).hexdigest()
-        if not self._files.has(digest):
-            self._files.put(io.BytesIO(content))
-        return digest
+    def keep_files(self, digests: Collection[str]) -> set[str]:
+        """Those of these files that are stored. None of them is removed for a day."""
+        return self._files.keep(digests)
 
-    def has_file(self, sha256: str) -> bool:
-        """Whether this content is stored."""
-        return self._files.has(sha256)
+    def put_files(self, contents: Iterable[bytes]) -> list[str]:
+        """Store the contents of files, unless they are there; returns their SHA-256.
+        None of them is removed for a day.
+        """
+        return self._files.put(contents)
 
     def file(self, sha256: str) -> bytes:
         """The content of a file; CodeMissingError."""
         try:
-            return self._files.path(sha256).read_bytes()
-        except FileNotFoundError as error:
+            return read_whole(self._files, sha256)
+        except ContentMissingError as error:
             raise CodeMissingError(f"the file {sha256} is not stored") from error
 
     def put(self, tree: CodeTree) -> str:
-        """Store a tree whose files are stored, unless it is there; its digest."""
-        encoded = msgspec.json.encode(tree)
-        digest = hashlib.sha256(encoded).hexdigest()
-        try:
-            path = self._trees.path(digest)
-            if path.stat().st_size != len(encoded):
-                path.unlink()  # damaged
-            os.utime(path)
-        except FileNotFoundError:
-            self._trees.put(io.BytesIO(encoded))
+        """Store a tree whose files were stored just now, unless it is there; its
+        digest.
+        """
+        (digest,) = self._trees.put([msgspec.json.encode(tree)])
         return digest
 
     def get(self, digest: str) -> CodeTree:
         """The tree; CodeMissingError."""
         try:
-            encoded = self._trees.path(digest).read_bytes()
+            encoded = read_whole(self._trees, digest)
             return msgspec.json.decode(encoded, type=CodeTree)
-        except (FileNotFoundError, ValueError) as error:
+        except (ContentMissingError, ValueError) as error:
             raise CodeMissingError(
                 f"the code {digest[:19]} that it was submitted with is no longer"
                 " stored; `gpuyard resume` takes the code of now"
@@ -99,28 +67,19 @@ class CodeStore:
         """The digests of trees that no submission has stored lately: jobs may still
         need them.
         """
-        return _older(self._trees, self._clock() - _LATELY_S)
+        return self._trees.stored_before(self._clock() - _LATELY_S)
 
     def remove(self, digests: Collection[str]) -> None:
-        """Remove these trees, and the files that no other tree has."""
-        with self.lock:
-            # One that was stored again since is somebody's.
-            for digest in self.not_stored_lately().intersection(digests):
-                self._trees.delete(digest)
-            needed: set[str] = set()
-            for digest in _older(self._trees, float("inf")):
-                try:
-                    needed.update(entry.sha256 for entry in self.get(digest).entries)
-                except CodeMissingError:  # damaged: nobody can use it
-                    self._trees.delete(digest)
-            for sha256 in _older(self._files, float("inf")) - needed:
-                self._files.delete(sha256)
-
-
-def _older(blobs: BlobStore, limit: float) -> set[str]:
-    """Those whose files were last changed before the time `limit`."""
-    return {
-        path.parent.name + path.name
-        for path in blobs.root.glob("??/*")
-        if path.stat().st_mtime < limit
-    }
+        """Remove these trees, unless they were stored again lately, and the files that
+        no other tree has.
+        """
+        limit = self._clock() - _LATELY_S
+        self._trees.remove(digests, limit)
+        needed: set[str] = set()
+        for digest in self._trees.stored_before(math.inf):
+            try:
+                needed.update(entry.sha256 for entry in self.get(digest).entries)
+            except CodeMissingError:  # damaged: nobody can use it
+                self._trees.remove([digest], math.inf)
+        # A tree that is stored after this look was made of files that are younger.
+        self._files.remove(self._files.stored_before(limit) - needed, limit)

@@ -1,18 +1,15 @@
 """The environments that jobs carry, each once under its hash: thousands of jobs share
-one. Files of mode 0600; the ledger has only their names.
+one. The specs of jobs have only their digests.
 """
 
-import hashlib
-import io
-import os
 import time
 from collections.abc import Callable, Collection
-from pathlib import Path
 
 import msgspec
 
 from gpuyard.domain.carried_environment import CarriedEnvironment
-from gpuyard.storage.blobs import BlobStore
+from gpuyard.domain.contents import ContentKind, ContentMissingError, Stores
+from gpuyard.storage.contents import read_whole
 
 MAX_BYTES = 500_000
 # A client hands its environment over again before so much time has passed.
@@ -29,33 +26,25 @@ class _Content(msgspec.Struct):
 
 
 class Environments:
-    """The environments in `folder`, which the server writes and the agent reads."""
+    """The environments, which the server writes and the agent reads."""
 
-    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
-        self._blobs = BlobStore(folder)
+    def __init__(self, stores: Stores, clock: Callable[[], float] = time.time) -> None:
+        self._contents = stores(ContentKind.ENVIRONMENT)
         self._clock = clock
 
     def put(self, environment: CarriedEnvironment) -> str:
-        """Store it, unless it is there; returns its digest. OSError."""
+        """Store it, unless it is there; returns its digest. OSError, GpuyardError."""
         variables = dict(sorted(environment.variables.items()))
         content = _Content(variables, list(environment.keys))
-        encoded = msgspec.json.encode(content)
-        digest = hashlib.sha256(encoded).hexdigest()
-        try:
-            path = self._blobs.path(digest)
-            if path.stat().st_size != len(encoded):
-                path.unlink()  # damaged
-            os.utime(path)
-        except FileNotFoundError:
-            self._blobs.put(io.BytesIO(encoded))
+        (digest,) = self._contents.put([msgspec.json.encode(content)])
         return digest
 
     def get(self, digest: str) -> CarriedEnvironment:
         """The environment; EnvironmentMissingError."""
         try:
-            encoded = self._blobs.path(digest).read_bytes()
+            encoded = read_whole(self._contents, digest)
             content = msgspec.json.decode(encoded, type=_Content)
-        except (FileNotFoundError, ValueError) as error:
+        except (ContentMissingError, ValueError) as error:
             raise EnvironmentMissingError(
                 f"the environment {digest[:19]} that it was submitted with is no longer"
                 " stored; submit the job again"
@@ -66,15 +55,8 @@ class Environments:
         """The digests of those that no client has handed over lately: jobs may still
         carry them.
         """
-        limit = self._clock() - _LATELY_S
-        return {
-            path.parent.name + path.name
-            for path in self._blobs.root.glob("??/*")
-            if path.stat().st_mtime < limit
-        }
+        return self._contents.stored_before(self._clock() - _LATELY_S)
 
     def remove(self, digests: Collection[str]) -> None:
-        """Remove these."""
-        # One that was handed over again since is somebody's.
-        for digest in self.not_handed_over().intersection(digests):
-            self._blobs.delete(digest)
+        """Remove these, unless they were handed over again lately."""
+        self._contents.remove(digests, self._clock() - _LATELY_S)

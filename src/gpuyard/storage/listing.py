@@ -18,6 +18,10 @@ _ALWAYS_IGNORED = {".git", "__pycache__"}
 _VENV = "pyvenv.cfg"
 _SHOWN = 3
 _GB = 1 << 30
+SETTLED_NS = 2_000_000_000
+"""How long ago a file must have changed so that it cannot change again and look the
+same: one tick of the coarsest clock of a file system (FAT's).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +207,25 @@ class Listing:
             name = f"{path}/" if path in children else path
             largest.append((name, sizes[path]))
         return largest
+
+
+def checked_folder(workdir: Path) -> Path:
+    """The folder without links; InvalidInputError when it is none, or holds the home
+    directory.
+    """
+    root = workdir.resolve()
+    if not root.is_dir():
+        raise InvalidInputError.of(
+            "workdir", f"{str(workdir)!r} is no directory", "name one that is there"
+        )
+    if Path.home().resolve().is_relative_to(root):
+        raise InvalidInputError.of(
+            "workdir",
+            f"{str(root)!r} holds the home directory, and with it keys and much that no"
+            " job needs",
+            "run the job from the directory of its project",
+        )
+    return root
 
 
 def look(status: os.stat_result) -> tuple[int, ...]:

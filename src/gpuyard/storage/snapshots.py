@@ -17,14 +17,20 @@ from pathlib import Path
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.storage.archive import beside
 from gpuyard.storage.blobs import Blobs
-from gpuyard.storage.listing import Listing, ListingEntry, look, unreadable
+from gpuyard.storage.listing import (
+    SETTLED_NS,
+    Listing,
+    ListingEntry,
+    checked_folder,
+    look,
+    unreadable,
+)
 from gpuyard.storage.streams import CHUNK, Blob, as_file
 from gpuyard.storage.untrusted import UntrustedFileError, open_beneath
 
 MAX_BYTES = 1 << 30
 _TRIES = 3
 _RETRY_S = 0.5
-SETTLED_NS = 2_000_000_000
 _MAX_CACHED = 1000
 # The errors of `open` for a file that is gone, or has become a link or a socket.
 _GONE = {errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ELOOP, errno.ENXIO}
@@ -33,8 +39,7 @@ _GONE = {errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ELOOP, errno.ENXIO}
 # that an unchanged directory is not read again. In memory: a server lives long, and a
 # lost entry costs one reading. A file changed within the clock tick of its last change
 # looks the same before and after. So a listing is kept only if everything in it was
-# last changed at least 2 s before it was made, which is one tick of the coarsest clock
-# of a file system (FAT's).
+# last changed at least `SETTLED_NS` before it was made.
 _cache: dict[bytes, Blob] = {}
 
 
@@ -102,25 +107,6 @@ class _ChangedError(Exception):
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self.path = path
-
-
-def checked_folder(workdir: Path) -> Path:
-    """The folder without links; InvalidInputError when it is none, or holds the home
-    directory.
-    """
-    root = workdir.resolve()
-    if not root.is_dir():
-        raise InvalidInputError.of(
-            "workdir", f"{str(workdir)!r} is no directory", "name one that is there"
-        )
-    if Path.home().resolve().is_relative_to(root):
-        raise InvalidInputError.of(
-            "workdir",
-            f"{str(root)!r} holds the home directory, and with it keys and much that no"
-            " job needs",
-            "run the job from the directory of its project",
-        )
-    return root
 
 
 def _stored(listing: Listing, blobs: Blobs, began_ns: int) -> Blob:

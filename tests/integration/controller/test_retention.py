@@ -10,7 +10,8 @@ import pytest
 from gpuyard.domain.batches import BatchState
 from gpuyard.domain.carried_environment import CarriedEnvironment
 from gpuyard.domain.events import Change, Event, EventKind, Table
-from gpuyard.storage.code_store import CodeEntry, CodeMissingError, CodeTree
+from gpuyard.storage.code_store import CodeMissingError
+from gpuyard.storage.code_tree import CodeEntry, CodeTree
 from tests.support.controlled import Controlled
 
 pytestmark = pytest.mark.anyio
@@ -256,18 +257,38 @@ async def test_an_environment_goes_with_the_last_job_that_carries_it(
     assert not file.exists()
 
 
+async def test_code_stays_while_there_is_a_batch_that_was_submitted_with_it(
+    short: Controlled,
+) -> None:
+    store = short.controller.submissions.code
+    digest = store.put(CodeTree([]))
+    os.utime(short.folder / "code" / "trees" / digest[:2] / digest[2:], (0, 0))
+    # Its id comes after those of all jobs.
+    batch = {"state": BatchState.COMPLETED.value, "ended_at": 1e12}
+    changes = (
+        Change(Table.BATCHES, "whisper-talks", batch),
+        Change(Table.SPECS, "whisper-talks", {"body": {"submitted_code": digest}}),
+    )
+    short.core.emit([Event(EventKind.BATCH_SUBMITTED, 0.0, changes)])
+    await short.core.committed()
+    assert await prune(short) == {}
+    assert store.get(digest).entries == []
+
+
 async def test_code_goes_with_the_last_job_that_was_submitted_with_it(
     short: Controlled,
 ) -> None:
     store = short.controller.submissions.code
-    entry = CodeEntry("train.py", store.put_file(b"print()"))
+    (sha256,) = store.put_files([b"print()"])
+    entry = CodeEntry("train.py", sha256)
     digest = store.put(CodeTree([entry]))
     job_id = await short.submit(submitted_code=digest)
     await short.begun(job_id)
-    os.utime(short.folder / "code" / "trees" / digest[:2] / digest[2:], (0, 0))
+    for folder, name in (("trees", digest), ("files", sha256)):
+        os.utime(short.folder / "code" / folder / name[:2] / name[2:], (0, 0))
     assert await prune(short) == {}
     await short.finish(job_id)
     await short.until(job_id)
     assert (await prune(short))["code"] == 1
     with pytest.raises(CodeMissingError):
-        store.file(entry.sha256)
+        store.file(sha256)

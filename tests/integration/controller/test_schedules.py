@@ -23,7 +23,7 @@ from gpuyard.domain.errors import (
 from gpuyard.domain.events import Event
 from gpuyard.domain.schedules import ScheduleChanges, ScheduleSpec
 from gpuyard.domain.validation import parse_model
-from gpuyard.storage.code_store import CodeEntry, CodeTree
+from gpuyard.storage.code_tree import CodeEntry, CodeTree
 from tests.support.controlled import Controlled
 from tests.support.ledger import failing_commits
 from tests.support.wait import eventually
@@ -382,7 +382,7 @@ async def test_code_and_environment_stay_as_long_as_a_schedule_needs_them(
     yard: Scheduled,
 ) -> None:
     submissions = yard.controller.submissions
-    file = submissions.code.put_file(b"print('nightly')")
+    (file,) = submissions.code.put_files([b"print('nightly')"])
     tree = CodeTree([CodeEntry("nightly.py", file)])
     code = submissions.code.put(tree)
     environment = submissions.environments.put(CarriedEnvironment({"A": "1"}))

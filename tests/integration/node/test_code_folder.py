@@ -7,13 +7,14 @@ import pytest
 from gpuyard.node.code_folder import CodeFolders
 from gpuyard.storage.code_snapshots import CodeLimits, CodeReader
 from gpuyard.storage.code_store import CodeStore
+from gpuyard.storage.contents import folder_stores
 
 LIMITS = CodeLimits(files=10, bytes=1000)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> CodeStore:
-    return CodeStore(tmp_path / "store")
+    return CodeStore(folder_stores(tmp_path))
 
 
 @pytest.fixture

@@ -82,6 +82,7 @@ def test_a_process_opens_the_pipe_of_its_input_by_name(
     os.write(writer, b"one\n")
     os.close(writer)
     holder.dismiss()
+    holder.reap()
     assert ended(process).code == 0, log.read_text()
     assert log.read_text() == "one\n"
 

@@ -88,7 +88,7 @@ def test_one_that_cannot_be_deleted_is_not_in_the_way(
 
 @pytest.mark.anyio
 async def test_no_failure_is_the_last_sweep(
-    journal: AttemptJournal, monkeypatch: pytest.MonkeyPatch
+    journal: AttemptJournal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     sweeps: list[bool] = []
 
@@ -98,7 +98,7 @@ async def test_no_failure_is_the_last_sweep(
 
     monkeypatch.setattr(sweeping, "sweep", fail)
     monkeypatch.setattr(sweeping, "_EVERY_S", 0.0)
-    task = asyncio.create_task(sweeping.sweep_old_output(journal, SETTINGS))
+    task = asyncio.create_task(sweeping.sweep_old_output(journal, SETTINGS, tmp_path))
     await eventually(lambda: len(sweeps) > 1 or task.done(), "the next sweep")
     assert not task.done()
     task.cancel()

@@ -10,6 +10,7 @@ import pytest
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.storage.code_snapshots import CodeLimits, CodeReader
 from gpuyard.storage.code_store import CodeMissingError, CodeStore
+from gpuyard.storage.contents import folder_stores
 
 LIMITS = CodeLimits(files=10, bytes=1000)
 DAY_S = 86400.0
@@ -17,7 +18,7 @@ DAY_S = 86400.0
 
 @pytest.fixture
 def store(tmp_path: Path) -> CodeStore:
-    return CodeStore(tmp_path / "store")
+    return CodeStore(folder_stores(tmp_path))
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ def test_too_much_code_and_the_home_directory_are_refused(
 def test_files_go_with_the_last_tree_that_has_them(
     tmp_path: Path, folder: Path
 ) -> None:
-    store = CodeStore(tmp_path / "store", clock=lambda: time.time() + 2 * DAY_S)
+    store = CodeStore(folder_stores(tmp_path), clock=lambda: time.time() + 2 * DAY_S)
     reader = CodeReader(store)
     first = reader.take(folder, LIMITS)
     (folder / "package/model.py").write_text("layers = 2")

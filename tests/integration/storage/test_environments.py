@@ -8,15 +8,20 @@ from pathlib import Path
 import pytest
 
 from gpuyard.domain.carried_environment import CarriedEnvironment
+from gpuyard.storage.contents import folder_stores
 from gpuyard.storage.environments import EnvironmentMissingError, Environments
 
 DAY_S = 86400.0
 
 
+def file_of(home: Path, digest: str) -> Path:
+    return home / "environments" / digest[:2] / digest[2:]
+
+
 def test_equal_environments_are_one_file_that_only_its_owner_reads(
     tmp_path: Path,
 ) -> None:
-    store = Environments(tmp_path / "environments")
+    store = Environments(folder_stores(tmp_path))
     given = CarriedEnvironment({"B": "2", "A": "ä"}, ("HF_TOKEN",))
     digest = store.put(given)
     assert store.put(CarriedEnvironment({"A": "ä", "B": "2"}, ("HF_TOKEN",))) == digest
@@ -26,11 +31,11 @@ def test_equal_environments_are_one_file_that_only_its_owner_reads(
 
 
 def test_a_missing_and_a_damaged_one_are_told(tmp_path: Path) -> None:
-    store = Environments(tmp_path)
+    store = Environments(folder_stores(tmp_path))
     with pytest.raises(EnvironmentMissingError, match="is no longer stored"):
         store.get("0" * 64)
     digest = store.put(CarriedEnvironment({"A": "1"}))
-    (tmp_path / digest[:2] / digest[2:]).write_bytes(b'{"variables"')
+    file_of(tmp_path, digest).write_bytes(b'{"variables"')
     with pytest.raises(EnvironmentMissingError):
         store.get(digest)
 
@@ -38,11 +43,11 @@ def test_a_missing_and_a_damaged_one_are_told(tmp_path: Path) -> None:
 def test_only_those_that_no_client_has_handed_over_lately_may_go(
     tmp_path: Path,
 ) -> None:
-    store = Environments(tmp_path, clock=lambda: time.time() + 2 * DAY_S)
+    store = Environments(folder_stores(tmp_path), clock=lambda: time.time() + 2 * DAY_S)
     old = store.put(CarriedEnvironment({"A": "1"}))
     again = store.put(CarriedEnvironment({"A": "2"}))
     later = time.time() + 2 * DAY_S
-    os.utime(tmp_path / again[:2] / again[2:], (later, later))
+    os.utime(file_of(tmp_path, again), (later, later))
     assert store.not_handed_over() == {old}
     store.remove([old])
     assert store.not_handed_over() == set()

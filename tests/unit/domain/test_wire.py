@@ -39,6 +39,7 @@ LIMITED = {
     "attempt_ids": st.lists(attempt_ids, max_size=3),
     "gpus": gpus,
     "port": st.integers(0, 65535),
+    "digests": st.lists(st.from_regex(r"\A[0-9a-f]{64}\Z"), max_size=3),
 }
 
 

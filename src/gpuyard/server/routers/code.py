@@ -1,30 +1,28 @@
 """`/api/v1/code`: stores the code of a working folder, for jobs that are about to be
-submitted.
+submitted. A server on standby does this, too: the folder is on its host.
 """
 
 from pathlib import Path
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
 from gpuyard.config.dialling import loopback_id
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.domain.strict_model import StrictModel
-from gpuyard.server.app_state import AppState, TheAppState
+from gpuyard.server.app_state import TheAppState
+from gpuyard.server.callers import submitter_of
 from gpuyard.storage.place import in_background
 
 router = APIRouter(prefix="/code", tags=["jobs"])
-_SEVERAL_SERVERS = (
-    "several servers share the ledger, so its environment is the server's own, too"
-    " (--live leaves out this note)"
-)
 
 
 class WorkingFolder(StrictModel):
-    """`host` is the client's `loopback_id`."""
+    """`host` is the client's `loopback_id`; `project` is that of the jobs."""
 
     host: str
     workdir: str
+    project: str = ""
 
 
 class StoredCode(BaseModel):
@@ -37,29 +35,24 @@ class StoredCode(BaseModel):
 
 
 @router.post("", status_code=201)
-async def store(folder: WorkingFolder, app_state: TheAppState) -> StoredCode:
+async def store(
+    folder: WorkingFolder, request: Request, app_state: TheAppState
+) -> StoredCode:
     """Store the code of a folder of this host: what git tracks, programs and their
     settings. A file that looks as before is not read again.
+
+    Where jobs have accounts, it is read as the account of the jobs, and is for jobs of
+    that account only.
     """
-    if folder.host != loopback_id() or _runs_live(app_state):
+    if folder.host != loopback_id() or app_state.settings.jobs.live:
         return StoredCode()
-    if app_state.election is not None:
-        # Another server may start the job.
-        return StoredCode(why=_SEVERAL_SERVERS)
     take = app_state.controller.submissions.take_code
+    user = submitter_of(request.scope)
     try:
-        digest = await in_background(take, Path(folder.workdir))
+        digest = await in_background(take, Path(folder.workdir), folder.project, user)
     except InvalidInputError as error:
         (fault,) = error.faults
         return StoredCode(why=f"{fault.field} {fault.fault}; {fault.remedy}")
     except (OSError, GpuyardError, ValueError) as error:
         return StoredCode(why=str(error))
     return StoredCode(digest=digest)
-
-
-def _runs_live(app_state: AppState) -> bool:
-    """Whether jobs run the code of their start: by the settings, or where jobs have
-    accounts, since server and agent read no working folders as root.
-    """
-    has_accounts = app_state.settings.node.has_accounts
-    return app_state.settings.jobs.live or has_accounts

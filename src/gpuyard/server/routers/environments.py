@@ -1,5 +1,5 @@
-"""`/api/v1/environments`: takes the environment that the jobs of a client carry. No
-route returns one.
+"""`/api/v1/environments`: takes the environment that the jobs of a client carry, also
+on standby. No route returns one.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ router = APIRouter(prefix="/environments", tags=["jobs"])
 
 class StoredEnvironment(BaseModel):
     """The value for `carried_environment` in the specs of jobs; null where jobs cannot
-    carry one: the client is on another host, or several servers share the ledger.
+    carry one, because the client is on another host.
     """
 
     digest: str | None = None
@@ -51,7 +51,7 @@ async def store(request: Request, app_state: TheAppState) -> StoredEnvironment:
     with reading_json():
         given = _decoder.decode(content)
     _check(given)
-    if given.host != loopback_id() or app_state.election is not None:
+    if given.host != loopback_id():
         return StoredEnvironment()
     environment = _without_what_stays(given, app_state)
     store = app_state.controller.submissions.environments

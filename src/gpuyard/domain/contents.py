@@ -1,0 +1,57 @@
+"""What jobs take along from their submission: contents under their SHA-256, and the one
+interface of the places where they are stored.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from enum import StrEnum
+from typing import Protocol
+
+# Nobody holds more of a content in memory than a few parts of so many bytes.
+PART_BYTES = 1 << 18
+
+
+class ContentKind(StrEnum):
+    """What a content is: an environment, a tree of code or one of its files."""
+
+    ENVIRONMENT = "environment"
+    TREE = "tree"
+    FILE = "file"
+
+
+class ContentMissingError(FileNotFoundError):
+    """There is no content with this digest."""
+
+
+class Contents(Protocol):
+    """A place for contents of one kind. It is used from threads, and blocks.
+
+    Failures are OSErrors or GpuyardErrors. Times are UTC seconds.
+    """
+
+    def keep(self, digests: Collection[str]) -> set[str]:
+        """Those of `digests` that are stored. They count as stored just now."""
+        ...
+
+    def put(self, contents: Iterable[bytes]) -> list[str]:
+        """Store these, unless they are there; returns their digests. All count as
+        stored just now.
+        """
+        ...
+
+    def parts(self, digest: str) -> Iterator[bytes]:
+        """The content, in parts of at most `PART_BYTES`; ContentMissingError."""
+        ...
+
+    def stored_before(self, limit: float) -> set[str]:
+        """The digests of those that were stored before the time `limit`."""
+        ...
+
+    def remove(self, digests: Collection[str], limit: float) -> None:
+        """Remove these, except those that were stored at the time `limit` or later:
+        they are somebody's.
+        """
+        ...
+
+
+Stores = Callable[[ContentKind], Contents]
+"""The place for each kind of content."""

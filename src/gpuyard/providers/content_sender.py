@@ -1,0 +1,71 @@
+"""Sends agents what jobs took along from their submission, over connections of their
+own, so that neither heartbeats nor reports wait for it.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+from gpuyard.domain import wire
+from gpuyard.domain.attempt_order import AttemptOrder
+from gpuyard.domain.contents import PART_BYTES, ContentMissingError, Contents, Stores
+from gpuyard.domain.errors import ProviderError
+from gpuyard.storage.place import in_background
+
+# An agent that takes nothing for so long is given up.
+_STALLED_S = 10.0
+
+
+def refuse_older_agent(order: AttemptOrder, hello: wire.Hello, provider: str) -> None:
+    """ProviderError if the agent that said `hello` cannot fetch what the job took
+    along.
+    """
+    takes_along = order.carried_environment or order.code
+    if takes_along and not hello.fetches:
+        raise ProviderError(
+            f"The agent on {hello.name} is of version {hello.version or 'unknown'},"
+            " which cannot fetch the code and the environment that the job was"
+            " submitted with. Restart it: `gpuyard down`, `gpuyard up`.",
+            provider,
+            "OLD_AGENT",
+        )
+
+
+async def send_contents(
+    stores: Stores, request: wire.FetchContents, writer: asyncio.StreamWriter
+) -> None:
+    """Send what an agent asks for. In memory are a few parts, however much it is.
+
+    GpuyardError or OSError when it cannot be read, TimeoutError when the agent takes
+    nothing.
+    """
+    frames = _frames(stores(request.kind), request.digests)
+    while part := await in_background(next, frames, b""):
+        writer.write(part)
+        try:
+            async with asyncio.timeout(_STALLED_S):
+                await writer.drain()
+        except TimeoutError:
+            writer.transport.abort()  # close() would wait for it
+            raise
+
+
+def _frames(contents: Contents, digests: Sequence[str]) -> Iterator[bytes]:
+    """The messages about these contents; those about small ones together."""
+    waiting = bytearray()
+    for digest in digests:
+        for message in _messages(contents, digest):
+            waiting += wire.encode(message)
+            if len(waiting) >= PART_BYTES:
+                yield bytes(waiting)
+                waiting.clear()
+    yield bytes(waiting)
+
+
+def _messages(contents: Contents, digest: str) -> Iterator[wire.ContentPart]:
+    try:
+        for part in contents.parts(digest):
+            yield wire.ContentPart(part)
+    except ContentMissingError:
+        yield wire.ContentPart(missing=True)
+    else:
+        yield wire.ContentPart(end=True)
