@@ -78,7 +78,7 @@ def gpus(
             g["state"],
             g["node"],
             short_id(g["job_id"] or ""),
-            g["problem"] or g["quarantine"] or "; ".join(g["warnings"]),
+            g["problem"] or g["quarantine"] or "; ".join(g.get("warnings", ())),
         )
         for g in found
     ]

@@ -17,6 +17,8 @@ import httptools
 _CONNECT_S = 5.0
 # Servers close a connection that is idle for so long, some without telling.
 _IDLE_S = 4.0
+# So many are kept for each replica after a rush.
+_MOST_IDLE = 64
 # So many bytes that nobody has read yet: the replica waits then.
 _MOST_UNREAD = 256 * 1024
 _NO_BODY = frozenset({204, 304})
@@ -183,6 +185,8 @@ class ReplicaConnections:
         idle = self._idle.setdefault(connection.address, [])
         if is_open:
             idle.append(connection)
+            if len(idle) > _MOST_IDLE:
+                idle.pop(0).abort()
             return
         with suppress(ValueError):
             idle.remove(connection)

@@ -181,6 +181,19 @@ async def test_a_connection_that_was_closed_or_is_old_is_not_used(
     assert replica.connections == 3
 
 
+async def test_few_connections_are_kept_after_a_rush(replica, monkeypatch):
+    monkeypatch.setattr(replica_http, "_MOST_IDLE", 2)
+    connections = ReplicaConnections()
+    answers = await asyncio.gather(
+        *(connections.post(replica.url, b"{}") for _ in range(5))
+    )
+    for answer in answers:
+        await read(answer)
+    await eventually(
+        lambda: sum(writer.is_closing() for writer in replica.writers) == 3
+    )
+
+
 async def test_silence_is_told_before_the_answer_and_within_it(replica):
     for parts in ([], [CHUNKED, b"1\r\na\r\n"]):
         replica.says = say(*parts)
