@@ -60,13 +60,14 @@ def items(count: int) -> list[dict[str, Any]]:
 
 
 def test_its_account_cannot_look_into_the_process(bob: Account, results: Path) -> None:
-    as_bob = {"user": bob.uid, "group": bob.gid, "extra_groups": []}
     looking = subprocess.Popen(
         [PYTHON, "-I", "-c", LOOK],
         cwd=results,
         stdout=subprocess.PIPE,
         text=True,
-        **as_bob,
+        user=bob.uid,
+        group=bob.gid,
+        extra_groups=(),
     )
     with looking:
         assert looking.stdout
