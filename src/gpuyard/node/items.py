@@ -26,6 +26,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+# Servers refuse longer bodies than some such texts are.
+_LONGEST_FAULT = 10_000
 Run = Callable[[dict[str, Any], Path, Callable[[float], None]], Any]
 Load = Callable[[dict[str, Any]], Run]
 
@@ -58,7 +60,9 @@ def _fault(error: BaseException) -> str:
     traceback.print_exc()
     name = type(error).__name__
     lines = str(error).strip().splitlines()
-    return f"{name}: {lines[0]}" if lines else name
+    text = f"{name}: {lines[0]}" if lines else name
+    # The names of files in it may be no text.
+    return text[:_LONGEST_FAULT].encode(errors="replace").decode()
 
 
 def main() -> int:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -56,20 +57,26 @@ def _entry(item: dict[str, Any]) -> dict[str, Any]:
 def _write_as(
     account: Account, umask: int, folder: Path, index: dict[str, Any]
 ) -> None:
+    order = {
+        "account": asdict(account),
+        "umask": umask,
+        "folder": str(folder),
+        "index": index,
+    }
+    # Not with `user`: between that and the program, its other processes could stop it
+    # for ever, and later look into it.
     try:
         subprocess.run(
-            [sys.executable, "-I", "-m", _PROGRAM, str(folder)],
-            input=json.dumps(index),
+            [sys.executable, "-I", "-m", _PROGRAM],
+            input=json.dumps(order),
             text=True,
             check=True,
-            capture_output=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             timeout=_LONGEST_S,
             cwd="/",
             env={},
-            user=account.uid,
-            group=account.gid,
-            extra_groups=account.groups,
-            umask=umask,
+            start_new_session=True,
         )
     except subprocess.CalledProcessError as error:
         raise OSError(f"{account.name}: {error.stderr.strip()}") from None

@@ -1,16 +1,22 @@
 """Puts the index of a batch into the folder of its results.
 
-`python -m gpuyard.resource_manager.index_file FOLDER` reads the index from standard
-input: so an account does it that is not the server's. Standard library only, because
-the start of that program is all that takes time.
+`python -m gpuyard.resource_manager.index_file` reads from standard input what to write,
+and as which account. It starts as root and becomes the account before it opens
+anything; so the account cannot look into it, or hold it up before it can be ended.
 """
 
 import json
+import resource
 import sys
 from pathlib import Path
 from typing import Any
 
+from gpuyard.config.accounts import Account
+from gpuyard.config.becoming import become
 from gpuyard.storage.untrusted import entries, folder_beneath, write_beneath
+
+# Whoever owns the folder can fill it with names.
+_MOST_MEMORY_BYTES = 1 << 30
 
 
 def write_index_file(folder: Path, index: dict[str, Any]) -> None:
@@ -35,10 +41,14 @@ def write_index_file(folder: Path, index: dict[str, Any]) -> None:
 
 def main() -> int:
     """Write the index on standard input."""
+    order = json.load(sys.stdin)
+    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        write_index_file(Path(sys.argv[1]), json.load(sys.stdin))
-    except OSError as error:
-        sys.stderr.write(f"{error}\n")
+        become(Account(**order["account"]), order["umask"])
+        write_index_file(Path(order["folder"]), order["index"])
+    except (OSError, MemoryError) as error:
+        sys.stderr.write(f"{error or 'it takes more than 1 GB of memory'}\n")
         return 1
     return 0
 

@@ -5,7 +5,7 @@ that would take.
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from gpuyard.domain.batches import BatchMode, BatchSpec
 from gpuyard.domain.jobspec import Name
@@ -15,6 +15,16 @@ from gpuyard.server.worker_tokens import WORKER, WorkerClaim
 
 router = APIRouter(prefix="/batches", tags=["batches"])
 estimates = APIRouter(prefix="/estimate", tags=["batches"])
+
+_LONGEST_FAULT = 10_000
+
+
+def _clipped(text: object) -> object:
+    """A script says how it failed in as many words as it likes."""
+    return text[:_LONGEST_FAULT] if isinstance(text, str) else text
+
+
+Fault = Annotated[str, BeforeValidator(_clipped)]
 
 
 class Done(BaseModel):
@@ -26,7 +36,7 @@ class Done(BaseModel):
 
     number: int
     attempts: int = 1
-    fault: str | None = None
+    fault: Fault | None = None
     crashed: bool = False
 
 
@@ -39,7 +49,7 @@ class Take(BaseModel):
 
     attempt_id: Name
     done: Done | None = None
-    fault: str | None = Field(default=None, max_length=10_000)
+    fault: Fault | None = None
 
 
 class Again(BaseModel):
