@@ -65,7 +65,9 @@ class AttemptInput:
             self._writer.close()
             self._writer = None
         if holder := self._holder:
-            await asyncio.to_thread(holder.dismiss)
+            # The person who ended it hangs up as soon as that is told, which cancels
+            # whoever waits here.
+            await asyncio.shield(asyncio.to_thread(holder.dismiss))
 
     def _open(self) -> int:
         if self._holder is None:
