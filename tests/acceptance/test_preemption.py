@@ -2,6 +2,7 @@
 waits, and goes on where it was.
 """
 
+import subprocess
 import sys
 
 from tests.support.instance import TestInstance
@@ -90,6 +91,40 @@ def test_an_urgent_job_preempts_a_trainer_which_resumes(instance: TestInstance) 
     done = instance.wait(trainer, "completed")
     assert [attempt.reason for attempt in done.attempts] == ["preempted", None]
     assert done.attempts[1].resumed_from
+
+
+def test_who_attaches_to_a_job_that_is_being_preempted_types_to_its_next_attempt(
+    instance: TestInstance,
+) -> None:
+    cpus = all_cpus(instance)
+    until_stopped = (
+        "import pathlib, signal, sys, time\n"
+        "def leave(*_):\n"
+        "    print('leaving', flush=True)\n"
+        "    while not pathlib.Path('leave').exists(): time.sleep(0.02)\n"
+        "    pathlib.Path('again').touch(); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, leave)\n"
+        "print('ready', flush=True)\n"
+        "if pathlib.Path('again').exists(): print('got', input()); sys.exit(0)\n"
+        "while True: time.sleep(0.02)"
+    )
+    asked = instance.submit(
+        [sys.executable, "-c", until_stopped],
+        interactive=True,
+        preemptible=True,
+        resources={"cpus": cpus},
+        checkpoint={"grace_s": 60},
+    )
+    wait_until(lambda: "ready" in instance.ok("logs", asked), timeout=30)
+    instance.submit(["true"], priority=5, resources={"cpus": cpus})
+    wait_until(lambda: "leaving" in instance.ok("logs", asked), timeout=30)
+    attached = instance.popen("attach", asked, stdin=subprocess.PIPE)
+    assert attached.stderr
+    refusal = attached.stderr.readline()
+    assert "is being ended" in refusal
+    (instance.work / "leave").touch()
+    out, _ = attached.communicate("typed\n", timeout=60)
+    assert "got typed" in out
 
 
 def test_a_job_that_is_not_preemptible_is_left_alone(instance: TestInstance) -> None:

@@ -179,6 +179,27 @@ def test_piped_input_reaches_the_job_and_ends_with_the_pipe(
     assert watched.communicate(timeout=60)[0] == "one\n"
 
 
+def test_who_detaches_from_a_job_that_reads_little_hears_of_no_broken_connection(
+    shared_instance: TestInstance,
+) -> None:
+    job_id = shared_instance.submit([sys.executable, "-c", SLEEP], interactive=True)
+    shared_instance.wait(job_id, "running")
+    attached = subprocess.Popen(
+        [*gpuyard(), "attach", job_id],
+        env=shared_instance.environment,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert attached.stdin
+    # More than two pipes hold, and less than may be under way.
+    attached.stdin.write(bytes(250_000))
+    attached.send_signal(signal.SIGINT)
+    _, said = attached.communicate(timeout=60)
+    assert b"detached" in said
+    assert b"broke" not in said
+    shared_instance.ok("cancel", job_id)
+
+
 def test_a_job_without_an_open_input_says_so_once(
     shared_instance: TestInstance, job_id: str
 ) -> None:

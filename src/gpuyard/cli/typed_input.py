@@ -3,6 +3,7 @@ the job is interactive.
 """
 
 import asyncio
+import errno
 import fcntl
 import os
 import select
@@ -17,7 +18,7 @@ from gpuyard.cli.blocking import beside
 from gpuyard.cli.output import short_id
 from gpuyard.client.streams import JobStream, open_stream
 from gpuyard.domain import stream_frames as frames
-from gpuyard.domain.errors import GpuyardError, RefusedError
+from gpuyard.domain.errors import GpuyardError, RefusedError, UnreachableError
 from gpuyard.domain.states import JobState
 from gpuyard.domain.stream_frames import InputOverCause
 
@@ -39,7 +40,10 @@ class StandardInput:
 
     def __init__(self) -> None:
         self._woken, self._wake = os.pipe()
-        self._is_terminal = os.isatty(_STDIN)
+        # Where this command was started without one (`<&-`), its descriptor is that of
+        # something else by now.
+        self._is_open = sys.stdin is not None
+        self._is_terminal = self._is_open and os.isatty(_STDIN)
 
     def stop(self) -> None:
         """Let whoever reads or waits return."""
@@ -65,14 +69,24 @@ class StandardInput:
         return False
 
     def _until_ready(self) -> bool:
+        if not self._is_open:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         while True:
             ready, _, _ = select.select([_STDIN, self._woken], [], [])
             if self._woken in ready:
                 return False
-            if not self._is_terminal or os.tcgetpgrp(_STDIN) == os.getpgrp():
+            if self._is_for_us():
                 return True
             # What is typed is for another program: to read it would stop this one.
             select.select([self._woken], [], [], _LOOK_S)
+
+    def _is_for_us(self) -> bool:
+        if not self._is_terminal:
+            return True
+        try:
+            return os.tcgetpgrp(_STDIN) == os.getpgrp()
+        except OSError:  # the terminal of another session, as after `su -c`
+            return True
 
     @property
     def is_terminal(self) -> bool:
@@ -149,7 +163,7 @@ class JobInput:
             yield
 
     async def _send_to_attempts(self) -> None:
-        refusals = 0
+        attempt = refusals = 0
         while True:
             try:
                 job = await beside(self._job.peek)
@@ -164,7 +178,9 @@ class JobInput:
                 refusals += 1
                 if refusals == _MOST_REFUSALS:
                     self._say(f"gpuyard: {error}")
-                    return
+                    # The next one may take input: one that is preempted ends slowly.
+                    self._over = attempt
+                    refusals = 0
             except GpuyardError:  # the server is away for a moment
                 pass
             await asyncio.sleep(_LOOK_S)
@@ -189,10 +205,12 @@ class JobInput:
             try:
                 async for frame in stream.frames():
                     last = frame
+            except UnreachableError:
+                pass
             finally:
                 sending.cancel()
-                self._tell_lost(last, stream)
         if not isinstance(last, frames.InputOver):
+            self._tell_lost(stream)
             return False
         self._tell_over(last.cause)
         return last.cause is not InputOverCause.ATTEMPT_OVER
@@ -231,8 +249,8 @@ class JobInput:
             name = short_id(self._job.id)
             self._say(f"gpuyard: what you type goes to {name}; Ctrl-D ends its input")
 
-    def _tell_lost(self, last: frames.FromAgent | None, stream: JobStream) -> None:
-        if last is None and stream.unacknowledged:
+    def _tell_lost(self, stream: JobStream) -> None:
+        if stream.unacknowledged:
             self._say(
                 f"gpuyard: the connection broke; the last {stream.unacknowledged} bytes"
                 " of input may not have arrived"

@@ -125,8 +125,12 @@ class AttemptJournal:
     def note(self, attempt_id: str, **facts: Any) -> None:
         """Note facts, which are fields of `AttemptRecord`.
 
-        On a full disk they are lost with this agent.
+        On a full disk they are lost with this agent. Nothing is noted of an attempt
+        that is forgotten, such as the end of its input that somebody typed too late:
+        without its beginning no agent could read it.
         """
+        if attempt_id not in self._held:
+            return
         try:
             self._append(attempt_id, facts)
         except OSError as error:
@@ -221,8 +225,8 @@ class AttemptJournal:
 
     def _drop_forgotten(self) -> None:
         """Keep only the lines of attempts that are not forgotten."""
-        held = self._lines_by_attempt().values()
         try:
+            held = self._lines_by_attempt().values()
             self._file.replace(line for lines in held for line in lines)
         except OSError as error:
             log.warning("the journal could not be shortened", error=str(error))

@@ -7,6 +7,7 @@ Only the last line can be torn by a kill; it is cut off when the file is opened.
 import errno
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 _OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -48,6 +49,9 @@ class LineFile:
             draft.replace(self._path)
         except OSError:
             os.close(file)
+            # A full disk has no room for half a copy.
+            with suppress(OSError):
+                draft.unlink()
             raise
         os.close(self._fd)
         self._fd = file

@@ -225,3 +225,10 @@ def test_on_a_full_disk_nothing_is_half_written_and_an_intent_is_refused(tmp_pat
     )
     assert done.returncode == 0, done.stderr
     assert "not noted in the journal" in done.stdout + done.stderr
+
+
+def test_what_is_noted_too_late_leaves_no_record_without_a_beginning(journal):
+    journal.intend(start(), "boot")
+    journal.forget("a1")
+    journal.note("a1", input_ended=True)
+    assert not AttemptJournal(journal.folder).holds("a1")
