@@ -189,6 +189,8 @@ def test_what_is_not_for_members_is_told(workstation: OwnMachine) -> None:
     refused = workstation.run("gpuyard", "audit", user="ann")
     assert refused.returncode == 4
     assert "`sudo gpuyard audit`" in refused.stderr
+    job_id = workstation.ok("gpuyard", "run", "-d", "sleep", "600", user="ann").strip()
+    workstation.ok("gpuyard", "cancel", job_id, user="ann")
     assert "POST /api/v1/jobs" in workstation.ok("gpuyard", "audit", "-n", "1000")
 
     words = ("gpuyard", "run", "--workspace", "data", "true")
