@@ -101,7 +101,7 @@ class AppState:
 
     async def worker_of(self, token: str) -> WorkerClaim | None:
         """What the token of a worker says; None if it is none of this instance."""
-        if not worker_tokens.is_one(token):
+        if not worker_tokens.looks_like_worker_token(token):
             return None
         claim = worker_tokens.read(self._digests(), token)
         if claim is None and self.election:

@@ -30,7 +30,7 @@ from gpuyard.server.callers import Caller, CallerKey, caller_of, is_own_user
 from gpuyard.server.guesses import Guesses
 from gpuyard.server.headers import secured
 from gpuyard.server.host_names import HostNames
-from gpuyard.server.worker_tokens import WORKER, WorkerClaim
+from gpuyard.server.worker_tokens import CLAIM_KEY, WorkerClaim
 
 if TYPE_CHECKING:
     from gpuyard.server.connections import Connection
@@ -171,7 +171,7 @@ class Edge:
         claim.check_call(_what(scope))
         if self._app_state.leads:  # else the leader says
             claim.check_life(self._app_state.fence_of(claim.attempt_id))
-        scope[WORKER] = claim
+        scope[CLAIM_KEY] = claim
         self._audit.admitted(caller, "worker")
 
     def _sign_in(self, scope: Scope, caller: Caller) -> None:

@@ -18,8 +18,8 @@ from gpuyard.domain.errors import ForbiddenError
 
 # What a worker's token begins with; ours have no dot.
 _KIND = "worker"
-# Where a request says which worker has sent it.
-WORKER = "gpuyard.worker"
+# Where the scope of a request (ASGI) has the claim of the worker that has sent it.
+CLAIM_KEY = "gpuyard.worker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class WorkerClaim:
             )
 
 
-def is_one(token: str) -> bool:
+def looks_like_worker_token(token: str) -> bool:
     """Whether it has the form of a worker's token."""
     return token.startswith(f"{_KIND}.") and token.isascii()
 
@@ -80,7 +80,7 @@ def issue(digest: str, claim: WorkerClaim) -> str:
 
 def read(digests: Sequence[str], token: str) -> WorkerClaim | None:
     """What a token says that one of the servers with these digests has issued; None if
-    none of them has. `is_one` must be true of it.
+    none of them has. `looks_like_worker_token` must be true of it.
     """
     _, _, rest = token.partition(".")
     content, _, signature = rest.partition(".")

@@ -4,7 +4,12 @@ import pytest
 
 from gpuyard.config.proof import digest_of
 from gpuyard.domain.errors import ForbiddenError
-from gpuyard.server.worker_tokens import WorkerClaim, is_one, issue, read
+from gpuyard.server.worker_tokens import (
+    WorkerClaim,
+    issue,
+    looks_like_worker_token,
+    read,
+)
 
 FIRST, SECOND = digest_of("first"), digest_of("second")
 CLAIM = WorkerClaim("attempt_1", 3, "steps-in-2026-01-01")
@@ -13,7 +18,7 @@ TAKE = "POST /api/v1/batches/steps-in-2026-01-01/take"
 
 def test_each_server_of_the_instance_knows_what_another_has_issued() -> None:
     token = issue(FIRST, CLAIM)
-    assert is_one(token)
+    assert looks_like_worker_token(token)
     assert read([SECOND, FIRST], token) == CLAIM
     assert read([SECOND], token) is None
 
@@ -29,7 +34,7 @@ def test_a_claim_that_was_changed_is_none() -> None:
         f"{kind}.",
     ):
         assert read([FIRST], forged) is None
-    assert not is_one(f"{kind}.\xe4")
+    assert not looks_like_worker_token(f"{kind}.\xe4")
 
 
 def test_it_is_worth_one_call() -> None:

@@ -11,7 +11,7 @@ from gpuyard.domain.batches import BatchMode, BatchSpec
 from gpuyard.domain.jobspec import Name
 from gpuyard.server.app_state import TheAppState
 from gpuyard.server.callers import submitter_of
-from gpuyard.server.worker_tokens import WORKER, WorkerClaim
+from gpuyard.server.worker_tokens import CLAIM_KEY, WorkerClaim
 
 router = APIRouter(prefix="/batches", tags=["batches"])
 estimates = APIRouter(prefix="/estimate", tags=["batches"])
@@ -99,7 +99,7 @@ async def take_item(
     """For workers: say how the last item went and take the next; none means to
     leave.
     """
-    claim: WorkerClaim | None = request.scope.get(WORKER)
+    claim: WorkerClaim | None = request.scope.get(CLAIM_KEY)
     if claim:
         claim.check_attempt(take.attempt_id)
     done = take.done.model_dump() if take.done else None
