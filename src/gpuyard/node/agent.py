@@ -309,9 +309,10 @@ class Agent:
                 self._gpus.release(message.gpu_uuids)
             case wire.Leave():
                 self._leaving.set()
-            case _:
-                # `_talk` has handled it, or it needs no answer.
-                pass
+            case wire.Welcome() | wire.ReadLog() | wire.OpenStream():
+                pass  # `_talk` handles these
+            case wire.ContentPart() | wire.Beat():
+                pass  # contents have connections of their own; a Beat needs no answer
 
     # --- attempts ---
 
