@@ -12,6 +12,7 @@ import uvloop
 
 from tests.support.dockerd import dockerd
 from tests.support.examples import register_profiles
+from tests.support.instance import TestInstance
 from tests.support.nvml.fixtures import fake_gpus, nvml_library
 from tests.support.postgres import postgres
 from tests.support.s3 import bucket, s3
@@ -41,12 +42,16 @@ register_profiles()
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Where a test on Slurm failed, tell what Slurm says."""
+    """Where a test failed, tell what Slurm and gpuyard's processes wrote last."""
     report = yield
+    if not report.failed:
+        return report
     fixtures: dict[str, object] = getattr(item, "funcargs", {})
     for name, fixture in fixtures.items():
-        if report.failed and isinstance(fixture, SlurmCluster):
+        if isinstance(fixture, SlurmCluster):
             report.sections.append((f"slurmctld of {name}", fixture.newest_log()))
+        if isinstance(fixture, TestInstance):
+            report.sections.append((f"logs of {name}", fixture.newest_logs()))
     return report
 
 

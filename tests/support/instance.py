@@ -128,6 +128,14 @@ class TestInstance:
 
         return wait_until(there, timeout, f"job {job_id} to be {' or '.join(wanted)}")
 
+    def newest_logs(self, lines: int = 40) -> str:
+        """What each of its processes wrote last, for whoever reads a failure."""
+        parts: list[str] = []
+        for path in sorted(self.home.root.rglob("*.log")):
+            written = path.read_text(errors="replace").splitlines()
+            parts += [f"{path.name}:", *written[-lines:]]
+        return "\n".join(parts)
+
     # --- the instance's own processes ---
 
     def pid(self, which: str) -> int | None:

@@ -92,7 +92,7 @@ def serve(ledger: Ledger) -> Serve:
     async def serving(
         *specs: WebhookSpec,
         killed: bool = False,
-        timeout_s: float = 1.0,
+        timeout_s: float = 10.0,
         give_up_s: float = 3600.0,
     ) -> AsyncIterator[Serving]:
         made = Serving(
@@ -108,7 +108,7 @@ def serve(ledger: Ledger) -> Serve:
         await made.writer.committed()
         yield made
         if killed:
-            made.notifier._keep = lambda: None  # what it would still have said is lost
+            made.notifier._save_positions = lambda: None  # nobody saves them
         await made.notifier.close()
         await made.writer.close()
 

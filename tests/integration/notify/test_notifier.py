@@ -220,7 +220,7 @@ async def test_hundreds_of_webhooks_share_one_reader_and_a_few_connections(
     monkeypatch.setattr(ledger.queries, "events_of", counted)
     with receiver() as there:
         hooks = [WebhookSpec(url=f"{there.url}/{n}") for n in range(400)]
-        async with serve(*hooks, timeout_s=10.0) as serving:
+        async with serve(*hooks) as serving:
             await eventually(lambda: not notified_late(serving))
             reads.clear()
             await serving.happens(1)
