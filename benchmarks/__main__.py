@@ -34,6 +34,7 @@ DISKS = {
         "studies-runtime",
         "prompts",
         "verification",
+        "scale",
         "gpu",
     ),
     "4ms": ("ledger", "http", "jobs", "idle"),
@@ -50,6 +51,7 @@ PLACES = {
     "studies-runtime": "studies",
     "prompts": "prompts",
     "verification": "verification",
+    "scale": "scale",
     "gpu": "gpu",
 }
 

@@ -49,6 +49,13 @@ def test_every_group_runs_and_says_each_time_with_its_floor() -> None:
     assert errors["value"] == 0
 
 
+def test_simulated_nodes_run_what_the_server_sends_them() -> None:
+    figures = {figure["name"]: figure for figure in bench("scale", "--disk", "as-is")}
+    # 24 GPUs are taken, by jobs with one to four each.
+    assert 6 <= figures["attempts that run then"]["value"] <= 24
+    assert figures["ends a second at most"]["value"] > 0
+
+
 def test_the_slow_disk_takes_4_ms_for_each_sync() -> None:
     commit = bench("ledger", "--disk", "4ms")[0]
     assert (commit["disk"], commit["unit"], commit["floor_name"]) == (

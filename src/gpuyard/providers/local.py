@@ -41,6 +41,7 @@ class LocalProvider(AgentProvider):
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         self._home = Home(Path(config["home"]))
+        self._node_id = ""
         self._server: asyncio.Server | None = None
         self._guard: asyncio.Task[None] | None = None
         self._keeper: subprocess.Popen[bytes] | None = None
@@ -86,9 +87,11 @@ class LocalProvider(AgentProvider):
         return node_id == self._own_node()
 
     def _own_node(self) -> str:
-        """The id of this home's node, empty while it has none."""
+        """The id of this home's node, empty while it has none. It never changes."""
         id_file = self._home.node / "id"
-        return id_file.read_text().strip() if id_file.exists() else ""
+        if not self._node_id and id_file.exists():
+            self._node_id = id_file.read_text().strip()
+        return self._node_id
 
     def _note_keeper(self, keeper: "subprocess.Popen[bytes]") -> None:
         self._keeper = keeper

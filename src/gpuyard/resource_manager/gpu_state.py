@@ -6,12 +6,12 @@ nodes have GPUs. Each entry has the `uuid`.
 """
 
 import asyncio
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 
 from gpuyard.controller.core import Core
@@ -24,6 +24,12 @@ from gpuyard.resource_manager.residents import Residents
 from gpuyard.scheduler.nodes import Device
 
 _EVERY_S = 1.0
+# The more GPUs there are, the more seldom it is written: it takes its share of the time
+# and no more.
+_EVERY_S_PER_GPU = 0.001
+# So many GPUs are looked at before others have their turn.
+_GPUS_AT_ONCE = 100
+Entry = dict[str, Any]
 log = structlog.get_logger(__name__)
 
 
@@ -46,45 +52,62 @@ class GpuStateFile:
         self._work = work
         self._waiting = waiting
         self._path = path
-        self._written: str | None = None
+        self._written: bytes | None = None
 
     async def run(self) -> None:
         """Keep the file up to date for ever, if the instance has or had GPUs."""
         while True:
-            if self._core.view.devices or self._path.exists():
+            devices = self._core.view.devices
+            if devices or self._path.exists():
                 # While the database is away, the old file stays.
                 with suppress(LedgerError):
-                    self.write()
-            await asyncio.sleep(_EVERY_S)
+                    await self._update()
+            await asyncio.sleep(_EVERY_S + _EVERY_S_PER_GPU * len(devices))
+
+    async def _update(self) -> None:
+        """Write the file, and let others have their turn in between."""
+        entries: list[tuple[Device, Entry]] = []
+        for found in self._entries():
+            entries.append(found)
+            if len(entries) % _GPUS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        self._write(entries)
 
     def write(self) -> None:
+        """Write the file at once, for the last time."""
+        self._write(list(self._entries()))
+
+    def _entries(self) -> Iterator[tuple[Device, Entry]]:
+        for device, work in self._work.each():
+            yield device, _entry(device, work)
+
+    def _write(self, entries: list[tuple[Device, Entry]]) -> None:
         """Write the file if its content has changed; on a full disk the old one
         stays.
         """
-        text = json.dumps(self.document(), indent=1)
+        document = msgspec.json.encode(self._document(entries))
+        text = msgspec.json.format(document, indent=1)
         if text == self._written:
             return
         draft = self._path.with_suffix(".new")
         try:
-            draft.write_text(text)
+            draft.write_bytes(text)
             draft.replace(self._path)
             self._written = text
         except OSError as error:
             log.warning("gpu_state.json cannot be written", error=str(error))
 
-    def document(self) -> dict[str, Any]:
-        """The content of the file now."""
-        view = self._core.view
-        devices = [device for device in view.devices.values() if device.node_id]
-        devices.sort(key=lambda device: (device.node_id, device.index, device.uuid))
-        has_several_nodes = len({device.node_id for device in devices}) > 1
-        work = self._work.all()
-        gpus: dict[str, dict[str, Any]] = {}
-        for device in devices:
+    def _document(self, entries: list[tuple[Device, Entry]]) -> dict[str, Any]:
+        """The content of the file."""
+        entries.sort(key=lambda entry: _order(entry[0]))
+        nodes = {device.node_id for device, _ in entries}
+        gpus: dict[str, Entry] = {}
+        for device, entry in entries:
             key = str(device.index)
-            if has_several_nodes:
-                key = f"{view.node(device.node_id or '').title}:{key}"
-            gpus[key] = _entry(device, work[device.uuid])
+            if len(nodes) > 1:
+                node = self._core.view.node(device.node_id or "")
+                key = f"{node.title}:{key}"
+            gpus[key] = entry
         return {
             "gpus": gpus,
             "boot_times": self._boot_times(),
@@ -102,9 +125,13 @@ class GpuStateFile:
         return times
 
 
-def _entry(device: Device, work: Work) -> dict[str, Any]:
+def _order(device: Device) -> tuple[str, int, str]:
+    return device.node_id or "", device.index, device.uuid
+
+
+def _entry(device: Device, work: Work) -> Entry:
     """The entry of a GPU, with the keys of the seed document."""
-    entry: dict[str, Any] = {"state": work["state"], "uuid": device.uuid}
+    entry: Entry = {"state": work["state"], "uuid": device.uuid}
     if device.problem:
         entry["reason"] = device.problem
     if "model" in work:

@@ -4,7 +4,7 @@ Times are UTC seconds.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuyard.controller.core import Core
@@ -37,6 +37,12 @@ class GpuWork:
 
     def all(self) -> dict[str, Work]:
         """By UUID: the `state` of each GPU, and what runs on it."""
+        return {device.uuid: work for device, work in self.each()}
+
+    def each(self) -> Iterator[tuple[Device, Work]]:
+        """The same, one GPU after the other, so that others can have their turn between
+        thousands.
+        """
         view = self._core.view
         holders: dict[str, LiveAttempt] = {}
         for attempt in view.attempts.values():
@@ -47,11 +53,10 @@ class GpuWork:
             for gpu in resident.gpus:
                 residents.setdefault(gpu, []).append(resident)
         self._read_names({attempt.job_id for attempt in holders.values()})
-        return {
-            uuid: self._work_of(device, residents.get(uuid, []), holders.get(uuid))
-            for uuid, device in view.devices.items()
-            if device.node_id
-        }
+        for uuid, device in list(view.devices.items()):
+            if device.node_id:
+                work = self._work_of(device, residents.get(uuid, []), holders.get(uuid))
+                yield device, work
 
     def _residents_by_activity(self) -> list[Resident]:
         return sorted(
