@@ -171,10 +171,10 @@ def test_the_time_limit_counts_from_the_answer_and_not_from_the_wait(
     instance: TestInstance,
 ) -> None:
     first, second, slow = prompts(
-        instance, ["sleep 1.5", "sleep 1.4", "sleep 60"], timeout_s=2
+        instance, ["sleep 2", "sleep 2.1", "sleep 60"], timeout_s=3.5
     )
-    assert answer(instance, first) == "a: sleep 1.5"
-    assert answer(instance, second) == "a: sleep 1.4"
+    assert answer(instance, first) == "a: sleep 2"
+    assert answer(instance, second) == "a: sleep 2.1"
     assert instance.wait(slow).state == "timed_out"
 
 
