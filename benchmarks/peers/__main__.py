@@ -46,13 +46,13 @@ PEERS = (
         "huey",
         "SQLite, every commit synced; a task that is running when its worker dies is"
         " lost",
-        2,
+        1.5,
     ),
     Peer(
         "procrastinate",
         "PostgreSQL, every commit synced; a stalled job must be found and retried by"
         " hand",
-        5,
+        4,
     ),
     Peer("tsp", "nothing: the queue is memory of its server"),
     Peer("ray", "nothing: tasks are memory of their driver"),
