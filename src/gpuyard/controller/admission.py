@@ -317,7 +317,8 @@ class Admission:
             new = [job for job in jobs if job.id not in earlier]
             if new:
                 core.refuse_when_full()
-            if not core.add_ended_parents(_parents_elsewhere(new, earlier)):
+            parents = _parents_elsewhere(new, earlier)
+            if not core.add_ended_parents(parents):
                 return False  # the end of a parent is not committed yet
             now = core.clock()
             for job in jobs:
@@ -325,7 +326,7 @@ class Admission:
                 job.id = earlier.get(job.id, job.id)
             events = transitions.Submissions(new, now)
             if len(new) > SLICE:
-                folded = core.emit_many(events)
+                folded = core.emit_many(events, parents)
             else:
                 folded = None
                 more = make_events(new, now) if make_events and new else ()

@@ -3,7 +3,7 @@ commit.
 """
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Any
 
@@ -42,7 +42,7 @@ def rebuild_view(queries: Queries, now: float, empty: View | None = None) -> Vie
     return view
 
 
-def add_ended_parents(view: View, queries: Queries, job_ids: set[str]) -> bool:
+def add_ended_parents(view: View, queries: Queries, job_ids: Set[str]) -> bool:
     """Put those of the parents `job_ids` that have ended into the view, before their
     children are added.
 
