@@ -18,7 +18,7 @@ from gpuyard.domain.shape import Shape
 from gpuyard.domain.tiers import Tier, Tiers
 from gpuyard.domain.validation import parse_spec
 
-KNOWN = {"job_old": "job_old", "old": "job_old"}
+KNOWN = {"job_old": ["job_old"], "old": ["job_old"]}
 
 
 def take(*bodies, tiers=None) -> list[PreparedJob]:
