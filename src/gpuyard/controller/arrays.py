@@ -12,6 +12,7 @@ from gpuyard.controller.admission import Admission, are_equal
 from gpuyard.controller.array_events import ArraySubmission, PreparedArray
 from gpuyard.controller.core import SLICE, Core
 from gpuyard.controller.intake import reading_json
+from gpuyard.controller.parents import refuse_too_many
 from gpuyard.domain.arrays import (
     ArrayRange,
     array_range,
@@ -20,9 +21,6 @@ from gpuyard.domain.arrays import (
 )
 from gpuyard.domain.errors import InvalidInputError, RefusedError
 from gpuyard.domain.ids import new_id
-
-# So many edges between tasks and the jobs they wait for stay within some megabytes.
-_MOST_EDGES = 200_000
 
 
 class Arrays:
@@ -58,14 +56,7 @@ class Arrays:
             lambda words: task_words(words, first),
         )
         refuse_unsuitable(job.spec())
-        edges = len(job.parents) * len(wanted.indices)
-        if edges > _MOST_EDGES:
-            raise InvalidInputError.of(
-                "depends_on",
-                f"names {len(job.parents):,} jobs for each of {len(wanted.indices):,}"
-                " tasks, which is too much",
-                "let one job wait for these, and the array for that job",
-            )
+        refuse_too_many(len(job.parents) * len(wanted.indices))
         array_id = new_id("array")
         task_ids = [new_id("job") for _ in wanted.indices]
         return PreparedArray(array_id, key, job, wanted, task_ids)

@@ -10,6 +10,10 @@ from gpuyard.domain.states import ParentEnd
 
 FindJobs = Callable[[str], Sequence[str] | None]
 """The jobs that a reference means: one, or all tasks of an array."""
+MOST_EDGES = 1_000_000
+"""How many jobs those of one request may wait for, counted for each: the journal and
+the memory hold each of these.
+"""
 
 
 def find_parents(jobs: Sequence[PreparedJob], find_jobs: FindJobs) -> None:
@@ -17,7 +21,7 @@ def find_parents(jobs: Sequence[PreparedJob], find_jobs: FindJobs) -> None:
     job of the same request, or what `find_jobs(reference)` finds.
 
     Raises InvalidInputError for an unknown or ambiguous name, for one that is to end in
-    two ways, and for a cycle.
+    two ways, for a cycle, and for too many.
     """
     if not any(job.references for job in jobs):
         return
@@ -32,6 +36,7 @@ def find_parents(jobs: Sequence[PreparedJob], find_jobs: FindJobs) -> None:
                     known[name] = _find_parents(field, name, siblings, find_jobs)
         if job.references:
             _set_parents(job, known)
+    refuse_too_many(sum(len(job.parents) for job in jobs))
     try:
         TopologicalSorter({job.id: job.parents for job in jobs}).prepare()
     except CycleError as error:
@@ -41,6 +46,17 @@ def find_parents(jobs: Sequence[PreparedJob], find_jobs: FindJobs) -> None:
         raise InvalidInputError.of(
             "depends_on", f"goes in a circle: {circle}", "remove one of these"
         ) from None
+
+
+def refuse_too_many(edges: int) -> None:
+    """InvalidInputError if the jobs of a request wait for so many, each counted."""
+    if edges > MOST_EDGES:
+        raise InvalidInputError.of(
+            "depends_on",
+            f"makes {edges:,} pairs of jobs of which one waits for the other, and"
+            f" {MOST_EDGES:,} is the most",
+            "let a single job wait for all of these, and the others for that job",
+        )
 
 
 def _set_parents(job: PreparedJob, known: Mapping[str, Sequence[str]]) -> None:
