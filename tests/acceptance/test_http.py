@@ -387,7 +387,7 @@ def test_cancel_is_idempotent_and_never_undoes_an_end(
         (
             "/api/v1/jobs?sate=queued",
             "'sate': is no parameter of this route; did you mean state? (it knows"
-            " cursor, label, limit, name, project, since, state, user)",
+            " array, cursor, folded, label, limit, name, project, since, state, user)",
         ),
         (
             "/api/v1/gpus?limit=5",

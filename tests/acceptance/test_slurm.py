@@ -269,6 +269,19 @@ def test_jobs_that_come_together_are_an_array_and_each_runs_once(
             assert len(calls.read_text().splitlines()) <= 6, calls.read_text()
 
 
+def test_an_array_is_an_array_there_too(instance: TestInstance) -> None:
+    program = "echo {i} $GPUYARD_ARRAY_INDEX; exit $(({i} == 7))"
+    words = ("--array", "3-8", "--provider", "slurm", "--name", "sweep")
+    assert instance.run("run", *words, "--", "sh", "-c", program).returncode == 1
+    tasks = instance.json("jobs", "--array", "sweep")["items"]
+    states = {task["array_index"]: task["state"] for task in tasks}
+    assert states == {i: "failed" if i == 7 else "completed" for i in range(3, 9)}
+    for index in states:
+        assert instance.ok("logs", f"sweep_{index}") == f"{index} {index}\n"
+    theirs = {task["provider_ref"].partition("_")[0] for task in tasks}
+    assert len(theirs) < len(tasks)
+
+
 def test_what_waits_there_says_why_in_the_engines_words(
     instance: TestInstance, slurm: SlurmCluster
 ) -> None:

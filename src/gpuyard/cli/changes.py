@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from gpuyard.cli.groups import References, read_references
+from gpuyard.cli.groups import FEW, References, read_references
 from gpuyard.cli.jobs import AsJson, Reference
 from gpuyard.cli.options import given
 from gpuyard.cli.output import print_json, print_page
@@ -41,7 +41,9 @@ def _set_held(
     if as_json:
         print_page(done)
         return
-    for job in done:
+    if len(done) > FEW:
+        typer.echo(f"{len(done)} jobs: each {told}")
+    for job in done if len(done) <= FEW else ():
         typer.echo(f"{job['id']} {told}")
 
 

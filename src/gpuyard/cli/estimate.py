@@ -113,6 +113,10 @@ def estimate(
     workspace: WorkspaceOption = None,
     max_price: MaxPriceOption = None,
     spot: SpotOption = False,
+    array: Annotated[
+        str | None,
+        typer.Option(help="It has these tasks, such as 0-9; the figures are of one."),
+    ] = None,
     strategy: Annotated[
         str | None,
         typer.Option(
@@ -135,6 +139,7 @@ def estimate(
         timeout_s=timeout,
         estimated_duration_s=hours,
         workdir=str(workdir.absolute()) if workdir else None,
+        array=array,
         provider=provider,
         workspace=workspace,
         max_price=max_price,
@@ -191,6 +196,8 @@ def _tell(found: dict[str, Any]) -> None:
         )
         for place in suited
     ]
+    if found.get("tasks"):
+        typer.echo(_about_all(found["tasks"], suited, found))
     columns = ("PLACE", "WAIT", "RUN", "PER HOUR", "COST", "KIND", "REGION", "NOW")
     print_table(columns, rows, empty="Nothing suits it.")
     for place in others[:_MOST_UNSUITED]:
@@ -200,6 +207,17 @@ def _tell(found: dict[str, Any]) -> None:
             f"  … and {len(others) - _MOST_UNSUITED} more that do not suit; --json"
             " tells all"
         )
+
+
+def _about_all(
+    tasks: int, suited: Sequence[dict[str, Any]], found: dict[str, Any]
+) -> str:
+    """What the figures mean for an array."""
+    words = f"The figures are those of one of its {tasks:,} tasks"
+    if not suited or suited[0]["cost"] is None:
+        return f"{words}."
+    cost = _money(tasks * suited[0]["cost"], found)
+    return f"{words}; all of them cost {cost} at the first place."
 
 
 def _time(seconds: float | None) -> str:

@@ -13,7 +13,7 @@ from gpuyard.cli.follow import GPUYARD_FAULT, TIMED_OUT, code_of, summary
 from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.moments import moment
 from gpuyard.cli.options import given, pairs_of
-from gpuyard.cli.output import print_page
+from gpuyard.cli.output import print_page, task_name
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 
@@ -30,7 +30,7 @@ References = Annotated[
     ),
 ]
 # More jobs than these are told about in one line.
-_FEW = 20
+FEW = 20
 # How often a person sees how many are left.
 _SHOW_S = 1.0
 _OVER = frozenset({"completed", "failed", "cancelled", "timed_out"})
@@ -173,13 +173,28 @@ def _wait_for_ends(client: "Client", found: Sequence[dict[str, Any]]) -> None:
 def _tell_cancelled(client: "Client", found: Sequence[Mapping[str, Any]]) -> None:
     if not found:
         typer.echo("No unfinished job matches.")
-    elif len(found) > _FEW:
+    arrays = _tasks_by_array(found)
+    for array_id, tasks in arrays.items():
+        typer.echo(f"{array_id}: {_counts(task['state'] for task in tasks)}")
+    found = [job for job in found if job.get("array_id") not in arrays]
+    if len(found) > FEW:
         typer.echo(f"{_jobs(len(found))}: {_counts(job['state'] for job in found)}")
-    for job in found if len(found) <= _FEW else ():
+    for job in found if len(found) <= FEW else ():
         if job["was"] in _OVER:
             typer.echo(f"{job['id']} was {job['was']} already")
         else:
             typer.echo(summary(client.job(job["id"]).info))
+
+
+def _tasks_by_array(
+    jobs: Iterable[Mapping[str, Any]],
+) -> dict[str, list[Mapping[str, Any]]]:
+    """Those of the jobs that are tasks of arrays, by array; not a single one."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for job in jobs:
+        if job.get("array_id"):
+            found.setdefault(job["array_id"], []).append(job)
+    return {array_id: tasks for array_id, tasks in found.items() if len(tasks) > 1}
 
 
 def _jobs(count: int) -> str:
@@ -245,12 +260,13 @@ def _ends(
 
 
 def _tell_ended(ended: Sequence["JobOutcome"], left: int) -> None:
-    if len(ended) > _FEW:
+    if len(ended) > FEW:
         typer.echo(_counts(outcome.state.value for outcome in ended))
-    for outcome in ended if len(ended) <= _FEW else ():
+    for outcome in ended if len(ended) <= FEW else ():
         reason = outcome.reason or outcome.state.value
         words = "" if reason == outcome.state.value else f" · {reason}"
-        typer.echo(f"{outcome.id} {outcome.state.value}{words}")
+        name = task_name(outcome.array_id, outcome.array_index) or outcome.id
+        typer.echo(f"{name} {outcome.state.value}{words}")
     if left:
         typer.echo(f"gpuyard: {_jobs(left)} not over yet", err=True)
 

@@ -2,43 +2,43 @@
 
 import json
 import re
-import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpuyard.cli import suggest
+from gpuyard.cli.arrays import job_or_array, resume_array, show_array
 from gpuyard.cli.follow import GPUYARD_FAULT, follow, leave
-from gpuyard.cli.listing import HELD, list_jobs
+from gpuyard.cli.listing import list_jobs
 from gpuyard.cli.moments import moment
 from gpuyard.cli.options import given, gpu_request
 from gpuyard.cli.output import (
     clock,
-    duration_of,
+    count,
     money,
     print_fields,
     print_json,
     print_page,
     print_table,
-    progress_words,
     short_id,
-    size,
 )
 from gpuyard.cli.session import connect
-from gpuyard.domain.errors import GpuyardError, InvalidInputError, NotFoundError
+from gpuyard.cli.shown_fields import shown_fields
+from gpuyard.domain.errors import (
+    GpuyardError,
+    InvalidInputError,
+    IsArrayError,
+    NotFoundError,
+)
 from gpuyard.domain.units import format_duration
 
 if TYPE_CHECKING:
     from gpuyard.client.sync import Client
-    from gpuyard.domain.jobs import Cost, Job
+    from gpuyard.domain.jobs import Job
 
-_SHOWN = 5
-# How much of a prompt fits in one line of a table.
-_PROMPT = 200
 # So that one can list the jobs of a schedule that was deleted.
 _WHOLE_ID = re.compile(r"schedule_[0-9a-f]{32}")
 _JOB_ID = re.compile(r"job_[0-9a-f]{32}")
@@ -51,7 +51,7 @@ Reference = Annotated[
     str,
     typer.Argument(
         metavar="JOB",
-        help="An id, the end of one, or a name.",
+        help="An id, the end of one, or a name; of a task of an array: ARRAY_7.",
         autocompletion=suggest.jobs,
     ),
 ]
@@ -114,6 +114,10 @@ def jobs(
     schedule: Annotated[
         str | None, typer.Option(help="Only what this schedule has submitted.")
     ] = None,
+    array: Annotated[
+        str | None,
+        typer.Option(help="The tasks of this array, which else is one line."),
+    ] = None,
     limit: Annotated[
         int, typer.Option("--limit", "-n", help="At most so many.", min=1)
     ] = 30,
@@ -128,6 +132,7 @@ def jobs(
         user=user,
         label=labels,
         since=since,
+        array=array,
         limit=limit,
         as_json=as_json,
     )
@@ -144,9 +149,15 @@ def _label_of(schedule: str) -> str:
 
 
 def show(job: Reference, as_json: AsJson = False) -> None:
-    """Show everything about a job."""
+    """Show everything about a job, or about an array."""
+    from gpuyard.client.sync_job import JobHandle
+
     with connect() as client:
-        info = client.job(job).info
+        found = job_or_array(client, job)
+        if not isinstance(found, JobHandle):
+            show_array(client, found, as_json=as_json)
+            return
+        info = found.info
         gpus = [] if as_json else _gpus(client, info)
     if as_json:
         print_json(info)
@@ -155,133 +166,12 @@ def show(job: Reference, as_json: AsJson = False) -> None:
     _print_attempts(info)
 
 
-def shown_fields(info: "Job", gpus: Sequence[str]) -> dict[str, Any]:
-    """What `show` prints of a job, by name; `gpus` are those of its last attempt."""
-    spec: dict[str, Any] = info.spec or {}
-    return {
-        "job": info.id,
-        "name": info.name,
-        "state": f"{info.state} ({HELD})" if info.held else info.state,
-        "reason": info.reason,
-        "exit code": info.exit_code,
-        "command": shlex.join(spec.get("command", [])),
-        "script": spec.get("script"),
-        "model": spec.get("model"),
-        "prompt": shorten(spec.get("prompt") or "", _PROMPT, placeholder=" …"),
-        "standard input": _input_size(spec),
-        "workdir": spec.get("workdir"),
-        "code": _code(info),
-        "environment": _environment(info),
-        "needs": _needs(spec),
-        "gpus": ", ".join(gpus),
-        "timeout": spec.get("timeout_s") and format_duration(spec["timeout_s"]),
-        "retries": spec.get("retry_count"),
-        "retries after": ", ".join(spec.get("retry_on", [])),
-        "after": ", ".join(spec.get("depends_on", [])),
-        "after failed": ", ".join(spec.get("depends_on_failed", [])),
-        "after any": ", ".join(spec.get("depends_on_any", [])),
-        "labels": ", ".join(f"{name}={value}" for name, value in info.labels.items()),
-        "priority": info.priority,
-        "project": info.project,
-        "user": info.user,
-        "submitted": clock(info.created_at),
-        "started": info.started_at and clock(info.started_at),
-        "ended": info.ended_at and clock(info.ended_at),
-        "ran": duration_of(info),
-        "progress": ", ".join(progress_words(info.progress)),
-        "cost": _cost(info.cost),
-        "peak memory": (
-            f"{info.usage['peak_mb']:.0f} MB" if info.usage.get("peak_mb") else ""
-        ),
-        "checkpoints": info.checkpoints or "",
-        "notes": "; ".join(info.warnings),
-    }
-
-
-def _cost(cost: "Cost") -> str:
-    """What it has cost, and by which price; of a prompt, its part of what its model
-    costs.
-    """
-    if cost.share is not None:
-        share = money(cost.model_copy(update={"amount": cost.share}))
-        return f"{money(cost)} (it took {share} of what its model costs)"
-    return f"{money(cost)} ({cost.basis} price of {cost.tier})" if cost.tier else ""
-
-
 def _gpus(client: "Client", info: "Job") -> list[str]:
     """The GPUs of its last attempt, by their names where gpuyard knows these."""
     if not info.gpus:
         return []
     names = {gpu["uuid"]: gpu["name"] for gpu in client.gpus()}
     return [f"{names[gpu]} ({gpu})" if gpu in names else gpu for gpu in info.gpus]
-
-
-def _input_size(spec: dict[str, Any]) -> str:
-    """How much the command reads: what it reads may be long, or nobody else's
-    business.
-    """
-    return size(len(spec["stdin"].encode())) if spec.get("stdin") else ""
-
-
-def _code(info: "Job") -> str:
-    """Which code it runs, and what has changed since it was submitted."""
-    code = info.code
-    if code is None:
-        from gpuyard.domain.scripts import script_folder
-
-        is_on_own_node = info.provider in (None, "local")
-        spec = info.spec or {}
-        runs_live = is_on_own_node and (spec.get("workdir") or script_folder(spec))
-        return "as it is when the job starts" if runs_live else ""
-    if not code.stored:
-        return "as submitted; it is no longer stored"
-    commit = f", commit {code.commit[:7]}" if code.commit else ""
-    commit += " with changes" if code.dirty else ""
-    words = [f"as submitted (sha256 {code.digest[:12]}{commit})"]
-    if code.changed:
-        more = len(code.changed) - _SHOWN
-        ending = f" and {more} more" if more > 0 else ""
-        words.append(f"changed since: {', '.join(code.changed[:_SHOWN])}{ending}")
-    if code.folder:
-        words.append(f"ran in {code.folder}")
-    return "; ".join(words)
-
-
-def _environment(info: "Job") -> str:
-    """How what it carries differs from the server's own environment, by names."""
-    environment = info.environment
-    if environment is None:
-        spec = info.spec or {}
-        place = info.provider or spec.get("provider") or "local"
-        runs_here = place == "local" and not spec.get("image")
-        is_known = info.kind == "command" and spec
-        return "the server's own" if is_known and runs_here else ""
-    if not environment.stored:
-        return "as submitted; it is no longer stored"
-    differences = {
-        "added": environment.added,
-        "missing": environment.missing,
-        "changed": environment.changed,
-    }
-    words = [
-        f"{word} {' '.join(names)}" for word, names in differences.items() if names
-    ]
-    return f"as submitted; to the server's own: {'; '.join(words) or 'no difference'}"
-
-
-def _needs(spec: dict[str, Any]) -> str:
-    """What was asked for, as far as it was said."""
-    resources = spec.get("resources", {})
-    gpus = resources.get("gpus", {})
-    words = [
-        f"{gpus['count']} GPU" if gpus.get("count") else "",
-        gpus.get("gpu_class", ""),
-        f"of {gpus['memory_gb']:g} GB" if gpus.get("memory_gb") else "",
-        f"{resources['cpus']:g} cores" if resources.get("cpus") else "",
-        f"{resources['memory_gb']:g} GB memory" if resources.get("memory_gb") else "",
-        spec.get("tier") or "",
-    ]
-    return ", ".join(word for word in words if word)
 
 
 def _print_attempts(info: "Job") -> None:
@@ -380,14 +270,25 @@ def resume(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start a new attempt of an ended job from a checkpoint, and follow it."""
+    """Start a new attempt of an ended job from a checkpoint, and follow it; of an
+    array, of each task that did not complete.
+    """
+    from gpuyard.client.sync_job import JobHandle
+
     changes = given(
         timeout_s=timeout,
         gpus=None if gpus is None else gpu_request(gpus, {}),
         priority=priority,
     )
     with connect(patient=not detach) as client:
-        handle = client.job(job)
+        handle = job_or_array(client, job)
+        if not isinstance(handle, JobHandle):
+            if checkpoint is not None:
+                fault = f"is that of one job, and {job!r} is an array"
+                raise InvalidInputError.of("--from", fault, "name one of its tasks")
+            sys.exit(
+                resume_array(client, handle, changes, detach=detach, as_json=as_json)
+            )
         info = handle.resume(checkpoint, **changes)
         if as_json:
             print_json(info)
@@ -404,11 +305,13 @@ def why(job: Reference, as_json: AsJson = False) -> None:
     help.
     """
     with connect() as client:
-        answer = client.job(job).why()
+        answer = _why(client, job)
         if as_json:
             print_json(answer)
             return
         names = _names_of_jobs(client, json.dumps(answer))
+    if answer.get("waiting"):
+        typer.echo(f"{count(answer['waiting'], 'task')} of it wait; the first says:")
     typer.echo(_named(answer["summary"], names))
     if not answer["pending"]:
         return
@@ -436,6 +339,16 @@ def why(job: Reference, as_json: AsJson = False) -> None:
         f" {'in ' + format_duration(estimate) if estimate is not None else 'unknown'}"
         + (f" ({basis})" if basis else "")
     )
+
+
+def _why(client: "Client", reference: str) -> dict[str, Any]:
+    """Why a job waits; of an array, why its first waiting task does."""
+    from gpuyard.client import array_calls, calls
+
+    try:
+        return client.call(calls.why(reference))
+    except IsArrayError:
+        return client.call(array_calls.why(reference))
 
 
 def _names_of_jobs(client: "Client", text: str) -> dict[str, str]:

@@ -47,13 +47,37 @@ class ListedJob:
     reason: str | None
     held: bool
     user: str | None
-    cost: ListedCost
-    progress: ListedProgress
+    cost: ListedCost | None
+    progress: ListedProgress | None
     attempts: Sequence[ListedAttempt]
+    array_id: str | None = None
+    array_index: int | None = None
+
+    @classmethod
+    def of_array(cls, document: Mapping[str, Any]) -> "ListedJob":
+        """Read one array resource: it is listed as one line."""
+        span = ListedAttempt(document["started_at"], document["ended_at"], None)
+        counts: Mapping[str, int] = document["counts"]
+        words = ", ".join(f"{count} {state}" for state, count in counts.items())
+        return cls(
+            id=document["id"],
+            name=f"{document['name']} [{document['tasks']}]",
+            state=document["state"],
+            priority=document["priority"],
+            created_at=document["created_at"],
+            reason=words,
+            held=False,
+            user=document.get("user"),
+            cost=None,
+            progress=None,
+            attempts=[span],
+        )
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "ListedJob":
-        """Read one job resource."""
+        """Read one job resource, or one array resource."""
+        if document["kind"] == "array":
+            return cls.of_array(document)
         cost = document["cost"]
         progress = document["progress"]
         return cls(
@@ -73,4 +97,6 @@ class ListedJob:
                 ListedAttempt(a["started_at"], a["ended_at"], a.get("ran_s"))
                 for a in document["attempts"]
             ],
+            array_id=document.get("array_id"),
+            array_index=document.get("array_index"),
         )

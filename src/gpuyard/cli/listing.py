@@ -14,6 +14,7 @@ from gpuyard.cli.output import (
     progress_words,
     say,
     short_id,
+    task_name,
 )
 from gpuyard.cli.session import reading
 
@@ -27,6 +28,7 @@ _OPTIONS = {
     "--user": "user",
     "--label": "label",
     "--since": "since",
+    "--array": "array",
     "--limit": "limit",
     "-n": "limit",
 }
@@ -70,10 +72,11 @@ def list_jobs(
     user: str | None = None,
     label: Sequence[str] | None = None,
     since: str | None = None,
+    array: str | None = None,
     limit: int = 30,
     as_json: bool = False,
 ) -> None:
-    """Print jobs, newest first."""
+    """Print jobs, newest first: each array as one line, or the tasks of `array`."""
     filters = {
         "state": state,
         "name": name,
@@ -81,9 +84,12 @@ def list_jobs(
         "user": user,
         "label": label,
         "since": moment("--since", since) if since else None,
+        "array": array,
     }
     given = {key: value for key, value in filters.items() if value}
     is_filtered = bool(given)
+    if array is None:
+        given["folded"] = "true"
     with reading() as get:
         found = _newest(get, limit, given)
         more = len(found) == limit
@@ -116,15 +122,15 @@ def list_jobs(
 
 
 def _row(job: ListedJob) -> tuple[Any, ...]:
-    progress = " ".join(progress_words(job.progress)[:3])
+    progress = " ".join(progress_words(job.progress)[:3]) if job.progress else ""
     return (
-        short_id(job.id),
+        task_name(job.array_id, job.array_index) or short_id(job.id),
         job.name,
         job.state,
         job.priority,
         ago(job.created_at),
         duration_of(job),
-        money(job.cost),
+        money(job.cost) if job.cost else "",
         HELD if job.held else progress or job.reason,
     )
 

@@ -178,6 +178,11 @@ def short_id(job_id: str) -> str:
     return job_id[-8:]
 
 
+def task_name(array_id: str | None, index: int | None) -> str:
+    """What to call the task of an array: `1a2b3c4d_7`; empty for other jobs."""
+    return "" if array_id is None else f"{short_id(array_id)}_{index}"
+
+
 def ago(at: float | None) -> str:
     """How long ago a time was."""
     return "-" if at is None else f"{format_duration(max(time.time() - at, 0))} ago"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuyard.cli import suggest
+from gpuyard.cli.arrays import tell_submitted
 from gpuyard.cli.code import with_code
 from gpuyard.cli.command_body import command_body, read_input
 from gpuyard.cli.follow import GPUYARD_FAULT, follow
@@ -229,6 +230,13 @@ def run(
         str | None,
         typer.Option(help="A key of your own: used twice, it makes one job."),
     ] = None,
+    array: Annotated[
+        str | None,
+        typer.Option(
+            help="Once for each of these indices, such as 0-9, 0-9:3 or 1,4,7-9, with"
+            " {i} or $GPUYARD_ARRAY_INDEX for the index; 0-1999%20 runs 20 at once."
+        ),
+    ] = None,
     schedule: Annotated[
         str | None,
         typer.Option(
@@ -284,6 +292,7 @@ def run(
         depends_on_any=after_any or None,
         held=hold or None,
         interactive=interactive or None,
+        array=array,
         labels=pairs_of("label", label or [], {}) or None,
         secrets=secrets_of(secret or []) or None,
         resources=given(
@@ -309,6 +318,9 @@ def run(
     if times and schedule is None:
         option = f"--{next(iter(times)).removesuffix('_s').replace('_', '-')}"
         raise InvalidInputError.of(option, "belongs to --schedule", "add --schedule")
+    if times and array is not None:
+        fault = "does not go with --schedule"
+        raise InvalidInputError.of("--array", fault, "give one of them")
     sys.exit(
         _guarded(
             command, fields, env or [], stdin, times, detach=detach, as_json=as_json
@@ -366,6 +378,11 @@ def _guarded(
                 added = add(client, body, times)
                 return _told(added, as_json=as_json)
             (filled_in,), notes = with_code(client, [body])
+            if "array" in filled_in:
+                array = client.submit_array(filled_in)
+                return tell_submitted(
+                    client, array, notes, detach=detach, as_json=as_json
+                )
             job = client.run(filled_in)
             for note in notes:
                 typer.echo(f"gpuyard: note: {note}", err=True)

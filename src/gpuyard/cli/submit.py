@@ -3,7 +3,7 @@
 With a program in place of files it is `run --detach`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ import typer
 
 from gpuyard.cli.code import with_code
 from gpuyard.cli.command_body import is_job_file
-from gpuyard.cli.job_files import naming, read_jobs
+from gpuyard.cli.job_files import FileJob, naming, read_jobs
 from gpuyard.cli.output import print_page
 from gpuyard.cli.schedules import add, schedule_of
 from gpuyard.cli.session import connect
@@ -48,12 +48,16 @@ def submit(
 
     A file may hold several: a list, or tables `[[jobs]]` with what they share above.
     A job with the key `schedule` is submitted again and again; see `gpuyard schedule`.
+    One with the key `array` is an array, as with `gpuyard run --array`.
     `gpuyard submit COMMAND` is `gpuyard run --detach COMMAND`.
     """
     found = [job for path in files for job in read_jobs(path)]
     scheduled = [pair for job in found if (pair := schedule_of(job.body))]
     if scheduled:
         _add_schedules(scheduled, as_json=as_json, are_all=len(scheduled) == len(found))
+        return
+    if any(_is_array(job.body) for job in found):
+        _submit_arrays(found, as_json=as_json)
         return
     with connect() as client, naming(found):
         filled_in, notes = with_code(client, [job.body for job in found])
@@ -67,6 +71,30 @@ def submit(
         for warning in job.warnings:
             typer.echo(f"gpuyard: note: {warning}", err=True)
         typer.echo(job.id)
+
+
+def _is_array(body: Any) -> bool:
+    return isinstance(body, Mapping) and "array" in body
+
+
+def _submit_arrays(found: Sequence[FileJob], *, as_json: bool) -> None:
+    """Submit these arrays one by one, and print their ids."""
+    if not all(_is_array(job.body) for job in found):
+        raise InvalidInputError.of(
+            "array",
+            "is given for some of the jobs only",
+            "submit these jobs and the others in two commands",
+        )
+    with connect() as client:
+        (filled_in, notes) = with_code(client, [job.body for job in found])
+        arrays = [client.submit_array(body).info for body in filled_in]
+    for note in (*notes, *(note for array in arrays for note in array.warnings)):
+        typer.echo(f"gpuyard: note: {note}", err=True)
+    if as_json:
+        print_page(arrays)
+        return
+    for array in arrays:
+        typer.echo(array.id)
 
 
 def _add_schedules(

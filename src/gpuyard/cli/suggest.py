@@ -165,7 +165,7 @@ def _names_of(found: Iterable[Item]) -> list[Suggestion]:
 
 def _newest_jobs(name: str = "", wanted: Sequence[str] = ()) -> list[Item]:
     """The newest jobs, and the newest whose names begin so."""
-    conditions: dict[str, Any] = {"limit": _JOBS, "state": wanted}
+    conditions: dict[str, Any] = {"limit": _JOBS, "state": wanted, "folded": "true"}
     found = _listed("jobs", conditions)
     if name and len(found) == _JOBS:
         found += _listed("jobs", {**conditions, "name": f"{name}*"})

@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 import httpx
 
 from gpuyard.client import calls, job_calls, media, stored_code
+from gpuyard.client.aio_arrays import AsyncArrayMethods
 from gpuyard.client.aio_job import AsyncJobHandle
 from gpuyard.client.aio_schedules import AsyncScheduleMethods
 from gpuyard.client.calls import Call, StreamCall, Work
@@ -42,7 +43,7 @@ from gpuyard.domain.trust import Trust
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncScheduleMethods):
+class AsyncClient(AsyncArrayMethods, AsyncScheduleMethods):
     """A connection to an instance.
 
     Entering it finds the server, and starts the embedded one if need be. See Client.

@@ -44,6 +44,7 @@ _PLAIN = (
     errors.IllegalMoveError,
     errors.ClosedPortError,
     errors.CapacityError,
+    errors.IsArrayError,
     errors.UnauthorizedError,
     errors.ForbiddenError,
     errors.RequestRefusedError,

@@ -27,6 +27,7 @@ from gpuyard.client.lines import LineReader
 from gpuyard.client.problems import error_of
 from gpuyard.client.resend import AGAIN, PATIENCE_S, Outage, Resend, broken_off
 from gpuyard.client.sse import EventReader
+from gpuyard.client.sync_arrays import ArrayMethods
 from gpuyard.client.sync_job import JobHandle
 from gpuyard.client.sync_schedules import ScheduleMethods
 from gpuyard.client.transport import (
@@ -44,7 +45,7 @@ from gpuyard.domain.trust import Trust
 T = TypeVar("T")
 
 
-class Client(ScheduleMethods):
+class Client(ArrayMethods, ScheduleMethods):
     """A connection to an instance.
 
     With no `address`, to `$GPUYARD_URL` or the embedded server, started if need be
@@ -177,8 +178,8 @@ class Client(ScheduleMethods):
 
     def jobs(self, **filters: Any) -> Iterator[Job]:
         """Every job, newest first, read page by page; `state`, `name` (with `*` and
-        `?`), `project`, `user`, `label` (a mapping), `since` (UTC seconds), `limit` (a
-        page's size).
+        `?`), `project`, `user`, `label` (a mapping), `since` (UTC seconds), `array`,
+        `limit` (a page's size).
         """
         wanted = job_calls.listed(filters)
         cursor: str | None = None

@@ -51,15 +51,15 @@ MakeEvents = Callable[[Sequence[PreparedJob], float], Sequence[Event]]
 class Admission:
     """Takes jobs into the queue.
 
-    `find(reference)` gives the id of the job that a person means, `find_gpu(reference)`
-    the UUID of the GPU.
+    `find(reference)` gives the ids of the jobs that a person means, `find_gpu(
+    reference)` the UUID of the GPU.
     """
 
     def __init__(
         self,
         core: Core,
         providers: Mapping[str, GpuProviderInterface],
-        find: Callable[[str], str],
+        find: Callable[[str], Sequence[str]],
         capacity: KnownCapacity,
         find_gpu: Callable[[str], str],
         secrets: Secrets,
@@ -114,7 +114,7 @@ class Admission:
         bodies.clear()
         await add_script_code(jobs, self._submissions)
         refuse_shared_keys(jobs)
-        find_parents(jobs, self._find_parent)
+        find_parents(jobs, self._find_parents)
         while not await self._queue(jobs, make_events):
             await self._core.committed()
         self._core.schedule()
@@ -126,7 +126,23 @@ class Admission:
     async def check(self, body: msgspec.Raw, user: str | None = None) -> PreparedJob:
         """Check a job given as JSON as if `user` was to queue it."""
         (job,) = await self._read([body], user)
-        find_parents([job], self._find_parent)
+        find_parents([job], self._find_parents)
+        return job
+
+    async def prepare(
+        self,
+        body: msgspec.Raw,
+        user: str | None,
+        program: Callable[[Sequence[str]], Sequence[str]],
+    ) -> PreparedJob:
+        """Check what the tasks of an array share as if `user` was to queue one of them.
+        `program(command)` is the command of that one.
+        """
+        if self._core.settings.defaults.gpus:
+            await self._capacity.until_complete()
+        (job, command) = await self._read_one(body, user)
+        await self._check_new([(job, program(command))], set(), None)
+        find_parents([job], self._find_parents)
         return job
 
     async def preview(self, body: msgspec.Raw) -> PreparedJob:
@@ -255,7 +271,7 @@ class Admission:
             f"name {' or '.join(sorted(with_agents))}, or none",
         )
 
-    def _find_parent(self, reference: str) -> str | None:
+    def _find_parents(self, reference: str) -> Sequence[str] | None:
         try:
             return self._find(reference)
         except NotFoundError:
@@ -317,7 +333,8 @@ class Admission:
             new = [job for job in jobs if job.id not in earlier]
             if new:
                 core.refuse_when_full()
-            if not core.add_ended_parents(_parents_elsewhere(new, earlier)):
+            parents = _parents_elsewhere(new, earlier)
+            if not core.add_ended_parents(parents):
                 return False  # the end of a parent is not committed yet
             now = core.clock()
             for job in jobs:
@@ -325,7 +342,7 @@ class Admission:
                 job.id = earlier.get(job.id, job.id)
             events = transitions.Submissions(new, now)
             if len(new) > SLICE:
-                folded = core.emit_many(events)
+                folded = core.emit_many(events, parents)
             else:
                 folded = None
                 more = make_events(new, now) if make_events and new else ()

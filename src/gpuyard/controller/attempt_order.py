@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from gpuyard.domain.arrays import task_environment
 from gpuyard.domain.attempt_order import AttemptOrder, ResumePoint
 from gpuyard.domain.jobconfig import GpuSpec
 from gpuyard.domain.jobspec import JobKind, JobSpec
@@ -31,12 +32,14 @@ def order_for(
     workspaces: Path,
     secrets: Mapping[str, str] | None = None,
     worker_token: WorkerToken = no_token,
+    array_index: int | None = None,
 ) -> AttemptOrder:
     """The order for one attempt.
 
     `checkpoint` is the ledger row to resume from, if any. `workspaces` is the folder of
     this host that holds the workspaces. `secrets` are the values by variable.
-    `worker_token` makes the token of a batch's worker.
+    `worker_token` makes the token of a batch's worker. `array_index`: of a task of an
+    array.
     """
     placement = attempt.placements[0]
     gpus = spec.resources.gpus
@@ -60,7 +63,7 @@ def order_for(
         command=command,
         stdin=stdin,
         interactive=spec.interactive,
-        environment=spec.environment,
+        environment={**spec.environment, **task_environment(array_index)},
         secrets=secrets or {},
         carried_environment=spec.carried_environment or "",
         code=spec.submitted_code or "",

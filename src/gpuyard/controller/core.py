@@ -6,7 +6,7 @@ When a commit fails, the view is ahead of the ledger, so it is dropped and read 
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from typing import Any
 
 import structlog
@@ -145,19 +145,26 @@ class Core:
         if events:
             self.writer.add_events(events, can_wait=can_wait)
 
-    def emit_many(self, events: Sequence[Event]) -> asyncio.Future[None]:
+    def emit_many(
+        self, events: Sequence[Event], parents: Set[str] = frozenset()
+    ) -> asyncio.Future[None]:
         """Queue `events` for one commit, and fold them into the view in slices, so that
         other tasks can run in between. The future is done when all are folded.
+
+        `parents` are the jobs on which new ones depend, of those that are no news.
 
         `events` is read twice and never copied as a whole, so it may be a sequence that
         makes each event when it is read.
         """
         self.writer.add_events(events)
-        return asyncio.shield(self.spawn(self._fold(events), "fold"))
+        return asyncio.shield(self.spawn(self._fold(events, parents), "fold"))
 
-    async def _fold(self, events: Sequence[Event]) -> None:
+    async def _fold(self, events: Sequence[Event], parents: Set[str]) -> None:
         view = self.view
         for start in range(0, len(events), SLICE):
+            # A decision between two slices forgets what nobody in the view waits for.
+            while not self.add_ended_parents(parents):
+                await self.committed()
             if self.view is not view:
                 return  # the view was read again from the ledger
             for event in events[start : start + SLICE]:
@@ -345,7 +352,7 @@ class Core:
         self.view.add_external_queues(before.by_name, before.containers)
         self.view.external_queues.history = before.history
 
-    def add_ended_parents(self, job_ids: set[str]) -> bool:
+    def add_ended_parents(self, job_ids: Set[str]) -> bool:
         """Put those of the parents `job_ids` that have ended into the view; False while
         the end of one is not committed yet.
         """

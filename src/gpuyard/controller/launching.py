@@ -19,6 +19,7 @@ from gpuyard.controller.core import Core
 from gpuyard.controller.health import ProviderHealth
 from gpuyard.controller.observed_runs import ObservedRuns
 from gpuyard.controller.secrets import Secrets
+from gpuyard.domain.arrays import task_spec
 from gpuyard.domain.errors import (
     InsufficientResourcesError,
     LedgerError,
@@ -96,8 +97,14 @@ class Launching:
                 continue
             spec = specs.get(attempt.job_id)
             if spec is not None:
-                await self._submit_or_spawn(attempt, _read_spec(spec))
+                await self._submit_or_spawn(attempt, self._spec_of(attempt, spec))
         self._watch_prefetched()
+
+    def _spec_of(self, attempt: LiveAttempt, text: str) -> JobSpec:
+        """The spec of its job; `text` is that of its array, if the job is a task."""
+        spec = _read_spec(text)
+        index = self._core.view.jobs[attempt.job_id].array_index
+        return spec if index is None else task_spec(spec, index)
 
     async def _submit_or_spawn(self, attempt: LiveAttempt, spec: JobSpec) -> None:
         provider = self._providers.get(attempt.provider)
@@ -147,6 +154,7 @@ class Launching:
                 self._workspaces,
                 secrets,
                 self.worker_token,
+                job.array_index,
             )
             reference = await self._providers[attempt.provider].submit_attempt(order)
         except SecretMissingError as error:

@@ -55,9 +55,11 @@ def resumed(
     checkpoint: str,
     now: float,
     spec: JobSpec | None = None,
+    at_most: int | None = None,
 ) -> Event:
     """The owner resumes an ended job (its whole ledger `row`), from a checkpoint id or
-    from NEWEST; `spec` is its spec, if that has other values now.
+    from NEWEST; `spec` is its spec, if that has other values now. `at_most`: so many
+    tasks of its array may run at once.
 
     The event holds every column, because the view forgot the job when it ended.
     """
@@ -80,6 +82,10 @@ def resumed(
         "resume_from": checkpoint,
     }
     changes = [Change(Table.JOBS, row["id"], values)]
+    if at_most is not None:
+        # The view may have forgotten the array, too, and reads in this order.
+        limit = Change(Table.ARRAYS, row["array_id"], {"at_most": at_most})
+        changes.insert(0, limit)
     if spec is not None:
         changes.append(_spec_change(row["id"], spec))
     info = {"state": JobState.QUEUED, "resume_from": checkpoint}

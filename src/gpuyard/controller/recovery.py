@@ -3,7 +3,7 @@ commit.
 """
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Any
 
@@ -33,6 +33,7 @@ def rebuild_view(queries: Queries, now: float, empty: View | None = None) -> Vie
     _observe_rows(view, Table.NODES, "id", queries.nodes(), now)
     _observe_rows(view, Table.GPUS, "uuid", queries.gpus(), now)
     _learn_durations(view, queries)
+    _observe_rows(view, Table.ARRAYS, "id", queries.limited_arrays(), now)
     # By pages: all rows at once would take more memory than the view.
     for page in queries.live_jobs():
         _add_jobs(view, queries, page)
@@ -42,7 +43,7 @@ def rebuild_view(queries: Queries, now: float, empty: View | None = None) -> Vie
     return view
 
 
-def add_ended_parents(view: View, queries: Queries, job_ids: set[str]) -> bool:
+def add_ended_parents(view: View, queries: Queries, job_ids: Set[str]) -> bool:
     """Put those of the parents `job_ids` that have ended into the view, before their
     children are added.
 
@@ -99,6 +100,8 @@ def _add_jobs(view: View, queries: Queries, rows: Sequence[StoredJob]) -> None:
         view.jobs[job.id] = job
         if job.state is JobState.QUEUED:
             view.enqueue(job)
+        elif array := view.arrays.get(job.array_id or ""):
+            array.admitted.add(job.id)
 
 
 def _live_job(
@@ -136,6 +139,8 @@ def _live_job(
         served_s=served_s,
         preemptions=preemptions,
         last_provider=home,
+        array_id=sys.intern(row.array_id) if row.array_id else None,
+        array_index=row.array_index,
     )
 
 

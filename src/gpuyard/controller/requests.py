@@ -13,13 +13,15 @@ import msgspec
 
 from gpuyard.controller import owner_transitions, transitions
 from gpuyard.controller.admission import Admission, MakeEvents, refuse_impossible
+from gpuyard.controller.arrays import Arrays
 from gpuyard.controller.core import SLICE, Core
 from gpuyard.controller.gpus import Gpus
 from gpuyard.controller.intake import PreparedJob
 from gpuyard.controller.job_changes import changed_spec, with_gpus
+from gpuyard.controller.job_lookup import JobLookup
 from gpuyard.controller.known_capacity import KnownCapacity
 from gpuyard.controller.secrets import Secrets
-from gpuyard.controller.submissions import Submissions
+from gpuyard.controller.submissions import PresentCode, Submissions
 from gpuyard.domain.errors import (
     InvalidInputError,
     JobNotFoundError,
@@ -64,36 +66,21 @@ class Requests:
         self._core = core
         self._providers = providers
         self.submissions = submissions
+        self.lookup = JobLookup(core)
+        self.find = self.lookup.find
         # They are started later.
         self.capacity = KnownCapacity(lambda: providers.external_queues)
         self.gpus = Gpus(core, providers)
         self._admission = Admission(
             core,
             providers,
-            self.find,
+            self.lookup.parents,
             self.capacity,
             lambda name: self.gpus.find(name).uuid,
             secrets,
             submissions,
         )
-
-    def find(self, reference: str) -> str:
-        """The id of the job that `reference` means.
-
-        Raises NotFoundError for no match, InvalidInputError for several.
-        """
-        found = self._core.queries.find_job_ids(reference)
-        if not found:
-            raise NotFoundError(
-                f"There is no job {reference!r}.", "`gpuyard jobs` lists them."
-            )
-        if len(found) > 1:
-            raise InvalidInputError.of(
-                "job",
-                f"{reference!r} could be {', '.join(found)}",
-                "give more of the id",
-            )
-        return found[0]
+        self.arrays = Arrays(core, self._admission)
 
     async def until_node_is_known(self) -> None:
         """Wait for the first node, with its GPUs, while the server has only just
@@ -102,21 +89,6 @@ class Requests:
         await self.capacity.until_node()
         # The rows of the node may not be written yet.
         await self._core.committed()
-
-    async def find_many(self, references: Sequence[str]) -> list[str]:
-        """The ids of the jobs that these mean, each once and in their order; the errors
-        of `find`.
-        """
-        found: dict[str, None] = {}
-        others = [one for one in references if one not in self._core.view.jobs]
-        rows = await asyncio.to_thread(self._core.queries.job_outcomes, others)
-        whole_ids = {row["id"] for row in rows}
-        for position, reference in enumerate(references):
-            if position % SLICE == 0:
-                await asyncio.sleep(0)
-            known = reference in self._core.view.jobs or reference in whole_ids
-            found[reference if known else self.find(reference)] = None
-        return list(found)
 
     # --- submit ---
 
@@ -324,9 +296,56 @@ class Requests:
         core = self._core
         body = core.queries.specs([job_id])[job_id]
         present = await in_background(self.submissions.with_present_code, body)
-        while not core.add_ended_parents(set(self._row(job_id)["depends_on"])):
+        while not core.add_ended_parents(self._parents(job_id)):
             await core.committed()
+        core.emit([self._resumed(job_id, body, present, checkpoint, changes)])
+        core.schedule()
+        await core.committed(own_only=True)
+
+    async def resume_array(self, array_id: str, changes: Changes = NO_CHANGES) -> None:
+        """Queue those tasks of the array again that are over and have not completed;
+        RefusedError if there are none. `changes`: as for `resume`.
+        """
+        core = self._core
+        await core.committed()
+        job_ids = core.queries.task_ids(array_id, failed=True)
+        job_ids = [job_id for job_id in job_ids if job_id not in core.view.jobs]
+        if not job_ids:
+            raise RefusedError(
+                f"No task of {array_id} has ended without completing.",
+                "There is nothing to resume.",
+            )
+        parents = self._parents(job_ids[0])
+        present_code = PresentCode(self.submissions)
+        for start in range(0, len(job_ids), SLICE):
+            bodies = core.queries.specs(job_ids[start : start + SLICE])
+            present = {i: await present_code.of(body) for i, body in bodies.items()}
+            while not core.add_ended_parents(parents):
+                await core.committed()
+            core.emit(
+                [
+                    self._resumed(job_id, body, present[job_id], None, changes)
+                    for job_id, body in bodies.items()
+                    if job_id not in core.view.jobs  # resumed by somebody meanwhile
+                ]
+            )
+        core.schedule()
+        await core.committed()
+
+    def _resumed(
+        self,
+        job_id: str,
+        body: Mapping[str, Any],
+        present: Mapping[str, Any] | None,
+        checkpoint: str | None,
+        changes: Changes,
+    ) -> Event:
+        """The event that queues an ended job again. `body` is its spec, `present` the
+        same with the code of now, None if that has not changed. RefusedError.
+        """
+        core = self._core
         row = self._row(job_id)
+        at_most = self._at_most(row["array_id"])
         live = core.view.jobs.get(job_id)
         state = live.state if live else JobState(row["state"])
         if not state.terminal:
@@ -349,14 +368,21 @@ class Requests:
         if row["kind"] == JobKind.LLM:
             # In older versions, its shape is that of a process on a node.
             row = {**row, "shape": Shape.of(core.read_spec(body)).to_row()}
-        core.emit([owner_transitions.resumed(row, chosen, core.clock(), new_spec)])
-        core.schedule()
-        await core.committed(own_only=True)
+        return owner_transitions.resumed(row, chosen, core.clock(), new_spec, at_most)
+
+    def _at_most(self, array_id: str | None) -> int | None:
+        """How many tasks of the array may run at once; None for any number."""
+        array = self._core.queries.array(array_id) if array_id else None
+        return array["at_most"] if array else None
 
     def _row(self, job_id: str) -> dict[str, Any]:
         row = self._core.queries.job(job_id)
         assert row is not None
         return row
+
+    def _parents(self, job_id: str) -> set[str]:
+        parents: list[str] | None = self._row(job_id)["depends_on"]
+        return set(parents or ())
 
     def _changed_spec(self, body: Mapping[str, Any], changes: Changes) -> JobSpec:
         """The spec in the ledger (`body`) with these changes; InvalidInputError,

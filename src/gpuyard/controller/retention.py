@@ -25,6 +25,7 @@ from gpuyard.ledger.retention import (
     RetentionLimits,
     SeriesWalk,
     SubmissionWalk,
+    arrays_without_tasks,
     items_of_batch,
     old_batches,
     removal_event,
@@ -162,7 +163,11 @@ class Retention:
                 for start in range(0, len(page), JOBS_AT_ONCE):
                     await self._remove(page[start : start + JOBS_AT_ONCE])
             if not walk.blocked or self.removed["jobs"] == removed:
-                return
+                break
+        gone = await self._read(arrays_without_tasks, limits)
+        for start in range(0, len(gone), JOBS_AT_ONCE):
+            part = gone[start : start + JOBS_AT_ONCE]
+            await self._remove_rows({Table.ARRAYS: part, Table.SPECS: part})
 
     async def _remove(self, job_ids: Sequence[str]) -> None:
         """Remove these jobs with all that belongs to them."""

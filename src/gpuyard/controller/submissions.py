@@ -22,6 +22,7 @@ from gpuyard.storage.code_snapshots import CodeLimits, CodeReader
 from gpuyard.storage.code_store import CodeMissingError, CodeStore
 from gpuyard.storage.code_tree import CodeTree
 from gpuyard.storage.environments import EnvironmentMissingError, Environments
+from gpuyard.storage.place import in_background
 
 _SHOWN = 10
 _LOOK_AGAIN_S = 60.0
@@ -187,6 +188,33 @@ class Submissions:
                 code_folder(spec), spec.get("project", ""), spec.get("user")
             )
         return None if present == spec else present
+
+
+class PresentCode:
+    """The code that folders have now, read once for many jobs that run in one."""
+
+    def __init__(self, submissions: Submissions) -> None:
+        self._submissions = submissions
+        self._found: dict[tuple[object, ...], str | None] = {}
+
+    async def of(self, spec: Mapping[str, Any]) -> dict[str, Any] | None:
+        """As `with_present_code`."""
+        before = spec.get("submitted_code")
+        if before is None:
+            return None
+        key = (code_folder(spec), before, spec.get("project"), spec.get("user"))
+        if key not in self._found:
+            read = self._submissions.with_present_code
+            present = await in_background(read, spec)
+            digest = before if present is None else present.get("submitted_code")
+            self._found[key] = digest
+        digest = self._found[key]
+        if digest == before:
+            return None
+        others = {
+            name: value for name, value in spec.items() if name != "submitted_code"
+        }
+        return others if digest is None else {**others, "submitted_code": digest}
 
 
 def code_folder(spec: Mapping[str, Any]) -> Path:

@@ -8,6 +8,7 @@ GpuyardError
 │   ├── IllegalMoveError       the state table forbids it
 │   ├── ClosedPortError        nothing listens at the port
 │   └── CapacityError          no node will ever have what is asked for
+├── IsArrayError               an array, where one job is meant           409  exit 2
 ├── UnauthorizedError          missing or wrong token                     401  exit 4
 ├── ForbiddenError             not for the holder of this token           403  exit 4
 ├── RequestRefusedError        the server does not take the request       400  exit 4
@@ -138,6 +139,14 @@ class CapacityError(RefusedError):
 
     code = "insufficient_resources"
     status = 422
+
+
+class IsArrayError(GpuyardError):
+    """What is meant is an array, where only one job can be."""
+
+    code = "is_array"
+    status = 409
+    exit_code = 2
 
 
 class UnauthorizedError(GpuyardError):

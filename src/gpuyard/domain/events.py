@@ -29,6 +29,7 @@ class Table(StrEnum):
     HABITS = "habits"
     TRUST = "trust"
     SCHEDULES = "schedules"
+    ARRAYS = "arrays"
 
 
 class EventKind(StrEnum):
@@ -93,6 +94,8 @@ class EventKind(StrEnum):
     SCHEDULE_SKIPPED = "schedule.skipped"
     """One of its times had no job."""
     SCHEDULE_DELETED = "schedule.deleted"
+    ARRAY_SUBMITTED = "array.submitted"
+    """Its tasks follow, each with its own `job.submitted`, in the same commit."""
 
 
 class Change(msgspec.Struct, frozen=True):

@@ -126,7 +126,7 @@ class Job(_View):
     """A job: the essentials of its spec, its state and its history.
 
     A queued job that is `held` starts only after its release. `user` submitted it, on a
-    shared workstation.
+    shared workstation. The task of an array has the id of that, and its index.
     """
 
     id: str
@@ -152,6 +152,8 @@ class Job(_View):
     usage: dict[str, float] = Field(default_factory=dict)
     checkpoints: int = 0
     held: bool = False
+    array_id: str | None = None
+    array_index: int | None = None
     warnings: list[str] = Field(default_factory=list)
     environment: Environment | None = None
     code: Code | None = None
@@ -160,7 +162,7 @@ class Job(_View):
 
 class JobOutcome(_View):
     """How a job ended, in short; `signal` is what ended its last attempt, if anything
-    did.
+    did. The task of an array has the id of that, and its index.
     """
 
     id: str
@@ -169,3 +171,5 @@ class JobOutcome(_View):
     reason: str | None = None
     exit_code: int | None = None
     signal: int | None = None
+    array_id: str | None = None
+    array_index: int | None = None

@@ -36,6 +36,7 @@ _OTHER_WORDS = {
     "label": "labels",
     "cwd": "workdir",
 }
+_ARRAYS = "send it alone to /api/v1/arrays, as `gpuyard run --array` does"
 
 
 def parse_spec(data: Any) -> JobSpec:
@@ -74,6 +75,8 @@ def _fault(item: dict[str, Any], model: type[BaseModel]) -> Fault:
         names = _fields_at(model, path[:-1])
         name = path[-1]
         near = get_close_matches(str(name), names, n=3, cutoff=0.5)
+        if path == ["array"]:
+            return Fault(field, "is not a field of a single job", _ARRAYS)
         if len(path) == 1 and name in _OTHER_WORDS:
             near = [_OTHER_WORDS[name]]
         remedy = f"known here: {', '.join(sorted(names))}"

@@ -16,6 +16,7 @@ from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.states import JobState
 from gpuyard.ledger.tables import (
     HAS_PARENTS,
+    arrays,
     attempts,
     batches,
     checkpoints,
@@ -237,6 +238,21 @@ def rows_of_batch(tx: sa.Connection, batch_id: str) -> dict[Table, list[str]]:
     if tx.execute(spec).first():
         keys[Table.SPECS] = [batch_id]
     return keys
+
+
+# --- arrays ---
+
+
+def arrays_without_tasks(tx: sa.Connection, limits: RetentionLimits) -> list[str]:
+    """The arrays all of whose tasks are gone, unless their keys may still come."""
+    task = sa.select(jobs.c.id).where(jobs.c.array_id == arrays.c.id)
+    is_forgotten = sa.or_(
+        arrays.c.idempotency_key.is_(None), arrays.c.created_at < limits.keys_before
+    )
+    found = sa.select(arrays.c.id).where(
+        is_forgotten, sa.not_(task.correlate(arrays).exists())
+    )
+    return list(tx.execute(found.order_by(arrays.c.id)).scalars())
 
 
 # --- series ---

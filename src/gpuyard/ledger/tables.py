@@ -35,6 +35,7 @@ events = sa.Table(
 JOB_TAIL = "substr(id, length(id) - 3)"
 
 HAS_PARENTS = "CAST(depends_on AS TEXT) <> '[]'"
+IS_TASK = "array_id IS NOT NULL"
 
 jobs = sa.Table(
     "jobs",
@@ -70,6 +71,9 @@ jobs = sa.Table(
     sa.Column("held", sa.Boolean),
     sa.Column("parent_ends", sa.JSON),
     sa.Column("retry_on", sa.JSON),
+    # Of the tasks of arrays only.
+    sa.Column("array_id", TEXT),
+    sa.Column("array_index", INTEGER),
     sa.Index("jobs_by_state", "state", "id"),
     sa.Index("jobs_by_name", "name", "id"),
     sa.Index("jobs_by_project", "project", "id"),
@@ -82,6 +86,33 @@ jobs = sa.Table(
         sqlite_where=sa.text(HAS_PARENTS),
         postgresql_where=sa.text(HAS_PARENTS),
     ),
+    sa.Index(
+        "jobs_by_array",
+        "array_id",
+        "array_index",
+        sqlite_where=sa.text(IS_TASK),
+        postgresql_where=sa.text(IS_TASK),
+    ),
+)
+
+# One job with many tasks. `tasks` are the indices as given, `total` their number;
+# `at_most` may run at once, NULL for any number. Its spec is that of its tasks, and
+# stands under its id.
+arrays = sa.Table(
+    "arrays",
+    metadata,
+    sa.Column("id", TEXT, primary_key=True),
+    sa.Column("name", TEXT),
+    sa.Column("tasks", TEXT),
+    sa.Column("total", INTEGER),
+    sa.Column("at_most", INTEGER),
+    sa.Column("priority", INTEGER),
+    sa.Column("project", TEXT),
+    sa.Column("labels", sa.JSON),
+    sa.Column("warnings", sa.JSON),
+    sa.Column("idempotency_key", TEXT, unique=True),
+    sa.Column("created_at", sa.Float),
+    sa.Index("arrays_by_name", "name", "id"),
 )
 
 specs = sa.Table(
@@ -396,6 +427,7 @@ STATE_TABLES: Mapping[Table, sa.Table] = {
     Table.HABITS: habits,
     Table.TRUST: trust,
     Table.SCHEDULES: schedules,
+    Table.ARRAYS: arrays,
 }
 
 

@@ -33,6 +33,7 @@ _VERBS: Mapping[EventKind, str] = {
     EventKind.PROVIDER_DOWN: "is down",
     EventKind.PROVIDER_UP: "is up again",
     EventKind.DISK_FILLING: "takes most of a disk that is nearly full",
+    EventKind.ARRAY_SUBMITTED: "was submitted",
     EventKind.SCHEDULE_CREATED: "was added",
     EventKind.SCHEDULE_CHANGED: "was changed",
     EventKind.SCHEDULE_STARTED: "was submitted by its schedule",
@@ -89,6 +90,8 @@ def sentence(event: Row, job: Row | None) -> str:
         )
     elif "provider" in data:
         subject = f"Provider {data['provider']}"
+    elif "array_id" in data:
+        subject = f"Array {data['name']} ({data['array_id']}, {data['total']} jobs)"
     elif "schedule" in data:
         subject = f"Schedule {data['name']} ({data['schedule']})"
     elif kind is EventKind.GPU_WARNING:

@@ -21,6 +21,8 @@ class LiveJob:
     `job_type`: jobs of one type are expected to run equally long (see `learning`).
     Of its ended attempts: `served_s` is how many seconds they ran, `preemptions` how
     many were preempted, `last_provider` where the newest one ran.
+
+    A task of an array has the id of that, and an index of its own.
     """
 
     id: str
@@ -50,6 +52,8 @@ class LiveJob:
     served_s: float = 0.0
     preemptions: int = 0
     last_provider: str = ""
+    array_id: str | None = None
+    array_index: int | None = None
 
     def wanted_end(self, parent: str) -> ParentEnd:
         """How the job `parent` must end before this one may start."""

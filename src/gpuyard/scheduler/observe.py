@@ -18,6 +18,7 @@ from gpuyard.domain.reasons import Blame, Reason
 from gpuyard.domain.run_time import run_time_s
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import AttemptState, JobState
+from gpuyard.scheduler.arrays import LiveArray
 from gpuyard.scheduler.history import AttemptEnd
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Device
@@ -220,7 +221,13 @@ def _new_job(job_id: str, row: Row) -> LiveJob:
         parent_ends=row.get("parent_ends"),
         served_s=row.get("served_s", 0.0),
         preemptions=row.get("preemptions", 0),
+        array_id=_interned(row.get("array_id")),
+        array_index=row.get("array_index"),
     )
+
+
+def _interned(text: str | None) -> str | None:
+    return sys.intern(text) if text else None
 
 
 def _update_job(job: LiveJob, state: JobState, row: Row) -> None:
@@ -238,7 +245,7 @@ def _update_job(job: LiveJob, state: JobState, row: Row) -> None:
     if row.get("retry_on") is not None:
         job.retry_on = frozenset(row["retry_on"])
     if "project" in row:
-        job.project = sys.intern(row["project"]) if row["project"] else None
+        job.project = _interned(row["project"])
     if "estimated_duration_s" in row:
         job.estimated_s = row["estimated_duration_s"]
     for column in _JOB_COLUMNS:
@@ -250,6 +257,7 @@ def _job_ended(view: View, job_id: str, state: JobState) -> None:
     job = view.jobs.pop(job_id, None)
     if job is not None:
         view.remove_job(job)
+        view.leave_array(job)
         if state is JobState.COMPLETED and job.served_s > 0:
             view.learning.add(job.job_type, job.width, job.served_s)
         job.state = state
@@ -395,10 +403,17 @@ def _trust(view: View, place: str, row: Row) -> None:
     view.external_queues.trust.note(place, row)
 
 
+def _array(view: View, array_id: str, row: Row) -> None:
+    at_most = row.get("at_most")
+    if at_most is not None and array_id not in view.arrays:
+        view.arrays[sys.intern(array_id)] = LiveArray(at_most)
+
+
 _FOLDS: Mapping[Table, Callable[[View, str, Row], None]] = {
     Table.JOBS: _job,
     Table.ATTEMPTS: _attempt,
     Table.NODES: _node,
     Table.GPUS: _gpu,
     Table.TRUST: _trust,
+    Table.ARRAYS: _array,
 }

@@ -52,6 +52,9 @@ class LazyHeap(Generic[Item]):
     def __iter__(self) -> Iterator[Item]:
         return iter(self._items)
 
+    def __contains__(self, item: Item) -> bool:
+        return item in self._items
+
     def add(self, item: Item) -> None:
         """Add `item`; idempotent."""
         if item not in self._items:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import AttemptState, JobState
+from gpuyard.scheduler.arrays import LiveArray
 from gpuyard.scheduler.external_queues import ExternalQueue, ExternalQueueTable
 from gpuyard.scheduler.index import NodeIndex
 from gpuyard.scheduler.jobs import LiveJob
@@ -125,6 +126,7 @@ class View:
     - `queue`: it may start;
     - `delayed`: it waits for its `not_before`;
     - `held`: it waits for its release;
+    - `arrays`, by array: it waits until fewer tasks of its array run;
     - `dependents`, by parent: it waits for other jobs;
     - `doomed`, with the parent that ended otherwise: it can never start;
     - `tentative`: an action on it is decided and not committed yet.
@@ -154,6 +156,7 @@ class View:
         default_factory=LazyHeap[tuple[float, str]]
     )
     held: set[str] = field(default_factory=set[str])
+    arrays: dict[str, LiveArray] = field(default_factory=dict[str, LiveArray])
     dependents: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     doomed: dict[str, str] = field(default_factory=dict[str, str])
     tentative: dict[str, Action] = field(default_factory=dict[str, Action])
@@ -193,16 +196,37 @@ class View:
         if job.waits_for:
             self._wait_for_parents(job)
         failed_parents = [parent for parent in job.waits_for if parent in self.ended]
+        may_start = False
         if failed_parents:
             self.doomed[job.id] = failed_parents[0]
         elif job.waits_for:
-            return  # `dependents` has it
+            pass  # `dependents` has it
         elif job.held:
             self.held.add(job.id)
         elif job.not_before is not None:
             self.delayed.add((job.not_before, job.id))
         else:
+            may_start = True
+            self._queue(job)
+        if not may_start:
+            self.leave_array(job)
+
+    def _queue(self, job: LiveJob) -> None:
+        """Put the job into the queue, unless enough tasks of its array are there."""
+        array = self.arrays.get(job.array_id or "")
+        if array is None or array.admit(job.id):
             self.queue.add(job)
+
+    def leave_array(self, job: LiveJob) -> None:
+        """The job neither may start nor has an attempt: another task of its array may
+        take its place. Idempotent.
+        """
+        array = self.arrays.get(job.array_id or "")
+        if array is None:
+            return
+        array.leave(job.id)
+        while follower := array.next():
+            self.queue.add(self.jobs[follower])
 
     def _wait_for_parents(self, job: LiveJob) -> None:
         """Drop parents that have ended as they must, and register the job with the
@@ -227,6 +251,9 @@ class View:
                 self.dependents.pop(parent, None)
         self.doomed.pop(job.id, None)
         self.held.discard(job.id)
+        array = self.arrays.get(job.array_id or "")
+        if array is not None:
+            array.waiting.discard(job.id)
         if job.not_before is not None:
             self.delayed.discard((job.not_before, job.id))
         self.queue.remove(job.id)
@@ -439,7 +466,7 @@ class View:
             if now < not_before <= now + longest_s:
                 return
             self.delayed.discard(first)
-            self.queue.add(self.jobs[job_id])
+            self._queue(self.jobs[job_id])
 
     def forget_ended(self) -> None:
         """Forget ended jobs on which no live job depends."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gpuyard.domain.states import JobState, ParentEnd
 from gpuyard.domain.units import format_duration
+from gpuyard.scheduler.arrays import LiveArray
 from gpuyard.scheduler.explanation import Why
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.policy import Policy
@@ -55,6 +56,9 @@ def why(view: View, job_id: str, now: float, policy: Policy) -> Why | None:
         return _dependency(view, job)
     if job_id in view.promises:
         return _making_room(view, view.promises[job_id])
+    array = view.arrays.get(job.array_id or "")
+    if array and job_id in array.waiting:
+        return _array_full(array)
     if job_id not in view.queue:
         return _backoff(job, now)
     answer = QueuedJob(view, job, now, policy).explain()
@@ -154,6 +158,15 @@ def _making_room(view: View, promise: Promise) -> Why:
         summary,
         "preempting",
         "when the jobs that are asked to leave have saved their work is not known",
+    )
+
+
+def _array_full(array: LiveArray) -> Why:
+    return Why(
+        f"It waits for its turn: its array runs at most {array.at_most} at once.",
+        "array",
+        "when these tasks end is not known",
+        would_help=("let more of its tasks run at once when you submit an array",),
     )
 
 

@@ -24,6 +24,7 @@ from gpuyard.server.openapi import PROBLEMS, GpuyardApi
 from gpuyard.server.parameters import refuse_unknown
 from gpuyard.server.routers import (
     agents,
+    arrays,
     batches,
     checkpoints,
     code,
@@ -96,6 +97,7 @@ def make_app(app_state: AppState) -> FastAPI:
     nouns = (
         job_groups,
         jobs,
+        arrays,
         schedules,
         job_streams,
         batches,

@@ -22,8 +22,8 @@ _SMALL_BYTES = _MB
 _SLOWEST_BYTES_S = 16_000
 # What comes with many jobs, items or pictures; every other route takes small bodies.
 _LARGE = re.compile(
-    r"POST (/api/v1/(jobs(:(cancel|wait|hold|release))?|batches|estimate(/batch)?)"
-    r"|/v1/.+)"
+    r"POST (/api/v1/(jobs(:(cancel|wait|hold|release))?|arrays|batches"
+    r"|estimate(/batch)?)|/v1/.+)"
 )
 
 

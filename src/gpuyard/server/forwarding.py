@@ -23,13 +23,14 @@ _NOT_LEADING = "x-gpuyard-not-leading"
 _ANSWERED_HERE = re.compile(
     r"GET /(healthz|metrics|docs.*|openapi\.json)|[A-Z]+ /api/v1/server(/.*)?"
     r"|GET /api/v1/(tiers|events|jobs|jobs/[^/]+(/(metrics|checkpoints))?)/?"
-    r"|GET /api/v1/schedules(/[^/]+)?/?"
+    r"|GET /api/v1/(schedules|arrays)(/[^/]+)?/?"
     # These concern the client's host, which need not be the leader's.
     r"|POST /api/v1/(code|environments)/?"
 )
 # Sending one of these twice has the same effect as sending it once.
 _REPEATABLE = re.compile(
-    r"(GET|HEAD) .*|POST /api/v1/jobs/[^/]+/cancel|PUT /api/v1/(trust|secrets)/.+"
+    r"(GET|HEAD) .*|POST /api/v1/(jobs|arrays)/[^/]+/cancel"
+    r"|PUT /api/v1/(trust|secrets)/.+"
 )
 # Headers of one connection, which are not forwarded.
 _HOP_BY_HOP = frozenset(
@@ -215,7 +216,7 @@ def _is_repeatable(scope: Scope, body: bytes) -> bool:
     what = f"{scope['method']} {scope['path'].rstrip('/')}"
     if _REPEATABLE.fullmatch(what):
         return True
-    if what != "POST /api/v1/jobs":
+    if what not in ("POST /api/v1/jobs", "POST /api/v1/arrays"):
         return False
     try:
         read: Any = msgspec.json.decode(body)

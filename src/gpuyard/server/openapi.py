@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 
+from gpuyard.domain.arrays import ArraySpec
 from gpuyard.domain.jobconfig import JobConfig
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.schedules import ScheduleSpec
@@ -18,6 +19,7 @@ _, _BODIES = models_json_schema(
     [
         (JobSpec, "validation"),
         (JobConfig, "validation"),
+        (ArraySpec, "validation"),
         (ScheduleSpec, "validation"),
         (Problem, "serialization"),
     ],

@@ -211,6 +211,8 @@ def _job(
         usage=last.usage if last else {},
         checkpoints=checkpoints,
         held=bool(row["held"]),
+        array_id=row["array_id"],
+        array_index=row["array_index"],
         warnings=row["warnings"] or [],
     )
 

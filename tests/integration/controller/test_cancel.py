@@ -69,7 +69,7 @@ async def test_many_are_cancelled_before_the_answer_and_others_are_not(
     *cancelled, kept = waiting
     requests = instance.controller.requests
     wanted = [cancelled[0], "sweep-2", cancelled[0], running, over]
-    ids = await requests.find_many(wanted)
+    ids = await requests.lookup.find_many(wanted)
     assert ids == [*cancelled, running, over]
     await requests.cancel_many(ids)
     assert [instance.job(job_id)["state"] for job_id in cancelled] == ["cancelled"] * 2
@@ -81,7 +81,7 @@ async def test_many_are_cancelled_before_the_answer_and_others_are_not(
 async def test_a_job_that_is_not_known_cancels_nothing(instance: Controlled):
     job_id = await instance.submit()
     with pytest.raises(NotFoundError, match="'nobody'"):
-        await instance.controller.requests.find_many([job_id, "nobody"])
+        await instance.controller.requests.lookup.find_many([job_id, "nobody"])
 
 
 async def test_a_running_job_is_stopped_and_its_room_is_free(instance: Controlled):

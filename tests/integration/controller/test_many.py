@@ -99,3 +99,18 @@ async def test_a_key_of_another_spec_refuses_all(instance: Controlled):
     with pytest.raises(RefusedError, match=f"used for another spec \\(job {first}\\)"):
         await instance.controller.requests.submit(keyed())
     assert list(instance.core.view.jobs) == [first]
+
+
+async def test_many_jobs_whose_parent_has_ended_all_start(instance: Controlled):
+    """Decisions are made while they are taken in, and forget what has ended."""
+    parent = await instance.submit(name="parent")
+    await instance.finish(parent)
+    await instance.until(parent)
+    request = asyncio.create_task(
+        instance.controller.requests.submit(bodies(depends_on=["parent"]))
+    )
+    while not request.done():
+        instance.core.schedule()
+        await asyncio.sleep(0)
+    assert not instance.core.view.dependents
+    await instance.controller.requests.cancel_many(await request)

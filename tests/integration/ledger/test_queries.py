@@ -159,8 +159,8 @@ async def test_live_jobs_and_attempts_are_those_that_are_not_over(
     life.end(life.run(lost), reason="attempt_lost", lost=True)
     await write(writer, life.journal)
     assert [row.id for page in ledger.queries.live_jobs(most=1) for row in page] == [
-        queued,
         running,
+        queued,
     ]
     assert [row["id"] for row in ledger.queries.live_attempts()] == [attempt]
     assert ledger.queries.job_counts() == {

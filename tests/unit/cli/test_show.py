@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuyard.cli.jobs import shown_fields
+from gpuyard.cli.shown_fields import shown_fields
 from gpuyard.domain.jobs import Job
 
 

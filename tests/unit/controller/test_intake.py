@@ -18,7 +18,8 @@ from gpuyard.domain.shape import Shape
 from gpuyard.domain.tiers import Tier, Tiers
 from gpuyard.domain.validation import parse_spec
 
-KNOWN = {"job_old": "job_old", "old": "job_old"}
+MANY = [f"job_{n}" for n in range(100_001)]
+KNOWN = {"job_old": ["job_old"], "old": ["job_old"], "many": MANY}
 
 
 def take(*bodies, tiers=None) -> list[PreparedJob]:
@@ -48,6 +49,14 @@ def test_jobs_get_ids_in_the_order_they_came():
     ids = [item.id for item in prepared]
     assert ids == sorted(set(ids))
     assert [item.name for item in prepared] == [str(n) for n in range(50)]
+
+
+def test_few_jobs_may_wait_for_many_and_many_for_few():
+    (few,) = take(job(depends_on=["many"]))
+    assert len(few.parents) == len(MANY)
+    (fault,) = refused(*(job(str(n), depends_on=["many"]) for n in range(10))).faults
+    assert fault.field == "depends_on"
+    assert fault.fault.startswith("makes 1,000,010 pairs of jobs")
 
 
 def test_parents_are_siblings_first_then_known_jobs():

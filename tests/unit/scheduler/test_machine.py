@@ -58,6 +58,7 @@ class Scheduler(RuleBasedStateMachine):
         self.world.node("cpu", cpus=8, memory_gb=16)
         self.world.node("small", cpus=8, memory_gb=32, gpus=2, card=T4)
         self.world.node("big", cpus=16, memory_gb=64, gpus=4, card=A100_80GB)
+        self.world.array("pair", 2)
 
     @rule(
         priority=st.integers(1, 5),
@@ -72,6 +73,15 @@ class Scheduler(RuleBasedStateMachine):
         parents=st.lists(st.integers(0, 1000), max_size=2),
     )
     def submit(self, priority, gpus, timeout_s, wait, parents, **shape):
+        self.take(priority, gpus, timeout_s, wait, parents, **shape)
+
+    @rule(count=st.integers(1, 4), parents=st.lists(st.integers(0, 1000), max_size=1))
+    def submit_tasks(self, count, parents):
+        # The tasks of an array have one shape.
+        for _ in range(count):
+            self.take(3, 1, None, None, parents, array_id="pair")
+
+    def take(self, priority, gpus, timeout_s, wait, parents, **others):
         known = sorted(self.outcomes)
         chosen = [known[number % len(known)] for number in parents] if known else []
         for parent in chosen:
@@ -79,7 +89,7 @@ class Scheduler(RuleBasedStateMachine):
                 self.world.set_job(parent, state=self.outcomes[parent])
         not_before = None if wait is None else self.world.now + wait
         job_id = self.world.submit(
-            priority, timeout_s, chosen, not_before, gpus=gpus, **shape
+            priority, timeout_s, chosen, not_before, gpus=gpus, **others
         )
         self.outcomes[job_id] = "queued"
         self.parents[job_id] = chosen
@@ -226,6 +236,9 @@ class Scheduler(RuleBasedStateMachine):
     @rule(number=st.integers(0, 1000), wait=st.sampled_from([None, 10.0]))
     def retry(self, number, wait):
         job_id = self.live()[number % len(self.live())]
+        if self.world.view.jobs[job_id].array_id:
+            # Whether it waits decides who is admitted, and a replay does not wait.
+            wait = None
         self.world.end(
             job_id, "queued", not_before=None if wait is None else self.world.now + wait
         )
@@ -333,7 +346,8 @@ class Scheduler(RuleBasedStateMachine):
         blocked = {child for children in view.dependents.values() for child in children}
         delayed = {job_id for _, job_id in view.delayed}
         ready = {job.id for job in view.queue}
-        places = [ready, delayed, view.held, blocked, set(view.tentative)]
+        full = {job_id for array in view.arrays.values() for job_id in array.waiting}
+        places = [ready, delayed, view.held, full, blocked, set(view.tentative)]
         queued = [
             job_id for job_id, job in view.jobs.items() if job.state is JobState.QUEUED
         ]
@@ -342,6 +356,16 @@ class Scheduler(RuleBasedStateMachine):
         )
         assert set(view.doomed) <= blocked
         assert all(parent in self.outcomes for parent in view.ended)
+
+    @invariant()
+    def an_array_uses_its_limit_and_keeps_it(self):
+        view = self.world.view
+        for array in view.arrays.values():
+            assert len(array.admitted) <= array.at_most
+            assert not array.waiting or len(array.admitted) == array.at_most
+            for job_id in array.admitted:
+                is_begun = view.jobs[job_id].state is not JobState.QUEUED
+                assert is_begun or job_id in view.queue or job_id in view.tentative
 
     def teardown(self):
         """Nothing starves: once all is well and whatever runs ends, every job that can

@@ -111,7 +111,13 @@ class World:
         self.record(Change(Table.TRUST, place, row), kind=EventKind.TRUST_CHANGED)
 
     def submit(
-        self, priority=3, timeout_s=None, depends_on=(), not_before=None, **shape
+        self,
+        priority=3,
+        timeout_s=None,
+        depends_on=(),
+        not_before=None,
+        array_id=None,
+        **shape,
     ) -> str:
         self.jobs += 1
         job_id = f"job_{self.jobs:05d}"
@@ -127,10 +133,16 @@ class World:
             "project": "lab",
             "preemptible": False,
             "depends_on": list(depends_on),
+            "array_id": array_id,
             "reason": None,
         }
         self.set_job(job_id, **row)
         return job_id
+
+    def array(self, array_id: str, at_most: int | None) -> str:
+        """An array of which so many tasks may run at once."""
+        self.record(Change(Table.ARRAYS, array_id, {"at_most": at_most}))
+        return array_id
 
     def set_job(self, job_id: str, **columns) -> None:
         self.record(Change(Table.JOBS, job_id, columns), kind=EventKind.JOB_SUBMITTED)
@@ -250,6 +262,10 @@ def snapshot(view: View) -> dict:
             ],
             "delayed": set(view.delayed),
             "held": set(view.held),
+            "arrays": {
+                key: (array.at_most, array.admitted, set(array.waiting))
+                for key, array in view.arrays.items()
+            },
             "dependents": view.dependents,
             "doomed": view.doomed,
             "tentative": view.tentative,

@@ -1,5 +1,6 @@
 """Reading the ledger: rows as plain dicts, lists with a cursor."""
 
+from gpuyard.ledger.queries.arrays import ArrayQueries
 from gpuyard.ledger.queries.attempts import AttemptQueries
 from gpuyard.ledger.queries.base import Row
 from gpuyard.ledger.queries.batches import BatchQueries
@@ -16,6 +17,7 @@ __all__ = ["JobFilter", "Queries", "Row", "StoredJob"]
 
 class Queries(
     JobQueries,
+    ArrayQueries,
     AttemptQueries,
     CheckpointQueries,
     MetricQueries,

@@ -16,7 +16,7 @@ class JobFilter:
 
     `names`: one of them; in each, `*` stands for any characters and `?` for one.
     `labels`: all of them. `user`: who submitted it. `since`: it was submitted then or
-    later (UTC seconds).
+    later (UTC seconds). `array_id`: a task of this array; `without_tasks`: of none.
     """
 
     states: Sequence[str] = ()
@@ -26,6 +26,8 @@ class JobFilter:
     user: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     since: float | None = None
+    array_id: str | None = None
+    without_tasks: bool = False
 
     def conditions(self, dialect: str) -> list[Condition]:
         """The conditions on a row of `jobs`, in the words of that database."""
@@ -41,9 +43,13 @@ class JobFilter:
         if self.user is not None:
             submitter = specs.c.body["user"].as_string()
             theirs = sa.select(specs.c.job_id).where(submitter == self.user)
-            found.append(jobs.c.id.in_(theirs))
+            found.append(sa.or_(jobs.c.id.in_(theirs), jobs.c.array_id.in_(theirs)))
         if self.since is not None:
             found.append(jobs.c.created_at >= self.since)
+        if self.array_id is not None:
+            found.append(jobs.c.array_id == self.array_id)
+        if self.without_tasks:
+            found.append(jobs.c.array_id.is_(None))
         for number, (name, value) in enumerate(self.labels.items()):
             found.append(_labelled(number, name, value, dialect))
         return found

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from gpuyard.domain.arrays import task_body
 from gpuyard.domain.states import JobState
 from gpuyard.ledger.queries.base import LedgerReader, Row
 from gpuyard.ledger.queries.job_filter import ALL_JOBS, Condition, JobFilter
@@ -13,8 +14,12 @@ from gpuyard.ledger.tables import JOB_TAIL, attempts, jobs, specs
 # SQLite takes 32,766 variables in one statement unless it was built to take more.
 _MAX_VARIABLES = 30_000
 # The least length of an ending that may stand for an id; the index holds as much.
-_TAIL = 4
-_LIVE_JOBS = tuple(state.value for state in JobState if not state.terminal)
+SHORTEST_TAIL = 4
+# The queued ones last: of some arrays, a limited number of tasks may run at once.
+_LIVE_JOBS = (
+    *(s.value for s in JobState if not s.terminal and s is not JobState.QUEUED),
+    JobState.QUEUED.value,
+)
 
 
 class StoredJob(NamedTuple):
@@ -50,6 +55,8 @@ class StoredJob(NamedTuple):
     held: bool | None
     parent_ends: str | None
     retry_on: str | None
+    array_id: str | None
+    array_index: int | None
 
 
 _STORED = ", ".join(
@@ -84,10 +91,10 @@ class JobQueries(LedgerReader):
         It is an id, else the end of one or several, else the name of a job (its newest
         job is meant).
         """
-        if len(reference) >= _TAIL:
-            tail = sa.literal_column(JOB_TAIL) == reference[-_TAIL:]
+        if len(reference) >= SHORTEST_TAIL:
+            tail = sa.literal_column(JOB_TAIL) == reference[-SHORTEST_TAIL:]
             ending = sa.select(jobs.c.id).where(
-                tail, jobs.c.id.like("%" + _escape(reference), escape="\\")
+                tail, jobs.c.id.like("%" + escape_like(reference), escape="\\")
             )
             found = [row["id"] for row in self._rows(ending.order_by(jobs.c.id.desc()))]
             if found:
@@ -159,18 +166,33 @@ class JobQueries(LedgerReader):
 
     def specs(self, job_ids: Iterable[str]) -> dict[str, Row]:
         """The specs of these jobs, as submitted."""
-        rows = self._rows(sa.select(specs).where(specs.c.job_id.in_(list(job_ids))))
-        return {row["job_id"]: row["body"] for row in rows}
+        wanted = list(job_ids)
+        rows = self._rows(sa.select(specs).where(specs.c.job_id.in_(wanted)))
+        found = {row["job_id"]: row["body"] for row in rows}
+        others = [job_id for job_id in wanted if job_id not in found]
+        if others:
+            columns = (jobs.c.id, jobs.c.array_index, specs.c.body)
+            of_arrays = sa.select(*columns).where(_is_task_of_spec(others))
+            found |= {
+                row["id"]: task_body(row["body"], row["array_index"])
+                for row in self._rows(of_arrays)
+            }
+        return found
 
     def submitters_of(self, job_ids: Iterable[str]) -> dict[str, str]:
         """Who submitted these jobs, where that is known."""
+        wanted = list(job_ids)
         user = specs.c.body["user"].as_string().label("user")
-        wanted = specs.c.job_id.in_(list(job_ids))
-        rows = self._rows(sa.select(specs.c.job_id, user).where(wanted))
+        own = sa.select(specs.c.job_id, user).where(specs.c.job_id.in_(wanted))
+        of_arrays = sa.select(jobs.c.id.label("job_id"), user).where(
+            _is_task_of_spec(wanted)
+        )
+        rows = [*self._rows(own), *self._rows(of_arrays)]
         return {row["job_id"]: row["user"] for row in rows if row["user"]}
 
     def spec_texts(self, job_ids: Iterable[str]) -> dict[str, str]:
-        """The specs of these jobs as JSON text, not decoded.
+        """The specs of these jobs as JSON text, not decoded; of the tasks of an array,
+        that of the array.
 
         Jobs of one batch often have equal texts.
         """
@@ -184,11 +206,20 @@ class JobQueries(LedgerReader):
             "SELECT job_id, CAST(body AS TEXT) AS body FROM specs WHERE job_id IN"
             f" ({marks})"
         )
-        return {row["job_id"]: row["body"] for row in self._rows(sql, wanted)}
+        found = {row["job_id"]: row["body"] for row in self._rows(sql, wanted)}
+        others = tuple(job_id for job_id in wanted if job_id not in found)
+        if others:
+            marks = ", ".join([self._mark] * len(others))
+            sql = (
+                "SELECT jobs.id, CAST(body AS TEXT) AS body FROM jobs JOIN specs ON"
+                f" specs.job_id = jobs.array_id WHERE jobs.id IN ({marks})"
+            )
+            found |= {row["id"]: row["body"] for row in self._rows(sql, others)}
+        return found
 
     def job_outcomes(self, job_ids: Sequence[str]) -> list[Row]:
-        """Of each of these jobs: `id`, `name`, `state`, `reason`, `exit_code`, and the
-        `signal` that ended its last attempt.
+        """Of each of these jobs: `id`, `name`, `state`, `reason`, `exit_code`,
+        `array_id`, `array_index`, and the `signal` that ended its last attempt.
         """
         last = (
             sa.select(attempts.c.signal)
@@ -203,6 +234,8 @@ class JobQueries(LedgerReader):
             jobs.c.state,
             jobs.c.reason,
             jobs.c.exit_code,
+            jobs.c.array_id,
+            jobs.c.array_index,
             last.label("signal"),
         )
         found: list[Row] = []
@@ -222,9 +255,15 @@ class JobQueries(LedgerReader):
         }
 
 
+def _is_task_of_spec(job_ids: Sequence[str]) -> sa.ColumnElement[bool]:
+    """Joins these jobs, as far as they are tasks, with the specs of their arrays."""
+    return sa.and_(jobs.c.id.in_(job_ids), specs.c.job_id == jobs.c.array_id)
+
+
 def _stored_jobs(result: sa.CursorResult[Any]) -> list[StoredJob]:
     return [StoredJob._make(row) for row in result]
 
 
-def _escape(text: str) -> str:
+def escape_like(text: str) -> str:
+    """The text as LIKE takes it with `\\` as its escape."""
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")

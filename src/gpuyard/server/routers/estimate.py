@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
+from gpuyard.controller.arrays import one_task
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.offers import Strategy
 from gpuyard.server.app_state import TheAppState
@@ -23,13 +24,16 @@ async def estimate(
     """The places that suit a JobSpec (or S2's JobConfig), best first, then the others
     with what they lack.
 
-    `strategy` instead of the instance's own; a job that names one keeps its own.
+    `strategy` instead of the instance's own; a job that names one keeps its own. Of an
+    array, it is about one of its `tasks`.
     """
     bodies, many = await read_bodies(request)
     if many:
         raise InvalidInputError.of("(body)", "is a list", "send one job")
-    found = await app_state.controller.requests.estimate(bodies[0], strategy)
+    (body, tasks) = one_task(bodies[0])
+    found = await app_state.controller.requests.estimate(body, strategy)
     return {
+        "tasks": tasks,
         "strategy": found.strategy,
         "run_s": found.run_s,
         "basis": found.basis,

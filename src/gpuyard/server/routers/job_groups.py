@@ -91,10 +91,12 @@ class CancelRequest(StrictModel):
 
 class CancelledJob(BaseModel):
     """A job, its state before, and its state after that. One whose program still ends
-    is not over yet.
+    is not over yet. The task of an array has the id of that and its index.
     """
 
     id: str
+    array_id: str | None = None
+    array_index: int | None = None
     was: JobState
     state: JobState
 
@@ -151,18 +153,24 @@ async def cancel_jobs(app_state: TheAppState, body: CancelRequest) -> CancelledJ
     """
     requests = app_state.controller.requests
     if body.jobs is not None:
-        job_ids = await requests.find_many(body.jobs)
+        job_ids = await requests.lookup.find_many(body.jobs)
     else:
         job_ids = await asyncio.to_thread(app_state.queries.job_ids, body.as_filter())
-    before = await _states(app_state, job_ids)
+    before = await _outcomes(app_state, job_ids)
     if body.dry_run:
         after = before
     else:
         await requests.cancel_many(job_ids)
-        after = await _states(app_state, job_ids)
+        after = await _outcomes(app_state, job_ids)
     return CancelledJobs(
         items=[
-            CancelledJob(id=job_id, was=before[job_id], state=after[job_id])
+            CancelledJob(
+                id=job_id,
+                array_id=before[job_id]["array_id"],
+                array_index=before[job_id]["array_index"],
+                was=before[job_id]["state"],
+                state=after[job_id]["state"],
+            )
             for job_id in job_ids
             if job_id in before and job_id in after  # history may have ended
         ]
@@ -172,7 +180,7 @@ async def cancel_jobs(app_state: TheAppState, body: CancelRequest) -> CancelledJ
 @router.post("/jobs:hold")
 async def hold_jobs(app_state: TheAppState, body: ManyJobs) -> HeldJobs:
     """Hold queued jobs, all or none: none of them starts before its release."""
-    job_ids = await app_state.controller.requests.find_many(body.jobs)
+    job_ids = await _waiting(app_state, body.jobs)
     await app_state.controller.changes.hold(job_ids)
     return HeldJobs(items=[HeldJob(id=job_id, held=True) for job_id in job_ids])
 
@@ -180,20 +188,28 @@ async def hold_jobs(app_state: TheAppState, body: ManyJobs) -> HeldJobs:
 @router.post("/jobs:release")
 async def release_jobs(app_state: TheAppState, body: ManyJobs) -> HeldJobs:
     """Release queued jobs, all or none; one that is not held stays as it is."""
-    job_ids = await app_state.controller.requests.find_many(body.jobs)
+    job_ids = await _waiting(app_state, body.jobs)
     await app_state.controller.changes.release(job_ids)
     return HeldJobs(items=[HeldJob(id=job_id, held=False) for job_id in job_ids])
 
 
-async def _states(app_state: AppState, job_ids: list[str]) -> dict[str, JobState]:
+async def _waiting(app_state: AppState, references: list[str]) -> list[str]:
+    """The jobs that these mean; an array means its tasks that wait."""
+    lookup = app_state.controller.requests.lookup
+    return await lookup.find_many(references, only_queued=True)
+
+
+async def _outcomes(
+    app_state: AppState, job_ids: list[str]
+) -> dict[str, dict[str, Any]]:
     rows = await asyncio.to_thread(app_state.queries.job_outcomes, job_ids)
-    return {row["id"]: JobState(row["state"]) for row in rows}
+    return {row["id"]: row for row in rows}
 
 
 @router.post("/jobs:wait")
 async def wait_for_jobs(app_state: TheAppState, body: WaitRequest) -> JobOutcomes:
     """Answer when all of these jobs are over, or after `timeout_s`."""
-    job_ids = await app_state.controller.requests.find_many(body.jobs)
+    job_ids = await app_state.controller.requests.lookup.find_many(body.jobs)
     deadline = time.monotonic() + body.timeout_s
     while _any_live(app_state, job_ids):
         left_s = deadline - time.monotonic()

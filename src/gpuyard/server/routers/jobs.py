@@ -5,7 +5,7 @@ checkpoints.
 import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any, Self
 
 from fastapi import APIRouter, Body, Query, Request
@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, model_validator
 
 from gpuyard.controller.intake import PreparedJob
 from gpuyard.controller.malloc_trim import MANY_JOBS, trim_memory_soon
+from gpuyard.domain.arrays import Array
 from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.domain.jobs import Job
 from gpuyard.domain.jobspec import GpuRequest, Name, Priority, Seconds, gpus_as_fields
@@ -42,10 +43,11 @@ from gpuyard.server.present import (
     present_queued,
     present_spec,
 )
+from gpuyard.server.present_arrays import present_arrays
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 # A page's cursor is the id of its last job.
-_CURSOR = re.compile(r"job_[0-9a-f]{32}")
+_CURSOR = re.compile(r"(?:job|array)_([0-9a-f]{32})")
 _JSON = "application/json"
 # More lines than any log has, and more attempts than any job.
 _MOST = 2**31 - 1
@@ -54,9 +56,11 @@ _PIECE = 200
 
 
 class JobPage(BaseModel):
-    """Jobs, newest first, and the cursor of the next page."""
+    """Jobs, newest first, and the cursor of the next page. A folded listing has arrays
+    among them.
+    """
 
-    items: list[Job]
+    items: list[Job | Array]
     next: str | None = None
 
 
@@ -165,14 +169,26 @@ async def list_jobs(
             allow_inf_nan=False, description="Submitted at it or later; UTC seconds."
         ),
     ] = None,
+    array: Annotated[
+        str | None, Query(description="Only the tasks of this array.")
+    ] = None,
+    folded: Annotated[
+        bool, Query(description="Each array as one item in place of its tasks.")
+    ] = False,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: str | None = None,
 ) -> Response:
-    """Jobs, newest first."""
-    if cursor is not None and not _CURSOR.fullmatch(cursor):
+    """Jobs, newest first; the tasks of arrays among them, or `folded`."""
+    is_cursor = _CURSOR.fullmatch(cursor) if cursor is not None else None
+    if cursor is not None and is_cursor is None:
         raise InvalidInputError.of(
             "cursor", f"is {quoted(cursor)}", "send the `next` of the page before"
         )
+    if folded and array is not None:
+        raise InvalidInputError.of(
+            "folded", "does not go with array", "leave one of them out"
+        )
+    find_array = app_state.controller.requests.lookup.find_array
     wanted = JobFilter(
         states=[one.value for one in state or ()],
         names=[name] if name else [],
@@ -180,19 +196,38 @@ async def list_jobs(
         user=user or None,
         labels=dict(map(_label, label or ())),
         since=since,
+        array_id=None if array is None else find_array(array),
+        without_tasks=folded,
     )
+    before = is_cursor[1] if is_cursor else None
     # Some conditions make it look through all history.
-    page_of = app_state.queries.jobs_page
     rows = await asyncio.to_thread(
-        page_of, limit=limit + 1, before=cursor, wanted=wanted
+        app_state.queries.jobs_page,
+        limit=limit + 1,
+        before=before and f"job_{before}",
+        wanted=wanted,
     )
-    more = len(rows) > limit
-    page = JobPage(
-        items=present_jobs(app_state, rows[:limit]),
-        next=rows[limit - 1]["id"] if more else None,
-    )
+    items: list[Job | Array] = list(present_jobs(app_state, rows[: limit + 1]))
+    if folded:
+        arrays = await asyncio.to_thread(_arrays, app_state, wanted, before, limit + 1)
+        # Behind their prefixes, ids sort by time.
+        items = sorted([*items, *arrays], key=lambda item: item.id[-32:], reverse=True)
+    more = len(items) > limit
+    page = JobPage(items=items[:limit], next=items[limit - 1].id if more else None)
     # So that FastAPI does not validate it again.
     return Response(page.model_dump_json(), media_type=_JSON)
+
+
+def _arrays(
+    app_state: AppState, wanted: JobFilter, before: str | None, limit: int
+) -> list[Array]:
+    """The arrays of a page of jobs."""
+    rows = app_state.queries.arrays_page(
+        limit=limit,
+        before=before and f"array_{before}",
+        wanted=replace(wanted, without_tasks=False),
+    )
+    return present_arrays(app_state.queries, rows)
 
 
 def _label(text: str) -> tuple[str, str]:

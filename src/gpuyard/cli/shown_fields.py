@@ -1,0 +1,154 @@
+"""The fields that `gpuyard show` prints of a job and of an array."""
+
+import shlex
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any
+
+from gpuyard.cli.listing import HELD
+from gpuyard.cli.output import (
+    clock,
+    duration_of,
+    money,
+    progress_words,
+    size,
+    task_name,
+)
+from gpuyard.domain.units import format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuyard.domain.jobs import Cost, Job
+
+_SHOWN = 5
+# How much of a prompt fits in one line of a table.
+_PROMPT = 200
+
+
+def shown_fields(info: "Job", gpus: "Sequence[str]") -> dict[str, Any]:
+    """What `show` prints of a job, by name; `gpus` are those of its last attempt."""
+    spec: dict[str, Any] = info.spec or {}
+    return {
+        "job": info.id,
+        "name": info.name,
+        "state": f"{info.state} ({HELD})" if info.held else info.state,
+        "task": task_name(info.array_id, info.array_index),
+        "reason": info.reason,
+        "exit code": info.exit_code,
+        **spec_fields(spec),
+        "code": _code(info),
+        "environment": _environment(info),
+        "gpus": ", ".join(gpus),
+        "labels": ", ".join(f"{name}={value}" for name, value in info.labels.items()),
+        "priority": info.priority,
+        "project": info.project,
+        "user": info.user,
+        "submitted": clock(info.created_at),
+        "started": info.started_at and clock(info.started_at),
+        "ended": info.ended_at and clock(info.ended_at),
+        "ran": duration_of(info),
+        "progress": ", ".join(progress_words(info.progress)),
+        "cost": _cost(info.cost),
+        "peak memory": (
+            f"{info.usage['peak_mb']:.0f} MB" if info.usage.get("peak_mb") else ""
+        ),
+        "checkpoints": info.checkpoints or "",
+        "notes": "; ".join(info.warnings),
+    }
+
+
+def spec_fields(spec: dict[str, Any]) -> dict[str, Any]:
+    """What `show` prints of the spec of a job or of an array."""
+    return {
+        "command": shlex.join(spec.get("command", [])),
+        "script": spec.get("script"),
+        "model": spec.get("model"),
+        "prompt": shorten(spec.get("prompt") or "", _PROMPT, placeholder=" …"),
+        "standard input": _input_size(spec),
+        "workdir": spec.get("workdir"),
+        "needs": _needs(spec),
+        "timeout": spec.get("timeout_s") and format_duration(spec["timeout_s"]),
+        "retries": spec.get("retry_count"),
+        "retries after": ", ".join(spec.get("retry_on", [])),
+        "after": ", ".join(spec.get("depends_on", [])),
+        "after failed": ", ".join(spec.get("depends_on_failed", [])),
+        "after any": ", ".join(spec.get("depends_on_any", [])),
+    }
+
+
+def _cost(cost: "Cost") -> str:
+    """What it has cost, and by which price; of a prompt, its part of what its model
+    costs.
+    """
+    if cost.share is not None:
+        share = money(cost.model_copy(update={"amount": cost.share}))
+        return f"{money(cost)} (it took {share} of what its model costs)"
+    return f"{money(cost)} ({cost.basis} price of {cost.tier})" if cost.tier else ""
+
+
+def _input_size(spec: dict[str, Any]) -> str:
+    """How much the command reads: what it reads may be long, or nobody else's
+    business.
+    """
+    return size(len(spec["stdin"].encode())) if spec.get("stdin") else ""
+
+
+def _code(info: "Job") -> str:
+    """Which code it runs, and what has changed since it was submitted."""
+    code = info.code
+    if code is None:
+        from gpuyard.domain.scripts import script_folder
+
+        is_on_own_node = info.provider in (None, "local")
+        spec = info.spec or {}
+        runs_live = is_on_own_node and (spec.get("workdir") or script_folder(spec))
+        return "as it is when the job starts" if runs_live else ""
+    if not code.stored:
+        return "as submitted; it is no longer stored"
+    commit = f", commit {code.commit[:7]}" if code.commit else ""
+    commit += " with changes" if code.dirty else ""
+    words = [f"as submitted (sha256 {code.digest[:12]}{commit})"]
+    if code.changed:
+        more = len(code.changed) - _SHOWN
+        ending = f" and {more} more" if more > 0 else ""
+        words.append(f"changed since: {', '.join(code.changed[:_SHOWN])}{ending}")
+    if code.folder:
+        words.append(f"ran in {code.folder}")
+    return "; ".join(words)
+
+
+def _environment(info: "Job") -> str:
+    """How what it carries differs from the server's own environment, by names."""
+    environment = info.environment
+    if environment is None:
+        spec = info.spec or {}
+        place = info.provider or spec.get("provider") or "local"
+        runs_here = place == "local" and not spec.get("image")
+        is_known = info.kind == "command" and spec
+        return "the server's own" if is_known and runs_here else ""
+    if not environment.stored:
+        return "as submitted; it is no longer stored"
+    differences = {
+        "added": environment.added,
+        "missing": environment.missing,
+        "changed": environment.changed,
+    }
+    words = [
+        f"{word} {' '.join(names)}" for word, names in differences.items() if names
+    ]
+    return f"as submitted; to the server's own: {'; '.join(words) or 'no difference'}"
+
+
+def _needs(spec: dict[str, Any]) -> str:
+    """What was asked for, as far as it was said."""
+    resources = spec.get("resources", {})
+    gpus = resources.get("gpus", {})
+    words = [
+        f"{gpus['count']} GPU" if gpus.get("count") else "",
+        gpus.get("gpu_class", ""),
+        f"of {gpus['memory_gb']:g} GB" if gpus.get("memory_gb") else "",
+        f"{resources['cpus']:g} cores" if resources.get("cpus") else "",
+        f"{resources['memory_gb']:g} GB memory" if resources.get("memory_gb") else "",
+        spec.get("tier") or "",
+    ]
+    return ", ".join(word for word in words if word)

@@ -1,0 +1,127 @@
+"""Arrays: one job with many tasks. A task is a job like any other; only its spec is
+that of its array.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gpuyard.controller.admission import Admission, are_equal
+from gpuyard.controller.array_events import ArraySubmission, PreparedArray
+from gpuyard.controller.core import SLICE, Core
+from gpuyard.controller.intake import reading_json
+from gpuyard.controller.parents import refuse_too_many
+from gpuyard.domain.arrays import (
+    ArrayRange,
+    array_range,
+    refuse_unsuitable,
+    task_words,
+)
+from gpuyard.domain.errors import InvalidInputError, RefusedError
+from gpuyard.domain.ids import new_id
+
+
+class Arrays:
+    """Takes arrays into the queue."""
+
+    def __init__(self, core: Core, admission: Admission) -> None:
+        self._core = core
+        self._admission = admission
+        self._queue_lock = asyncio.Lock()
+
+    async def create(self, document: Any, user: str | None = None) -> str:
+        """Queue an array given as JSON: the fields of a JobSpec, and `array`. Returns
+        its id after the commit. `user` is who submits it, if that is known.
+
+        For an idempotency key that was used before it is the first array with that key.
+        """
+        array = await self._prepare(document, user)
+        async with self._queue_lock:
+            # A request with the same key may have been broken off before its commit.
+            await self._core.committed()
+            earlier = self._earlier(array)
+            if earlier is not None:
+                return earlier
+            await self._queue(array)
+        return array.id
+
+    async def _prepare(self, document: Any, user: str | None) -> PreparedArray:
+        (fields, wanted, key) = _taken_apart(document)
+        first = wanted.indices[0]
+        job = await self._admission.prepare(
+            msgspec.Raw(msgspec.json.encode(fields)),
+            user,
+            lambda words: task_words(words, first),
+        )
+        refuse_unsuitable(job.spec())
+        refuse_too_many(len(job.parents) * len(wanted.indices))
+        array_id = new_id("array")
+        task_ids = [new_id("job") for _ in wanted.indices]
+        return PreparedArray(array_id, key, job, wanted, task_ids)
+
+    def _earlier(self, array: PreparedArray) -> str | None:
+        """The array that an earlier request made with the same key; RefusedError if
+        that is another one.
+        """
+        row = array.key and self._core.queries.array_by_key(array.key)
+        if not row:
+            return None
+        spec = self._core.queries.specs([row["id"]]).get(row["id"], {})
+        has_same_tasks = (row["tasks"], row["at_most"]) == (
+            array.range.text,
+            array.range.at_most,
+        )
+        if not has_same_tasks or not are_equal(spec, array.job.spec()):
+            raise RefusedError(
+                f"idempotency_key {array.key!r} was used for another array"
+                f" ({row['id']}).",
+                "Use a new key.",
+            )
+        return str(row["id"])
+
+    async def _queue(self, array: PreparedArray) -> None:
+        """Give the array to the ledger and to the view; returns after the commit."""
+        core = self._core
+        core.refuse_when_full()
+        parents = set(array.job.parents)
+        while not core.add_ended_parents(parents):
+            await core.committed()  # the end of a parent is not committed yet
+        events = ArraySubmission(array, core.clock())
+        if len(events) > SLICE:
+            await core.emit_many(events, parents)
+        else:
+            core.emit(events[:])
+        core.schedule()
+        await core.committed(own_only=True)
+
+
+def one_task(body: msgspec.Raw) -> tuple[msgspec.Raw, int | None]:
+    """The job of one task, if `body` is an array as JSON, and how many tasks there are;
+    any other job as it is, and None. InvalidInputError.
+    """
+    with reading_json():
+        document: Any = msgspec.json.decode(body)
+    if not isinstance(document, Mapping) or "array" not in document:
+        return body, None
+    (fields, wanted, _) = _taken_apart(document)  # pyright: ignore[reportUnknownArgumentType]
+    return msgspec.Raw(msgspec.json.encode(fields)), len(wanted.indices)
+
+
+def _taken_apart(document: Any) -> tuple[dict[str, Any], ArrayRange, str | None]:
+    """The fields of its job, its tasks, and its idempotency key; InvalidInputError."""
+    if not isinstance(document, Mapping):
+        fault = f"is {type(document).__name__}, not an object"
+        raise InvalidInputError.of("(body)", fault, "send a JobSpec with array")
+    fields: dict[str, Any] = dict(document)  # pyright: ignore[reportUnknownArgumentType]
+    if "array" not in fields:
+        raise InvalidInputError.of("array", "is missing", "give indices such as 0-9")
+    wanted = array_range(fields.pop("array"))
+    refuse_unsuitable(fields)
+    key = fields.pop("idempotency_key", None)
+    if key is not None and not (isinstance(key, str) and 0 < len(key) <= 200):
+        raise InvalidInputError.of(
+            "idempotency_key", "is not a name", "give 1 to 200 characters"
+        )
+    return fields, wanted, key

@@ -1,0 +1,139 @@
+"""`/api/v1/arrays`: one job with many tasks."""
+
+import asyncio
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Body, Query, Request
+from pydantic import BaseModel
+
+from gpuyard.controller.intake import reading_json
+from gpuyard.controller.job_lookup import ARRAY_ID
+from gpuyard.domain.arrays import Array, count_words
+from gpuyard.domain.errors import InvalidInputError, quoted
+from gpuyard.server.app_state import AppState, TheAppState
+from gpuyard.server.body import read_bodies
+from gpuyard.server.callers import submitter_of
+from gpuyard.server.openapi import one_json_body
+from gpuyard.server.present_arrays import present_array, present_arrays
+from gpuyard.server.routers.jobs import ResumeRequest
+
+router = APIRouter(prefix="/arrays", tags=["arrays"])
+
+
+class ArrayPage(BaseModel):
+    """Arrays, newest first, and the cursor of the next page."""
+
+    items: list[Array]
+    next: str | None = None
+
+
+@router.post("", status_code=201, openapi_extra=one_json_body("ArraySpec"))
+async def submit_array(request: Request, app_state: TheAppState) -> Array:
+    """Queue an array: a JobSpec, and in `array` the indices of its tasks, such as
+    `0-1999%20`. A repeated idempotency key is the first array again.
+    """
+    (bodies, many) = await read_bodies(request)
+    if many:
+        raise InvalidInputError.of("(body)", "is a list", "send one array")
+    with reading_json():
+        document = msgspec.json.decode(bodies[0])
+    user = submitter_of(request.scope)
+    array_id = await app_state.controller.requests.arrays.create(document, user)
+    return await _one(app_state, array_id)
+
+
+@router.get("")
+async def list_arrays(
+    app_state: TheAppState,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: str | None = None,
+) -> ArrayPage:
+    """Arrays, newest first."""
+    if cursor is not None and not ARRAY_ID.fullmatch(cursor):
+        raise InvalidInputError.of(
+            "cursor", f"is {quoted(cursor)}", "send the `next` of the page before"
+        )
+
+    def read() -> list[Array]:
+        queries = app_state.queries
+        rows = queries.arrays_page(limit=limit + 1, before=cursor)
+        return present_arrays(queries, rows)
+
+    items = await asyncio.to_thread(read)
+    more = len(items) > limit
+    return ArrayPage(items=items[:limit], next=items[limit - 1].id if more else None)
+
+
+@router.get("/{reference}")
+async def show_array(reference: str, app_state: TheAppState) -> Array:
+    """An array by id, by a unique ending of its id, or the newest of a name; with its
+    spec and what it has cost. `/api/v1/jobs?array=` lists its tasks.
+    """
+    return await _one(app_state, _find(app_state, reference))
+
+
+@router.post("/{reference}/cancel")
+async def cancel_array(reference: str, app_state: TheAppState) -> Array:
+    """End all its tasks. Idempotent; those that are over stay as they are."""
+    array_id = _find(app_state, reference)
+    job_ids = await asyncio.to_thread(app_state.queries.task_ids, array_id)
+    await app_state.controller.requests.cancel_many(job_ids)
+    return await _one(app_state, array_id)
+
+
+@router.post("/{reference}/resume")
+async def resume_array(
+    reference: str,
+    app_state: TheAppState,
+    body: Annotated[ResumeRequest | None, Body()] = None,
+) -> Array:
+    """Start a new attempt of each task that has ended without completing, from its
+    newest checkpoint.
+    """
+    array_id = _find(app_state, reference)
+    wanted = body or ResumeRequest()
+    if wanted.checkpoint is not None:
+        raise InvalidInputError.of(
+            "checkpoint",
+            "is that of one job, and this is an array",
+            "resume one task of it, or leave the checkpoint out",
+        )
+    requests = app_state.controller.requests
+    await requests.resume_array(array_id, wanted.changes())
+    return await _one(app_state, array_id)
+
+
+@router.get("/{reference}/why")
+async def why_array(reference: str, app_state: TheAppState) -> dict[str, Any]:
+    """Why the first of its tasks that waits is not running; as for a job."""
+    array_id = _find(app_state, reference)
+    queued = await asyncio.to_thread(app_state.queries.task_ids, array_id, queued=True)
+    for job_id in queued:
+        answer = app_state.controller.requests.why(job_id)
+        if answer is not None:
+            return {
+                "array_id": array_id,
+                "job_id": job_id,
+                "waiting": len(queued),
+                "pending": True,
+                **asdict(answer),
+            }
+    array = await _one(app_state, array_id)
+    summary = f"None of its tasks waits: {count_words(array.counts)}."
+    return {
+        "array_id": array_id,
+        "waiting": 0,
+        "pending": False,
+        "summary": summary,
+        "state": array.state,
+    }
+
+
+def _find(app_state: AppState, reference: str) -> str:
+    return app_state.controller.requests.lookup.find_array(reference)
+
+
+async def _one(app_state: AppState, array_id: str) -> Array:
+    return await asyncio.to_thread(present_array, app_state.queries, array_id)
