@@ -223,7 +223,9 @@ class JobQueries(LedgerReader):
 
 
 def _stored_jobs(result: sa.CursorResult[Any]) -> list[StoredJob]:
-    return [StoredJob._make(row) for row in result]
+    # The driver's own rows: SQLAlchemy would make an object of each before we do.
+    cursor: Any = result.cursor
+    return list(map(StoredJob._make, cursor.fetchall()))
 
 
 def _escape(text: str) -> str:
