@@ -259,7 +259,8 @@ class Launching:
         if job is None or current is None:
             return
         message = self._secrets.hide(attempt.id, outcome.message)
-        outcome = replace(outcome, message=message)
+        if message != outcome.message:
+            outcome = replace(outcome, message=message)
         self._secrets.forget([attempt.id])
         if outcome.lost and outcome.ran_s is None:
             # Nobody was there at its end: the time until now is all that is known.

@@ -184,7 +184,7 @@ class JobQueries(LedgerReader):
             "SELECT job_id, CAST(body AS TEXT) AS body FROM specs WHERE job_id IN"
             f" ({marks})"
         )
-        return {row["job_id"]: row["body"] for row in self._rows(sql, wanted)}
+        return dict(self._results(sql, wanted, _drivers_rows))
 
     def job_outcomes(self, job_ids: Sequence[str]) -> list[Row]:
         """Of each of these jobs: `id`, `name`, `state`, `reason`, `exit_code`, and the
@@ -223,9 +223,13 @@ class JobQueries(LedgerReader):
 
 
 def _stored_jobs(result: sa.CursorResult[Any]) -> list[StoredJob]:
-    # The driver's own rows: SQLAlchemy would make an object of each before we do.
+    return list(map(StoredJob._make, _drivers_rows(result)))
+
+
+def _drivers_rows(result: sa.CursorResult[Any]) -> list[tuple[Any, ...]]:
+    """Without SQLAlchemy's own object for each row."""
     cursor: Any = result.cursor
-    return list(map(StoredJob._make, cursor.fetchall()))
+    return cursor.fetchall()
 
 
 def _escape(text: str) -> str:
