@@ -25,6 +25,7 @@ from benchmarks.bench import (
 )
 from benchmarks.commands import GPUYARD
 from benchmarks.figures import Figure, alternate, in_rounds
+from gpuyard.client.connection import running_server
 from tests.support.instance import TestInstance
 from tests.support.wait import wait_until
 
@@ -218,7 +219,11 @@ def restart(instance: TestInstance, go: Path, following: Path) -> float:
         120,
         "the next job to run",
     )
-    wait_until_running(Web(instance.address()), blocker)
+    # It schedules before it serves.
+    address = wait_until(
+        lambda: running_server(instance.home), 60, "the server to serve"
+    )
+    wait_until_running(Web(address), blocker)
     return float(target.read_text()) - killed
 
 

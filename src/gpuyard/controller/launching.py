@@ -74,7 +74,10 @@ class Launching:
 
     def launch_soon(self, attempt_ids: Sequence[str]) -> None:
         """Launch these attempts in the background."""
-        self._core.spawn(self.launch(list(attempt_ids)), "launch")
+        # From here, so that they are sent before whoever waits for the same commit
+        # later gets an answer.
+        committed = self._core.committed()
+        self._core.spawn(self._launch(list(attempt_ids), committed), "launch")
 
     async def launch(self, attempt_ids: Sequence[str]) -> None:
         """Submit these attempts once their intents are committed.
@@ -82,8 +85,13 @@ class Launching:
         To submit an attempt again is safe: a provider starts it only once. An attempt
         that runs, is being ended or has ended is left alone.
         """
+        await self._launch(attempt_ids, self._core.committed())
+
+    async def _launch(
+        self, attempt_ids: Sequence[str], committed: asyncio.Future[None]
+    ) -> None:
         try:
-            await self._core.committed()
+            await committed
         except LedgerError:
             # The intents are not in the ledger, and memory was read again without them.
             return
@@ -259,7 +267,8 @@ class Launching:
         if job is None or current is None:
             return
         message = self._secrets.hide(attempt.id, outcome.message)
-        outcome = replace(outcome, message=message)
+        if message != outcome.message:
+            outcome = replace(outcome, message=message)
         self._secrets.forget([attempt.id])
         if outcome.lost and outcome.ran_s is None:
             # Nobody was there at its end: the time until now is all that is known.

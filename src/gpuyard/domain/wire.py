@@ -501,3 +501,20 @@ def frame_length(header: bytes) -> int:
             " speak our protocol"
         )
     return int(length)
+
+
+def take_frames(received: bytearray) -> list[bytes]:
+    """Take the bodies of all frames that have arrived completely out of `received`;
+    ValueError when one is too large.
+    """
+    frames: list[bytes] = []
+    start = 0
+    while len(received) - start >= _LENGTH.size:
+        body = start + _LENGTH.size
+        end = body + frame_length(received[start:body])
+        if end > len(received):
+            break
+        frames.append(bytes(received[body:end]))
+        start = end
+    del received[:start]
+    return frames

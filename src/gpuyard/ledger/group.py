@@ -15,9 +15,9 @@ from gpuyard.ledger.apply import apply, cursor
 from gpuyard.ledger.statements import insert_points, upsert_notes, upsert_progress
 from gpuyard.ledger.tables import points
 
-# This many events take about six milliseconds to write. After each slice the event loop
+# This many events take about two milliseconds to write. After each slice the event loop
 # may run other tasks.
-SLICE = 200
+SLICE = 60
 _POINT_COLUMNS = tuple(points.columns.keys())
 _Task = asyncio.Task[Any]
 

@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +33,6 @@ from gpuyard.domain.events import Event
 from gpuyard.ledger.apply import begin_group, cursor
 from gpuyard.ledger.faults import as_ledger_errors, is_busy, ledger_error, place
 from gpuyard.ledger.group import (
-    SLICE,
     CommitGroup,
     CommitWaiter,
     WriteBatch,
@@ -47,13 +47,16 @@ from gpuyard.ledger.reserve import Reserve
 # blocks the event loop. Readers that want all of them read the journal.
 PUBLISHED = 500
 # Batches that need not be committed at once wait this long for others to share their
-# commit. On most disks a commit takes longer than that.
+# commit, unless one comes that must be. On most disks a commit takes longer than that.
 BATCHING_DELAY_S = 0.005
+# While many come, they wait longer: each commit costs as much as the work on some jobs.
+_BUSY_BATCHING_DELAY_S = 0.02
+_MANY_EVENTS = 3
 # A thread costs about 0.1 ms. Commits run on the event loop while all of the last few
 # took less than this.
 QUICK_S = 0.001
 _QUICK_COMMITS = 8
-_SMALL_GROUP = 5 * SLICE
+_SMALL_GROUP = 1000
 _RECONNECT_S = 0.5
 # Another program may hold SQLite's lock for a moment (a backup tool, a shell). A group
 # waits for it this long, and the event loop never does.
@@ -119,6 +122,8 @@ class Writer:
         self._reserve = reserve
         self._group = CommitGroup()
         self._wake = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._delay_s = BATCHING_DELAY_S
         self._lock = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._log_flush: LogFlush | None = None
@@ -235,21 +240,30 @@ class Writer:
     def _request_commit(self, *, can_wait: bool) -> None:
         if not can_wait:
             self._group.urgent = True
+            self._hurry.set()
         self._wake.set()
 
     def _take_group(self) -> CommitGroup:
         group = self._group
         self._group = CommitGroup()
         self._wake.clear()
+        self._hurry.clear()
         return group
 
     async def _run(self) -> None:
         while True:
             await self._wake.wait()
             if not self._group.urgent:
-                await asyncio.sleep(BATCHING_DELAY_S)
+                await self._wait_for_more()
             async with self._lock:
                 await self._commit(self._take_group())
+
+    async def _wait_for_more(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._delay_s):
+                await self._hurry.wait()
+        are_many = self._group.event_count >= _MANY_EVENTS
+        self._delay_s = _BUSY_BATCHING_DELAY_S if are_many else BATCHING_DELAY_S
 
     # --- a commit ---
 

@@ -44,9 +44,11 @@ from gpuyard.node.gpus import GpuWatch, discovery_of
 from gpuyard.node.health import GpuHealth
 from gpuyard.node.journal import AttemptJournal, AttemptRecord, own_keeper
 from gpuyard.node.link import (
+    FIRST_PAUSE_S,
     WELCOME_S,
     Heartbeat,
     ServerAddress,
+    longer_pause_s,
     open_link,
     server_addresses,
 )
@@ -61,8 +63,6 @@ from gpuyard.node.watch import AgentContext
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import open_store
 
-# The first and the longest pause between two rounds of attempts to connect.
-_PAUSES_S = (0.02, 1.0)
 log = structlog.get_logger(__name__)
 
 
@@ -162,8 +162,7 @@ class Agent:
         """Connect to the servers in turn for ever, with a longer pause after each round
         in which none answers.
         """
-        first_pause_s, longest_pause_s = _PAUSES_S
-        pause_s = first_pause_s
+        pause_s = FIRST_PAUSE_S
         first = 0
         while True:
             addresses = server_addresses(self._home)
@@ -178,7 +177,7 @@ class Agent:
                     break
             # The first pause is not 0: a server may accept and drop us again and again
             # (when its disk is full).
-            pause_s = first_pause_s if linked else min(pause_s * 1.5, longest_pause_s)
+            pause_s = FIRST_PAUSE_S if linked else longer_pause_s(pause_s, addresses)
             await asyncio.sleep(pause_s)
 
     async def _try(self, address: ServerAddress) -> bool:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 # If a server accepts the connection and sends nothing (it is suspended, or its disk
 # hangs), the next one is tried.
 WELCOME_S = 5.0
+# The first and the longest pause between two rounds in which no server answered. To try
+# that of the own home costs nothing, and when it was killed, jobs wait for it.
+FIRST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 1.0
+_LONGEST_PAUSE_AT_HOME_S = 0.1
 _READ_BYTES = 1 << 16
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -55,6 +60,13 @@ def server_addresses(home: Home) -> list[ServerAddress]:
         ServerAddress(home.socket, url, peers.token, peers.tls) for url in peers.urls
     ]
     return [own, *others]
+
+
+def longer_pause_s(pause_s: float, addresses: Sequence[ServerAddress]) -> float:
+    """The pause after one more round in which none of these servers answered."""
+    is_at_home = not any(address.url for address in addresses)
+    longest_s = _LONGEST_PAUSE_AT_HOME_S if is_at_home else _LONGEST_PAUSE_S
+    return min(pause_s * 1.5, longest_s)
 
 
 @asynccontextmanager

@@ -66,6 +66,8 @@ class AgentProvider(NodeProvider):
         self._serving: dict[Link, asyncio.Task[None]] = {}
         self._links: dict[str, Link] = {}
         self._hellos: dict[str, wire.Hello] = {}
+        # Whether a node's agent is that of this server's home, by node.
+        self._at_home: dict[str, bool] = {}
         self._results = AttemptResults()
         self._streams = NodeStreams(self.PROVIDER_NAME)
         self._sink: Sink | None = None
@@ -157,6 +159,7 @@ class AgentProvider(NodeProvider):
             old.close()
         self._links[hello.node_id] = link
         self._hellos[hello.node_id] = hello
+        self._at_home[hello.node_id] = self.shares_home(hello.node_id)
         for attempt in hello.attempts:
             self._results.add_listed(hello.node_id, attempt.attempt_id, attempt.state)
         welcome = await self._sink.node_joined(self.PROVIDER_NAME, hello)
@@ -178,8 +181,7 @@ class AgentProvider(NodeProvider):
                 await self._sink.reported(node_id, batch)
                 # Not before the commit: a killed agent may never repeat a report that
                 # was not committed.
-                for report in batch:
-                    self._update(node_id, report.body)
+                self._update(node_id, [report.body for report in batch])
                 link.send(wire.Acknowledge(batch[-1].seq))
         except GpuyardError as error:
             # Nothing was acknowledged: the agent connects again and repeats it.
@@ -198,12 +200,13 @@ class AgentProvider(NodeProvider):
             if self._sink is not None:
                 await self._sink.node_left(node_id)
 
-    def _update(self, node_id: str, body: Any) -> None:
-        self._results.update(node_id, body)
-        if isinstance(body, wire.GpusSeen):
-            self._hellos[node_id] = replaced(
-                self._hellos[node_id], gpus=body.gpus, problem=body.problem
-            )
+    def _update(self, node_id: str, bodies: Sequence[Any]) -> None:
+        self._results.update(node_id, bodies)
+        for body in bodies:
+            if isinstance(body, wire.GpusSeen):
+                self._hellos[node_id] = replaced(
+                    self._hellos[node_id], gpus=body.gpus, problem=body.problem
+                )
 
     def _link(self, node_id: str) -> Link:
         link = self._links.get(node_id)
@@ -237,7 +240,7 @@ class AgentProvider(NodeProvider):
             node_id, gpu_uuids = self._place(order)
         epoch = int(self.config.get("epoch", 0))
         link = self._link(node_id)
-        if not self.shares_home(node_id):
+        if not self._at_home[node_id]:
             refuse_older_agent(order, self._hellos[node_id], self.PROVIDER_NAME)
         link.send(_start_message(order, epoch, gpu_uuids))
         self._results.add_submitted(order.attempt_id, node_id, gpu_uuids)

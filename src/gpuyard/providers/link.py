@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from itertools import count
 from typing import TypeVar
 
@@ -14,6 +15,7 @@ Answer = TypeVar("Answer", wire.LogPart, wire.Found)
 # of the agent wait while one is sent.
 LOG_PART = 1 << 16
 _ANSWER_S = 30.0
+_READ_BYTES = 1 << 16
 
 
 class Link:
@@ -37,10 +39,8 @@ class Link:
 
         Those go to the callers that wait for them.
         """
-        while True:
-            message = await self._receive()
-            if message is None:
-                return
+        async for frame in self._frames():
+            message = wire.decode_from_agent(frame)
             self._silent_beats = 0
             if isinstance(message, wire.LogPart | wire.Found):
                 waiter = self._waiting.pop(message.request, None)
@@ -49,13 +49,20 @@ class Link:
             else:
                 yield message
 
-    async def _receive(self) -> wire.FromAgent | None:
-        try:
+    async def _frames(self) -> AsyncIterator[bytes]:
+        """Every frame until the link ends.
+
+        The first is read alone, because it may say that the connection is a stream.
+        Then all that has come is read at once: a busy agent sends thousands a second.
+        """
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
             header = await self._reader.readexactly(4)
-            frame = await self._reader.readexactly(wire.frame_length(header))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return None
-        return wire.decode_from_agent(frame)
+            yield await self._reader.readexactly(wire.frame_length(header))
+            received = bytearray()
+            while part := await self._reader.read(_READ_BYTES):
+                received += part
+                for frame in wire.take_frames(received):
+                    yield frame
 
     async def expect_beats(self, every_s: float) -> None:
         """Abort the link when its agent has been silent for too long.

@@ -3,7 +3,7 @@
 import signal
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -60,22 +60,28 @@ class AttemptResults:
         elif self.find(attempt_id) is None:
             self._update(attempt_id, node_id, status=JobStatus.UNKNOWN)
 
-    def update(self, node_id: str, body: Any) -> None:
-        """Update an attempt from the body of a report."""
-        if isinstance(body, wire.Started):
-            self._update(
-                body.attempt_id, node_id, status=JobStatus.RUNNING, started_at=body.at
-            )
-        elif isinstance(body, wire.Ended):
-            self._update(
-                body.attempt_id,
-                node_id,
-                status=_outcome(body),
-                started_at=body.started_at,
-                completed_at=body.at,
-                exit_code=body.exit_code,
-                error_message=_explain(body),
-            )
+    def update(self, node_id: str, bodies: Sequence[Any]) -> None:
+        """Update attempts from the bodies of reports."""
+        # The report of an end says all that the one of its start says.
+        ended = {body.attempt_id for body in bodies if isinstance(body, wire.Ended)}
+        for body in bodies:
+            if isinstance(body, wire.Started) and body.attempt_id not in ended:
+                self._update(
+                    body.attempt_id,
+                    node_id,
+                    status=JobStatus.RUNNING,
+                    started_at=body.at,
+                )
+            elif isinstance(body, wire.Ended):
+                self._update(
+                    body.attempt_id,
+                    node_id,
+                    status=_outcome(body),
+                    started_at=body.started_at,
+                    completed_at=body.at,
+                    exit_code=body.exit_code,
+                    error_message=_explain(body),
+                )
 
     def _update(self, attempt_id: str, node_id: str, **values: Any) -> None:
         old = self.find(attempt_id)

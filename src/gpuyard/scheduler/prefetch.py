@@ -2,18 +2,20 @@
 not wait for a commit between two of them.
 
 A prefetched attempt books nothing: it takes over the place of an attempt of its shape
-that ends on the node. A node gets as many as can end there while one decision travels.
-An attempt that waits much longer than that is withdrawn.
+that ends on the node. A node gets as many as can end there while one decision travels,
+and further ones when a quarter of these have started, so that many share a commit. An
+attempt that waits much longer than that is withdrawn.
 """
 
 import math
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 
 from gpuyard.domain.shape import Shape
 from gpuyard.scheduler.fitting import may_use, provider_for
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node
 from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.prefetch_sites import PrefetchSite
 from gpuyard.scheduler.ranking import Ranking
 from gpuyard.scheduler.view import View
 
@@ -23,6 +25,8 @@ _TURNAROUND_S = 0.05
 # For longer jobs the gap between two does not matter, but a wrong choice does.
 _SHORT_JOB_S = 0.25
 _MOST_PER_NODE = 64
+# A node gets more when so large a part of its limit is free.
+_REFILLED_PART = 0.25
 
 
 def plan_prefetches(
@@ -38,6 +42,7 @@ def plan_prefetches(
     if not short_shapes or queue.has_unranked:
         return
     ranking = Ranking(policy, view.learning)
+    to_fill: dict[Shape, list[str]] = {}
     # Prompts take no place on a node, so they may be overtaken.
     while bucket := next(
         (bucket for _, bucket in queue.ranked if not bucket[1].model), None
@@ -48,25 +53,40 @@ def plan_prefetches(
             must_cool = view.cooling_s > 0 and job.shape.gpus > 0
             if not is_short or must_cool:
                 return  # no later job may overtake this one
-            node_id = _node_with_room(view, job.shape, providers)
+            if job.shape not in to_fill:
+                to_fill[job.shape] = _nodes_to_fill(view, job.shape, providers)
+            node_id = _node_with_room(view, job.shape, to_fill[job.shape])
             if node_id is None:
                 return
             yield job, node_id
         queue.rerank(bucket, ranking, now)
 
 
-def _node_with_room(view: View, shape: Shape, providers: Set[str]) -> str | None:
-    """The node that can take the most further prefetched attempts of this shape."""
-    seconds = view.prefetch_sites.mean_duration_s(shape) or 0.0
-    best = None
-    most = 0
+def _nodes_to_fill(view: View, shape: Shape, providers: Set[str]) -> list[str]:
+    """The nodes that are to get prefetched attempts of this shape."""
+    found: list[str] = []
     for node_id, site in view.prefetch_sites.by_node(shape).items():
         node = view.nodes[node_id]
         if provider_for(node, shape) in providers and may_prefetch(node, shape):
-            room = _limit(len(site.running), seconds) - len(site.waiting)
-            if room > most:
-                best = node_id
-                most = room
+            limit = _limit(view, shape, site)
+            if limit - len(site.waiting) >= limit * _REFILLED_PART:
+                found.append(node_id)
+    return found
+
+
+def _node_with_room(view: View, shape: Shape, node_ids: Iterable[str]) -> str | None:
+    """Which of these nodes can take the most further prefetched attempts of the
+    shape.
+    """
+    sites = view.prefetch_sites.by_node(shape)
+    best = None
+    most = 0
+    for node_id in node_ids:
+        site = sites[node_id]
+        room = _limit(view, shape, site) - len(site.waiting)
+        if room > most:
+            best = node_id
+            most = room
     return best
 
 
@@ -82,7 +102,8 @@ def may_prefetch(node: Node, shape: Shape) -> bool:
     return not any(device.quarantine for device in node.devices.values())
 
 
-def _limit(running: int, seconds: float) -> int:
-    """How many may wait on a node where so many run for so long each."""
-    ends_during_turnaround = running * _TURNAROUND_S / max(seconds, 1e-4)
+def _limit(view: View, shape: Shape, site: PrefetchSite) -> int:
+    """How many of the shape may wait at a site."""
+    seconds = view.prefetch_sites.mean_duration_s(shape) or 0.0
+    ends_during_turnaround = len(site.running) * _TURNAROUND_S / max(seconds, 1e-4)
     return min(_MOST_PER_NODE, math.ceil(2 * ends_during_turnaround))

@@ -2,6 +2,9 @@
 been idle for long enough.
 """
 
+import gc
+
+from gpuyard.config.plain_structlog import import_structlog
 from gpuyard.config.private_environment import (
     digest_of_keys,
     execute,
@@ -12,25 +15,24 @@ from gpuyard.config.private_environment import (
 if __name__ == "__main__":
     # Before all other imports, which take half a second.
     protect()
+    # What is imported and read at the start is kept: to look for garbage in it, again
+    # and again, would take a tenth of the time until jobs are scheduled.
+    gc.disable()
+    import_structlog()
 
 import argparse
 import asyncio
-import gc
 import json
-import logging
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import structlog
-import uvicorn
 import uvloop
 
 from gpuyard import __version__
@@ -42,11 +44,7 @@ from gpuyard.config.open_files import allow_many_files, restore_files
 from gpuyard.config.paths import Home
 from gpuyard.config.proof import digest_of
 from gpuyard.config.settings import Settings, load_settings
-from gpuyard.config.sockets import (
-    keep_alive,
-    listening_socket,
-    refuse_other_users,
-)
+from gpuyard.config.sockets import listening_socket
 from gpuyard.controller.controller import Controller, configured_providers
 from gpuyard.domain.errors import (
     GpuyardError,
@@ -62,12 +60,11 @@ from gpuyard.ledger.store import lock_ledger
 from gpuyard.notify.notifier import Notifier
 from gpuyard.notify.webhook import Webhook, read_webhooks
 from gpuyard.resource_manager.manager import ResourceManager
-from gpuyard.server.app import make_app
 from gpuyard.server.app_state import AppState
 from gpuyard.server.auth import ensure_token
 from gpuyard.server.backups import sweep_downloads
-from gpuyard.server.connections import Connection, Connections
 from gpuyard.server.election import Election
+from gpuyard.server.leading import Leading
 from gpuyard.server.listening import (
     BACKLOG,
     listen,
@@ -82,10 +79,10 @@ from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import open_store
 from gpuyard.storage.untrusted import write_beneath
 
+if TYPE_CHECKING:
+    from gpuyard.server.http_server import HttpServer
+
 _DATABASE_AGAIN_S = 1.0
-_WRITE_BUFFER = 16 * 1024
-# Agents send parts of 64 KB.
-_WEBSOCKET_BYTES = 1 << 20
 log = structlog.get_logger(__name__)
 
 
@@ -311,46 +308,6 @@ def _server_id(path: Path) -> str:
     return path.read_text().strip()
 
 
-class _Connection(Connection):
-    """One of ours, but that it keeps less for a client that does not read: there may be
-    thousands of them.
-    """
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin, unless another user has come to our own socket."""
-        connected = transport.get_extra_info("socket")
-        is_unix = connected.family == socket.AF_UNIX
-        if is_unix and not self._all.is_open(connected):
-            try:
-                refuse_other_users(connected)
-            except PermissionError as error:
-                log.warning("a connection is refused", why=str(error))
-                transport.abort()
-        else:
-            # A client that streams may say nothing for hours.
-            keep_alive(connected)
-        transport.set_write_buffer_limits(high=_WRITE_BUFFER)
-        super().connection_made(transport)
-
-
-class _Server(uvicorn.Server):
-    """uvicorn, but that it says when it serves and leaves signals to us."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ready = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Note when the sockets are served."""
-        await super().startup(sockets)
-        self.ready.set()
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """Nothing: the handlers in `_serve` let agents leave first."""
-        yield
-
-
 async def _serve(
     app_state: AppState,
     sockets: list[socket.socket],
@@ -359,31 +316,14 @@ async def _serve(
     """Serve at the `sockets`: the first has the URL, the second is our own user's, and
     other users may open the rest.
     """
-    settings = app_state.settings
-    _, _, *for_others = sockets
-    names = frozenset(str(one.getsockname()) for one in for_others)
-    connections = Connections(settings.server, settings.shared.socket, names)
-    http = partial(_Connection, connections=connections)
-    config = uvicorn.Config(
-        make_app(app_state),
-        # Its warnings say what clients sent: anybody could fill the log with them.
-        log_level="error",
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=3,
-        http=cast("type[asyncio.Protocol]", http),
-        # What a header says about the client is not to be trusted.
-        proxy_headers=False,
-        ws="websockets-sansio",
-        ws_max_size=_WEBSOCKET_BYTES,
-        ws_ping_interval=None,
-        ws_per_message_deflate=False,
-    )
-    logging.getLogger("uvicorn.error").addFilter(_is_no_refused_websocket)
-    server = _Server(config)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, app_state.stopping.set)
+    leading = Leading(app_state)
+    await leading.open()
+    # Jobs are scheduled from now on. Clients wait until the rest is imported, which
+    # takes as long as all before.
+    server = await asyncio.to_thread(_load_http_server, app_state, sockets)
     serving = asyncio.create_task(server.serve(sockets=sockets))
     stopping = asyncio.create_task(app_state.stopping.wait())
     await asyncio.wait(
@@ -392,14 +332,7 @@ async def _serve(
     )
     if server.started:
         _announce(app_state, sockets[0], upkeep)
-        # What was loaded at the start never becomes garbage: collections need not look
-        # at it again.
-        gc.collect()
-        gc.freeze()
-        # By default the collector looks at everything there is again and again while
-        # many jobs arrive, which takes half as long as taking them in, and holds up
-        # everyone else.
-        gc.set_threshold(20_000, 20, 20)
+        _keep_what_is_loaded()
     await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
     if not app_state.controller.requests.running_jobs():
         # Where something runs, agents stay: they keep its time, its checkpoints and how
@@ -408,17 +341,32 @@ async def _serve(
     app_state.stream.close()
     server.should_exit = True
     await serving
+    await leading.close()
     app_state.home.server.unlink(missing_ok=True)
     app_state.home.server_socket.unlink(missing_ok=True)
-    if settings.shared.socket:
-        settings.shared.socket.unlink(missing_ok=True)
+    if shared := app_state.settings.shared.socket:
+        shared.unlink(missing_ok=True)
 
 
-def _is_no_refused_websocket(record: logging.LogRecord) -> bool:
-    """False for what uvicorn says about a WebSocket that gets an answer of HTTP, which
-    it takes for a fault of ours.
+def _load_http_server(
+    app_state: AppState, sockets: Sequence[socket.socket]
+) -> "HttpServer":
+    from gpuyard.server.http_server import make_http_server
+
+    return make_http_server(app_state, sockets)
+
+
+def _keep_what_is_loaded() -> None:
+    """Let the garbage collector begin its work, but not look at what was loaded at the
+    start, which never becomes garbage.
     """
-    return "without completing handshake" not in record.getMessage()
+    gc.collect()
+    gc.freeze()
+    # By default the collector looks at everything there is again and again while many
+    # jobs arrive, which takes half as long as taking them in, and holds up everyone
+    # else.
+    gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 def _announce(

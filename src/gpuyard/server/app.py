@@ -1,5 +1,5 @@
-"""The FastAPI application: routers under `/api/v1`, the instance's life as its
-lifespan.
+"""The FastAPI application: routers under `/api/v1`, and upkeep for as long as it
+serves.
 """
 
 import asyncio
@@ -16,10 +16,8 @@ from gpuyard.gateway.openai import DirectRoute, Gateway, make_router
 from gpuyard.server import docs_page, problems
 from gpuyard.server.app_state import AppState
 from gpuyard.server.audit import AuditLog
-from gpuyard.server.auth import document_token
 from gpuyard.server.edge import Edge
 from gpuyard.server.history import remove_history
-from gpuyard.server.leading import Leading
 from gpuyard.server.openapi import PROBLEMS, GpuyardApi
 from gpuyard.server.parameters import refuse_unknown
 from gpuyard.server.routers import (
@@ -45,6 +43,7 @@ from gpuyard.server.routers import (
     webhooks,
     workspaces,
 )
+from gpuyard.server.security_scheme import document_token
 from gpuyard.storage.place import problem_of
 
 _HOUSEKEEPING_S = 5.0
@@ -52,8 +51,8 @@ log = structlog.get_logger(__name__)
 
 
 def make_app(app_state: AppState) -> FastAPI:
-    """The application that serves `instance`; its lifespan starts and closes the
-    controller.
+    """The application that serves the instance. Its lifespan does what is to be done
+    now and then.
     """
 
     audit = AuditLog(
@@ -62,8 +61,6 @@ def make_app(app_state: AppState) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
-        leading = Leading(app_state)
-        await leading.open()
         keeping = [
             asyncio.create_task(_housekeeping(app_state)),
             asyncio.create_task(remove_history(app_state)),
@@ -74,8 +71,6 @@ def make_app(app_state: AppState) -> FastAPI:
         yield
         for task in keeping:
             task.cancel()
-        app_state.stream.close()
-        await leading.close()
         audit.flush(all_of_it=True)
 
     app = GpuyardApi(

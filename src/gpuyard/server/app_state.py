@@ -1,5 +1,5 @@
-"""The instance: everything a request may need, made once and handed to the routers by
-FastAPI's dependency injection.
+"""The instance: everything a request may need, made once. Routers get it from FastAPI
+(`dependencies.py`).
 """
 
 import asyncio
@@ -8,9 +8,6 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated
-
-from fastapi import Depends, Request
 
 from gpuyard.config.dialling import Tls
 from gpuyard.config.paths import Home
@@ -125,12 +122,3 @@ class AppState:
     def queries(self) -> Queries:
         """Reads of the ledger."""
         return self.controller.core.queries
-
-
-# FastAPI would run what is not async in a thread, for each request.
-async def _app_state(request: Request) -> AppState:
-    app_state: AppState = request.app.state.app_state
-    return app_state
-
-
-TheAppState = Annotated[AppState, Depends(_app_state)]

@@ -4,20 +4,10 @@ import os
 import re
 import secrets
 from pathlib import Path
-from typing import Annotated
-
-from fastapi import Depends
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from gpuyard.domain.errors import InvalidInputError
 
 _SHORTEST = 16
-
-_bearer = HTTPBearer(
-    auto_error=False,
-    description="The token in `$GPUYARD_HOME/token`, or `$GPUYARD_TOKEN`.",
-)
-Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
 def ensure_token(path: Path) -> str:
@@ -57,10 +47,3 @@ def _checked(token: str) -> str:
             "use letters, digits and signs of ASCII alone",
         )
     return token
-
-
-async def document_token(_given: Credentials) -> None:
-    """Say in the OpenAPI document that a route wants the token.
-
-    The edge has looked at it before any route is found (edge.py).
-    """

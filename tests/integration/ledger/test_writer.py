@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+import gpuyard.ledger.writer as writing
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.writer import Writer
+from tests.support.blank_ledger import blank_ledger
 from tests.support.ledger import held_commit, node_event, state_of
 from tests.support.wait import eventually
 
@@ -64,6 +66,23 @@ async def test_what_nobody_waits_for_is_written_all_the_same(
     await eventually(
         lambda: ledger.queries.last_seq() == 1, what="the event to be written"
     )
+
+
+async def test_who_waits_is_not_kept_by_what_can_wait(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(writing, "BATCHING_DELAY_S", 60.0)
+    ledger = Ledger.open(blank_ledger(path))
+    writer = ledger.writer()
+    writer.start()
+    writer.add_events([node_event(1)], can_wait=True)
+    await asyncio.sleep(0)  # it has begun to wait for more
+    writer.add_events([node_event(2)])
+    async with asyncio.timeout(30):
+        await writer.committed()
+    assert (writer.commits, ledger.queries.last_seq()) == (1, 2)
+    await writer.close()
+    ledger.close()
 
 
 async def test_closing_writes_what_is_waiting(ledger: Ledger):

@@ -38,6 +38,7 @@ _OURS = (
     "gpuyard.cli.entry",
     "gpuyard.cli.main",
     "gpuyard.server.__main__",
+    "gpuyard.server.http_server",
     "gpuyard.node.agent",
     "gpuyard.notify.delivery",
     "gpuyard.client.sync",

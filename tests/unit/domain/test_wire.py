@@ -156,3 +156,16 @@ def test_a_newer_agent_may_say_more():
         }
     )
     assert wire.decode_from_agent(body) == wire.Found(1, "a", "ended")
+
+
+@given(bodies=st.lists(st.binary(max_size=6), max_size=5), size=st.integers(1, 12))
+def test_frames_are_taken_as_they_come_however_they_are_cut(
+    bodies: list[bytes], size: int
+):
+    sent = b"".join(struct.pack(">I", len(body)) + body for body in bodies)
+    received = bytearray()
+    taken: list[bytes] = []
+    for start in range(0, len(sent), size):
+        received += sent[start : start + size]
+        taken += wire.take_frames(received)
+    assert (taken, received) == (bodies, b"")

@@ -56,7 +56,7 @@ def known(results, attempt_id="a"):
 )
 def test_how_an_attempt_ended(fields, status, error):
     results = AttemptResults()
-    results.update("n", ended(**fields))
+    results.update("n", [ended(**fields)])
     result = known(results)
     assert (result.status, result.error_message) == (status, error)
     assert (result.started_at, result.completed_at, result.exit_code) == (
@@ -68,10 +68,10 @@ def test_how_an_attempt_ended(fields, status, error):
 
 def test_an_ended_attempt_stays_ended():
     results = AttemptResults()
-    results.update("n", ended(exit_code=0))
+    results.update("n", [ended(exit_code=0)])
     before = known(results)
-    results.update("n", wire.Started("a", 30.0, 1))
-    results.update("n", ended(exit_code=1))
+    results.update("n", [wire.Started("a", 30.0, 1)])
+    results.update("n", [ended(exit_code=1)])
     results.add_listed("n", "a", "running")
     results.add_listed("n", "a", "ended")
     results.add_submitted("a", "n", ())
@@ -84,7 +84,7 @@ def test_what_an_agent_lists_is_running_or_not_known_how_it_ended():
     results.add_listed("n", "b", "ended")
     assert known(results).status is JobStatus.RUNNING
     assert known(results, "b").status is JobStatus.UNKNOWN
-    results.update("n", ended("b", exit_code=0))
+    results.update("n", [ended("b", exit_code=0)])
     assert known(results, "b").status is JobStatus.COMPLETED
 
 
@@ -92,9 +92,9 @@ def test_gpus_are_held_until_the_end():
     results = AttemptResults()
     results.add_submitted("a", "n", ["g1", "g2"])
     results.add_submitted("b", "n", ["g3"])
-    results.update("n", wire.Started("a", 10.0, 1))
+    results.update("n", [wire.Started("a", 10.0, 1)])
     assert results.gpus_in_use() == {"g1", "g2", "g3"}
-    results.update("n", ended(exit_code=0))
+    results.update("n", [ended(exit_code=0)])
     assert results.gpus_in_use() == {"g3"}
 
 
@@ -102,13 +102,13 @@ def test_only_ended_attempts_are_ever_dropped():
     results = AttemptResults(kept=3)
     results.add_submitted("long", "n", ())
     for number in range(10):
-        results.update("n", ended(f"a{number}", exit_code=0))
+        results.update("n", [ended(f"a{number}", exit_code=0)])
     assert known(results, "long").status is JobStatus.PENDING
     assert [number for number in range(10) if results.find(f"a{number}")] == [7, 8, 9]
 
 
 def test_other_reports_change_nothing():
     results = AttemptResults()
-    results.update("n", wire.GpusSeen([]))
-    results.update("n", wire.ProgressSeen("a", {"step": 1}))
+    results.update("n", [wire.GpusSeen([])])
+    results.update("n", [wire.ProgressSeen("a", {"step": 1})])
     assert results.find("a") is None

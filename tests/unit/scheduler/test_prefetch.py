@@ -79,6 +79,26 @@ def test_as_many_short_jobs_as_may_end_while_a_decision_travels():
     assert world.view.nodes["node_a"].free.cpus == 0
 
 
+def test_further_ones_are_sent_when_a_quarter_has_started():
+    world = instance(seconds=0.001)
+    jobs = [world.submit() for _ in range(100)]
+    first = sent(world)
+    assert first == jobs[:64]
+    for job_id in first[:15]:
+        over(world, job_id)
+    assert sent(world) == []
+    over(world, first[15])
+    assert sent(world) == jobs[64:80]
+
+
+def over(world: World, job_id: str) -> None:
+    """The job has ended in the place of another one."""
+    world.record(
+        Change(Table.ATTEMPTS, f"a_{job_id}", {"state": "ended"}),
+        Change(Table.JOBS, job_id, {"state": "completed"}),
+    )
+
+
 def test_no_job_is_sent_ahead_to_a_gpu_that_must_cool_first():
     world = instance(seconds=0.025, gpus=1)
     world.submit(gpus=1)

@@ -206,7 +206,7 @@ class JobQueries(LedgerReader):
             "SELECT job_id, CAST(body AS TEXT) AS body FROM specs WHERE job_id IN"
             f" ({marks})"
         )
-        found = {row["job_id"]: row["body"] for row in self._rows(sql, wanted)}
+        found: dict[str, str] = dict(self._results(sql, wanted, _drivers_rows))
         others = tuple(job_id for job_id in wanted if job_id not in found)
         if others:
             marks = ", ".join([self._mark] * len(others))
@@ -214,7 +214,7 @@ class JobQueries(LedgerReader):
                 "SELECT jobs.id, CAST(body AS TEXT) AS body FROM jobs JOIN specs ON"
                 f" specs.job_id = jobs.array_id WHERE jobs.id IN ({marks})"
             )
-            found |= {row["id"]: row["body"] for row in self._rows(sql, others)}
+            found |= dict(self._results(sql, others, _drivers_rows))
         return found
 
     def job_outcomes(self, job_ids: Sequence[str]) -> list[Row]:
@@ -261,7 +261,13 @@ def _is_task_of_spec(job_ids: Sequence[str]) -> sa.ColumnElement[bool]:
 
 
 def _stored_jobs(result: sa.CursorResult[Any]) -> list[StoredJob]:
-    return [StoredJob._make(row) for row in result]
+    return list(map(StoredJob._make, _drivers_rows(result)))
+
+
+def _drivers_rows(result: sa.CursorResult[Any]) -> list[tuple[Any, ...]]:
+    """Without SQLAlchemy's own object for each row."""
+    cursor: Any = result.cursor
+    return cursor.fetchall()
 
 
 def escape_like(text: str) -> str:

@@ -9,8 +9,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from gpuyard.domain.batches import BatchMode, BatchSpec
 from gpuyard.domain.jobspec import Name
-from gpuyard.server.app_state import TheAppState
 from gpuyard.server.callers import submitter_of
+from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.worker_tokens import CLAIM_KEY, WorkerClaim
 
 router = APIRouter(prefix="/batches", tags=["batches"])

@@ -9,7 +9,8 @@ from fastapi.responses import FileResponse
 
 from gpuyard.domain.errors import NotFoundError
 from gpuyard.domain.jobs import Checkpoint
-from gpuyard.server.app_state import AppState, TheAppState
+from gpuyard.server.app_state import AppState
+from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import text
 from gpuyard.server.present import present_checkpoint
 from gpuyard.server.range_response import blob_response

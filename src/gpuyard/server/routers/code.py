@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from gpuyard.config.dialling import loopback_id
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.domain.strict_model import StrictModel
-from gpuyard.server.app_state import TheAppState
 from gpuyard.server.callers import submitter_of
+from gpuyard.server.dependencies import TheAppState
 from gpuyard.storage.place import in_background
 
 router = APIRouter(prefix="/code", tags=["jobs"])

@@ -13,7 +13,8 @@ from gpuyard.config.dialling import loopback_id
 from gpuyard.controller.intake import reading_json
 from gpuyard.domain.carried_environment import CarriedEnvironment, carried_from
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.server.app_state import AppState, TheAppState
+from gpuyard.server.app_state import AppState
+from gpuyard.server.dependencies import TheAppState
 from gpuyard.storage.environments import MAX_BYTES
 
 router = APIRouter(prefix="/environments", tags=["jobs"])

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Request
 from gpuyard.controller.arrays import one_task
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.offers import Strategy
-from gpuyard.server.app_state import TheAppState
 from gpuyard.server.body import read_bodies
+from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import json_body
 
 router = APIRouter(prefix="/estimate", tags=["estimate"])

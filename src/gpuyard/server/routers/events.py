@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 
 from gpuyard.domain.errors import InvalidInputError, quoted
-from gpuyard.server.app_state import TheAppState
+from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import text
 from gpuyard.server.stream import message_of
 

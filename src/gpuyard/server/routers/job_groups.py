@@ -13,7 +13,8 @@ from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.states import TERMINAL, JobState
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.ledger.queries import JobFilter
-from gpuyard.server.app_state import AppState, TheAppState
+from gpuyard.server.app_state import AppState
+from gpuyard.server.dependencies import TheAppState
 
 # Not below `/jobs/`, where any word is the name of a job.
 router = APIRouter(tags=["jobs"])

@@ -10,9 +10,10 @@ from pydantic import BaseModel
 
 from gpuyard.domain.errors import GpuyardError, RefusedError
 from gpuyard.server import problems
-from gpuyard.server.app_state import AppState, TheAppState
+from gpuyard.server.app_state import AppState
 from gpuyard.server.callers import caller_of, is_own_user, submitter_of
 from gpuyard.server.carrying import carry
+from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.passing_on import pass_on
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])

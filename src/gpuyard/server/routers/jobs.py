@@ -23,9 +23,10 @@ from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.tasks import task_of
 from gpuyard.insight.series import downsample
 from gpuyard.ledger.queries import JobFilter
-from gpuyard.server.app_state import AppState, TheAppState
+from gpuyard.server.app_state import AppState
 from gpuyard.server.body import read_bodies
 from gpuyard.server.callers import submitter_of
+from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.log_stream import (
     NDJSON,
     POSITION,

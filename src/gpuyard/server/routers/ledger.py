@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import FileResponse
 
-from gpuyard.server.app_state import TheAppState
+from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import text
 
 _PRUNE_WAIT_S = 10.0

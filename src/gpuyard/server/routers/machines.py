@@ -10,7 +10,7 @@ from gpuyard.controller.core import Core
 from gpuyard.domain.gpus import classify
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.shape import Shape
-from gpuyard.server.app_state import TheAppState
+from gpuyard.server.dependencies import TheAppState
 
 router = APIRouter(tags=["machines"])
 

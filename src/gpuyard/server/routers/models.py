@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from gpuyard.server.app_state import TheAppState
+from gpuyard.server.dependencies import TheAppState
 
 router = APIRouter(prefix="/models", tags=["models"])
 

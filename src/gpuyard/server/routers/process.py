@@ -10,10 +10,11 @@ from gpuyard import __version__
 from gpuyard.config.proof import NONCE, PATH
 from gpuyard.domain.errors import NotFoundError, RefusedError
 from gpuyard.domain.stopping import RunningJobs
-from gpuyard.server.app_state import AppState, TheAppState
-from gpuyard.server.auth import document_token
+from gpuyard.server.app_state import AppState
+from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import text
 from gpuyard.server.prometheus import render_metrics
+from gpuyard.server.security_scheme import document_token
 from gpuyard.storage.place import problem_of
 
 # The longest a cancelled job may take: its grace of ten seconds, and room for KILL.

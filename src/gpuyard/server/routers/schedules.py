@@ -18,9 +18,10 @@ from gpuyard.domain.jobspec import Name
 from gpuyard.domain.schedules import Schedule, ScheduleChanges, ScheduleSpec
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.validation import parse_model
-from gpuyard.server.app_state import AppState, TheAppState
+from gpuyard.server.app_state import AppState
 from gpuyard.server.body import read_bodies
 from gpuyard.server.callers import submitter_of
+from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import one_json_body
 from gpuyard.server.present import present_jobs
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from gpuyard.domain.errors import InvalidInputError, NotFoundError
 from gpuyard.domain.secret_facts import SecretFacts
 from gpuyard.domain.secret_names import secret_name
-from gpuyard.server.app_state import TheAppState
+from gpuyard.server.dependencies import TheAppState
 from gpuyard.storage.secret_sources import MAX_VALUE_BYTES
 
 router = APIRouter(prefix="/secrets", tags=["secrets"])

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from gpuyard.domain.tiers import Tier
-from gpuyard.server.app_state import TheAppState
+from gpuyard.server.dependencies import TheAppState
 
 router = APIRouter(tags=["tiers"])
 

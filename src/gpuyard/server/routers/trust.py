@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from gpuyard.domain.trust import Trust, TrustFinding
-from gpuyard.server.app_state import TheAppState
+from gpuyard.server.dependencies import TheAppState
 
 router = APIRouter(prefix="/trust", tags=["trust"])
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from gpuyard.server.app_state import TheAppState
+from gpuyard.server.dependencies import TheAppState
 from gpuyard.storage.place import in_background
 from gpuyard.storage.workspaces import listing
 

@@ -1,0 +1,26 @@
+"""Imports structlog without what it would load to colour a log: Rich and Colorama.
+
+The logs of gpuyard's own processes have no colours, and Rich alone would take a tenth
+of the time of their start.
+"""
+
+import sys
+from importlib import import_module
+from typing import Any
+
+_COLOURS = ("rich", "colorama")
+
+
+def import_structlog() -> None:
+    """Import it, before anything else does."""
+    modules: dict[str, Any] = sys.modules
+    if "structlog" in modules:
+        return
+    hidden = [name for name in _COLOURS if name not in modules]
+    # To import one is an ImportError, for which structlog is made.
+    modules.update(dict.fromkeys(hidden))
+    try:
+        import_module("structlog")
+    finally:
+        for name in hidden:
+            del modules[name]

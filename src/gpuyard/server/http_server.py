@@ -1,0 +1,104 @@
+"""The server's HTTP: uvicorn, with our application, connections and limits.
+
+It is imported in a thread when jobs are scheduled already, because it takes as long as
+all that schedules.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import cast
+
+import structlog
+import uvicorn
+
+from gpuyard.config.sockets import keep_alive, refuse_other_users
+from gpuyard.server.app import make_app
+from gpuyard.server.app_state import AppState
+from gpuyard.server.connections import Connection, Connections
+
+_WRITE_BUFFER = 16 * 1024
+# Agents send parts of 64 KB.
+_WEBSOCKET_BYTES = 1 << 20
+log = structlog.get_logger(__name__)
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn, but that it says when it serves and leaves signals to us."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Note when the sockets are served."""
+        await super().startup(sockets)
+        self.ready.set()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Nothing: the handlers of `__main__` let agents leave first."""
+        yield
+
+
+def make_http_server(
+    app_state: AppState, sockets: Sequence[socket.socket]
+) -> HttpServer:
+    """The server for these `sockets`: the first has the URL, the second is our own
+    user's, and other users may open the rest.
+    """
+    settings = app_state.settings
+    _, _, *for_others = sockets
+    names = frozenset(str(one.getsockname()) for one in for_others)
+    connections = Connections(settings.server, settings.shared.socket, names)
+    http = partial(_Connection, connections=connections)
+    config = uvicorn.Config(
+        make_app(app_state),
+        # Its warnings say what clients sent: anybody could fill the log with them.
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=3,
+        http=cast("type[asyncio.Protocol]", http),
+        # What a header says about the client is not to be trusted.
+        proxy_headers=False,
+        ws="websockets-sansio",
+        ws_max_size=_WEBSOCKET_BYTES,
+        ws_ping_interval=None,
+        ws_per_message_deflate=False,
+    )
+    config.load()
+    logging.getLogger("uvicorn.error").addFilter(_is_no_refused_websocket)
+    return HttpServer(config)
+
+
+class _Connection(Connection):
+    """One of ours, but that it keeps less for a client that does not read: there may be
+    thousands of them.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin, unless another user has come to our own socket."""
+        connected = transport.get_extra_info("socket")
+        is_unix = connected.family == socket.AF_UNIX
+        if is_unix and not self._all.is_open(connected):
+            try:
+                refuse_other_users(connected)
+            except PermissionError as error:
+                log.warning("a connection is refused", why=str(error))
+                transport.abort()
+        else:
+            # A client that streams may say nothing for hours.
+            keep_alive(connected)
+        transport.set_write_buffer_limits(high=_WRITE_BUFFER)
+        super().connection_made(transport)
+
+
+def _is_no_refused_websocket(record: logging.LogRecord) -> bool:
+    """False for what uvicorn says about a WebSocket that gets an answer of HTTP, which
+    it takes for a fault of ours.
+    """
+    return "without completing handshake" not in record.getMessage()

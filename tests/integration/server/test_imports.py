@@ -1,0 +1,49 @@
+"""What the server imports: nothing slow before it schedules jobs, and no HTTP client
+where it needs none.
+"""
+
+import subprocess
+import sys
+
+import pytest
+
+SCHEDULING = "gpuyard.server.__main__"
+SERVING = "gpuyard.server.http_server"
+LOOK = """
+import importlib, sys
+from gpuyard.config.plain_structlog import import_structlog
+import_structlog()
+importlib.import_module(sys.argv[1])
+print(*{name.partition(".")[0] for name in sys.modules})
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "slow"),
+    [
+        (
+            SCHEDULING,
+            {
+                "alembic",
+                "colorama",
+                "fastapi",
+                "httpx",
+                "prometheus_client",
+                "rich",
+                "starlette",
+                "uvicorn",
+                "websockets",
+            },
+        ),
+        (SERVING, {"httpx"}),
+    ],
+    ids=["before it schedules jobs", "without webhooks"],
+)
+def test_what_the_server_does_not_import(module: str, slow: set[str]):
+    command = [sys.executable, "-c", LOOK, module]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=True
+    )
+    imported = set(done.stdout.split())
+    assert "structlog" in imported
+    assert imported & slow == set()
