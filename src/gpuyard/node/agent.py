@@ -43,6 +43,7 @@ from gpuyard.node.fetching import Fetching
 from gpuyard.node.gpus import GpuWatch, discovery_of
 from gpuyard.node.health import GpuHealth
 from gpuyard.node.journal import AttemptJournal, AttemptRecord, own_keeper
+from gpuyard.node.launcher import GroupPool, PooledGroup
 from gpuyard.node.link import (
     WELCOME_S,
     Heartbeat,
@@ -93,6 +94,7 @@ class Agent:
         self._accounts = None
         if accounts:
             self._accounts = JobAccounts(settings, accounts, lambda: self._gpus.devices)
+        self._groups = GroupPool(name, settings.max_processes)
         self._prefetched = PrefetchQueue()
         self._context = AgentContext(
             self.journal,
@@ -127,6 +129,7 @@ class Agent:
     async def run(self) -> None:
         """Adopt the attempts of the previous agent, then work until told to leave."""
         self._blobs.sweep()
+        self._groups.sweep()
         await self._gpus.refresh()
         for record in self.journal.records():
             attempt = self._remember(record)
@@ -138,6 +141,7 @@ class Agent:
         connecting = asyncio.create_task(self._connect())
         leaving = asyncio.create_task(self._leaving.wait())
         await asyncio.wait([connecting, leaving], return_when=asyncio.FIRST_COMPLETED)
+        self._groups.close()
         if connecting.done():
             # It ends only by an error: that ends the agent, and the keeper starts it
             # again.
@@ -341,24 +345,34 @@ class Agent:
 
     def _begin(self, start: wire.StartAttempt) -> None:
         """Begin an attempt. If one of its GPUs is in use, it ends at once."""
+        group = None if self._needs_own_groups(start) else self._groups.take()
+        name = group.name if group else ""
         try:
-            attempt = self._remember(self.journal.intend(start, self._host.boot_id))
+            record = self.journal.intend(start, self._host.boot_id, name)
         except OSError as error:
+            if group:
+                group.give_back()
             message = f"the agent's journal cannot be written: {error}"
             reason = Reason.SPAWN_FAILED
             ended = never_started(start.attempt_id, reason=reason, message=message)
             self._outbox.put(ended)
             return
+        attempt = self._remember(record, group)
         taken = self._gpus_in_use(attempt).intersection(start.gpu_uuids)
         if taken:
             message = f"GPU {', '.join(sorted(taken))} is in use by another attempt"
             reason = Reason.GPU_BUSY
             ended = never_started(start.attempt_id, reason=reason, message=message)
+            attempt.release()
             self.journal.note(start.attempt_id, ended=ended)
             attempt.record.ended = ended
             self._outbox.put(ended)
             return
         self._spawn(self._attend(attempt, attempt.run()))
+
+    def _needs_own_groups(self, start: wire.StartAttempt) -> bool:
+        """Whether the attempt needs control groups of its own from its start."""
+        return bool(start.memory_gb or start.cpus or self._accounts)
 
     def _gpus_in_use(self, but: AttemptRun) -> set[str]:
         """The GPUs that other live attempts use alone."""
@@ -425,8 +439,10 @@ class Agent:
             if attempt.live and uuid in attempt.start.gpu_uuids:
                 attempt.remark(message)
 
-    def _remember(self, record: AttemptRecord) -> AttemptRun:
-        attempt = AttemptRun(record, self._context)
+    def _remember(
+        self, record: AttemptRecord, group: PooledGroup | None = None
+    ) -> AttemptRun:
+        attempt = AttemptRun(record, self._context, group)
         self._attempts[record.start.attempt_id] = attempt
         return attempt
 

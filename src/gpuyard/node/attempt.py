@@ -26,6 +26,7 @@ from gpuyard.node.launcher import (
     NEVER_STARTED,
     Exit,
     LaunchError,
+    PooledGroup,
     Process,
     adopt,
 )
@@ -57,11 +58,18 @@ Result = TypeVar("Result")
 class AttemptRun:
     """An attempt and its process; `record` is what the journal knows about it."""
 
-    def __init__(self, record: AttemptRecord, context: AgentContext) -> None:
+    def __init__(
+        self,
+        record: AttemptRecord,
+        context: AgentContext,
+        first_group: PooledGroup | None = None,
+    ) -> None:
+        """`first_group`: the group of the pool in which it begins, if any."""
         self.record = record
         self.start = record.start
         self.process: Process | None = None
         self._context = context
+        self._first_group = first_group
         self._journal = context.journal
         self._send = context.send
         self._exited = asyncio.Event()
@@ -170,7 +178,8 @@ class AttemptRun:
         """Start the process and note its pid at once: if the agent is killed in
         between, the next one has to search for the process.
         """
-        process = self.starter.spawn(resume_from)
+        process = self.starter.spawn(resume_from, self._first_group)
+        self._first_group = None
         self._note_started(process, time.time())
         return process
 
@@ -235,7 +244,14 @@ class AttemptRun:
         self._send(adoption.without_lost_successor(ended, self._journal))
 
     def _adopt(self, pid: int, exits: Path) -> Process:
-        return adopt(self.start.attempt_id, pid, self.record.start_ticks, exits)
+        record = self.record
+        return adopt(
+            self.start.attempt_id,
+            pid,
+            record.start_ticks,
+            exits,
+            first_group=record.first_group,
+        )
 
     async def _lost(self, reason: str, message: str) -> None:
         await self._finish(self._ended(Exit(lost=True), reason, message))
@@ -262,9 +278,20 @@ class AttemptRun:
         else:
             await self._finish(self._ended(found))
 
+    async def _settle(self, process: Process) -> None:
+        """Give it control groups of its own: it is no short job."""
+        if process.settled:
+            return
+        await asyncio.to_thread(process.settle, self.starter.limits)
+        limits = {**self.record.limits, **process.enforcement}
+        if limits != self.record.limits:
+            self.record.limits = limits
+            self._journal.note(self.start.attempt_id, limits=limits)
+
     def _begin_watching(self, process: Process) -> None:
         watch = self._watch
         self._watching = [
+            asyncio.create_task(self._settle(process)),
             asyncio.create_task(watch.follow_growth()),
             asyncio.create_task(watch.follow_output()),
             asyncio.create_task(watch.follow_checkpoints()),
@@ -470,6 +497,7 @@ class AttemptRun:
         await self.streams.end()
         if self.process and not self.process.left_nothing():
             await asyncio.to_thread(self._kill_all, self.process)
+        self.release()
         if self.start.gpu_uuids and self._context.until_clear:
             await self._context.until_clear(self.start.gpu_uuids)
         # The next attempt is journaled with the end, so that whichever agent reports
@@ -490,6 +518,12 @@ class AttemptRun:
         self._send(ended)
         if next_start:
             self._context.begin(next_start)
+
+    def release(self) -> None:
+        """It was not launched: it needs no group of the pool."""
+        if self._first_group:
+            self._first_group.give_back()
+            self._first_group = None
 
     def _kill_all(self, process: Process) -> None:
         left = process.kill_all()

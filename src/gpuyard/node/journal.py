@@ -8,7 +8,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,9 +34,10 @@ class AttemptRecord:
     time on the clock of the boot `boot_id`.
 
     `keeper` is the keeper of the agent (see `own_keeper`) at `intended_at`, just before
-    the agent started the attempt. `uid` is that of the account that the attempt runs
-    under, if that is not the agent's. `input_holder`: pid and start ticks of the
-    process that keeps the input of an interactive job open (`input_pipe.py`);
+    the agent started the attempt. `first_group` names the control group of the agent's
+    pool in which the attempt begins, if it does. `uid` is that of the account that the
+    attempt runs under, if that is not the agent's. `input_holder`: pid and start ticks
+    of the process that keeps the input of an interactive job open (`input_pipe.py`);
     `input_ended`: somebody has ended that input. `boot_s`: when it started, in seconds
     of the boot clock (`config/boot_clock.py`).
     """
@@ -45,6 +46,7 @@ class AttemptRecord:
     boot_id: str
     keeper: int = 0
     intended_at: float = 0.0
+    first_group: str = ""
     uid: int | None = None
     input_holder: tuple[int, int] | None = None
     input_ended: bool = False
@@ -91,15 +93,23 @@ class AttemptJournal:
     def _secrets(self, attempt_id: str) -> Path:
         return self.folder / f"{attempt_id}.secrets"
 
-    def intend(self, start: wire.StartAttempt, boot_id: str) -> AttemptRecord:
-        """Note that the attempt is about to be started.
+    def intend(
+        self, start: wire.StartAttempt, boot_id: str, first_group: str = ""
+    ) -> AttemptRecord:
+        """Note that the attempt is about to be started, in a group of the pool if one
+        is named.
 
         Its secrets go into a file of their own, which is removed at its end. OSError
         when something cannot be written.
         """
         keeper = own_keeper()
         now = time.time()
-        facts = {"boot_id": boot_id, "keeper": keeper, "intended_at": now}
+        facts = {
+            "boot_id": boot_id,
+            "keeper": keeper,
+            "intended_at": now,
+            "first_group": first_group,
+        }
         try:
             self._keep_secrets(start)
             public = msgspec.structs.replace(start, secrets={})
@@ -108,7 +118,7 @@ class AttemptJournal:
             self.forget_secrets(start.attempt_id)
             raise
         self._held.add(start.attempt_id)
-        return AttemptRecord(start, boot_id, keeper, now)
+        return AttemptRecord(start, boot_id, keeper, now, first_group)
 
     def _keep_secrets(self, start: wire.StartAttempt) -> None:
         if not start.secrets:
@@ -187,18 +197,21 @@ class AttemptJournal:
         """
         return attempt_id in self._held or self.log_path(attempt_id).exists()
 
-    def records(self) -> Iterator[AttemptRecord]:
+    def records(self) -> list[AttemptRecord]:
         """Every attempt that is not settled, oldest first. Secrets of others are
         removed.
         """
+        found: list[AttemptRecord] = []
         for attempt_id, lines in self._lines_by_attempt().items():
             record = _read(attempt_id, lines)
             if record is None:
                 continue
             if record.ended is None:
                 record.start = self._with_secrets(record.start)
-            yield record
+            found.append(record)
         self._sweep_secrets()
+        _take_first_groups_from_older(found)
+        return found
 
     def _with_secrets(self, start: wire.StartAttempt) -> wire.StartAttempt:
         try:
@@ -257,6 +270,16 @@ def _split(line: bytes) -> tuple[str, bytes]:
     return name.decode(errors="replace"), rest
 
 
+def _take_first_groups_from_older(records: Sequence[AttemptRecord]) -> None:
+    """Leave each group of the pool to the last attempt that began there: those before
+    have left it.
+    """
+    holders = {record.first_group: record for record in records}
+    for record in records:
+        if holders[record.first_group] is not record:
+            record.first_group = ""
+
+
 def own_keeper() -> int:
     """The pid of the keeper that started this agent; 0 when that keeper is gone,
     because then nobody records how orphans end.
@@ -284,7 +307,12 @@ def _fold(lines: list[dict[str, Any]]) -> AttemptRecord:
     first = lines[0]
     start = msgspec.convert(first["start"], wire.StartAttempt)
     record = AttemptRecord(
-        start, first["boot_id"], first["keeper"], first["intended_at"]
+        start,
+        first["boot_id"],
+        first["keeper"],
+        first["intended_at"],
+        # An agent of an earlier version had no pool.
+        first.get("first_group", ""),
     )
     for facts in lines[1:]:
         if "checkpoint" in facts:

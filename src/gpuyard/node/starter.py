@@ -25,6 +25,7 @@ from gpuyard.node.launcher import (
     Identity,
     LaunchError,
     LaunchRequest,
+    PooledGroup,
     Process,
     ProcessLimits,
     Streams,
@@ -139,15 +140,19 @@ class AttemptStarter:
         """Where the checkpoint is that the attempt resumes from."""
         return self._private / "resume" / (self._start.resume_name or "checkpoint")
 
-    def spawn(self, resume_from: Path | None) -> Process:
-        """Start the process. Raises LaunchError or ValueError."""
+    def spawn(
+        self, resume_from: Path | None, first_group: PooledGroup | None = None
+    ) -> Process:
+        """Start the process, in a group of the pool if it is given. Raises LaunchError
+        or ValueError.
+        """
         context = self._context
         socket = None
         if self._account:
             socket = workers_socket(context.settings.accounts_folder, context.home)
         command = job_command(self._start, resume_from, context.home, socket)
         try:
-            request = self._request(command, resume_from)
+            request = self._request(command, resume_from, first_group)
             if self._start.interactive:
                 return self._spawn_with_pipe(request)
             return spawn(request)
@@ -186,6 +191,8 @@ class AttemptStarter:
         empty for none. Raises LaunchError or ValueError.
         """
         self._account = self._account_now()
+        # A group of the pool may go back to it while the command starts.
+        process.settle(self.limits)
         resumes = self._start.resume_sha256
         request = self._request(command, self._resume_path if resumes else None)
         if terminal:
@@ -220,20 +227,28 @@ class AttemptStarter:
             )
         return account
 
+    @property
+    def limits(self) -> ProcessLimits:
+        """What the attempt may use of the host."""
+        context = self._context
+        return ProcessLimits(
+            _in_bytes(self._start.memory_gb),
+            self._start.cpus,
+            context.settings.max_processes,
+            _in_bytes(context.default_memory_gb),
+        )
+
     def _request(
-        self, command: Sequence[str], resume_from: Path | None
+        self,
+        command: Sequence[str],
+        resume_from: Path | None,
+        first_group: PooledGroup | None = None,
     ) -> LaunchRequest:
         """How to start a command with all that the attempt has. Raises LaunchError or
         ValueError.
         """
         start = self._start
         context = self._context
-        limits = ProcessLimits(
-            _in_bytes(start.memory_gb),
-            start.cpus,
-            context.settings.max_processes,
-            _in_bytes(context.default_memory_gb),
-        )
         # A job must not get the agent's key to a bucket: its spec can give it its own.
         withheld = context.blobs.variables
         environment = job_environment(
@@ -255,8 +270,9 @@ class AttemptStarter:
             environment,
             self.workdir,
             context.journal.log_path(start.attempt_id),
-            limits,
+            self.limits,
             self._stdin,
+            first_group=first_group,
             reaper=context.reaper,
             identity=self._identity(),
             devices=devices,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpuyard.devices.access import DeviceRule
 from gpuyard.domain.reasons import Reason
+from gpuyard.node.launcher.group_pool import PooledGroup
 from gpuyard.node.launcher.identity import Identity
 from gpuyard.node.launcher.limits import ProcessLimits
 from gpuyard.node.launcher.process import ATTEMPT_VARIABLE
@@ -25,9 +26,11 @@ class LaunchRequest:
     start from `workdir`. `log`: the file to which stdout and stderr are appended, made
     with mode 0600. `stdin`: the bytes on standard input, or the descriptor that becomes
     it; without either, /dev/null.
-    `cgroup_root`: see `Cgroup.create`. `reaper`: this process's parent, if that is the
-    subreaper that gets orphans. `identity`: the account that the process takes; without
-    it, that of this process. `devices`: which devices it may open; None for all.
+    `cgroup_root`: see `Cgroup.create`. `first_group`: the group of a pool in which it
+    begins, for an attempt without account, devices and limits of its own. `reaper`:
+    this process's parent, if that is the subreaper that gets orphans. `identity`: the
+    account that the process takes; without it, that of this process. `devices`: which
+    devices it may open; None for all.
     """
 
     attempt_id: str
@@ -38,6 +41,7 @@ class LaunchRequest:
     limits: ProcessLimits = _UNLIMITED
     stdin: bytes | int | None = field(default=None, repr=False)
     cgroup_root: Path | None = None
+    first_group: PooledGroup | None = None
     reaper: int | None = None
     identity: Identity | None = None
     devices: tuple[DeviceRule, ...] | None = None

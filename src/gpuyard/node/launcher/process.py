@@ -10,6 +10,7 @@ import json
 import os
 import select
 import signal
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,8 @@ from pathlib import Path
 
 from gpuyard.node.launcher import procfs
 from gpuyard.node.launcher.cgroup import Cgroup
+from gpuyard.node.launcher.group_pool import PooledGroup
+from gpuyard.node.launcher.limits import NO_GROUP, ProcessLimits
 
 ATTEMPT_VARIABLE = "GPUYARD_ATTEMPT_ID"
 _MIB = 1 << 20
@@ -67,6 +70,8 @@ class Process:
     `enforcement`: what enforces each limit (`memory`, `cpus`, `processes`): `cgroup
     v1`, `cgroup v2`, `rlimit`, `affinity`, or `none: ` and the reason. It is empty for
     an adopted process, because only the launch knew it.
+
+    One that began in a group of the pool has no groups of its own until `settle`.
     """
 
     def __init__(
@@ -81,11 +86,16 @@ class Process:
         contained: bool = False,
         exits_dir: Path | None = None,
         reaper: int | None = None,
+        first_group: Cgroup | None = None,
+        pooled: PooledGroup | None = None,
     ) -> None:
         """Use `spawn` or `adopt`.
 
-        `pidfd`: None for a process that has ended. `contained`: the control group held
-        it before it could fork, so an empty group means that nothing is left.
+        `pidfd`: None for a process that has ended. `cgroup`: its own groups.
+        `first_group`: that of the pool in which it began, if it is still there;
+        `pooled` is the same where it goes back to the pool. `contained`: a control
+        group held it before it could fork, so an empty group means that nothing is
+        left.
         `exits_dir`: where a keeper records how it ended; None for a child of this
         process. `reaper`: see `LaunchRequest`.
         """
@@ -95,7 +105,15 @@ class Process:
         self.attempt_id = attempt_id
         self.pid = pid
         self.start_ticks = start_ticks
-        self.cgroup = cgroup
+        self._own_groups = cgroup
+        self._first_group = first_group
+        self._pooled = pooled
+        # One thread at a time moves it between groups, or kills what is in them.
+        self._groups_lock = threading.Lock()
+        # Until it is reaped, the pool's group counts the leader.
+        self._counts_leader = contained
+        # What it had used before its own groups counted.
+        self._cpu_before_s = 0.0
         self.enforcement = enforcement or {}
         self._pidfd = pidfd
         self._contained = contained
@@ -104,6 +122,13 @@ class Process:
         self._exit: Exit | None = None
         self._reaped = False
         self._peak_mb = 0.0
+
+    @property
+    def cgroup(self) -> Cgroup | None:
+        """The groups that hold it; None without groups."""
+        if self._own_groups is None:
+            return self._first_group
+        return self._own_groups.joined_with(self._first_group)
 
     def fileno(self) -> int:
         """A descriptor that becomes readable when the leader has ended.
@@ -167,11 +192,61 @@ class Process:
         Either its group held all that it ever started and is empty, or its leader has
         ended and no orphan has come to the reaper.
         """
-        if self.cgroup and self._contained and self.cgroup.empty():
+        if self._contained and self._groups_are_empty():
             return True
         if self._reaper is None or self.alive():
             return False
         return no_orphans(self._reaper)
+
+    def _groups_are_empty(self) -> bool:
+        if self._pooled and self._own_groups is None:
+            found = self.exit()
+            if found is None:
+                return False
+            is_zombie = self._counts_leader and not self._reaped and not found.lost
+            if self._pooled.holds_at_most(int(is_zombie)):
+                return True
+        return self.cgroup is not None and self.cgroup.empty()
+
+    @property
+    def settled(self) -> bool:
+        """False while it is in a group of the pool."""
+        return self._first_group is None
+
+    def settle(self, limits: ProcessLimits, root: Path | None = None) -> None:
+        """Move an attempt that began in a group of the pool to groups of its own, where
+        its limits begin. Blocks; does nothing for others, or if it has ended.
+
+        `root`: see `Cgroup.create`.
+        """
+        with self._groups_lock:
+            first = self._first_group
+            if first is None or not self.alive():
+                return
+            own = Cgroup.create(self.attempt_id, limits, root)
+            held = own.enforced if own else {}
+            self.enforcement = {**self.enforcement, **held}
+            if "memory" in self.enforcement.keys() - held.keys():
+                self.enforcement["memory"] = NO_GROUP
+            if own is None:
+                return
+            self._cpu_before_s = self.leader_cpu_s()
+            self._own_groups = own
+            try:
+                has_moved = first.move_to(own)
+            except OSError:
+                has_moved = False
+            # Otherwise both hold it.
+            if has_moved:
+                self._first_group = None
+                self._leave(first)
+
+    def _leave(self, first: Cgroup) -> None:
+        if self._pooled:
+            self._pooled.give_back()
+            self._pooled = None
+        else:
+            first.remove()
 
     def kill_all(self, timeout_s: float = 5.0) -> list[int]:
         """Send SIGKILL to everything that the attempt started until nothing is left,
@@ -187,8 +262,11 @@ class Process:
             # has become.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
-        if self.cgroup:
-            self.cgroup.kill(timeout_s)
+        with self._groups_lock:
+            if self._pooled:
+                self._pooled.spoil()
+            if self.cgroup:
+                self.cgroup.kill(timeout_s)
         pause_s = 0.001
         newest = procfs.newest_pid()
         while members := self._members():
@@ -251,11 +329,17 @@ class Process:
         else:
             processes = self._session(list(procfs.stats()))
         rss_mb = sum(process.rss_bytes for process in processes) / _MIB
-        cpu_s = self.cgroup.cpu_s() if self.cgroup else None
-        peak = self.cgroup.peak_memory_bytes() if self.cgroup else None
+        # A group of the pool has counted for other attempts before.
+        own = self._own_groups
+        cpu_s = own.cpu_s() if own else None
+        peak = own.peak_memory_bytes() if own else None
         self._peak_mb = max(self._peak_mb, rss_mb, (peak or 0) / _MIB)
+        if cpu_s is None:
+            cpu_s = self._cpu_s_of(processes)
+        else:
+            cpu_s += self._cpu_before_s
         return Usage(
-            cpu_s=self._cpu_s_of(processes) if cpu_s is None else cpu_s,
+            cpu_s=cpu_s,
             rss_mb=rss_mb,
             peak_mb=self._peak_mb,
         )
@@ -277,13 +361,19 @@ class Process:
         return found.cpu_s if found and found.start_ticks == self.start_ticks else 0.0
 
     def cleanup(self) -> bool:
-        """Close the descriptor and remove the control group; False if processes are
-        still in it.
+        """Close the descriptor and remove the control group, or give it back to the
+        pool; False if processes are still in it.
         """
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
-        return self.cgroup is None or self.cgroup.remove()
+        if self._pooled is None:
+            return self.cgroup is None or self.cgroup.remove()
+        pooled = self._pooled
+        self._pooled = None
+        self._first_group = None
+        is_left = pooled.give_back()
+        return (self._own_groups is None or self._own_groups.remove()) and is_left
 
     def _peek(self) -> Exit | None:
         try:
@@ -311,7 +401,9 @@ class Process:
 
     def _ended(self, code: int | None = None, signum: int | None = None) -> Exit:
         killed_for_memory = (
-            code != 0 and self.cgroup is not None and self.cgroup.oom_kills() > 0
+            code != 0
+            and self._own_groups is not None
+            and self._own_groups.oom_kills() > 0
         )
         return Exit(code=code, signal=signum, out_of_memory=killed_for_memory)
 
@@ -374,17 +466,26 @@ def adopt(
     start_ticks: int,
     exits_dir: Path,
     cgroup_root: Path | None = None,
+    first_group: str = "",
 ) -> Process:
     """Take over an attempt that an earlier agent started, alive or dead. It is not a
     child of this process.
 
     `exits_dir`: where the keeper records how orphans ended. `cgroup_root`: as at the
-    launch.
+    launch. `first_group`: the name of the group of the earlier agent's pool that it
+    had; empty for none.
     """
     pidfd = procfs.open_pidfd(pid, start_ticks)
-    cgroup = Cgroup.open(attempt_id, cgroup_root, pid if pidfd is not None else None)
+    live_pid = pid if pidfd is not None else None
+    first = Cgroup.open(first_group, cgroup_root, live_pid) if first_group else None
     return Process(
-        attempt_id, pid, start_ticks, pidfd=pidfd, cgroup=cgroup, exits_dir=exits_dir
+        attempt_id,
+        pid,
+        start_ticks,
+        pidfd=pidfd,
+        cgroup=Cgroup.open(attempt_id, cgroup_root, live_pid),
+        exits_dir=exits_dir,
+        first_group=first,
     )
 
 

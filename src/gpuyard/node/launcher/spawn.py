@@ -1,9 +1,9 @@
 """Starts an attempt: opens its log and starts a process under its limits.
 
 Without limits of its own the process is spawned directly and then moved into its
-control group (0.3 ms). With such limits, or under another account, it goes through
-`prologue.py` (10 ms), so that they apply before the job's first instruction. `spawn`
-blocks for that time.
+control group (0.3 ms), or into one from a pool. With such limits, or under another
+account, it goes through `prologue.py` (10 ms), so that they apply before the job's
+first instruction. `spawn` blocks for that time.
 """
 
 import errno
@@ -21,6 +21,7 @@ from typing import BinaryIO
 from gpuyard.domain.reasons import Reason
 from gpuyard.node.launcher import procfs, prologue
 from gpuyard.node.launcher.cgroup import Cgroup
+from gpuyard.node.launcher.group_pool import PooledGroup
 from gpuyard.node.launcher.launch import (
     LaunchError,
     LaunchRequest,
@@ -28,7 +29,12 @@ from gpuyard.node.launcher.launch import (
     explain,
     resolve,
 )
-from gpuyard.node.launcher.limits import NO_GROUP, Fallback, fall_back
+from gpuyard.node.launcher.limits import (
+    NO_GROUP,
+    Fallback,
+    ProcessLimits,
+    fall_back,
+)
 from gpuyard.node.launcher.posix_spawn import Streams, posix_spawn
 from gpuyard.node.launcher.process import ATTEMPT_VARIABLE, Process, no_orphans
 
@@ -49,11 +55,10 @@ def spawn(launch: LaunchRequest, *, cgroups: bool = True) -> Process:
     """
     program = resolve(launch)
     cgroup = None
-    if cgroups:
-        cgroup = Cgroup.create(
-            launch.attempt_id, launch.limits, launch.cgroup_root, launch.devices
-        )
-    held = cgroup.enforced if cgroup else {}
+    if cgroups and launch.first_group is None:
+        cgroup = _create_groups(launch)
+    group = launch.first_group or cgroup
+    held = group.enforced if group else {}
     start = _spawn_directly if _is_simple(launch, held) else _spawn_limited
     try:
         if launch.devices is not None and "devices" not in held:
@@ -68,6 +73,12 @@ def spawn(launch: LaunchRequest, *, cgroups: bool = True) -> Process:
         if isinstance(error, LaunchError):
             raise
         raise explain(error, launch) from error
+
+
+def _create_groups(launch: LaunchRequest) -> Cgroup | None:
+    return Cgroup.create(
+        launch.attempt_id, launch.limits, launch.cgroup_root, launch.devices
+    )
 
 
 def _is_simple(launch: LaunchRequest, held: Mapping[str, str]) -> bool:
@@ -90,24 +101,45 @@ def _spawn_directly(
     pid = posix_spawn(
         program.path, program.argv, program.entries, program.directory, streams
     )
+    pooled = launch.first_group
+    if pooled and not _join(pooled, pid):
+        # Somebody has removed it.
+        pooled.spoil()
+        pooled = None
+        cgroup = _create_groups(launch)
+    if cgroup and not _join(cgroup, pid):
+        # It has ended already or may not be moved: its session identifies it.
+        cgroup.remove()
+        cgroup = None
     contained = False
-    if cgroup:
-        try:
-            cgroup.join(pid)
-            # Then it has not forked, and its group holds all that it will ever start.
-            contained = procfs.newest_pid() == pid or _childless(pid, launch.reaper)
-        except OSError:
-            # It has ended already or may not be moved: its session identifies it.
-            cgroup.remove()
-            cgroup = None
-    held = dict(cgroup.enforced) if cgroup else {}
-    for limit in launch.limits.wanted():
-        if limit not in held:
-            held[limit] = NO_GROUP if limit == "memory" else "none: it had ended"
-    process = _attach(launch, pid, cgroup, held, contained=contained)
+    if pooled or cgroup:
+        # Then it has not forked, and its group holds all that it will ever start.
+        contained = procfs.newest_pid() == pid or _childless(pid, launch.reaper)
+    held = _held_limits(launch.limits, pooled or cgroup)
+    process = _attach(launch, pid, cgroup, held, contained=contained, pooled=pooled)
     if not contained:
         process.gather()
     return process
+
+
+def _join(group: Cgroup | PooledGroup, pid: int) -> bool:
+    try:
+        group.join(pid)
+    except OSError:
+        return False
+    return True
+
+
+def _held_limits(
+    limits: ProcessLimits, group: Cgroup | PooledGroup | None
+) -> dict[str, str]:
+    """What enforces each limit of a process that was spawned directly."""
+    enforced = group.enforced if group else {}
+    held: dict[str, str] = {}
+    for limit in limits.wanted():
+        missing = NO_GROUP if limit == "memory" else "none: it had ended"
+        held[limit] = enforced.get(limit, missing)
+    return held
 
 
 def _childless(pid: int, reaper: int | None) -> bool:
@@ -271,6 +303,7 @@ def _attach(
     enforcement: dict[str, str],
     *,
     contained: bool,
+    pooled: PooledGroup | None = None,
 ) -> Process:
     """The `Process` for the new process. If that fails (for lack of a descriptor, for
     example), the process is killed, because nobody else could.
@@ -283,9 +316,12 @@ def _attach(
     except OSError:
         os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        if cgroup:
+        if pooled:
+            pooled.spoil()
+        holding = pooled.cgroup if pooled else cgroup
+        if holding:
             with suppress(OSError):  # without a free descriptor it cannot read
-                cgroup.kill()
+                holding.kill()
         raise
     return Process(
         launch.attempt_id,
@@ -296,6 +332,8 @@ def _attach(
         enforcement=enforcement,
         contained=contained,
         reaper=launch.reaper,
+        first_group=pooled.cgroup if pooled else None,
+        pooled=pooled,
     )
 
 
