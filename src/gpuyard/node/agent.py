@@ -13,6 +13,7 @@ if __name__ == "__main__":
 
 import argparse
 import asyncio
+import gc
 import sys
 import time
 from collections.abc import Coroutine, Mapping, Sequence
@@ -300,8 +301,7 @@ class Agent:
             case wire.Acknowledge():
                 self._outbox.acknowledge(message.seq)
             case wire.Forget():
-                for attempt_id in message.attempt_ids:
-                    self._forget(attempt_id)
+                self._forget(message.attempt_ids)
                 if message.output:
                     self._spawn(self._discard(message.attempt_ids))
             case wire.Find():
@@ -326,7 +326,7 @@ class Agent:
         known = self._attempts.get(attempt_id)
         if known:
             return "running" if known.live else "ended"
-        return "ended" if self.journal.log_path(attempt_id).exists() else "absent"
+        return "ended" if self.journal.has_log(attempt_id) else "absent"
 
     def _start(self, start: wire.StartAttempt) -> None:
         """Start or prefetch an attempt, unless it is known or was withdrawn, or comes
@@ -358,7 +358,9 @@ class Agent:
             self._outbox.put(ended)
             return
         attempt = self._remember(record, group)
-        taken = self._gpus_in_use(attempt).intersection(start.gpu_uuids)
+        taken: set[str] = set()
+        if start.gpu_uuids:
+            taken = self._gpus_in_use(attempt).intersection(start.gpu_uuids)
         if taken:
             message = f"GPU {', '.join(sorted(taken))} is in use by another attempt"
             reason = Reason.GPU_BUSY
@@ -446,12 +448,15 @@ class Agent:
         self._attempts[record.start.attempt_id] = attempt
         return attempt
 
-    def _forget(self, attempt_id: str) -> None:
-        self._prefetched.forget(attempt_id)
-        attempt = self._attempts.get(attempt_id)
-        if attempt is None or not attempt.live:
-            self._attempts.pop(attempt_id, None)
-            self.journal.forget(attempt_id)
+    def _forget(self, attempt_ids: Sequence[str]) -> None:
+        settled: list[str] = []
+        for attempt_id in attempt_ids:
+            self._prefetched.forget(attempt_id)
+            attempt = self._attempts.get(attempt_id)
+            if attempt is None or not attempt.live:
+                self._attempts.pop(attempt_id, None)
+                settled.append(attempt_id)
+        self.journal.forget(*settled)
 
     async def _discard(self, attempt_ids: Sequence[str]) -> None:
         ended = [i for i in attempt_ids if i not in self._attempts]
@@ -524,6 +529,11 @@ async def _run(home: Home, settings: Settings, blobs: Blobs) -> None:
         ),
         asyncio.create_task(disk.run()),
     )
+    # What was loaded at the start never becomes garbage. Without this, the collector
+    # looks at all of it again and again while many short jobs run.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     try:
         await agent.run()
     finally:

@@ -9,6 +9,7 @@ import tarfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,9 +39,6 @@ from gpuyard.storage.blobs import BucketError
 from gpuyard.storage.logfile import LogFile
 from gpuyard.storage.place import in_background
 
-# Most jobs that end sooner print little and save nothing: watching them would cost more
-# than running them.
-_SHORT_S = 0.05
 _SMALL_LOG_BYTES = 1 << 16
 # A keeper writes an orphan's record the next time it looks around. One that is stopped
 # does so before it is replaced.
@@ -261,9 +259,7 @@ class AttemptRun:
     async def _follow(self, keeper_alive: Callable[[], bool] | None = None) -> None:
         process = self.process
         assert process is not None
-        watching = asyncio.get_running_loop().call_later(
-            _SHORT_S, self._begin_watching, process
-        )
+        watching = self._context.once_long.call(partial(self._begin_watching, process))
         if self._stopped:
             self.stop(self._stopped)
         try:
@@ -335,10 +331,12 @@ class AttemptRun:
         while True:
             found = process.exit()
             assert found is not None
+            if not found.lost:
+                return found
             keeper_works = keeper_alive is not None and keeper_alive()
             is_due = not adoption.keeper_has_looked(self._context.home / "node", since)
             may_be_recorded = keeper_works and is_due and time.monotonic() <= deadline
-            if not found.lost or not may_be_recorded:
+            if not may_be_recorded:
                 return process.exit() or found
             await asyncio.sleep(0.05)
 
@@ -459,15 +457,15 @@ class AttemptRun:
         If the agent is killed before the journal has the end, the next one does all of
         this.
         """
-        output = self._watch.output
         seen = await self._last_output()
         failed = bool(ended.exit_code or ended.signal)
         unexplained = not ended.reason and not ended.stopped
-        if failed and unexplained and output.fault:
+        fault = self._watch.output.fault if failed and unexplained else None
+        if fault:
             message = "its output says so"
-            if output.fault == Reason.OUT_OF_MEMORY and "memory" in self.record.limits:
+            if fault == Reason.OUT_OF_MEMORY and "memory" in self.record.limits:
                 message += f", under {self._memory_limit()}"
-            ended = replace(ended, reason=output.fault, message=message)
+            ended = replace(ended, reason=fault, message=message)
         exited = ended.exit_code is not None and ended.exit_code not in _KILLED
         if self.process and exited:
             await self._watch.report_checkpoints(last=True)
@@ -476,10 +474,12 @@ class AttemptRun:
 
     async def _last_output(self) -> wire.ProgressSeen | None:
         size = self._watch.log_size()
+        if not size and not self._watching:
+            return None
         read = self._watch.output.read_progress
         if self._watching or size > _SMALL_LOG_BYTES:
             return await asyncio.to_thread(read, last=True)
-        return read(last=True) if size else None
+        return read(last=True)
 
     async def give_up(self, error: Exception) -> None:
         """End the attempt because of a fault of the agent, not of the job."""

@@ -23,6 +23,7 @@ from gpuyard.storage.untrusted import remove_tree
 
 # A longer file is cleared of attempts that are forgotten.
 _LONGEST_BYTES = 4 << 20
+_SECRETS = ".secrets"
 # What each line begins with; its attempt follows.
 _KEY = b'{"attempt":"'
 log = structlog.get_logger(__name__)
@@ -79,6 +80,8 @@ class AttemptJournal:
         self._longest_bytes = _LONGEST_BYTES
         # The attempts with a record.
         self._held = set(self._lines_by_attempt())
+        # Those with a file for their secrets.
+        self._secretive = _stems(folder, _SECRETS)
 
     def log_path(self, attempt_id: str) -> Path:
         """Where the attempt's output is; kept after the journal is forgotten."""
@@ -91,7 +94,7 @@ class AttemptJournal:
         return self._private_root / attempt_id
 
     def _secrets(self, attempt_id: str) -> Path:
-        return self.folder / f"{attempt_id}.secrets"
+        return self.folder / f"{attempt_id}{_SECRETS}"
 
     def intend(
         self, start: wire.StartAttempt, boot_id: str, first_group: str = ""
@@ -111,9 +114,11 @@ class AttemptJournal:
             "first_group": first_group,
         }
         try:
-            self._keep_secrets(start)
-            public = msgspec.structs.replace(start, secrets={})
-            self._append(start.attempt_id, {"start": public, **facts})
+            public = start
+            if start.secrets:
+                self._keep_secrets(start)
+                public = msgspec.structs.replace(start, secrets={})
+            self._append(_line(start.attempt_id, {"start": public, **facts}))
         except OSError:
             self.forget_secrets(start.attempt_id)
             raise
@@ -121,8 +126,7 @@ class AttemptJournal:
         return AttemptRecord(start, boot_id, keeper, now, first_group)
 
     def _keep_secrets(self, start: wire.StartAttempt) -> None:
-        if not start.secrets:
-            return
+        self._secretive.add(start.attempt_id)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         path = self._secrets(start.attempt_id)
         with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
@@ -130,7 +134,9 @@ class AttemptJournal:
 
     def forget_secrets(self, attempt_id: str) -> None:
         """The attempt is over: nothing needs its secrets any more."""
-        self._secrets(attempt_id).unlink(missing_ok=True)
+        if attempt_id in self._secretive:
+            self._secrets(attempt_id).unlink(missing_ok=True)
+            self._secretive.discard(attempt_id)
 
     def note(self, attempt_id: str, **facts: Any) -> None:
         """Note facts, which are fields of `AttemptRecord`.
@@ -139,14 +145,16 @@ class AttemptJournal:
         that is forgotten, such as the end of its input that somebody typed too late:
         without its beginning no agent could read it.
         """
-        if attempt_id not in self._held:
-            return
+        if attempt_id in self._held:
+            self._note([attempt_id], facts)
+
+    def _note(self, attempt_ids: Sequence[str], facts: Mapping[str, Any]) -> None:
         try:
-            self._append(attempt_id, facts)
+            self._append(*(_line(attempt_id, facts) for attempt_id in attempt_ids))
         except OSError as error:
             log.warning(
                 "not noted in the journal",
-                attempt=attempt_id,
+                attempts=attempt_ids,
                 facts=list(facts),
                 error=str(error),
             )
@@ -155,18 +163,24 @@ class AttemptJournal:
         """Note a checkpoint, so that the next agent does not take it for a new one."""
         self.note(saved.attempt_id, checkpoint=saved)
 
-    def forget(self, attempt_id: str) -> None:
-        """The attempt is settled: only its log and its own working directory stay."""
-        if attempt_id in self._held:
-            self.note(attempt_id, forgotten=True)
-            self._held.discard(attempt_id)
-        self.forget_secrets(attempt_id)
-        resume = f"{self._private_root}/{attempt_id}/resume"
-        if os.path.exists(resume):  # noqa: PTH110
-            remove_tree(Path(resume))
-        # Its folder is as old as its end, however long it ran.
+    def forget(self, *attempt_ids: str) -> None:
+        """The attempts are settled: only their logs and own working directories
+        stay.
+        """
+        held = [attempt_id for attempt_id in attempt_ids if attempt_id in self._held]
+        if held:
+            self._note(held, {"forgotten": True})
+            self._held.difference_update(held)
+        for attempt_id in attempt_ids:
+            self.forget_secrets(attempt_id)
+            self._forget_folder(f"{self._private_root}/{attempt_id}")
+
+    def _forget_folder(self, folder: str) -> None:
+        """An attempt's own folder is as old as its end, however long it ran."""
         with suppress(OSError):
-            os.utime(f"{self._private_root}/{attempt_id}")
+            os.utime(folder)
+            remove_tree(Path(folder, "resume"))
+            os.utime(folder)
 
     def discard(self, attempt_ids: Iterable[str]) -> None:
         """Delete the logs and own folders of attempts that have no record."""
@@ -195,7 +209,11 @@ class AttemptJournal:
         """True if there is a record, or the log of an attempt whose record was
         forgotten.
         """
-        return attempt_id in self._held or self.log_path(attempt_id).exists()
+        return attempt_id in self._held or self.has_log(attempt_id)
+
+    def has_log(self, attempt_id: str) -> bool:
+        """Whether it was begun at some time, and its log is still there."""
+        return os.path.exists(f"{self.folder}/{attempt_id}.log")  # noqa: PTH110  (once for each attempt)
 
     def records(self) -> list[AttemptRecord]:
         """Every attempt that is not settled, oldest first. Secrets of others are
@@ -223,16 +241,14 @@ class AttemptJournal:
 
     def _sweep_secrets(self) -> None:
         """An agent that was killed may have left them behind."""
-        for path in self.folder.glob("*.secrets"):
-            if path.stem not in self._held:
-                path.unlink(missing_ok=True)
+        for attempt_id in self._secretive - self._held:
+            self.forget_secrets(attempt_id)
 
     # --- the file ---
 
-    def _append(self, attempt_id: str, facts: Mapping[str, Any]) -> None:
-        line = msgspec.json.encode({"attempt": attempt_id, **facts})
+    def _append(self, *lines: bytes) -> None:
         with self._lock:
-            self._file.append(line)
+            self._file.append(*lines)
             if self._file.size > self._longest_bytes:
                 self._drop_forgotten()
 
@@ -258,6 +274,17 @@ class AttemptJournal:
             else:
                 log.error("a line of the journal cannot be read", line=repr(line[:200]))
         return found
+
+
+def _line(attempt_id: str, facts: Mapping[str, Any]) -> bytes:
+    return msgspec.json.encode({"attempt": attempt_id, **facts})
+
+
+def _stems(folder: Path, ending: str) -> set[str]:
+    """The names of the files with this ending, without it."""
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries]
+    return {name.removesuffix(ending) for name in names if name.endswith(ending)}
 
 
 def _split(line: bytes) -> tuple[str, bytes]:

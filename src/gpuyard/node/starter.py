@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import astuple
+from functools import lru_cache
 from pathlib import Path
 
 from gpuyard.config.accounts import Account, workers_socket
@@ -48,7 +49,6 @@ class AttemptStarter:
         self._record = record
         self._start = start
         self._context = context
-        self._private = context.journal.private(start.attempt_id)
         self.workdir = Path(start.workdir) if start.workdir else self._private / "work"
         self._runs_script = start.command[0] == wire.SCRIPT
         self._stdin = start.stdin
@@ -58,6 +58,11 @@ class AttemptStarter:
             context.workspaces / start.workspace if start.workspace else None
         )
         self._account: Account | None = None
+
+    @property
+    def _private(self) -> Path:
+        """The attempt's own folder."""
+        return self._context.journal.private(self._start.attempt_id)
 
     def prepare(self) -> None:
         """Find the attempt's account, and make the folders of its own.
@@ -230,12 +235,11 @@ class AttemptStarter:
     @property
     def limits(self) -> ProcessLimits:
         """What the attempt may use of the host."""
-        context = self._context
-        return ProcessLimits(
-            _in_bytes(self._start.memory_gb),
+        return _limits(
+            self._start.memory_gb,
             self._start.cpus,
-            context.settings.max_processes,
-            _in_bytes(context.default_memory_gb),
+            self._context.settings.max_processes,
+            self._context.default_memory_gb,
         )
 
     def _request(
@@ -310,6 +314,19 @@ class AttemptStarter:
         except EnvironmentMissingError as error:
             raise LaunchError(Reason.ENVIRONMENT_MISSING, str(error)) from None
         return {**carried, "PWD": str(self.workdir)}
+
+
+@lru_cache(maxsize=64)
+def _limits(
+    memory_gb: float | None,
+    cpus: float | None,
+    processes: int,
+    default_memory_gb: float | None,
+) -> ProcessLimits:
+    """The limits of many jobs are the same."""
+    return ProcessLimits(
+        _in_bytes(memory_gb), cpus, processes, _in_bytes(default_memory_gb)
+    )
 
 
 def _in_bytes(gigabytes: float | None) -> int | None:

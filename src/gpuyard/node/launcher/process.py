@@ -20,6 +20,7 @@ from gpuyard.node.launcher import procfs
 from gpuyard.node.launcher.cgroup import Cgroup
 from gpuyard.node.launcher.group_pool import PooledGroup
 from gpuyard.node.launcher.limits import NO_GROUP, ProcessLimits
+from gpuyard.node.launcher.waiting import peek
 
 ATTEMPT_VARIABLE = "GPUYARD_ATTEMPT_ID"
 _MIB = 1 << 20
@@ -121,6 +122,8 @@ class Process:
         self._reaper = reaper
         self._exit: Exit | None = None
         self._reaped = False
+        # Known from its end on.
+        self._leader_used_s: float | None = None
         self._peak_mb = 0.0
 
     @property
@@ -355,8 +358,10 @@ class Process:
 
     def leader_cpu_s(self) -> float:
         """CPU seconds of the first process and of the children that it waited for; 0
-        once it is reaped.
+        if they are not known any more.
         """
+        if self._leader_used_s is not None:
+            return self._leader_used_s
         found = procfs.stat(self.pid)
         return found.cpu_s if found and found.start_ticks == self.start_ticks else 0.0
 
@@ -377,14 +382,13 @@ class Process:
 
     def _peek(self) -> Exit | None:
         try:
-            result = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            end = peek(self.pid)
         except ChildProcessError:
             return Exit(lost=True)
-        if result is None:
+        if end is None:
             return None
-        if result.si_code == os.CLD_EXITED:
-            return self._ended(code=result.si_status)
-        return self._ended(signum=result.si_status)
+        self._leader_used_s = end.cpu_s
+        return self._ended(code=end.code, signum=end.signal)
 
     def _look_up(self, exits_dir: Path) -> Exit | None:
         if self.alive():

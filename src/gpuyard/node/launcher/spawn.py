@@ -15,6 +15,7 @@ import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,6 +27,7 @@ from gpuyard.node.launcher.launch import (
     LaunchError,
     LaunchRequest,
     Program,
+    examine,
     explain,
     resolve,
 )
@@ -54,6 +56,8 @@ def spawn(launch: LaunchRequest, *, cgroups: bool = True) -> Process:
     LaunchError.
     """
     program = resolve(launch)
+    if launch.first_group is None:
+        examine(launch)
     cgroup = None
     if cgroups and launch.first_group is None:
         cgroup = _create_groups(launch)
@@ -190,6 +194,7 @@ def spawn_beside(
     never: that ends the whole attempt. Raises LaunchError.
     """
     program = resolve(launch)
+    examine(launch)
     needs_groups = launch.devices is not None or any(
         value.startswith("cgroup") for value in enforced.values()
     )
@@ -309,8 +314,8 @@ def _attach(
     example), the process is killed, because nobody else could.
     """
     try:
-        found = procfs.stat(pid)
-        if found is None:
+        start_ticks = procfs.start_ticks(pid)
+        if start_ticks is None:
             raise OSError(errno.ESRCH, "/proc does not show the process just started")
         pidfd = os.pidfd_open(pid)
     except OSError:
@@ -326,7 +331,7 @@ def _attach(
     return Process(
         launch.attempt_id,
         pid,
-        found.start_ticks,
+        start_ticks,
         pidfd=pidfd,
         cgroup=cgroup,
         enforcement=enforcement,
@@ -339,18 +344,27 @@ def _attach(
 
 @contextmanager
 def _open_streams(launch: LaunchRequest) -> Generator[Streams]:
-    with _open_log(launch.log) as output, _stdin_of(launch) as stdin:
+    output = _open_log(launch.log)
+    try:
         if launch.identity:
             # The log stays root's; programs that open /dev/stdout need this.
-            os.fchown(output.fileno(), -1, launch.identity.account.gid)
-            os.fchmod(output.fileno(), 0o620)
-        yield Streams(stdin, output.fileno())
+            os.fchown(output, -1, launch.identity.account.gid)
+            os.fchmod(output, 0o620)
+        if launch.stdin is None:
+            yield Streams(_no_input(), output)
+        elif isinstance(launch.stdin, int):
+            yield Streams(launch.stdin, output)
+        else:
+            with _in_memory(launch.stdin) as stdin:
+                yield Streams(stdin.fileno(), output)
+    finally:
+        os.close(output)
 
 
-def _open_log(path: Path) -> BinaryIO:
+def _open_log(path: Path) -> int:
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        return os.fdopen(os.open(path, flags, 0o600), "wb", buffering=0)
+        return os.open(path, flags, 0o600)
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise
@@ -359,19 +373,14 @@ def _open_log(path: Path) -> BinaryIO:
         ) from error
 
 
-@contextmanager
-def _stdin_of(launch: LaunchRequest) -> Generator[int]:
-    if isinstance(launch.stdin, int):
-        yield launch.stdin
-        return
-    with _open_stdin(launch.stdin) as file:
-        yield file.fileno()
+@cache
+def _no_input() -> int:
+    """It stays open, because each attempt needs it."""
+    return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _open_stdin(content: bytes | None) -> BinaryIO:
-    if content is None:
-        return Path(os.devnull).open("rb")
-    # A file in memory; a pipe would need a writer.
+def _in_memory(content: bytes) -> BinaryIO:
+    """A file with the content; a pipe would need a writer."""
     memory = os.fdopen(os.memfd_create("stdin"), "w+b")
     memory.write(content)
     memory.seek(0)
