@@ -10,7 +10,6 @@ import json
 import os
 import select
 import signal
-import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from gpuyard.node.launcher import procfs
 from gpuyard.node.launcher.cgroup import Cgroup
-from gpuyard.node.launcher.group_pool import PooledGroup
+from gpuyard.node.launcher.held_groups import HeldGroups
 from gpuyard.node.launcher.limits import NO_GROUP, ProcessLimits
 from gpuyard.node.launcher.waiting import peek
 
@@ -82,21 +81,16 @@ class Process:
         start_ticks: int,
         *,
         pidfd: int | None,
-        cgroup: Cgroup | None,
+        groups: HeldGroups,
         enforcement: dict[str, str] | None = None,
         contained: bool = False,
         exits_dir: Path | None = None,
         reaper: int | None = None,
-        first_group: Cgroup | None = None,
-        pooled: PooledGroup | None = None,
     ) -> None:
         """Use `spawn` or `adopt`.
 
-        `pidfd`: None for a process that has ended. `cgroup`: its own groups.
-        `first_group`: that of the pool in which it began, if it is still there;
-        `pooled` is the same where it goes back to the pool. `contained`: a control
-        group held it before it could fork, so an empty group means that nothing is
-        left.
+        `pidfd`: None for a process that has ended. `contained`: the groups held it
+        before it could fork, so if they are empty nothing is left.
         `exits_dir`: where a keeper records how it ended; None for a child of this
         process. `reaper`: see `LaunchRequest`.
         """
@@ -106,13 +100,9 @@ class Process:
         self.attempt_id = attempt_id
         self.pid = pid
         self.start_ticks = start_ticks
-        self._own_groups = cgroup
-        self._first_group = first_group
-        self._pooled = pooled
-        # One thread at a time moves it between groups, or kills what is in them.
-        self._groups_lock = threading.Lock()
-        # Until it is reaped, the pool's group counts the leader.
-        self._counts_leader = contained
+        self._groups = groups
+        # They certainly had the leader, which may be a zombie in them.
+        self._had_leader = contained
         # What it had used before its own groups counted.
         self._cpu_before_s = 0.0
         self.enforcement = enforcement or {}
@@ -129,9 +119,7 @@ class Process:
     @property
     def cgroup(self) -> Cgroup | None:
         """The groups that hold it; None without groups."""
-        if self._own_groups is None:
-            return self._first_group
-        return self._own_groups.joined_with(self._first_group)
+        return self._groups.all
 
     def fileno(self) -> int:
         """A descriptor that becomes readable when the leader has ended.
@@ -195,26 +183,24 @@ class Process:
         Either its group held all that it ever started and is empty, or its leader has
         ended and no orphan has come to the reaper.
         """
-        if self._contained and self._groups_are_empty():
+        if self._contained and self._groups.are_empty(self._zombies()):
             return True
         if self._reaper is None or self.alive():
             return False
         return no_orphans(self._reaper)
 
-    def _groups_are_empty(self) -> bool:
-        if self._pooled and self._own_groups is None:
-            found = self.exit()
-            if found is None:
-                return False
-            is_zombie = self._counts_leader and not self._reaped and not found.lost
-            if self._pooled.holds_at_most(int(is_zombie)):
-                return True
-        return self.cgroup is not None and self.cgroup.empty()
+    def _zombies(self) -> int:
+        """How many processes in the groups are certainly zombies: the leader is one
+        from its end until it is reaped.
+        """
+        found = self.exit()
+        is_zombie = found is not None and not found.lost and not self._reaped
+        return int(self._had_leader and is_zombie)
 
     @property
     def settled(self) -> bool:
         """False while it is in a group of the pool."""
-        return self._first_group is None
+        return self._groups.settled
 
     def settle(self, limits: ProcessLimits, root: Path | None = None) -> None:
         """Move an attempt that began in a group of the pool to groups of its own, where
@@ -222,34 +208,15 @@ class Process:
 
         `root`: see `Cgroup.create`.
         """
-        with self._groups_lock:
-            first = self._first_group
-            if first is None or not self.alive():
-                return
-            own = Cgroup.create(self.attempt_id, limits, root)
-            held = own.enforced if own else {}
-            self.enforcement = {**self.enforcement, **held}
-            if "memory" in self.enforcement.keys() - held.keys():
-                self.enforcement["memory"] = NO_GROUP
-            if own is None:
-                return
-            self._cpu_before_s = self.leader_cpu_s()
-            self._own_groups = own
-            try:
-                has_moved = first.move_to(own)
-            except OSError:
-                has_moved = False
-            # Otherwise both hold it.
-            if has_moved:
-                self._first_group = None
-                self._leave(first)
-
-    def _leave(self, first: Cgroup) -> None:
-        if self._pooled:
-            self._pooled.give_back()
-            self._pooled = None
-        else:
-            first.remove()
+        if self.settled or not self.alive():
+            return
+        self._cpu_before_s = self.leader_cpu_s()
+        own = self._groups.settle(self.attempt_id, limits, root)
+        held = own.enforced if own else {}
+        enforcement = {**self.enforcement, **held}
+        if "memory" in self.enforcement.keys() - held.keys():
+            enforcement["memory"] = NO_GROUP
+        self.enforcement = enforcement
 
     def kill_all(self, timeout_s: float = 5.0) -> list[int]:
         """Send SIGKILL to everything that the attempt started until nothing is left,
@@ -265,11 +232,7 @@ class Process:
             # has become.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
-        with self._groups_lock:
-            if self._pooled:
-                self._pooled.spoil()
-            if self.cgroup:
-                self.cgroup.kill(timeout_s)
+        self._groups.kill(timeout_s)
         pause_s = 0.001
         newest = procfs.newest_pid()
         while members := self._members():
@@ -332,8 +295,7 @@ class Process:
         else:
             processes = self._session(list(procfs.stats()))
         rss_mb = sum(process.rss_bytes for process in processes) / _MIB
-        # A group of the pool has counted for other attempts before.
-        own = self._own_groups
+        own = self._groups.own
         cpu_s = own.cpu_s() if own else None
         peak = own.peak_memory_bytes() if own else None
         self._peak_mb = max(self._peak_mb, rss_mb, (peak or 0) / _MIB)
@@ -372,13 +334,7 @@ class Process:
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
-        if self._pooled is None:
-            return self.cgroup is None or self.cgroup.remove()
-        pooled = self._pooled
-        self._pooled = None
-        self._first_group = None
-        is_left = pooled.give_back()
-        return (self._own_groups is None or self._own_groups.remove()) and is_left
+        return self._groups.remove()
 
     def _peek(self) -> Exit | None:
         try:
@@ -404,11 +360,8 @@ class Process:
             return Exit(lost=True)
 
     def _ended(self, code: int | None = None, signum: int | None = None) -> Exit:
-        killed_for_memory = (
-            code != 0
-            and self._own_groups is not None
-            and self._own_groups.oom_kills() > 0
-        )
+        own = self._groups.own
+        killed_for_memory = code != 0 and own is not None and own.oom_kills() > 0
         return Exit(code=code, signal=signum, out_of_memory=killed_for_memory)
 
     def _session(self, processes: list[procfs.Stat]) -> list[procfs.Stat]:
@@ -481,15 +434,15 @@ def adopt(
     """
     pidfd = procfs.open_pidfd(pid, start_ticks)
     live_pid = pid if pidfd is not None else None
+    own = Cgroup.open(attempt_id, cgroup_root, live_pid)
     first = Cgroup.open(first_group, cgroup_root, live_pid) if first_group else None
     return Process(
         attempt_id,
         pid,
         start_ticks,
         pidfd=pidfd,
-        cgroup=Cgroup.open(attempt_id, cgroup_root, live_pid),
+        groups=HeldGroups(own, first),
         exits_dir=exits_dir,
-        first_group=first,
     )
 
 

@@ -23,6 +23,7 @@ from gpuyard.domain.reasons import Reason
 from gpuyard.node.launcher import procfs, prologue
 from gpuyard.node.launcher.cgroup import Cgroup
 from gpuyard.node.launcher.group_pool import PooledGroup
+from gpuyard.node.launcher.held_groups import HeldGroups
 from gpuyard.node.launcher.launch import (
     LaunchError,
     LaunchRequest,
@@ -333,12 +334,10 @@ def _attach(
         pid,
         start_ticks,
         pidfd=pidfd,
-        cgroup=cgroup,
+        groups=HeldGroups(cgroup, pooled=pooled),
         enforcement=enforcement,
         contained=contained,
         reaper=launch.reaper,
-        first_group=pooled.cgroup if pooled else None,
-        pooled=pooled,
     )
 
 
