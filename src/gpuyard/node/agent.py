@@ -13,6 +13,7 @@ if __name__ == "__main__":
 
 import argparse
 import asyncio
+import gc
 import sys
 import time
 from collections.abc import Coroutine, Mapping, Sequence
@@ -43,6 +44,7 @@ from gpuyard.node.fetching import Fetching
 from gpuyard.node.gpus import GpuWatch, discovery_of
 from gpuyard.node.health import GpuHealth
 from gpuyard.node.journal import AttemptJournal, AttemptRecord, own_keeper
+from gpuyard.node.launcher import GroupPool, PooledGroup
 from gpuyard.node.link import (
     FIRST_PAUSE_S,
     WELCOME_S,
@@ -93,6 +95,7 @@ class Agent:
         self._accounts = None
         if accounts:
             self._accounts = JobAccounts(settings, accounts, lambda: self._gpus.devices)
+        self._groups = GroupPool(name, settings.max_processes)
         self._prefetched = PrefetchQueue()
         self._context = AgentContext(
             self.journal,
@@ -127,6 +130,7 @@ class Agent:
     async def run(self) -> None:
         """Adopt the attempts of the previous agent, then work until told to leave."""
         self._blobs.sweep()
+        self._groups.sweep()
         await self._gpus.refresh()
         for record in self.journal.records():
             attempt = self._remember(record)
@@ -138,6 +142,7 @@ class Agent:
         connecting = asyncio.create_task(self._connect())
         leaving = asyncio.create_task(self._leaving.wait())
         await asyncio.wait([connecting, leaving], return_when=asyncio.FIRST_COMPLETED)
+        self._groups.close()
         if connecting.done():
             # It ends only by an error: that ends the agent, and the keeper starts it
             # again.
@@ -295,8 +300,7 @@ class Agent:
             case wire.Acknowledge():
                 self._outbox.acknowledge(message.seq)
             case wire.Forget():
-                for attempt_id in message.attempt_ids:
-                    self._forget(attempt_id)
+                self._forget(message.attempt_ids)
                 if message.output:
                     self._spawn(self._discard(message.attempt_ids))
             case wire.Find():
@@ -321,7 +325,7 @@ class Agent:
         known = self._attempts.get(attempt_id)
         if known:
             return "running" if known.live else "ended"
-        return "ended" if self.journal.log_path(attempt_id).exists() else "absent"
+        return "ended" if self.journal.has_log(attempt_id) else "absent"
 
     def _start(self, start: wire.StartAttempt) -> None:
         """Start or prefetch an attempt, unless it is known or was withdrawn, or comes
@@ -340,24 +344,36 @@ class Agent:
 
     def _begin(self, start: wire.StartAttempt) -> None:
         """Begin an attempt. If one of its GPUs is in use, it ends at once."""
+        group = None if self._needs_own_groups(start) else self._groups.take()
+        name = group.name if group else ""
         try:
-            attempt = self._remember(self.journal.intend(start, self._host.boot_id))
+            record = self.journal.intend(start, self._host.boot_id, name)
         except OSError as error:
+            if group:
+                group.give_back()
             message = f"the agent's journal cannot be written: {error}"
             reason = Reason.SPAWN_FAILED
             ended = never_started(start.attempt_id, reason=reason, message=message)
             self._outbox.put(ended)
             return
-        taken = self._gpus_in_use(attempt).intersection(start.gpu_uuids)
+        attempt = self._remember(record, group)
+        taken: set[str] = set()
+        if start.gpu_uuids:
+            taken = self._gpus_in_use(attempt).intersection(start.gpu_uuids)
         if taken:
             message = f"GPU {', '.join(sorted(taken))} is in use by another attempt"
             reason = Reason.GPU_BUSY
             ended = never_started(start.attempt_id, reason=reason, message=message)
+            attempt.release()
             self.journal.note(start.attempt_id, ended=ended)
             attempt.record.ended = ended
             self._outbox.put(ended)
             return
         self._spawn(self._attend(attempt, attempt.run()))
+
+    def _needs_own_groups(self, start: wire.StartAttempt) -> bool:
+        """Whether the attempt needs control groups of its own from its start."""
+        return bool(start.memory_gb or start.cpus or self._accounts)
 
     def _gpus_in_use(self, but: AttemptRun) -> set[str]:
         """The GPUs that other live attempts use alone."""
@@ -424,17 +440,22 @@ class Agent:
             if attempt.live and uuid in attempt.start.gpu_uuids:
                 attempt.remark(message)
 
-    def _remember(self, record: AttemptRecord) -> AttemptRun:
-        attempt = AttemptRun(record, self._context)
+    def _remember(
+        self, record: AttemptRecord, group: PooledGroup | None = None
+    ) -> AttemptRun:
+        attempt = AttemptRun(record, self._context, group)
         self._attempts[record.start.attempt_id] = attempt
         return attempt
 
-    def _forget(self, attempt_id: str) -> None:
-        self._prefetched.forget(attempt_id)
-        attempt = self._attempts.get(attempt_id)
-        if attempt is None or not attempt.live:
-            self._attempts.pop(attempt_id, None)
-            self.journal.forget(attempt_id)
+    def _forget(self, attempt_ids: Sequence[str]) -> None:
+        settled: list[str] = []
+        for attempt_id in attempt_ids:
+            self._prefetched.forget(attempt_id)
+            attempt = self._attempts.get(attempt_id)
+            if attempt is None or not attempt.live:
+                self._attempts.pop(attempt_id, None)
+                settled.append(attempt_id)
+        self.journal.forget(*settled)
 
     async def _discard(self, attempt_ids: Sequence[str]) -> None:
         ended = [i for i in attempt_ids if i not in self._attempts]
@@ -507,6 +528,11 @@ async def _run(home: Home, settings: Settings, blobs: Blobs) -> None:
         ),
         asyncio.create_task(disk.run()),
     )
+    # What was loaded at the start never becomes garbage. Without this, the collector
+    # looks at all of it again and again while many short jobs run.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     try:
         await agent.run()
     finally:

@@ -9,6 +9,7 @@ import tarfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ from gpuyard.node.launcher import (
     NEVER_STARTED,
     Exit,
     LaunchError,
+    PooledGroup,
     Process,
     adopt,
 )
@@ -37,9 +39,6 @@ from gpuyard.storage.blobs import BucketError
 from gpuyard.storage.logfile import LogFile
 from gpuyard.storage.place import in_background
 
-# Most jobs that end sooner print little and save nothing: watching them would cost more
-# than running them.
-_SHORT_S = 0.05
 _SMALL_LOG_BYTES = 1 << 16
 # A keeper writes an orphan's record the next time it looks around. One that is stopped
 # does so before it is replaced.
@@ -57,11 +56,18 @@ Result = TypeVar("Result")
 class AttemptRun:
     """An attempt and its process; `record` is what the journal knows about it."""
 
-    def __init__(self, record: AttemptRecord, context: AgentContext) -> None:
+    def __init__(
+        self,
+        record: AttemptRecord,
+        context: AgentContext,
+        first_group: PooledGroup | None = None,
+    ) -> None:
+        """`first_group`: the group of the pool in which it begins, if any."""
         self.record = record
         self.start = record.start
         self.process: Process | None = None
         self._context = context
+        self._first_group = first_group
         self._journal = context.journal
         self._send = context.send
         self._exited = asyncio.Event()
@@ -170,7 +176,8 @@ class AttemptRun:
         """Start the process and note its pid at once: if the agent is killed in
         between, the next one has to search for the process.
         """
-        process = self.starter.spawn(resume_from)
+        process = self.starter.spawn(resume_from, self._first_group)
+        self._first_group = None
         self._note_started(process, time.time())
         return process
 
@@ -235,7 +242,14 @@ class AttemptRun:
         self._send(adoption.without_lost_successor(ended, self._journal))
 
     def _adopt(self, pid: int, exits: Path) -> Process:
-        return adopt(self.start.attempt_id, pid, self.record.start_ticks, exits)
+        record = self.record
+        return adopt(
+            self.start.attempt_id,
+            pid,
+            record.start_ticks,
+            exits,
+            first_group=record.first_group,
+        )
 
     async def _lost(self, reason: str, message: str) -> None:
         await self._finish(self._ended(Exit(lost=True), reason, message))
@@ -245,9 +259,7 @@ class AttemptRun:
     async def _follow(self, keeper_alive: Callable[[], bool] | None = None) -> None:
         process = self.process
         assert process is not None
-        watching = asyncio.get_running_loop().call_later(
-            _SHORT_S, self._begin_watching, process
-        )
+        watching = self._context.once_long.call(partial(self._begin_watching, process))
         if self._stopped:
             self.stop(self._stopped)
         try:
@@ -262,9 +274,20 @@ class AttemptRun:
         else:
             await self._finish(self._ended(found))
 
+    async def _settle(self, process: Process) -> None:
+        """Give it control groups of its own: it is no short job."""
+        if process.settled:
+            return
+        await asyncio.to_thread(process.settle, self.starter.limits)
+        limits = {**self.record.limits, **process.enforcement}
+        if limits != self.record.limits:
+            self.record.limits = limits
+            self._journal.note(self.start.attempt_id, limits=limits)
+
     def _begin_watching(self, process: Process) -> None:
         watch = self._watch
         self._watching = [
+            asyncio.create_task(self._settle(process)),
             asyncio.create_task(watch.follow_growth()),
             asyncio.create_task(watch.follow_output()),
             asyncio.create_task(watch.follow_checkpoints()),
@@ -308,10 +331,12 @@ class AttemptRun:
         while True:
             found = process.exit()
             assert found is not None
+            if not found.lost:
+                return found
             keeper_works = keeper_alive is not None and keeper_alive()
             is_due = not adoption.keeper_has_looked(self._context.home / "node", since)
             may_be_recorded = keeper_works and is_due and time.monotonic() <= deadline
-            if not found.lost or not may_be_recorded:
+            if not may_be_recorded:
                 return process.exit() or found
             await asyncio.sleep(0.05)
 
@@ -432,15 +457,15 @@ class AttemptRun:
         If the agent is killed before the journal has the end, the next one does all of
         this.
         """
-        output = self._watch.output
         seen = await self._last_output()
         failed = bool(ended.exit_code or ended.signal)
         unexplained = not ended.reason and not ended.stopped
-        if failed and unexplained and output.fault:
+        fault = self._watch.output.fault if failed and unexplained else None
+        if fault:
             message = "its output says so"
-            if output.fault == Reason.OUT_OF_MEMORY and "memory" in self.record.limits:
+            if fault == Reason.OUT_OF_MEMORY and "memory" in self.record.limits:
                 message += f", under {self._memory_limit()}"
-            ended = replace(ended, reason=output.fault, message=message)
+            ended = replace(ended, reason=fault, message=message)
         exited = ended.exit_code is not None and ended.exit_code not in _KILLED
         if self.process and exited:
             await self._watch.report_checkpoints(last=True)
@@ -449,10 +474,12 @@ class AttemptRun:
 
     async def _last_output(self) -> wire.ProgressSeen | None:
         size = self._watch.log_size()
+        if not size and not self._watching:
+            return None
         read = self._watch.output.read_progress
         if self._watching or size > _SMALL_LOG_BYTES:
             return await asyncio.to_thread(read, last=True)
-        return read(last=True) if size else None
+        return read(last=True)
 
     async def give_up(self, error: Exception) -> None:
         """End the attempt because of a fault of the agent, not of the job."""
@@ -470,6 +497,7 @@ class AttemptRun:
         await self.streams.end()
         if self.process and not self.process.left_nothing():
             await asyncio.to_thread(self._kill_all, self.process)
+        self.release()
         if self.start.gpu_uuids and self._context.until_clear:
             await self._context.until_clear(self.start.gpu_uuids)
         # The next attempt is journaled with the end, so that whichever agent reports
@@ -490,6 +518,12 @@ class AttemptRun:
         self._send(ended)
         if next_start:
             self._context.begin(next_start)
+
+    def release(self) -> None:
+        """It was not launched: it needs no group of the pool."""
+        if self._first_group:
+            self._first_group.give_back()
+            self._first_group = None
 
     def _kill_all(self, process: Process) -> None:
         left = process.kill_all()

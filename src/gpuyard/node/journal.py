@@ -8,7 +8,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from gpuyard.storage.untrusted import remove_tree
 
 # A longer file is cleared of attempts that are forgotten.
 _LONGEST_BYTES = 4 << 20
+_SECRETS = ".secrets"
 # What each line begins with; its attempt follows.
 _KEY = b'{"attempt":"'
 log = structlog.get_logger(__name__)
@@ -34,9 +35,10 @@ class AttemptRecord:
     time on the clock of the boot `boot_id`.
 
     `keeper` is the keeper of the agent (see `own_keeper`) at `intended_at`, just before
-    the agent started the attempt. `uid` is that of the account that the attempt runs
-    under, if that is not the agent's. `input_holder`: pid and start ticks of the
-    process that keeps the input of an interactive job open (`input_pipe.py`);
+    the agent started the attempt. `first_group` names the control group of the agent's
+    pool in which the attempt begins, if it does. `uid` is that of the account that the
+    attempt runs under, if that is not the agent's. `input_holder`: pid and start ticks
+    of the process that keeps the input of an interactive job open (`input_pipe.py`);
     `input_ended`: somebody has ended that input. `boot_s`: when it started, in seconds
     of the boot clock (`config/boot_clock.py`).
     """
@@ -45,6 +47,7 @@ class AttemptRecord:
     boot_id: str
     keeper: int = 0
     intended_at: float = 0.0
+    first_group: str = ""
     uid: int | None = None
     input_holder: tuple[int, int] | None = None
     input_ended: bool = False
@@ -77,6 +80,8 @@ class AttemptJournal:
         self._longest_bytes = _LONGEST_BYTES
         # The attempts with a record.
         self._held = set(self._lines_by_attempt())
+        # Those with a file for their secrets.
+        self._secretive = _stems(folder, _SECRETS)
 
     def log_path(self, attempt_id: str) -> Path:
         """Where the attempt's output is; kept after the journal is forgotten."""
@@ -89,30 +94,39 @@ class AttemptJournal:
         return self._private_root / attempt_id
 
     def _secrets(self, attempt_id: str) -> Path:
-        return self.folder / f"{attempt_id}.secrets"
+        return self.folder / f"{attempt_id}{_SECRETS}"
 
-    def intend(self, start: wire.StartAttempt, boot_id: str) -> AttemptRecord:
-        """Note that the attempt is about to be started.
+    def intend(
+        self, start: wire.StartAttempt, boot_id: str, first_group: str = ""
+    ) -> AttemptRecord:
+        """Note that the attempt is about to be started, in a group of the pool if one
+        is named.
 
         Its secrets go into a file of their own, which is removed at its end. OSError
         when something cannot be written.
         """
         keeper = own_keeper()
         now = time.time()
-        facts = {"boot_id": boot_id, "keeper": keeper, "intended_at": now}
+        facts = {
+            "boot_id": boot_id,
+            "keeper": keeper,
+            "intended_at": now,
+            "first_group": first_group,
+        }
         try:
-            self._keep_secrets(start)
-            public = msgspec.structs.replace(start, secrets={})
-            self._append(start.attempt_id, {"start": public, **facts})
+            public = start
+            if start.secrets:
+                self._keep_secrets(start)
+                public = msgspec.structs.replace(start, secrets={})
+            self._append(_line(start.attempt_id, {"start": public, **facts}))
         except OSError:
             self.forget_secrets(start.attempt_id)
             raise
         self._held.add(start.attempt_id)
-        return AttemptRecord(start, boot_id, keeper, now)
+        return AttemptRecord(start, boot_id, keeper, now, first_group)
 
     def _keep_secrets(self, start: wire.StartAttempt) -> None:
-        if not start.secrets:
-            return
+        self._secretive.add(start.attempt_id)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         path = self._secrets(start.attempt_id)
         with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
@@ -120,7 +134,9 @@ class AttemptJournal:
 
     def forget_secrets(self, attempt_id: str) -> None:
         """The attempt is over: nothing needs its secrets any more."""
-        self._secrets(attempt_id).unlink(missing_ok=True)
+        if attempt_id in self._secretive:
+            self._secrets(attempt_id).unlink(missing_ok=True)
+            self._secretive.discard(attempt_id)
 
     def note(self, attempt_id: str, **facts: Any) -> None:
         """Note facts, which are fields of `AttemptRecord`.
@@ -129,14 +145,16 @@ class AttemptJournal:
         that is forgotten, such as the end of its input that somebody typed too late:
         without its beginning no agent could read it.
         """
-        if attempt_id not in self._held:
-            return
+        if attempt_id in self._held:
+            self._note([attempt_id], facts)
+
+    def _note(self, attempt_ids: Sequence[str], facts: Mapping[str, Any]) -> None:
         try:
-            self._append(attempt_id, facts)
+            self._append(*(_line(attempt_id, facts) for attempt_id in attempt_ids))
         except OSError as error:
             log.warning(
                 "not noted in the journal",
-                attempt=attempt_id,
+                attempts=attempt_ids,
                 facts=list(facts),
                 error=str(error),
             )
@@ -145,18 +163,24 @@ class AttemptJournal:
         """Note a checkpoint, so that the next agent does not take it for a new one."""
         self.note(saved.attempt_id, checkpoint=saved)
 
-    def forget(self, attempt_id: str) -> None:
-        """The attempt is settled: only its log and its own working directory stay."""
-        if attempt_id in self._held:
-            self.note(attempt_id, forgotten=True)
-            self._held.discard(attempt_id)
-        self.forget_secrets(attempt_id)
-        resume = f"{self._private_root}/{attempt_id}/resume"
-        if os.path.exists(resume):  # noqa: PTH110
-            remove_tree(Path(resume))
-        # Its folder is as old as its end, however long it ran.
+    def forget(self, *attempt_ids: str) -> None:
+        """The attempts are settled: only their logs and own working directories
+        stay.
+        """
+        held = [attempt_id for attempt_id in attempt_ids if attempt_id in self._held]
+        if held:
+            self._note(held, {"forgotten": True})
+            self._held.difference_update(held)
+        for attempt_id in attempt_ids:
+            self.forget_secrets(attempt_id)
+            self._forget_folder(f"{self._private_root}/{attempt_id}")
+
+    def _forget_folder(self, folder: str) -> None:
+        """An attempt's own folder is as old as its end, however long it ran."""
         with suppress(OSError):
-            os.utime(f"{self._private_root}/{attempt_id}")
+            os.utime(folder)
+            remove_tree(Path(folder, "resume"))
+            os.utime(folder)
 
     def discard(self, attempt_ids: Iterable[str]) -> None:
         """Delete the logs and own folders of attempts that have no record."""
@@ -185,20 +209,27 @@ class AttemptJournal:
         """True if there is a record, or the log of an attempt whose record was
         forgotten.
         """
-        return attempt_id in self._held or self.log_path(attempt_id).exists()
+        return attempt_id in self._held or self.has_log(attempt_id)
 
-    def records(self) -> Iterator[AttemptRecord]:
+    def has_log(self, attempt_id: str) -> bool:
+        """Whether it was begun at some time, and its log is still there."""
+        return os.path.exists(f"{self.folder}/{attempt_id}.log")  # noqa: PTH110  (once for each attempt)
+
+    def records(self) -> list[AttemptRecord]:
         """Every attempt that is not settled, oldest first. Secrets of others are
         removed.
         """
+        found: list[AttemptRecord] = []
         for attempt_id, lines in self._lines_by_attempt().items():
             record = _read(attempt_id, lines)
             if record is None:
                 continue
             if record.ended is None:
                 record.start = self._with_secrets(record.start)
-            yield record
+            found.append(record)
         self._sweep_secrets()
+        _take_first_groups_from_older(found)
+        return found
 
     def _with_secrets(self, start: wire.StartAttempt) -> wire.StartAttempt:
         try:
@@ -210,16 +241,14 @@ class AttemptJournal:
 
     def _sweep_secrets(self) -> None:
         """An agent that was killed may have left them behind."""
-        for path in self.folder.glob("*.secrets"):
-            if path.stem not in self._held:
-                path.unlink(missing_ok=True)
+        for attempt_id in self._secretive - self._held:
+            self.forget_secrets(attempt_id)
 
     # --- the file ---
 
-    def _append(self, attempt_id: str, facts: Mapping[str, Any]) -> None:
-        line = msgspec.json.encode({"attempt": attempt_id, **facts})
+    def _append(self, *lines: bytes) -> None:
         with self._lock:
-            self._file.append(line)
+            self._file.append(*lines)
             if self._file.size > self._longest_bytes:
                 self._drop_forgotten()
 
@@ -247,6 +276,17 @@ class AttemptJournal:
         return found
 
 
+def _line(attempt_id: str, facts: Mapping[str, Any]) -> bytes:
+    return msgspec.json.encode({"attempt": attempt_id, **facts})
+
+
+def _stems(folder: Path, ending: str) -> set[str]:
+    """The names of the files with this ending, without it."""
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries]
+    return {name.removesuffix(ending) for name in names if name.endswith(ending)}
+
+
 def _split(line: bytes) -> tuple[str, bytes]:
     """The attempt of a line, and what follows it; an empty name for what is no line of
     a journal.
@@ -255,6 +295,16 @@ def _split(line: bytes) -> tuple[str, bytes]:
     if not line.startswith(_KEY) or not quote:
         return "", b""
     return name.decode(errors="replace"), rest
+
+
+def _take_first_groups_from_older(records: Sequence[AttemptRecord]) -> None:
+    """Leave each group of the pool to the last attempt that began there: those before
+    have left it.
+    """
+    holders = {record.first_group: record for record in records}
+    for record in records:
+        if holders[record.first_group] is not record:
+            record.first_group = ""
 
 
 def own_keeper() -> int:
@@ -284,7 +334,12 @@ def _fold(lines: list[dict[str, Any]]) -> AttemptRecord:
     first = lines[0]
     start = msgspec.convert(first["start"], wire.StartAttempt)
     record = AttemptRecord(
-        start, first["boot_id"], first["keeper"], first["intended_at"]
+        start,
+        first["boot_id"],
+        first["keeper"],
+        first["intended_at"],
+        # An agent of an earlier version had no pool.
+        first.get("first_group", ""),
     )
     for facts in lines[1:]:
         if "checkpoint" in facts:

@@ -24,9 +24,9 @@ class LineFile:
         if self.size < len(content):
             os.ftruncate(self._fd, self.size)
 
-    def append(self, line: bytes) -> None:
-        """Append a line, which holds no line end, whole or not at all."""
-        data = line + b"\n"
+    def append(self, *lines: bytes) -> None:
+        """Append lines, which hold no line end: all of them or none."""
+        data = b"\n".join(lines) + b"\n"
         written = os.write(self._fd, data)
         if written < len(data):
             os.ftruncate(self._fd, self.size)

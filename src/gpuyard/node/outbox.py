@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import structlog
@@ -29,11 +31,20 @@ def never_started(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A report as it is sent."""
+
+    seq: int
+    kind: type[object]
+    frame: bytes
+
+
 class Outbox:
     """The agent's reports."""
 
     def __init__(self) -> None:
-        self._waiting: deque[wire.NumberedReport] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._number = 0
         self._more = asyncio.Event()
 
@@ -43,34 +54,42 @@ class Outbox:
         A report that cannot be sent is dropped and logged: it must not hold up those
         behind it.
         """
+        kind: type[object] = body.__class__
         report = wire.NumberedReport(self._number + 1, body)
         try:
-            size = len(wire.encode(report))
+            frame = wire.encode(report)
         except (ValueError, OverflowError, TypeError) as error:
             log.error(
                 "a report cannot be encoded", kind=type(body).__name__, error=str(error)
             )
             return
-        if size > wire.MAX_FRAME:
-            log.error("a report is too large", kind=type(body).__name__, bytes=size)
+        if len(frame) > wire.MAX_FRAME:
+            log.error(
+                "a report is too large", kind=type(body).__name__, bytes=len(frame)
+            )
             return
         self._number += 1
         if isinstance(body, wire.GpusSeen):
             # The newest one replaces all before it, which pile up without a link.
             self._remove(wire.GpusSeen)
-        self._waiting.append(report)
+        self._waiting.append(_Waiting(self._number, kind, frame))
         if len(self._waiting) > _MAX_WAITING:
             self._remove(*_DROPPABLE)
         self._more.set()
 
     def _remove(self, *kinds: type) -> None:
-        kept = [item for item in self._waiting if not isinstance(item.body, kinds)]
+        kept = [item for item in self._waiting if item.kind not in kinds]
         self._waiting = deque(kept)
 
     def acknowledge(self, seq: int) -> None:
         """Drop the reports up to `seq`, which the server has committed."""
         while self._waiting and self._waiting[0].seq <= seq:
             self._waiting.popleft()
+
+    def _after(self, seq: int) -> list[_Waiting]:
+        """The reports after `seq`; looks at no others, which may be many."""
+        newer = takewhile(lambda report: report.seq > seq, reversed(self._waiting))
+        return list(newer)[::-1]
 
     async def deliver(self, writer: asyncio.StreamWriter) -> None:
         """Send all reports that are not acknowledged, then new ones, until the link
@@ -81,9 +100,9 @@ class Outbox:
         with suppress(ConnectionError):
             while True:
                 self._more.clear()
-                for report in self._waiting:
-                    if report.seq > sent:
-                        writer.write(wire.encode(report))
-                        sent = report.seq
+                new = self._after(sent)
+                if new:
+                    sent = new[-1].seq
+                    writer.write(b"".join(report.frame for report in new))
                 await writer.drain()
                 await self._more.wait()

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import astuple
+from functools import lru_cache
 from pathlib import Path
 
 from gpuyard.config.accounts import Account, workers_socket
@@ -25,6 +26,7 @@ from gpuyard.node.launcher import (
     Identity,
     LaunchError,
     LaunchRequest,
+    PooledGroup,
     Process,
     ProcessLimits,
     Streams,
@@ -47,7 +49,6 @@ class AttemptStarter:
         self._record = record
         self._start = start
         self._context = context
-        self._private = context.journal.private(start.attempt_id)
         self.workdir = Path(start.workdir) if start.workdir else self._private / "work"
         self._runs_script = start.command[0] == wire.SCRIPT
         self._stdin = start.stdin
@@ -57,6 +58,11 @@ class AttemptStarter:
             context.workspaces / start.workspace if start.workspace else None
         )
         self._account: Account | None = None
+
+    @property
+    def _private(self) -> Path:
+        """The attempt's own folder."""
+        return self._context.journal.private(self._start.attempt_id)
 
     def prepare(self) -> None:
         """Find the attempt's account, and make the folders of its own.
@@ -139,15 +145,19 @@ class AttemptStarter:
         """Where the checkpoint is that the attempt resumes from."""
         return self._private / "resume" / (self._start.resume_name or "checkpoint")
 
-    def spawn(self, resume_from: Path | None) -> Process:
-        """Start the process. Raises LaunchError or ValueError."""
+    def spawn(
+        self, resume_from: Path | None, first_group: PooledGroup | None = None
+    ) -> Process:
+        """Start the process, in a group of the pool if it is given. Raises LaunchError
+        or ValueError.
+        """
         context = self._context
         socket = None
         if self._account:
             socket = workers_socket(context.settings.accounts_folder, context.home)
         command = job_command(self._start, resume_from, context.home, socket)
         try:
-            request = self._request(command, resume_from)
+            request = self._request(command, resume_from, first_group)
             if self._start.interactive:
                 return self._spawn_with_pipe(request)
             return spawn(request)
@@ -186,6 +196,8 @@ class AttemptStarter:
         empty for none. Raises LaunchError or ValueError.
         """
         self._account = self._account_now()
+        # A group of the pool may go back to it while the command starts.
+        process.settle(self.limits)
         resumes = self._start.resume_sha256
         request = self._request(command, self._resume_path if resumes else None)
         if terminal:
@@ -220,20 +232,27 @@ class AttemptStarter:
             )
         return account
 
+    @property
+    def limits(self) -> ProcessLimits:
+        """What the attempt may use of the host."""
+        return _limits(
+            self._start.memory_gb,
+            self._start.cpus,
+            self._context.settings.max_processes,
+            self._context.default_memory_gb,
+        )
+
     def _request(
-        self, command: Sequence[str], resume_from: Path | None
+        self,
+        command: Sequence[str],
+        resume_from: Path | None,
+        first_group: PooledGroup | None = None,
     ) -> LaunchRequest:
         """How to start a command with all that the attempt has. Raises LaunchError or
         ValueError.
         """
         start = self._start
         context = self._context
-        limits = ProcessLimits(
-            _in_bytes(start.memory_gb),
-            start.cpus,
-            context.settings.max_processes,
-            _in_bytes(context.default_memory_gb),
-        )
         # A job must not get the agent's key to a bucket: its spec can give it its own.
         withheld = context.blobs.variables
         environment = job_environment(
@@ -255,8 +274,9 @@ class AttemptStarter:
             environment,
             self.workdir,
             context.journal.log_path(start.attempt_id),
-            limits,
+            self.limits,
             self._stdin,
+            first_group=first_group,
             reaper=context.reaper,
             identity=self._identity(),
             devices=devices,
@@ -294,6 +314,19 @@ class AttemptStarter:
         except EnvironmentMissingError as error:
             raise LaunchError(Reason.ENVIRONMENT_MISSING, str(error)) from None
         return {**carried, "PWD": str(self.workdir)}
+
+
+@lru_cache(maxsize=64)
+def _limits(
+    memory_gb: float | None,
+    cpus: float | None,
+    processes: int,
+    default_memory_gb: float | None,
+) -> ProcessLimits:
+    """The limits of many jobs are the same."""
+    return ProcessLimits(
+        _in_bytes(memory_gb), cpus, processes, _in_bytes(default_memory_gb)
+    )
 
 
 def _in_bytes(gigabytes: float | None) -> int | None:

@@ -6,8 +6,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from gpuyard.domain import wire
 from gpuyard.domain.masking import Mask
 from gpuyard.node.checkpoints import CheckpointWatcher
 from gpuyard.node.fetching import Fetching
+from gpuyard.node.fixed_delay import FixedDelay
 from gpuyard.node.journal import AttemptJournal, AttemptRecord
 from gpuyard.node.launcher import Process, find_attempt
 from gpuyard.node.masked_log import MaskedLog
@@ -30,6 +31,9 @@ from gpuyard.storage.logfile import LogFile
 from gpuyard.storage.place import in_background
 
 _POINTS_PER_REPORT = 5_000
+# Most jobs that end sooner print little and save nothing: watching them would cost more
+# than running them.
+SHORT_S = 0.05
 # How often the size of a log is looked at.
 _LOOK_S = 0.05
 log = structlog.get_logger(__name__)
@@ -45,7 +49,8 @@ class AgentContext:
     and `begin` starts it. `reaper`: see `LaunchRequest`. `workspaces` is their folder.
     `accounts`: None where all jobs run as the agent does. `default_memory_gb`: the
     memory limit of a job that names none; None for no limit. `fetching`: how to get
-    what the server has stored with a submission.
+    what the server has stored with a submission. `once_long`: what is done once a job
+    is no short one any more.
     """
 
     journal: AttemptJournal
@@ -63,6 +68,7 @@ class AgentContext:
     accounts: JobAccounts | None = None
     default_memory_gb: float | None = None
     fetching: Fetching | None = None
+    once_long: FixedDelay = field(default_factory=partial(FixedDelay, SHORT_S))
 
 
 class AttemptWatch:
@@ -82,11 +88,15 @@ class AttemptWatch:
         path = context.journal.log_path(self._id)
         self._mask = Mask(record.start.secrets.values())
         self.log = MaskedLog(path, self._mask) if self._mask else LogFile(path)
-        self.output = OutputFollower(self._id, self.log)
         self._checkpoints: CheckpointWatcher | None = None
         self._over = asyncio.Event()
         self._log_limit_gb = record.start.log_limit_gb or context.settings.max_log_gb
         self._is_limit_told = False
+
+    @cached_property
+    def output(self) -> OutputFollower:
+        """What reads the log. A job that prints nothing does without."""
+        return OutputFollower(self._id, self.log)
 
     def end(self) -> None:
         """The attempt's process has ended: `follow_output` and `follow_checkpoints`

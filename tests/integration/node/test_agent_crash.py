@@ -10,7 +10,7 @@ import time
 import pytest
 
 from gpuyard.domain import wire
-from gpuyard.node.launcher.procfs import children, stat
+from gpuyard.node.launcher.procfs import children, stat, stats
 from tests.support.node import Node, gone, wait_for
 
 # Says that it is there, waits for a file, and leaves with the given code, or by the
@@ -228,6 +228,42 @@ def test_a_job_that_is_found_ran_since_its_process_began(node):
     assert noted["boot_s"] == process.start_ticks / os.sysconf("SC_CLK_TCK")
     go(node)
     assert node.ended(job).ran_s > 0
+
+
+def test_what_a_job_started_in_its_first_moment_ends_with_it_whoever_the_agent_is(node):
+    """The job kills its agent at once, while it is in a control group of the agent's
+    pool, and leaves behind what only that group knows.
+    """
+    agent = node.pid("agent")
+    code = """
+        import os, pathlib, signal, time
+        def daemon():
+            os.setsid()
+            if os.fork() == 0:
+                os.execve("/bin/sleep", ["sleep", "1000"], {})
+            os._exit(0)
+        group = pathlib.Path("/proc/self/cgroup")
+        for _ in range(1000):
+            if "/gpuyard/" in group.read_text():
+                break  # until then, nothing holds it
+            time.sleep(0.001)
+        os.kill(os.getppid(), signal.SIGKILL)
+        if os.fork() == 0:
+            daemon()
+        while not pathlib.Path("go").exists():
+            time.sleep(0.01)
+        """
+    job = node.start(code)
+    node.next_agent(agent)
+    go(node)
+    assert node.ended(job).exit_code == 0
+    assert not [
+        process.pid
+        for process in stats()
+        if process.parent == node.pid("keeper")
+        and not process.dead
+        and process.pid != node.pid("agent")
+    ]
 
 
 def test_after_a_reboot_jobs_are_lost_with_that_reason(node):

@@ -23,8 +23,10 @@ from gpuyard.node.launcher import (
     adopt,
     find_attempt,
     procfs,
+    waiting,
 )
 from gpuyard.node.launcher.hierarchy import hierarchies
+from gpuyard.node.launcher.waiting import ChildEnd
 from tests.support.wait import wait_until
 
 # Leaves the session and its parents, and ignores what it can.
@@ -114,6 +116,21 @@ def test_a_peek_leaves_the_zombie_and_a_reap_tells_the_same(start, ended):
     assert process.exit() == Exit(code=42)
     with pytest.raises(ProcessLookupError):
         process.fileno()
+
+
+def test_what_the_leader_used_is_known_from_its_end_on(start, ended, python):
+    """With its children, in one system call where its number is known, else in two."""
+    burn = "import time\nwhile time.process_time() < 0.1: pass"
+    process = start("sh", "-c", f"{python} -c '{burn}'; {python} -c '{burn}'; exit 3")
+    assert ended(process).code == 3
+    used_s = process.leader_cpu_s()
+    in_two_calls = waiting._peek_in_two_calls(process.pid)
+    assert in_two_calls == ChildEnd(3, None, pytest.approx(used_s, abs=0.05))
+    assert used_s > 0.2
+    process.reap()
+    assert process.leader_cpu_s() == used_s
+    with pytest.raises(ChildProcessError):
+        waiting.peek(process.pid)
 
 
 def test_a_child_that_someone_else_reaped_is_lost(start):

@@ -150,7 +150,7 @@ def test_a_command_can_be_run_beside_what_an_earlier_agent_started(
 ) -> None:
     agent = node.pid("agent")
     hellos = len(node.sink.hellos)
-    group = groups_of(node.started(attempt_id).pid)
+    leader = node.started(attempt_id).pid
     os.kill(agent, 9)
     node.next_agent(agent)
     node.linked(hellos + 1)
@@ -166,7 +166,7 @@ def test_a_command_can_be_run_beside_what_an_earlier_agent_started(
     )
     pid, variable = stream.until(b"\n").split()
     assert variable == b"yes"
-    assert groups_of(int(pid)) == group
+    assert groups_of(int(pid)) == groups_of(leader)
 
 
 def test_a_terminal_has_its_size_and_ctrl_c_is_a_signal(

@@ -28,7 +28,8 @@ def test_an_attempt_is_never_left_without_an_end(tmp_path):
 
     agent, attempt = asyncio.run(scenario())
     assert not attempt.live
-    (report,) = agent._outbox._waiting
+    (waiting,) = agent._outbox._waiting
+    report = wire.decode_from_agent(waiting.frame[4:])
     assert report.body.reason == "agent_failed"
     assert "a fault of ours" in report.body.message
     (record,) = agent.journal.records()

@@ -81,6 +81,15 @@ def test_what_is_forgotten_is_gone_but_for_its_log_which_says_that_it_ran(journa
     assert not (journal.private("a1") / "resume").exists()
 
 
+def test_a_group_of_the_pool_is_that_of_the_last_attempt_that_began_there(journal):
+    for attempt_id, group in (("a1", "g1"), ("a2", "g2"), ("a3", "g1"), ("a4", "")):
+        journal.intend(start(attempt_id), "boot", group)
+    groups = {
+        record.start.attempt_id: record.first_group for record in journal.records()
+    }
+    assert groups == {"a1": "", "a2": "g2", "a3": "g1", "a4": ""}
+
+
 TORN = '{"attempt":"a1",'
 
 

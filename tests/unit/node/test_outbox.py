@@ -14,8 +14,11 @@ class Writer:
         self.reports = []
         self._breaks_at = breaks_at
 
-    def write(self, frame):
-        self.reports.append(wire.decode_from_agent(frame[4:]))
+    def write(self, frames):
+        while frames:
+            end = 4 + wire.frame_length(frames[:4])
+            self.reports.append(wire.decode_from_agent(frames[4:end]))
+            frames = frames[end:]
 
     async def drain(self):
         if self._breaks_at is not None and len(self.reports) >= self._breaks_at:

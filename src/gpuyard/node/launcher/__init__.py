@@ -14,6 +14,7 @@ boot. Needs Linux 5.3 or later. The order at an attempt's end matters:
 """
 
 from gpuyard.node.launcher.cgroup import Cgroup, can_confine_devices
+from gpuyard.node.launcher.group_pool import GroupPool, PooledGroup
 from gpuyard.node.launcher.identity import Identity
 from gpuyard.node.launcher.launch import LaunchError, LaunchRequest
 from gpuyard.node.launcher.limits import ProcessLimits
@@ -26,9 +27,11 @@ __all__ = [
     "NEVER_STARTED",
     "Cgroup",
     "Exit",
+    "GroupPool",
     "Identity",
     "LaunchError",
     "LaunchRequest",
+    "PooledGroup",
     "Process",
     "ProcessLimits",
     "Streams",

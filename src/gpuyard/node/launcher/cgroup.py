@@ -2,7 +2,7 @@
 limits, and count what it uses.
 
 An attempt without limits gets a group too, the cheapest there is: no process can leave
-it, whatever it forks.
+it, whatever it forks. In its first moments it may be one from a pool (`group_pool.py`).
 """
 
 import os
@@ -21,6 +21,7 @@ from gpuyard.node.launcher.hierarchy import (
     hierarchies,
     make,
     read,
+    remove,
     tree,
     try_write,
     write,
@@ -28,6 +29,8 @@ from gpuyard.node.launcher.hierarchy import (
 from gpuyard.node.launcher.limits import ProcessLimits
 
 _CONTROLLERS = {"memory": "memory", "cpus": "cpu", "processes": "pids"}
+# Each round moves what the one before left; the last ones are for fast forkers.
+_MOST_ROUNDS = 20
 _PERIOD_US = 100_000  # the kernel's default length of a CPU quota's period
 
 
@@ -116,6 +119,27 @@ class Cgroup:
         for path in self.paths:
             write(path / "cgroup.procs", str(pid))
 
+    def move_to(self, other: "Cgroup") -> bool:
+        """Move all processes to other groups; False if some stay, because they fork
+        faster than they are moved.
+        """
+        for _ in range(_MOST_ROUNDS):
+            # What an unmoved process forks meanwhile is listed in the next round.
+            pids = self.procs()
+            if not pids:
+                return True
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    other.join(pid)
+        return self.empty()
+
+    def joined_with(self, other: "Cgroup | None") -> "Cgroup":
+        """These groups and others, for processes that are in these or in those."""
+        if other is None:
+            return self
+        paths = (*self.paths, *other.paths)
+        return Cgroup(tuple(dict.fromkeys(paths)), {**other.enforced, **self.enforced})
+
     def procs(self) -> list[int]:
         """The pids of all live processes in the groups and in groups below them."""
         pids: set[int] = set()
@@ -127,14 +151,7 @@ class Cgroup:
 
     def empty(self) -> bool:
         """True when no live process is left in the groups."""
-        for path in self.paths:
-            # In version 2 this costs a quarter of a list of all processes.
-            events = read(path, "cgroup.events")
-            if events:
-                return events[events.index("populated") + 1] == "0"
-        if any(read(path, "cgroup.procs") for path in self.paths):
-            return False
-        return all(_childless(path) for path in self.paths) or not self.procs()
+        return all(_is_empty(path) for path in self.paths)
 
     def kill(self, timeout_s: float = 5.0) -> bool:
         """Send SIGKILL to all processes until none is left; False if some are left
@@ -192,7 +209,7 @@ class Cgroup:
         """Remove the groups and those below them; False if processes are still in one,
         which then stays.
         """
-        removed = [_remove(path) for path in self.paths]
+        removed = [remove(path) for path in self.paths]
         return all(removed)
 
 
@@ -202,7 +219,7 @@ def can_confine_devices(root: Path | None = None) -> bool:
     confined = _confine(hierarchies(root), name, ())
     if confined is None:
         return False
-    _remove(confined[0])
+    remove(confined[0])
     return True
 
 
@@ -231,6 +248,16 @@ def _confine(
     return None
 
 
+def _is_empty(group: Path) -> bool:
+    # In version 2 this costs a quarter of a list of all processes.
+    events = read(group, "cgroup.events")
+    if events:
+        return events[events.index("populated") + 1] == "0"
+    if read(group, "cgroup.procs"):
+        return False
+    return _childless(group) or not Cgroup((group,)).procs()
+
+
 def _childless(group: Path) -> bool:
     """True when there is no group below this one: a folder of control groups has two
     links, and one more for each group below.
@@ -239,17 +266,6 @@ def _childless(group: Path) -> bool:
         return os.stat(group).st_nlink == 2  # noqa: PTH116
     except FileNotFoundError:
         return True
-
-
-def _remove(path: Path) -> bool:
-    try:
-        os.rmdir(path)  # noqa: PTH106
-    except OSError:  # gone, or not empty
-        for group in reversed(list(tree(path))):
-            with suppress(OSError):
-                group.rmdir()
-        return not path.exists()
-    return True
 
 
 def _enforce(group: Path, version: int, limit: str, value: float) -> bool:

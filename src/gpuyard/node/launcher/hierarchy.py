@@ -96,6 +96,20 @@ def make(group: Path) -> bool:
     return True
 
 
+def remove(group: Path) -> bool:
+    """Remove a group and those below it; False if processes are still in one, which
+    then stays.
+    """
+    try:
+        os.rmdir(group)  # noqa: PTH106
+    except OSError:  # gone, or not empty
+        for below in reversed(list(tree(group))):
+            with suppress(OSError):
+                below.rmdir()
+        return not group.exists()
+    return True
+
+
 def read(group: Path, name: str) -> list[str]:
     """The words in a group's file; none if the group or the file does not exist."""
     return procfs.read_file(f"{group}/{name}").decode().split()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpuyard.devices.access import DeviceRule
 from gpuyard.domain.reasons import Reason
+from gpuyard.node.launcher.group_pool import PooledGroup
 from gpuyard.node.launcher.identity import Identity
 from gpuyard.node.launcher.limits import ProcessLimits
 from gpuyard.node.launcher.process import ATTEMPT_VARIABLE
@@ -25,9 +26,11 @@ class LaunchRequest:
     start from `workdir`. `log`: the file to which stdout and stderr are appended, made
     with mode 0600. `stdin`: the bytes on standard input, or the descriptor that becomes
     it; without either, /dev/null.
-    `cgroup_root`: see `Cgroup.create`. `reaper`: this process's parent, if that is the
-    subreaper that gets orphans. `identity`: the account that the process takes; without
-    it, that of this process. `devices`: which devices it may open; None for all.
+    `cgroup_root`: see `Cgroup.create`. `first_group`: the group of a pool in which it
+    begins, for an attempt without account, devices and limits of its own. `reaper`:
+    this process's parent, if that is the subreaper that gets orphans. `identity`: the
+    account that the process takes; without it, that of this process. `devices`: which
+    devices it may open; None for all.
     """
 
     attempt_id: str
@@ -38,6 +41,7 @@ class LaunchRequest:
     limits: ProcessLimits = _UNLIMITED
     stdin: bytes | int | None = field(default=None, repr=False)
     cgroup_root: Path | None = None
+    first_group: PooledGroup | None = None
     reaper: int | None = None
     identity: Identity | None = None
     devices: tuple[DeviceRule, ...] | None = None
@@ -82,7 +86,11 @@ class Program:
 
 
 def resolve(launch: LaunchRequest) -> Program:
-    """Check the request and find the program. Raises LaunchError."""
+    """Check the request and find the program. Raises LaunchError.
+
+    Whether the program can be executed, and the working directory entered, shows when
+    that is done; `examine` says it before.
+    """
     try:
         argv = _plain("an argument", launch.argv)
         entries = _plain(
@@ -111,8 +119,30 @@ def resolve(launch: LaunchRequest) -> Program:
             Reason.INVALID_ARGUMENT,
             "there is no command: argv is empty, or its first word is",
         )
-    _check_directory(launch.workdir)
-    return Program(_find(launch), argv, entries, directory)
+    path = _find(launch)
+    if not path:
+        examine(launch)
+    return Program(os.fsencode(path), argv, entries, directory)
+
+
+def _find(launch: LaunchRequest) -> str:
+    """The file for `argv[0]`, as a path from the working directory; empty if it is not
+    in PATH.
+    """
+    name = launch.argv[0]
+    if "/" in name:
+        return name
+    for folder in _search_path(launch):
+        candidate = f"{folder or '.'}/{name}"
+        # Without Path, because this runs for each attempt and each folder of PATH.
+        place = os.path.join(launch.workdir, candidate)
+        if os.access(place, os.X_OK) and os.path.isfile(place):
+            return candidate
+    return ""
+
+
+def _search_path(launch: LaunchRequest) -> list[str]:
+    return launch.environment.get("PATH", os.defpath).split(":")
 
 
 def _plain(what: str, texts: Sequence[str]) -> list[bytes]:
@@ -132,33 +162,17 @@ def _plain(what: str, texts: Sequence[str]) -> list[bytes]:
     return os.fsencode(joined).split(b"\0")
 
 
-def _check_directory(workdir: Path) -> None:
-    if not os.path.isdir(workdir):
-        problem = "is not a directory" if workdir.exists() else "does not exist"
-    elif not os.access(workdir, os.X_OK):
-        problem = "may not be entered"
-    else:
-        return
-    raise LaunchError(
-        Reason.WORKDIR_MISSING, f"the working directory {workdir} {problem}"
-    )
-
-
-def _find(launch: LaunchRequest) -> bytes:
-    """The file for `argv[0]`, as a path from the working directory."""
+def examine(launch: LaunchRequest) -> None:
+    """Raise LaunchError if the program or its working directory cannot be used."""
+    _check_directory(launch.workdir)
     name = launch.argv[0]
-    search = launch.environment.get("PATH", os.defpath)
     candidates = [name]
     if "/" not in name:
-        candidates = [f"{folder or '.'}/{name}" for folder in search.split(":")]
-    # Without Path, because this runs for each attempt and each folder of PATH.
-    places = {
-        candidate: os.path.join(launch.workdir, candidate) for candidate in candidates
-    }
-    files = [candidate for candidate, place in places.items() if os.path.isfile(place)]
-    for file in files:
-        if os.access(places[file], os.X_OK):
-            return os.fsencode(file)
+        candidates = [f"{folder or '.'}/{name}" for folder in _search_path(launch)]
+    places = {it: os.path.join(launch.workdir, it) for it in candidates}
+    files = [it for it, place in places.items() if os.path.isfile(place)]
+    if any(os.access(places[file], os.X_OK) for file in files):
+        return
     if files:
         raise LaunchError(
             Reason.NOT_EXECUTABLE,
@@ -171,14 +185,27 @@ def _find(launch: LaunchRequest) -> bytes:
         )
     raise LaunchError(
         Reason.COMMAND_NOT_FOUND,
-        f"the command {name} is in no folder of PATH ({search})",
+        f"the command {name} is in no folder of PATH"
+        f" ({':'.join(_search_path(launch))})",
+    )
+
+
+def _check_directory(workdir: Path) -> None:
+    if not os.path.isdir(workdir):
+        problem = "is not a directory" if workdir.exists() else "does not exist"
+    elif not os.access(workdir, os.X_OK):
+        problem = "may not be entered"
+    else:
+        return
+    raise LaunchError(
+        Reason.WORKDIR_MISSING, f"the working directory {workdir} {problem}"
     )
 
 
 def explain(error: OSError, launch: LaunchRequest) -> LaunchError:
     """The reason why a program that `resolve` had found was not started."""
     try:
-        resolve(launch)  # a file may have vanished since
+        examine(launch)
     except LaunchError as found:
         return found
     name = launch.argv[0]

@@ -11,6 +11,7 @@ import ctypes
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 _SETSIGDEF = 0x04
 _SETSIGMASK = 0x08
@@ -21,6 +22,8 @@ _OPAQUE_BYTES = 1024
 _SIGSET_BYTES = 128
 
 _libc = ctypes.CDLL(None)
+# glibc 2.34 can close all descriptors from a number on.
+_CAN_CLOSE = hasattr(_libc, "posix_spawn_file_actions_addclosefrom_np")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +57,9 @@ def posix_spawn(
     happened. Raises OSError if the exec or the change of directory failed; then no
     process is left. No argument may hold a NUL byte.
     """
-    attributes = ctypes.create_string_buffer(_OPAQUE_BYTES)
     actions = ctypes.create_string_buffer(_OPAQUE_BYTES)
-    _check(_libc.posix_spawnattr_init(attributes))
     _check(_libc.posix_spawn_file_actions_init(actions))
     try:
-        _set_attributes(attributes)
         _add_actions(actions, directory, streams)
         pid = ctypes.c_int()
         _check(
@@ -67,7 +67,7 @@ def posix_spawn(
                 ctypes.byref(pid),
                 path,
                 actions,
-                attributes,
+                _attributes(),
                 _strings(argv),
                 _strings(environment),
             ),
@@ -75,10 +75,13 @@ def posix_spawn(
         return pid.value
     finally:
         _libc.posix_spawn_file_actions_destroy(actions)
-        _libc.posix_spawnattr_destroy(attributes)
 
 
-def _set_attributes(attributes: "ctypes.Array[ctypes.c_char]") -> None:
+@cache
+def _attributes() -> "ctypes.Array[ctypes.c_char]":
+    """They are the same for all: made once, and only read from then on."""
+    attributes = ctypes.create_string_buffer(_OPAQUE_BYTES)
+    _check(_libc.posix_spawnattr_init(attributes))
     # Set the bits directly: sigfillset(3) leaves out 32 and 33, which glibc would then
     # leave ignored in the child.
     every = ctypes.create_string_buffer(b"\xff" * _SIGSET_BYTES)
@@ -90,6 +93,7 @@ def _set_attributes(attributes: "ctypes.Array[ctypes.c_char]") -> None:
             attributes, ctypes.c_short(_SETSID | _SETSIGDEF | _SETSIGMASK)
         )
     )
+    return attributes
 
 
 def _add_actions(
@@ -102,8 +106,8 @@ def _add_actions(
     for source, target in duplicates:
         _check(_libc.posix_spawn_file_actions_adddup2(actions, source, target))
     # GPU libraries open devices without O_CLOEXEC, and a child must not inherit those
-    # of the agent. glibc 2.34 can close them.
-    if hasattr(_libc, "posix_spawn_file_actions_addclosefrom_np"):
+    # of the agent.
+    if _CAN_CLOSE:
         _check(_libc.posix_spawn_file_actions_addclosefrom_np(actions, len(duplicates)))
     _check(_libc.posix_spawn_file_actions_addchdir_np(actions, directory))
 

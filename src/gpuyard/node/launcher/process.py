@@ -17,6 +17,9 @@ from pathlib import Path
 
 from gpuyard.node.launcher import procfs
 from gpuyard.node.launcher.cgroup import Cgroup
+from gpuyard.node.launcher.held_groups import HeldGroups
+from gpuyard.node.launcher.limits import NO_GROUP, ProcessLimits
+from gpuyard.node.launcher.waiting import peek
 
 ATTEMPT_VARIABLE = "GPUYARD_ATTEMPT_ID"
 _MIB = 1 << 20
@@ -67,6 +70,8 @@ class Process:
     `enforcement`: what enforces each limit (`memory`, `cpus`, `processes`): `cgroup
     v1`, `cgroup v2`, `rlimit`, `affinity`, or `none: ` and the reason. It is empty for
     an adopted process, because only the launch knew it.
+
+    One that began in a group of the pool has no groups of its own until `settle`.
     """
 
     def __init__(
@@ -76,7 +81,7 @@ class Process:
         start_ticks: int,
         *,
         pidfd: int | None,
-        cgroup: Cgroup | None,
+        groups: HeldGroups,
         enforcement: dict[str, str] | None = None,
         contained: bool = False,
         exits_dir: Path | None = None,
@@ -84,8 +89,8 @@ class Process:
     ) -> None:
         """Use `spawn` or `adopt`.
 
-        `pidfd`: None for a process that has ended. `contained`: the control group held
-        it before it could fork, so an empty group means that nothing is left.
+        `pidfd`: None for a process that has ended. `contained`: the groups held it
+        before it could fork, so if they are empty nothing is left.
         `exits_dir`: where a keeper records how it ended; None for a child of this
         process. `reaper`: see `LaunchRequest`.
         """
@@ -95,7 +100,11 @@ class Process:
         self.attempt_id = attempt_id
         self.pid = pid
         self.start_ticks = start_ticks
-        self.cgroup = cgroup
+        self._groups = groups
+        # They certainly had the leader, which may be a zombie in them.
+        self._had_leader = contained
+        # What it had used before its own groups counted.
+        self._cpu_before_s = 0.0
         self.enforcement = enforcement or {}
         self._pidfd = pidfd
         self._contained = contained
@@ -103,7 +112,14 @@ class Process:
         self._reaper = reaper
         self._exit: Exit | None = None
         self._reaped = False
+        # Known from its end on.
+        self._leader_used_s: float | None = None
         self._peak_mb = 0.0
+
+    @property
+    def cgroup(self) -> Cgroup | None:
+        """The groups that hold it; None without groups."""
+        return self._groups.all
 
     def fileno(self) -> int:
         """A descriptor that becomes readable when the leader has ended.
@@ -167,11 +183,40 @@ class Process:
         Either its group held all that it ever started and is empty, or its leader has
         ended and no orphan has come to the reaper.
         """
-        if self.cgroup and self._contained and self.cgroup.empty():
+        if self._contained and self._groups.are_empty(self._zombies()):
             return True
         if self._reaper is None or self.alive():
             return False
         return no_orphans(self._reaper)
+
+    def _zombies(self) -> int:
+        """How many processes in the groups are certainly zombies: the leader is one
+        from its end until it is reaped.
+        """
+        found = self.exit()
+        is_zombie = found is not None and not found.lost and not self._reaped
+        return int(self._had_leader and is_zombie)
+
+    @property
+    def settled(self) -> bool:
+        """False while it is in a group of the pool."""
+        return self._groups.settled
+
+    def settle(self, limits: ProcessLimits, root: Path | None = None) -> None:
+        """Move an attempt that began in a group of the pool to groups of its own, where
+        its limits begin. Blocks; does nothing for others, or if it has ended.
+
+        `root`: see `Cgroup.create`.
+        """
+        if self.settled or not self.alive():
+            return
+        self._cpu_before_s = self.leader_cpu_s()
+        own = self._groups.settle(self.attempt_id, limits, root)
+        held = own.enforced if own else {}
+        enforcement = {**self.enforcement, **held}
+        if "memory" in self.enforcement.keys() - held.keys():
+            enforcement["memory"] = NO_GROUP
+        self.enforcement = enforcement
 
     def kill_all(self, timeout_s: float = 5.0) -> list[int]:
         """Send SIGKILL to everything that the attempt started until nothing is left,
@@ -187,8 +232,7 @@ class Process:
             # has become.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
-        if self.cgroup:
-            self.cgroup.kill(timeout_s)
+        self._groups.kill(timeout_s)
         pause_s = 0.001
         newest = procfs.newest_pid()
         while members := self._members():
@@ -251,11 +295,16 @@ class Process:
         else:
             processes = self._session(list(procfs.stats()))
         rss_mb = sum(process.rss_bytes for process in processes) / _MIB
-        cpu_s = self.cgroup.cpu_s() if self.cgroup else None
-        peak = self.cgroup.peak_memory_bytes() if self.cgroup else None
+        own = self._groups.own
+        cpu_s = own.cpu_s() if own else None
+        peak = own.peak_memory_bytes() if own else None
         self._peak_mb = max(self._peak_mb, rss_mb, (peak or 0) / _MIB)
+        if cpu_s is None:
+            cpu_s = self._cpu_s_of(processes)
+        else:
+            cpu_s += self._cpu_before_s
         return Usage(
-            cpu_s=self._cpu_s_of(processes) if cpu_s is None else cpu_s,
+            cpu_s=cpu_s,
             rss_mb=rss_mb,
             peak_mb=self._peak_mb,
         )
@@ -271,30 +320,31 @@ class Process:
 
     def leader_cpu_s(self) -> float:
         """CPU seconds of the first process and of the children that it waited for; 0
-        once it is reaped.
+        if they are not known any more.
         """
+        if self._leader_used_s is not None:
+            return self._leader_used_s
         found = procfs.stat(self.pid)
         return found.cpu_s if found and found.start_ticks == self.start_ticks else 0.0
 
     def cleanup(self) -> bool:
-        """Close the descriptor and remove the control group; False if processes are
-        still in it.
+        """Close the descriptor and remove the control group, or give it back to the
+        pool; False if processes are still in it.
         """
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
-        return self.cgroup is None or self.cgroup.remove()
+        return self._groups.remove()
 
     def _peek(self) -> Exit | None:
         try:
-            result = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            end = peek(self.pid)
         except ChildProcessError:
             return Exit(lost=True)
-        if result is None:
+        if end is None:
             return None
-        if result.si_code == os.CLD_EXITED:
-            return self._ended(code=result.si_status)
-        return self._ended(signum=result.si_status)
+        self._leader_used_s = end.cpu_s
+        return self._ended(code=end.code, signum=end.signal)
 
     def _look_up(self, exits_dir: Path) -> Exit | None:
         if self.alive():
@@ -310,9 +360,8 @@ class Process:
             return Exit(lost=True)
 
     def _ended(self, code: int | None = None, signum: int | None = None) -> Exit:
-        killed_for_memory = (
-            code != 0 and self.cgroup is not None and self.cgroup.oom_kills() > 0
-        )
+        own = self._groups.own
+        killed_for_memory = code != 0 and own is not None and own.oom_kills() > 0
         return Exit(code=code, signal=signum, out_of_memory=killed_for_memory)
 
     def _session(self, processes: list[procfs.Stat]) -> list[procfs.Stat]:
@@ -374,17 +423,26 @@ def adopt(
     start_ticks: int,
     exits_dir: Path,
     cgroup_root: Path | None = None,
+    first_group: str = "",
 ) -> Process:
     """Take over an attempt that an earlier agent started, alive or dead. It is not a
     child of this process.
 
     `exits_dir`: where the keeper records how orphans ended. `cgroup_root`: as at the
-    launch.
+    launch. `first_group`: the name of the group of the earlier agent's pool that it
+    had; empty for none.
     """
     pidfd = procfs.open_pidfd(pid, start_ticks)
-    cgroup = Cgroup.open(attempt_id, cgroup_root, pid if pidfd is not None else None)
+    live_pid = pid if pidfd is not None else None
+    own = Cgroup.open(attempt_id, cgroup_root, live_pid)
+    first = Cgroup.open(first_group, cgroup_root, live_pid) if first_group else None
     return Process(
-        attempt_id, pid, start_ticks, pidfd=pidfd, cgroup=cgroup, exits_dir=exits_dir
+        attempt_id,
+        pid,
+        start_ticks,
+        pidfd=pidfd,
+        groups=HeldGroups(own, first),
+        exits_dir=exits_dir,
     )
 
 

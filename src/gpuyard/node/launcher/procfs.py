@@ -9,11 +9,13 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _READ_BYTES = 1 << 16
+_LINE_BYTES = 1 << 12
 # The kernel lets no program have a longer one. But a process may say that any part of
 # its memory is its environment.
 MAX_ENVIRONMENT = 8 << 20
@@ -57,10 +59,7 @@ class Stat:
 
 def stat(pid: int) -> Stat | None:
     """Read one process, zombies included; None if there is none."""
-    text = read_file(f"/proc/{pid}/stat")
-    # The name in parentheses may hold any text, also parentheses and spaces, so fields
-    # count from the last ")".
-    fields = text[text.rfind(b")") + 2 :].split()
+    fields = _stat_fields(pid)
     if not fields:
         return None
     return Stat(
@@ -74,6 +73,19 @@ def stat(pid: int) -> Stat | None:
         start_ticks=int(fields[19]),
         rss_bytes=int(fields[21]) * _PAGE_BYTES,
     )
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process started, as in `Stat`; None if there is none."""
+    fields = _stat_fields(pid)
+    return int(fields[19]) if fields else None
+
+
+def _stat_fields(pid: int) -> list[bytes]:
+    text = _read_line(f"/proc/{pid}/stat")
+    # The name in parentheses may hold any text, also parentheses and spaces, so fields
+    # count from the last ")".
+    return text[text.rfind(b")") + 2 :].split()
 
 
 def stats() -> Iterator[Stat]:
@@ -127,7 +139,13 @@ def newest_pid() -> int:
     """The pid of the newest process or thread in this PID namespace, even if that has
     ended.
     """
-    return int(read_file("/proc/loadavg").split()[4])
+    return int(os.pread(_load_file(), _LINE_BYTES, 0).split()[4])
+
+
+@cache
+def _load_file() -> int:
+    """It stays open, because each attempt needs it."""
+    return os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def open_pidfd(pid: int, start_ticks: int) -> int | None:
@@ -174,6 +192,21 @@ def threads_of_user(uid: int) -> int:
             if Path(f"/proc/{process.pid}").stat().st_uid == uid:
                 total += process.threads
     return total
+
+
+def _read_line(path: str) -> bytes:
+    """Read a file of /proc that is one short line; as `read_file`."""
+    fd = -1
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.read(fd, _LINE_BYTES)
+    except OSError as error:
+        if error.errno not in _GONE:
+            raise
+        return b""
+    finally:
+        if fd >= 0:
+            os.close(fd)
 
 
 def read_file(path: str, limit: int = 1 << 30) -> bytes:

@@ -1,9 +1,9 @@
 """Starts an attempt: opens its log and starts a process under its limits.
 
 Without limits of its own the process is spawned directly and then moved into its
-control group (0.3 ms). With such limits, or under another account, it goes through
-`prologue.py` (10 ms), so that they apply before the job's first instruction. `spawn`
-blocks for that time.
+control group (0.3 ms), or into one from a pool. With such limits, or under another
+account, it goes through `prologue.py` (10 ms), so that they apply before the job's
+first instruction. `spawn` blocks for that time.
 """
 
 import errno
@@ -15,20 +15,29 @@ import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
 from gpuyard.domain.reasons import Reason
 from gpuyard.node.launcher import procfs, prologue
 from gpuyard.node.launcher.cgroup import Cgroup
+from gpuyard.node.launcher.group_pool import PooledGroup
+from gpuyard.node.launcher.held_groups import HeldGroups
 from gpuyard.node.launcher.launch import (
     LaunchError,
     LaunchRequest,
     Program,
+    examine,
     explain,
     resolve,
 )
-from gpuyard.node.launcher.limits import NO_GROUP, Fallback, fall_back
+from gpuyard.node.launcher.limits import (
+    NO_GROUP,
+    Fallback,
+    ProcessLimits,
+    fall_back,
+)
 from gpuyard.node.launcher.posix_spawn import Streams, posix_spawn
 from gpuyard.node.launcher.process import ATTEMPT_VARIABLE, Process, no_orphans
 
@@ -48,12 +57,13 @@ def spawn(launch: LaunchRequest, *, cgroups: bool = True) -> Process:
     LaunchError.
     """
     program = resolve(launch)
+    if launch.first_group is None:
+        examine(launch)
     cgroup = None
-    if cgroups:
-        cgroup = Cgroup.create(
-            launch.attempt_id, launch.limits, launch.cgroup_root, launch.devices
-        )
-    held = cgroup.enforced if cgroup else {}
+    if cgroups and launch.first_group is None:
+        cgroup = _create_groups(launch)
+    group = launch.first_group or cgroup
+    held = group.enforced if group else {}
     start = _spawn_directly if _is_simple(launch, held) else _spawn_limited
     try:
         if launch.devices is not None and "devices" not in held:
@@ -68,6 +78,12 @@ def spawn(launch: LaunchRequest, *, cgroups: bool = True) -> Process:
         if isinstance(error, LaunchError):
             raise
         raise explain(error, launch) from error
+
+
+def _create_groups(launch: LaunchRequest) -> Cgroup | None:
+    return Cgroup.create(
+        launch.attempt_id, launch.limits, launch.cgroup_root, launch.devices
+    )
 
 
 def _is_simple(launch: LaunchRequest, held: Mapping[str, str]) -> bool:
@@ -90,24 +106,45 @@ def _spawn_directly(
     pid = posix_spawn(
         program.path, program.argv, program.entries, program.directory, streams
     )
+    pooled = launch.first_group
+    if pooled and not _join(pooled, pid):
+        # Somebody has removed it.
+        pooled.spoil()
+        pooled = None
+        cgroup = _create_groups(launch)
+    if cgroup and not _join(cgroup, pid):
+        # It has ended already or may not be moved: its session identifies it.
+        cgroup.remove()
+        cgroup = None
     contained = False
-    if cgroup:
-        try:
-            cgroup.join(pid)
-            # Then it has not forked, and its group holds all that it will ever start.
-            contained = procfs.newest_pid() == pid or _childless(pid, launch.reaper)
-        except OSError:
-            # It has ended already or may not be moved: its session identifies it.
-            cgroup.remove()
-            cgroup = None
-    held = dict(cgroup.enforced) if cgroup else {}
-    for limit in launch.limits.wanted():
-        if limit not in held:
-            held[limit] = NO_GROUP if limit == "memory" else "none: it had ended"
-    process = _attach(launch, pid, cgroup, held, contained=contained)
+    if pooled or cgroup:
+        # Then it has not forked, and its group holds all that it will ever start.
+        contained = procfs.newest_pid() == pid or _childless(pid, launch.reaper)
+    held = _held_limits(launch.limits, pooled or cgroup)
+    process = _attach(launch, pid, cgroup, held, contained=contained, pooled=pooled)
     if not contained:
         process.gather()
     return process
+
+
+def _join(group: Cgroup | PooledGroup, pid: int) -> bool:
+    try:
+        group.join(pid)
+    except OSError:
+        return False
+    return True
+
+
+def _held_limits(
+    limits: ProcessLimits, group: Cgroup | PooledGroup | None
+) -> dict[str, str]:
+    """What enforces each limit of a process that was spawned directly."""
+    enforced = group.enforced if group else {}
+    held: dict[str, str] = {}
+    for limit in limits.wanted():
+        missing = NO_GROUP if limit == "memory" else "none: it had ended"
+        held[limit] = enforced.get(limit, missing)
+    return held
 
 
 def _childless(pid: int, reaper: int | None) -> bool:
@@ -158,6 +195,7 @@ def spawn_beside(
     never: that ends the whole attempt. Raises LaunchError.
     """
     program = resolve(launch)
+    examine(launch)
     needs_groups = launch.devices is not None or any(
         value.startswith("cgroup") for value in enforced.values()
     )
@@ -271,28 +309,32 @@ def _attach(
     enforcement: dict[str, str],
     *,
     contained: bool,
+    pooled: PooledGroup | None = None,
 ) -> Process:
     """The `Process` for the new process. If that fails (for lack of a descriptor, for
     example), the process is killed, because nobody else could.
     """
     try:
-        found = procfs.stat(pid)
-        if found is None:
+        start_ticks = procfs.start_ticks(pid)
+        if start_ticks is None:
             raise OSError(errno.ESRCH, "/proc does not show the process just started")
         pidfd = os.pidfd_open(pid)
     except OSError:
         os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        if cgroup:
+        if pooled:
+            pooled.spoil()
+        holding = pooled.cgroup if pooled else cgroup
+        if holding:
             with suppress(OSError):  # without a free descriptor it cannot read
-                cgroup.kill()
+                holding.kill()
         raise
     return Process(
         launch.attempt_id,
         pid,
-        found.start_ticks,
+        start_ticks,
         pidfd=pidfd,
-        cgroup=cgroup,
+        groups=HeldGroups(cgroup, pooled=pooled),
         enforcement=enforcement,
         contained=contained,
         reaper=launch.reaper,
@@ -301,18 +343,27 @@ def _attach(
 
 @contextmanager
 def _open_streams(launch: LaunchRequest) -> Generator[Streams]:
-    with _open_log(launch.log) as output, _stdin_of(launch) as stdin:
+    output = _open_log(launch.log)
+    try:
         if launch.identity:
             # The log stays root's; programs that open /dev/stdout need this.
-            os.fchown(output.fileno(), -1, launch.identity.account.gid)
-            os.fchmod(output.fileno(), 0o620)
-        yield Streams(stdin, output.fileno())
+            os.fchown(output, -1, launch.identity.account.gid)
+            os.fchmod(output, 0o620)
+        if launch.stdin is None:
+            yield Streams(_no_input(), output)
+        elif isinstance(launch.stdin, int):
+            yield Streams(launch.stdin, output)
+        else:
+            with _in_memory(launch.stdin) as stdin:
+                yield Streams(stdin.fileno(), output)
+    finally:
+        os.close(output)
 
 
-def _open_log(path: Path) -> BinaryIO:
+def _open_log(path: Path) -> int:
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        return os.fdopen(os.open(path, flags, 0o600), "wb", buffering=0)
+        return os.open(path, flags, 0o600)
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise
@@ -321,19 +372,14 @@ def _open_log(path: Path) -> BinaryIO:
         ) from error
 
 
-@contextmanager
-def _stdin_of(launch: LaunchRequest) -> Generator[int]:
-    if isinstance(launch.stdin, int):
-        yield launch.stdin
-        return
-    with _open_stdin(launch.stdin) as file:
-        yield file.fileno()
+@cache
+def _no_input() -> int:
+    """It stays open, because each attempt needs it."""
+    return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _open_stdin(content: bytes | None) -> BinaryIO:
-    if content is None:
-        return Path(os.devnull).open("rb")
-    # A file in memory; a pipe would need a writer.
+def _in_memory(content: bytes) -> BinaryIO:
+    """A file with the content; a pipe would need a writer."""
     memory = os.fdopen(os.memfd_create("stdin"), "w+b")
     memory.write(content)
     memory.seek(0)

@@ -1,0 +1,109 @@
+"""The control groups that hold an attempt: at first perhaps one from a pool, then its
+own.
+"""
+
+import threading
+from pathlib import Path
+
+from gpuyard.node.launcher.cgroup import Cgroup
+from gpuyard.node.launcher.group_pool import PooledGroup
+from gpuyard.node.launcher.limits import ProcessLimits
+
+
+class HeldGroups:
+    """Those of one attempt. Threads may share it: one at a time moves the attempt
+    between groups, or kills what is in them.
+
+    `own`: its own groups. `first`: the group of the pool in which it began, if it is
+    still there; `pooled` is the same where it goes back to the pool.
+    """
+
+    def __init__(
+        self,
+        own: Cgroup | None = None,
+        first: Cgroup | None = None,
+        pooled: PooledGroup | None = None,
+    ) -> None:
+        self._own = own
+        self._first = pooled.cgroup if pooled else first
+        self._pooled = pooled
+        self._lock = threading.Lock()
+
+    @property
+    def own(self) -> Cgroup | None:
+        """Its own groups. Only they count what the attempt uses: one of the pool has
+        counted for other attempts before.
+        """
+        return self._own
+
+    @property
+    def all(self) -> Cgroup | None:
+        """The groups that hold it; None without groups."""
+        if self._own is None:
+            return self._first
+        return self._own.joined_with(self._first)
+
+    @property
+    def settled(self) -> bool:
+        """False while it is in a group of the pool."""
+        return self._first is None
+
+    def settle(
+        self, attempt_id: str, limits: ProcessLimits, root: Path | None
+    ) -> Cgroup | None:
+        """Make groups of its own, and move all of it there from the group of the pool,
+        if it is in one; returns its own groups. `root`: see `Cgroup.create`.
+        """
+        with self._lock:
+            if self._first is None:
+                return self._own
+            self._own = Cgroup.create(attempt_id, limits, root)
+            if self._own and _has_moved(self._first, self._own):
+                self._leave_first()
+            return self._own
+
+    def _leave_first(self) -> None:
+        if self._pooled:
+            self._pooled.give_back()
+        elif self._first:
+            self._first.remove()
+        self._pooled = None
+        self._first = None
+
+    def are_empty(self, zombies: int) -> bool:
+        """True if no live process is in them. `zombies`: so many that are not reaped
+        are certainly in them.
+        """
+        if self._pooled and self._own is None and self._pooled.holds_at_most(zombies):
+            return True
+        groups = self.all
+        return groups is not None and groups.empty()
+
+    def kill(self, timeout_s: float) -> None:
+        """Kill all processes in them; see `Cgroup.kill`."""
+        with self._lock:
+            if self._pooled:
+                self._pooled.spoil()
+            groups = self.all
+            if groups:
+                groups.kill(timeout_s)
+
+    def remove(self) -> bool:
+        """Remove them, and give back the one of the pool; False if processes are still
+        in one.
+        """
+        removed = True
+        if self._pooled:
+            removed = self._pooled.give_back()
+            self._pooled = None
+            self._first = None
+        groups = self.all
+        return (groups is None or groups.remove()) and removed
+
+
+def _has_moved(first: Cgroup, own: Cgroup) -> bool:
+    """Move all processes; if that fails, both hold the attempt."""
+    try:
+        return first.move_to(own)
+    except OSError:
+        return False
