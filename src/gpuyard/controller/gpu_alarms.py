@@ -1,5 +1,5 @@
 """What nodes tell of their GPUs: warns before one is too hot, while its memory is
-nearly full, and when its power limit slows it down.
+nearly full, and when its hardware slows it down.
 
 An alarm ends when the figure is clearly better again, so a figure that swings around
 its limit is told once.
@@ -33,8 +33,8 @@ class Alarm(StrEnum):
 
 @dataclass(slots=True)
 class _Slowed:
-    """Whether its power limit slowed the GPU down at the newest reading, and since when
-    that has been so (monotonic seconds).
+    """Whether the GPU was slowed down at the newest reading, and since when that has
+    been so (monotonic seconds).
     """
 
     now: bool
@@ -88,7 +88,7 @@ class GpuAlarms:
         words = {
             Alarm.TEMPERATURE: f"{gpu.temperature_c} °C hot",
             Alarm.MEMORY: f"its memory is {_used_percent(gpu) or 100:.0f}% full",
-            Alarm.POWER: "slowed by its power limit",
+            Alarm.POWER: f"slowed down by {_slowed_by(gpu)}",
         }
         raised = self._raised.get(uuid, set())
         return [words[alarm] for alarm in Alarm if alarm in raised]
@@ -117,13 +117,15 @@ class GpuAlarms:
         return found
 
     def _is_slow(self, gpu: wire.GpuStatus, was_slow: bool) -> bool:
-        """Whether its power limit has slowed the GPU down for long. Under load a GPU
-        touches that limit now and then, which is no fault.
+        """Whether the GPU has been slowed down for long. Its power limit counts only if
+        the settings say so: GPUs of data centres are always there in training.
         """
         now = time.monotonic()
         slowed = self._slowed.get(gpu.uuid)
-        if slowed is None or slowed.now != gpu.power_limited:
-            slowed = _Slowed(gpu.power_limited, now)
+        is_limited = gpu.power_limited and self._settings.warn_power_limit
+        is_slow = gpu.hardware_slowed or is_limited
+        if slowed is None or slowed.now != is_slow:
+            slowed = _Slowed(is_slow, now)
             self._slowed[gpu.uuid] = slowed
         is_steady = now - slowed.since >= self._settings.warn_power_s
         return slowed.now if is_steady else was_slow
@@ -136,13 +138,13 @@ class GpuAlarms:
             "about": alarm.value,
             "temperature_c": gpu.temperature_c,
             "memory_percent": _rounded(_used_percent(gpu)),
-            "problem": f"{name} {self._text(alarm)}",
+            "problem": f"{name} {self._text(gpu, alarm)}",
         }
         jobs = sorted(set(self._jobs_on(node_id, gpu.uuid)))
-        warning = f"its {name} {self._text(alarm)}"
+        warning = f"its {name} {self._text(gpu, alarm)}"
         warn_jobs(self._core, jobs, warning, EventKind.GPU_WARNING, info)
 
-    def _text(self, alarm: Alarm) -> str:
+    def _text(self, gpu: wire.GpuStatus, alarm: Alarm) -> str:
         """What has become wrong. It names the limit and not the figure, so that a job
         is not warned of the same again.
         """
@@ -158,8 +160,8 @@ class GpuAlarms:
                 " asks it for more fails"
             ),
             Alarm.POWER: (
-                f"has been slowed down by its power limit for {slow}: programs on it"
-                " take longer; `nvidia-smi -q -d POWER` shows the limit"
+                f"has been slowed down by {_slowed_by(gpu)} for {slow}: programs on it"
+                " take longer; `nvidia-smi -q -d PERFORMANCE,POWER` shows why"
             ),
         }
         return words[alarm]
@@ -169,6 +171,13 @@ class GpuAlarms:
             if any(uuid in place.booked_gpus for place in attempt.placements):
                 yield attempt.job_id
         yield from self.models_on(uuid)
+
+
+def _slowed_by(gpu: wire.GpuStatus) -> str:
+    """What slows the GPU down now, or did a moment ago."""
+    if gpu.hardware_slowed:
+        return "its hardware"
+    return "its power limit" if gpu.power_limited else "its power or its heat"
 
 
 def _reaches(figure: float | None, limit: float) -> bool:

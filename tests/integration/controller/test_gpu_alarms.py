@@ -103,21 +103,42 @@ async def test_nothing_is_said_of_one_that_cannot_be_read_or_has_gone(
     assert len(told(instance)) == 1
 
 
-async def test_only_a_power_limit_that_lasts_is_told(
-    instance: Controlled, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("what", "by"),
+    [("hardware_slowed", "hardware"), ("power_limited", "power limit")],
+)
+async def test_only_a_slow_gpu_that_stays_so_is_told(
+    instance: Controlled, monkeypatch: pytest.MonkeyPatch, what: str, by: str
 ) -> None:
+    await instance.crash()
+    instance.settings = Settings(gpus={"warn_power_limit": what == "power_limited"})
+    await instance.start()
+    slow = [f"slowed down by its {by}"]
     now = 1000.0
     monkeypatch.setattr(gpu_alarms.time, "monotonic", lambda: now)
     said: list[list[str]] = []
     for at, limited in [(0, True), (30, False), (40, True), (99, True), (100, True)]:
         now = 1000.0 + at
-        said.append(await seen(instance, power_limited=limited))
-    assert said == [[], [], [], [], ["slowed by its power limit"]]
+        said.append(await seen(instance, **{what: limited}))
+    assert said == [[], [], [], [], slow]
+    (event,) = told(instance)
+    assert f"has been slowed down by its {by} for 1m" in event["info"]["problem"]
     now += 10
-    assert await seen(instance, power_limited=False) == ["slowed by its power limit"]
+    assert len(await seen(instance, **{what: False})) == 1
     now += 60
-    assert await seen(instance, power_limited=False) == []
+    assert await seen(instance, **{what: False}) == []
     assert len(told(instance)) == 1
+
+
+async def test_a_gpu_at_its_power_limit_is_as_it_should_be(
+    instance: Controlled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(gpu_alarms.time, "monotonic", lambda: now)
+    assert await seen(instance, power_limited=True) == []
+    now += 3600
+    assert await seen(instance, power_limited=True) == []
+    assert told(instance) == []
 
 
 async def test_limits_of_0_are_none(instance: Controlled) -> None:
@@ -125,4 +146,5 @@ async def test_limits_of_0_are_none(instance: Controlled) -> None:
     never = {"warn_temperature_c": 0, "warn_memory_percent": 0, "warn_power_s": 0}
     instance.settings = Settings(gpus=never)
     await instance.start()
-    assert await seen(instance, temperature_c=99, free_mb=1, power_limited=True) == []
+    bad = {"temperature_c": 99, "free_mb": 1, "hardware_slowed": True}
+    assert await seen(instance, **bad) == []
