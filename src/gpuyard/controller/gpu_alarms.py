@@ -2,7 +2,8 @@
 nearly full, and when its hardware slows it down.
 
 An alarm ends when the figure is clearly better again, so a figure that swings around
-its limit is told once.
+its limit is told once. The alarms that stand are noted in the ledger, so a server that
+starts again does not tell them again.
 """
 
 import time
@@ -21,6 +22,7 @@ from gpuyard.domain.units import format_duration
 # A GPU that has become so much better may be warned of again.
 _COOLER_C = 5.0
 _EMPTIER_PERCENT = 5.0
+_NOTE = "gpu_alarms"
 
 
 class Alarm(StrEnum):
@@ -56,6 +58,15 @@ class GpuAlarms:
         self._slowed: dict[str, _Slowed] = {}
         self.models_on: Callable[[str], Iterable[str]] = lambda _: ()
 
+    def restore(self) -> None:
+        """Read which alarms stand, of the GPUs that are on a node."""
+        noted: dict[str, list[str]] = self._core.queries.note(_NOTE)
+        self._raised = {
+            uuid: {alarm for alarm in Alarm if alarm in names}
+            for uuid, names in noted.items()
+            if uuid in self._core.view.devices
+        }
+
     def seen(self, node_id: str, gpus: Sequence[wire.GpuStatus]) -> None:
         """A node has read its GPUs: tell what has become wrong."""
         read = [gpu for gpu in gpus if gpu.state != GpuState.OFFLINE]
@@ -63,6 +74,7 @@ class GpuAlarms:
         here = {gpu.uuid for gpu in gpus} | set(node.devices if node else ())
         # The figures of those that could not be read are old.
         self.forget(here - {gpu.uuid for gpu in read})
+        noted = dict(self._raised)
         for gpu in read:
             self._readings[gpu.uuid] = gpu
             before = self._raised.get(gpu.uuid, set())
@@ -73,6 +85,10 @@ class GpuAlarms:
                 self._raised.pop(gpu.uuid, None)
             for alarm in sorted(after - before):
                 self._tell(node_id, gpu, alarm)
+        if self._raised != noted:
+            # In one commit with the events.
+            note = {uuid: sorted(raised) for uuid, raised in self._raised.items()}
+            self._core.writer.set_note(_NOTE, note)
 
     def forget(self, uuids: Iterable[str]) -> None:
         """These GPUs, or their node, have left: how they are is no longer known."""

@@ -83,6 +83,21 @@ async def test_a_gpu_without_a_job_is_told_of_and_one_that_is_not_read_keeps_qui
     assert len(told(instance)) == 2
 
 
+async def test_what_stands_is_not_told_again_after_a_restart(
+    instance: Controlled,
+) -> None:
+    assert await seen(instance, temperature_c=80) == ["80 °C hot"]
+    await instance.restart()
+    assert await seen(instance, temperature_c=72) == ["72 °C hot"], "not clearly less"
+    assert len(told(instance)) == 1
+
+    assert await seen(instance, temperature_c=60) == []
+    await instance.core.committed()
+    await instance.restart()
+    assert await seen(instance, temperature_c=80) == ["80 °C hot"]
+    assert len(told(instance)) == 2
+
+
 async def test_one_that_has_nothing_free_stays_full(instance: Controlled) -> None:
     assert await seen(instance, free_mb=100) == ["its memory is 99% full"]
     assert await seen(instance, free_mb=0) == ["its memory is 100% full"]
