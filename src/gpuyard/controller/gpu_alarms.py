@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
 from typing import Any
 
 from gpuyard.controller.core import Core
@@ -31,6 +32,10 @@ class Alarm(StrEnum):
     TEMPERATURE = "temperature"
     MEMORY = "memory"
     POWER = "power"
+
+
+# All MIG instances of a GPU have these of it; each has memory of its own.
+_OF_WHOLE_GPU = frozenset({Alarm.TEMPERATURE, Alarm.POWER})
 
 
 @dataclass(slots=True)
@@ -75,20 +80,39 @@ class GpuAlarms:
         # The figures of those that could not be read are old.
         self.forget(here - {gpu.uuid for gpu in read})
         noted = dict(self._raised)
-        for gpu in read:
+        # MIG instances have the index of their GPU.
+        for _, instances in groupby(sorted(read, key=_index), key=_index):
+            self._judge_together(node_id, list(instances))
+        if self._raised != noted:
+            # In one commit with the events.
+            note = {uuid: sorted(raised) for uuid, raised in self._raised.items()}
+            self._core.writer.set_note(_NOTE, note)
+
+    def _judge_together(
+        self, node_id: str, instances: Sequence[wire.GpuStatus]
+    ) -> None:
+        """Tell what has become wrong with a GPU, or with the instances that it is
+        divided into: once for all of them what concerns the whole GPU.
+        """
+        raised = [self._raised.get(gpu.uuid, set[Alarm]()) for gpu in instances]
+        of_whole = set[Alarm]().union(*raised) & _OF_WHOLE_GPU
+        new: dict[Alarm, list[wire.GpuStatus]] = {}
+        for gpu, own in zip(instances, raised, strict=True):
             self._readings[gpu.uuid] = gpu
-            before = self._raised.get(gpu.uuid, set())
+            before = own | of_whole
             after = self._judge(gpu, before)
             if after:
                 self._raised[gpu.uuid] = after
             else:
                 self._raised.pop(gpu.uuid, None)
-            for alarm in sorted(after - before):
-                self._tell(node_id, gpu, alarm)
-        if self._raised != noted:
-            # In one commit with the events.
-            note = {uuid: sorted(raised) for uuid, raised in self._raised.items()}
-            self._core.writer.set_note(_NOTE, note)
+            for alarm in after - before:
+                new.setdefault(alarm, []).append(gpu)
+        for alarm, found in sorted(new.items()):
+            if alarm in _OF_WHOLE_GPU:
+                self._tell(node_id, found, alarm)
+                continue
+            for gpu in found:
+                self._tell(node_id, [gpu], alarm)
 
     def forget(self, uuids: Iterable[str]) -> None:
         """These GPUs, or their node, have left: how they are is no longer known."""
@@ -146,7 +170,10 @@ class GpuAlarms:
         is_steady = now - slowed.since >= self._settings.warn_power_s
         return slowed.now if is_steady else was_slow
 
-    def _tell(self, node_id: str, gpu: wire.GpuStatus, alarm: Alarm) -> None:
+    def _tell(
+        self, node_id: str, instances: Sequence[wire.GpuStatus], alarm: Alarm
+    ) -> None:
+        gpu = instances[0]
         name = f"GPU {gpu.index}"
         info: dict[str, Any] = {
             "gpu": gpu.uuid,
@@ -156,7 +183,9 @@ class GpuAlarms:
             "memory_percent": _rounded(_used_percent(gpu)),
             "problem": f"{name} {self._text(gpu, alarm)}",
         }
-        jobs = sorted(set(self._jobs_on(node_id, gpu.uuid)))
+        jobs = sorted(
+            {job for gpu in instances for job in self._jobs_on(node_id, gpu.uuid)}
+        )
         warning = f"its {name} {self._text(gpu, alarm)}"
         warn_jobs(self._core, jobs, warning, EventKind.GPU_WARNING, info)
 
@@ -194,6 +223,10 @@ def _slowed_by(gpu: wire.GpuStatus) -> str:
     if gpu.hardware_slowed:
         return "its hardware"
     return "its power limit" if gpu.power_limited else "its power or its heat"
+
+
+def _index(gpu: wire.GpuStatus) -> int:
+    return gpu.index
 
 
 def _reaches(figure: float | None, limit: float) -> bool:

@@ -24,12 +24,19 @@ async def instance(instance: Controlled) -> Controlled:
 
 async def seen(instance: Controlled, **figures: Any) -> list[str]:
     """The node has read its GPU; what is wrong with it."""
+    await read(instance, status(UUID, **figures))
+    return instance.controller.gpu_alarms.of(UUID)
+
+
+def status(uuid: str, **figures: Any) -> wire.GpuStatus:
     cool = {"free_mb": 15000, "temperature_c": 40}
-    status = wire.GpuStatus(UUID, 0, "Tesla T4", 15360, "7.5", **{**cool, **figures})
-    instance.host.say(wire.GpusSeen([status]))
+    return wire.GpuStatus(uuid, 0, "Tesla T4", 15360, "7.5", **{**cool, **figures})
+
+
+async def read(instance: Controlled, *gpus: wire.GpuStatus) -> None:
+    instance.host.say(wire.GpusSeen(list(gpus)))
     await instance.provider.deliver("node_1")
     await instance.settled()
-    return instance.controller.gpu_alarms.of(UUID)
 
 
 def told(instance: Controlled) -> list[dict[str, Any]]:
@@ -96,6 +103,20 @@ async def test_what_stands_is_not_told_again_after_a_restart(
     await instance.restart()
     assert await seen(instance, temperature_c=80) == ["80 °C hot"]
     assert len(told(instance)) == 2
+
+
+async def test_a_hot_gpu_in_parts_is_told_of_once(instance: Controlled) -> None:
+    """Each MIG instance has the index and the heat of its GPU, and its own memory."""
+    parts = ["MIG-a", "MIG-b", "MIG-c"]
+    await read(instance, *(status(part, temperature_c=80) for part in parts[:2]))
+    await read(instance, *(status(part, temperature_c=72) for part in parts))
+    alarms = instance.controller.gpu_alarms
+    assert [alarms.of(part) for part in parts] == [["72 °C hot"]] * 3
+    (event,) = told(instance)
+    assert event["info"]["gpu"] == "MIG-a"
+    await read(instance, *(status(part, free_mb=100) for part in parts[1:]))
+    full = [event["info"]["gpu"] for event in told(instance)[1:]]
+    assert full == ["MIG-b", "MIG-c"]
 
 
 async def test_one_that_has_nothing_free_stays_full(instance: Controlled) -> None:
