@@ -129,6 +129,8 @@ def test_a_batch_for_itself_and_a_hundred_prompts_both_end(
     two_gpus.ok(
         "batch", "submit", "steps", str(items), "--arg", f"log={two_gpus.work}/log"
     )
+    (batch,) = two_gpus.json("batch", "list")["items"]
+    assert (batch["gpu_mode"], batch["completed"]) == ("exclusive", 61)
     for number, job in enumerate(jobs):
         assert answer(two_gpus, job) == f"a: number {number}"
 
