@@ -92,7 +92,26 @@ class Models:
         if any(each.phase is Phase.BOOTING for each in own):
             boot_s = residents.switch_times.seconds(model, Switch.BOOT)
             return f"{model} is being loaded, which takes {format_duration(boot_s)}"
-        return self._why_no_room(model) or f"no GPU is free for {model}"
+        return (
+            self._why_no_room(model)
+            or self._why_reserved()
+            or f"no GPU is free for {model}"
+        )
+
+    def _why_reserved(self) -> str:
+        """Which GPUs are kept free, and for which job; empty if none is."""
+        job_id, gpus = self._residents.reserving
+        devices = self._core.view.devices
+        indexes = [str(devices[gpu].index) for gpu in gpus if gpu in devices]
+        row = self._core.queries.job(job_id) if indexes else None
+        if row is None:
+            return ""
+        shown = (
+            f"GPU {indexes[0]} is"
+            if len(indexes) == 1
+            else (f"GPUs {', '.join(indexes)} are")
+        )
+        return f"{shown} kept for job {row['name']} ({job_id}), which needs more"
 
     def _why_no_room(self, model: str) -> str:
         """Why the model may not share a GPU on which it would fit; empty if there is
@@ -238,6 +257,8 @@ class Models:
             "pinned": is_pinned,
             "waiting": self.waiting(model),
             "why_waiting": self.why_busy(model) if queue.waiting else None,
+            # The job that keeps GPUs free on which the model might be.
+            "reserving_job_id": None if replicas else residents.reserving[0] or None,
             "answered": queue.answered,
             "boot_s": times.seconds(model, Switch.BOOT),
             "boot_p90_s": times.seconds(model, Switch.BOOT, quantile=0.9),

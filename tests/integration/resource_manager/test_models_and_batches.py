@@ -464,6 +464,53 @@ async def test_a_job_that_has_its_gpus_and_lacks_cores_keeps_none_from_models(
     await made.stop()
 
 
+@pytest.fixture
+async def two_gpus(tmp_path: Path) -> AsyncIterator[Managed]:
+    """With a model that fills a GPU, and loads and leaves at once."""
+    made = Managed(tmp_path, gpu_count=2)
+    await made.start()
+    servers = asyncio.create_task(made.run_servers())
+    serve = ["serve", "{port}"]
+    quick = {"command": serve, "memory_gb": 15, "boot_s": 0.1, "unload_s": 10}
+    await made.restart_with(models={"a": quick})
+    yield made
+    servers.cancel()
+    await made.stop()
+
+
+async def test_a_job_lends_models_what_it_reserves_behind_a_long_script(
+    two_gpus: Managed,
+):
+    long = await two_gpus.submit(resources={"gpus": 1}, estimated_duration_s=3600)
+    attempt = await two_gpus.begun(long)
+    # Its priority is that of models, and it comes before them.
+    wide = await two_gpus.submit(resources={"gpus": 2}, priority=5)
+    queues = two_gpus.manager.residents.request_queues
+    replica = await queues.acquire("a", soon())
+    assert two_gpus.manager.models.listing()[0]["reserving_job_id"] is None
+    again = asyncio.create_task(queues.acquire("a", Claim()))
+    two_gpus.host.ended(attempt)
+    await two_gpus.provider.deliver("node_1")
+    await eventually(lambda: replica.draining, "the model to be recalled")
+    queues.release(replica, 0.1)
+    await two_gpus.begun(wide)
+    assert not again.done()
+    again.cancel()
+
+
+async def test_a_model_names_the_job_that_reserves_a_gpu(two_gpus: Managed):
+    await two_gpus.begun(await two_gpus.submit(resources={"gpus": 1}))
+    wide = await two_gpus.submit(resources={"gpus": 2}, name="wide")
+    queues = two_gpus.manager.residents.request_queues
+    asking = asyncio.create_task(queues.acquire("a", soon()))
+    models = two_gpus.manager.models
+    await eventually(lambda: models.listing()[0]["reserving_job_id"] == wide)
+    kept = models.listing()[0]["why_waiting"]
+    assert kept == f"GPU 1 is kept for job wide ({wide}), which needs more"
+    await two_gpus.cancel(wide)
+    queues.release(await asking, 0.1)
+
+
 async def test_a_model_on_several_gpus_loads_beside_one_that_sleeps(instance: Managed):
     await instance.manager.models.load("chat")
     await eventually(lambda: instance.loaded == [("chat", "ready")], "the model")
