@@ -14,7 +14,7 @@ import pytest
 from gpuyard.domain.batches import BatchMode, BatchSpec, ItemSpec
 from gpuyard.domain.errors import RefusedError
 from gpuyard.gateway.request_queue import Claim
-from gpuyard.resource_manager import resident
+from gpuyard.resource_manager import resident, spool
 from tests.integration.resource_manager.conftest import MODEL, Managed
 from tests.support.fake_provider import FakeHost
 from tests.support.wait import eventually
@@ -262,6 +262,39 @@ async def test_a_task_waits_for_the_gpu_that_it_names_to_report(tmp_path):
     spec = made.ledger.queries.specs([job_id])[job_id]
     assert spec["resources"]["gpus"]["uuid"] == ["GPU-node_1-1"]
     await made.stop()
+
+
+async def test_the_result_of_a_task_waits_for_no_tasks_that_came_later(
+    instance: Managed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Though thousands of files were written at once."""
+    monkeypatch.setattr(spool, "_AT_ONCE", 2)
+    queue = tmp_path / "tasks" / "script_queue" / "priority_3"
+    processing = tmp_path / "tasks" / "processing"
+    for folder in (queue, processing):
+        folder.mkdir(parents=True)
+
+    def put(path: Path, task_id: str) -> None:
+        task = {
+            "task_id": task_id,
+            "task_class": "script",
+            "task_type": "process",
+            "script": "/bin/true",
+            "gpu_requirement": "none",
+        }
+        path.write_text(json.dumps(task))
+
+    ended = await instance.submit(idempotency_key="ended")
+    await instance.finish(ended)
+    put(processing / "ended.json", "ended")
+    for number in range(5):
+        put(queue / f"{number}.json", f"later-{number}")
+    await instance.restart_with(spool={"path": tmp_path / "tasks"})
+    last = processing / "4.json"
+    await eventually(last.exists, "the last task to be submitted")
+    result = tmp_path / "tasks" / "complete" / "ended.result.json"
+    # A file that is moved keeps the time at which it was written.
+    assert result.stat().st_mtime_ns < last.stat().st_ctime_ns
 
 
 async def test_a_task_without_a_model_gets_the_loaded_one(instance: Managed):
