@@ -150,9 +150,15 @@ class FleetSnapshot:
             gpu
             for resident in residents
             for gpu in resident.gpus
-            if resident.model in pinned
-            or (resident.model in self._brain_models and self._is_brain(gpu))
+            if resident.model in pinned or self._is_kept_for_brain(resident, gpu)
         )
+
+    def keeps_brain(self, resident: Resident) -> bool:
+        """Whether it never leaves, because it is a model of the brain on its GPUs."""
+        return any(self._is_kept_for_brain(resident, gpu) for gpu in resident.gpus)
+
+    def _is_kept_for_brain(self, resident: Resident, gpu: str) -> bool:
+        return resident.model in self._brain_models and self._is_brain(gpu)
 
     def _is_brain(self, uuid: str) -> bool:
         device = self._core.view.devices.get(uuid)

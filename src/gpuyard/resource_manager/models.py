@@ -11,6 +11,7 @@ from gpuyard.domain.errors import NotFoundError, RefusedError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.states import GpuState
 from gpuyard.domain.units import format_duration, format_gb
+from gpuyard.residency.cost_policy import IDLE_LATE, LATE
 from gpuyard.residency.fleet import Fleet, Phase
 from gpuyard.residency.policies import choose_gang_gpus, place_model
 from gpuyard.residency.switching import Switch
@@ -135,6 +136,35 @@ class Models:
                     f" take {percent:g}% ([gpus] models_percent)"
                 )
         return ""
+
+    def when_it_leaves(self, job_id: str) -> str:
+        """When the server that this job runs may leave its GPU for a script, in a few
+        words; empty if the job runs no model.
+        """
+        residents = self._residents
+        resident = residents.servers.live.get(job_id)
+        if resident is None:
+            return ""
+        model = resident.model
+        if model in residents.pinned:
+            return f"pinned: it stays until `gpuyard models unpin {model}`"
+        if residents.keeps_brain(resident):
+            return "a model of the brain: it never leaves the brain's GPUs"
+        is_busy = resident.replica is not None and resident.replica.taken > 0
+        doing = "it answers requests" if is_busy else "it is idle"
+        policy = self._core.settings.residency.policy
+        if policy == "static":
+            return f"{doing}; the policy static never unloads it"
+        latest = ""
+        if policy == "cost":
+            seconds = residents.switch_times.seconds
+            idle_s = IDLE_LATE * residents.reload_s(model)
+            wait_s = LATE * seconds(model, Switch.BOOT) if is_busy else idle_s
+            latest = (
+                f", after {format_duration(wait_s)} of waiting at the latest if no"
+                " script runs"
+            )
+        return f"{doing}; the policy {policy} unloads it when that is worth it{latest}"
 
     def load_s(self, model: str) -> float:
         """In how many seconds the model can answer: 0 if it is loaded, infinity if it

@@ -319,6 +319,10 @@ class Residents:
             return snapshot.reserving, snapshot.reserved
         return "", ()
 
+    def keeps_brain(self, resident: Resident) -> bool:
+        """Whether it never leaves, because it is a model of the brain on its GPUs."""
+        return self._snapshot.keeps_brain(resident)
+
     @property
     def switch_times(self) -> SwitchTimes:
         """How long models take to load, wake and unload."""

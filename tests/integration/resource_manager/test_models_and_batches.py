@@ -531,6 +531,27 @@ async def test_a_job_lends_models_what_it_reserves_behind_a_long_script(
     again.cancel()
 
 
+async def test_a_job_behind_a_model_names_it_and_when_it_may_leave(two_gpus: Managed):
+    queues = two_gpus.manager.residents.request_queues
+    replica = await queues.acquire("a", soon())
+    job_id = await two_gpus.submit(resources={"gpus": 2})
+    requests = two_gpus.controller.requests
+
+    def first_remedy() -> str:
+        reason = requests.why(job_id)
+        assert reason
+        return reason.would_help[0]
+
+    (model,) = two_gpus.manager.residents.servers.live
+    busy = "it answers requests; the policy cost unloads it when that is worth it"
+    assert first_remedy().startswith(f"wait for {model} ({busy}, after ")
+    assert first_remedy().endswith("s of waiting at the latest if no script runs)")
+    await two_gpus.manager.models.pin("a", pinned=True)
+    assert "pinned: it stays until `gpuyard models unpin a`" in first_remedy()
+    await two_gpus.cancel(job_id)
+    queues.release(replica, 0.1)
+
+
 async def test_a_model_names_the_job_that_reserves_a_gpu(two_gpus: Managed):
     await two_gpus.begun(await two_gpus.submit(resources={"gpus": 1}))
     wide = await two_gpus.submit(resources={"gpus": 2}, name="wide")
