@@ -161,6 +161,7 @@ def test_a_prompt_of_a_model_that_cannot_start_says_so_and_waits(
     (job,) = prompts(instance, ["hello"], "crashing")
     wait_until(lambda: "its server ended" in why(instance, job), 30, "the reason")
     assert instance.job(job).state == "assigned"
+    assert "its server ended" in instance.ok("show", job)
     # It only waits, so it keeps no server from stopping.
     assert "1 job left waiting" in instance.ok("down")
     instance.ok("up")

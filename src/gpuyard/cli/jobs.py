@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _SHOWN = 5
 # How much of a prompt fits in one line of a table.
 _PROMPT = 200
+_PENDING = ("queued", "assigned")
 # So that one can list the jobs of a schedule that was deleted.
 _WHOLE_ID = re.compile(r"schedule_[0-9a-f]{32}")
 _JOB_ID = re.compile(r"job_[0-9a-f]{32}")
@@ -146,23 +147,31 @@ def _label_of(schedule: str) -> str:
 def show(job: Reference, as_json: AsJson = False) -> None:
     """Show everything about a job."""
     with connect() as client:
-        info = client.job(job).info
-        gpus = [] if as_json else _gpus(client, info)
-    if as_json:
-        print_json(info)
-        return
-    print_fields(shown_fields(info, gpus))
+        handle = client.job(job)
+        info = handle.info
+        if as_json:
+            print_json(info)
+            return
+        gpus = _gpus(client, info)
+        waits = ""
+        if info.state in _PENDING:
+            reason = handle.why()
+            waits = reason["summary"] if reason["pending"] else ""
+    print_fields(shown_fields(info, gpus, waits))
     _print_attempts(info)
 
 
-def shown_fields(info: "Job", gpus: Sequence[str]) -> dict[str, Any]:
-    """What `show` prints of a job, by name; `gpus` are those of its last attempt."""
+def shown_fields(info: "Job", gpus: Sequence[str], waits: str = "") -> dict[str, Any]:
+    """What `show` prints of a job, by name; `gpus` are those of its last attempt, and
+    `waits` says what a pending one waits for.
+    """
     spec: dict[str, Any] = info.spec or {}
     return {
         "job": info.id,
         "name": info.name,
         "state": f"{info.state} ({HELD})" if info.held else info.state,
         "reason": info.reason,
+        "waits": waits,
         "exit code": info.exit_code,
         "command": shlex.join(spec.get("command", [])),
         "script": spec.get("script"),
