@@ -129,6 +129,8 @@ def test_a_batch_for_itself_and_a_hundred_prompts_both_end(
     two_gpus.ok(
         "batch", "submit", "steps", str(items), "--arg", f"log={two_gpus.work}/log"
     )
+    (batch,) = two_gpus.json("batch", "list")["items"]
+    assert (batch["gpu_mode"], batch["completed"]) == ("exclusive", 61)
     for number, job in enumerate(jobs):
         assert answer(two_gpus, job) == f"a: number {number}"
 
@@ -159,6 +161,7 @@ def test_a_prompt_of_a_model_that_cannot_start_says_so_and_waits(
     (job,) = prompts(instance, ["hello"], "crashing")
     wait_until(lambda: "its server ended" in why(instance, job), 30, "the reason")
     assert instance.job(job).state == "assigned"
+    assert "its server ended" in instance.ok("show", job)
     # It only waits, so it keeps no server from stopping.
     assert "1 job left waiting" in instance.ok("down")
     instance.ok("up")

@@ -169,12 +169,15 @@ def foot(seen: Seen) -> list[str]:
 
 
 def gpu_warnings(gpus: Sequence[Item]) -> list[str]:
-    """Which of the GPUs are hot, nearly full or slowed down."""
-    return [
+    """Which of the GPUs are hot, nearly full or slowed down. MIG instances have the
+    index of their GPU, so what all of them say is one line.
+    """
+    lines = [
         f"GPU {gpu['index']} of {gpu['node']}: {'; '.join(gpu['warnings'])}"
         for gpu in gpus
         if gpu.get("warnings")
     ]
+    return list(dict.fromkeys(lines))
 
 
 def disk_problems(nodes: Sequence[Item]) -> list[str]:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from gpuyard.client.sync import Client
     from gpuyard.domain.jobs import Job
 
+_PENDING = ("queued", "assigned")
 # So that one can list the jobs of a schedule that was deleted.
 _WHOLE_ID = re.compile(r"schedule_[0-9a-f]{32}")
 _JOB_ID = re.compile(r"job_[0-9a-f]{32}")
@@ -158,11 +159,15 @@ def show(job: Reference, as_json: AsJson = False) -> None:
             show_array(client, found, as_json=as_json)
             return
         info = found.info
-        gpus = [] if as_json else _gpus(client, info)
-    if as_json:
-        print_json(info)
-        return
-    print_fields(shown_fields(info, gpus))
+        if as_json:
+            print_json(info)
+            return
+        gpus = _gpus(client, info)
+        waits = ""
+        if info.state in _PENDING:
+            reason = found.why()
+            waits = reason["summary"] if reason["pending"] else ""
+    print_fields(shown_fields(info, gpus, waits))
     _print_attempts(info)
 
 

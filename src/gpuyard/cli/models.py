@@ -70,6 +70,12 @@ def listing(context: typer.Context, as_json: AsJson = False) -> None:
             " how."
         ),
     )
+    keeping = {model["reserving_job_id"] for model in found} - {None}
+    for job_id in sorted(keeping):
+        typer.echo(
+            f"Job {job_id} keeps GPUs free until it has all that it needs; `gpuyard why"
+            f" {job_id}` says what it waits for."
+        )
 
 
 def _row(model: dict[str, Any], gpus: dict[str, int]) -> tuple[Any, ...]:

@@ -25,8 +25,10 @@ _SHOWN = 5
 _PROMPT = 200
 
 
-def shown_fields(info: "Job", gpus: "Sequence[str]") -> dict[str, Any]:
-    """What `show` prints of a job, by name; `gpus` are those of its last attempt."""
+def shown_fields(info: "Job", gpus: Sequence[str], waits: str = "") -> dict[str, Any]:
+    """What `show` prints of a job, by name; `gpus` are those of its last attempt, and
+    `waits` says what a pending one waits for.
+    """
     spec: dict[str, Any] = info.spec or {}
     return {
         "job": info.id,
@@ -34,6 +36,7 @@ def shown_fields(info: "Job", gpus: "Sequence[str]") -> dict[str, Any]:
         "state": f"{info.state} ({HELD})" if info.held else info.state,
         "task": task_name(info.array_id, info.array_index),
         "reason": info.reason,
+        "waits": waits,
         "exit code": info.exit_code,
         **spec_fields(spec),
         "code": _code(info),

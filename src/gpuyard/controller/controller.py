@@ -157,6 +157,7 @@ class Controller:
         self.core.on_intents = self.launching.launch_soon
         self.core.on_ending = self.requests.stop_soon
         self.core.on_reload = self._reload
+        self.gpu_alarms.restore()
         for node_id in self.core.view.nodes:
             self.reports.watch_silence(node_id)
         for extension in self.extensions:
@@ -177,6 +178,7 @@ class Controller:
         """After a failed commit: let the agents connect again, so that their attempts
         are compared with the ledger.
         """
+        self.gpu_alarms.restore()
         for extension in self.extensions:
             extension.reload()
         for provider in self.providers.node_providers.values():

@@ -1,14 +1,16 @@
 """What nodes tell of their GPUs: warns before one is too hot, while its memory is
-nearly full, and when its power limit slows it down.
+nearly full, and when its hardware slows it down.
 
 An alarm ends when the figure is clearly better again, so a figure that swings around
-its limit is told once.
+its limit is told once. The alarms that stand are noted in the ledger, so a server that
+starts again does not tell them again.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
 from typing import Any
 
 from gpuyard.controller.core import Core
@@ -21,6 +23,7 @@ from gpuyard.domain.units import format_duration
 # A GPU that has become so much better may be warned of again.
 _COOLER_C = 5.0
 _EMPTIER_PERCENT = 5.0
+_NOTE = "gpu_alarms"
 
 
 class Alarm(StrEnum):
@@ -31,10 +34,14 @@ class Alarm(StrEnum):
     POWER = "power"
 
 
+# All MIG instances of a GPU have these of it; each has memory of its own.
+_OF_WHOLE_GPU = frozenset({Alarm.TEMPERATURE, Alarm.POWER})
+
+
 @dataclass(slots=True)
 class _Slowed:
-    """Whether its power limit slowed the GPU down at the newest reading, and since when
-    that has been so (monotonic seconds).
+    """Whether the GPU was slowed down at the newest reading, and since when that has
+    been so (monotonic seconds).
     """
 
     now: bool
@@ -56,6 +63,15 @@ class GpuAlarms:
         self._slowed: dict[str, _Slowed] = {}
         self.models_on: Callable[[str], Iterable[str]] = lambda _: ()
 
+    def restore(self) -> None:
+        """Read which alarms stand, of the GPUs that are on a node."""
+        noted: dict[str, list[str]] = self._core.queries.note(_NOTE)
+        self._raised = {
+            uuid: {alarm for alarm in Alarm if alarm in names}
+            for uuid, names in noted.items()
+            if uuid in self._core.view.devices
+        }
+
     def seen(self, node_id: str, gpus: Sequence[wire.GpuStatus]) -> None:
         """A node has read its GPUs: tell what has become wrong."""
         read = [gpu for gpu in gpus if gpu.state != GpuState.OFFLINE]
@@ -63,16 +79,40 @@ class GpuAlarms:
         here = {gpu.uuid for gpu in gpus} | set(node.devices if node else ())
         # The figures of those that could not be read are old.
         self.forget(here - {gpu.uuid for gpu in read})
-        for gpu in read:
+        noted = dict(self._raised)
+        # MIG instances have the index of their GPU.
+        for _, instances in groupby(sorted(read, key=_index), key=_index):
+            self._judge_together(node_id, list(instances))
+        if self._raised != noted:
+            # In one commit with the events.
+            note = {uuid: sorted(raised) for uuid, raised in self._raised.items()}
+            self._core.writer.set_note(_NOTE, note)
+
+    def _judge_together(
+        self, node_id: str, instances: Sequence[wire.GpuStatus]
+    ) -> None:
+        """Tell what has become wrong with a GPU, or with the instances that it is
+        divided into: once for all of them what concerns the whole GPU.
+        """
+        raised = [self._raised.get(gpu.uuid, set[Alarm]()) for gpu in instances]
+        of_whole = set[Alarm]().union(*raised) & _OF_WHOLE_GPU
+        new: dict[Alarm, list[wire.GpuStatus]] = {}
+        for gpu, own in zip(instances, raised, strict=True):
             self._readings[gpu.uuid] = gpu
-            before = self._raised.get(gpu.uuid, set())
+            before = own | of_whole
             after = self._judge(gpu, before)
             if after:
                 self._raised[gpu.uuid] = after
             else:
                 self._raised.pop(gpu.uuid, None)
-            for alarm in sorted(after - before):
-                self._tell(node_id, gpu, alarm)
+            for alarm in after - before:
+                new.setdefault(alarm, []).append(gpu)
+        for alarm, found in sorted(new.items()):
+            if alarm in _OF_WHOLE_GPU:
+                self._tell(node_id, found, alarm)
+                continue
+            for gpu in found:
+                self._tell(node_id, [gpu], alarm)
 
     def forget(self, uuids: Iterable[str]) -> None:
         """These GPUs, or their node, have left: how they are is no longer known."""
@@ -88,7 +128,7 @@ class GpuAlarms:
         words = {
             Alarm.TEMPERATURE: f"{gpu.temperature_c} °C hot",
             Alarm.MEMORY: f"its memory is {_used_percent(gpu) or 100:.0f}% full",
-            Alarm.POWER: "slowed by its power limit",
+            Alarm.POWER: f"slowed down by {_slowed_by(gpu)}",
         }
         raised = self._raised.get(uuid, set())
         return [words[alarm] for alarm in Alarm if alarm in raised]
@@ -117,18 +157,23 @@ class GpuAlarms:
         return found
 
     def _is_slow(self, gpu: wire.GpuStatus, was_slow: bool) -> bool:
-        """Whether its power limit has slowed the GPU down for long. Under load a GPU
-        touches that limit now and then, which is no fault.
+        """Whether the GPU has been slowed down for long. Its power limit counts only if
+        the settings say so: GPUs of data centres are always there in training.
         """
         now = time.monotonic()
         slowed = self._slowed.get(gpu.uuid)
-        if slowed is None or slowed.now != gpu.power_limited:
-            slowed = _Slowed(gpu.power_limited, now)
+        is_limited = gpu.power_limited and self._settings.warn_power_limit
+        is_slow = gpu.hardware_slowed or is_limited
+        if slowed is None or slowed.now != is_slow:
+            slowed = _Slowed(is_slow, now)
             self._slowed[gpu.uuid] = slowed
         is_steady = now - slowed.since >= self._settings.warn_power_s
         return slowed.now if is_steady else was_slow
 
-    def _tell(self, node_id: str, gpu: wire.GpuStatus, alarm: Alarm) -> None:
+    def _tell(
+        self, node_id: str, instances: Sequence[wire.GpuStatus], alarm: Alarm
+    ) -> None:
+        gpu = instances[0]
         name = f"GPU {gpu.index}"
         info: dict[str, Any] = {
             "gpu": gpu.uuid,
@@ -136,13 +181,15 @@ class GpuAlarms:
             "about": alarm.value,
             "temperature_c": gpu.temperature_c,
             "memory_percent": _rounded(_used_percent(gpu)),
-            "problem": f"{name} {self._text(alarm)}",
+            "problem": f"{name} {self._text(gpu, alarm)}",
         }
-        jobs = sorted(set(self._jobs_on(node_id, gpu.uuid)))
-        warning = f"its {name} {self._text(alarm)}"
+        jobs = sorted(
+            {job for gpu in instances for job in self._jobs_on(node_id, gpu.uuid)}
+        )
+        warning = f"its {name} {self._text(gpu, alarm)}"
         warn_jobs(self._core, jobs, warning, EventKind.GPU_WARNING, info)
 
-    def _text(self, alarm: Alarm) -> str:
+    def _text(self, gpu: wire.GpuStatus, alarm: Alarm) -> str:
         """What has become wrong. It names the limit and not the figure, so that a job
         is not warned of the same again.
         """
@@ -158,8 +205,8 @@ class GpuAlarms:
                 " asks it for more fails"
             ),
             Alarm.POWER: (
-                f"has been slowed down by its power limit for {slow}: programs on it"
-                " take longer; `nvidia-smi -q -d POWER` shows the limit"
+                f"has been slowed down by {_slowed_by(gpu)} for {slow}: programs on it"
+                " take longer; `nvidia-smi -q -d PERFORMANCE,POWER` shows why"
             ),
         }
         return words[alarm]
@@ -169,6 +216,17 @@ class GpuAlarms:
             if any(uuid in place.booked_gpus for place in attempt.placements):
                 yield attempt.job_id
         yield from self.models_on(uuid)
+
+
+def _slowed_by(gpu: wire.GpuStatus) -> str:
+    """What slows the GPU down now, or did a moment ago."""
+    if gpu.hardware_slowed:
+        return "its hardware"
+    return "its power limit" if gpu.power_limited else "its power or its heat"
+
+
+def _index(gpu: wire.GpuStatus) -> int:
+    return gpu.index
 
 
 def _reaches(figure: float | None, limit: float) -> bool:

@@ -4,7 +4,7 @@ Each request that changes something returns after its commit.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -71,6 +71,8 @@ class Requests:
         # They are started later.
         self.capacity = KnownCapacity(lambda: providers.external_queues)
         self.gpus = Gpus(core, providers)
+        # When the job of a model may end.
+        self.when_it_leaves: Callable[[str], str] = lambda _: ""
         self._admission = Admission(
             core,
             providers,
@@ -424,7 +426,8 @@ class Requests:
             reason = provider.why_waiting(attempt.provider_ref or attempt.id)
             if reason:
                 view.external_queues.reasons[attempt.id] = reason
-        return why(self._core.view, job_id, self._core.clock(), self._core.policy)
+        now = self._core.clock()
+        return why(view, job_id, now, self._core.policy, self.when_it_leaves)
 
 
 def _needs_of(spec: JobSpec) -> dict[str, Any]:

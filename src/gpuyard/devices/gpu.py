@@ -24,9 +24,10 @@ class GpuReading:
     the driver's last sample period, `power_w` in watts; each is None if the GPU or the
     source does not report it. A MIG instance (`mig`) has its parent's index and
     temperature; `parent` is that GPU's UUID and `instance` its number there.
-    `processes` is empty if the source does not report them. `power_limited`: its power
-    limit or its power supply slows it down; false if that is not reported, as by
-    `nvidia-smi` and of AMD's. Of the device files,
+    `processes` is empty if the source does not report them. `power_limited`: it runs at
+    its power limit, as GPUs of data centres do in training. `hardware_slowed`: its
+    hardware slows it down, for want of power or for heat. Both are false if that is not
+    reported, as by `nvidia-smi` and of AMD's. Of the device files,
     `minor` is the number of NVIDIA's for the (parent) GPU, `compute_instance` the
     number within a MIG instance, and `drm` has the numbers of AMD's.
 
@@ -59,6 +60,7 @@ class GpuReading:
     compute_instance: int | None = None
     drm: tuple[int, ...] = ()
     power_limited: bool = False
+    hardware_slowed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

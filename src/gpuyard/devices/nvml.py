@@ -61,9 +61,11 @@ _RECOVERIES = {
         "drain the GPU and reset it (`nvidia-smi --gpu-reset`)"
     ),
 }
-# The power limit that is set, and a power supply that asks for less.
-_POWER_REASONS = (
-    pynvml.nvmlClocksThrottleReasonSwPowerCap
+# Too little power, or too much heat. The first one is set beside each of the others,
+# but not by every driver.
+_HARDWARE_REASONS = (
+    pynvml.nvmlClocksThrottleReasonHwSlowdown
+    | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
     | pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
 )
 _NO_INSTANCES = (
@@ -177,7 +179,10 @@ def _read_gpu(
                 physical,
                 pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
             ),
-            power_limited=bool((slowed_by or 0) & _POWER_REASONS),
+            power_limited=bool(
+                (slowed_by or 0) & pynvml.nvmlClocksThrottleReasonSwPowerCap
+            ),
+            hardware_slowed=bool((slowed_by or 0) & _HARDWARE_REASONS),
         )
     except pynvml.NVMLError as error:
         return LostGpu(uuid, index, str(error))

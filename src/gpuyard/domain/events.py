@@ -71,7 +71,7 @@ class EventKind(StrEnum):
     DISK_FILLING = "disk.filling"
     """The disk of a node's home is nearly full; its job takes most of it."""
     GPU_WARNING = "gpu.warning"
-    """A GPU is hot, its memory is nearly full, or its power limit slows it down."""
+    """A GPU is hot, its memory is nearly full, or its hardware slows it down."""
     MODEL_CHANGED = "model.changed"
     MODEL_TIMED = "model.timed"
     MODEL_ASKED = "model.asked"

@@ -60,7 +60,9 @@ class GpuStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """A GPU as the agent sees it; memory in MB.
 
     `state` is `idle`, or says why it gets no work; `problem` gives the details.
-    `power_limited`: its power limit slows it down.
+    `power_limited`: it runs at its power limit. `hardware_slowed`: its hardware slows
+    it down, for want of power or for heat. An agent of an older version does not tell
+    them apart.
     """
 
     uuid: str
@@ -75,6 +77,7 @@ class GpuStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     problem: str | None = None
     state: str = "idle"
     power_limited: bool = False
+    hardware_slowed: bool = False
 
 
 class HeldAttempt(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -266,6 +266,7 @@ def _on_wire(reading: GpuReading, was_hot: bool) -> wire.GpuStatus:
         fault.reason if fault else None,
         (fault.state if fault else GpuState.IDLE).value,
         reading.power_limited,
+        reading.hardware_slowed,
     )
 
 

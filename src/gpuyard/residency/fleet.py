@@ -84,9 +84,10 @@ class FleetResident:
 @dataclass(slots=True, eq=False)
 class FleetGpu:
     """A GPU. `worker`: the script whose worker boots, runs or exits on it. `reserved`:
-    it is kept free for a batch. `measured_gb`: the free memory that it reports, if
-    known. `brain_rank`: 2 for a primary GPU of the brain, 1 for a secondary one, else
-    0.
+    it is kept free for a batch or a script of several GPUs. `recalled`: so it is, and
+    the models that it was lent to meanwhile must leave. `measured_gb`: the free memory
+    that it reports, if known. `brain_rank`: 2 for a primary GPU of the brain, 1 for a
+    secondary one, else 0.
     """
 
     id: str
@@ -96,6 +97,7 @@ class FleetGpu:
     )
     worker: str | None = None
     reserved: bool = False
+    recalled: bool = False
     measured_gb: float | None = None
     node: str = ""
     gpu_class: str = ""

@@ -354,15 +354,17 @@ def clear_for_gang(fleet: Fleet, model: str, gpus: Sequence[FleetGpu]) -> Action
 
 
 def finish_leaving(fleet: Fleet) -> UnloadModel | DrainResident | None:
-    """Unload a resident that has drained, and unload or drain one on a GPU for which a
-    gang waits; None if there is none.
+    """Unload a resident that has drained, and unload or drain one on a GPU that is
+    recalled, or for which a gang waits; None if there is none.
     """
     for resident in fleet.residents():
-        blocks_gang = bool(fleet.gang_sizes) and _blocks_gang(fleet, resident)
-        if resident.phase is Phase.READY and (resident.draining or blocks_gang):
+        is_in_the_way = any(gpu.recalled for gpu in resident.gpus) or (
+            bool(fleet.gang_sizes) and _blocks_gang(fleet, resident)
+        )
+        if resident.phase is Phase.READY and (resident.draining or is_in_the_way):
             return UnloadModel(resident.model, resident.gpu.id)
         is_working = resident.phase is Phase.BUSY and not resident.draining
-        if is_working and blocks_gang:
+        if is_working and is_in_the_way:
             return DrainResident(resident.model, resident.gpu.id)
     return None
 

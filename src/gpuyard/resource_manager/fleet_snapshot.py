@@ -5,6 +5,7 @@ Times are monotonic seconds of this server.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import islice
 
 from gpuyard.controller.core import Core
@@ -33,6 +34,8 @@ class FleetSnapshot:
     """Makes the fleet for the policies, and learns how long scripts keep a GPU.
 
     `free_memory_gb()` gives the free memory of each GPU, where a reading exists.
+    `reserving`: the waiting job that reserves GPUs, empty if none does; `reserved`:
+    those that it keeps free.
     """
 
     def __init__(
@@ -61,8 +64,10 @@ class FleetSnapshot:
         self._scripts: dict[str, tuple[str, float]] = {}
         # By waiting job, since when it waits.
         self._waiting_since: dict[str, float] = {}
-        # The waiting job that reserves GPUs.
-        self._reserving = ""
+        # The waiting job that reserves GPUs, and those that it lends to models.
+        self.reserving = ""
+        self.reserved: Sequence[str] = ()
+        self._lent: AbstractSet[str] = frozenset()
         self._last_script_ended_at = 0.0
         self._scripts_ended = 0
         self._scripts_run_s = 0.0
@@ -145,9 +150,15 @@ class FleetSnapshot:
             gpu
             for resident in residents
             for gpu in resident.gpus
-            if resident.model in pinned
-            or (resident.model in self._brain_models and self._is_brain(gpu))
+            if resident.model in pinned or self._is_kept_for_brain(resident, gpu)
         )
+
+    def keeps_brain(self, resident: Resident) -> bool:
+        """Whether it never leaves, because it is a model of the brain on its GPUs."""
+        return any(self._is_kept_for_brain(resident, gpu) for gpu in resident.gpus)
+
+    def _is_kept_for_brain(self, resident: Resident, gpu: str) -> bool:
+        return resident.model in self._brain_models and self._is_brain(gpu)
 
     def _is_brain(self, uuid: str) -> bool:
         device = self._core.view.devices.get(uuid)
@@ -206,20 +217,44 @@ class FleetSnapshot:
             for job in waiting
         }
         self._waiting_since = waiting_since
-        scripts = WaitingScripts(fleet, self._suitable, self._keeping())
+        scripts = WaitingScripts(
+            fleet,
+            self._suitable,
+            self._keeping(),
+            self._lent,
+            lambda gpu: self._busy_s(gpu, now),
+        )
         for job in sorted(waiting, key=lambda job: (-job.priority, job.created_at)):
             count = 1
             if job.shape.gpus * job.shape.nodes == 1:
                 count = min(items_waiting_for(job.id), _MAX_SCRIPTS)
             scripts.add(job.id, job.shape, waiting_since[job.id], count)
-        self._reserving = scripts.reserving
+        self.reserving = scripts.reserving
+        self.reserved = scripts.reserved
+        self._lent = scripts.lent
+
+    def _busy_s(self, gpu: str, now: float) -> float:
+        """How long the script on the GPU is likely to run on: by its estimate, or by
+        others of its type. If there is neither, or that time is over, as long again as
+        it has run.
+        """
+        view = self._core.view
+        holder, since = self._scripts[gpu]
+        attempt = view.attempts.get(holder)
+        job = view.jobs.get(attempt.job_id if attempt else holder)
+        ran_s = self._core.run_clock.ran_s(holder) or now - since
+        if job is None:
+            return ran_s
+        expected_s = job.estimated_s or view.learning.usual_s(job.job_type) or 0.0
+        left_s = expected_s - ran_s if expected_s > ran_s else ran_s
+        return left_s if job.timeout_s is None else min(left_s, job.timeout_s - ran_s)
 
     def _keeping(self) -> str:
         """The job that reserved GPUs the last time, if it waits for nothing else: one
         that lacks cores or memory would keep its GPUs idle for hours.
         """
         view = self._core.view
-        job = view.jobs.get(self._reserving)
+        job = view.jobs.get(self.reserving)
         if job is None:
             return ""
         shape = job.shape

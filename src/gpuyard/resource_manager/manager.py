@@ -37,6 +37,7 @@ class ResourceManager:
             self._core, requests, self.residents, self._batches, controller.secrets
         )
         self._core.model_load_s = self.models.load_s
+        requests.when_it_leaves = self.models.when_it_leaves
         controller.gpu_alarms.models_on = self.residents.servers.jobs_on
         self._state_file: GpuStateFile | None = None
         controller.extensions.append(self)

@@ -11,6 +11,7 @@ from gpuyard.domain.errors import NotFoundError, RefusedError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.states import GpuState
 from gpuyard.domain.units import format_duration, format_gb
+from gpuyard.residency.cost_policy import IDLE_LATE, LATE
 from gpuyard.residency.fleet import Fleet, Phase
 from gpuyard.residency.policies import choose_gang_gpus, place_model
 from gpuyard.residency.switching import Switch
@@ -92,7 +93,26 @@ class Models:
         if any(each.phase is Phase.BOOTING for each in own):
             boot_s = residents.switch_times.seconds(model, Switch.BOOT)
             return f"{model} is being loaded, which takes {format_duration(boot_s)}"
-        return self._why_no_room(model) or f"no GPU is free for {model}"
+        return (
+            self._why_no_room(model)
+            or self._why_reserved()
+            or f"no GPU is free for {model}"
+        )
+
+    def _why_reserved(self) -> str:
+        """Which GPUs are kept free, and for which job; empty if none is."""
+        job_id, gpus = self._residents.reserving
+        devices = self._core.view.devices
+        indexes = [str(devices[gpu].index) for gpu in gpus if gpu in devices]
+        row = self._core.queries.job(job_id) if indexes else None
+        if row is None:
+            return ""
+        shown = (
+            f"GPU {indexes[0]} is"
+            if len(indexes) == 1
+            else (f"GPUs {', '.join(indexes)} are")
+        )
+        return f"{shown} kept for job {row['name']} ({job_id}), which needs more"
 
     def _why_no_room(self, model: str) -> str:
         """Why the model may not share a GPU on which it would fit; empty if there is
@@ -116,6 +136,35 @@ class Models:
                     f" take {percent:g}% ([gpus] models_percent)"
                 )
         return ""
+
+    def when_it_leaves(self, job_id: str) -> str:
+        """When the server that this job runs may leave its GPU for a script, in a few
+        words; empty if the job runs no model.
+        """
+        residents = self._residents
+        resident = residents.servers.live.get(job_id)
+        if resident is None:
+            return ""
+        model = resident.model
+        if model in residents.pinned:
+            return f"pinned: it stays until `gpuyard models unpin {model}`"
+        if residents.keeps_brain(resident):
+            return "a model of the brain: it never leaves the brain's GPUs"
+        is_busy = resident.replica is not None and resident.replica.taken > 0
+        doing = "it answers requests" if is_busy else "it is idle"
+        policy = self._core.settings.residency.policy
+        if policy == "static":
+            return f"{doing}; the policy static never unloads it"
+        latest = ""
+        if policy == "cost":
+            seconds = residents.switch_times.seconds
+            idle_s = IDLE_LATE * residents.reload_s(model)
+            wait_s = LATE * seconds(model, Switch.BOOT) if is_busy else idle_s
+            latest = (
+                f", after {format_duration(wait_s)} of waiting at the latest if no"
+                " script runs"
+            )
+        return f"{doing}; the policy {policy} unloads it when that is worth it{latest}"
 
     def load_s(self, model: str) -> float:
         """In how many seconds the model can answer: 0 if it is loaded, infinity if it
@@ -238,6 +287,8 @@ class Models:
             "pinned": is_pinned,
             "waiting": self.waiting(model),
             "why_waiting": self.why_busy(model) if queue.waiting else None,
+            # The job that keeps GPUs free on which the model might be.
+            "reserving_job_id": None if replicas else residents.reserving[0] or None,
             "answered": queue.answered,
             "boot_s": times.seconds(model, Switch.BOOT),
             "boot_p90_s": times.seconds(model, Switch.BOOT, quantile=0.9),

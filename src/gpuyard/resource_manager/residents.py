@@ -8,7 +8,7 @@ waiting jobs.
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
@@ -41,6 +41,8 @@ from gpuyard.resource_manager.resident import Resident
 # A policy that wants more actions at once is at fault.
 _MAX_ACTIONS = 1000
 _SHORTEST_PAUSE_S = 0.05
+# So often to look whether GPUs that a job reserves may be lent: time is no event.
+_LEND_EVERY_S = 30.0
 log = structlog.get_logger(__name__)
 
 
@@ -206,11 +208,12 @@ class Residents:
                         fleet.gpus[gpu].residents.pop(resident.model, None)
 
     def _is_unneeded(self, resident: Resident) -> bool:
-        """Whether GPUs are reserved for a model that nobody requests any more."""
-        has_reserved = resident.job_id in self._core.view.promises
+        """Whether GPUs are being freed for a model that nobody requests any more."""
+        promise = self._core.view.promises.get(resident.job_id)
+        waits_for_gpus = promise is not None and bool(promise.attempts)
         has_requests = self.request_queues.by_model[resident.model].waiting
         is_pinned = resident.model in self.pinned
-        return has_reserved and not is_pinned and not has_requests
+        return waits_for_gpus and not is_pinned and not has_requests
 
     def _state_is_known(self, gpu: str) -> bool:
         """Whether the state of the GPU is known: false while its node is not
@@ -252,6 +255,8 @@ class Residents:
             if queue.waiting:
                 needed.add(model)
         wake_at = self._policy.wake_at
+        if self._snapshot.reserving and self._has_requests():
+            wake_at = min(wake_at, now + _LEND_EVERY_S)
         for model in self._failing_models(now) & needed:
             wake_at = min(wake_at, self.servers.failures[model].until)
         if self._alarm:
@@ -305,6 +310,18 @@ class Residents:
             return False
         action = self._policy.act(fleet, now)
         return isinstance(action, LoadModel) and gpu in action.gpus
+
+    @property
+    def reserving(self) -> tuple[str, Sequence[str]]:
+        """The waiting job that keeps GPUs free, and these; empty if none does."""
+        snapshot = self._snapshot
+        if snapshot.reserved and snapshot.reserving in self._core.view.queue:
+            return snapshot.reserving, snapshot.reserved
+        return "", ()
+
+    def keeps_brain(self, resident: Resident) -> bool:
+        """Whether it never leaves, because it is a model of the brain on its GPUs."""
+        return self._snapshot.keeps_brain(resident)
 
     @property
     def switch_times(self) -> SwitchTimes:

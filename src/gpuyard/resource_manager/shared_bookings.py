@@ -78,8 +78,8 @@ class SharedBookings:
     def reserve(
         self, job_id: str, gpus: tuple[str, ...], residents: Iterable[Resident]
     ) -> None:
-        """Reserve the GPUs of a model that needs several, as the attempts there leave
-        them.
+        """Reserve the GPUs of a model: free ones at once, whatever jobs wait for them,
+        and those of a model on several as the attempts there leave them.
         """
         view = self._core.view
         job = view.jobs[job_id]
@@ -97,7 +97,9 @@ class SharedBookings:
             is_there = not set(gpus).isdisjoint(resident.gpus)
             if attempt and is_there and resident.is_awake:
                 leaving.add(attempt.id)
-        if len(gpus) > 1 and job.attempt_id is None and leaving and node_id:
+        is_sharing = job.shape.gpus < len(gpus)
+        may_wait = len(gpus) > 1 or not leaving
+        if may_wait and not is_sharing and job.attempt_id is None and node_id:
             place = Placement(node_id, gpus, job.shape.cpus, job.shape.memory_gb)
             view.promise(job_id, (place,), frozenset(leaving))
 

@@ -20,8 +20,9 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,9 @@ from gpuyard.storage.untrusted import (
 )
 
 _EVERY_S = 0.5
+# So many tasks share a commit. Results are written in between, so that nobody waits for
+# one until thousands of others have been submitted.
+_AT_ONCE = 50
 # A younger file that is not JSON may still be being written.
 _WRITTEN_AFTER_S = 2.0
 _QUEUES = {"llm_queue": TaskClass.LLM, "script_queue": TaskClass.SCRIPT}
@@ -49,6 +53,8 @@ _PRIORITIES = (5, 4, 3, 2, 1)
 _MAX_OUTPUT_BYTES = 10_000_000
 _MAX_TASK_BYTES = 16_000_000
 _LONGEST_NAME = 200
+# A file, its class, and the priority of its folder.
+_Waiting = tuple[Path, TaskClass, int]
 log = structlog.get_logger(__name__)
 
 
@@ -60,6 +66,8 @@ class Spool:
         self._core = core
         self._requests = requests
         self._logs = logs
+        # The jobs of the tasks in processing/, by the names of their files.
+        self._jobs: dict[str, str] = {}
 
     async def run(self) -> None:
         """Submit tasks and write results, for ever. An error is no end of it, and one
@@ -68,9 +76,10 @@ class Spool:
         while True:
             try:
                 self._make_folders()
-                for path, task_class, priority in self._waiting():
-                    with self._isolated(path):
-                        await self._submit(path, task_class, priority)
+                waiting = self._waiting()
+                while group := list(islice(waiting, _AT_ONCE)):
+                    await self._submit_together(group)
+                    await self._write_results()
                 await self._write_results()
             except (OSError, LedgerError) as error:
                 log.warning("the spool cannot be worked on just now", error=str(error))
@@ -103,7 +112,7 @@ class Spool:
         for name in ("processing", "complete", "failed"):
             (self._root / name).mkdir(exist_ok=True)
 
-    def _waiting(self) -> Iterator[tuple[Path, TaskClass, int]]:
+    def _waiting(self) -> Iterator[_Waiting]:
         for priority in _PRIORITIES:
             for queue, task_class in _QUEUES.items():
                 folder = self._root / queue / f"priority_{priority}"
@@ -112,7 +121,28 @@ class Spool:
 
     # --- tasks ---
 
+    async def _submit_together(self, group: Sequence[_Waiting]) -> None:
+        """Submit the tasks of these files in their order, of files with one name only
+        the first: a later look finds the others.
+        """
+        first_of_name: dict[str, _Waiting] = {}
+        for waiting in group:
+            first_of_name.setdefault(waiting[0].name, waiting)
+        done = await asyncio.gather(
+            *(self._submit(*waiting) for waiting in first_of_name.values()),
+            return_exceptions=True,
+        )
+        for fault in done:
+            if fault:
+                raise fault
+
     async def _submit(self, path: Path, task_class: TaskClass, priority: int) -> None:
+        with self._isolated(path):
+            await self._submit_one(path, task_class, priority)
+
+    async def _submit_one(
+        self, path: Path, task_class: TaskClass, priority: int
+    ) -> None:
         """Submit the task of a file. The priority of its folder counts if the task has
         none.
         """
@@ -120,13 +150,14 @@ class Spool:
             task = self._read(path, task_class, priority)
             if task is None:
                 return
-            await self._requests.submit([task])
+            (job_id,) = await self._requests.submit([task])
         except LedgerError:
             raise
         except GpuyardError as error:
             self._refuse(path, str(error))
             return
         path.rename(self._root / "processing" / path.name)
+        self._jobs[path.name] = job_id
 
     def _read(
         self, path: Path, task_class: TaskClass, priority: int
@@ -184,23 +215,35 @@ class Spool:
         `processing/`.
         """
         paths = sorted((self._root / "processing").glob("*.json"))
-        if not paths:
-            return
-        task_ids = {path: self._task_id(path) for path in paths}
-        keys = sorted(set(task_ids.values()))
-        jobs = self._core.queries.jobs_by_idempotency_key(keys)
-        rows = self._core.queries.jobs_by_id(jobs.values())
-        for path, task_id in task_ids.items():
-            row = rows.get(jobs.get(task_id, ""))
+        self._find_jobs([path for path in paths if path.name not in self._jobs])
+        jobs = {path: self._jobs[path.name] for path in paths}
+        self._jobs = {path.name: job_id for path, job_id in jobs.items()}
+        live = self._core.view.jobs
+        over = {path: job_id for path, job_id in jobs.items() if job_id not in live}
+        rows = self._core.queries.jobs_by_id(over.values()) if over else {}
+        for path, job_id in over.items():
+            row = rows.get(job_id)
             with self._isolated(path):
                 if row is None:
                     self._refuse(
                         path,
-                        f"there is no job of task {task_id!r}; its ledger was"
-                        " replaced: submit it anew",
+                        f"there is no job of task {self._task_id(path)!r}; its ledger"
+                        " was replaced: submit it anew",
                     )
                 elif JobState(row["state"]).terminal:
                     await self._write_result(path, dict(row))
+
+    def _find_jobs(self, paths: Sequence[Path]) -> None:
+        """Find the jobs of tasks that an earlier server has submitted; the empty name
+        stands for none.
+        """
+        if not paths:
+            return
+        task_ids = {path.name: self._task_id(path) for path in paths}
+        keys = sorted(set(task_ids.values()))
+        found = self._core.queries.jobs_by_idempotency_key(keys)
+        for name, task_id in task_ids.items():
+            self._jobs[name] = found.get(task_id, "")
 
     def _task_id(self, path: Path) -> str:
         try:

@@ -1,17 +1,25 @@
 """The jobs that wait for GPUs, as the scripts of a fleet.
 
+A job of several GPUs reserves those that are free, or lends them to models while the
+scripts on the others still run for long.
+
 Jobs of one shape are one kind of script. What there is to know of a kind is found once,
 so thousands of jobs cost little, however many GPUs there are.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from gpuyard.domain.shape import Shape
 from gpuyard.residency.fleet import Fleet, FleetGpu, WaitingTask
+from gpuyard.residency.switching import Switch
 
 SCRIPT = "script"
 """What a script on a GPU is called, whatever it is."""
+# A model on a GPU that is lent answers at least as long as it takes to load and unload.
+_WORTH_LENDING = 2.0
 _Suitable = Callable[[Iterable[str], Shape], frozenset[str]]
 
 
@@ -29,20 +37,38 @@ class _Kind:
 
 class WaitingScripts:
     """Fills the queue of scripts of a fleet, the first job first. `reserving`: the job
-    that reserves GPUs; empty if none does.
+    that reserves GPUs; empty if none does. `reserved`: those that it keeps free.
+    `lent`: those of its GPUs that models may use, or have not left since they might.
 
     The first job of several GPUs that has to wait reserves the free ones of its nodes
     which no job before it takes, as in the queue of the scheduler. Otherwise the policy
     would give them to models, and would free them and lose them again and again. Once
     it has all, it keeps them until it starts.
+
+    While scripts are likely to run for long on the others, it lends them to models, and
+    until they end it is no script that waits, so no model leaves for it. Then models
+    leave what was lent.
     """
 
-    def __init__(self, fleet: Fleet, suitable: _Suitable, reserved: str = "") -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        suitable: _Suitable,
+        reserved: str = "",
+        lent: AbstractSet[str] = frozenset(),
+        busy_s: Callable[[str], float] = lambda _: 0.0,
+    ) -> None:
         """`suitable(gpus, shape)`: those of the GPUs that suit jobs of this shape.
-        `reserved`: the job that reserved GPUs the last time, if it may keep them.
+        `reserved`: the job that reserved GPUs the last time, if it may keep them, and
+        `lent` those that it lent. `busy_s(gpu)`: how long the script on the GPU is
+        likely to run on.
         """
         self.reserving = ""
+        self.reserved: list[str] = []
+        self.lent: AbstractSet[str] = frozenset()
         self._reserved = reserved
+        self._lent_before = lent
+        self._busy_s = busy_s
         self._fleet = fleet
         self._suitable = suitable
         # The fleet's own may be shared with others.
@@ -70,7 +96,9 @@ class WaitingScripts:
         fleet = self._fleet
         kind = _Kind(f"{SCRIPT} {len(self._kinds)}")
         self._kinds[shape] = kind
-        self._describe(kind.name, shape, self._suitable(fleet.gpus, shape))
+        # The scheduler lets no job behind it start on what is lent, but short ones.
+        suitable = self._suitable(fleet.gpus, shape) - self.lent
+        self._describe(kind.name, shape, suitable)
         kind.free = (
             gpu
             for gpu in fleet.gpus.values()
@@ -109,16 +137,25 @@ class WaitingScripts:
         """The names of the scripts of this shape on each node where they can be, and
         how many GPUs the first of these jobs waits for there.
         """
+        lent = self._lent_before if job_id == self._reserved else frozenset[str]()
+
+        def is_own(gpu: FleetGpu) -> bool:
+            is_lent = gpu.id in lent and gpu.worker is None
+            return is_lent or self._is_free(gpu, kind.name)
+
         nodes = self._nodes_for(shape, kind.name)
-        free = [
-            [gpu for gpu in gpus if self._is_free(gpu, kind.name)][: shape.gpus]
-            for gpus in nodes
-        ]
+        free = [list(filter(is_own, gpus))[: shape.gpus] for gpus in nodes]
         must_wait = any(len(gpus) < shape.gpus for gpus in free)
         has_reserved = bool(nodes) and job_id == self._reserved
         reserves = not self.reserving and (must_wait or has_reserved)
         if reserves:
             self.reserving = job_id
+            own = {gpu.id for gpus in free for gpu in gpus}
+            if self._waits_long(nodes, free, shape):
+                self.lent = own
+                return []
+            self.lent = lent & own
+            self.reserved = sorted(own)
         placed: list[tuple[str, int]] = []
         for gpus, free_gpus in zip(nodes, free, strict=True):
             name = f"{kind.name} on {gpus[0].node}"
@@ -126,8 +163,39 @@ class WaitingScripts:
             placed.append((name, shape.gpus - (len(free_gpus) if reserves else 0)))
             for gpu in free_gpus:
                 gpu.reserved |= reserves
+                gpu.recalled |= reserves and gpu.id in self.lent
                 self._taken.add(gpu.id)
         return placed
+
+    def _waits_long(
+        self,
+        nodes: Sequence[Sequence[FleetGpu]],
+        free: Sequence[Sequence[FleetGpu]],
+        shape: Shape,
+    ) -> bool:
+        """Whether scripts are likely to hold the missing GPUs for so long that models
+        may use the others.
+        """
+        waits = [0.0]
+        for gpus, free_gpus in zip(nodes, free, strict=True):
+            missing = shape.gpus - len(free_gpus)
+            others = [gpu for gpu in gpus if gpu not in free_gpus]
+            waits += sorted(map(self._free_in_s, others))[:missing]
+        return max(waits) > _WORTH_LENDING * self._longest_move_s()
+
+    def _free_in_s(self, gpu: FleetGpu) -> float:
+        return self._busy_s(gpu.id) if gpu.worker else 0.0
+
+    def _longest_move_s(self) -> float:
+        """How long the slowest model takes to load and to unload."""
+        seconds = self._fleet.switching.seconds
+        return max(
+            (
+                seconds(model, Switch.BOOT) + seconds(model, Switch.UNLOAD)
+                for model in self._fleet.demand
+            ),
+            default=math.inf,
+        )
 
     def _is_free(self, gpu: FleetGpu, name: str) -> bool:
         return gpu.id not in self._taken and self._fleet.has_room(gpu, name)

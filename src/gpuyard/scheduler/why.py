@@ -12,7 +12,7 @@ from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.verdicts import offer_verdicts
 from gpuyard.scheduler.view import LiveAttempt, Promise, Start, View
-from gpuyard.scheduler.why_queued import MOST_NAMED, QueuedJob
+from gpuyard.scheduler.why_queued import MOST_NAMED, QueuedJob, WhenItLeaves
 
 # What is said of a parent, and what to wait for.
 _MUST = {
@@ -22,9 +22,16 @@ _MUST = {
 }
 
 
-def why(view: View, job_id: str, now: float, policy: Policy) -> Why | None:
+def why(
+    view: View,
+    job_id: str,
+    now: float,
+    policy: Policy,
+    when_it_leaves: WhenItLeaves = lambda _: "",
+) -> Why | None:
     """Why the job is pending at `now` (UTC seconds); None if it is not pending or not
-    known.
+    known. `when_it_leaves(job_id)` says when a job without a time limit may end; empty
+    if that is not known.
 
     It looks at all jobs to find the position, so it is for people's questions and not
     for decisions.
@@ -61,7 +68,7 @@ def why(view: View, job_id: str, now: float, policy: Policy) -> Why | None:
         return _array_full(array)
     if job_id not in view.queue:
         return _backoff(job, now)
-    answer = QueuedJob(view, job, now, policy).explain()
+    answer = QueuedJob(view, job, now, policy, when_it_leaves).explain()
     if job.preemptions:
         return replace(answer, summary=f"It was preempted. {answer.summary}")
     return answer

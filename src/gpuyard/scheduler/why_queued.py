@@ -1,7 +1,7 @@
 """Why a job in the queue does not start."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import takewhile
 from operator import attrgetter
@@ -49,12 +49,21 @@ from gpuyard.scheduler.view import View
 MOST_NAMED = 3
 """An explanation names at most this many jobs."""
 _WHOLE: SpaceOf = attrgetter("whole")
+WhenItLeaves = Callable[[str], str]
 
 
 class QueuedJob:
     """A job in the queue, and what keeps it there."""
 
-    def __init__(self, view: View, job: LiveJob, now: float, policy: Policy) -> None:
+    def __init__(
+        self,
+        view: View,
+        job: LiveJob,
+        now: float,
+        policy: Policy,
+        when_it_leaves: WhenItLeaves = lambda _: "",
+    ) -> None:
+        self._when_it_leaves = when_it_leaves
         self.view = view
         self.job = job
         self.now = now
@@ -290,7 +299,7 @@ class QueuedJob:
             if end < math.inf:
                 bound = f"bounded by its timeout in {format_duration(end - self.now)}"
             else:
-                bound = "no timeout"
+                bound = self._when_it_leaves(self._job_of(holder)) or "no timeout"
             yield f"wait for {self._job_of(holder)} ({bound})"
 
     def _holders(self, reservation: Reservation) -> list[str]:

@@ -37,7 +37,7 @@ def test_two_gpus_are_read_exactly(fake_gpus: FakeGpus, probe: Probe) -> None:
         temperature=61,
     )
     # Its power limit, and besides that what the program has set.
-    fake_gpus.set(FIRST, utilization=87, power_w=412.5, slowed_by=0x4 | 0x2)
+    fake_gpus.set(FIRST, utilization=87, power_w=412.5, slowed_by=0x4 | 0x80)
     fake_gpus.run(FIRST, 4242, 1500)
     fake_gpus.run(FIRST, 4243)
     fake_gpus.add(
@@ -68,6 +68,7 @@ def test_two_gpus_are_read_exactly(fake_gpus: FakeGpus, probe: Probe) -> None:
                 ecc_uncorrected=0,
                 minor=0,
                 power_limited=True,
+                hardware_slowed=True,
             ),
             GpuReading(
                 uuid=SECOND,

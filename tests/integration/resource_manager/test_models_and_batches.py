@@ -14,7 +14,7 @@ import pytest
 from gpuyard.domain.batches import BatchMode, BatchSpec, ItemSpec
 from gpuyard.domain.errors import RefusedError
 from gpuyard.gateway.request_queue import Claim
-from gpuyard.resource_manager import resident
+from gpuyard.resource_manager import resident, spool
 from tests.integration.resource_manager.conftest import MODEL, Managed
 from tests.support.fake_provider import FakeHost
 from tests.support.wait import eventually
@@ -264,6 +264,39 @@ async def test_a_task_waits_for_the_gpu_that_it_names_to_report(tmp_path):
     await made.stop()
 
 
+async def test_the_result_of_a_task_waits_for_no_tasks_that_came_later(
+    instance: Managed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Though thousands of files were written at once."""
+    monkeypatch.setattr(spool, "_AT_ONCE", 2)
+    queue = tmp_path / "tasks" / "script_queue" / "priority_3"
+    processing = tmp_path / "tasks" / "processing"
+    for folder in (queue, processing):
+        folder.mkdir(parents=True)
+
+    def put(path: Path, task_id: str) -> None:
+        task = {
+            "task_id": task_id,
+            "task_class": "script",
+            "task_type": "process",
+            "script": "/bin/true",
+            "gpu_requirement": "none",
+        }
+        path.write_text(json.dumps(task))
+
+    ended = await instance.submit(idempotency_key="ended")
+    await instance.finish(ended)
+    put(processing / "ended.json", "ended")
+    for number in range(5):
+        put(queue / f"{number}.json", f"later-{number}")
+    await instance.restart_with(spool={"path": tmp_path / "tasks"})
+    last = processing / "4.json"
+    await eventually(last.exists, "the last task to be submitted")
+    result = tmp_path / "tasks" / "complete" / "ended.result.json"
+    # A file that is moved keeps the time at which it was written.
+    assert result.stat().st_mtime_ns < last.stat().st_ctime_ns
+
+
 async def test_a_task_without_a_model_gets_the_loaded_one(instance: Managed):
     models = {"a": {**MODEL, "boot_s": 1}, "b": {**MODEL, "boot_s": 100}}
     await instance.restart_with(models=models)
@@ -462,6 +495,74 @@ async def test_a_job_that_has_its_gpus_and_lacks_cores_keeps_none_from_models(
     await made.begun(wide)
     servers.cancel()
     await made.stop()
+
+
+@pytest.fixture
+async def two_gpus(tmp_path: Path) -> AsyncIterator[Managed]:
+    """With a model that fills a GPU, and loads and leaves at once."""
+    made = Managed(tmp_path, gpu_count=2)
+    await made.start()
+    servers = asyncio.create_task(made.run_servers())
+    serve = ["serve", "{port}"]
+    quick = {"command": serve, "memory_gb": 15, "boot_s": 0.1, "unload_s": 10}
+    await made.restart_with(models={"a": quick})
+    yield made
+    servers.cancel()
+    await made.stop()
+
+
+async def test_a_job_lends_models_what_it_reserves_behind_a_long_script(
+    two_gpus: Managed,
+):
+    long = await two_gpus.submit(resources={"gpus": 1}, estimated_duration_s=3600)
+    attempt = await two_gpus.begun(long)
+    # Its priority is that of models, and it comes before them.
+    wide = await two_gpus.submit(resources={"gpus": 2}, priority=5)
+    queues = two_gpus.manager.residents.request_queues
+    replica = await queues.acquire("a", soon())
+    assert two_gpus.manager.models.listing()[0]["reserving_job_id"] is None
+    again = asyncio.create_task(queues.acquire("a", Claim()))
+    two_gpus.host.ended(attempt)
+    await two_gpus.provider.deliver("node_1")
+    await eventually(lambda: replica.draining, "the model to be recalled")
+    queues.release(replica, 0.1)
+    await two_gpus.begun(wide)
+    assert not again.done()
+    again.cancel()
+
+
+async def test_a_job_behind_a_model_names_it_and_when_it_may_leave(two_gpus: Managed):
+    queues = two_gpus.manager.residents.request_queues
+    replica = await queues.acquire("a", soon())
+    job_id = await two_gpus.submit(resources={"gpus": 2})
+    requests = two_gpus.controller.requests
+
+    def first_remedy() -> str:
+        reason = requests.why(job_id)
+        assert reason
+        return reason.would_help[0]
+
+    (model,) = two_gpus.manager.residents.servers.live
+    busy = "it answers requests; the policy cost unloads it when that is worth it"
+    assert first_remedy().startswith(f"wait for {model} ({busy}, after ")
+    assert first_remedy().endswith("s of waiting at the latest if no script runs)")
+    await two_gpus.manager.models.pin("a", pinned=True)
+    assert "pinned: it stays until `gpuyard models unpin a`" in first_remedy()
+    await two_gpus.cancel(job_id)
+    queues.release(replica, 0.1)
+
+
+async def test_a_model_names_the_job_that_reserves_a_gpu(two_gpus: Managed):
+    await two_gpus.begun(await two_gpus.submit(resources={"gpus": 1}))
+    wide = await two_gpus.submit(resources={"gpus": 2}, name="wide")
+    queues = two_gpus.manager.residents.request_queues
+    asking = asyncio.create_task(queues.acquire("a", soon()))
+    models = two_gpus.manager.models
+    await eventually(lambda: models.listing()[0]["reserving_job_id"] == wide)
+    kept = models.listing()[0]["why_waiting"]
+    assert kept == f"GPU 1 is kept for job wide ({wide}), which needs more"
+    await two_gpus.cancel(wide)
+    queues.release(await asking, 0.1)
 
 
 async def test_a_model_on_several_gpus_loads_beside_one_that_sleeps(instance: Managed):

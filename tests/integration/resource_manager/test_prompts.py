@@ -83,6 +83,13 @@ async def test_a_server_that_starts_decides_once_for_all_that_it_asks_again(
     instance: Managed,
 ):
     jobs = await blocked(instance, *"abcdef")
+
+    def states() -> list[str]:
+        return [each["state"] for job in jobs for each in instance.attempts(job)]
+
+    # A submission that a crash cut off would be repeated, and not queued again.
+    waiting = ["running", *["pending"] * 6]
+    await eventually(lambda: states() == waiting, "the ledger to know of all")
     instance.notes.clear()
     await instance.restart()
     instance.chat.may_answer.set()

@@ -1,6 +1,7 @@
-"""Models, scripts, batches and faults on a few GPUs, in any order: the policies never
-overbook, never move what may not move, leave no GPU idle that would do for somebody who
-waits, and let nobody wait for ever.
+"""Requests that give up and prompts that never do, urgent scripts and others, exclusive
+batches and faults on a few GPUs, in any order: the policies never overbook, never move
+what may not move, leave no GPU idle that would do for somebody who waits, and let
+nobody wait for ever.
 """
 
 import math
@@ -124,13 +125,12 @@ class Instance(RuleBasedStateMachine):
         self.fleet.demand[model].add(WaitingTask(self.asked, model, self.now), 5000)
         self.act()
 
-    @rule(count=st.integers(1, 12), seconds=st.floats(0, 300))
-    def scripts(self, count: int, seconds: float) -> None:
+    @rule(count=st.integers(1, 12), seconds=st.floats(0, 300), urgent=st.booleans())
+    def scripts(self, count: int, seconds: float, urgent: bool) -> None:
+        """Urgent ones come before all that wait."""
         self.pass_time(seconds)
         self.asked += count
-        self.fleet.scripts.extend(
-            WaitingTask(0, SCRIPT, self.now) for _ in range(count)
-        )
+        self.add_scripts(SCRIPT, count, urgent)
         self.act()
 
     @precondition(lambda self: any(d.waiting for d in self.fleet.demand.values()))
@@ -144,15 +144,19 @@ class Instance(RuleBasedStateMachine):
         del line[choice % len(line)]
         self.act()
 
-    @rule(gpus=st.sets(st.integers(0, 3), min_size=1), count=st.integers(1, 3))
-    def scripts_for_some_gpus(self, gpus: set[int], count: int) -> None:
+    @rule(
+        gpus=st.sets(st.integers(0, 3), min_size=1),
+        count=st.integers(1, 3),
+        urgent=st.booleans(),
+    )
+    def scripts_for_some_gpus(self, gpus: set[int], count: int, urgent: bool) -> None:
         """Scripts that only these GPUs suit."""
         suitable = frozenset(f"g{n}" for n in gpus if f"g{n}" in self.fleet.gpus)
         if not suitable - self.fleet.pinned_gpus:
             return
         name = f"{SCRIPT} for {sorted(suitable)}"
         self.add_kind(name, suitable)
-        self.fleet.scripts.extend(WaitingTask(0, name, self.now) for _ in range(count))
+        self.add_scripts(name, count, urgent)
         self.act()
 
     @precondition(lambda self: not self.batch)
@@ -228,6 +232,13 @@ class Instance(RuleBasedStateMachine):
             if self.actor.wake_at <= self.now:
                 raise AssertionError("the policy wants to be asked again at once")
         self.now = until
+
+    def add_scripts(self, name: str, count: int, urgent: bool) -> None:
+        tasks = [WaitingTask(0, name, self.now) for _ in range(count)]
+        if urgent:
+            self.fleet.scripts.extendleft(tasks)
+        else:
+            self.fleet.scripts.extend(tasks)
 
     def add_kind(self, name: str, suitable: frozenset[str]) -> None:
         self.fleet.memory_gb = {**self.fleet.memory_gb, name: 0.0}

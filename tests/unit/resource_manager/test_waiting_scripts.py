@@ -1,12 +1,13 @@
 """Jobs that wait for GPUs, as scripts of a fleet: what the first of several GPUs
-reserves, and that thousands of jobs are cheap.
+reserves and lends, and that thousands of jobs are cheap.
 """
 
 from collections.abc import Iterable
 
 from gpuyard.domain.shape import Shape
-from gpuyard.residency.fleet import Fleet, FleetGpu
-from gpuyard.residency.switching import SwitchTimes
+from gpuyard.residency.fleet import Demand, Fleet, FleetGpu, Phase
+from gpuyard.residency.policies import DrainResident, UnloadModel, finish_leaving
+from gpuyard.residency.switching import Switch, SwitchTimes
 from gpuyard.resource_manager.waiting_scripts import WaitingScripts
 
 ONE = Shape(gpus=1)
@@ -68,6 +69,69 @@ def test_one_that_has_reserved_keeps_its_gpus_until_it_starts():
     assert waiting(made, TWO, TWO, reserved="job 0") == ["gpu 0", "gpu 1"]
     assert [task.name for task in made.scripts] == ["script 0 on "] * 2
     assert waiting(fleet(2), TWO, reserved="another") == []
+
+
+def with_model(count: int, *busy: int) -> Looking:
+    """A fleet for which a model is configured that moves in 30 s."""
+    made = fleet(count, *busy)
+    moves = {("chat", Switch.BOOT): 25.0, ("chat", Switch.UNLOAD): 5.0}
+    made.switching = SwitchTimes(moves)
+    made.memory_gb = {"script": 0.0, "chat": 16.0}
+    made.demand = {"chat": Demand()}
+    return made
+
+
+def lending(
+    made: Fleet, *shapes: Shape, busy_s: float, lent: Iterable[str] = ()
+) -> WaitingScripts:
+    scripts = WaitingScripts(made, suitable, "job 0", frozenset(lent), lambda _: busy_s)
+    for number, shape in enumerate(shapes):
+        scripts.add(f"job {number}", shape, 0.0, 1)
+    return scripts
+
+
+def test_models_may_use_what_is_reserved_while_a_long_script_has_the_rest():
+    made = with_model(2, 0)
+    assert lending(made, TWO, ONE, busy_s=61).lent == {"gpu 1"}
+    assert made.has_room(made.gpus["gpu 1"], "chat")
+    assert [task.name for task in made.scripts] == ["script 1"], "no model leaves"
+    assert not made.has_room(made.gpus["gpu 1"], "script 1"), "nor a job behind it"
+
+    made = with_model(2, 0)
+    assert lending(made, TWO, busy_s=59).lent == set()
+    assert not made.has_room(made.gpus["gpu 1"], "chat")
+    assert [task.name for task in made.scripts] == ["script 0 on "]
+
+
+def test_it_waits_for_the_last_script_that_it_needs():
+    left_s = {"gpu 0": 10.0, "gpu 1": 1000.0}
+    for shape, lent in ((TWO, set[str]()), (Shape(gpus=3), {"gpu 2"})):
+        scripts = WaitingScripts(
+            with_model(3, 0, 1), suitable, busy_s=left_s.__getitem__
+        )
+        scripts.add("job", shape, 0.0, 1)
+        assert scripts.lent == lent
+
+
+def test_models_leave_what_was_lent_once_the_script_is_over():
+    made = with_model(2)
+    model = made.start_loading("chat", ["gpu 1"], 0.0)
+    scripts = lending(made, TWO, busy_s=0, lent=["gpu 1"])
+    assert (scripts.lent, scripts.reserved) == ({"gpu 1"}, ["gpu 0", "gpu 1"])
+    assert not made.scripts, "it has all of its GPUs, but for the model"
+    assert finish_leaving(made) is None, "it still boots"
+    model.phase = Phase.BUSY
+    assert finish_leaving(made) == DrainResident("chat", "gpu 1")
+    model.phase = Phase.READY
+    assert finish_leaving(made) == UnloadModel("chat", "gpu 1")
+
+
+def test_a_model_that_was_there_before_leaves_only_as_the_policy_says():
+    made = with_model(2)
+    made.start_loading("chat", ["gpu 1"], 0.0).phase = Phase.READY
+    assert lending(made, TWO, busy_s=0).lent == set()
+    assert finish_leaving(made) is None
+    assert [task.name for task in made.scripts] == ["script 0 on "]
 
 
 def test_thousands_of_jobs_look_at_each_gpu_a_few_times():
