@@ -145,7 +145,7 @@ class Cluster:
             Scheduler(store),
             self._kubelet,
             self._lifecycle,
-            Garbage(store),
+            Garbage(store, options),
             Quotas(store),
             Kueue(store, options),
         ]
@@ -246,16 +246,23 @@ class Cluster:
         self.access.expire(token)
 
     def kubeconfig(
-        self, path: Path, token: str = "", namespace: str = "default"
+        self,
+        path: Path,
+        token: str = "",
+        namespace: str = "default",
+        user: Mapping[str, Any] | None = None,
     ) -> Path:
-        """Write a kubeconfig; without a token, the administrator's."""
+        """Write a kubeconfig; without a token, the administrator's. `user` is what it
+        says about the user instead (`tokenFile`, `exec`).
+        """
+        user = user or {"token": token or self.admin_token}
         config = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "fake",
             "preferences": {},
             "clusters": [{"name": "fake", "cluster": {"server": self.address}}],
-            "users": [{"name": "fake", "user": {"token": token or self.admin_token}}],
+            "users": [{"name": "fake", "user": dict(user)}],
             "contexts": [
                 {
                     "name": "fake",
@@ -327,6 +334,12 @@ class Cluster:
             lambda: self._kubelet.evict(
                 self._store.get("pods", namespace, pod), message
             )
+        )
+
+    def rotate_log(self, pod: str, namespace: str = "default") -> None:
+        """The node begins a new file for a pod's log; the old one cannot be read."""
+        self._call(
+            lambda: self._kubelet.rotate_log(self._store.get("pods", namespace, pod))
         )
 
     def add_image(self, image: str) -> None:

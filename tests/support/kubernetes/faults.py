@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tests.support.kubernetes import errors
 from tests.support.kubernetes.clock import Clock
 from tests.support.kubernetes.request import target_of
+from tests.support.kubernetes.wire import Wire
 
 _REFUSALS = {
     429: (
@@ -68,11 +69,12 @@ class Fault:
 
 class Faults:
     """Each of these makes the next `times` requests that match go wrong; None: all
-    until `lift`. From any thread.
+    until `lift`. From any thread. `wire` is what connections can do wrong.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.wire = Wire()
         self._lock = threading.Lock()
         self._faults: list[Fault] = []
         self._open: list[tuple[asyncio.AbstractEventLoop, Any]] = []
@@ -147,6 +149,7 @@ class Faults:
             for fault in self._faults:
                 fault.release()
             self._faults.clear()
+        self.wire.thaw()
 
     def shift_clock(self, seconds: float) -> None:
         """The server's clock is so far ahead from now on."""
@@ -202,6 +205,7 @@ class FaultGate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._faults.connected(send):
+            await self._faults.wire.arrive(scope)
             await self._pass(scope, receive, send)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -233,7 +237,8 @@ class FaultGate:
         elif fault and what == "drop":
             await self._without(fault, scope, receive, dated)
         else:
-            await self._app(scope, receive, dated)
+            with self._faults.wire.answering(scope, dated) as carry:
+                await self._app(scope, receive, carry)
 
     async def _without(
         self, fault: Fault, scope: Scope, receive: Receive, send: Send

@@ -164,6 +164,11 @@ class Kubelet(Controller):
         """Node pressure."""
         self._workers[uid(pod)][0].evict(message)
 
+    def rotate_log(self, pod: Object) -> None:
+        for (owner, _), log in self._tools.logs.items():
+            if owner == uid(pod):
+                log.rotate()
+
     def close(self) -> None:
         for worker, task in [*self._workers.values()]:
             worker.destroy()
