@@ -69,6 +69,7 @@ def in_front_of(
 kubeconfig = "{config}"
 namespace = "default"
 poll_s = 0.1
+node_lost_s = 0.5
 volumes = {{ "/flag" = "pvc:flag" }}
 prices = {{ small = 0.5, "NVIDIA-A100-SXM4-40GB" = 3 }}
 """
@@ -226,6 +227,34 @@ def test_an_evicted_job_and_one_whose_node_died_run_again(
         reasons.append(instance.json("show", job)["attempts"][0]["reason"])
     assert reasons[0] == "preempted"
     assert reasons[1] in ("node_lost", "preempted")
+
+
+def test_output_is_whole_whatever_starts_again(
+    instance: TestInstance, cluster: Cluster
+) -> None:
+    flag = cluster.claim("flag")
+    code = (
+        "for i in 1 2 3; do while [ ! -e /flag/$i ]; do sleep 0.05; done; echo $i; done"
+    )
+    words = ("--provider", "kubernetes", "--image", IMAGE, "--", "sh", "-c", code)
+    job = instance.ok("run", "-d", *words).strip()
+    (flag / "1").touch()
+    with instance.popen("logs", "-f", job) as follower:
+        assert follower.stdout
+        assert follower.stdout.readline() == "1\n"
+        away = cluster.faults.cut(times=None)
+        cluster.faults.reset_connections()
+        (flag / "2").touch()
+        wait_until(lambda: away.met > 3, 30)
+        away.release()
+        assert follower.stdout.readline() == "2\n"
+        instance.kill("server")
+        cluster.rotate_log(cluster.objects("pods")[0]["metadata"]["name"])
+        (flag / "3").touch()
+        instance.ok("up")
+        assert follower.stdout.read() == "3\n"
+        assert follower.wait() == 0
+    assert instance.ok("logs", job) == "1\n2\n3\n"
 
 
 def test_why_is_what_the_cluster_says_and_a_full_one_is_told_apart_from_an_impossible_wish(

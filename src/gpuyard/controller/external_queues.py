@@ -24,6 +24,7 @@ from gpuyard.controller.launching import Launching
 from gpuyard.controller.log_mirror import LogMirror
 from gpuyard.controller.observed_runs import ObservedRuns
 from gpuyard.controller.requests import Requests
+from gpuyard.controller.unknown_attempts import UnknownAttempts
 from gpuyard.domain.errors import LedgerError, ProviderError
 from gpuyard.domain.jobconfig import JobResult, JobStatus
 from gpuyard.domain.reasons import Reason
@@ -46,11 +47,6 @@ the first call may have been lost.
 """
 _MAX_SLOWDOWN = 32
 """A provider that fails is polled at most this many times less often."""
-_LOST_AFTER_S = 30.0
-"""An attempt that its queue has not known for this long is lost.
-
-A queue may not know a job for a moment after it came or went.
-"""
 _OUR_REASONS = frozenset(
     {Reason.TIMED_OUT, Reason.CANCELLED, Reason.PREEMPTED, Reason.REVOKED}
 )
@@ -77,9 +73,9 @@ class ExternalQueues:
         self._log_mirror = log_mirror
         self._health = health
         self._observed_runs = observed_runs
-        # Times in these three are monotonic seconds.
+        self._unknown = UnknownAttempts()
+        # Times in these two are monotonic seconds.
         self._stopped_at: dict[str, float] = {}
-        self._unknown_since: dict[str, float] = {}
         self._offers_read_at: dict[str, float] = {}
         # Attempts whose end is being recorded.
         self._finishing: set[str] = set()
@@ -190,6 +186,10 @@ class ExternalQueues:
         queue = self._core.view.external_queues.by_name[name]
         is_news = not queue.problem
         queue.problem = f"does not answer: {why}"
+        attempts = self._core.view.attempts.values()
+        self._unknown.queue_is_away(
+            attempt.id for attempt in attempts if attempt.provider == name
+        )
         self._note_containers(name, available=False)
         if is_news:
             log.warning("a provider does not answer", provider=name, error=why)
@@ -325,7 +325,7 @@ class ExternalQueues:
         """
         if result is None or result.status is JobStatus.UNKNOWN:
             return self._attempt_unknown(attempt, result)
-        self._unknown_since.pop(attempt.id, None)
+        self._unknown.known(attempt.id)
         if result.status not in (JobStatus.PENDING, JobStatus.RUNNING):
             self._finish_soon(attempt, result)
             return False
@@ -382,11 +382,9 @@ class ExternalQueues:
         if self._providers[attempt.provider].ends_with_server:
             self._ended_with_server(attempt)
             return True
-        now = time.monotonic()
-        since = self._unknown_since.setdefault(attempt.id, now)
-        if now - since < _LOST_AFTER_S:
+        if not self._unknown.is_lost(attempt.id):
             return False
-        del self._unknown_since[attempt.id]
+        self._unknown.known(attempt.id)
         message = result.error_message if result else None
         if not message:
             reference = attempt.provider_ref

@@ -5,15 +5,16 @@ for progress, and checkpoints are fetched at the same time.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO
 
 import structlog
 
 from gpuyard.controller.core import Core
 from gpuyard.controller.job_warnings import warn_of_limited_log
+from gpuyard.controller.log_copy import LogCopy, mark_path
 from gpuyard.controller.reports import Reports
 from gpuyard.controller.secrets import Secrets
 from gpuyard.domain import wire
@@ -22,7 +23,12 @@ from gpuyard.domain.jobconfig import JobStatus
 from gpuyard.domain.jobspec import STORED, JobSpec
 from gpuyard.domain.masking import Mask, MaskedStream
 from gpuyard.insight.progress import MetricPoint, ProgressReader
-from gpuyard.providers.base import TRANSIENT, GpuProviderInterface, SavedFile
+from gpuyard.providers.base import (
+    TRANSIENT,
+    GpuProviderInterface,
+    OutputPart,
+    SavedFile,
+)
 from gpuyard.scheduler.view import LiveAttempt
 from gpuyard.storage.blobs import Blob, Blobs
 from gpuyard.storage.logfile import LogFile
@@ -33,6 +39,7 @@ _PAUSE_S = 2.0
 _LAST_READ_TIMEOUT_S = 60.0
 _WORKSPACE_TRIES = 3
 _REPORT_EVERY_S = 0.5
+_PART_BYTES = 1 << 16
 log = structlog.get_logger(__name__)
 
 
@@ -97,6 +104,8 @@ class LogMirror:
         self._checkpoint_times.pop(attempt.id, None)
         has_output = attempt.id in self._complete
         self._complete.discard(attempt.id)
+        if has_output:
+            mark_path(self.path(attempt.id)).unlink(missing_ok=True)
         return has_output and has_checkpoints and not problem, problem
 
     async def _bring_back_workspace(self, attempt: LiveAttempt) -> str:
@@ -134,9 +143,9 @@ class LogMirror:
         self._core.spawn(self._limit(attempt, spec), "limit-log")
         while True:
             try:
-                with self.path(attempt.id).open("ab") as file:
-                    stream = provider.stream_logs(reference, lines=None, follow=True)
-                    await reader.read(stream, file)
+                with LogCopy(self.path(attempt.id)) as copy:
+                    stream = provider.stream_output(reference, mark=copy.mark)
+                    await reader.read(stream, copy)
                 result = await provider.get_job_status(reference)
                 # If the job still runs, the stream was cut: a daemon has restarted.
                 if result.status not in (JobStatus.PENDING, JobStatus.RUNNING):
@@ -245,17 +254,8 @@ def _is_transient(error: Exception) -> bool:
     return isinstance(error, ProviderError) and error.error_code in TRANSIENT
 
 
-async def _masked(stream: AsyncIterator[bytes], mask: Mask) -> AsyncIterator[bytes]:
-    masked = MaskedStream(mask)
-    async for part in stream:
-        if shown := masked.feed(part):
-            yield shown
-    if rest := masked.finish():
-        yield rest
-
-
 class _OutputReader:
-    """Reads the output of one attempt. Each stream begins again at the first byte."""
+    """Copies the output of one attempt, and reads its progress."""
 
     def __init__(self, attempt_id: str, reports: Reports, mask: Mask) -> None:
         self._mask = mask
@@ -264,28 +264,56 @@ class _OutputReader:
         self._progress = ProgressReader()
         self._bytes_read = 0
         self._reported_at = 0.0
+        self._points: list[MetricPoint] = []
 
-    async def read(self, stream: AsyncIterator[bytes], file: IO[bytes]) -> None:
-        """Append what `file` does not have yet, and report progress on the way."""
-        bytes_in_file = file.tell()
-        offset = 0
-        loop = asyncio.get_running_loop()
-        points: list[MetricPoint] = []
-        async for part in _masked(stream, self._mask):
-            not_in_file = part[max(bytes_in_file - offset, 0) :]
-            not_read = part[max(self._bytes_read - offset, 0) :]
-            offset += len(part)
-            if not_in_file:
-                file.write(not_in_file)
-                file.flush()
-            if not_read:
-                self._bytes_read = offset
-                points += self._progress.feed(not_read, self._reports.clock())
-            if points and loop.time() - self._reported_at >= _REPORT_EVERY_S:
-                self._report(points)
-                points = []
-                self._reported_at = loop.time()
-        self._report([*points, *self._progress.finish(self._reports.clock())])
+    async def read(self, stream: AsyncIterator[OutputPart], copy: LogCopy) -> None:
+        """Append what comes to `copy`, and report progress on the way."""
+        await self._read_copy(copy)
+        masked = MaskedStream(self._mask)
+        part: OutputPart | None = None
+        try:
+            async for part in stream:
+                self._keep(masked.feed(part.data), copy)
+                if not masked.holds:
+                    copy.note(part.mark)
+            self._keep(masked.finish(), copy)
+        finally:
+            if part is not None and not masked.holds:
+                copy.note(part.mark, now=True)
+        self._points += self._progress.finish(self._reports.clock())
+        self._report(self._points)
+        self._points = []
+
+    async def _read_copy(self, copy: LogCopy) -> None:
+        """Read the progress in what an earlier server has copied."""
+        file = LogFile(copy.path)
+        while self._bytes_read < copy.size:
+            first, data = await asyncio.to_thread(
+                file.read, self._bytes_read, _PART_BYTES
+            )
+            if not data:
+                return
+            self._bytes_read = first
+            self._read_progress(data, first)
+
+    def _keep(self, data: bytes, copy: LogCopy) -> None:
+        if data:
+            begin = copy.size
+            copy.append(data)
+            self._read_progress(data, begin)
+
+    def _read_progress(self, data: bytes, begin: int) -> None:
+        """Read output that begins at this byte, and report what it says."""
+        not_read = data[max(self._bytes_read - begin, 0) :]
+        if not not_read:
+            return
+        self._bytes_read = begin + len(data)
+        self._points += self._progress.feed(not_read, self._reports.clock())
+        now = time.monotonic()
+        if self._points and now - self._reported_at >= _REPORT_EVERY_S:
+            self._report(self._points)
+            self._points = []
+            self._reported_at = now
 
     def _report(self, points: list[MetricPoint]) -> None:
         progress = asdict(self._progress.progress)

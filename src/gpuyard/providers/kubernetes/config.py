@@ -59,6 +59,13 @@ class KubernetesConfig(StrictModel):
       not come back.
     - `gang_patience_s`: a job on several nodes is withdrawn when only some of its pods
       have been placed after this time.
+    - `force_after_s`: pods that were told to end are deleted by force when they are
+      still there so long after their grace.
+    - `node_lost_s`: a pod that the cluster deletes, and that is still there after this
+      time and its checkpoint grace, is on a node that does not answer. Its job is lost.
+    - `watch_s`, `watch_silence_s`: how long one watch lasts, and how long it may say
+      nothing until it is begun again.
+    - `log_silence_s`: how long a log may say nothing until it is opened again.
     """
 
     provider: ClassVar[str] = "kubernetes"
@@ -87,6 +94,12 @@ class KubernetesConfig(StrictModel):
     currency: str = "USD"
     ttl_s: int = Field(default=86400, ge=60)
     gang_patience_s: float = Field(default=300.0, gt=0)
+    force_after_s: float = Field(default=15.0, gt=0)
+    node_lost_s: float = Field(default=60.0, gt=0)
+    # The API server gives a sign of life about every minute.
+    watch_s: int = Field(default=300, ge=1)
+    watch_silence_s: float = Field(default=75.0, gt=0)
+    log_silence_s: float = Field(default=300.0, gt=0)
     max_pending: int = Field(default=8, ge=1)
     concurrency: int = Field(default=8, ge=1)
     poll_s: float = Field(default=0.5, gt=0)

@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 from gpuyard.domain.attempt_order import AttemptOrder
 from gpuyard.domain.errors import (
     InsufficientResourcesError,
-    JobNotFoundError,
     ProviderError,
 )
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobResult, JobStatus
@@ -27,10 +26,10 @@ from gpuyard.domain.reasons import Reason
 from gpuyard.providers.base import (
     TRANSIENT,
     GpuProviderInterface,
+    OutputPart,
     QueueProvider,
     SavedFile,
     cost_of,
-    last_lines,
     with_logs,
 )
 from gpuyard.providers.checkpoint_files import CheckpointFinder, ended_by_itself
@@ -38,12 +37,11 @@ from gpuyard.providers.kubernetes import job_state, manifest
 from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi
 from gpuyard.providers.kubernetes.config import KubernetesConfig
 from gpuyard.providers.kubernetes.fields import Json, name_of, text_at, value_at
+from gpuyard.providers.kubernetes.job_output import JobOutput
 from gpuyard.providers.kubernetes.job_tracker import JobTracker
-from gpuyard.providers.kubernetes.output import merged
 from gpuyard.providers.kubernetes.rights import missing_rights
 from gpuyard.providers.kubernetes.spool import KubernetesSpool
 from gpuyard.providers.kubernetes.supply import Supply, supplies
-from gpuyard.providers.kubernetes.watch import WATCH_S
 from gpuyard.providers.placing import has_room, names_kind, suits, words_of
 from gpuyard.providers.rsync import RsyncHost, WorkspaceSync
 from gpuyard.providers.runner_files import BrokenFileError
@@ -53,7 +51,6 @@ from gpuyard.storage.place import in_background, open_store
 
 # Events, which say why a pod waits, are read at most this often.
 _EVENTS_S = 5.0
-_CHECK_S = 0.2
 
 
 class KubernetesProvider(QueueProvider):
@@ -62,20 +59,22 @@ class KubernetesProvider(QueueProvider):
     PROVIDER_NAME: ClassVar[str] = "kubernetes"
     containers: ClassVar[bool] = True
     wants_storage: ClassVar[bool] = True
+    output_moves: ClassVar[bool] = True
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         self.settings = self._read(config)
         self.concurrency = self.settings.concurrency
         self.poll_s = self.settings.poll_s
-        self.answer_age_s = WATCH_S + self.settings.timeout_s
+        self.answer_age_s = self.settings.watch_silence_s + self.settings.timeout_s
         self.max_pending = self.settings.max_pending
         self.currency = self.settings.currency
         self._folder = Path(self.settings.home) / self.PROVIDER_NAME
         self._api = self._connection()
         self._spool = self._make_spool() if self.settings.spool else None
         self._checkpoints = CheckpointFinder()
-        self._jobs = JobTracker(self._api, self.PROVIDER_NAME)
+        self._jobs = JobTracker(self._api, self.settings)
+        self._output = JobOutput(self._api, self._jobs, self.settings)
         self._supply: dict[str, Supply] = {}
         self._events: dict[str, tuple[float, list[Json]]] = {}
         self._partly_placed_since: dict[str, float] = {}
@@ -221,19 +220,29 @@ class KubernetesProvider(QueueProvider):
     # --- polling ---
 
     async def poll_jobs(self, job_ids: Sequence[str]) -> Mapping[str, JobResult]:
-        """From the watches; only the reason why a job waits takes a request."""
+        """From the watches. Only the reason why a job waits takes a request, and a Job
+        that they do not have.
+        """
         await self._jobs.ready()
         self._jobs.forget_others(job_ids)
         results: dict[str, JobResult] = {}
         for name in job_ids:
-            job = self._jobs.watched(name)
-            if job is None:
-                result = self._jobs.result_once_gone(name)
-            else:
-                result = await self._updated(name, job)
+            result = await self._polled(name)
             if result is not None:
                 results[name] = result
         return results
+
+    async def _polled(self, name: str) -> JobResult | None:
+        job = self._jobs.watched(name)
+        if job is None:
+            result = self._jobs.result_once_gone(name)
+            if result is not None:
+                if self._jobs.is_on_lost_node(name):
+                    self._jobs.force_in_background(name)
+                return result
+            # A watch whose connection is dead misses new Jobs.
+            job = await self._jobs.look_for(name)
+        return None if job is None else await self._updated(name, job)
 
     def has_run(self, job_id: str, ran_s: float) -> None:
         """See GpuProviderInterface."""
@@ -296,9 +305,16 @@ class KubernetesProvider(QueueProvider):
         return found
 
     async def _enforce_limits(self, name: str, job: Json, result: JobResult) -> None:
-        """End a Job at its timeout, or when only some of its pods get a node."""
+        """End a Job at its timeout, when its node does not answer, or when only some of
+        its pods get a node.
+        """
         if job_state.stop_of(job):
-            self._jobs.end_in_background(name)
+            if self._jobs.has_live_pods(name):
+                self._jobs.end_in_background(name)
+        elif self._jobs.is_on_lost_node(name):
+            await self._jobs.stop(
+                name, Reason.NODE_LOST, checkpoint=False, force_after_s=0
+            )
         elif result.started_at is None:
             self._running_times.note_waiting(name)
             await self._withdraw_if_partly_placed(name, job)
@@ -366,35 +382,7 @@ class KubernetesProvider(QueueProvider):
 
     async def get_job_logs(self, job_id: str, lines: int | None = None) -> str:
         """See GpuProviderInterface; a gang's logs come one after another."""
-        pods = await self._pods_in_order(job_id)
-        if lines == 0:
-            return ""
-        query = {} if lines is None else {"tailLines": lines}
-        parts = [await self._log_of(pod, **query) for pod in pods]
-        text = b"".join(parts).decode(errors="replace")
-        if lines is None or len(parts) < 2:
-            return text
-        return last_lines(text, lines)
-
-    async def _log_of(self, pod: str, **query: Any) -> bytes:
-        try:
-            return await self._api.read(self._log_path(pod), **query)
-        except ApiError as error:
-            if error.http in (400, 404):  # it has not begun, or is gone
-                return b""
-            raise
-
-    def _log_path(self, pod: str) -> str:
-        return f"{self._api.pods}/{pod}/log"
-
-    async def _pods_in_order(self, job_id: str) -> list[str]:
-        """The names of its existing pods, by their index.
-
-        JobNotFoundError for an unknown job.
-        """
-        await self._jobs.fetch(job_id)
-        pods = await self._jobs.pods_of(job_id)
-        return sorted(pods, key=lambda name: job_state.order_of(pods[name]))
+        return await self._output.text(job_id, lines)
 
     async def stream_logs(
         self, job_id: str, *, lines: int | None, follow: bool
@@ -403,24 +391,26 @@ class KubernetesProvider(QueueProvider):
         if not follow:
             yield (await self.get_job_logs(job_id, lines)).encode()
             return
-        job, _ = await self._jobs.fetch(job_id)
-        if job is not None and job_state.runs_again(job):
-            looks = GpuProviderInterface.stream_logs(
+        if await self._output.runs_again(job_id):
+            parts = GpuProviderInterface.stream_logs(
                 self, job_id, lines=lines, follow=True
             )
-            async for part in looks:
+            async for part in parts:
                 yield part
             return
-        while (await self._jobs.fetch(job_id))[1].status is JobStatus.PENDING:  # noqa: ASYNC110
-            await asyncio.sleep(_CHECK_S)
-        query: dict[str, Any] = {"follow": "true"}
-        if lines is not None:
-            query["tailLines"] = lines
-        pods = await self._pods_in_order(job_id)
-        sources = [self._api.stream(self._log_path(pod), **query) for pod in pods]
-        if not sources:
-            raise JobNotFoundError(job_id, self.PROVIDER_NAME)
-        async for part in merged(sources):
+        async for part in self._output.follow(job_id, "", lines):
+            yield part.data
+
+    async def stream_output(
+        self, job_id: str, *, mark: str
+    ) -> AsyncIterator[OutputPart]:
+        """See GpuProviderInterface; a mark has the position in the log of each pod."""
+        # A mark that is a number is a byte: earlier versions kept no more.
+        if mark.isdigit() or await self._output.runs_again(job_id):
+            parts = GpuProviderInterface.stream_output(self, job_id, mark=mark)
+        else:
+            parts = self._output.follow(job_id, mark)
+        async for part in parts:
             yield part
 
     # --- supply ---
