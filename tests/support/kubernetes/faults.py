@@ -18,6 +18,11 @@ from tests.support.kubernetes.clock import Clock
 from tests.support.kubernetes.request import target_of
 
 _REFUSALS = {
+    403: (
+        "Forbidden",
+        'jobs.batch is forbidden: User "gpuyard" cannot create resource "jobs" in API'
+        ' group "batch" in the namespace "default"',
+    ),
     429: (
         "TooManyRequests",
         "the server has received too many requests and has asked us to try again later",
@@ -77,6 +82,7 @@ class Faults:
         self._faults: list[Fault] = []
         self._open: list[tuple[asyncio.AbstractEventLoop, Any]] = []
         self.requests: Counter[tuple[str, str, str]] = Counter()
+        self.user_agents: set[str] = set()
 
     def answer(
         self,
@@ -86,7 +92,9 @@ class Faults:
         times: int | None = 1,
         retry_after_s: int = 1,
     ) -> Fault:
-        """500, 503 or 429, instead of doing anything."""
+        """500, 503 or 429, instead of doing anything; or 403, as from a server that has
+        only just started and knows no Roles yet.
+        """
         return self._add(
             Fault("answer", method, re.compile(path), times, code, retry_after_s)
         )
@@ -207,6 +215,8 @@ class FaultGate:
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         query = scope["query_string"].decode()
         path = scope["path"] + (f"?{query}" if query else "")
+        agents = (value for key, value in scope["headers"] if key == b"user-agent")
+        self._faults.user_agents.update(agent.decode() for agent in agents)
         fault = self._faults.meet(
             scope["method"], path.split("?")[0], "watch=" in query
         )
