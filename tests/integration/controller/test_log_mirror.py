@@ -1,4 +1,4 @@
-"""The copy of the output of an external queue stays below the limit of its job."""
+"""The copy of the output of an external queue: its limit, and its end."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ import pytest
 from gpuyard.config.paths import Home
 from gpuyard.controller import log_mirror
 from gpuyard.controller.log_mirror import LogMirror
-from gpuyard.domain.jobconfig import JobResult, JobStatus
+from gpuyard.scheduler.view import LiveAttempt
 from tests.support.controlled import Controlled
 from tests.support.wait import eventually
 
@@ -17,23 +17,55 @@ LINES = [b"line %06d %s\n" % (number, b"x" * 100) for number in range(30_000)]
 
 
 class Queue:
-    """An external queue whose job has printed LINES, and ends on a word."""
+    """An external queue whose job has printed `output`, and ends on a word."""
 
-    def __init__(self) -> None:
+    poll_s = 0.02
+
+    def __init__(self, output: bytes = b"".join(LINES)) -> None:
         self.over = asyncio.Event()
+        self.reads = 0
+        self._output = output
 
     async def stream_logs(self, *_: object, **__: object) -> AsyncIterator[bytes]:
-        yield b"".join(LINES)
+        self.reads += 1
+        yield self._output
         await self.over.wait()
-
-    async def get_job_status(self, reference: str) -> JobResult:
-        return JobResult(reference, JobStatus.COMPLETED)
 
     async def checkpoints(self, _: str) -> list[object]:
         return []
 
     async def bring_back(self, _: str) -> None:
         pass
+
+
+def mirror_of(instance: Controlled, attempt: LiveAttempt, queue: Queue) -> LogMirror:
+    return LogMirror(
+        instance.core,
+        instance.controller.reports,
+        {attempt.provider: queue},  # type: ignore[dict-item]
+        instance.blobs,
+        Home(instance.folder).logs / "attempts",
+        instance.controller.secrets,
+    )
+
+
+async def test_an_end_is_told_when_it_is_known_and_the_output_is_read_once(
+    instance: Controlled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_mirror, "_PAUSE_S", 3600.0)
+    monkeypatch.setattr(log_mirror, "_LAST_READ_TIMEOUT_S", 3600.0)
+    job_id = await instance.submit()
+    await instance.until(job_id, "running")
+    attempt = instance.core.view.attempts[await instance.begun(job_id)]
+    queue = Queue(b"done\n")
+    queue.over.set()
+    mirror = mirror_of(instance, attempt, queue)
+    mirror.follow(attempt)
+    copy = mirror.path(attempt.id)
+    await eventually(lambda: copy.exists() and copy.read_bytes(), "the output to come")
+    assert await asyncio.wait_for(mirror.finish(attempt), 30) == (True, "")
+    assert (copy.read_bytes(), queue.reads) == (b"done\n", 1)
+    await instance.finish(job_id)
 
 
 async def test_only_the_end_is_kept_and_read(
@@ -44,14 +76,7 @@ async def test_only_the_end_is_kept_and_read(
     await instance.until(job_id, "running")
     attempt = instance.core.view.attempts[await instance.begun(job_id)]
     queue = Queue()
-    mirror = LogMirror(
-        instance.core,
-        instance.controller.reports,
-        {attempt.provider: queue},  # type: ignore[dict-item]
-        instance.blobs,
-        Home(instance.folder).logs / "attempts",
-        instance.controller.secrets,
-    )
+    mirror = mirror_of(instance, attempt, queue)
     mirror.follow(attempt)
     copy = mirror.path(attempt.id)
     await eventually(

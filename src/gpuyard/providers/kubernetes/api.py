@@ -24,6 +24,7 @@ from kubernetes_asyncio.client.configuration import Configuration
 from kubernetes_asyncio.config.config_exception import ConfigException
 from kubernetes_asyncio.config.incluster_config import SERVICE_TOKEN_FILENAME
 
+from gpuyard import __version__
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.kubernetes.config import KubernetesConfig
 from gpuyard.providers.kubernetes.fields import Json, objects_at, text_at, value_at
@@ -252,6 +253,7 @@ class KubernetesApi:
         async with self._connecting:
             if self._client is None:
                 self._client = await self._open()
+                self._client.user_agent = f"gpuyard/{__version__}"
             return self._client
 
     async def _open(self) -> ApiClient:
