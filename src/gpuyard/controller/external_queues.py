@@ -29,7 +29,7 @@ from gpuyard.domain.errors import LedgerError, ProviderError
 from gpuyard.domain.jobconfig import JobResult, JobStatus
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.states import AttemptState
-from gpuyard.providers.base import GpuProviderInterface
+from gpuyard.providers.base import TRANSIENT, GpuProviderInterface
 from gpuyard.providers.configured import Providers
 from gpuyard.scheduler.external_queues import ExternalQueue
 from gpuyard.scheduler.observe import note_ended_attempt
@@ -47,6 +47,7 @@ the first call may have been lost.
 """
 _MAX_SLOWDOWN = 32
 """A provider that fails is polled at most this many times less often."""
+_LONGEST_SEARCH_PAUSE_S = 5.0
 _OUR_REASONS = frozenset(
     {Reason.TIMED_OUT, Reason.CANCELLED, Reason.PREEMPTED, Reason.REVOKED}
 )
@@ -74,7 +75,10 @@ class ExternalQueues:
         self._health = health
         self._observed_runs = observed_runs
         self._unknown = UnknownAttempts()
-        # Times in these two are monotonic seconds.
+        # Times in these three are monotonic seconds.
+        # Of attempts that may not have been submitted: the next pause, and when they
+        # are looked for again.
+        self._searches: dict[str, tuple[float, float]] = {}
         self._stopped_at: dict[str, float] = {}
         self._offers_read_at: dict[str, float] = {}
         # Attempts whose end is being recorded.
@@ -146,7 +150,7 @@ class ExternalQueues:
                 failures = 0
             except (ProviderError, OSError, TimeoutError) as error:
                 failures += 1
-                self._mark_unreachable(name, str(error) or type(error).__name__)
+                self._mark_unreachable(name, error)
             except LedgerError:
                 pass  # memory was read again; the next poll finds the same
             except Exception as error:
@@ -154,7 +158,8 @@ class ExternalQueues:
                 log.exception(
                     "polling a provider's jobs failed, will try again", provider=name
                 )
-                self._mark_unreachable(name, f"{type(error).__name__}: {error}")
+                fault = RuntimeError(f"{type(error).__name__}: {error}")
+                self._mark_unreachable(name, fault)
             slowdown = min(1 << failures, _MAX_SLOWDOWN)
             await provider.news(provider.poll_s * slowdown)
 
@@ -181,11 +186,15 @@ class ExternalQueues:
             for name, health in zip(self._providers, healths, strict=True)
         ]
 
-    def _mark_unreachable(self, name: str, why: str) -> None:
+    def _mark_unreachable(self, name: str, error: Exception) -> None:
+        why = str(error) or type(error).__name__
+        problem = f"does not answer: {why}"
+        if isinstance(error, ProviderError) and error.error_code not in TRANSIENT:
+            problem = f"cannot be used: {why}"
         self._health.checked(name, why)
         queue = self._core.view.external_queues.by_name[name]
         is_news = not queue.problem
-        queue.problem = f"does not answer: {why}"
+        queue.problem = problem
         attempts = self._core.view.attempts.values()
         self._unknown.queue_is_away(
             attempt.id for attempt in attempts if attempt.provider == name
@@ -221,8 +230,8 @@ class ExternalQueues:
                 view.external_queues.reasons[attempt.id] = doing
             elif attempt.provider_ref is None:
                 unsubmitted.append(attempt)
-        if unsubmitted:
-            await self._find_or_submit(unsubmitted)
+        if due := self._due_for_search(unsubmitted, provider.poll_s):
+            await self._find_or_submit(due)
         to_poll = {
             attempt.provider_ref: attempt
             for attempt in attempts
@@ -234,6 +243,7 @@ class ExternalQueues:
         results = await _answers(provider, list(to_poll))
         changed = False
         for reference, attempt in to_poll.items():
+            self._searches.pop(attempt.id, None)
             current = self._core.view.attempts.get(attempt.id)
             if current is not None:
                 answer = results.get(reference)
@@ -280,6 +290,26 @@ class ExternalQueues:
                     await provider.forget_job(reference)
 
     # --- submissions whose reply was lost ---
+
+    def _due_for_search(
+        self, attempts: Sequence[LiveAttempt], first_pause_s: float
+    ) -> list[LiveAttempt]:
+        """Those that are to be looked for now. A provider may refuse them again and
+        again, so each is looked for less and less often.
+        """
+        now = time.monotonic()
+        live = self._core.view.attempts
+        self._searches = {
+            key: search for key, search in self._searches.items() if key in live
+        }
+        due: list[LiveAttempt] = []
+        for attempt in attempts:
+            pause_s, at = self._searches.get(attempt.id, (first_pause_s, now))
+            if at <= now:
+                next_pause_s = min(2 * pause_s, _LONGEST_SEARCH_PAUSE_S)
+                self._searches[attempt.id] = next_pause_s, now + pause_s
+                due.append(attempt)
+        return due
 
     async def _find_or_submit(self, attempts: Sequence[LiveAttempt]) -> None:
         """Look for the attempts at their provider; submit those that are not there

@@ -7,6 +7,7 @@ for progress, and checkpoints are fetched at the same time.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,7 +20,6 @@ from gpuyard.controller.reports import Reports
 from gpuyard.controller.secrets import Secrets
 from gpuyard.domain import wire
 from gpuyard.domain.errors import JobNotFoundError, LedgerError, ProviderError
-from gpuyard.domain.jobconfig import JobStatus
 from gpuyard.domain.jobspec import STORED, JobSpec
 from gpuyard.domain.masking import Mask, MaskedStream
 from gpuyard.insight.progress import MetricPoint, ProgressReader
@@ -62,6 +62,8 @@ class LogMirror:
         self._blobs = blobs
         self._folder = folder
         self._followers: dict[str, asyncio.Task[None]] = {}
+        # Set once the end of a followed attempt is known.
+        self._ends: dict[str, asyncio.Event] = {}
         # Attempts whose output is here to its end.
         self._complete: set[str] = set()
         # When the newest fetched checkpoint of an attempt was saved (UTC seconds).
@@ -75,10 +77,14 @@ class LogMirror:
     def follow(self, attempt: LiveAttempt) -> None:
         """Begin to follow the attempt, unless it is followed already."""
         if attempt.id not in self._followers:
+            end = asyncio.Event()
+            self._ends[attempt.id] = end
             self._followers[attempt.id] = self._core.spawn(
-                self._follow(attempt), "follow-log"
+                self._follow(attempt, end), "follow-log"
             )
-            self._core.spawn(self._collect_checkpoints(attempt), "collect-checkpoints")
+            self._core.spawn(
+                self._collect_checkpoints(attempt, end), "collect-checkpoints"
+            )
 
     def keep(self, attempt: LiveAttempt, output: str) -> None:
         """Write the whole output of an attempt that was not followed."""
@@ -95,9 +101,12 @@ class LogMirror:
         """
         self.follow(attempt)
         task = self._followers[attempt.id]
+        end = self._ends[attempt.id]
+        end.set()
         await asyncio.wait([task], timeout=_LAST_READ_TIMEOUT_S)
         task.cancel()
         self._followers.pop(attempt.id, None)
+        self._ends.pop(attempt.id, None)
         has_checkpoints = await self._fetch_checkpoints(attempt)
         problem = await self._bring_back_workspace(attempt)
         self._checkpoint_locks.pop(attempt.id, None)
@@ -132,25 +141,36 @@ class LogMirror:
                 await asyncio.sleep(_PAUSE_S)
         return problem
 
-    async def _follow(self, attempt: LiveAttempt) -> None:
-        """Copy the rest of the output; start again whenever the stream breaks."""
-        provider = self._providers[attempt.provider]
-        reference = attempt.provider_ref or ""
+    async def _follow(self, attempt: LiveAttempt, end: asyncio.Event) -> None:
+        """Copy the rest of the output; start again whenever the stream breaks.
+
+        A stream ends when the job does. If it ends and nobody soon tells of that end,
+        it was cut: a daemon has restarted, for example.
+        """
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         spec = self._spec(attempt)
         mask = await self._mask(attempt, spec)
         reader = _OutputReader(attempt.id, self._reports, mask)
-        self._core.spawn(self._limit(attempt, spec), "limit-log")
+        limiting = self._core.spawn(self._limit(attempt, spec), "limit-log")
+        try:
+            await self._read_to_end(attempt, reader, end)
+        finally:
+            limiting.cancel()
+
+    async def _read_to_end(
+        self, attempt: LiveAttempt, reader: "_OutputReader", end: asyncio.Event
+    ) -> None:
+        provider = self._providers[attempt.provider]
+        reference = attempt.provider_ref or ""
         while True:
             try:
                 with LogCopy(self.path(attempt.id)) as copy:
                     stream = provider.stream_output(reference, mark=copy.mark)
                     await reader.read(stream, copy)
-                result = await provider.get_job_status(reference)
-                # If the job still runs, the stream was cut: a daemon has restarted.
-                if result.status not in (JobStatus.PENDING, JobStatus.RUNNING):
+                if await _is_set_within(end, _PAUSE_S + provider.poll_s):
                     self._complete.add(attempt.id)
                     return
+                continue
             except JobNotFoundError:
                 self._complete.add(attempt.id)
                 return
@@ -160,7 +180,7 @@ class LogMirror:
                     attempt=attempt.id,
                     error=str(error),
                 )
-            await asyncio.sleep(_PAUSE_S)
+                await _pause(end)
 
     def _spec(self, attempt: LiveAttempt) -> JobSpec | None:
         text = self._core.queries.spec_texts({attempt.job_id}).get(attempt.job_id)
@@ -178,7 +198,7 @@ class LogMirror:
         own_gb = spec.log_limit_gb if spec else None
         limit_gb = own_gb or self._core.settings.node.max_log_gb
         copy = LogFile(self.path(attempt.id))
-        while attempt.id in self._followers:
+        while True:
             try:
                 if copy.is_over(limit_gb) and await asyncio.to_thread(
                     copy.limit, limit_gb
@@ -194,10 +214,12 @@ class LogMirror:
                 )
             await asyncio.sleep(_PAUSE_S)
 
-    async def _collect_checkpoints(self, attempt: LiveAttempt) -> None:
-        while attempt.id in self._followers:
+    async def _collect_checkpoints(
+        self, attempt: LiveAttempt, end: asyncio.Event
+    ) -> None:
+        while not end.is_set():
             await self._fetch_checkpoints(attempt)
-            await asyncio.sleep(_PAUSE_S)
+            await _pause(end)
 
     async def _fetch_checkpoints(self, attempt: LiveAttempt) -> bool:
         """Copy new checkpoints into the blob store; False if that failed."""
@@ -248,6 +270,21 @@ class LogMirror:
             )
             self._checkpoint_times[attempt.id] = found.at
             return None
+
+
+async def _pause(end: asyncio.Event) -> None:
+    """Wait for a while, or until the end becomes known."""
+    if end.is_set():
+        await asyncio.sleep(_PAUSE_S)
+    else:
+        await _is_set_within(end, _PAUSE_S)
+
+
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for the event, at most this long; returns whether it is set."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+    return event.is_set()
 
 
 def _is_transient(error: Exception) -> bool:

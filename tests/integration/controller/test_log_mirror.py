@@ -1,6 +1,4 @@
-"""The copy of the output of an external queue is whole, and stays below the limit of
-its job.
-"""
+"""The copy of the output of an external queue: it is whole, its limit, and its end."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,7 +9,6 @@ import pytest
 from gpuyard.config.paths import Home
 from gpuyard.controller import log_mirror
 from gpuyard.controller.log_mirror import LogMirror
-from gpuyard.domain.jobconfig import JobResult, JobStatus
 from gpuyard.providers.base import OutputPart
 from gpuyard.scheduler.view import LiveAttempt
 from tests.support.controlled import Controlled
@@ -22,17 +19,19 @@ LINES = [b"line %06d %s\n" % (number, b"x" * 100) for number in range(30_000)]
 
 
 class Queue:
-    """An external queue whose job has printed LINES, and ends on a word."""
+    """An external queue whose job has printed `output`, and ends on a word."""
 
-    def __init__(self) -> None:
+    poll_s = 0.02
+
+    def __init__(self, output: bytes = b"".join(LINES)) -> None:
         self.over = asyncio.Event()
+        self.reads = 0
+        self._output = output
 
     async def stream_output(self, *_: object, mark: str) -> AsyncIterator[OutputPart]:
-        yield OutputPart(b"".join(LINES), str)
+        self.reads += 1
+        yield OutputPart(self._output, str)
         await self.over.wait()
-
-    async def get_job_status(self, reference: str) -> JobResult:
-        return JobResult(reference, JobStatus.COMPLETED)
 
     async def checkpoints(self, _: str) -> list[object]:
         return []
@@ -84,6 +83,25 @@ async def test_another_server_goes_on_at_the_mark(instance: Controlled) -> None:
     assert await second.finish(attempt) == (True, "")
     assert copy.read_bytes() == b"".join(LINES[:6])
     assert not copy.with_suffix(".mark").exists()
+
+
+async def test_an_end_is_told_when_it_is_known_and_the_output_is_read_once(
+    instance: Controlled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_mirror, "_PAUSE_S", 3600.0)
+    monkeypatch.setattr(log_mirror, "_LAST_READ_TIMEOUT_S", 3600.0)
+    job_id = await instance.submit()
+    await instance.until(job_id, "running")
+    attempt = instance.core.view.attempts[await instance.begun(job_id)]
+    queue = Queue(b"done\n")
+    queue.over.set()
+    mirror = mirror_of(instance, attempt, queue)
+    mirror.follow(attempt)
+    copy = mirror.path(attempt.id)
+    await eventually(lambda: copy.exists() and copy.read_bytes(), "the output to come")
+    assert await asyncio.wait_for(mirror.finish(attempt), 30) == (True, "")
+    assert (copy.read_bytes(), queue.reads) == (b"done\n", 1)
+    await instance.finish(job_id)
 
 
 async def test_only_the_end_is_kept_and_read(

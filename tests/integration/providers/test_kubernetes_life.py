@@ -803,6 +803,7 @@ def test_the_container_may_do_little(cluster, tmp_path):
     (container,) = spec["containers"]
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
         "readOnlyRootFilesystem": True,
     }
     assert container["resources"]["limits"] == {

@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 import uvicorn
 import yaml
 
+from tests.support.kubernetes import podsecurity
 from tests.support.kubernetes.access import Access, Rule, rules_of
 from tests.support.kubernetes.admission import Admission
-from tests.support.kubernetes.api import Api
+from tests.support.kubernetes.api import Api, evict
 from tests.support.kubernetes.clock import Clock
 from tests.support.kubernetes.deletion import delete
 from tests.support.kubernetes.devices import Devices
@@ -342,9 +343,42 @@ class Cluster:
             lambda: self._kubelet.rotate_log(self._store.get("pods", namespace, pod))
         )
 
+    def drain(self, pod: str, namespace: str = "default") -> None:
+        """End a pod by the eviction API: it is asked to leave, and has its grace."""
+        self._call(lambda: evict(self._store, self._store.get("pods", namespace, pod)))
+
+    def lose_device_plugin(self, node: str) -> None:
+        """The node's kubelet refuses pods with GPUs; the scheduler does not know."""
+        self._call(lambda: self._kubelet.without_plugin.add(node))
+
+    def enforce(self, standard: str, namespace: str = "default") -> None:
+        """The Pod Security Standard of a namespace from now on."""
+
+        def label(space: Object) -> None:
+            space["metadata"]["labels"][podsecurity.ENFORCE] = standard
+
+        self.edit("namespaces", namespace, label, namespace="")
+
+    def refuse_pods(self, why: str) -> None:
+        """A webhook lets in no pods from now on; with nothing, all of them."""
+
+        def work() -> None:
+            self._admission.pod_refusal = why
+
+        self._call(work)
+
+    def hide_registry(self, image: str) -> None:
+        """The registry of an image does not answer."""
+        self._call(lambda: self._images.unreachable.add(image))
+
     def add_image(self, image: str) -> None:
         """It exists from now on."""
-        self._call(lambda: self._images.existing.add(image))
+
+        def work() -> None:
+            self._images.existing.add(image)
+            self._images.unreachable.discard(image)
+
+        self._call(work)
 
     def forget_history(self) -> None:
         """Every version so far is too old for a watch or a page."""

@@ -19,6 +19,11 @@ from tests.support.kubernetes.request import target_of
 from tests.support.kubernetes.wire import Wire
 
 _REFUSALS = {
+    403: (
+        "Forbidden",
+        'jobs.batch is forbidden: User "gpuyard" cannot create resource "jobs" in API'
+        ' group "batch" in the namespace "default"',
+    ),
     429: (
         "TooManyRequests",
         "the server has received too many requests and has asked us to try again later",
@@ -79,6 +84,7 @@ class Faults:
         self._faults: list[Fault] = []
         self._open: list[tuple[asyncio.AbstractEventLoop, Any]] = []
         self.requests: Counter[tuple[str, str, str]] = Counter()
+        self.user_agents: set[str] = set()
 
     def answer(
         self,
@@ -88,7 +94,9 @@ class Faults:
         times: int | None = 1,
         retry_after_s: int = 1,
     ) -> Fault:
-        """500, 503 or 429, instead of doing anything."""
+        """500, 503 or 429, instead of doing anything; or 403, as from a server that has
+        only just started and knows no Roles yet.
+        """
         return self._add(
             Fault("answer", method, re.compile(path), times, code, retry_after_s)
         )
@@ -211,6 +219,8 @@ class FaultGate:
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         query = scope["query_string"].decode()
         path = scope["path"] + (f"?{query}" if query else "")
+        agents = (value for key, value in scope["headers"] if key == b"user-agent")
+        self._faults.user_agents.update(agent.decode() for agent in agents)
         fault = self._faults.meet(
             scope["method"], path.split("?")[0], "watch=" in query
         )

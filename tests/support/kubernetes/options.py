@@ -9,7 +9,8 @@ class Options:
     of a Job without a policy does;
     batch/v1 orphans. `garbage_s`: how long what nobody owns any more stays. `version`: from 1.31 on a Job is Failed only when its pods have
     ended. `gone_as_http`: a watch from too old a version is answered with HTTP 410
-    instead of an event.
+    instead of an event. `job_mark_s`: how long after its last pod has succeeded a Job
+    is marked as complete.
     """
 
     version: str = "1.30"
@@ -27,6 +28,7 @@ class Options:
     garbage_s: float = 0.0
     job_propagation: str = "Orphan"
     gone_as_http: bool = False
+    job_mark_s: float = 0.0
     kueue: dict[str, int] = field(default_factory=dict[str, int])
 
     @property

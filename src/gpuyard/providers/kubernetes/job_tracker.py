@@ -25,6 +25,9 @@ _CHECK_S = 0.2
 _LONGEST_PAUSE_S = 5.0
 # A Job that the watch does not have is asked for, at most so often.
 _ASK_S = 2.0
+_COLLECT_S = 0.1
+# The watch tells of a new Job within this time.
+_EXPECTED_S = 2.0
 # A deadline in the past: the cluster ends the pod at once.
 _DEADLINE_S = 1
 _FEW = 64
@@ -36,17 +39,25 @@ class JobTracker:
     def __init__(self, api: KubernetesApi, settings: KubernetesConfig) -> None:
         self._api = api
         self._settings = settings
-        self._jobs = KubernetesWatch(api, api.jobs, manifest.OURS, self._job_gone)
+        self._jobs = KubernetesWatch(
+            api, api.jobs, manifest.OURS, self._job_gone, self._job_seen
+        )
         self._pods = KubernetesWatch(
             api, api.pods, manifest.OURS, self._pod_gone, self._pod_seen
         )
         self._last_pods: dict[str, dict[str, Json]] = {}
         self._gone: dict[str, JobResult] = {}
+        # Jobs that somebody has deleted, as they were last.
+        self._deleted: dict[str, Json] = {}
         self._force_at: dict[str, float] = {}
         self._asked_at: dict[str, float] = {}
         self._leaving_since: dict[str, float] = {}
         self._given_up: set[str] = set()
         self._ending: dict[str, asyncio.Task[None]] = {}
+        # Set, and replaced, when a watch reports something.
+        self._change = asyncio.Event()
+        self._has_news = False
+        self._expected: set[str] = set()
 
     async def ready(self) -> None:
         """Wait until the watches have their first lists; ProviderError if they fail."""
@@ -64,12 +75,14 @@ class JobTracker:
         for kept in self._kept():
             kept.pop(name, None)
         self._given_up.discard(name)
+        self._expected.discard(name)
 
     def _kept(self) -> Sequence[dict[str, Any]]:
         """What is kept of Jobs, by their names."""
         return (
             self._last_pods,
             self._gone,
+            self._deleted,
             self._force_at,
             self._asked_at,
             self._leaving_since,
@@ -95,6 +108,33 @@ class JobTracker:
     def _job_gone(self, job: Json) -> None:
         """Somebody deleted it, or we did before it had begun."""
         self._gone.setdefault(name_of(job), self._result_of_deleted(job))
+        self._deleted[name_of(job)] = job
+        self._tell_change()
+
+    def _job_seen(self, _job: Json) -> None:
+        self._tell_change()
+
+    def _tell_change(self) -> None:
+        self._has_news = True
+        change = self._change
+        self._change = asyncio.Event()
+        change.set()
+
+    async def news(self, timeout_s: float) -> None:
+        """Return soon after the watches have reported something since the last call,
+        and after `timeout_s` at the latest.
+        """
+        if not self._has_news:
+            await self.change(timeout_s)
+        if self._has_news:
+            # Changes come in groups.
+            await asyncio.sleep(_COLLECT_S)
+        self._has_news = False
+
+    async def change(self, timeout_s: float) -> None:
+        """Wait until a watch reports something, at most this long."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._change.wait(), timeout_s)
 
     def _result_of_deleted(self, job: Json, reason: str = "") -> JobResult:
         stop_reason = reason or job_state.stop_of(job)
@@ -117,6 +157,7 @@ class JobTracker:
 
     def _pod_seen(self, pod: Json) -> None:
         self._last_pods.setdefault(_job_of(pod), {})[name_of(pod)] = pod
+        self._tell_change()
 
     def _pod_gone(self, pod: Json) -> None:
         self._pod_seen(job_state.gone(pod))
@@ -135,7 +176,8 @@ class JobTracker:
         is_leaving = bool(value_at(job, "metadata", "deletionTimestamp"))
         if is_leaving and not self.has_live_pods(name):
             # Finalizers may hold it for long.
-            self._job_gone(job)
+            if name not in self._gone:
+                self._job_gone(job)
             return None
         return job
 
@@ -174,8 +216,11 @@ class JobTracker:
 
         It counts as running while the watch has live pods of it.
         """
-        pods = [pod for pod in self._pods.objects.values() if _job_of(pod) == name]
-        return self._ended(name, pods)
+        return self._ended(name, self.pods_there(name))
+
+    def pods_there(self, name: str) -> list[Json]:
+        """The pods of a Job that exist, as the watch has them."""
+        return [pod for pod in self._pods.objects.values() if _job_of(pod) == name]
 
     def _ended(self, name: str, pods: Iterable[Json]) -> JobResult | None:
         result = self._gone.get(name)
@@ -183,7 +228,11 @@ class JobTracker:
             return result
         if any(map(job_state.is_live, pods)):
             return replace(result, status=JobStatus.RUNNING)
-        return result
+        job = self._deleted.get(name)
+        if job is None or job_state.stop_of(job):
+            return result
+        last_pods = list(self.last_pods(name).values())
+        return job_state.result_of_orphans(result, job, last_pods)
 
     # --- requests ---
 
@@ -232,6 +281,25 @@ class JobTracker:
             await self._pods.catch_up()
         return job
 
+    def expect(self, name: str) -> None:
+        """The Job was just made: the watch is about to tell of it."""
+        self._expected.add(name)
+
+    async def known(self, name: str) -> tuple[Json | None, JobResult]:
+        """As `fetch`, but without a request if the watch has the Job."""
+        give_up_at = time.monotonic() + _EXPECTED_S
+        while (
+            name in self._expected
+            and self.watched(name) is None
+            and time.monotonic() < give_up_at
+        ):
+            await self.change(_EXPECTED_S)
+        self._expected.discard(name)
+        job = self.watched(name)
+        if job is None:
+            return await self.fetch(name)
+        return job, job_state.result_of(job, self.last_pods(name).values(), ())
+
     # --- ending ---
 
     async def stop(
@@ -248,8 +316,11 @@ class JobTracker:
         is over.
         """
         job, result = await self.fetch(name)
-        if result.status.is_over or job is None:
+        if result.status.is_over:
             return False
+        if job is None:
+            await self.delete_orphans(name)
+            return True
         if not job_state.stop_of(job) or reason == Reason.CANCELLED:
             path = f"{self._api.jobs}/{name}"
             note = {"annotations": {manifest.STOP: reason}}
@@ -291,6 +362,12 @@ class JobTracker:
                 body = {"spec": {"activeDeadlineSeconds": _DEADLINE_S}}
                 await self._api.call_or_none("PATCH", path, body)
         return list(live)
+
+    async def delete_orphans(self, name: str) -> None:
+        """Delete the pods that were kept when their Job was deleted."""
+        for pod in filter(job_state.is_orphan, self.pods_there(name)):
+            path = f"{self._api.pods}/{name_of(pod)}"
+            await self._api.call_or_none("DELETE", path)
 
     def force_in_background(self, name: str) -> None:
         """Start a task that deletes its pods by force: their node does not answer."""
