@@ -28,6 +28,7 @@ DISKS = {
         "idle",
         "scheduler",
         "engines",
+        "kubernetes",
         "server",
         "commands",
         "studies-results",

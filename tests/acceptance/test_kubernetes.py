@@ -14,6 +14,7 @@ from tests.support.faults import Faults
 from tests.support.instance import TestInstance, make_instance
 from tests.support.jumps import check_time_limits
 from tests.support.kubernetes import Cluster, Node
+from tests.support.kubernetes.access import Rule
 from tests.support.same import run_here_and_there
 from tests.support.wait import wait_until
 
@@ -57,18 +58,19 @@ def instance(cluster: Cluster, tmp_path: Path) -> Iterator[TestInstance]:
 
 @contextmanager
 def in_front_of(
-    cluster: Cluster, tmp_path: Path, **environment: str
+    cluster: Cluster, tmp_path: Path, token: str = "", **environment: str
 ) -> Iterator[TestInstance]:
-    """An instance that knows the cluster."""
+    """An instance that knows the cluster; without a token, its administrator."""
     with make_instance(GPUYARD_SCHEDULER__RETRY_BASE_S="0.1", **environment) as made:
         made.home.create()
-        config = cluster.kubeconfig(tmp_path / "kubeconfig")
+        config = cluster.kubeconfig(tmp_path / "kubeconfig", token)
         made.home.settings.write_text(
             f"""
 [providers.kubernetes]
 kubeconfig = "{config}"
 namespace = "default"
 poll_s = 0.1
+node_lost_s = 0.5
 volumes = {{ "/flag" = "pvc:flag" }}
 prices = {{ small = 0.5, "NVIDIA-A100-SXM4-40GB" = 3 }}
 """
@@ -228,6 +230,34 @@ def test_an_evicted_job_and_one_whose_node_died_run_again(
     assert reasons[1] in ("node_lost", "preempted")
 
 
+def test_output_is_whole_whatever_starts_again(
+    instance: TestInstance, cluster: Cluster
+) -> None:
+    flag = cluster.claim("flag")
+    code = (
+        "for i in 1 2 3; do while [ ! -e /flag/$i ]; do sleep 0.05; done; echo $i; done"
+    )
+    words = ("--provider", "kubernetes", "--image", IMAGE, "--", "sh", "-c", code)
+    job = instance.ok("run", "-d", *words).strip()
+    (flag / "1").touch()
+    with instance.popen("logs", "-f", job) as follower:
+        assert follower.stdout
+        assert follower.stdout.readline() == "1\n"
+        away = cluster.faults.cut(times=None)
+        cluster.faults.reset_connections()
+        (flag / "2").touch()
+        wait_until(lambda: away.met > 3, 30)
+        away.release()
+        assert follower.stdout.readline() == "2\n"
+        instance.kill("server")
+        cluster.rotate_log(cluster.objects("pods")[0]["metadata"]["name"])
+        (flag / "3").touch()
+        instance.ok("up")
+        assert follower.stdout.read() == "3\n"
+        assert follower.wait() == 0
+    assert instance.ok("logs", job) == "1\n2\n3\n"
+
+
 def test_why_is_what_the_cluster_says_and_a_full_one_is_told_apart_from_an_impossible_wish(
     instance: TestInstance, cluster: Cluster
 ) -> None:
@@ -314,6 +344,45 @@ def test_the_health_of_the_cluster_is_shown(
     )
     assert instance.wait(waiting).state == "completed"
     assert len(instance.job(waiting).attempts) == 1
+
+
+def test_what_the_account_may_not_do_is_named_wherever_one_looks(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    rules = [
+        Rule(("*",), ("jobs", "pods", "pods/log", "secrets", "services", "events")),
+        Rule(("",), ("namespaces",), ("get",)),
+    ]
+    token = cluster.token("gpuyard", rules)
+    with in_front_of(cluster, tmp_path, token) as instance:
+        words = ("--provider", "kubernetes", "--image", IMAGE, "--", "true")
+        job = instance.ok("run", "-d", *words).strip()
+        right = 'cannot list resource "nodes"'
+        wait_until(lambda: right in instance.ok("why", job), 30, "the right in `why`")
+        assert right in instance.ok("offers")
+        assert "list nodes" in instance.ok("providers")
+        checkup = instance.run("doctor")
+        assert checkup.returncode == 1
+        assert "its account may not list nodes" in checkup.stdout
+
+
+def test_a_job_of_a_second_takes_few_requests(
+    instance: TestInstance, cluster: Cluster
+) -> None:
+    words = ("run", "--provider", "kubernetes", "--image", IMAGE, "--")
+    instance.ok(*words, "true")  # the watches and offers are there from now on
+    wait_until(lambda: not cluster.objects("jobs"), 30, "the Job to go")
+
+    def asked() -> int:
+        # Why it waits is only asked if it waits for a second, on a busy machine.
+        faults = cluster.faults
+        by_time = faults.count(verb="watch") + faults.count("nodes")
+        return faults.count() - by_time - faults.count("events")
+
+    before = asked()
+    instance.ok(*words, "sleep", "1")
+    wait_until(lambda: not cluster.objects("jobs"), 30, "the Job to go")
+    assert asked() - before <= 8
 
 
 COUNTER = """

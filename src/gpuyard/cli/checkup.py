@@ -1,5 +1,5 @@
 """What `gpuyard doctor` looks at: home, disk, ledger, server, storage, agent, GPUs,
-limits, webhooks, and what keeps jobs apart.
+limits, other providers, webhooks, and what keeps jobs apart.
 """
 
 import os
@@ -46,7 +46,7 @@ def examine() -> list[CheckupResult]:
     home = Home.find()
     if shared := used_instance():
         # Home, disk and settings are the administrator's.
-        asked = (_server, _storage, _agent, _webhooks)
+        asked = (_server, _storage, _agent, _providers, _webhooks)
         found = [_python(home), _shared(shared), *(check(home) for check in asked)]
         return [*found, _separation_of_shared(home, shared)]
     checks: tuple[Callable[[Home], CheckupResult], ...] = (
@@ -60,6 +60,7 @@ def examine() -> list[CheckupResult]:
         _server,
         _storage,
         _agent,
+        _providers,
         _webhooks,
         _separation,
     )
@@ -314,6 +315,26 @@ def _other_agent(home: Home) -> str:
     except OSError:
         return ""
     return "" if version == __version__ else version
+
+
+def _providers(home: Home) -> CheckupResult:
+    """The configured clusters and clouds; the agent has a check of its own."""
+    from gpuyard.client import calls
+
+    def judge(found: Any) -> CheckupResult:
+        others = [row for row in found if row["name"] != "local"]
+        faults = [
+            f"{row['name']} is {row['status']}: {row.get('message') or 'no reason'}"
+            for row in others
+            if row["status"] != "healthy"
+        ]
+        if faults:
+            remedy = "correct what it says; `gpuyard providers` looks again"
+            return CheckupResult("providers", False, "; ".join(faults), remedy)
+        names = ", ".join(row["name"] for row in others)
+        return CheckupResult("providers", True, names or "none configured")
+
+    return _ask(home, "providers", calls.listing("providers"), judge)
 
 
 def _webhooks(home: Home) -> CheckupResult:

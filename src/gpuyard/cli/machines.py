@@ -258,9 +258,20 @@ def offers(as_json: AsJson = False) -> None:
         "TRUST",
         "NOTE",
     )
-    print_table(
-        columns, rows, empty="No offers: no engine such as Slurm is configured."
-    )
+    problems = _problems_of_engines()
+    empty = "No offers."
+    if not problems:
+        empty = "No offers: no engine such as Slurm is configured."
+    print_table(columns, rows, empty=empty)
+    for name, problem in problems.items():
+        typer.echo(f"{name} {problem}")
+
+
+def _problems_of_engines() -> dict[str, str]:
+    from gpuyard.client import calls
+
+    with connect() as client:
+        return client.call(calls.offer_problems())
 
 
 def workspace(as_json: AsJson = False) -> None:

@@ -25,7 +25,7 @@ _SHOWN = 5
 _PROMPT = 200
 
 
-def shown_fields(info: "Job", gpus: Sequence[str], waits: str = "") -> dict[str, Any]:
+def shown_fields(info: "Job", gpus: "Sequence[str]", waits: str = "") -> dict[str, Any]:
     """What `show` prints of a job, by name; `gpus` are those of its last attempt, and
     `waits` says what a pending one waits for.
     """

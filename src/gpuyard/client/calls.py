@@ -113,6 +113,10 @@ def _items(answer: Any) -> list[Any]:
     return list(answer["items"])
 
 
+def _problems(answer: Any) -> dict[str, str]:
+    return dict(answer["problems"])
+
+
 def _keyed(bodies: Sequence[Any]) -> list[Any]:
     """`bodies`, each with an idempotency key where the caller gave none, so that a
     resent request makes no second job.
@@ -226,6 +230,11 @@ def checkpoints(reference: str) -> Call[list[Checkpoint]]:
 def listing(noun: str) -> Call[list[dict[str, Any]]]:
     """Everything of `gpus`, `nodes`, `providers`, `tiers`, `offers` or `workspaces`."""
     return Call("GET", f"/api/v1/{noun}", _items)
+
+
+def offer_problems() -> Call[dict[str, str]]:
+    """By the name of an engine, why it cannot be used or does not answer."""
+    return Call("GET", "/api/v1/offers", _problems)
 
 
 def estimate(body: Json, strategy: str | None) -> Call[dict[str, Any]]:

@@ -24,11 +24,12 @@ from gpuyard.controller.launching import Launching
 from gpuyard.controller.log_mirror import LogMirror
 from gpuyard.controller.observed_runs import ObservedRuns
 from gpuyard.controller.requests import Requests
+from gpuyard.controller.unknown_attempts import UnknownAttempts
 from gpuyard.domain.errors import LedgerError, ProviderError
 from gpuyard.domain.jobconfig import JobResult, JobStatus
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.states import AttemptState
-from gpuyard.providers.base import GpuProviderInterface
+from gpuyard.providers.base import TRANSIENT, GpuProviderInterface
 from gpuyard.providers.configured import Providers
 from gpuyard.scheduler.external_queues import ExternalQueue
 from gpuyard.scheduler.observe import note_ended_attempt
@@ -46,11 +47,7 @@ the first call may have been lost.
 """
 _MAX_SLOWDOWN = 32
 """A provider that fails is polled at most this many times less often."""
-_LOST_AFTER_S = 30.0
-"""An attempt that its queue has not known for this long is lost.
-
-A queue may not know a job for a moment after it came or went.
-"""
+_LONGEST_SEARCH_PAUSE_S = 5.0
 _OUR_REASONS = frozenset(
     {Reason.TIMED_OUT, Reason.CANCELLED, Reason.PREEMPTED, Reason.REVOKED}
 )
@@ -77,9 +74,12 @@ class ExternalQueues:
         self._log_mirror = log_mirror
         self._health = health
         self._observed_runs = observed_runs
+        self._unknown = UnknownAttempts()
         # Times in these three are monotonic seconds.
+        # Of attempts that may not have been submitted: the next pause, and when they
+        # are looked for again.
+        self._searches: dict[str, tuple[float, float]] = {}
         self._stopped_at: dict[str, float] = {}
-        self._unknown_since: dict[str, float] = {}
         self._offers_read_at: dict[str, float] = {}
         # Attempts whose end is being recorded.
         self._finishing: set[str] = set()
@@ -150,7 +150,7 @@ class ExternalQueues:
                 failures = 0
             except (ProviderError, OSError, TimeoutError) as error:
                 failures += 1
-                self._mark_unreachable(name, str(error) or type(error).__name__)
+                self._mark_unreachable(name, error)
             except LedgerError:
                 pass  # memory was read again; the next poll finds the same
             except Exception as error:
@@ -158,7 +158,8 @@ class ExternalQueues:
                 log.exception(
                     "polling a provider's jobs failed, will try again", provider=name
                 )
-                self._mark_unreachable(name, f"{type(error).__name__}: {error}")
+                fault = RuntimeError(f"{type(error).__name__}: {error}")
+                self._mark_unreachable(name, fault)
             slowdown = min(1 << failures, _MAX_SLOWDOWN)
             await provider.news(provider.poll_s * slowdown)
 
@@ -185,11 +186,19 @@ class ExternalQueues:
             for name, health in zip(self._providers, healths, strict=True)
         ]
 
-    def _mark_unreachable(self, name: str, why: str) -> None:
+    def _mark_unreachable(self, name: str, error: Exception) -> None:
+        why = str(error) or type(error).__name__
+        problem = f"does not answer: {why}"
+        if isinstance(error, ProviderError) and error.error_code not in TRANSIENT:
+            problem = f"cannot be used: {why}"
         self._health.checked(name, why)
         queue = self._core.view.external_queues.by_name[name]
         is_news = not queue.problem
-        queue.problem = f"does not answer: {why}"
+        queue.problem = problem
+        attempts = self._core.view.attempts.values()
+        self._unknown.queue_is_away(
+            attempt.id for attempt in attempts if attempt.provider == name
+        )
         self._note_containers(name, available=False)
         if is_news:
             log.warning("a provider does not answer", provider=name, error=why)
@@ -221,8 +230,8 @@ class ExternalQueues:
                 view.external_queues.reasons[attempt.id] = doing
             elif attempt.provider_ref is None:
                 unsubmitted.append(attempt)
-        if unsubmitted:
-            await self._find_or_submit(unsubmitted)
+        if due := self._due_for_search(unsubmitted, provider.poll_s):
+            await self._find_or_submit(due)
         to_poll = {
             attempt.provider_ref: attempt
             for attempt in attempts
@@ -234,6 +243,7 @@ class ExternalQueues:
         results = await _answers(provider, list(to_poll))
         changed = False
         for reference, attempt in to_poll.items():
+            self._searches.pop(attempt.id, None)
             current = self._core.view.attempts.get(attempt.id)
             if current is not None:
                 answer = results.get(reference)
@@ -281,6 +291,26 @@ class ExternalQueues:
 
     # --- submissions whose reply was lost ---
 
+    def _due_for_search(
+        self, attempts: Sequence[LiveAttempt], first_pause_s: float
+    ) -> list[LiveAttempt]:
+        """Those that are to be looked for now. A provider may refuse them again and
+        again, so each is looked for less and less often.
+        """
+        now = time.monotonic()
+        live = self._core.view.attempts
+        self._searches = {
+            key: search for key, search in self._searches.items() if key in live
+        }
+        due: list[LiveAttempt] = []
+        for attempt in attempts:
+            pause_s, at = self._searches.get(attempt.id, (first_pause_s, now))
+            if at <= now:
+                next_pause_s = min(2 * pause_s, _LONGEST_SEARCH_PAUSE_S)
+                self._searches[attempt.id] = next_pause_s, now + pause_s
+                due.append(attempt)
+        return due
+
     async def _find_or_submit(self, attempts: Sequence[LiveAttempt]) -> None:
         """Look for the attempts at their provider; submit those that are not there
         again, all at once.
@@ -325,7 +355,7 @@ class ExternalQueues:
         """
         if result is None or result.status is JobStatus.UNKNOWN:
             return self._attempt_unknown(attempt, result)
-        self._unknown_since.pop(attempt.id, None)
+        self._unknown.known(attempt.id)
         if result.status not in (JobStatus.PENDING, JobStatus.RUNNING):
             self._finish_soon(attempt, result)
             return False
@@ -382,11 +412,9 @@ class ExternalQueues:
         if self._providers[attempt.provider].ends_with_server:
             self._ended_with_server(attempt)
             return True
-        now = time.monotonic()
-        since = self._unknown_since.setdefault(attempt.id, now)
-        if now - since < _LOST_AFTER_S:
+        if not self._unknown.is_lost(attempt.id):
             return False
-        del self._unknown_since[attempt.id]
+        self._unknown.known(attempt.id)
         message = result.error_message if result else None
         if not message:
             reference = attempt.provider_ref

@@ -212,6 +212,9 @@ class Launching:
             # Nobody knows whether the submission arrived, so the intent stays. It is
             # sent again when the agent of the node says Hello, or after the external
             # queue was asked for the attempt.
+            queues = self._core.view.external_queues
+            if attempt.provider in queues.by_name:
+                queues.reasons[attempt.id] = str(error)
             return
         is_bad_resume = error.error_code == "BAD_RESUME"
         reason = Reason.BAD_RESUME if is_bad_resume else Reason.SUBMIT_FAILED
@@ -227,7 +230,9 @@ class Launching:
         if not attempt.offer:
             self._end_unsubmitted(attempt, Reason.SUBMIT_FAILED, str(error))
             return
-        core.view.external_queues.note_no_capacity(attempt.offer, core.clock())
+        core.view.external_queues.note_no_capacity(
+            attempt.offer, core.clock(), str(error)
+        )
         outcome = AttemptOutcome(
             core.clock(), stopped=Reason.REVOKED, message=str(error)
         )

@@ -5,24 +5,30 @@ for progress, and checkpoints are fetched at the same time.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO
 
 import structlog
 
 from gpuyard.controller.core import Core
 from gpuyard.controller.job_warnings import warn_of_limited_log
+from gpuyard.controller.log_copy import LogCopy, mark_path
 from gpuyard.controller.reports import Reports
 from gpuyard.controller.secrets import Secrets
 from gpuyard.domain import wire
 from gpuyard.domain.errors import JobNotFoundError, LedgerError, ProviderError
-from gpuyard.domain.jobconfig import JobStatus
 from gpuyard.domain.jobspec import STORED, JobSpec
 from gpuyard.domain.masking import Mask, MaskedStream
 from gpuyard.insight.progress import MetricPoint, ProgressReader
-from gpuyard.providers.base import TRANSIENT, GpuProviderInterface, SavedFile
+from gpuyard.providers.base import (
+    TRANSIENT,
+    GpuProviderInterface,
+    OutputPart,
+    SavedFile,
+)
 from gpuyard.scheduler.view import LiveAttempt
 from gpuyard.storage.blobs import Blob, Blobs
 from gpuyard.storage.logfile import LogFile
@@ -33,6 +39,7 @@ _PAUSE_S = 2.0
 _LAST_READ_TIMEOUT_S = 60.0
 _WORKSPACE_TRIES = 3
 _REPORT_EVERY_S = 0.5
+_PART_BYTES = 1 << 16
 log = structlog.get_logger(__name__)
 
 
@@ -55,6 +62,8 @@ class LogMirror:
         self._blobs = blobs
         self._folder = folder
         self._followers: dict[str, asyncio.Task[None]] = {}
+        # Set once the end of a followed attempt is known.
+        self._ends: dict[str, asyncio.Event] = {}
         # Attempts whose output is here to its end.
         self._complete: set[str] = set()
         # When the newest fetched checkpoint of an attempt was saved (UTC seconds).
@@ -68,10 +77,14 @@ class LogMirror:
     def follow(self, attempt: LiveAttempt) -> None:
         """Begin to follow the attempt, unless it is followed already."""
         if attempt.id not in self._followers:
+            end = asyncio.Event()
+            self._ends[attempt.id] = end
             self._followers[attempt.id] = self._core.spawn(
-                self._follow(attempt), "follow-log"
+                self._follow(attempt, end), "follow-log"
             )
-            self._core.spawn(self._collect_checkpoints(attempt), "collect-checkpoints")
+            self._core.spawn(
+                self._collect_checkpoints(attempt, end), "collect-checkpoints"
+            )
 
     def keep(self, attempt: LiveAttempt, output: str) -> None:
         """Write the whole output of an attempt that was not followed."""
@@ -88,15 +101,20 @@ class LogMirror:
         """
         self.follow(attempt)
         task = self._followers[attempt.id]
+        end = self._ends[attempt.id]
+        end.set()
         await asyncio.wait([task], timeout=_LAST_READ_TIMEOUT_S)
         task.cancel()
         self._followers.pop(attempt.id, None)
+        self._ends.pop(attempt.id, None)
         has_checkpoints = await self._fetch_checkpoints(attempt)
         problem = await self._bring_back_workspace(attempt)
         self._checkpoint_locks.pop(attempt.id, None)
         self._checkpoint_times.pop(attempt.id, None)
         has_output = attempt.id in self._complete
         self._complete.discard(attempt.id)
+        if has_output:
+            mark_path(self.path(attempt.id)).unlink(missing_ok=True)
         return has_output and has_checkpoints and not problem, problem
 
     async def _bring_back_workspace(self, attempt: LiveAttempt) -> str:
@@ -123,25 +141,36 @@ class LogMirror:
                 await asyncio.sleep(_PAUSE_S)
         return problem
 
-    async def _follow(self, attempt: LiveAttempt) -> None:
-        """Copy the rest of the output; start again whenever the stream breaks."""
-        provider = self._providers[attempt.provider]
-        reference = attempt.provider_ref or ""
+    async def _follow(self, attempt: LiveAttempt, end: asyncio.Event) -> None:
+        """Copy the rest of the output; start again whenever the stream breaks.
+
+        A stream ends when the job does. If it ends and nobody soon tells of that end,
+        it was cut: a daemon has restarted, for example.
+        """
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         spec = self._spec(attempt)
         mask = await self._mask(attempt, spec)
         reader = _OutputReader(attempt.id, self._reports, mask)
-        self._core.spawn(self._limit(attempt, spec), "limit-log")
+        limiting = self._core.spawn(self._limit(attempt, spec), "limit-log")
+        try:
+            await self._read_to_end(attempt, reader, end)
+        finally:
+            limiting.cancel()
+
+    async def _read_to_end(
+        self, attempt: LiveAttempt, reader: "_OutputReader", end: asyncio.Event
+    ) -> None:
+        provider = self._providers[attempt.provider]
+        reference = attempt.provider_ref or ""
         while True:
             try:
-                with self.path(attempt.id).open("ab") as file:
-                    stream = provider.stream_logs(reference, lines=None, follow=True)
-                    await reader.read(stream, file)
-                result = await provider.get_job_status(reference)
-                # If the job still runs, the stream was cut: a daemon has restarted.
-                if result.status not in (JobStatus.PENDING, JobStatus.RUNNING):
+                with LogCopy(self.path(attempt.id)) as copy:
+                    stream = provider.stream_output(reference, mark=copy.mark)
+                    await reader.read(stream, copy)
+                if await _is_set_within(end, _PAUSE_S + provider.poll_s):
                     self._complete.add(attempt.id)
                     return
+                continue
             except JobNotFoundError:
                 self._complete.add(attempt.id)
                 return
@@ -151,7 +180,7 @@ class LogMirror:
                     attempt=attempt.id,
                     error=str(error),
                 )
-            await asyncio.sleep(_PAUSE_S)
+                await _pause(end)
 
     def _spec(self, attempt: LiveAttempt) -> JobSpec | None:
         text = self._core.queries.spec_texts({attempt.job_id}).get(attempt.job_id)
@@ -169,7 +198,7 @@ class LogMirror:
         own_gb = spec.log_limit_gb if spec else None
         limit_gb = own_gb or self._core.settings.node.max_log_gb
         copy = LogFile(self.path(attempt.id))
-        while attempt.id in self._followers:
+        while True:
             try:
                 if copy.is_over(limit_gb) and await asyncio.to_thread(
                     copy.limit, limit_gb
@@ -185,10 +214,12 @@ class LogMirror:
                 )
             await asyncio.sleep(_PAUSE_S)
 
-    async def _collect_checkpoints(self, attempt: LiveAttempt) -> None:
-        while attempt.id in self._followers:
+    async def _collect_checkpoints(
+        self, attempt: LiveAttempt, end: asyncio.Event
+    ) -> None:
+        while not end.is_set():
             await self._fetch_checkpoints(attempt)
-            await asyncio.sleep(_PAUSE_S)
+            await _pause(end)
 
     async def _fetch_checkpoints(self, attempt: LiveAttempt) -> bool:
         """Copy new checkpoints into the blob store; False if that failed."""
@@ -241,21 +272,27 @@ class LogMirror:
             return None
 
 
+async def _pause(end: asyncio.Event) -> None:
+    """Wait for a while, or until the end becomes known."""
+    if end.is_set():
+        await asyncio.sleep(_PAUSE_S)
+    else:
+        await _is_set_within(end, _PAUSE_S)
+
+
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for the event, at most this long; returns whether it is set."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+    return event.is_set()
+
+
 def _is_transient(error: Exception) -> bool:
     return isinstance(error, ProviderError) and error.error_code in TRANSIENT
 
 
-async def _masked(stream: AsyncIterator[bytes], mask: Mask) -> AsyncIterator[bytes]:
-    masked = MaskedStream(mask)
-    async for part in stream:
-        if shown := masked.feed(part):
-            yield shown
-    if rest := masked.finish():
-        yield rest
-
-
 class _OutputReader:
-    """Reads the output of one attempt. Each stream begins again at the first byte."""
+    """Copies the output of one attempt, and reads its progress."""
 
     def __init__(self, attempt_id: str, reports: Reports, mask: Mask) -> None:
         self._mask = mask
@@ -264,28 +301,56 @@ class _OutputReader:
         self._progress = ProgressReader()
         self._bytes_read = 0
         self._reported_at = 0.0
+        self._points: list[MetricPoint] = []
 
-    async def read(self, stream: AsyncIterator[bytes], file: IO[bytes]) -> None:
-        """Append what `file` does not have yet, and report progress on the way."""
-        bytes_in_file = file.tell()
-        offset = 0
-        loop = asyncio.get_running_loop()
-        points: list[MetricPoint] = []
-        async for part in _masked(stream, self._mask):
-            not_in_file = part[max(bytes_in_file - offset, 0) :]
-            not_read = part[max(self._bytes_read - offset, 0) :]
-            offset += len(part)
-            if not_in_file:
-                file.write(not_in_file)
-                file.flush()
-            if not_read:
-                self._bytes_read = offset
-                points += self._progress.feed(not_read, self._reports.clock())
-            if points and loop.time() - self._reported_at >= _REPORT_EVERY_S:
-                self._report(points)
-                points = []
-                self._reported_at = loop.time()
-        self._report([*points, *self._progress.finish(self._reports.clock())])
+    async def read(self, stream: AsyncIterator[OutputPart], copy: LogCopy) -> None:
+        """Append what comes to `copy`, and report progress on the way."""
+        await self._read_copy(copy)
+        masked = MaskedStream(self._mask)
+        part: OutputPart | None = None
+        try:
+            async for part in stream:
+                self._keep(masked.feed(part.data), copy)
+                if not masked.holds:
+                    copy.note(part.mark)
+            self._keep(masked.finish(), copy)
+        finally:
+            if part is not None and not masked.holds:
+                copy.note(part.mark, now=True)
+        self._points += self._progress.finish(self._reports.clock())
+        self._report(self._points)
+        self._points = []
+
+    async def _read_copy(self, copy: LogCopy) -> None:
+        """Read the progress in what an earlier server has copied."""
+        file = LogFile(copy.path)
+        while self._bytes_read < copy.size:
+            first, data = await asyncio.to_thread(
+                file.read, self._bytes_read, _PART_BYTES
+            )
+            if not data:
+                return
+            self._bytes_read = first
+            self._read_progress(data, first)
+
+    def _keep(self, data: bytes, copy: LogCopy) -> None:
+        if data:
+            begin = copy.size
+            copy.append(data)
+            self._read_progress(data, begin)
+
+    def _read_progress(self, data: bytes, begin: int) -> None:
+        """Read output that begins at this byte, and report what it says."""
+        not_read = data[max(self._bytes_read - begin, 0) :]
+        if not not_read:
+            return
+        self._bytes_read = begin + len(data)
+        self._points += self._progress.feed(not_read, self._reports.clock())
+        now = time.monotonic()
+        if self._points and now - self._reported_at >= _REPORT_EVERY_S:
+            self._report(self._points)
+            self._points = []
+            self._reported_at = now
 
     def _report(self, points: list[MetricPoint]) -> None:
         progress = asdict(self._progress.progress)

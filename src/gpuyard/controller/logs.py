@@ -16,6 +16,8 @@ from gpuyard.providers.base import GpuProviderInterface, LogPiece
 from gpuyard.storage.logfile import LogFile
 
 _LONGEST_WAIT_S = 5.0
+# Between two looks at a copy that grows.
+_COPY_S = 0.1
 # So long the output of an attempt that has ended is asked for.
 ENDED_S = 10.0
 # A reader that does not read holds two of these in memory.
@@ -164,6 +166,13 @@ class Logs:
         """From our copy where there is one, else from the provider."""
         copy = self._copy_path(attempt["id"])
         provider = self._providers.get(attempt["provider"])
+        if provider is not None and provider.output_moves:
+            if follow:
+                await self._wait_for_copy(attempt, copy)
+            if copy.exists():
+                async for piece in self._copied(attempt, copy, offset, lines, follow):
+                    yield piece
+                return
         sent = 0
         if provider and (self._is_live(attempt) or not copy.exists()):
             pieces = provider.stream_log_pieces(
@@ -183,6 +192,35 @@ class Logs:
         if not self._is_live(attempt) and copy.exists():
             async for piece in _read_file(copy, offset, lines):
                 yield piece
+
+    async def _wait_for_copy(self, attempt: Row, copy: Path) -> None:
+        """Wait until the copy of a live attempt is begun."""
+        while self._is_live(attempt):
+            if copy.exists():
+                return
+            await asyncio.sleep(_COPY_S)
+
+    async def _copied(
+        self,
+        attempt: Row,
+        copy: Path,
+        offset: int,
+        lines: int | None,
+        follow: bool,
+    ) -> AsyncIterator[LogPiece]:
+        """From our copy; with `follow`, until the attempt has ended."""
+        if lines is not None:
+            offset = await asyncio.to_thread(_last_lines, copy, lines)
+        while True:
+            # Read first: the copy is whole before the attempt has ended.
+            is_live = self._is_live(attempt)
+            if copy.stat().st_size > offset:
+                async for piece in _read_file(copy, offset, None):
+                    offset = (piece.offset or 0) + len(piece.data)
+                    yield piece
+            if not follow or not is_live:
+                return
+            await asyncio.sleep(_COPY_S)
 
     def _is_live(self, attempt: Row) -> bool:
         return attempt["id"] in self._core.view.attempts
@@ -212,6 +250,13 @@ async def _read_file(
         while part := await asyncio.to_thread(file.read, _PART_BYTES):
             yield LogPiece(begin, part)
             begin += len(part)
+
+
+def _last_lines(path: Path, lines: int) -> int:
+    """The byte at which the last `lines` lines of a file begin."""
+    with path.open("rb") as file:
+        seek_last_lines(file, lines)
+        return file.tell()
 
 
 def seek_last_lines(file: BinaryIO, lines: int) -> None:

@@ -84,6 +84,11 @@ class MaskedStream:
         self._mask = mask
         self._held = b""
 
+    @property
+    def holds(self) -> bool:
+        """Whether something is held back."""
+        return bool(self._held)
+
     def feed(self, part: bytes) -> bytes:
         """What can be shown now; the beginning of a value waits for the rest."""
         if not self._mask:

@@ -44,7 +44,8 @@ class Offer:
     `model`: it answers prompts for this model, and takes no other jobs.
 
     `wait_s` is how long a job is expected to wait there, None when unknown. `problem`:
-    why it is not available now.
+    why it is not available now. `for_gpu_jobs`: jobs without GPUs go there only if no
+    other offer suits them.
 
     Computed from these: `classes`, what its GPUs may be (both sizes where the external
     queue only says `a100`; empty for none or unknown ones); `gpu_gb` and `capability`,
@@ -75,6 +76,7 @@ class Offer:
     divisible: bool = False
     wait_s: float | None = None
     problem: str = ""
+    for_gpu_jobs: bool = False
     classes: frozenset[GPUClass] = field(init=False, repr=False, compare=False)
     gpu_gb: float = field(init=False, repr=False, compare=False)
     capability: tuple[int, int] = field(init=False, repr=False, compare=False)

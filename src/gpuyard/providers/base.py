@@ -13,10 +13,11 @@ submission. When the reply to a submission is lost, the controller looks for tha
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -92,6 +93,15 @@ class LogPiece(NamedTuple):
     data: bytes
 
 
+class OutputPart(NamedTuple):
+    """A part of a job's output. `mark()` tells where it ends (`stream_output`); call it
+    before you take the next part.
+    """
+
+    data: bytes
+    mark: Callable[[], str]
+
+
 class GpuProviderInterface(ABC):
     """Runs attempts. `job_id` is the reference that the submission returned.
 
@@ -109,6 +119,11 @@ class GpuProviderInterface(ABC):
     """
     wants_storage: ClassVar[bool] = False
     """Whether its `config` needs `storage`, the settings of the checkpoint store."""
+
+    output_moves: ClassVar[bool] = False
+    """Whether its output may lose its beginning while a job runs, as a log that is
+    rotated. Then people read our copy of it, also while the job runs.
+    """
 
     concurrency: int = 8
     """How many submissions may be under way at once."""
@@ -297,6 +312,21 @@ class GpuProviderInterface(ABC):
             await asyncio.sleep(self.poll_s)
         if new:
             yield new.encode()
+
+    async def stream_output(
+        self, job_id: str, *, mark: str
+    ) -> AsyncIterator[OutputPart]:
+        """The output behind `mark`, which an earlier part had, until the job has ended;
+        all of it for an empty mark.
+
+        A provider has its own kind of mark if the byte at which output begins moves.
+        This default counts bytes.
+        """
+        offset = int(mark or 0)
+        pieces = self.stream_log_pieces(job_id, offset=offset, lines=None, follow=True)
+        async for piece in pieces:
+            offset += len(piece.data)
+            yield OutputPart(piece.data, partial(str, offset))
 
     async def checkpoints(self, job_id: str) -> Sequence[SavedFile]:
         """The checkpoints that the job has saved so far, oldest first."""

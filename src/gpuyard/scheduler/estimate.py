@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from gpuyard.domain.offers import Strategy
-from gpuyard.scheduler.external_queues import need_of, unmet_needs
+from gpuyard.scheduler.external_queues import need_of, why_unsuitable
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.placement import SpaceOf, candidates
 from gpuyard.scheduler.policy import Policy
@@ -129,7 +129,7 @@ def _offers(
                 offer.id,
                 "offer",
                 suits=False,
-                reasons=tuple(unmet_needs(offer, job.shape)),
+                reasons=tuple(why_unsuitable(offer, job.shape)),
                 region=offer.region,
                 spot=offer.spot,
                 price_source=offer.price_source,

@@ -49,6 +49,7 @@ class ExternalQueueTable:
       id while the start is tentative.
     - `reasons`: why an attempt waits, as its external queue says.
     - `retry_at`: by offer without capacity, when it is asked again (UTC seconds).
+    - `no_capacity`: by offer without capacity, what its queue said.
     - `history`: how attempts went at each offer.
     - `trust`: scores and quarantines of places.
     - `workspace_providers`: by workspace, the provider that used it last.
@@ -60,6 +61,7 @@ class ExternalQueueTable:
     containers: dict[str, str] = field(default_factory=dict[str, str])
     waiting: dict[str, str] = field(default_factory=dict[str, str])
     retry_at: dict[str, float] = field(default_factory=dict[str, float])
+    no_capacity: dict[str, str] = field(default_factory=dict[str, str])
     reasons: dict[str, str] = field(default_factory=dict[str, str])
     history: History = field(default_factory=History)
     trust: TrustTable = field(default_factory=TrustTable)
@@ -67,10 +69,11 @@ class ExternalQueueTable:
     recheck_waiting: bool = False
     _no_capacity_counts: dict[str, int] = field(default_factory=dict[str, int])
 
-    def note_no_capacity(self, offer: str, now: float) -> None:
+    def note_no_capacity(self, offer: str, now: float, said: str = "") -> None:
         """The offer has no capacity: send nothing there for a while, longer each time
-        in a row.
+        in a row. `said`: what its queue says, for people.
         """
+        self.no_capacity[offer] = said
         times = self._no_capacity_counts.get(offer, 0) + 1
         self._no_capacity_counts[offer] = times
         factor = 2.0 ** min(times - 1, _MOST_DOUBLINGS)
@@ -82,6 +85,7 @@ class ExternalQueueTable:
         """
         self._no_capacity_counts.pop(offer, None)
         self.retry_at.pop(offer, None)
+        self.no_capacity.pop(offer, None)
         self.history.note_wait(offer, wait_s)
 
     def add_waiting(self, holder: str, offer: str) -> None:
@@ -121,14 +125,20 @@ class ExternalQueueTable:
         return min(self.retry_at.values(), default=None)
 
     def suitable_offers(self, shape: Shape) -> list[Offer]:
-        """The offers that suit the shape, even if nothing can be sent there now."""
+        """The offers that suit the shape, even if nothing can be sent there now.
+
+        Those for jobs with GPUs are among them for another job only if it has no other.
+        """
         wanted = resolve_gpu_class(shape.gpu_class) if shape.gpu_class else None
-        return [
+        found = [
             offer
             for queue in self.by_name.values()
             for offer in queue.offers.values()
             if suits(offer, shape, wanted)
         ]
+        if shape.gpus:
+            return found
+        return [offer for offer in found if not offer.for_gpu_jobs] or found
 
     def ranked_offers(
         self, shape: Shape, need: Need, strategy: Strategy
@@ -160,7 +170,10 @@ class ExternalQueueTable:
             return f"is {quarantine}"
         retry_at = self.retry_at.get(offer.id, 0.0)
         if retry_at > now:
-            return f"had nothing left; it is asked again in {retry_at - now:.0f} s"
+            said = self.no_capacity.get(offer.id, "")
+            why = f" ({said})" if said else ""
+            rest_s = retry_at - now
+            return f"had nothing left{why}; it is asked again in {rest_s:.0f} s"
         return ""
 
     def quarantine(self, offer: Offer, shape: Shape) -> str:
@@ -174,9 +187,14 @@ def allows(offer: Offer, shape: Shape) -> bool:
     """True if the job may be sent to the offer's provider."""
     if shape.model or offer.model:
         return shape.model == offer.model
-    if shape.owned or (shape.provider and shape.provider != offer.provider):
+    return may_use(offer.provider, shape)
+
+
+def may_use(provider: str, shape: Shape) -> bool:
+    """True if the job may be sent to the provider."""
+    if shape.owned or (shape.provider and shape.provider != provider):
         return False
-    return not shape.providers or offer.provider in shape.providers
+    return not shape.providers or provider in shape.providers
 
 
 def suits(offer: Offer, shape: Shape, wanted: frozenset[GPUClass] | None) -> bool:
@@ -259,6 +277,11 @@ def unmet_needs(offer: Offer, shape: Shape) -> list[str]:
             f" {format_gb(shape.memory_gb)} needed"
         )
     return found
+
+
+def why_unsuitable(offer: Offer, shape: Shape) -> list[str]:
+    """Why the offer is not among those that suit the shape, for people."""
+    return unmet_needs(offer, shape) or ["is for jobs with GPUs, and others suit"]
 
 
 def _too_expensive(offer: Offer, shape: Shape) -> bool:

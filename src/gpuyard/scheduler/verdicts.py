@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from gpuyard.domain.states import JobState
 from gpuyard.domain.units import format_duration
 from gpuyard.scheduler.explanation import NodeVerdict
-from gpuyard.scheduler.external_queues import need_of, unmet_needs
+from gpuyard.scheduler.external_queues import need_of, why_unsuitable
 from gpuyard.scheduler.fitting import allowed, could_hold
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node
@@ -54,7 +54,7 @@ def offer_verdicts(
     suitable = {forecast.offer.id for forecast in forecasts}
     for offer in table.offers_like(job.shape):
         if offer.id not in suitable:
-            refusals = unmet_needs(offer, job.shape)
+            refusals = why_unsuitable(offer, job.shape)
             if obstacle := table.obstacle(offer, job.shape, now):
                 refusals.append(obstacle)
             yield NodeVerdict(

@@ -9,6 +9,7 @@ from operator import attrgetter
 from gpuyard.domain.units import format_duration
 from gpuyard.scheduler.advice import Advice, smaller_requests
 from gpuyard.scheduler.explanation import Why
+from gpuyard.scheduler.external_queues import ExternalQueue, may_use
 from gpuyard.scheduler.fitting import (
     allowed,
     could_hold,
@@ -142,6 +143,8 @@ class QueuedJob:
         fits_empty = len(candidates(self.view, shape, _WHOLE)) >= shape.nodes
         if not fits_empty and self.view.external_queues.suitable_offers(shape):
             return self._external_queues_full()
+        if not fits_empty and (silent := self._silent_queues()):
+            return self._waits_for_answer(silent)
         online = [node for node in self.view.nodes.values() if node.online]
         if not any(allowed(node, shape) for node in online):
             return self._no_nodes()
@@ -185,6 +188,24 @@ class QueuedJob:
             f"It is held back here: {'; '.join(obstacles[:MOST_NAMED])}.",
             "engine",
             "when room comes is not known",
+        )
+
+    def _silent_queues(self) -> list[ExternalQueue]:
+        """The external queues that it may use and that have told of no offer."""
+        shape = self.job.shape
+        return [
+            queue
+            for queue in self.view.external_queues.by_name.values()
+            if queue.problem and not queue.offers and may_use(queue.name, shape)
+        ]
+
+    def _waits_for_answer(self, queues: list[ExternalQueue]) -> Why:
+        """Nothing here can hold it, and what an external queue has is not known."""
+        said = "; ".join(f"{queue.name} {queue.problem}" for queue in queues)
+        return Why(
+            f"No node online can hold it, and {said}.",
+            "engine",
+            "when that changes is not known",
         )
 
     def _no_nodes(self) -> Why:

@@ -1,14 +1,16 @@
-"""The copy of the output of an external queue stays below the limit of its job."""
+"""The copy of the output of an external queue: it is whole, its limit, and its end."""
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
 from gpuyard.config.paths import Home
 from gpuyard.controller import log_mirror
 from gpuyard.controller.log_mirror import LogMirror
-from gpuyard.domain.jobconfig import JobResult, JobStatus
+from gpuyard.providers.base import OutputPart
+from gpuyard.scheduler.view import LiveAttempt
 from tests.support.controlled import Controlled
 from tests.support.wait import eventually
 
@@ -17,23 +19,89 @@ LINES = [b"line %06d %s\n" % (number, b"x" * 100) for number in range(30_000)]
 
 
 class Queue:
-    """An external queue whose job has printed LINES, and ends on a word."""
+    """An external queue whose job has printed `output`, and ends on a word."""
 
-    def __init__(self) -> None:
+    poll_s = 0.02
+
+    def __init__(self, output: bytes = b"".join(LINES)) -> None:
         self.over = asyncio.Event()
+        self.reads = 0
+        self._output = output
 
-    async def stream_logs(self, *_: object, **__: object) -> AsyncIterator[bytes]:
-        yield b"".join(LINES)
+    async def stream_output(self, *_: object, mark: str) -> AsyncIterator[OutputPart]:
+        self.reads += 1
+        yield OutputPart(self._output, str)
         await self.over.wait()
-
-    async def get_job_status(self, reference: str) -> JobResult:
-        return JobResult(reference, JobStatus.COMPLETED)
 
     async def checkpoints(self, _: str) -> list[object]:
         return []
 
     async def bring_back(self, _: str) -> None:
         pass
+
+
+class Rotating(Queue):
+    """One that gives one line after each mark, which is its number; what is before it
+    cannot be read any more. It waits behind line 3, and goes on when it is over.
+    """
+
+    async def stream_output(self, *_: object, mark: str) -> AsyncIterator[OutputPart]:
+        for number in range(int(mark or 0), 6):
+            if number == 3:
+                await self.over.wait()
+            yield OutputPart(LINES[number], partial(str, number + 1))
+
+
+def mirror_of(instance: Controlled, attempt: LiveAttempt, queue: Queue) -> LogMirror:
+    return LogMirror(
+        instance.core,
+        instance.controller.reports,
+        {attempt.provider: queue},  # type: ignore[dict-item]
+        instance.blobs,
+        Home(instance.folder).logs / "attempts",
+        instance.controller.secrets,
+    )
+
+
+async def test_another_server_goes_on_at_the_mark(instance: Controlled) -> None:
+    job_id = await instance.submit()
+    await instance.until(job_id, "running")
+    attempt = instance.core.view.attempts[await instance.begun(job_id)]
+    queue = Rotating()
+    first = mirror_of(instance, attempt, queue)
+    copy = first.path(attempt.id)
+    first.follow(attempt)
+    await eventually(lambda: copy.exists() and copy.read_bytes() == b"".join(LINES[:3]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_mirror, "_LAST_READ_TIMEOUT_S", 0.0)
+        assert await first.finish(attempt) == (False, "")
+    # It was killed after it had written a part, and before it had noted where it ends.
+    with copy.open("ab") as file:
+        file.write(LINES[3][:20])
+    queue.over.set()
+    second = mirror_of(instance, attempt, queue)
+    assert await second.finish(attempt) == (True, "")
+    assert copy.read_bytes() == b"".join(LINES[:6])
+    assert not copy.with_suffix(".mark").exists()
+
+
+async def test_an_end_is_told_when_it_is_known_and_the_output_is_read_once(
+    instance: Controlled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_mirror, "_PAUSE_S", 3600.0)
+    monkeypatch.setattr(log_mirror, "_LAST_READ_TIMEOUT_S", 3600.0)
+    job_id = await instance.submit()
+    await instance.until(job_id, "running")
+    attempt = instance.core.view.attempts[await instance.begun(job_id)]
+    queue = Queue(b"done\n")
+    queue.over.set()
+    mirror = mirror_of(instance, attempt, queue)
+    mirror.follow(attempt)
+    copy = mirror.path(attempt.id)
+    await eventually(lambda: copy.exists() and copy.read_bytes(), "the output to come")
+    assert await asyncio.wait_for(mirror.finish(attempt), 30) == (True, "")
+    assert (copy.read_bytes(), queue.reads) == (b"done\n", 1)
+    await instance.finish(job_id)
 
 
 async def test_only_the_end_is_kept_and_read(
@@ -44,14 +112,7 @@ async def test_only_the_end_is_kept_and_read(
     await instance.until(job_id, "running")
     attempt = instance.core.view.attempts[await instance.begun(job_id)]
     queue = Queue()
-    mirror = LogMirror(
-        instance.core,
-        instance.controller.reports,
-        {attempt.provider: queue},  # type: ignore[dict-item]
-        instance.blobs,
-        Home(instance.folder).logs / "attempts",
-        instance.controller.secrets,
-    )
+    mirror = mirror_of(instance, attempt, queue)
     mirror.follow(attempt)
     copy = mirror.path(attempt.id)
     await eventually(

@@ -125,7 +125,7 @@ def test_one_that_is_taken_away_is_told_from_one_that_fails(cluster, tmp_path, h
         await asyncio.to_thread(take, cluster, pod_of(cluster, job_id))
         return await polled(instance, job_id)
 
-    result = run(cluster, tmp_path, work)
+    result = run(cluster, tmp_path, work, node_lost_s=0.3)
     assert (result.status, result.reason) == (status, reason), result
     assert result.exit_code is None or status is not JobStatus.FAILED, result
 
@@ -425,7 +425,7 @@ def test_a_gang_whose_node_dies_is_released_as_one(cluster, tmp_path):
         await asyncio.to_thread(cluster.lose_node, "two")
         return await polled(instance, job_id)
 
-    result = run(cluster, tmp_path, work)
+    result = run(cluster, tmp_path, work, node_lost_s=0.3)
     assert (result.status, result.reason) == (JobStatus.FAILED, "node_lost")
     assert wait_until(lambda: not cluster.gpus_held())
 
@@ -803,6 +803,7 @@ def test_the_container_may_do_little(cluster, tmp_path):
     (container,) = spec["containers"]
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
         "readOnlyRootFilesystem": True,
     }
     assert container["resources"]["limits"] == {

@@ -182,12 +182,30 @@ def test_a_node_is_lost_and_comes_back(
             == "DeletionByTaintManager"
         )
     )
-    gone(own, "pods", lost)
+    assert (own.get("pods", lost) or {})["metadata"]["deletionTimestamp"]
     assert (tmp_path / "beat").read_bytes() == last
-    wait_until(lambda: (own.get("jobs", "bound") or {})["status"].get("failed") == 1)
     own.restore_node("gpu-2")
+    gone(own, "pods", lost)
+    wait_until(lambda: (own.get("jobs", "bound") or {})["status"].get("failed") == 1)
     wait_until(lambda: (tmp_path / "beat").read_bytes() != last)
     own.check_gpus()
+
+
+def test_a_pod_of_a_lost_node_goes_only_by_force_and_without_its_job(
+    own: Cluster, connect: Connect
+) -> None:
+    kube = connect(own)
+    kube.create(job("stuck", "sleep 60", gpus=4, podReplacementPolicy="Failed"))
+    wait_until(lambda: pods_of(own, "stuck"))
+    lost = pods_of(own, "stuck")[0]["metadata"]["name"]
+    in_phase(own, lost, "Running")
+    own.lose_node("gpu-2")
+    force = client.V1DeleteOptions(grace_period_seconds=0)
+    kube.do(kube.core.delete_namespaced_pod(lost, "default", body=force))
+    held = own.get("pods", lost) or {}
+    assert held["metadata"]["finalizers"] == ["batch.kubernetes.io/job-tracking"]
+    own.delete("jobs", "stuck")
+    gone(own, "pods", lost)
 
 
 def test_a_node_that_is_back_before_anybody_gave_up(

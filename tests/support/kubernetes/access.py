@@ -87,8 +87,9 @@ class _Holder:
 
 @dataclass
 class Access:
-    """All tokens of the cluster."""
+    """All tokens of the cluster. `refused`: how many requests had none that is good."""
 
+    refused: int = 0
     _holders: dict[str, _Holder] = field(default_factory=dict[str, _Holder])
 
     def issue(self, user: str, rules: Iterable[Rule]) -> str:
@@ -105,6 +106,7 @@ class Access:
         word, _, token = (header or "").partition(" ")
         holder = self._holders.get(token.strip())
         if word.lower() != "bearer" or holder is None or holder.expired:
+            self.refused += 1
             raise unauthorized()
         return token.strip()
 

@@ -2,7 +2,7 @@
 
 import base64
 
-from tests.support.kubernetes import defaults, errors, validation
+from tests.support.kubernetes import defaults, errors, podsecurity, validation
 from tests.support.kubernetes.kinds import KINDS
 from tests.support.kubernetes.objects import (
     Object,
@@ -29,6 +29,7 @@ class Admission:
         self._store = store
         self._options = options
         self._quotas = Quotas(store)
+        self.pod_refusal = ""
 
     def create(
         self, plural: str, space: str, body: Object, *, dry: bool = False
@@ -49,6 +50,8 @@ class Admission:
         if plural == "pods":
             self._prioritize(obj)
             self._tolerate(obj)
+            self._ask_webhook(obj)
+            podsecurity.check(self._store.get("namespaces", "", space), obj)
         self._quotas.check(plural, obj)
         if plural == "secrets":
             _encode(obj)
@@ -69,6 +72,11 @@ class Admission:
                 " terminated"
             )
             raise errors.forbidden(KINDS[plural], called, why)
+
+    def _ask_webhook(self, pod: Object) -> None:
+        if self.pod_refusal:
+            why = f'admission webhook "policy.test" denied the request: {self.pod_refusal}'
+            raise errors.ApiError(403, "Forbidden", why)
 
     def _prioritize(self, pod: Object) -> None:
         spec = pod["spec"]

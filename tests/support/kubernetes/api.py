@@ -67,7 +67,11 @@ class Api:
             target = target_of(request.url.path)
             if target is None:
                 return JSONResponse(
-                    discovery.answer(request.url.path, self.options.version)
+                    discovery.answer(
+                        request.url.path,
+                        self.options.version,
+                        kueue=bool(self.options.kueue),
+                    )
                 )
             if target.plural == "selfsubjectaccessreviews":
                 return self._review(token, await _body(request))
@@ -236,17 +240,7 @@ class Api:
     def _evict(self, target: Target, body: Object) -> Response:
         pod = self.store.get("pods", target.namespace, target.name)
         options = (body or {}).get("deleteOptions") or {}
-        if not deleting(pod) and not ended(pod):
-            with self.store.edit("pods", pod) as draft:
-                set_condition(
-                    draft,
-                    "DisruptionTarget",
-                    "True",
-                    self.store.clock.stamp(),
-                    reason="EvictionByEvictionAPI",
-                    message="Eviction API: evicting",
-                )
-        delete(self.store, "pods", pod, grace_s=options.get("gracePeriodSeconds"))
+        evict(self.store, pod, options.get("gracePeriodSeconds"))
         return JSONResponse(
             {
                 "kind": "Status",
@@ -279,6 +273,21 @@ class Api:
         return StreamingResponse(
             self.kubelet.log(pod, container, wanted), media_type="text/plain"
         )
+
+
+def evict(store: Store, pod: Object, grace_s: int | None = None) -> None:
+    """End a pod as `kubectl drain` does: politely."""
+    if not deleting(pod) and not ended(pod):
+        with store.edit("pods", pod) as draft:
+            set_condition(
+                draft,
+                "DisruptionTarget",
+                "True",
+                store.clock.stamp(),
+                reason="EvictionByEvictionAPI",
+                message="Eviction API: evicting",
+            )
+    delete(store, "pods", pod, grace_s=grace_s)
 
 
 def _no_method() -> errors.ApiError:

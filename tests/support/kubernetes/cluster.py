@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 import uvicorn
 import yaml
 
+from tests.support.kubernetes import podsecurity
 from tests.support.kubernetes.access import Access, Rule, rules_of
 from tests.support.kubernetes.admission import Admission
-from tests.support.kubernetes.api import Api
+from tests.support.kubernetes.api import Api, evict
 from tests.support.kubernetes.clock import Clock
 from tests.support.kubernetes.deletion import delete
 from tests.support.kubernetes.devices import Devices
@@ -145,7 +146,7 @@ class Cluster:
             Scheduler(store),
             self._kubelet,
             self._lifecycle,
-            Garbage(store),
+            Garbage(store, options),
             Quotas(store),
             Kueue(store, options),
         ]
@@ -246,16 +247,23 @@ class Cluster:
         self.access.expire(token)
 
     def kubeconfig(
-        self, path: Path, token: str = "", namespace: str = "default"
+        self,
+        path: Path,
+        token: str = "",
+        namespace: str = "default",
+        user: Mapping[str, Any] | None = None,
     ) -> Path:
-        """Write a kubeconfig; without a token, the administrator's."""
+        """Write a kubeconfig; without a token, the administrator's. `user` is what it
+        says about the user instead (`tokenFile`, `exec`).
+        """
+        user = user or {"token": token or self.admin_token}
         config = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "fake",
             "preferences": {},
             "clusters": [{"name": "fake", "cluster": {"server": self.address}}],
-            "users": [{"name": "fake", "user": {"token": token or self.admin_token}}],
+            "users": [{"name": "fake", "user": dict(user)}],
             "contexts": [
                 {
                     "name": "fake",
@@ -329,9 +337,48 @@ class Cluster:
             )
         )
 
+    def rotate_log(self, pod: str, namespace: str = "default") -> None:
+        """The node begins a new file for a pod's log; the old one cannot be read."""
+        self._call(
+            lambda: self._kubelet.rotate_log(self._store.get("pods", namespace, pod))
+        )
+
+    def drain(self, pod: str, namespace: str = "default") -> None:
+        """End a pod by the eviction API: it is asked to leave, and has its grace."""
+        self._call(lambda: evict(self._store, self._store.get("pods", namespace, pod)))
+
+    def lose_device_plugin(self, node: str) -> None:
+        """The node's kubelet refuses pods with GPUs; the scheduler does not know."""
+        self._call(lambda: self._kubelet.without_plugin.add(node))
+
+    def enforce(self, standard: str, namespace: str = "default") -> None:
+        """The Pod Security Standard of a namespace from now on."""
+
+        def label(space: Object) -> None:
+            space["metadata"]["labels"][podsecurity.ENFORCE] = standard
+
+        self.edit("namespaces", namespace, label, namespace="")
+
+    def refuse_pods(self, why: str) -> None:
+        """A webhook lets in no pods from now on; with nothing, all of them."""
+
+        def work() -> None:
+            self._admission.pod_refusal = why
+
+        self._call(work)
+
+    def hide_registry(self, image: str) -> None:
+        """The registry of an image does not answer."""
+        self._call(lambda: self._images.unreachable.add(image))
+
     def add_image(self, image: str) -> None:
         """It exists from now on."""
-        self._call(lambda: self._images.existing.add(image))
+
+        def work() -> None:
+            self._images.existing.add(image)
+            self._images.unreachable.discard(image)
+
+        self._call(work)
 
     def forget_history(self) -> None:
         """Every version so far is too old for a watch or a page."""

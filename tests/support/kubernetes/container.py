@@ -22,7 +22,8 @@ _LOOK_S = 0.1
 class Order:
     """What to run; `root` is an empty folder.
 
-    `beside_pause`: process 1 is not the command but one that only reaps.
+    `beside_pause`: process 1 is not the command but one that only reaps. `user`, `group`
+    and `volume_group`: who it is; None for root.
     """
 
     root: str
@@ -32,6 +33,9 @@ class Order:
     hostname: str
     mounts: list[Mount]
     beside_pause: bool = False
+    user: int | None = None
+    group: int | None = None
+    volume_group: int | None = None
 
 
 class Container:
@@ -50,7 +54,9 @@ class Container:
         """Start it; returns why it could not be, or nothing."""
         root = Path(self._order.root)
         (root / "dev").mkdir(parents=True)
-        (root / "dev" / "termination-log").touch()
+        told = root / "dev" / "termination-log"
+        told.touch()
+        told.chmod(0o666)
         spec = root.with_name(f"{root.name}.json")
         spec.write_text(json.dumps(asdict(self._order)))
         status_in, status_out = os.pipe()

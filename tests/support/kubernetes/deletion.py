@@ -2,6 +2,7 @@
 finalizers.
 """
 
+from tests.support.kubernetes.clock import seconds
 from tests.support.kubernetes.objects import Object, clone, deleting, ended, uid
 from tests.support.kubernetes.store import Store
 
@@ -35,6 +36,8 @@ def delete(
         draft["status"] = {"phase": "Terminating"}
     if grace is not None and deleting(current):
         grace = min(grace, meta.get("deletionGracePeriodSeconds") or 0)
+    if deleting(current) and grace is not None:
+        shorten(store, meta, grace)
     if not deleting(current):
         meta["deletionTimestamp"] = store.clock.stamp(store.clock.now() + (grace or 0))
     if grace is not None:
@@ -42,6 +45,13 @@ def delete(
     elif not deleting(current):
         meta["deletionGracePeriodSeconds"] = 0
     return store.update(plural, draft)
+
+
+def shorten(store: Store, meta: Object, grace_s: int) -> None:
+    """What is deleted already gets less grace: counted from the first deletion."""
+    saved_s = (meta.get("deletionGracePeriodSeconds") or 0) - grace_s
+    leaves_at = seconds(meta["deletionTimestamp"]) - saved_s
+    meta["deletionTimestamp"] = store.clock.stamp(leaves_at)
 
 
 def _grace(pod: Object, wanted: int | None) -> int:

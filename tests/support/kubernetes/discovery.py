@@ -4,9 +4,11 @@ from tests.support.kubernetes.errors import no_such_path
 from tests.support.kubernetes.kinds import GROUPS, KINDS, VERBS
 from tests.support.kubernetes.objects import Object
 
+KUEUE = "kueue.x-k8s.io"
 
-def answer(path: str, version: str) -> Object:
-    """`/version`, `/api`, `/apis` and what is below; 404."""
+
+def answer(path: str, version: str, *, kueue: bool) -> Object:
+    """`/version`, `/api`, `/apis` and what is below; 404. `kueue`: it is installed."""
     path = path.rstrip("/")
     if path == "/version":
         major, minor = version.split(".")[:2]
@@ -36,6 +38,8 @@ def answer(path: str, version: str) -> Object:
     if path in ("/healthz", "/livez", "/readyz"):
         return {"status": "ok"}
     parts = path.split("/")[1:]
+    if parts == ["apis", KUEUE] and kueue:
+        return _group(KUEUE)
     if parts == ["api", "v1"]:
         return _resources("", "v1")
     if parts[0] == "apis" and len(parts) in (2, 3) and parts[1] in GROUPS:

@@ -142,3 +142,12 @@ def _resource(container: Object, reference: Object) -> str:
     value = ((container.get("resources") or {}).get(part) or {}).get(resource, "0")
     divisor = quantity.parse(reference.get("divisor") or "1") or 1
     return str(-int(-quantity.parse(value) // divisor))
+
+
+def check_user(pod: Object) -> None:
+    """ConfigError for a program that must not be root and would be: all images here
+    are root's.
+    """
+    who = pod["spec"].get("securityContext") or {}
+    if who.get("runAsNonRoot") and not who.get("runAsUser"):
+        raise ConfigError("container has runAsNonRoot and image will run as root")

@@ -6,9 +6,15 @@ from tests.support.kubernetes.store import Store
 
 
 class Recorder:
-    """Writes events of one component; what is said again is counted."""
+    """Writes events of one component; what is said again is counted.
 
-    def __init__(self, store: Store, component: str, host: str = "") -> None:
+    `new`: in the form of events.k8s.io, which has no `lastTimestamp`.
+    """
+
+    def __init__(
+        self, store: Store, component: str, host: str = "", *, new: bool = False
+    ) -> None:
+        self._new = new
         self._store = store
         self._source = {"component": component, **({"host": host} if host else {})}
         self._said: dict[tuple[str, ...], Object] = {}
@@ -33,7 +39,7 @@ class Recorder:
         known = self._said.get(key)
         if known and self._store.current("events", known):
             with self._store.edit("events", known) as draft:
-                draft |= {"count": draft["count"] + 1, "lastTimestamp": stamp}
+                self._count(draft, stamp)
             return
         self._said[key] = self._store.create(
             "events",
@@ -43,15 +49,35 @@ class Recorder:
                 "reason": reason,
                 "message": message,
                 "type": kind,
-                "source": self._source,
-                "firstTimestamp": stamp,
-                "lastTimestamp": stamp,
-                "count": 1,
-                "eventTime": None,
+                **self._times(stamp),
                 "reportingComponent": self._source["component"],
                 "reportingInstance": self._source.get("host", ""),
             },
         )
+
+    def _times(self, stamp: str) -> Object:
+        if self._new:
+            return {
+                "source": {},
+                "firstTimestamp": None,
+                "lastTimestamp": None,
+                "eventTime": self._store.clock.micro(),
+            }
+        return {
+            "source": self._source,
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "count": 1,
+            "eventTime": None,
+        }
+
+    def _count(self, draft: Object, stamp: str) -> None:
+        if self._new:
+            seen = draft.get("series", {"count": 1})["count"]
+            now = self._store.clock.micro()
+            draft["series"] = {"count": seen + 1, "lastObservedTime": now}
+        else:
+            draft |= {"count": draft["count"] + 1, "lastTimestamp": stamp}
 
 
 def _reference(obj: Object, container: str) -> Object:

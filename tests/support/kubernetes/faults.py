@@ -16,8 +16,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tests.support.kubernetes import errors
 from tests.support.kubernetes.clock import Clock
 from tests.support.kubernetes.request import target_of
+from tests.support.kubernetes.wire import Wire
 
 _REFUSALS = {
+    403: (
+        "Forbidden",
+        'jobs.batch is forbidden: User "gpuyard" cannot create resource "jobs" in API'
+        ' group "batch" in the namespace "default"',
+    ),
     429: (
         "TooManyRequests",
         "the server has received too many requests and has asked us to try again later",
@@ -68,15 +74,17 @@ class Fault:
 
 class Faults:
     """Each of these makes the next `times` requests that match go wrong; None: all
-    until `lift`. From any thread.
+    until `lift`. From any thread. `wire` is what connections can do wrong.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.wire = Wire()
         self._lock = threading.Lock()
         self._faults: list[Fault] = []
         self._open: list[tuple[asyncio.AbstractEventLoop, Any]] = []
         self.requests: Counter[tuple[str, str, str]] = Counter()
+        self.user_agents: set[str] = set()
 
     def answer(
         self,
@@ -86,7 +94,9 @@ class Faults:
         times: int | None = 1,
         retry_after_s: int = 1,
     ) -> Fault:
-        """500, 503 or 429, instead of doing anything."""
+        """500, 503 or 429, instead of doing anything; or 403, as from a server that has
+        only just started and knows no Roles yet.
+        """
         return self._add(
             Fault("answer", method, re.compile(path), times, code, retry_after_s)
         )
@@ -147,6 +157,7 @@ class Faults:
             for fault in self._faults:
                 fault.release()
             self._faults.clear()
+        self.wire.thaw()
 
     def shift_clock(self, seconds: float) -> None:
         """The server's clock is so far ahead from now on."""
@@ -202,11 +213,14 @@ class FaultGate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._faults.connected(send):
+            await self._faults.wire.arrive(scope)
             await self._pass(scope, receive, send)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         query = scope["query_string"].decode()
         path = scope["path"] + (f"?{query}" if query else "")
+        agents = (value for key, value in scope["headers"] if key == b"user-agent")
+        self._faults.user_agents.update(agent.decode() for agent in agents)
         fault = self._faults.meet(
             scope["method"], path.split("?")[0], "watch=" in query
         )
@@ -233,7 +247,8 @@ class FaultGate:
         elif fault and what == "drop":
             await self._without(fault, scope, receive, dated)
         else:
-            await self._app(scope, receive, dated)
+            with self._faults.wire.answering(scope, dated) as carry:
+                await self._app(scope, receive, carry)
 
     async def _without(
         self, fault: Fault, scope: Scope, receive: Receive, send: Send

@@ -12,17 +12,21 @@ from tests.support.kubernetes.deletion import (
 )
 from tests.support.kubernetes.kinds import BY_KIND, KINDS
 from tests.support.kubernetes.objects import Object, deleting, holds, name, uid
+from tests.support.kubernetes.options import Options
 from tests.support.kubernetes.store import Store
 
 
 class Garbage(Controller):
     """Deletes what nobody owns any more, and carries out the policies of deletions."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, options: Options) -> None:
         super().__init__(store)
+        self._options = options
         self._finished: dict[str, float] = {}
+        self._ownerless_since: dict[str, float] = {}
 
     def reconcile(self) -> float | None:
+        wakes: list[float] = []
         for plural in OWNED:
             for obj in self.store.all(plural):
                 finalizers = obj["metadata"].get("finalizers") or ()
@@ -31,11 +35,19 @@ class Garbage(Controller):
                 elif deleting(obj) and FOREGROUND in finalizers:
                     self._foreground(plural, obj)
                 elif self._ownerless(obj):
-                    delete(self.store, plural, obj)
+                    now = time.monotonic()
+                    since = self._ownerless_since.setdefault(uid(obj), now)
+                    left = since + self._options.garbage_s - now
+                    if left <= 0:
+                        delete(self.store, plural, obj)
+                    else:
+                        wakes.append(left)
         for space in self.store.all("namespaces"):
             if deleting(space):
                 self._empty(space)
-        return self._expire()
+        expiry = self._expire()
+        wakes += [] if expiry is None else [expiry]
+        return min(wakes) if wakes else None
 
     def _ownerless(self, obj: Object) -> bool:
         """Whether it had owners and none of them is left."""

@@ -17,6 +17,8 @@ class Images:
     def __init__(self, options: Options) -> None:
         self._options = options
         self.existing = set(options.images)
+        # Their registry does not answer.
+        self.unreachable: set[str] = set()
         self._pulled: set[tuple[str, str]] = set()
 
     async def pull(
@@ -76,7 +78,7 @@ class Images:
         recorder.normal(pod, "Pulling", f'Pulling image "{image}"', name)
         began = asyncio.get_running_loop().time()
         await pause(self._options.pull_s)
-        if image in self.existing:
+        if image in self.existing and image not in self.unreachable:
             took = f"{round((asyncio.get_running_loop().time() - began) * 1000)}ms"
             text = (
                 f'Successfully pulled image "{image}" in {took} ({took} including'
@@ -86,6 +88,11 @@ class Images:
             self._pulled.add((pod["spec"]["nodeName"], image))
             return True
         message = _not_found(image)
+        if image in self.unreachable:
+            message = (
+                f'failed to pull and unpack image "{image}": failed to do request: Head'
+                ' "https://registry.test/v2/": dial tcp 10.0.0.9:443: i/o timeout'
+            )
         recorder.warning(
             pod, "Failed", f'Failed to pull image "{image}": {message}', name
         )

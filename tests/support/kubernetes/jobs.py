@@ -40,6 +40,7 @@ class _Memory:
 
     started: float | None = None
     failed_at: float = 0.0
+    done_at: float = 0.0
     refused: int = 0
     again_at: float = 0.0
 
@@ -141,13 +142,23 @@ class JobController(Controller):
         if verdict:
             self._fail(sight, verdict)
         elif self._done(sight):
-            self._complete(sight)
+            if self._is_due(sight):
+                self._complete(sight)
         elif sight.spec.get("suspend"):
             self._suspend(sight)
         else:
             self._resume(sight)
             self._manage(sight)
         self._tally(sight)
+
+    def _is_due(self, sight: _Sight) -> bool:
+        """Whether the Job is marked now: a real controller takes its time."""
+        memory = sight.memory
+        memory.done_at = memory.done_at or time.monotonic()
+        left = memory.done_at + self._options.job_mark_s - time.monotonic()
+        if left > 0:
+            sight.wakes.append(left)
+        return left <= 0
 
     def _start(self, sight: _Sight) -> None:
         if not sight.spec.get("suspend") and not sight.status.get("startTime"):

@@ -32,6 +32,8 @@ class Kubelet(Controller):
         self._failed = failed
         self._workers: dict[str, tuple[Worker, asyncio.Task[None]]] = {}
         self._lost: set[str] = set()
+        # Nodes whose device plugin is gone, while the node still promises its GPUs.
+        self.without_plugin: set[str] = set()
         self._addresses = 0
         self._again = False
 
@@ -115,6 +117,8 @@ class Kubelet(Controller):
         allocatable = amounts(node["status"]["allocatable"])
         for resource, value in demand.requests(pod).items():
             free = allocatable.get(resource, 0) - used.get(resource, 0)
+            if resource == GPU and name(node) in self.without_plugin:
+                free = value - value
             if value > free and resource == GPU:
                 return (
                     "UnexpectedAdmissionError",
@@ -163,6 +167,11 @@ class Kubelet(Controller):
     def evict(self, pod: Object, message: str) -> None:
         """Node pressure."""
         self._workers[uid(pod)][0].evict(message)
+
+    def rotate_log(self, pod: Object) -> None:
+        for (owner, _), log in self._tools.logs.items():
+            if owner == uid(pod):
+                log.rotate()
 
     def close(self) -> None:
         for worker, task in [*self._workers.values()]:

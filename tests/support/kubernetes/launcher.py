@@ -3,7 +3,7 @@ standard library only.
 
 SPEC is a JSON file: `root` (an empty folder), `mounts` (pairs of host path and path
 inside, and whether read-only), `command`, `environment`, `workdir`, `hostname`,
-`beside_pause`. To STATUS_FD goes `pid N`, and what went wrong before the command ran.
+`beside_pause`, `user`, `group`, `volume_group`. To STATUS_FD goes `pid N`, and what went wrong before the command ran.
 This process stands outside, waits for the container's init, and ends as it did: 128 + N
 for a signal N.
 """
@@ -34,6 +34,11 @@ _PRIVATE = 1 << 18
 _READ_ONLY = 1
 _REMOUNT = 32
 _PDEATHSIG = 1
+_KEEP_CAPS = 8
+_AMBIENT = 47
+_AMBIENT_RAISE = 2
+_DAC_READ_SEARCH = 2
+_CAPABILITY_VERSION = 0x20080522
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "fuse")
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -150,9 +155,41 @@ def _become(spec: dict[str, Any]) -> None:
     program = shutil.which(command[0], path=environment.get("PATH", ""))
     if program is None:
         raise OSError(_missing(command[0]))
+    _be(spec)
+    _libc.prctl(_PDEATHSIG, signal.SIGKILL)  # who becomes another user loses it
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     os.execve(program, command, environment)
+
+
+class _Header(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+class _Capabilities(ctypes.Structure):
+    _fields_ = (
+        ("effective", ctypes.c_uint32),
+        ("permitted", ctypes.c_uint32),
+        ("inheritable", ctypes.c_uint32),
+    )
+
+
+def _be(spec: dict[str, Any]) -> None:
+    """Become the user of the pod.
+
+    The images of this cluster are the file system of the host, whose programs may be in
+    a folder of root. So it may still read everything, but write only what is its own.
+    """
+    if not spec["user"]:
+        return
+    _call("prctl", _KEEP_CAPS, 1, 0, 0, 0)
+    os.setgroups([] if spec["volume_group"] is None else [spec["volume_group"]])
+    os.setresgid(*[spec["group"] or 0] * 3)
+    os.setresuid(*[spec["user"]] * 3)
+    low = _Capabilities(*[1 << _DAC_READ_SEARCH] * 3)
+    both = (_Capabilities * 2)(low, _Capabilities(0, 0, 0))
+    _call("capset", ctypes.byref(_Header(_CAPABILITY_VERSION, 0)), both)
+    _call("prctl", _AMBIENT, _AMBIENT_RAISE, _DAC_READ_SEARCH, 0, 0)
 
 
 def _missing(word: str) -> str:

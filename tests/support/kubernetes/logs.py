@@ -4,11 +4,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timedelta, timezone
 
 from tests.support.kubernetes.clock import Clock
 
 _LONGEST = 16 * 1024
+# Container runtimes write the times of their node's zone.
+_ZONE = timezone(timedelta(hours=8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,15 @@ class Wanted:
     limit: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A line, or a part of a long one; `at` is in nanoseconds, UTC."""
+
+    at: int
+    text: bytes
+    begins: bool = True
+
+
 class Log:
     """Lines with their times.
 
@@ -30,24 +41,38 @@ class Log:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._lines: list[tuple[float, bytes]] = []
+        self._lines: list[_Piece] = []
+        self._rotated = 0
+        self._in_line = False
         self._rest = b""
         self._closed = False
         self._grown = asyncio.Event()
 
     def write(self, data: bytes) -> None:
         *whole, self._rest = (self._rest + data).split(b"\n")
-        now = self._clock.now()
-        self._lines.extend((now, line + b"\n") for line in whole)
+        for line in whole:
+            self._add(line + b"\n")
         while len(self._rest) >= _LONGEST:
-            self._lines.append((now, self._rest[:_LONGEST]))
+            self._add(self._rest[:_LONGEST])
             self._rest = self._rest[_LONGEST:]
         self._wake()
+
+    def _add(self, text: bytes) -> None:
+        # No two have the same time.
+        last = self._lines[-1].at if self._lines else 0
+        at = max(int(self._clock.now() * 1e9), last + 1)
+        self._lines.append(_Piece(at, text, begins=not self._in_line))
+        self._in_line = not text.endswith(b"\n")
+
+    def rotate(self) -> None:
+        """Drop what was printed so far: who reads it already still gets it."""
+        self._rotated += len(self._lines)
+        self._lines.clear()
 
     def close(self) -> None:
         """Nothing more comes."""
         if self._rest:
-            self._lines.append((self._clock.now(), self._rest))
+            self._add(self._rest)
         self._rest = b""
         self._closed = True
         self._wake()
@@ -58,44 +83,44 @@ class Log:
 
     def tail(self, size: int) -> str:
         """The last bytes."""
-        return b"".join(line for _, line in self._lines[-80:])[-size:].decode(
-            errors="replace"
-        )
+        pieces = self._lines[-80:]
+        return b"".join(each.text for each in pieces)[-size:].decode(errors="replace")
 
     async def read(self, wanted: Wanted) -> AsyncIterator[bytes]:
         """What is asked for, and with `follow` what comes."""
-        index = self._first(wanted)
+        index = self._rotated + self._first(wanted)
         left = wanted.limit
         while True:
-            chunk = b"".join(self._shown(line, wanted) for line in self._lines[index:])
-            index = len(self._lines)
+            new = self._lines[max(index - self._rotated, 0) :]
+            chunk = b"".join(self._shown(piece, wanted) for piece in new)
+            index = self._rotated + len(self._lines)
             if left is not None:
                 chunk = chunk[:left]
                 left -= len(chunk)
             if chunk:
                 yield chunk
-            if (
-                (self._closed and index == len(self._lines))
-                or not wanted.follow
-                or left == 0
-            ):
+            is_all = index == self._rotated + len(self._lines)
+            if (self._closed and is_all) or not wanted.follow or left == 0:
                 return
-            if index == len(self._lines):
+            if is_all:
                 await self._grown.wait()
 
     def _first(self, wanted: Wanted) -> int:
         first = 0 if wanted.tail is None else max(0, len(self._lines) - wanted.tail)
         if wanted.since is not None:
-            while first < len(self._lines) and self._lines[first][0] < wanted.since:
+            # The time in a request has whole seconds.
+            begin = int(wanted.since) * 1_000_000_000
+            while first < len(self._lines) and self._lines[first].at < begin:
                 first += 1
         return first
 
-    def _shown(self, line: tuple[float, bytes], wanted: Wanted) -> bytes:
-        at, text = line
-        if not wanted.timestamps:
-            return text
-        stamp = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        return f"{stamp}.{int(at % 1 * 1e6):06d}000Z ".encode() + text
+    def _shown(self, piece: _Piece, wanted: Wanted) -> bytes:
+        if not wanted.timestamps or not piece.begins:
+            return piece.text
+        at = datetime.fromtimestamp(piece.at // 1_000_000_000, _ZONE)
+        stamp = at.strftime("%Y-%m-%dT%H:%M:%S")
+        fraction = piece.at % 1_000_000_000
+        return f"{stamp}.{fraction:09d}+08:00 ".encode() + piece.text
 
 
 def since(seconds: int) -> float:

@@ -194,7 +194,7 @@ def tolerates(pod: Object, taint: Object) -> Object | None:
 
 class NodeLifecycle(Controller):
     """Taints what does not answer or is cordoned, evicts by taints, and clears away
-    pods of dead nodes.
+    pods of nodes that are no more.
     """
 
     def __init__(self, store: Store, options: Options) -> None:
@@ -267,14 +267,16 @@ class NodeLifecycle(Controller):
     def _tend(self, pod: Object, node: Object, now: float) -> list[float]:
         lost = (condition(node, "Ready") or {}).get("status") == "Unknown"
         if deleting(pod):
-            return self._await_collection(pod, now) if lost else []
+            # Only a kubelet can say that it has ended; nobody collects it while its
+            # node is listed.
+            return []
         wakes: list[float] = []
         for taint in node["spec"].get("taints") or ():
             if taint["effect"] == "NoExecute":
                 left = self._patience(pod, taint, now)
                 if left is not None and left <= 0:
                     self._evict(pod, lost)
-                    return [self._options.pod_gc_s]
+                    return []
                 wakes.extend([left] if left is not None else [])
         return wakes
 

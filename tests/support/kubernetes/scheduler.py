@@ -35,7 +35,7 @@ class Scheduler(Controller):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self._recorder = Recorder(store, "default-scheduler")
+        self._recorder = Recorder(store, "default-scheduler", new=True)
 
     def reconcile(self) -> float | None:
         waiting = [pod for pod in self.store.by_age("pods") if _waits(pod)]

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from tests.support.kubernetes import errors
-from tests.support.kubernetes.clock import Clock
+from tests.support.kubernetes.clock import Clock, seconds
 from tests.support.kubernetes.kinds import KINDS
 from tests.support.kubernetes.objects import (
     Object,
@@ -141,8 +141,11 @@ class Store:
             self._remove(plural, clone(found), found)
             return
         with self.edit(plural, obj) as draft:
-            draft["metadata"].setdefault("deletionTimestamp", self.clock.stamp())
-            draft["metadata"]["deletionGracePeriodSeconds"] = 0
+            meta = draft["metadata"]
+            grace_s = meta.get("deletionGracePeriodSeconds") or 0
+            stamp = meta.setdefault("deletionTimestamp", self.clock.stamp())
+            meta["deletionTimestamp"] = self.clock.stamp(seconds(stamp) - grace_s)
+            meta["deletionGracePeriodSeconds"] = 0
 
     def _remove(self, plural: str, draft: Object, old: Object) -> Object:
         del self._objects[plural][(namespace(old), name(old))]

@@ -1,6 +1,7 @@
 """Volumes: folders of this host that containers see at their mount paths."""
 
 import os
+import stat
 from pathlib import Path
 
 from tests.support.kubernetes.environment import ConfigError, read
@@ -29,10 +30,16 @@ class Volumes:
 
     def prepare(self, pod: Object, folder: Path) -> dict[str, Path]:
         """Make them all; by their names. MountError."""
-        return {
+        found = {
             each["name"]: self._prepare(pod, each, folder / each["name"])
             for each in pod["spec"].get("volumes") or ()
         }
+        group = (pod["spec"].get("securityContext") or {}).get("fsGroup")
+        if group is not None:
+            for each in pod["spec"].get("volumes") or ():
+                if "hostPath" not in each:
+                    _give(found[each["name"]], group)
+        return found
 
     def _prepare(self, pod: Object, volume: Object, folder: Path) -> Path:
         if "persistentVolumeClaim" in volume:
@@ -71,6 +78,19 @@ class Volumes:
             path.chmod(item.get("mode") or source.get("defaultMode") or 0o644)
 
 
+def _give(folder: Path, group: int) -> None:
+    """Let a group write to all of a volume, as `fsGroup` says (`OnRootMismatch`)."""
+    state = folder.stat()
+    if state.st_gid == group and state.st_mode & stat.S_ISGID:
+        return
+    for path in (folder, *folder.rglob("*")):
+        if path.is_symlink():
+            continue
+        mode = path.stat().st_mode
+        os.chown(path, -1, group)
+        path.chmod(mode | (0o2070 if path.is_dir() else 0o060))
+
+
 def _host(volume: Object) -> Path:
     path = Path(volume["hostPath"]["path"])
     kind = volume["hostPath"].get("type") or ""
@@ -96,8 +116,7 @@ def mounts(container: Object, folders: dict[str, Path]) -> list[Mount]:
         source = folders[each["name"]]
         if each.get("subPath"):
             source = source / each["subPath"]
-            if not source.exists():
-                source.mkdir(parents=True)
+            _make_below(folders[each["name"]], source)
         found.append(
             (
                 str(source),
@@ -106,3 +125,18 @@ def mounts(container: Object, folders: dict[str, Path]) -> list[Mount]:
             )
         )
     return found
+
+
+def _make_below(volume: Path, folder: Path) -> None:
+    """Make the folder of a `subPath` as the kubelet does: with the rights of those
+    above it.
+    """
+    missing: list[Path] = []
+    while not folder.exists() and folder != volume:
+        missing.append(folder)
+        folder = folder.parent
+    for each in reversed(missing):
+        above = each.parent.stat()
+        each.mkdir()
+        os.chown(each, -1, above.st_gid)
+        each.chmod(stat.S_IMODE(above.st_mode))

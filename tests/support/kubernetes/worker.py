@@ -268,6 +268,7 @@ class Worker:
         while True:
             current = self._tools.store.current("pods", self.pod) or self.pod
             try:
+                environment.check_user(current)
                 variables = environment.variables(
                     self._tools.store, current, container, base
                 )
@@ -280,6 +281,7 @@ class Worker:
                     container["name"], "CreateContainerConfigError", str(error)
                 )
             await self._pause(_RETRY_S)
+        who = self.pod["spec"].get("securityContext") or {}
         words = [*(container.get("command") or ()), *(container.get("args") or ())] or [
             "/bin/sh"
         ]
@@ -295,6 +297,9 @@ class Worker:
             environment.hostname(self.pod),
             mounts(container, self._folders),
             bool(self.pod["spec"].get("shareProcessNamespace")),
+            who.get("runAsUser"),
+            who.get("runAsGroup"),
+            who.get("fsGroup"),
         )
 
     def leave(self, grace_s: float) -> None:

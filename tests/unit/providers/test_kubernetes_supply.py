@@ -9,6 +9,7 @@ from gpuyard.providers.kubernetes.supply import quantity, supplies
 
 PRODUCT = "nvidia.com/gpu.product"
 REGION = "topology.kubernetes.io/region"
+A100 = "nvidia-a100-sxm4-40gb-p4"
 INSTANCE = "node.kubernetes.io/instance-type"
 
 
@@ -82,6 +83,31 @@ def test_a_cluster_with_prices_says_of_what_has_none_that_it_is_not_known():
     assert priced.offer.billed
     assert unpriced.offer.billed
     assert not next(iter(offers(node("plain")).values())).offer.billed
+
+
+def tainted(made: dict, key: str = "nvidia.com/gpu") -> dict:
+    made["spec"] = {"taints": [{"key": key, "effect": "NoSchedule"}]}
+    return made
+
+
+def test_tainted_nodes_with_gpus_are_for_jobs_with_gpus():
+    found = offers(tainted(labelled("a", 8)), node("plain"))
+    kept, free = (found[f"kubernetes/{name}"] for name in (A100, "cpu"))
+    assert (kept.offer.for_gpu_jobs, free.offer.for_gpu_jobs) == (True, False)
+    assert [one.key for one in kept.tolerations] == ["nvidia.com/gpu"]
+    assert not free.tolerations
+
+
+def test_a_kind_of_node_of_which_one_is_not_tainted_is_for_all_jobs():
+    (only,) = offers(tainted(labelled("a", 8)), labelled("b", 8)).values()
+    assert (only.offer.for_gpu_jobs, only.tolerations) == (False, ())
+
+
+def test_a_job_tolerates_the_taint_of_its_cpu_nodes_and_no_other():
+    taints = [{"key": "nvidia.com/gpu"}, {"key": "team"}]
+    (only,) = offers(tainted(node("a"), "team"), tolerations=taints).values()
+    assert not only.offer.for_gpu_jobs
+    assert [one.key for one in only.tolerations] == ["team"]
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,41 @@ def test_an_offer_that_had_nothing_is_asked_again_when_its_time_has_come(world):
     assert world.decide(run=False).keys() == {job}
 
 
+def test_why_an_offer_had_nothing_is_in_the_words_of_its_engine(world):
+    job = world.submit(gpus=2)
+    world.view.external_queues.note_no_capacity(A100.id, world.now, "exceeded quota")
+    assert "had nothing left (exceeded quota); it is asked" in world.why(job).summary
+
+
+def test_why_names_an_engine_that_never_told_what_it_has(world):
+    queue = ExternalQueue("cluster", problem="cannot be used: may not list nodes")
+    world.view.add_external_queues({"cluster": queue})
+    job = world.submit(gpus=8)
+    expected = "No node online can hold it, and cluster cannot be used: may not list"
+    assert expected in world.why(job).summary
+
+
+def test_offers_for_jobs_with_gpus_get_others_only_if_nothing_else_suits(world):
+    kept = replace(A100, id="slurm/kept", for_gpu_jobs=True, price_per_hour=Decimal(1))
+    free = Offer(
+        "slurm/free", "slurm", cpus=32, memory_gb=64, price_per_hour=Decimal(9)
+    )
+    world.view.external_queues.by_name["slurm"].offers = {
+        offer.id: offer for offer in (kept, free)
+    }
+    world.view.revision += 1
+    jobs = [world.submit(cpus=cpus) for cpus in (16, 48)]
+    gpu_job = world.submit(gpus=2)
+    why_not = {row.name: row.reasons for row in world.why(jobs[0]).candidates}
+    assert why_not["slurm/kept"] == ("is for jobs with GPUs, and others suit",)
+    placed = world.decide(run=False)
+    assert [placed[job][0].offer for job in (*jobs, gpu_job)] == [
+        "slurm/free",
+        "slurm/kept",
+        "slurm/kept",
+    ]
+
+
 def test_nothing_is_sent_to_an_engine_in_trouble(world):
     job = world.submit(gpus=2)
     world.view.external_queues.by_name["slurm"].problem = "does not answer: timeout"

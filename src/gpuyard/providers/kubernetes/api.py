@@ -11,23 +11,26 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, cast
 
 import aiohttp
-import yaml
-from kubernetes_asyncio import config as kube_config
-from kubernetes_asyncio.client.api_client import ApiClient
-from kubernetes_asyncio.client.configuration import Configuration
-from kubernetes_asyncio.config.config_exception import ConfigException
-from kubernetes_asyncio.config.incluster_config import SERVICE_TOKEN_FILENAME
+import structlog
 
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.kubernetes.config import KubernetesConfig
+from gpuyard.providers.kubernetes.connection import Connection, notice_death
+from gpuyard.providers.kubernetes.credentials import (
+    CredentialsError,
+    from_kubeconfig,
+    in_cluster,
+)
 from gpuyard.providers.kubernetes.fields import Json, objects_at, text_at, value_at
 
+log = structlog.get_logger(__name__)
 _JSON_BODY = "application/json"
 _MERGE_PATCH = "application/merge-patch+json"
 _SAME_CLOCK_S = 3.0
@@ -67,15 +70,30 @@ class TooOldError(Exception):
     """The version at which a watch should begin is too old: list again."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """`limit_s`: until the whole answer is here. `silence_s`: between two parts of it.
+    None: for ever. A stream has a connection of its own.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, Any]
+    body: Mapping[str, Any] | None = None
+    limit_s: float | None = None
+    silence_s: float | None = None
+    is_stream: bool = False
+
+
 class KubernetesApi:
     """The API server of one cluster, as the account of the kubeconfig."""
 
     def __init__(self, settings: KubernetesConfig, provider: str) -> None:
         self._settings = settings
         self._provider = provider
-        self._client: ApiClient | None = None
+        self._connection: Connection | None = None
+        self._host = ""
         self._connecting = asyncio.Lock()
-        self._closing: set[asyncio.Task[None]] = set()
         self.ahead_s = 0.0
         """How many seconds the cluster's clock is ahead of ours.
 
@@ -108,9 +126,8 @@ class KubernetesApi:
 
         ApiError when the server refused it, ProviderError when no answer came.
         """
-        async with self._request(
-            method, path, body, query, self._settings.timeout_s
-        ) as answer:
+        request = _Request(method, path, query, body, self._settings.timeout_s)
+        async with self._answer(request) as answer:
             data = await answer.read()
         try:
             found = json.loads(data)
@@ -140,14 +157,14 @@ class KubernetesApi:
 
     async def read(self, path: str, **query: Any) -> bytes:
         """The body of an answer that is not JSON."""
-        async with self._request(
-            "GET", path, None, query, self._settings.timeout_s
-        ) as answer:
+        request = _Request("GET", path, query, limit_s=self._settings.timeout_s)
+        async with self._answer(request) as answer:
             return await answer.read()
 
-    async def stream(self, path: str, **query: Any) -> AsyncIterator[bytes]:
+    async def stream(self, path: str, **query: Any) -> AsyncGenerator[bytes]:
         """The parts of an answer as they arrive."""
-        async with self._request("GET", path, None, query, None) as answer:
+        request = _Request("GET", path, query, is_stream=True)
+        async with self._answer(request) as answer:
             async for part in answer.content.iter_any():
                 yield part
 
@@ -161,83 +178,109 @@ class KubernetesApi:
             if not query["continue"]:
                 return found, text_at(page, "metadata", "resourceVersion")
 
-    async def watch(
-        self, path: str, since: str, seconds: int, **query: Any
-    ) -> AsyncIterator[Json]:
-        """The changes after version `since`, for at most this many seconds.
+    async def watch(self, path: str, since: str, **query: Any) -> AsyncIterator[Json]:
+        """The changes after version `since`, until the server ends the watch or says
+        nothing for too long: then its connection may be dead.
 
         TooOldError when the server no longer has that version.
         """
         query |= {
             "watch": "true",
             "resourceVersion": since,
+            # Signs of life, which also tell newer versions.
             "allowWatchBookmarks": "true",
-            "timeoutSeconds": seconds,
+            "timeoutSeconds": self._settings.watch_s,
         }
-        limit_s = seconds + self._settings.timeout_s
+        silence_s = self._settings.watch_silence_s
+        request = _Request("GET", path, query, silence_s=silence_s, is_stream=True)
         try:
-            async with self._request("GET", path, None, query, limit_s) as answer:
+            async with self._answer(request) as answer:
                 async for event in _lines(answer):
-                    if event.get("type") == "ERROR":
-                        if value_at(event, "object", "code") == 410:
-                            raise TooOldError
-                        raise self.unreachable(
-                            f"a watch ended: {text_at(event, 'object', 'message')}"
-                        )
-                    yield event
+                    yield self._checked(event)
         except ApiError as error:
             if error.http == 410:
                 raise TooOldError from None
             raise
 
+    def _checked(self, event: Json) -> Json:
+        if event.get("type") != "ERROR":
+            return event
+        if value_at(event, "object", "code") == 410:
+            raise TooOldError
+        raise self.unreachable(f"a watch ended: {text_at(event, 'object', 'message')}")
+
     async def close(self) -> None:
         """Close the connections."""
-        if self._client is not None:
-            await self._client.close()
-            self._client = None
+        connection = self._connection
+        self._connection = None
+        if connection is not None:
+            await connection.close()
 
-    # --- the connection ---
+    # --- requests ---
 
     @asynccontextmanager
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None,
-        query: Mapping[str, Any],
-        limit_s: float | None,
+    async def _answer(
+        self, request: _Request
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
-        client = await self._connected()
+        """The answer to a request. When the account is refused, the request is repeated
+        once with new credentials, if there are any.
+        """
+        async with AsyncExitStack() as stack:
+            connection = await self._connected()
+            stack.enter_context(connection.used())
+            try:
+                answer = await stack.enter_async_context(
+                    self._sent(request, connection)
+                )
+            except ApiError as error:
+                renewed = await self._renewed(connection) if error.http == 401 else None
+                if renewed is None:
+                    raise
+                stack.enter_context(renewed.used())
+                answer = await stack.enter_async_context(self._sent(request, renewed))
+            yield answer
+
+    @asynccontextmanager
+    async def _sent(
+        self, request: _Request, connection: Connection
+    ) -> AsyncGenerator[aiohttp.ClientResponse]:
+        client = connection.streams if request.is_stream else connection.calls
+        is_patch = request.method == "PATCH"
         headers = {
             "Accept": "*/*",
-            "Content-Type": _MERGE_PATCH if method == "PATCH" else _JSON_BODY,
+            "Content-Type": _MERGE_PATCH if is_patch else _JSON_BODY,
         }
         timeout = aiohttp.ClientTimeout(
-            total=limit_s, sock_connect=self._settings.timeout_s
+            total=request.limit_s,
+            sock_connect=self._settings.timeout_s,
+            sock_read=request.silence_s,
         )
         answer: aiohttp.ClientResponse | None = None
         try:
             answer = await client.call_api(
-                path,
-                method,
-                query_params=list(query.items()),
+                request.path,
+                request.method,
+                query_params=list(request.query.items()),
                 header_params=headers,
-                body=body,
+                body=request.body,
                 auth_settings=["BearerToken"],
                 _preload_content=False,
                 _request_timeout=timeout,
             )
             assert answer is not None
+            notice_death(answer)
             self._compare_clocks(answer.headers.get("Date", ""))
             if answer.status >= 400:
                 raise self._refused(answer, await answer.read())
             yield answer
         except TimeoutError:
+            # The other connections may be dead, too.
+            self._forget(connection)
             raise ProviderError(
                 f"{self._where} does not answer in time.", self._provider, "TIMEOUT"
             ) from None
-        # RuntimeError: another request got a 401, which closed this connection.
-        except (aiohttp.ClientError, ConfigException, RuntimeError) as error:
+        # RuntimeError: `close` was called meanwhile.
+        except (aiohttp.ClientError, RuntimeError) as error:
             raise self.unreachable(str(error) or type(error).__name__) from None
         finally:
             if answer is not None:
@@ -248,59 +291,81 @@ class KubernetesApi:
             ahead_s = parsedate_to_datetime(date).timestamp() - time.time()
             self.ahead_s = ahead_s if abs(ahead_s) > _SAME_CLOCK_S else 0.0
 
-    async def _connected(self) -> ApiClient:
+    # --- the connection ---
+
+    async def _connected(self) -> Connection:
+        """The connection, with credentials that are not about to expire."""
         async with self._connecting:
-            if self._client is None:
-                self._client = await self._open()
-            return self._client
+            current = self._connection
+            if current is None:
+                current = await self._open()
+            elif current.is_old():
+                current = await self._reopened(current)
+            self._connection = current
+            self._host = current.host
+            return current
 
-    async def _open(self) -> ApiClient:
-        return ApiClient(await self._configuration())
+    async def _reopened(self, old: Connection) -> Connection:
+        try:
+            new = await self._open()
+        except ProviderError as error:
+            log.warning(
+                "credentials could not be renewed, will try again",
+                provider=self._provider,
+                error=str(error),
+            )
+            old.keep_for_now()
+            return old
+        old.retire()
+        return new
 
-    async def _configuration(self) -> Configuration:
-        """From the kubeconfig, or the account of the pod this runs in.
+    async def _renewed(self, refused: Connection) -> Connection | None:
+        """A connection with other credentials than those that the server refused; None
+        if there are no others. Who reads from the old one goes on.
+        """
+        async with self._connecting:
+            if self._connection not in (None, refused):
+                return self._connection
+            new = await self._open()
+            if new.credentials.equal(refused.credentials):
+                await new.close()
+                return None
+            self._connection = new
+            refused.retire()
+            return new
+
+    def _forget(self, connection: Connection) -> None:
+        """Let the next request open another one."""
+        if self._connection is connection:
+            self._connection = None
+        connection.retire()
+
+    async def _open(self) -> Connection:
+        """With the kubeconfig, or the account of the pod this runs in.
 
         ProviderError names the file.
         """
         file = self._settings.kubeconfig
-        if file is None and Path(SERVICE_TOKEN_FILENAME).exists():
-            configuration = Configuration()
-            kube_config.load_incluster_config(client_configuration=configuration)
-            return configuration
         path = Path(file or "~/.kube/config").expanduser()
-        return await self._loaded(path, f"The kubeconfig {path}")
-
-    async def _loaded(self, path: Path, named: str) -> Configuration:
-        configuration = Configuration()
         try:
-            await kube_config.load_kube_config(
-                str(path),
-                self._settings.context,
-                client_configuration=configuration,
-                persist_config=False,
-            )
-        except (
-            ConfigException,
-            OSError,
-            ValueError,
-            TypeError,
-            KeyError,
-            yaml.YAMLError,
-        ) as error:
-            # The text of any other error might repeat a token from the file.
-            is_safe = isinstance(error, ConfigException | OSError)
-            why = error if is_safe else type(error).__name__
-            message = (
-                f"{named} cannot be used: {why}. Set"
-                f" providers.{self._provider}.kubeconfig."
-            )
-            raise ProviderError(message, self._provider, "NOT_CONNECTED") from None
-        return configuration
+            credentials = in_cluster() if file is None else None
+            if credentials is None:
+                credentials = await from_kubeconfig(
+                    path, self._settings.context, self._settings.timeout_s
+                )
+            return Connection(credentials)
+        except (CredentialsError, OSError) as error:
+            raise self._unusable(f"The kubeconfig {path}", str(error)) from None
+
+    def _unusable(self, named: str, why: str) -> ProviderError:
+        message = (
+            f"{named} cannot be used: {why}. Set providers.{self._provider}.kubeconfig."
+        )
+        return ProviderError(message, self._provider, "NOT_CONNECTED")
 
     @property
     def _where(self) -> str:
-        host = self._client.configuration.host if self._client else "The cluster"
-        return f"Kubernetes at {host}"
+        return f"Kubernetes at {self._host}" if self._host else "Kubernetes"
 
     def unreachable(self, why: str) -> ProviderError:
         """The error for a server that gives no usable answer; callers try again."""
@@ -315,7 +380,6 @@ class KubernetesApi:
         reason = text_at(status, "reason")
         code = _TRANSIENT.get(answer.status, "REFUSED")
         if answer.status == 401:
-            self._forget_client()
             # Nothing was done. Callers try again until somebody renews the account.
             code = "NOT_CONNECTED"
             why = "the credentials of its kubeconfig were refused (401); renew them"
@@ -332,21 +396,15 @@ class KubernetesApi:
             wait_s,
         )
 
-    def _forget_client(self) -> None:
-        """Let the next request read the kubeconfig again: it may have been renewed."""
-        client = self._client
-        self._client = None
-        if client is not None:
-            task = asyncio.get_running_loop().create_task(client.close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
-
 
 async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[Json]:
-    """The answer's lines, of any length, as JSON objects."""
+    """The answer's lines, of any length, as JSON objects; they end when it is silent
+    for too long.
+    """
     rest = b""
-    async for part in answer.content.iter_any():
-        *lines, rest = (rest + part).split(b"\n")
-        for line in lines:
-            if line.strip():
-                yield json.loads(line)
+    with suppress(TimeoutError):
+        async for part in answer.content.iter_any():
+            *lines, rest = (rest + part).split(b"\n")
+            for line in lines:
+                if line.strip():
+                    yield json.loads(line)

@@ -1,5 +1,6 @@
 """What `[providers.kubernetes]` may say."""
 
+import os
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, ClassVar
@@ -11,6 +12,11 @@ from gpuyard.config.settings import StorageSettings
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.validation import parse_model
 
+USUAL_USER = 1000
+"""Who programs run as where the settings do not say. Namespaces that enforce the Pod
+Security Standard `restricted` refuse root.
+"""
+
 
 class Toleration(StrictModel):
     """A taint that jobs tolerate, as Kubernetes writes it."""
@@ -19,6 +25,15 @@ class Toleration(StrictModel):
     operator: str = "Exists"
     value: str | None = None
     effect: str | None = None
+
+    def matches(self, taint: Mapping[str, Any]) -> bool:
+        """Whether a pod with this toleration may run on a node with this taint."""
+        if self.key is not None and self.key != taint.get("key"):
+            return False
+        if self.effect is not None and self.effect != taint.get("effect"):
+            return False
+        same_value = (self.value or "") == (taint.get("value") or "")
+        return self.operator == "Exists" or same_value
 
 
 class Pool(StrictModel):
@@ -49,6 +64,10 @@ class KubernetesConfig(StrictModel):
     - `volumes`: `pvc:NAME` or `pvc:NAME/FOLDER`, by folder in the container. Every job
       has them.
     - `host_paths`: whether jobs may mount folders of the nodes.
+    - `tolerations`: taints that jobs tolerate. Those of nodes with GPUs are tolerated
+      only by jobs that ask for GPUs, unless nothing else suits.
+    - `run_as_user`, `fs_group`: the user id of programs, and the group that may write
+      to their volumes. Unset: see `user` and `group`.
     - `pools`: nodes that an autoscaler can add.
     - `prices`: per hour, of a node by its instance type, or of one GPU by its product
       label.
@@ -59,6 +78,13 @@ class KubernetesConfig(StrictModel):
       not come back.
     - `gang_patience_s`: a job on several nodes is withdrawn when only some of its pods
       have been placed after this time.
+    - `force_after_s`: pods that were told to end are deleted by force when they are
+      still there so long after their grace.
+    - `node_lost_s`: a pod that the cluster deletes, and that is still there after this
+      time and its checkpoint grace, is on a node that does not answer. Its job is lost.
+    - `watch_s`, `watch_silence_s`: how long one watch lasts, and how long it may say
+      nothing until it is begun again.
+    - `log_silence_s`: how long a log may say nothing until it is opened again.
     """
 
     provider: ClassVar[str] = "kubernetes"
@@ -82,15 +108,41 @@ class KubernetesConfig(StrictModel):
     spool: str | None = None
     spool_claim: str | None = None
     writable_root: bool = False
+    run_as_user: int | None = Field(default=None, ge=0)
+    fs_group: int | None = Field(default=None, ge=0)
     pools: dict[str, Pool] = Field(default_factory=dict[str, Pool])
     prices: dict[str, Decimal] = Field(default_factory=dict[str, Decimal])
     currency: str = "USD"
     ttl_s: int = Field(default=86400, ge=60)
     gang_patience_s: float = Field(default=300.0, gt=0)
+    force_after_s: float = Field(default=15.0, gt=0)
+    node_lost_s: float = Field(default=60.0, gt=0)
+    # The API server gives a sign of life about every minute.
+    watch_s: int = Field(default=300, ge=1)
+    watch_silence_s: float = Field(default=75.0, gt=0)
+    log_silence_s: float = Field(default=300.0, gt=0)
     max_pending: int = Field(default=8, ge=1)
     concurrency: int = Field(default=8, ge=1)
     poll_s: float = Field(default=0.5, gt=0)
     timeout_s: float = Field(default=30.0, gt=0)
+
+    @property
+    def user(self) -> int | None:
+        """The user id of programs; None for that of the image.
+
+        With a spool they run as gpuyard does, which reads and removes what they write
+        there. If gpuyard is root, they run as the user of their image.
+        """
+        if self.run_as_user is not None:
+            return self.run_as_user
+        return (os.getuid() or None) if self.spool else USUAL_USER
+
+    @property
+    def group(self) -> int | None:
+        """The group that may write to volumes; None to leave them as they are."""
+        if self.fs_group is not None:
+            return self.fs_group
+        return None if self.spool else (self.user or None)
 
     @field_validator("priority_classes")
     @classmethod

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
 from decimal import Decimal, InvalidOperation
 
 from gpuyard.domain.jobconfig import JobResult, JobStatus
 from gpuyard.domain.reasons import Reason
+from gpuyard.providers.kubernetes.events import final_refusal, missing_image
 from gpuyard.providers.kubernetes.fields import (
     Json,
     name_of,
@@ -16,6 +16,7 @@ from gpuyard.providers.kubernetes.fields import (
     value_at,
 )
 from gpuyard.providers.kubernetes.manifest import LIMITS, PRICE, STOP
+from gpuyard.providers.kubernetes.times import instant
 from gpuyard.providers.runner_files import KeptLimits, read_limits
 
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -26,25 +27,32 @@ _DISRUPTIONS = {
 }
 # Reasons in a pod's status that mean that the cluster ended it.
 _EVICTIONS = ("Evicted", "NodeLost", "NodeShutdown", "Preempting")
-_BAD_IMAGE = (
-    "not found",
-    "manifest unknown",
-    "does not exist",
-    "denied",
-    "unauthorized",
-    "invalid reference",
-)
 _IMAGE_TROUBLE = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
 )
-# By exit code, the messages of the container runtime, or of the shell that starts the
-# program, when the program cannot be started.
-_NO_PROGRAM = ("executable file not found", "no such file or directory")
+# A kubelet that finds that its node cannot take a pod refuses it: its device plugin has
+# lost a GPU, or the scheduler counted wrong.
+_REFUSED_BY_NODE = ("UnexpectedAdmissionError", "NodeAffinity", "TopologyAffinityError")
+_OUT_OF = "OutOf"
+# By exit code, the messages of the shell that starts the program when it cannot.
 _NOT_STARTED = {
     126: ("ermission denied",),
-    127: (": not found", *_NO_PROGRAM),
-    128: _NO_PROGRAM,
+    127: (": not found", "executable file not found", "no such file or directory"),
 }
+# The container runtime could not start the container.
+_START_ERRORS = ("StartError", "ContainerCannotRun")
+# Our reason, by the messages of the runtime; the first that fits.
+_START_FAULTS = (
+    (Reason.WORKDIR_MISSING, ("chdir to cwd",)),
+    (
+        Reason.COMMAND_NOT_FOUND,
+        ("executable file not found", "no such file or directory"),
+    ),
+    (
+        Reason.NOT_EXECUTABLE,
+        ("permission denied", "exec format error", "is a directory"),
+    ),
+)
 
 
 # --- what gpuyard wrote in the Job's annotations ---
@@ -96,7 +104,7 @@ def result_of(job: Json, pods: Iterable[Json], events: Sequence[Json]) -> JobRes
     started = [_started_at(pod) for pod in tries]
     begun = [at for at in started if at is not None]
     wanted = int(value_at(job, "spec", "parallelism") or 1)
-    if begun and (len(begun) >= wanted or _is_finished(job)):
+    if begun and (len(begun) >= wanted or _is_over(job, tries)):
         nodes = [text_at(pod, "spec", "nodeName") for pod in shares]
         result = replace(
             result,
@@ -112,7 +120,7 @@ def result_of(job: Json, pods: Iterable[Json], events: Sequence[Json]) -> JobRes
             error_message="its queue has put it back",
         )
     # A finished Job may have a pod that has not ended yet.
-    if _is_finished(job) and not any(map(is_live, tries)):
+    if _is_over(job, tries) and not any(map(is_live, tries)):
         return _ended(result, job, shares)
     if result.status is JobStatus.PENDING:
         return _waiting(result, job, shares, events)
@@ -143,6 +151,23 @@ def _is_finished(job: Json) -> bool:
     return is_complete or _condition(job, "Failed") is not None
 
 
+def _is_over(job: Json, pods: Sequence[Json]) -> bool:
+    """Whether the Job is finished, or will be marked so without running anything more.
+
+    The cluster takes a second or more to mark a Job whose only pod has ended.
+    """
+    if _is_finished(job):
+        return True
+    if runs_again(job) or int(value_at(job, "spec", "parallelism") or 1) > 1:
+        return False
+    return any(_has_told_its_end(pod) for pod in pods)
+
+
+def _has_told_its_end(pod: Json) -> bool:
+    is_over = text_at(pod, "status", "phase") in ("Succeeded", "Failed")
+    return is_over and (bool(_terminated(pod)) or is_refused(pod))
+
+
 def _condition(item: Json, kind: str) -> Json | None:
     """The object's condition of this kind, if it is true."""
     for condition in objects_at(item, "status", "conditions"):
@@ -159,8 +184,12 @@ def _waiting(
 ) -> JobResult:
     """Add why it has not begun, in the cluster's words."""
     messages = [text_at(event, "message") for event in events]
+    if not pods and (refusal := final_refusal(events)):
+        reason = Reason.SUBMIT_FAILED
+        failed = JobStatus.FAILED
+        return replace(result, status=failed, reason=reason, error_message=refusal)
     for pod in pods:
-        waiting = _waiting_container(result, pod, messages)
+        waiting = _waiting_container(result, pod, events)
         if waiting is not None:
             return waiting
     for pod in pods:
@@ -179,7 +208,7 @@ def _waiting(
 
 
 def _waiting_container(
-    result: JobResult, pod: Json, messages: Sequence[str]
+    result: JobResult, pod: Json, events: Sequence[Json]
 ) -> JobResult | None:
     """Why the pod's container has not begun; None when it gives no reason.
 
@@ -188,11 +217,12 @@ def _waiting_container(
     waiting = object_at(_container(pod), "state", "waiting")
     reason = text_at(waiting, "reason")
     message = text_at(waiting, "message")
-    lines = (message, *messages)
-    image_errors = [line for line in lines if _has_any(line, _BAD_IMAGE)]
-    has_bad_image = reason in _IMAGE_TROUBLE and bool(image_errors)
-    if has_bad_image or reason == "InvalidImageName":
-        why = image_errors[-1] if image_errors else message
+    why = ""
+    if reason == "InvalidImageName":
+        why = message or reason
+    elif reason in _IMAGE_TROUBLE:
+        why = missing_image(events, message)
+    if why:
         return replace(
             result, status=JobStatus.FAILED, reason=Reason.NO_IMAGE, error_message=why
         )
@@ -224,13 +254,47 @@ def _ended(result: JobResult, job: Json, pods: Sequence[Json]) -> JobResult:
     last_end = max(map(_ended_at, pods), default=0.0)
     condition_at = instant(text_at(condition, "lastTransitionTime"))
     result = replace(result, completed_at=last_end or condition_at)
-    if complete:
-        return replace(result, status=JobStatus.COMPLETED, exit_code=0)
+    if complete or (not condition and all(map(_has_succeeded, pods))):
+        return _completed(result, job, pods)
     result = replace(result, status=JobStatus.FAILED)
     failed = [pod for pod in pods if _has_failed(pod)]
     if not failed:
         return _failed_without_pods(result, condition, stop_of(job))
     return _failed_by(result, min(failed, key=_failure_order), stop_of(job))
+
+
+def _completed(result: JobResult, job: Json, pods: Sequence[Json]) -> JobResult:
+    """A program that had to leave may save its work and exit with 0."""
+    taken = next((pod for pod in pods if _was_asked_to_leave(pod)), None)
+    if taken is None or stop_of(job):
+        return replace(result, status=JobStatus.COMPLETED, exit_code=0)
+    if _condition(taken, "DisruptionTarget"):
+        result = _disrupted(replace(result, status=JobStatus.FAILED), taken)
+    else:
+        result = _deleted(result)
+    return replace(result, exit_code=0)
+
+
+def _has_succeeded(pod: Json) -> bool:
+    return text_at(pod, "status", "phase") == "Succeeded"
+
+
+def _was_asked_to_leave(pod: Json) -> bool:
+    """Whether the cluster or a person ended the pod before its program had ended."""
+    asked_at = instant(
+        text_at(_condition(pod, "DisruptionTarget"), "lastTransitionTime")
+    )
+    # The time until which the pod may stay.
+    leaves_at = instant(text_at(pod, "metadata", "deletionTimestamp"))
+    if asked_at is None and leaves_at is not None:
+        grace_s = value_at(pod, "metadata", "deletionGracePeriodSeconds") or 0
+        asked_at = leaves_at - grace_s
+    return asked_at is not None and _ended_at(pod) >= asked_at
+
+
+def _deleted(result: JobResult) -> JobResult:
+    message = "somebody deleted its pod"
+    return replace(result, status=JobStatus.CANCELLED, error_message=message)
 
 
 def _failed_without_pods(result: JobResult, condition: Json, stop: str) -> JobResult:
@@ -258,12 +322,17 @@ def _failed_by(result: JobResult, pod: Json, stop: str) -> JobResult:
         return replace(result, reason=Reason.OUT_OF_MEMORY, error_message=message)
     if pod_reason in _EVICTIONS or _condition(pod, "DisruptionTarget"):
         return _disrupted(result, pod)
+    if is_refused(pod):
+        message = text_at(pod, "status", "message")
+        message = f"{_node_of(pod)} refused it ({pod_reason}: {message})"
+        return replace(result, reason=Reason.PREEMPTED, error_message=message)
     if pod_reason == "DeadlineExceeded":
         return replace(result, reason=Reason.TIMED_OUT, error_message="timed out")
     if value_at(pod, "metadata", "deletionTimestamp"):
-        message = "somebody deleted its pod"
-        return replace(result, status=JobStatus.CANCELLED, error_message=message)
+        return _deleted(result)
     message = text_at(ended, "message") or text_at(pod, "status", "message")
+    if ended.get("reason") in _START_ERRORS:
+        return _not_started(result, message)
     if code in _NOT_STARTED and _has_any(message, _NOT_STARTED[code]):
         reason = Reason.NOT_EXECUTABLE if code == 126 else Reason.COMMAND_NOT_FOUND
         return replace(result, reason=reason, error_message=message)
@@ -271,6 +340,15 @@ def _failed_by(result: JobResult, pod: Json, stop: str) -> JobResult:
         why = message or pod_reason
         return replace(result, reason=Reason.EXIT_STATUS_LOST, error_message=why)
     return replace(result, error_message=f"exit code {code}")
+
+
+def _not_started(result: JobResult, message: str) -> JobResult:
+    """The exit code is the runtime's, and no program's."""
+    reasons = [
+        reason for reason, phrases in _START_FAULTS if _has_any(message, phrases)
+    ]
+    reason = reasons[0] if reasons else Reason.NOT_STARTED
+    return replace(result, exit_code=None, reason=reason, error_message=message)
 
 
 def _disrupted(result: JobResult, pod: Json) -> JobResult:
@@ -328,7 +406,7 @@ def _terminated(pod: Json) -> Json:
 def _started_at(pod: Json) -> float | None:
     """When its program began; None when it has not, or could not be started."""
     ended = _terminated(pod)
-    if ended.get("reason") in ("StartError", "ContainerCannotRun"):
+    if ended.get("reason") in _START_ERRORS:
         return None
     running_since = text_at(_container(pod), "state", "running", "startedAt")
     return instant(running_since or text_at(ended, "startedAt"))
@@ -377,11 +455,41 @@ def has_begun(pod: Json) -> bool:
 
 def is_placed(pod: Json) -> bool:
     """Whether it has a node."""
-    return bool(text_at(pod, "spec", "nodeName"))
+    return bool(_node_of(pod))
 
 
-def instant(stamp: str) -> float | None:
-    """A Kubernetes timestamp in UTC seconds; None for an empty one."""
-    if not stamp:
-        return None
-    return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
+def _node_of(pod: Json) -> str:
+    return text_at(pod, "spec", "nodeName")
+
+
+def is_refused(pod: Json) -> bool:
+    """Whether its node did not take it, although the scheduler had chosen the node."""
+    reason = text_at(pod, "status", "reason")
+    return reason in _REFUSED_BY_NODE or reason.startswith(_OUT_OF)
+
+
+def refusing_nodes(pods: Iterable[Json]) -> list[str]:
+    """The nodes that did not take a pod."""
+    return [_node_of(pod) for pod in pods if is_refused(pod)]
+
+
+def is_orphan(pod: Json) -> bool:
+    """Whether its Job was deleted and the pod was to be kept (`--cascade=orphan`)."""
+    owners = objects_at(pod, "metadata", "ownerReferences")
+    is_deleted = bool(value_at(pod, "metadata", "deletionTimestamp"))
+    return not owners and not is_deleted
+
+
+def result_of_orphans(result: JobResult, job: Json, pods: Sequence[Json]) -> JobResult:
+    """How a Job ended that was deleted, and whose pods ran on by themselves.
+
+    `result`: what counts otherwise.
+    """
+    shares = list({index_of(pod): pod for pod in sorted(pods, key=order_of)}.values())
+    wanted = int(value_at(job, "spec", "parallelism") or 1)
+    all_there = len(shares) >= wanted and all(map(is_orphan, shares))
+    if not all_there or not all(map(_has_told_its_end, shares)):
+        return result
+    begun = [at for at in map(_started_at, shares) if at is not None]
+    started_at = min(begun, default=None)
+    return _ended(replace(result, started_at=started_at, reason=""), job, shares)

@@ -3,13 +3,14 @@
 import base64
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 
 from gpuyard.domain.attempt_order import DEFAULT_ENVIRONMENT, AttemptOrder
 from gpuyard.domain.errors import ProviderError
 from gpuyard.domain.jobconfig import without_gpu_choice
-from gpuyard.providers.kubernetes.config import KubernetesConfig
+from gpuyard.providers.kubernetes.config import KubernetesConfig, Toleration
 from gpuyard.providers.kubernetes.fields import Json, text_at
 
 MANAGED = "app.kubernetes.io/managed-by"
@@ -65,6 +66,20 @@ exit $code
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the pods of a Job may run, and at what price per hour of the whole Job.
+
+    `selector`: the labels that select the nodes. `avoided`: names of nodes that have
+    just refused a pod.
+    """
+
+    selector: Mapping[str, str] = field(default_factory=dict[str, str])
+    tolerations: Sequence[Toleration] = ()
+    avoided: Sequence[str] = ()
+    price: Decimal = Decimal(0)
+
+
 def name_of(attempt_id: str) -> str:
     """The name of an attempt's Job. The cluster refuses a second Job of that name."""
     return f"gpuyard-{attempt_id.replace('_', '-').lower()}"
@@ -118,17 +133,8 @@ def _own_variables(order: AttemptOrder) -> dict[str, str]:
     return variables
 
 
-def job_of(
-    order: AttemptOrder,
-    settings: KubernetesConfig,
-    selector: Mapping[str, str],
-    price: Decimal,
-) -> Json:
-    """The Job of an attempt.
-
-    `selector`: the labels that select the nodes of its offer. `price`: the price per
-    hour of the whole Job. ProviderError names what the cluster cannot do.
-    """
+def job_of(order: AttemptOrder, settings: KubernetesConfig, target: Target) -> Json:
+    """The Job of an attempt. ProviderError names what the cluster cannot do."""
     _refuse_impossible(order, settings.provider)
     nodes = order.nodes
     limits = {
@@ -151,7 +157,7 @@ def job_of(
         "podFailurePolicy": {"rules": [disrupted]},
         "template": {
             "metadata": {"labels": _labels(order)},
-            "spec": _pod(order, settings, selector),
+            "spec": _pod(order, settings, target),
         },
         # Its pods wait until the objects that it refers to are made, which need the
         # Job's uid. With Kueue they wait for Kueue.
@@ -166,7 +172,7 @@ def job_of(
         "metadata": {
             "name": name_of(order.attempt_id),
             "labels": labels,
-            "annotations": {LIMITS: json.dumps(limits), PRICE: str(price)},
+            "annotations": {LIMITS: json.dumps(limits), PRICE: str(target.price)},
         },
         "spec": spec,
     }
@@ -215,11 +221,7 @@ def _labels(order: AttemptOrder) -> dict[str, str]:
     }
 
 
-def _pod(
-    order: AttemptOrder,
-    settings: KubernetesConfig,
-    selector: Mapping[str, str],
-) -> Json:
+def _pod(order: AttemptOrder, settings: KubernetesConfig, target: Target) -> Json:
     volumes, mounts = _volumes(order, settings)
     grace_s = order.grace_s if order.checkpoint.signal else 0.0
     pod: Json = {
@@ -231,15 +233,14 @@ def _pod(
         # pause process and not the job's program.
         "shareProcessNamespace": True,
         "automountServiceAccountToken": False,
-        "nodeSelector": {**settings.node_selector, **selector},
+        "nodeSelector": {**settings.node_selector, **target.selector},
         "tolerations": [
-            taint.model_dump(exclude_none=True) for taint in settings.tolerations
+            taint.model_dump(exclude_none=True) for taint in target.tolerations
         ],
-        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": _pod_security(settings),
     }
-    if settings.spool and os.getuid():
-        # Then gpuyard can read and remove what the job writes there.
-        pod["securityContext"] |= {"runAsUser": os.getuid(), "runAsGroup": os.getgid()}
+    if target.avoided:
+        pod["affinity"] = {"nodeAffinity": _anywhere_but(target.avoided)}
     if order.timeout_s:
         pod["activeDeadlineSeconds"] = int(order.timeout_s) + _BACKSTOP_S
     priority_class = settings.priority_classes.get(str(order.priority or ""))
@@ -255,6 +256,33 @@ def _pod(
     if order.nodes > 1:
         pod["subdomain"] = name_of(order.attempt_id)
     return pod
+
+
+def _pod_security(settings: KubernetesConfig) -> Json:
+    """As the Pod Security Standard `restricted` wants it, unless the user is root."""
+    security: Json = {"seccompProfile": {"type": "RuntimeDefault"}}
+    user = settings.user
+    if user is not None:
+        group = os.getgid() if user == os.getuid() else user
+        security |= {"runAsUser": user, "runAsGroup": group}
+    if user:
+        security["runAsNonRoot"] = True
+    if settings.group is not None:
+        security |= {
+            "fsGroup": settings.group,
+            # Otherwise each start goes through all files of a volume.
+            "fsGroupChangePolicy": "OnRootMismatch",
+        }
+    return security
+
+
+def _anywhere_but(nodes: Sequence[str]) -> Json:
+    fields = [
+        {"key": "metadata.name", "operator": "NotIn", "values": [name]}
+        for name in nodes
+    ]
+    terms = {"nodeSelectorTerms": [{"matchFields": fields}]}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": terms}
 
 
 def _container(
@@ -278,6 +306,7 @@ def _container(
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {
             "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
             "readOnlyRootFilesystem": not settings.writable_root,
         },
     }
@@ -328,6 +357,9 @@ def _environment(order: AttemptOrder, settings: KubernetesConfig) -> list[Json]:
         values["GPUYARD_WORKSPACE"] = _WORKSPACE
     given = _own_variables(order)
     defaults = {**DEFAULT_ENVIRONMENT, "HOME": "/tmp"}
+    if settings.user:
+        # Programs look for their user in the image, which does not know this one.
+        defaults["USER"] = "gpuyard"
     values |= {name: value for name, value in defaults.items() if name not in given}
     if not order.gpu_spec.gpu_count:
         values |= {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}

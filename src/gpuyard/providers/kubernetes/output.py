@@ -2,27 +2,23 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
-async def merged(sources: Sequence[AsyncIterator[bytes]]) -> AsyncIterator[bytes]:
-    """The output of all sources, as it arrives. Several sources are merged by lines.
-
-    An error of one source is raised here.
-    """
+async def merged(sources: Sequence[AsyncIterator[T]]) -> AsyncIterator[T]:
+    """What all sources give, as it arrives. An error of one source is raised here."""
     if len(sources) == 1:
         async for part in sources[0]:
             yield part
         return
-    queue: asyncio.Queue[bytes | BaseException | None] = asyncio.Queue(maxsize=64)
+    queue: asyncio.Queue[T | BaseException | None] = asyncio.Queue(maxsize=64)
 
-    async def read(source: AsyncIterator[bytes]) -> None:
-        rest = b""
+    async def read(source: AsyncIterator[T]) -> None:
         try:
             async for part in source:
-                whole, newline, rest = (rest + part).rpartition(b"\n")
-                if newline:
-                    await queue.put(whole + newline)
-            await queue.put(rest)
+                await queue.put(part)
             await queue.put(None)
         except Exception as error:  # noqa: BLE001  raised again by the consumer
             await queue.put(error)
@@ -36,7 +32,7 @@ async def merged(sources: Sequence[AsyncIterator[bytes]]) -> AsyncIterator[bytes
                 raise part
             if part is None:
                 open_sources -= 1
-            elif part:
+            else:
                 yield part
     finally:
         for task in tasks:

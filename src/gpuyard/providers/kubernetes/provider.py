@@ -9,7 +9,6 @@ keeps their output.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -18,42 +17,40 @@ from typing import Any, ClassVar
 from gpuyard.domain.attempt_order import AttemptOrder
 from gpuyard.domain.errors import (
     InsufficientResourcesError,
-    JobNotFoundError,
     ProviderError,
 )
-from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobResult, JobStatus
+from gpuyard.domain.jobconfig import CostInfo, JobResult, JobStatus
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.reasons import Reason
 from gpuyard.providers.base import (
     TRANSIENT,
     GpuProviderInterface,
+    OutputPart,
     QueueProvider,
     SavedFile,
     cost_of,
-    last_lines,
     with_logs,
 )
 from gpuyard.providers.checkpoint_files import CheckpointFinder, ended_by_itself
 from gpuyard.providers.kubernetes import job_state, manifest
 from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi
+from gpuyard.providers.kubernetes.cluster_checks import ClusterChecks
 from gpuyard.providers.kubernetes.config import KubernetesConfig
-from gpuyard.providers.kubernetes.fields import Json, name_of, text_at, value_at
+from gpuyard.providers.kubernetes.event_reader import EventReader
+from gpuyard.providers.kubernetes.fields import Json, name_of, value_at
+from gpuyard.providers.kubernetes.job_output import JobOutput
 from gpuyard.providers.kubernetes.job_tracker import JobTracker
-from gpuyard.providers.kubernetes.output import merged
-from gpuyard.providers.kubernetes.rights import missing_rights
+from gpuyard.providers.kubernetes.places import Places
+from gpuyard.providers.kubernetes.rights import is_about_rights
 from gpuyard.providers.kubernetes.spool import KubernetesSpool
 from gpuyard.providers.kubernetes.supply import Supply, supplies
-from gpuyard.providers.kubernetes.watch import WATCH_S
-from gpuyard.providers.placing import has_room, names_kind, suits, words_of
 from gpuyard.providers.rsync import RsyncHost, WorkspaceSync
 from gpuyard.providers.runner_files import BrokenFileError
 from gpuyard.providers.running_times import RunningTimes
 from gpuyard.storage.blobs import BlobStore
 from gpuyard.storage.place import in_background, open_store
 
-# Events, which say why a pod waits, are read at most this often.
-_EVENTS_S = 5.0
-_CHECK_S = 0.2
+_NEVER_BEGINS = (Reason.NO_IMAGE, Reason.SUBMIT_FAILED)
 
 
 class KubernetesProvider(QueueProvider):
@@ -62,22 +59,27 @@ class KubernetesProvider(QueueProvider):
     PROVIDER_NAME: ClassVar[str] = "kubernetes"
     containers: ClassVar[bool] = True
     wants_storage: ClassVar[bool] = True
+    output_moves: ClassVar[bool] = True
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         self.settings = self._read(config)
         self.concurrency = self.settings.concurrency
         self.poll_s = self.settings.poll_s
-        self.answer_age_s = WATCH_S + self.settings.timeout_s
+        self.answer_age_s = self.settings.watch_silence_s + self.settings.timeout_s
         self.max_pending = self.settings.max_pending
         self.currency = self.settings.currency
         self._folder = Path(self.settings.home) / self.PROVIDER_NAME
         self._api = self._connection()
         self._spool = self._make_spool() if self.settings.spool else None
         self._checkpoints = CheckpointFinder()
-        self._jobs = JobTracker(self._api, self.PROVIDER_NAME)
-        self._supply: dict[str, Supply] = {}
-        self._events: dict[str, tuple[float, list[Json]]] = {}
+        self._jobs = JobTracker(self._api, self.settings)
+        self._output = JobOutput(self._api, self._jobs, self.settings)
+        self._places = Places(self.settings, self.PROVIDER_NAME, self.offers)
+        self._checks = ClusterChecks(
+            self._api, self.settings, self.PROVIDER_NAME, self._folder / "cluster"
+        )
+        self._events = EventReader(self._api)
         self._partly_placed_since: dict[str, float] = {}
         self._running_times = RunningTimes()
 
@@ -107,14 +109,8 @@ class KubernetesProvider(QueueProvider):
         if not order.image:
             message = "The job names no image."
             raise ProviderError(message, self.PROVIDER_NAME, "NO_IMAGE")
-        chosen = await self._chosen(order)
-        fitting = chosen or await self._fitting(order.gpu_spec)
-        need = order.gpu_spec
-        price = fitting.offer.hourly(need.gpu_count, need.vcpus or 1.0, order.nodes)
-        # Without a kind of GPU that it must have, it may run on any node.
-        is_bound = chosen is not None or names_kind(need)
-        selector = fitting.selector if is_bound else dict[str, str]()
-        body = manifest.job_of(order, self.settings, selector, price or Decimal(0))
+        target = await self._places.target(order)
+        body = manifest.job_of(order, self.settings, target)
         try:
             if self._spool:
                 await in_background(self._spool.stage_in, order)
@@ -124,46 +120,8 @@ class KubernetesProvider(QueueProvider):
             if error.error_code not in TRANSIENT:
                 await self.forget_job(name_of(body))
             raise self._refusal(error, order) from None
+        self._jobs.expect(name_of(body))
         return name_of(body)
-
-    async def _chosen(self, order: AttemptOrder) -> Supply | None:
-        """The supply of the order's offer; None when the order names none.
-
-        InsufficientResourcesError when there is no such offer any more.
-        """
-        wanted = order.offer
-        if not wanted:
-            return None
-        if wanted not in self._supply:
-            await self.offers()
-        if wanted not in self._supply:
-            message = f"{wanted} is not on offer any more."
-            raise InsufficientResourcesError(
-                message, self.PROVIDER_NAME, order.gpu_spec
-            )
-        chosen = self._supply[wanted]
-        if not has_room(chosen.offer, order.gpu_spec):
-            raise self._too_much(order.gpu_spec)
-        return chosen
-
-    async def _fitting(self, need: GpuSpec) -> Supply:
-        """A supply that has what the job asks for, if possible one that is ready.
-
-        Refused otherwise: a pod that fits on no node would wait forever.
-        """
-        found = [one for one in self._supply.values() if suits(one.offer, need)]
-        if not found:
-            # There may be nodes that were not there before.
-            await self.offers()
-            found = [one for one in self._supply.values() if suits(one.offer, need)]
-        if not found:
-            raise self._too_much(need)
-        return min(found, key=lambda one: (bool(one.offer.problem), one.offer.spot))
-
-    def _too_much(self, need: GpuSpec) -> InsufficientResourcesError:
-        return InsufficientResourcesError(
-            f"No node of the cluster has {words_of(need)}.", self.PROVIDER_NAME, need
-        )
 
     async def _create_all(self, order: AttemptOrder, body: Json) -> None:
         """Make the Job, suspended, then the objects it refers to; then resume it.
@@ -193,6 +151,9 @@ class KubernetesProvider(QueueProvider):
             return InsufficientResourcesError(
                 str(error), self.PROVIDER_NAME, order.gpu_spec
             )
+        if forbidden and is_about_rights(str(error)):
+            # An API server that has just started does not know all Roles yet.
+            return ProviderError(str(error), self.PROVIDER_NAME, "NOT_CONNECTED")
         return error
 
     @property
@@ -221,19 +182,37 @@ class KubernetesProvider(QueueProvider):
     # --- polling ---
 
     async def poll_jobs(self, job_ids: Sequence[str]) -> Mapping[str, JobResult]:
-        """From the watches; only the reason why a job waits takes a request."""
-        await self._jobs.ready()
+        """From the watches. Only the reason why a job waits takes a request, and a Job
+        that they do not have.
+        """
+        try:
+            await self._jobs.ready()
+        except ProviderError:
+            self._checks.doubt()
+            raise
         self._jobs.forget_others(job_ids)
         results: dict[str, JobResult] = {}
         for name in job_ids:
-            job = self._jobs.watched(name)
-            if job is None:
-                result = self._jobs.result_once_gone(name)
-            else:
-                result = await self._updated(name, job)
+            result = await self._polled(name)
             if result is not None:
                 results[name] = result
         return results
+
+    async def news(self, timeout_s: float) -> None:
+        """See GpuProviderInterface."""
+        await self._jobs.news(timeout_s)
+
+    async def _polled(self, name: str) -> JobResult | None:
+        job = self._jobs.watched(name)
+        if job is None:
+            result = self._jobs.result_once_gone(name)
+            if result is not None:
+                if self._jobs.is_on_lost_node(name):
+                    self._jobs.force_in_background(name)
+                return result
+            # A watch whose connection is dead misses new Jobs.
+            job = await self._jobs.look_for(name)
+        return None if job is None else await self._updated(name, job)
 
     def has_run(self, job_id: str, ran_s: float) -> None:
         """See GpuProviderInterface."""
@@ -260,10 +239,11 @@ class KubernetesProvider(QueueProvider):
         pods = self._jobs.last_pods(name)
         result = job_state.result_of(job, pods.values(), ())
         if result.status is JobStatus.PENDING or result.reason == Reason.NO_IMAGE:
-            events = await self._warnings(name, list(pods))
+            events = await self._events.warnings(name, list(pods))
             result = job_state.result_of(job, pods.values(), events)
+        self._places.avoid(job_state.refusing_nodes(pods.values()))
         is_requeued = job_state.is_requeued(job, pods.values())
-        if is_requeued or result.reason == Reason.NO_IMAGE:
+        if is_requeued or result.reason in _NEVER_BEGINS:
             await self._jobs.drop(job, result.reason)
         elif not result.status.is_over:
             await self._enforce_limits(name, job, result)
@@ -278,27 +258,17 @@ class KubernetesProvider(QueueProvider):
                 shifted[field] = cluster_time - self._api.ahead_s
         return replace(result, **shifted)
 
-    async def _warnings(self, name: str, pods: Sequence[str]) -> list[Json]:
-        """The warning events of a Job and its first pod, the newest last."""
-        read_at, known = self._events.get(name, (-_EVENTS_S, []))
-        if time.monotonic() - read_at < _EVENTS_S:
-            return known
-        found: list[Json] = []
-        with suppress(ApiError):
-            for item in (name, *pods[:1]):
-                events, _ = await self._api.list_objects(
-                    f"{self._api.namespaced}/events",
-                    fieldSelector=f"involvedObject.name={item},type=Warning",
-                )
-                found += events
-        found.sort(key=lambda event: text_at(event, "lastTimestamp"))
-        self._events[name] = time.monotonic(), found
-        return found
-
     async def _enforce_limits(self, name: str, job: Json, result: JobResult) -> None:
-        """End a Job at its timeout, or when only some of its pods get a node."""
+        """End a Job at its timeout, when its node does not answer, or when only some of
+        its pods get a node.
+        """
         if job_state.stop_of(job):
-            self._jobs.end_in_background(name)
+            if self._jobs.has_live_pods(name):
+                self._jobs.end_in_background(name)
+        elif self._jobs.is_on_lost_node(name):
+            await self._jobs.stop(
+                name, Reason.NODE_LOST, checkpoint=False, force_after_s=0
+            )
         elif result.started_at is None:
             self._running_times.note_waiting(name)
             await self._withdraw_if_partly_placed(name, job)
@@ -330,28 +300,40 @@ class KubernetesProvider(QueueProvider):
 
     async def forget_job(self, job_id: str) -> None:
         """Remove the Job, its pods, the objects it refers to, and its folder."""
-        await self._api.call_or_none(
+        job = await self._api.call_or_none(
             "DELETE", f"{self._api.jobs}/{job_id}", propagationPolicy="Background"
         )
+        if job is None and any(map(job_state.is_orphan, self._jobs.pods_there(job_id))):
+            await self._remove_orphans(job_id)
         if self._spool:
             await self._spool.forget(job_id)
         self._jobs.forget(job_id)
         self._checkpoints.forget(job_id)
-        self._events.pop(job_id, None)
+        self._events.forget(job_id)
         self._partly_placed_since.pop(job_id, None)
         self._running_times.forget(job_id)
 
+    async def _remove_orphans(self, job_id: str) -> None:
+        """Remove what stays when somebody deletes a Job with `--cascade=orphan`."""
+        await self._jobs.delete_orphans(job_id)
+        for kind in ("secrets", "services"):
+            path = f"{self._api.namespaced}/{kind}/{job_id}"
+            await self._api.call_or_none("DELETE", path)
+
     async def checkpoints(self, job_id: str) -> Sequence[SavedFile]:
         """The checkpoints in its folder, if this host shares the volume."""
-        job, result = await self._jobs.fetch(job_id)
-        if self._spool is None or job is None or result.started_at is None:
+        if self._spool is None:
+            return []
+        job, result = await self._jobs.known(job_id)
+        if job is None or result.started_at is None:
             return []
         pattern = job_state.limits_of(job).path
         if not pattern:
             return []
         since = result.started_at - self._api.ahead_s
-        left_by_itself = ended_by_itself(result.exit_code, result.reason)
-        over = result.status.is_over and left_by_itself
+        # A program that had to leave, and exited with 0, has saved its work.
+        has_saved = ended_by_itself(result.exit_code, result.reason)
+        over = result.status.is_over and (has_saved or result.exit_code == 0)
         work = self._spool.work(job_id)
         return await asyncio.to_thread(
             self._checkpoints.find, job_id, work, pattern, since, over=over
@@ -366,35 +348,7 @@ class KubernetesProvider(QueueProvider):
 
     async def get_job_logs(self, job_id: str, lines: int | None = None) -> str:
         """See GpuProviderInterface; a gang's logs come one after another."""
-        pods = await self._pods_in_order(job_id)
-        if lines == 0:
-            return ""
-        query = {} if lines is None else {"tailLines": lines}
-        parts = [await self._log_of(pod, **query) for pod in pods]
-        text = b"".join(parts).decode(errors="replace")
-        if lines is None or len(parts) < 2:
-            return text
-        return last_lines(text, lines)
-
-    async def _log_of(self, pod: str, **query: Any) -> bytes:
-        try:
-            return await self._api.read(self._log_path(pod), **query)
-        except ApiError as error:
-            if error.http in (400, 404):  # it has not begun, or is gone
-                return b""
-            raise
-
-    def _log_path(self, pod: str) -> str:
-        return f"{self._api.pods}/{pod}/log"
-
-    async def _pods_in_order(self, job_id: str) -> list[str]:
-        """The names of its existing pods, by their index.
-
-        JobNotFoundError for an unknown job.
-        """
-        await self._jobs.fetch(job_id)
-        pods = await self._jobs.pods_of(job_id)
-        return sorted(pods, key=lambda name: job_state.order_of(pods[name]))
+        return await self._output.text(job_id, lines)
 
     async def stream_logs(
         self, job_id: str, *, lines: int | None, follow: bool
@@ -403,31 +357,33 @@ class KubernetesProvider(QueueProvider):
         if not follow:
             yield (await self.get_job_logs(job_id, lines)).encode()
             return
-        job, _ = await self._jobs.fetch(job_id)
-        if job is not None and job_state.runs_again(job):
-            looks = GpuProviderInterface.stream_logs(
+        if await self._output.runs_again(job_id):
+            parts = GpuProviderInterface.stream_logs(
                 self, job_id, lines=lines, follow=True
             )
-            async for part in looks:
+            async for part in parts:
                 yield part
             return
-        while (await self._jobs.fetch(job_id))[1].status is JobStatus.PENDING:  # noqa: ASYNC110
-            await asyncio.sleep(_CHECK_S)
-        query: dict[str, Any] = {"follow": "true"}
-        if lines is not None:
-            query["tailLines"] = lines
-        pods = await self._pods_in_order(job_id)
-        sources = [self._api.stream(self._log_path(pod), **query) for pod in pods]
-        if not sources:
-            raise JobNotFoundError(job_id, self.PROVIDER_NAME)
-        async for part in merged(sources):
+        async for part in self._output.follow(job_id, "", lines):
+            yield part.data
+
+    async def stream_output(
+        self, job_id: str, *, mark: str
+    ) -> AsyncIterator[OutputPart]:
+        """See GpuProviderInterface; a mark has the position in the log of each pod."""
+        # A mark that is a number is a byte: earlier versions kept no more.
+        if mark.isdigit() or await self._output.runs_again(job_id):
+            parts = GpuProviderInterface.stream_output(self, job_id, mark=mark)
+        else:
+            parts = self._output.follow(job_id, mark)
+        async for part in parts:
             yield part
 
     # --- supply ---
 
     async def offers(self) -> Sequence[Offer]:
         """One offer for each kind of node and each configured pool."""
-        await self._check_cluster()
+        await self._checks.check()
         try:
             nodes, _ = await self._api.list_objects("/api/v1/nodes")
         except ApiError as error:
@@ -436,34 +392,11 @@ class KubernetesProvider(QueueProvider):
             # An account that may not list nodes offers only its configured pools.
             nodes = []
         found = await self._supplies(nodes)
-        self._supply = {supply.offer.id: supply for supply in found}
+        self._places.update(found)
         return [supply.offer for supply in found]
 
     async def _supplies(self, nodes: Sequence[Json]) -> Sequence[Supply]:
         return supplies(nodes, self.settings, self.PROVIDER_NAME)
-
-    async def _check_cluster(self) -> None:
-        """Refuse another cluster than before: jobs of the old one would seem lost."""
-        try:
-            namespace = await self._api.call("GET", self._api.namespaced)
-        except ApiError as error:
-            if error.http == 403:
-                return  # the account may not read its namespace, so nothing is known
-            raise
-        uid = text_at(namespace, "metadata", "uid")
-        uid_file = self._folder / "cluster"
-        old_uid = uid_file.read_text() if uid_file.exists() else uid
-        if old_uid != uid:
-            message = (
-                "This is another cluster than before (its namespace"
-                f" {self.settings.namespace} is {uid} and was {old_uid}). Give"
-                f" providers.{self.PROVIDER_NAME} its old kubeconfig while it has jobs;"
-                f" to go over to the new one, delete {uid_file}."
-            )
-            raise ProviderError(message, self.PROVIDER_NAME, "NOT_CONNECTED")
-        if uid and not uid_file.exists():
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            uid_file.write_text(uid)
 
     async def get_cost_info(self, job_id: str) -> CostInfo:
         """The seconds it has run, at the price of its offer."""
@@ -474,16 +407,5 @@ class KubernetesProvider(QueueProvider):
         return cost_of(result, price, self.currency, now)
 
     async def health_check(self) -> dict[str, Any]:
-        """Healthy while the API answers and the account has the rights it needs."""
-        try:
-            version = (await self._api.call("GET", "/version")).get("gitVersion")
-            missing = await missing_rights(self._api, self.settings.namespace)
-        except ProviderError as error:
-            return {"status": "unhealthy", "message": str(error)}
-        if missing:
-            message = (
-                f"its account may not {', '.join(missing)}; see"
-                " deploy/kubernetes/rbac.yaml"
-            )
-            return {"status": "degraded", "message": message, "version": version}
-        return {"status": "healthy", "version": version}
+        """See GpuProviderInterface."""
+        return await self._checks.health()

@@ -3,13 +3,13 @@ that an autoscaler can add.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
 from gpuyard.domain.offers import Offer
-from gpuyard.providers.kubernetes.config import KubernetesConfig, Toleration
+from gpuyard.providers.kubernetes.config import KubernetesConfig, Pool, Toleration
 from gpuyard.providers.kubernetes.fields import (
     Json,
     object_at,
@@ -42,10 +42,13 @@ _UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """An offer, and the labels that select its nodes."""
+    """An offer, the labels that select its nodes, and the taints that a job without
+    GPUs must tolerate there.
+    """
 
     offer: Offer
     selector: Mapping[str, str]
+    tolerations: Sequence[Toleration] = ()
 
 
 def supplies(
@@ -71,7 +74,7 @@ def _is_usable(node: Json, settings: KubernetesConfig) -> bool:
     is_selected = all(
         labels.get(key) == value for key, value in settings.node_selector.items()
     )
-    return is_selected and _is_tolerated(node, settings.tolerations)
+    return is_selected and _tolerations_for(node, settings.tolerations) is not None
 
 
 def _has_gpus(node: Json, settings: KubernetesConfig) -> bool:
@@ -87,7 +90,7 @@ def _with_unique_ids(supplies: list[Supply]) -> list[Supply]:
         offer = supply.offer
         if counts[offer.id] > 1:
             offer = replace(offer, id=f"{offer.id}-{offer.region.lower()}")
-        found.append(Supply(offer, supply.selector))
+        found.append(replace(supply, offer=offer))
     return found
 
 
@@ -115,6 +118,7 @@ def _supply_of(
     gpus = max(int(quantity(row.get(settings.gpu_resource))) for row in allocatable)
     product = labels.get(_PRODUCT, "")
     spot = any(key in selector for key in _SPOT)
+    tolerations = _least_tolerations(shown, settings)
     processor = product or ("gpu" if gpus else "cpu")
     name_parts = (processor, labels.get(_INSTANCE, ""), "spot" if spot else "")
     name = "-".join(part for part in name_parts if part)
@@ -139,8 +143,17 @@ def _supply_of(
         divisible=True,
         billed=bool(settings.prices),
         problem="" if ready else f"has no node that is ready ({_problem(nodes[0])})",
+        for_gpu_jobs=bool(gpus and tolerations),
     )
-    return Supply(offer, selector)
+    return Supply(offer, selector, tolerations)
+
+
+def _least_tolerations(
+    nodes: Sequence[Json], settings: KubernetesConfig
+) -> Sequence[Toleration]:
+    """What a job must tolerate to run on the node with the fewest taints."""
+    needed = [_tolerations_for(node, settings.tolerations) or () for node in nodes]
+    return min(needed, key=len)
 
 
 def _gpu_capability(labels: Mapping[str, str]) -> str:
@@ -183,9 +196,24 @@ def _pools(settings: KubernetesConfig, provider: str) -> list[Supply]:
             price_source=f"providers.{provider}.pools",
             divisible=True,
             wait_s=pool.wait_s,
+            for_gpu_jobs=bool(pool.gpus),
         )
-        found.append(Supply(offer, pool.node_selector))
+        tolerations = _tolerations_for_pool(pool, settings)
+        found.append(Supply(offer, pool.node_selector, tolerations))
     return found
+
+
+def _tolerations_for_pool(
+    pool: Pool, settings: KubernetesConfig
+) -> Sequence[Toleration]:
+    """The taints of nodes that are not there yet are not known."""
+    if pool.gpus:
+        return settings.tolerations
+    return tuple(
+        toleration
+        for toleration in settings.tolerations
+        if toleration.key not in (None, settings.gpu_resource)
+    )
 
 
 def _labels(node: Json) -> Mapping[str, str]:
@@ -203,29 +231,27 @@ def _problem(node: Json) -> str:
     return text_at(ready[0], "reason") if ready else "not ready"
 
 
-def _is_tolerated(node: Json, tolerations: Iterable[Toleration]) -> bool:
-    """Whether jobs may run there in spite of its taints.
+def _tolerations_for(
+    node: Json, tolerations: Iterable[Toleration]
+) -> Sequence[Toleration] | None:
+    """The tolerations that let jobs run there in spite of its taints; None if none
+    does.
 
     Taints by which Kubernetes marks a node's health do not count; `_problem` shows
     them.
     """
+    needed: dict[int, Toleration] = {}
+    choices = list(tolerations)
     for taint in objects_at(node, "spec", "taints"):
         is_health = text_at(taint, "key").startswith("node.kubernetes.io/")
         is_preference = taint.get("effect") == "PreferNoSchedule"
         if is_health or is_preference:
             continue
-        if not any(_matches(toleration, taint) for toleration in tolerations):
-            return False
-    return True
-
-
-def _matches(toleration: Toleration, taint: Json) -> bool:
-    if toleration.key is not None and toleration.key != taint.get("key"):
-        return False
-    if toleration.effect is not None and toleration.effect != taint.get("effect"):
-        return False
-    same_value = (toleration.value or "") == (taint.get("value") or "")
-    return toleration.operator == "Exists" or same_value
+        fitting = [index for index, one in enumerate(choices) if one.matches(taint)]
+        if not fitting:
+            return None
+        needed[fitting[0]] = choices[fitting[0]]
+    return tuple(needed.values())
 
 
 def quantity(value: Any) -> float:

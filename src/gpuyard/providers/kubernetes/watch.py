@@ -2,7 +2,8 @@
 
 A list returns the objects, and a watch that begins at the list's version returns their
 changes. When that version is too old (410), the list is read again. Objects that are
-missing from the new list were deleted meanwhile.
+missing from the new list were deleted meanwhile. A watch that is silent for too long
+begins again where it is.
 """
 
 import asyncio
@@ -15,8 +16,6 @@ from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi, TooOldError
 from gpuyard.providers.kubernetes.fields import Json, name_of, object_at, text_at
 
-# Each watch lasts this long, so that a dead connection is noticed.
-WATCH_S = 60
 log = structlog.get_logger(__name__)
 # Pauses after errors.
 _FIRST_PAUSE_S = 0.5
@@ -68,6 +67,16 @@ class KubernetesWatch:
                 await self._task
             self._task = None
 
+    async def catch_up(self) -> None:
+        """Begin again where it is: what it should have told has not come, so its
+        connection may be dead.
+        """
+        task = self._task
+        self._task = None
+        if task is not None:
+            task.cancel()
+        await self.ready()
+
     async def _run(self) -> None:
         pause_s = _FIRST_PAUSE_S
         while True:
@@ -104,9 +113,7 @@ class KubernetesWatch:
         self._answered.set()
 
     async def _follow(self) -> None:
-        async for event in self._api.watch(
-            self._path, self._version, WATCH_S, **self._query
-        ):
+        async for event in self._api.watch(self._path, self._version, **self._query):
             item = object_at(event, "object")
             version = text_at(item, "metadata", "resourceVersion")
             self._version = version or self._version

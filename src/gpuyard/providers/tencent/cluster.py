@@ -1,20 +1,19 @@
 """The cluster's API, with a kubeconfig that is on disk only while it is read."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false
 import base64
 import os
-from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-import aiohttp
 import yaml
-from kubernetes_asyncio.client.api_client import ApiClient
 
 from gpuyard.domain.errors import ProviderError
-from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi
+from gpuyard.providers.kubernetes.api import KubernetesApi
+from gpuyard.providers.kubernetes.connection import Connection
+from gpuyard.providers.kubernetes.credentials import CredentialsError, from_kubeconfig
 from gpuyard.providers.kubernetes.fields import Json, objects_at
 from gpuyard.providers.tencent.api import TencentApi
 from gpuyard.providers.tencent.config import (
@@ -39,18 +38,21 @@ class TencentCluster(KubernetesApi):
         self._tencent_settings = settings
         self._tencent = tencent
 
-    async def _open(self) -> ApiClient:
+    async def _open(self) -> Connection:
+        """See KubernetesApi; with Tencent's newest kubeconfig, unless one is given."""
         kubeconfig = await self._kubeconfig()
         named = f"The kubeconfig of {self._tencent_settings.cluster_id}"
         try:
             with _on_disk(kubeconfig) as path:
-                return ApiClient(await self._loaded(path, named))
+                credentials = await from_kubeconfig(
+                    path, self._settings.context, self._settings.timeout_s
+                )
+                # These files are gone a moment later.
+                return Connection(replace(credentials, stamps={}))
+        except CredentialsError as error:
+            raise self._unusable(named, str(error)) from None
         except (OSError, ValueError) as error:
-            message = (
-                f"{named} cannot be used: {type(error).__name__}. Set"
-                f" providers.{self._provider}.kubeconfig."
-            )
-            raise ProviderError(message, self._provider, "NOT_CONNECTED") from None
+            raise self._unusable(named, type(error).__name__) from None
 
     async def _kubeconfig(self) -> Json:
         given = self._tencent_settings.kubeconfig
@@ -64,28 +66,6 @@ class TencentCluster(KubernetesApi):
                 f" {self._tencent_settings.cluster_id} {error}."
             )
             raise ProviderError(message, self._provider, "NOT_CONNECTED") from None
-
-    @asynccontextmanager
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None,
-        query: Mapping[str, Any],
-        limit_s: float | None,
-    ) -> AsyncGenerator[aiohttp.ClientResponse]:
-        """See KubernetesApi. When the cluster refuses the account, the request is
-        repeated once with a new kubeconfig from Tencent.
-        """
-        request = (method, path, body, query, limit_s)
-        async with AsyncExitStack() as stack:
-            try:
-                answer = await stack.enter_async_context(super()._request(*request))
-            except ApiError as error:
-                if error.http != 401 or self._tencent_settings.kubeconfig is not None:
-                    raise
-                answer = await stack.enter_async_context(super()._request(*request))
-            yield answer
 
 
 @contextmanager

@@ -80,7 +80,7 @@ def _pool_supply(
         problem=problem,
         nodes=max(node_count, pool.max_nodes) if pool.scales else node_count,
     )
-    return Supply(offer, {POOL: pool.id})
+    return replace(supply, offer=offer, selector={POOL: pool.id})
 
 
 def _size(supply: Supply) -> tuple[int, float, float]:

@@ -140,7 +140,8 @@ async def list_offers(app_state: TheAppState) -> dict[str, Any]:
 
     `wait_s` is what a job waits there: as seen here, else as the provider says.
     `failed` and `interrupted` are the parts of attempts that went so, as far as is
-    known; `trust` is what whoever checks it says, null where nobody does.
+    known; `trust` is what whoever checks it says, null where nobody does. `problems`
+    has, by the name of an engine, why it cannot be used or does not answer.
     """
     core = app_state.controller.core
     return {
@@ -149,6 +150,11 @@ async def list_offers(app_state: TheAppState) -> dict[str, Any]:
             for offer in core.view.external_queues.listing(core.policy.strategy)
         ],
         "next": None,
+        "problems": {
+            queue.name: queue.problem
+            for queue in core.view.external_queues.by_name.values()
+            if queue.problem
+        },
     }
 
 

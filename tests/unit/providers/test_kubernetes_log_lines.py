@@ -1,0 +1,81 @@
+"""A pod's log is read on from where it was cut off: no line is left out or comes twice."""
+
+import random
+
+import pytest
+
+from gpuyard.providers.kubernetes.log_lines import (
+    LogLines,
+    LogPosition,
+    mark_of,
+    positions_of,
+)
+
+SECOND = "2026-11-27T12:00:%02d"
+
+
+def line(nanoseconds: int, text: str, zone: str = "+08:00") -> bytes:
+    """As a node gives it: trailing zeros of the time may be missing."""
+    second, fraction = divmod(nanoseconds, 1_000_000_000)
+    digits = f".{fraction:09d}".rstrip("0").rstrip(".")
+    return f"{SECOND % second}{digits}{zone} {text}".encode()
+
+
+def since(log: bytes, position: LogPosition) -> bytes:
+    """What the server gives: from a whole second on."""
+    if not position.since:
+        return log
+    begin = position.since.replace("T04:", "T12:").rstrip("Z").encode()
+    lines = log.splitlines(keepends=True)
+    return b"".join(one for one in lines if one[: len(begin)] >= begin)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_log_that_is_cut_anywhere_is_read_once(seed: int) -> None:
+    dice = random.Random(seed)
+    at = 0
+    log = b""
+    wanted = b""
+    for number in range(60):
+        # Some lines have the same time, and some are a little out of order.
+        at += dice.choice([0, 1, 3_000, 700_000_000])
+        shown = max(at - dice.choice([0, 0, 2_000]), 0)
+        text = dice.choice(["", f"{number} {'x' * dice.randrange(40)}"])
+        end = "\n" if number < 59 else ""
+        log += line(shown, text + end)
+        wanted += (text + end).encode()
+    position = LogPosition()
+    got = b""
+    while len(got) < len(wanted):
+        lines = LogLines(position)
+        rest = since(log, position)
+        rest = rest[: dice.choice([len(rest), dice.randrange(len(rest) + 1)])]
+        while rest:
+            size = dice.randrange(1, 50)
+            got += lines.feed(rest[:size])
+            rest = rest[size:]
+        position = positions_of(mark_of({"pod": position}))["pod"]
+    assert got == wanted
+
+
+def test_what_is_in_a_rotated_file_is_not_counted() -> None:
+    position = LogPosition()
+    old = line(1_500_000_000, "one\n") + line(1_600_000_000, "two\n")
+    assert LogLines(position).feed(old) == b"one\ntwo\n"
+    new = line(1_700_000_000, "three\n") + line(2_000_000_000, "four\n")
+    assert LogLines(position).feed(new) == b"three\nfour\n"
+
+
+def test_whole_lines_wait_for_their_end() -> None:
+    position = LogPosition()
+    lines = LogLines(position, whole=True)
+    assert lines.feed(line(0, "one\n") + line(1, "tw")) == b"one\n"
+    assert (list(position.recent.values()), position.partial) == ([1], 0)
+    assert lines.feed(b"o\n") == b"two\n"
+    assert lines.feed(line(2, "the rest")) == b""
+    assert lines.finish() == b"the rest"
+
+
+def test_a_log_without_times_is_given_as_it_is() -> None:
+    text = b"no time\n" + b"x" * 100
+    assert LogLines(LogPosition()).feed(text) == text
