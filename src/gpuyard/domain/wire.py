@@ -493,7 +493,7 @@ def decode_to_agent(body: bytes) -> ToAgent:
     return _to_agent.decode(body)
 
 
-def frame_length(header: bytes) -> int:
+def frame_length(header: bytes | bytearray) -> int:
     """The length of the body from a 4-byte header; ValueError when it is too large, so
     that garbage cannot exhaust memory.
     """

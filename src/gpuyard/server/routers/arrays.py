@@ -12,9 +12,10 @@ from gpuyard.controller.intake import reading_json
 from gpuyard.controller.job_lookup import ARRAY_ID
 from gpuyard.domain.arrays import Array, count_words
 from gpuyard.domain.errors import InvalidInputError, quoted
-from gpuyard.server.app_state import AppState, TheAppState
+from gpuyard.server.app_state import AppState
 from gpuyard.server.body import read_bodies
 from gpuyard.server.callers import submitter_of
+from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import one_json_body
 from gpuyard.server.present_arrays import present_array, present_arrays
 from gpuyard.server.routers.jobs import ResumeRequest
