@@ -25,7 +25,7 @@ GROUP = "scale"
 GPUS = 8
 ENDS_PER_S = 200
 MB = 1e6
-# A request takes a megabyte of jobs at most.
+# So many jobs go into one request, as a script that submits a sweep would send them.
 _PER_REQUEST = 5000
 # Of ten jobs, so many ask for so many GPUs: about five thousand fill eight thousand.
 _GPUS_OF_TEN = [1, 1, 1, 1, 1, 1, 2, 2, 2, 4]
