@@ -229,16 +229,15 @@ def _refuse_server() -> None:
 
 def _server() -> "Client | None":
     """The server that runs, if one does: it has the ledger open."""
-    import os
-
     from gpuyard.client.connection import (
         find_server,
         running_server,
         used_instance,
     )
+    from gpuyard.client.login import told_server
     from gpuyard.client.sync import Client
 
-    is_told = os.environ.get("GPUYARD_URL") or used_instance()
+    is_told = told_server(_home()) or used_instance()
     if is_told or running_server(_home()):
         return Client(find_server(start=False))
     return None

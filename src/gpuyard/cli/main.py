@@ -31,6 +31,7 @@ from gpuyard.cli import (
     templates,
     top,
     trust,
+    users,
 )
 from gpuyard.cli.broken_pipe import discard_output
 from gpuyard.cli.other_words import our_word
@@ -102,6 +103,7 @@ for module in (
     llm,
     trust,
     secret,
+    users,
     templates,
     simulate,
     ledger,

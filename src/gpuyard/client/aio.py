@@ -19,6 +19,7 @@ from gpuyard.client import calls, job_calls, media, stored_code
 from gpuyard.client.aio_arrays import AsyncArrayMethods
 from gpuyard.client.aio_job import AsyncJobHandle
 from gpuyard.client.aio_schedules import AsyncScheduleMethods
+from gpuyard.client.aio_users import AsyncUserMethods
 from gpuyard.client.calls import Call, StreamCall, Work
 from gpuyard.client.carrying import EnvironmentCarrier
 from gpuyard.client.connection import Address, find_server, look_again
@@ -43,7 +44,7 @@ from gpuyard.domain.trust import Trust
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncArrayMethods, AsyncScheduleMethods):
+class AsyncClient(AsyncArrayMethods, AsyncScheduleMethods, AsyncUserMethods):
     """A connection to an instance.
 
     Entering it finds the server, and starts the embedded one if need be. See Client.

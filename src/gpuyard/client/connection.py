@@ -1,5 +1,5 @@
-"""Where the server is: told by `$GPUYARD_URL`, shared by the users of this machine,
-running under the home already, or started now as the embedded one.
+"""Where the server is: told by `$GPUYARD_URL` or `gpuyard login`, shared by the users
+of this machine, running under the home already, or started now as the embedded one.
 """
 
 import json
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuyard.client.login import read_login, told_server
 from gpuyard.config.locks import is_locked
 from gpuyard.config.paths import Home
 from gpuyard.config.private_environment import handing_over
@@ -46,12 +47,14 @@ def find_server(home: Home | None = None, *, start: bool = True) -> Address:
     """The server to talk to.
 
     With `start`, one is started under `home` when none runs; else UnreachableError.
-    Without `home`, a shared server of this machine comes before one's own; RefusedError
-    for who may not use it.
+    Without `home`, a server that one has signed in to comes first, then a shared server
+    of this machine, then one's own. RefusedError for who may not use it.
     """
     url = os.environ.get("GPUYARD_URL")
     if url:
         return Address(url.rstrip("/"), _token(home or Home.find()))
+    if home is None and (login := read_login(Home.find())):
+        return Address(login.url, login.token)
     if home is None and (shared := used_instance()):
         return shared_server(shared)
     home = home or Home.find()
@@ -71,7 +74,7 @@ def used_instance() -> SharedInstance | None:
     """The shared instance of this machine, unless the environment names another
     server.
     """
-    if os.environ.get("GPUYARD_URL") or os.environ.get("GPUYARD_HOME"):
+    if told_server(Home.find()) or os.environ.get("GPUYARD_HOME"):
         return None
     return find_shared()
 
@@ -102,7 +105,7 @@ def look_again(before: Address, *, start: bool) -> Address:
     home = Home.find()
     if used_instance():
         return before  # it comes back at the same socket
-    if start or os.environ.get("GPUYARD_URL"):
+    if start or told_server(home):
         return find_server()
     if was_killed(home):
         with suppress(UnreachableError):  # the next look may find it started

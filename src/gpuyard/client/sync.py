@@ -30,6 +30,7 @@ from gpuyard.client.sse import EventReader
 from gpuyard.client.sync_arrays import ArrayMethods
 from gpuyard.client.sync_job import JobHandle
 from gpuyard.client.sync_schedules import ScheduleMethods
+from gpuyard.client.sync_users import UserMethods
 from gpuyard.client.transport import (
     STREAM_TIMEOUT,
     TIMEOUT,
@@ -45,7 +46,7 @@ from gpuyard.domain.trust import Trust
 T = TypeVar("T")
 
 
-class Client(ArrayMethods, ScheduleMethods):
+class Client(ArrayMethods, ScheduleMethods, UserMethods):
     """A connection to an instance.
 
     With no `address`, to `$GPUYARD_URL` or the embedded server, started if need be

@@ -129,6 +129,13 @@ class Home:
         return self.root / "token"
 
     @property
+    def login(self) -> Path:
+        """The server that `gpuyard login` was given, with the token, mode 0600; absent
+        without.
+        """
+        return self.root / "login.json"
+
+    @property
     def secrets(self) -> Path:
         """The store of secrets and its key, unless the settings name another path."""
         return self.root / "secrets"

@@ -104,6 +104,7 @@ def _shared_values(array: PreparedArray, now: float) -> dict[str, Any]:
     }
     others: dict[str, Any] = {
         "project": template.project,
+        "owner": template.user,
         "timeout_s": template.timeout_s,
         "estimated_duration_s": template.estimated_duration_s,
         "tier": template.tier,

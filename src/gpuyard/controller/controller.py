@@ -29,6 +29,7 @@ from gpuyard.controller.secrets import Secrets
 from gpuyard.controller.stored_contents import stores_of
 from gpuyard.controller.submissions import Submissions
 from gpuyard.controller.trust import TrustRecords
+from gpuyard.controller.users import Users
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.providers.configured import (
     MakeProviders,
@@ -138,7 +139,8 @@ class Controller:
             observed_runs,
         )
         self.schedules = Schedules(self.core, self.requests)
-        self.extensions: list[Extension] = [self.schedules]
+        self.users = Users(self.core)
+        self.extensions: list[Extension] = [self.schedules, self.users]
         self._make_providers = make_providers
 
     async def start(self, epoch: int | None = None) -> None:

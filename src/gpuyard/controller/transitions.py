@@ -94,6 +94,8 @@ def submitted(job: PreparedJob, now: float) -> Event:
     # What few jobs have is left out, which makes the journal of many shorter.
     if template.held:
         values["held"] = True
+    if template.user is not None:
+        values["owner"] = template.user
     if template.retry_on is not None:
         values["retry_on"] = template.retry_on
     if job.parent_ends:

@@ -30,6 +30,8 @@ class Table(StrEnum):
     TRUST = "trust"
     SCHEDULES = "schedules"
     ARRAYS = "arrays"
+    USERS = "users"
+    TOKENS = "tokens"
 
 
 class EventKind(StrEnum):
@@ -96,6 +98,10 @@ class EventKind(StrEnum):
     SCHEDULE_DELETED = "schedule.deleted"
     ARRAY_SUBMITTED = "array.submitted"
     """Its tasks follow, each with its own `job.submitted`, in the same commit."""
+    USER_ADDED = "user.added"
+    USER_CHANGED = "user.changed"
+    TOKEN_ISSUED = "token.issued"
+    TOKEN_REVOKED = "token.revoked"
 
 
 class Change(msgspec.Struct, frozen=True):

@@ -74,6 +74,8 @@ jobs = sa.Table(
     # Of the tasks of arrays only.
     sa.Column("array_id", TEXT),
     sa.Column("array_index", INTEGER),
+    # Who submitted it; NULL: the owner of the instance.
+    sa.Column("owner", TEXT),
     sa.Index("jobs_by_state", "state", "id"),
     sa.Index("jobs_by_name", "name", "id"),
     sa.Index("jobs_by_project", "project", "id"),
@@ -310,6 +312,28 @@ schedules = sa.Table(
     sa.Column("problem", TEXT),
 )
 
+# Who may use the instance, besides its owner, and their tokens. Of a token, only the
+# digest stands here (`config/proof.py`).
+users = sa.Table(
+    "users",
+    metadata,
+    sa.Column("name", TEXT, primary_key=True),
+    sa.Column("role", TEXT),
+    sa.Column("disabled", sa.Boolean),
+    sa.Column("created_at", sa.Float),
+)
+tokens = sa.Table(
+    "tokens",
+    metadata,
+    sa.Column("id", TEXT, primary_key=True),
+    sa.Column("user", TEXT),
+    sa.Column("name", TEXT),
+    sa.Column("role", TEXT),
+    sa.Column("sha256", TEXT),
+    sa.Column("created_at", sa.Float),
+    sa.Column("expires_at", sa.Float),
+)
+
 # Outside the journal: series are measurements, not state. The key makes a log that is
 # read twice harmless.
 points = sa.Table(
@@ -428,6 +452,8 @@ STATE_TABLES: Mapping[Table, sa.Table] = {
     Table.TRUST: trust,
     Table.SCHEDULES: schedules,
     Table.ARRAYS: arrays,
+    Table.USERS: users,
+    Table.TOKENS: tokens,
 }
 
 

@@ -40,6 +40,7 @@ from gpuyard.server.routers import (
     secrets,
     tiers,
     trust,
+    users,
     webhooks,
     workspaces,
 )
@@ -67,6 +68,7 @@ def make_app(app_state: AppState) -> FastAPI:
             asyncio.create_task(_try_storage(app_state)),
             asyncio.create_task(_keep_reserve(app_state)),
             asyncio.create_task(_flush(audit)),
+            asyncio.create_task(_note_token_uses(app_state)),
         ]
         yield
         for task in keeping:
@@ -107,6 +109,7 @@ def make_app(app_state: AppState) -> FastAPI:
         workspaces,
         trust,
         webhooks,
+        users,
         secrets,
         environments,
         code,
@@ -145,6 +148,13 @@ async def _flush(audit: AuditLog) -> None:
     while True:
         await asyncio.sleep(_HOUSEKEEPING_S)
         audit.flush()
+
+
+async def _note_token_uses(app_state: AppState) -> None:
+    while True:
+        await asyncio.sleep(_HOUSEKEEPING_S)
+        if app_state.leads:
+            app_state.controller.users.upkeep()
 
 
 class _NoteUse:

@@ -14,6 +14,7 @@ from gpuyard.config.paths import Home
 from gpuyard.config.proof import digest_of, key_id, proof
 from gpuyard.config.settings import Settings
 from gpuyard.controller.controller import Controller
+from gpuyard.controller.users import OWNER, Identity
 from gpuyard.ledger.queries import Queries
 from gpuyard.notify.notifier import Notifier
 from gpuyard.resource_manager.manager import ResourceManager
@@ -79,18 +80,25 @@ class AppState:
         for digest in self._digests():
             if key_id(digest) == key:
                 return proof(digest, nonce, self.url)
-        return None
+        of_user = self.controller.users.digest_for(key)
+        return proof(of_user, nonce, self.url) if of_user else None
 
-    async def knows(self, token: str) -> bool:
-        """`admits`, and where servers come and go one look more before a token is
-        refused.
+    async def identify(self, token: str) -> Identity | None:
+        """Who has this token; None if nobody has. Where servers come and go, it looks
+        once more before a token is refused.
+
+        UnauthorizedError if it has expired; ForbiddenError if its user is disabled.
         """
         if self.admits(token):
-            return True
-        if self.election is None:
-            return False
+            return OWNER
+        users = self.controller.users
+        found = users.identify(token) if self.leads else None
+        if self.election is None or found:
+            return found
+        if not self.leads and (found := await users.identify_afresh(token)):
+            return found
         await self.election.read_anew()
-        return self.admits(token)
+        return OWNER if self.admits(token) else None
 
     def _worker_token(self, attempt_id: str, fence: int, batch_id: str) -> str:
         claim = WorkerClaim(attempt_id, fence, batch_id)

@@ -35,11 +35,15 @@ class AuditEvent(StrEnum):
     ACT = "act"
 
 
+_CountKey = tuple[AuditEvent, CallerKey, str | None, str]
+
+
 @dataclass(slots=True)
 class _Count:
     """What one client did in an interval, besides what has a line already."""
 
     caller: Caller
+    user: str | None
     what: str
     outcome: str
     since: float
@@ -62,22 +66,29 @@ class AuditLog:
         self._settings = settings
         self._secret = secret
         self._clock = clock
-        self._counts: dict[tuple[AuditEvent, CallerKey, str], _Count] = {}
+        self._counts: dict[_CountKey, _Count] = {}
         self._failing = False
 
-    def admitted(self, caller: Caller, by: str = "token") -> None:
-        """A client showed the token, or that of a `worker`, or came by the `socket` of
-        its group.
+    def admitted(
+        self, caller: Caller, by: str = "token", user: str | None = None
+    ) -> None:
+        """A client showed a token, or that of a `worker`, or came by the `socket` of
+        its group. `user`: who was signed in, here and in what follows.
         """
-        self._count(AuditEvent.ADMITTED, caller, "", by)
+        self._count(AuditEvent.ADMITTED, caller, user, "", by)
 
-    def refused(self, caller: Caller, what: str, why: str) -> None:
+    def refused(
+        self, caller: Caller, what: str, why: str, user: str | None = None
+    ) -> None:
         """A request was refused at the edge: `why` is the code of the error."""
-        self._count(AuditEvent.REFUSED, caller, what, why)
+        self._count(AuditEvent.REFUSED, caller, user, what, why)
 
-    def act(self, caller: Caller, what: str, outcome: str) -> None:
+    def act(
+        self, caller: Caller, what: str, outcome: str, user: str | None = None
+    ) -> None:
         """A client changed something, or was not allowed to."""
-        self._write(AuditEvent.ACT, _Count(caller, what, outcome, self._clock()), 1)
+        act = _Count(caller, user, what, outcome, self._clock())
+        self._write(AuditEvent.ACT, act, 1)
 
     def flush(self, *, all_of_it: bool = False) -> None:
         """Write the counts whose interval is over."""
@@ -89,15 +100,22 @@ class AuditLog:
                 if counted.count:
                     self._write(key[0], counted, counted.count)
 
-    def _count(self, event: AuditEvent, caller: Caller, what: str, why: str) -> None:
-        key = (event, caller.key, why)
+    def _count(
+        self,
+        event: AuditEvent,
+        caller: Caller,
+        user: str | None,
+        what: str,
+        why: str,
+    ) -> None:
+        key = (event, caller.key, user, why)
         counted = self._counts.get(key)
         if counted is not None:
             counted.count += 1
             return
         if len(self._counts) >= _CLIENTS:
             self.flush(all_of_it=True)
-        first = _Count(caller, what, why, self._clock())
+        first = _Count(caller, user, what, why, self._clock())
         self._counts[key] = first
         self._write(event, first, 1)
 
@@ -106,7 +124,7 @@ class AuditLog:
             "at": self._clock(),
             "since": entry.since,
             "event": event,
-            "who": entry.caller.user,
+            "who": entry.user or entry.caller.user,
             "from": entry.caller.address,
             "what": self._clean(entry.what),
             "outcome": entry.outcome,

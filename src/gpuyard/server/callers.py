@@ -12,6 +12,7 @@ from typing import Any
 
 from gpuyard.config.sockets import peer_uid
 from gpuyard.domain.errors import RefusedError
+from gpuyard.server.permissions import identity_of
 
 # From linux/netlink.h, linux/sock_diag.h and linux/inet_diag.h.
 _NETLINK_SOCK_DIAG = 4
@@ -83,13 +84,13 @@ def caller_of(scope: Mapping[str, Any]) -> Caller:
 
 
 def submitter_of(scope: Mapping[str, Any]) -> str | None:
-    """The user who sends a request, if the server has signed that user in.
+    """The user who sends a request; None for the owner of the instance.
 
     RefusedError for a number without a name.
     """
     caller = caller_of(scope)
     if not caller.is_member or caller.uid is None:
-        return None
+        return identity_of(scope).user
     try:
         # Not from memory: a number may have got another name.
         return pwd.getpwuid(caller.uid).pw_name

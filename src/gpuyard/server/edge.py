@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpuyard.config import proof
+from gpuyard.controller.users import Identity
 from gpuyard.domain.errors import (
     ForbiddenError,
     GpuyardError,
     NotFoundError,
-    RefusedError,
     RequestRefusedError,
     TooManyRequestsError,
     UnauthorizedError,
 )
+from gpuyard.domain.users import Role
 from gpuyard.server import problems
 from gpuyard.server.app_state import AppState
 from gpuyard.server.audit import AuditLog
@@ -30,6 +31,7 @@ from gpuyard.server.callers import Caller, CallerKey, caller_of, is_own_user
 from gpuyard.server.guesses import Guesses
 from gpuyard.server.headers import secured
 from gpuyard.server.host_names import HostNames
+from gpuyard.server.permissions import IDENTITY_KEY, check_role, identity_of
 from gpuyard.server.worker_tokens import CLAIM_KEY, WorkerClaim
 
 if TYPE_CHECKING:
@@ -46,13 +48,6 @@ _EVERYDAY = re.compile(
 
 # A WebSocket is open.
 _OPENED = 101
-
-
-# What the members of a group leave to the server's own user and root.
-_ADMINISTRATORS = re.compile(
-    r"POST /api/v1/(server/stop|ledger/(backup|prune)|batches/[^/]+/take)/?"
-    r"|WEBSOCKET /api/v1/agent"
-)
 
 
 class Edge:
@@ -89,7 +84,8 @@ class Edge:
                 await self._authenticate(scope, headers, caller)
             self._begin(caller)
         except GpuyardError as error:
-            self._audit.refused(caller, _what(scope), error.code)
+            user = identity_of(scope).user
+            self._audit.refused(caller, _what(scope), error.code, user)
             await _refuse(error, scope, receive, send)
             return
         try:
@@ -123,7 +119,8 @@ class Edge:
                 if body.fault:
                     self._audit.refused(caller, _what(scope), body.fault.code)
             if answer.status == ForbiddenError.status:
-                self._audit.refused(caller, _what(scope), ForbiddenError.code)
+                user = identity_of(scope).user
+                self._audit.refused(caller, _what(scope), ForbiddenError.code, user)
             self._note(scope, caller, answer.status)
 
     def _noting(self, scope: Scope, caller: Caller, send: Send) -> Send:
@@ -145,8 +142,8 @@ class Edge:
     async def _authenticate(
         self, scope: Scope, headers: Mapping[bytes, bytes], caller: Caller
     ) -> None:
-        """UnauthorizedError without the token, TooManyRequestsError after many wrong
-        ones; ForbiddenError when it is a worker's, and this is not the worker's call.
+        """UnauthorizedError without a token, TooManyRequestsError after many wrong
+        ones; ForbiddenError for what is not theirs who have it: workers and users.
         """
         token = _bearer(headers)
         if token is None:
@@ -155,12 +152,13 @@ class Edge:
             self._admit_worker(claim, scope, caller)
             return
         await self._slow_down(scope, caller)
-        if not await self._app_state.knows(token):
+        identity = await self._app_state.identify(token)
+        if identity is None:
             self._guesses.wrong(caller.key)
             raise _unauthorized()
         if connection := _connection_of(scope):
             connection.prove()
-        self._audit.admitted(caller)
+        self._admit(identity, scope, caller, "token")
 
     def _admit_worker(self, claim: WorkerClaim, scope: Scope, caller: Caller) -> None:
         """Admit a worker to its own call. ForbiddenError.
@@ -177,16 +175,21 @@ class Edge:
     def _sign_in(self, scope: Scope, caller: Caller) -> None:
         """Admit a member of the group, whom the kernel names: no token is needed.
 
-        RefusedError for what is not the members'.
+        ForbiddenError for what is not the member's.
         """
-        if _ADMINISTRATORS.fullmatch(_what(scope)) and not is_own_user(caller):
-            raise RefusedError(
-                "The members of the group may not do this to a shared server.",
-                "An administrator can, as root: see `systemctl status gpuyard`.",
-            )
+        if is_own_user(caller):
+            identity = Identity(caller.user, Role.ADMINISTRATOR)
+        else:
+            identity = self._app_state.controller.users.member(caller.user or "")
         if connection := _connection_of(scope):
             connection.prove()
-        self._audit.admitted(caller, "socket")
+        self._admit(identity, scope, caller, "socket")
+
+    def _admit(self, identity: Identity, scope: Scope, caller: Caller, by: str) -> None:
+        """ForbiddenError if this is not for who asks."""
+        scope[IDENTITY_KEY] = identity
+        check_role(identity, _what(scope))
+        self._audit.admitted(caller, by, identity.user)
 
     async def _slow_down(self, scope: Scope, caller: Caller) -> None:
         """Wait if the caller may be guessing tokens; TooManyRequestsError when it tries
@@ -221,7 +224,8 @@ class Edge:
             self._guesses.wrong(caller.key)
             self._audit.refused(caller, what, NotFoundError.code)
         elif scope["path"] not in PUBLIC_PATHS and not _EVERYDAY.fullmatch(what):
-            self._audit.act(caller, what, str(status or "no answer"))
+            user = identity_of(scope).user
+            self._audit.act(caller, what, str(status or "no answer"), user)
 
 
 class _Answer:

@@ -28,9 +28,11 @@ async def pass_on(call: WebSocket, app_state: AppState) -> None:
         text = "No server is the leader at the moment."
         raise UnreachableError(text, "Try again in some seconds.")
     path = call.scope["raw_path"].decode("latin-1")
+    # Not our own: the leader shall know who asks.
+    _, _, token = call.headers["authorization"].partition(" ")
     try:
         link = await open_websocket(
-            leader.url, path, app_state.token, app_state.tls, {_FORWARDED: "1"}
+            leader.url, path, token.strip(), app_state.tls, {_FORWARDED: "1"}
         )
     except InvalidStatus as refused:
         answer = refused.response

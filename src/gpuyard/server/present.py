@@ -44,7 +44,8 @@ def present_jobs(app_state: AppState, rows: Sequence[Row]) -> list[Job]:
         if (body := app_state.controller.core.progress.get(job_id))
     }
     counts = app_state.queries.checkpoint_counts(ids)
-    # Elsewhere no job has a user, and reading specs takes time.
+    # There, older jobs have their user only in their specs, and to read these takes
+    # time.
     is_shared = app_state.settings.shared.socket is not None
     users = app_state.queries.submitters_of(ids) if is_shared else {}
     core = app_state.controller.core
@@ -199,7 +200,7 @@ def _job(
                 "ended_at",
             )
         },
-        user=user,
+        user=row["owner"] or user,
         labels=row["labels"] or {},
         provider=last.provider if last else None,
         provider_ref=last.provider_ref if last else None,

@@ -11,6 +11,7 @@ from gpuyard.ledger.queries.jobs import JobQueries, StoredJob
 from gpuyard.ledger.queries.journal import JournalQueries
 from gpuyard.ledger.queries.metrics import MetricQueries
 from gpuyard.ledger.queries.schedules import ScheduleQueries
+from gpuyard.ledger.queries.users import UserQueries
 
 __all__ = ["JobFilter", "Queries", "Row", "StoredJob"]
 
@@ -24,6 +25,7 @@ class Queries(
     FleetQueries,
     BatchQueries,
     ScheduleQueries,
+    UserQueries,
     JournalQueries,
 ):
     """All reads of one ledger; they never wait for its writer.

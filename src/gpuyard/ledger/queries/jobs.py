@@ -180,8 +180,16 @@ class JobQueries(LedgerReader):
         return found
 
     def submitters_of(self, job_ids: Iterable[str]) -> dict[str, str]:
-        """Who submitted these jobs, where that is known."""
-        wanted = list(job_ids)
+        """Who submitted these jobs, arrays and batches; nothing of those that the owner
+        of the instance submitted.
+        """
+        ids = list(job_ids)
+        found: dict[str, str] = {}
+        for start in range(0, len(ids), _MAX_VARIABLES):
+            found |= self._submitters_of(ids[start : start + _MAX_VARIABLES])
+        return found
+
+    def _submitters_of(self, wanted: Sequence[str]) -> dict[str, str]:
         user = specs.c.body["user"].as_string().label("user")
         own = sa.select(specs.c.job_id, user).where(specs.c.job_id.in_(wanted))
         of_arrays = sa.select(jobs.c.id.label("job_id"), user).where(

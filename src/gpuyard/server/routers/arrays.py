@@ -17,6 +17,7 @@ from gpuyard.server.body import read_bodies
 from gpuyard.server.callers import submitter_of
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import one_json_body
+from gpuyard.server.permissions import check_own
 from gpuyard.server.present_arrays import present_array, present_arrays
 from gpuyard.server.routers.jobs import ResumeRequest
 
@@ -76,9 +77,11 @@ async def show_array(reference: str, app_state: TheAppState) -> Array:
 
 
 @router.post("/{reference}/cancel")
-async def cancel_array(reference: str, app_state: TheAppState) -> Array:
+async def cancel_array(
+    reference: str, request: Request, app_state: TheAppState
+) -> Array:
     """End all its tasks. Idempotent; those that are over stay as they are."""
-    array_id = _find(app_state, reference)
+    array_id = await _find_own(request, app_state, reference)
     job_ids = await asyncio.to_thread(app_state.queries.task_ids, array_id)
     await app_state.controller.requests.cancel_many(job_ids)
     return await _one(app_state, array_id)
@@ -87,13 +90,14 @@ async def cancel_array(reference: str, app_state: TheAppState) -> Array:
 @router.post("/{reference}/resume")
 async def resume_array(
     reference: str,
+    request: Request,
     app_state: TheAppState,
     body: Annotated[ResumeRequest | None, Body()] = None,
 ) -> Array:
     """Start a new attempt of each task that has ended without completing, from its
     newest checkpoint.
     """
-    array_id = _find(app_state, reference)
+    array_id = await _find_own(request, app_state, reference)
     wanted = body or ResumeRequest()
     if wanted.checkpoint is not None:
         raise InvalidInputError.of(
@@ -130,6 +134,13 @@ async def why_array(reference: str, app_state: TheAppState) -> dict[str, Any]:
         "summary": summary,
         "state": array.state,
     }
+
+
+async def _find_own(request: Request, app_state: AppState, reference: str) -> str:
+    """The array that this means; ForbiddenError if who asks may not change it."""
+    array_id = _find(app_state, reference)
+    await check_own(request.scope, app_state.queries, [array_id])
+    return array_id
 
 
 def _find(app_state: AppState, reference: str) -> str:

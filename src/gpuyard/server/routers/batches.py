@@ -9,8 +9,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from gpuyard.domain.batches import BatchMode, BatchSpec
 from gpuyard.domain.jobspec import Name
+from gpuyard.server.app_state import AppState
 from gpuyard.server.callers import submitter_of
 from gpuyard.server.dependencies import TheAppState
+from gpuyard.server.permissions import check_own
 from gpuyard.server.worker_tokens import CLAIM_KEY, WorkerClaim
 
 router = APIRouter(prefix="/batches", tags=["batches"])
@@ -110,17 +112,30 @@ async def take_item(
     }
 
 
+async def _check_own(request: Request, app_state: AppState, batch_id: str) -> None:
+    """ForbiddenError if who asks may not change this batch; NotFoundError."""
+    found = app_state.manager.batches.summary(batch_id)
+    await check_own(request.scope, app_state.queries, [found["id"]])
+
+
 @router.post("/{batch_id}/cancel")
-async def cancel_batch(app_state: TheAppState, batch_id: str) -> dict[str, Any]:
+async def cancel_batch(
+    request: Request, app_state: TheAppState, batch_id: str
+) -> dict[str, Any]:
     """End a batch; models that made room for it come back."""
+    await _check_own(request, app_state, batch_id)
     return await app_state.manager.batches.cancel(batch_id)
 
 
 @router.post("/{batch_id}/retry")
 async def retry_batch(
-    app_state: TheAppState, batch_id: str, again: Annotated[Again | None, Body()] = None
+    request: Request,
+    app_state: TheAppState,
+    batch_id: str,
+    again: Annotated[Again | None, Body()] = None,
 ) -> dict[str, Any]:
     """Do the items again that failed or were cancelled."""
+    await _check_own(request, app_state, batch_id)
     return await app_state.manager.batches.retry(
         batch_id, again.mode if again else None
     )

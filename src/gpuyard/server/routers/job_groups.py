@@ -3,11 +3,13 @@
 import asyncio
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import Annotated, Any, Self
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, model_validator
 
+from gpuyard.controller.users import Identity
 from gpuyard.domain.jobs import JobOutcome
 from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.states import TERMINAL, JobState
@@ -15,6 +17,7 @@ from gpuyard.domain.strict_model import StrictModel
 from gpuyard.ledger.queries import JobFilter
 from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
+from gpuyard.server.permissions import changes_only_own, check_own, identity_of
 
 # Not below `/jobs/`, where any word is the name of a job.
 router = APIRouter(tags=["jobs"])
@@ -147,16 +150,20 @@ class JobOutcomes(BaseModel):
 
 
 @router.post("/jobs:cancel")
-async def cancel_jobs(app_state: TheAppState, body: CancelRequest) -> CancelledJobs:
+async def cancel_jobs(
+    request: Request, app_state: TheAppState, body: CancelRequest
+) -> CancelledJobs:
     """End many jobs in one request. Idempotent; jobs that are over stay as they are.
 
-    If one of `jobs` is not known, nothing is cancelled.
+    If one of `jobs` is not known, or may not be changed by who asks, nothing is
+    cancelled. `all` and conditions mean only jobs that may be.
     """
     requests = app_state.controller.requests
     if body.jobs is not None:
         job_ids = await requests.lookup.find_many(body.jobs)
+        await check_own(request.scope, app_state.queries, job_ids)
     else:
-        job_ids = await asyncio.to_thread(app_state.queries.job_ids, body.as_filter())
+        job_ids = await _meant(app_state, body, identity_of(request.scope))
     before = await _outcomes(app_state, job_ids)
     if body.dry_run:
         after = before
@@ -178,26 +185,48 @@ async def cancel_jobs(app_state: TheAppState, body: CancelRequest) -> CancelledJ
     )
 
 
+async def _meant(
+    app_state: AppState, body: CancelRequest, identity: Identity
+) -> list[str]:
+    """The jobs that the conditions describe, and that who asks may change."""
+    wanted = body.as_filter()
+    if changes_only_own(identity):
+        if wanted.user not in (None, identity.user):
+            return []
+        wanted = replace(wanted, user=identity.user)
+    return await asyncio.to_thread(app_state.queries.job_ids, wanted)
+
+
 @router.post("/jobs:hold")
-async def hold_jobs(app_state: TheAppState, body: ManyJobs) -> HeldJobs:
+async def hold_jobs(
+    request: Request, app_state: TheAppState, body: ManyJobs
+) -> HeldJobs:
     """Hold queued jobs, all or none: none of them starts before its release."""
-    job_ids = await _waiting(app_state, body.jobs)
+    job_ids = await _waiting(request, app_state, body.jobs)
     await app_state.controller.changes.hold(job_ids)
     return HeldJobs(items=[HeldJob(id=job_id, held=True) for job_id in job_ids])
 
 
 @router.post("/jobs:release")
-async def release_jobs(app_state: TheAppState, body: ManyJobs) -> HeldJobs:
+async def release_jobs(
+    request: Request, app_state: TheAppState, body: ManyJobs
+) -> HeldJobs:
     """Release queued jobs, all or none; one that is not held stays as it is."""
-    job_ids = await _waiting(app_state, body.jobs)
+    job_ids = await _waiting(request, app_state, body.jobs)
     await app_state.controller.changes.release(job_ids)
     return HeldJobs(items=[HeldJob(id=job_id, held=False) for job_id in job_ids])
 
 
-async def _waiting(app_state: AppState, references: list[str]) -> list[str]:
-    """The jobs that these mean; an array means its tasks that wait."""
+async def _waiting(
+    request: Request, app_state: AppState, references: list[str]
+) -> list[str]:
+    """The jobs that these mean; an array means its tasks that wait. ForbiddenError if
+    who asks may not change one of them.
+    """
     lookup = app_state.controller.requests.lookup
-    return await lookup.find_many(references, only_queued=True)
+    job_ids = await lookup.find_many(references, only_queued=True)
+    await check_own(request.scope, app_state.queries, job_ids)
+    return job_ids
 
 
 async def _outcomes(

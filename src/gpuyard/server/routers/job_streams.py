@@ -9,12 +9,14 @@ from fastapi import APIRouter, Path, Query, WebSocket
 from pydantic import BaseModel
 
 from gpuyard.domain.errors import GpuyardError, RefusedError
+from gpuyard.domain.users import Role
 from gpuyard.server import problems
 from gpuyard.server.app_state import AppState
-from gpuyard.server.callers import caller_of, is_own_user, submitter_of
+from gpuyard.server.callers import submitter_of
 from gpuyard.server.carrying import carry
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.passing_on import pass_on
+from gpuyard.server.permissions import identity_of
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 sockets = APIRouter(prefix="/api/v1/jobs")
@@ -81,11 +83,10 @@ async def _serve(
 
 
 def _refuse_others(app_state: AppState, job_id: str, call: WebSocket) -> None:
-    """RefusedError for a member of a shared server whose job it is not: the stream
-    would have the account of somebody else.
+    """RefusedError for a user whose job it is not: the stream would have the account
+    of somebody else.
     """
-    caller = caller_of(call.scope)
-    if not caller.is_member or is_own_user(caller):
+    if identity_of(call.scope).role is Role.ADMINISTRATOR:
         return
     submitter = app_state.queries.submitters_of([job_id]).get(job_id)
     if submitter != submitter_of(call.scope):

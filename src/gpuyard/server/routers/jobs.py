@@ -36,6 +36,7 @@ from gpuyard.server.log_stream import (
     position_of,
 )
 from gpuyard.server.openapi import json_body, one_of, text
+from gpuyard.server.permissions import check_own
 from gpuyard.server.present import (
     present_checkpoint,
     present_code,
@@ -270,10 +271,17 @@ async def show_task(reference: str, app_state: TheAppState) -> dict[str, Any]:
     return task_of(_one(app_state, job_id, spec=True), indices.get)
 
 
-@router.post("/{reference}/cancel")
-async def cancel(reference: str, app_state: TheAppState) -> Job:
-    """End a job. Idempotent; a job that is over stays as it is."""
+async def _find_own(request: Request, app_state: AppState, reference: str) -> str:
+    """The job that this means; ForbiddenError if who asks may not change it."""
     job_id = app_state.controller.requests.find(reference)
+    await check_own(request.scope, app_state.queries, [job_id])
+    return job_id
+
+
+@router.post("/{reference}/cancel")
+async def cancel(reference: str, request: Request, app_state: TheAppState) -> Job:
+    """End a job. Idempotent; a job that is over stays as it is."""
+    job_id = await _find_own(request, app_state, reference)
     await app_state.controller.requests.cancel(job_id)
     return _one(app_state, job_id)
 
@@ -281,11 +289,12 @@ async def cancel(reference: str, app_state: TheAppState) -> Job:
 @router.post("/{reference}/resume")
 async def resume(
     reference: str,
+    request: Request,
     app_state: TheAppState,
     body: Annotated[ResumeRequest | None, Body()] = None,
 ) -> Job:
     """Start a new attempt of an ended job from a checkpoint."""
-    job_id = app_state.controller.requests.find(reference)
+    job_id = await _find_own(request, app_state, reference)
     wanted = body or ResumeRequest()
     await app_state.controller.requests.resume(
         job_id, wanted.checkpoint, wanted.changes()
@@ -294,12 +303,14 @@ async def resume(
 
 
 @router.patch("/{reference}")
-async def update(reference: str, app_state: TheAppState, body: UpdateRequest) -> Job:
+async def update(
+    reference: str, request: Request, app_state: TheAppState, body: UpdateRequest
+) -> Job:
     """Change a job that is not over; of one that is over, its name.
 
     The time limit changes only while the job waits in the queue.
     """
-    job_id = app_state.controller.requests.find(reference)
+    job_id = await _find_own(request, app_state, reference)
     await app_state.controller.changes.update(job_id, body.changes())
     return _one(app_state, job_id)
 

@@ -23,6 +23,7 @@ from gpuyard.server.body import read_bodies
 from gpuyard.server.callers import submitter_of
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import one_json_body
+from gpuyard.server.permissions import check_owner, identity_of
 from gpuyard.server.present import present_jobs
 
 router = APIRouter(prefix="/schedules", tags=["schedules"])
@@ -71,19 +72,23 @@ async def show_schedule(reference: str, app_state: TheAppState) -> Schedule:
 
 @router.patch("/{reference}")
 async def change_schedule(
-    reference: str, app_state: TheAppState, changes: ScheduleChanges
+    reference: str, request: Request, app_state: TheAppState, changes: ScheduleChanges
 ) -> Schedule:
     """Change when it submits jobs, pause it, or let it go on.
 
     Times that came while it was paused do not count.
     """
+    _check_own(request, app_state, reference)
     schedule = await app_state.controller.schedules.change(reference, changes)
     return await _one(app_state, schedule)
 
 
 @router.delete("/{reference}")
-async def delete_schedule(reference: str, app_state: TheAppState) -> Schedule:
+async def delete_schedule(
+    reference: str, request: Request, app_state: TheAppState
+) -> Schedule:
     """Delete a schedule; answers with what it was. Its jobs go on."""
+    _check_own(request, app_state, reference)
     schedule = await app_state.controller.schedules.delete(reference)
     return await _one(app_state, schedule)
 
@@ -91,16 +96,25 @@ async def delete_schedule(reference: str, app_state: TheAppState) -> Schedule:
 @router.post("/{reference}/run", status_code=201)
 async def run_schedule(
     reference: str,
+    request: Request,
     app_state: TheAppState,
     body: Annotated[RunRequest | None, Body()] = None,
 ) -> Job:
     """Submit its job now, also while it is paused. Its next time stays."""
+    _check_own(request, app_state, reference)
     key = body.idempotency_key if body else None
     job_id = await app_state.controller.schedules.run_now(reference, key)
     row = app_state.queries.job(job_id)
     assert row is not None
     (job,) = present_jobs(app_state, [row])
     return job
+
+
+def _check_own(request: Request, app_state: AppState, reference: str) -> None:
+    """ForbiddenError if who asks may not change this schedule."""
+    schedule = app_state.controller.schedules.find(reference)
+    owner = schedule.spec.get("user")
+    check_owner(identity_of(request.scope), schedule.id, owner)
 
 
 async def _one(app_state: AppState, schedule: LiveSchedule) -> Schedule:

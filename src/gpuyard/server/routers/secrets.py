@@ -2,13 +2,14 @@
 
 from typing import Annotated, Any, cast
 
-from fastapi import APIRouter, Body
+from fastapi import APIRouter, Body, Request
 from pydantic import BaseModel
 
-from gpuyard.domain.errors import InvalidInputError, NotFoundError
+from gpuyard.domain.errors import ForbiddenError, InvalidInputError, NotFoundError
 from gpuyard.domain.secret_facts import SecretFacts
 from gpuyard.domain.secret_names import secret_name
 from gpuyard.server.dependencies import TheAppState
+from gpuyard.server.permissions import changes_only_own, identity_of
 from gpuyard.storage.secret_sources import MAX_VALUE_BYTES
 
 router = APIRouter(prefix="/secrets", tags=["secrets"])
@@ -32,12 +33,16 @@ async def list_secrets(app_state: TheAppState) -> SecretPage:
 
 
 @router.put("/{name}")
-async def set_secret(app_state: TheAppState, name: str, body: ValueBody) -> SecretFacts:
-    """Set or replace a secret in the store, given as `{"value": …}`. Jobs get the new
-    value when they start.
+async def set_secret(
+    request: Request, app_state: TheAppState, name: str, body: ValueBody
+) -> SecretFacts:
+    """Set a secret in the store, given as `{"value": …}`, or, as a maintainer, replace
+    one. Jobs get the new value when they start.
     """
     _check_name(name)
     sources = app_state.controller.secrets.sources
+    if name in sources.store.times():
+        _refuse_members(request, name)
     sources.store.put(name, _checked(body), app_state.controller.core.clock())
     return _facts(app_state, name)
 
@@ -54,6 +59,19 @@ async def remove_secret(app_state: TheAppState, name: str) -> SecretFacts:
     facts = _facts(app_state, name)
     store.remove(name)
     return facts
+
+
+def _refuse_members(request: Request, name: str) -> None:
+    """ForbiddenError for who may change only its own: it is not kept whose a secret
+    is.
+    """
+    identity = identity_of(request.scope)
+    if changes_only_own(identity):
+        raise ForbiddenError(
+            f"There is a secret {name!r} already; a {identity.role} such as"
+            f" {identity.user} replaces none.",
+            "Give yours another name, or ask a maintainer.",
+        )
 
 
 def _facts(app_state: TheAppState, name: str) -> SecretFacts:

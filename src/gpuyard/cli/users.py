@@ -1,0 +1,303 @@
+"""`gpuyard user`, `token`, `login`, `logout` and `whoami`: who may use an instance, and
+how people show who they are.
+"""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuyard.cli.jobs import AsJson
+from gpuyard.cli.output import (
+    clock,
+    print_fields,
+    print_json,
+    print_page,
+    print_table,
+    short_id,
+)
+from gpuyard.cli.session import connect
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.units import seconds
+
+if TYPE_CHECKING:
+    from gpuyard.domain.users import IssuedToken, User, WhoAmI
+
+UserName = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
+RoleOption = Annotated[
+    str | None,
+    typer.Option(help="viewer, member, maintainer or administrator."),
+]
+ExpiresOption = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="How long the token is good, such as 90d."),
+]
+_COMMAND_LINE = "gpuyard login"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    user = typer.Typer(
+        help="Say who may use this instance, and what they may do.",
+        no_args_is_help=True,
+    )
+    for command in (add, update, disable, enable):
+        user.command()(command)
+    user.command("list")(list_users)
+    app.add_typer(user, name="user")
+    token = typer.Typer(
+        help="Issue and revoke tokens, with which users sign in.",
+        no_args_is_help=True,
+    )
+    token.command("new")(new_token)
+    token.command("list")(list_tokens)
+    token.command()(revoke)
+    app.add_typer(token, name="token")
+    for command in (login, logout, whoami):
+        app.command()(command)
+
+
+# --- users ---
+
+
+def add(
+    name: UserName,
+    role: RoleOption = None,
+    expires: ExpiresOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add a user, by default as a member, and issue its first token, which is shown
+    once.
+    """
+    expires_in_s = _expiry(expires)
+    with connect() as client:
+        user = client.add_user(name, role or "member")
+        token = client.issue_token(user=name, name="first", expires_in_s=expires_in_s)
+        url = client.address.url
+    if as_json:
+        print_json({**user.model_dump(mode="json"), "token": token.token})
+        return
+    typer.echo(f"{user.name} is a {user.role} now. This token is shown only once:\n")
+    _show_token(token, url)
+
+
+def list_users(as_json: AsJson = False) -> None:
+    """List the users and their roles."""
+    with connect() as client:
+        found = client.users()
+    if as_json:
+        print_page(found)
+        return
+    rows = [
+        (
+            user.name,
+            user.role,
+            "disabled" if user.disabled else None,
+            clock(user.created_at),
+        )
+        for user in found
+    ]
+    print_table(
+        ("USER", "ROLE", "STATE", "ADDED"),
+        rows,
+        empty="Nobody but the owner of this instance: add users with `gpuyard user add"
+        " NAME`.",
+    )
+
+
+def update(name: UserName, role: RoleOption = None, as_json: AsJson = False) -> None:
+    """Give a user another role. It counts from its next request on."""
+    if role is None:
+        raise InvalidInputError.of("role", "is missing", "give --role member")
+    with connect() as client:
+        user = client.update_user(name, role=role)
+    _print_user(user, f"{user.name} is a {user.role} now", as_json)
+
+
+def disable(name: UserName, as_json: AsJson = False) -> None:
+    """Refuse a user and its tokens. Its jobs run on."""
+    with connect() as client:
+        user = client.update_user(name, disabled=True)
+    _print_user(user, f"{user.name} is disabled", as_json)
+
+
+def enable(name: UserName, as_json: AsJson = False) -> None:
+    """Admit a user again that was disabled."""
+    with connect() as client:
+        user = client.update_user(name, disabled=False)
+    _print_user(user, f"{user.name} is enabled", as_json)
+
+
+def _print_user(user: "User", text: str, as_json: bool) -> None:
+    if as_json:
+        print_json(user)
+    else:
+        typer.echo(text)
+
+
+# --- tokens ---
+
+
+def new_token(
+    user: Annotated[
+        str | None, typer.Option(metavar="USER", help="Whose; by default, yours.")
+    ] = None,
+    name: Annotated[
+        str, typer.Option(help="What it is for, such as laptop.")
+    ] = "token",
+    role: RoleOption = None,
+    expires: ExpiresOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Issue a token, which is shown once. With --role it is worth less than its
+    user.
+    """
+    fields = {
+        "user": user,
+        "name": name,
+        "role": role,
+        "expires_in_s": _expiry(expires),
+    }
+    with connect() as client:
+        token = client.issue_token(**fields)
+        url = client.address.url
+    if as_json:
+        print_json(token)
+        return
+    typer.echo("This token is shown only once:\n")
+    _show_token(token, url)
+
+
+def _show_token(token: "IssuedToken", url: str) -> None:
+    typer.echo(f"  {token.token}\n")
+    until = f", good until {clock(token.expires_at)}" if token.expires_at else ""
+    typer.echo(f"It is {token.user}'s{until}. To use it: {_COMMAND_LINE} {url}")
+
+
+def list_tokens(as_json: AsJson = False) -> None:
+    """List your tokens; as an administrator, those of all users."""
+    with connect() as client:
+        found = client.tokens()
+    if as_json:
+        print_page(found)
+        return
+    rows = [
+        (
+            short_id(token.id),
+            token.user,
+            token.name,
+            token.role,
+            clock(token.created_at),
+            clock(token.expires_at) if token.expires_at else None,
+            clock(token.used_at) if token.used_at else None,
+        )
+        for token in found
+    ]
+    print_table(
+        ("TOKEN", "USER", "NAME", "ROLE", "ISSUED", "EXPIRES", "LAST USED"),
+        rows,
+        empty="There are no tokens: issue one with `gpuyard token new --user NAME`.",
+    )
+
+
+def revoke(
+    token_id: Annotated[
+        str, typer.Argument(metavar="TOKEN", help="Its id, or the end of that.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Revoke a token. It counts from the next request on."""
+    with connect() as client:
+        token = client.revoke_token(token_id)
+    if as_json:
+        print_json(token)
+    else:
+        typer.echo(f"the token {token.name!r} of {token.user} is revoked")
+
+
+def _expiry(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return seconds(text)
+    except ValueError as error:
+        raise InvalidInputError.of("expires", str(error)) from None
+
+
+# --- who am I ---
+
+
+def login(
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="Such as https://gpu.example.org.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Sign in to the server of another machine or user: all commands use it from then
+    on. The token is asked for, or read from standard input.
+    """
+    from gpuyard.client.connection import Address
+    from gpuyard.client.login import Login, keep_login
+    from gpuyard.client.sync import Client
+    from gpuyard.config.paths import Home
+
+    token = _read_token()
+    where = Login(url.rstrip("/"), token)
+    with Client(Address(where.url, where.token)) as client:
+        me = client.who_am_i()
+    keep_login(Home.find(), where)
+    if as_json:
+        print_json(me)
+    else:
+        typer.echo(f"You are {_described(me)} at {where.url} now.")
+
+
+def _read_token() -> str:
+    if sys.stdin.isatty():
+        text = str(typer.prompt("Token", hide_input=True, err=True))
+    else:
+        text = sys.stdin.readline()
+    token = text.strip()
+    if not token or not token.isascii() or not token.isprintable():
+        raise InvalidInputError.of(
+            "token",
+            "is empty, or no token",
+            "give what `gpuyard user add` or `gpuyard token new` has shown",
+        )
+    return token
+
+
+def logout() -> None:
+    """Use the server of this machine again. The token stays good: `gpuyard token
+    revoke` ends it.
+    """
+    from gpuyard.client.login import forget_login
+    from gpuyard.config.paths import Home
+
+    was_signed_in = forget_login(Home.find())
+    typer.echo("You are signed out." if was_signed_in else "You were not signed in.")
+
+
+def whoami(as_json: AsJson = False) -> None:
+    """Show who you are to the server, and what you may do."""
+    with connect() as client:
+        me = client.who_am_i()
+        url = client.address.url
+    if as_json:
+        print_json(me)
+        return
+    token = me.token
+    print_fields(
+        {
+            "user": me.user or "the owner of the instance",
+            "role": me.role,
+            "server": url,
+            "token": token and token.name,
+            "expires": token and token.expires_at and clock(token.expires_at),
+        }
+    )
+
+
+def _described(me: "WhoAmI") -> str:
+    who = me.user or "the owner of the instance"
+    return f"{who} ({me.role})"

@@ -1,0 +1,320 @@
+"""The users of an instance and their tokens: in memory, so that a request is admitted
+without a read of the ledger.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuyard.config.proof import digest_of, key_id
+from gpuyard.controller.core import Core
+from gpuyard.domain.errors import (
+    ForbiddenError,
+    InvalidInputError,
+    NotFoundError,
+    RefusedError,
+    UnauthorizedError,
+)
+from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.domain.ids import new_id
+from gpuyard.domain.users import (
+    IssuedToken,
+    NewToken,
+    NewUser,
+    Role,
+    Token,
+    User,
+    UserChanges,
+)
+
+# Of a server that does not lead, what it has read is no older than this.
+_READ_AGAIN_S = 2.0
+# So often it is written, in a note of this name, when tokens were used.
+_USES_NOTE = "token_uses"
+_NOTE_USES_S = 60.0
+# What a token begins with. So people and scanners of code know it when they see it.
+PREFIX = "gpuyard_"
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who sends a request. Without `user`, it is the owner of the instance, who may do
+    everything. `token`: what it was signed in with, if that is a user's.
+    """
+
+    user: str | None
+    role: Role
+    token: Token | None = None
+
+
+OWNER = Identity(None, Role.ADMINISTRATOR)
+
+
+class Users:
+    """Users and tokens, as an extension of the controller."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._users: dict[str, User] = {}
+        # By their digests; and these by what proofs call them.
+        self._tokens: dict[str, Token] = {}
+        self._digests: dict[str, str] = {}
+        self._used_at: dict[str, float] = {}
+        self._noted_uses: Values = {}
+        self._uses_noted_at = 0.0
+        self._read_at = float("-inf")
+
+    # --- the extension ---
+
+    def start(self) -> None:
+        """Find users and tokens in the ledger."""
+        self.reload()
+
+    def before_deciding(self) -> None:
+        """Nothing: decisions do not depend on users."""
+
+    def reload(self) -> None:
+        """Find them in the ledger again."""
+        queries = self._core.queries
+        users = [User.model_validate(row) for row in queries.users()]
+        tokens = queries.tokens()
+        uses = queries.note(_USES_NOTE) or {}
+        self._users = {user.name: user for user in users}
+        self._keep({row["sha256"]: Token.model_validate(row) for row in tokens})
+        self._used_at = {**uses, **self._used_at}
+        self._read_at = time.monotonic()
+
+    @property
+    def idle(self) -> bool:
+        """True: nothing is left to do."""
+        return True
+
+    async def close(self) -> None:
+        """Write when tokens were used."""
+        self._note_uses()
+
+    def _keep(self, tokens: dict[str, Token]) -> None:
+        self._tokens = tokens
+        self._digests = {key_id(digest): digest for digest in tokens}
+
+    # --- who asks ---
+
+    def identify(self, token: str) -> Identity | None:
+        """Who has this token; None if it is no user's. UnauthorizedError if it has
+        expired; ForbiddenError if its user is disabled.
+        """
+        # What one could learn from the time of a look-up is of digests, from which no
+        # token can be told.
+        found = self._tokens.get(digest_of(token))
+        if found is None:
+            return None
+        now = self._core.clock()
+        if found.expires_at is not None and now >= found.expires_at:
+            raise UnauthorizedError(
+                f"The token {found.name!r} of {found.user} has expired.",
+                "Ask an administrator for another: `gpuyard token new --user"
+                f" {found.user}`.",
+            )
+        user = self._users[found.user]
+        _refuse_disabled(user)
+        role = user.role
+        if found.role is not None and role.includes(found.role):
+            role = found.role
+        self._used_at[found.id] = now
+        return Identity(user.name, role, found)
+
+    async def identify_afresh(self, token: str) -> Identity | None:
+        """`identify`, for a server that does not lead: it looks into the ledger for
+        what another server has changed.
+        """
+        if time.monotonic() - self._read_at > _READ_AGAIN_S:
+            await asyncio.to_thread(self.reload)
+        return self.identify(token)
+
+    def member(self, name: str) -> Identity:
+        """A user whom the kernel has named. Without an entry of its own, it may do what
+        every member of the group may. ForbiddenError if it is disabled.
+        """
+        user = self._users.get(name)
+        if user is None:
+            return Identity(name, Role.MAINTAINER)
+        _refuse_disabled(user)
+        return Identity(name, user.role)
+
+    def digest_for(self, key: str) -> str | None:
+        """The digest of the token that proofs call `key`."""
+        return self._digests.get(key)
+
+    # --- what people ask for ---
+
+    def listing(self) -> list[User]:
+        """Every user, by name."""
+        return [self._users[name] for name in sorted(self._users)]
+
+    def tokens_of(self, user: str | None) -> list[Token]:
+        """The tokens of a user, or all; the oldest first."""
+        chosen = [one for one in self._tokens.values() if user in (None, one.user)]
+        oldest_first = sorted(chosen, key=lambda one: one.id)
+        return [
+            token.model_copy(update={"used_at": self._used_at.get(token.id)})
+            for token in oldest_first
+        ]
+
+    async def add(self, given: NewUser) -> User:
+        """Add a user; RefusedError if there is one of this name."""
+        if given.name in self._users:
+            raise RefusedError(
+                f"There is a user {given.name} already.",
+                f"Change it with `gpuyard user update {given.name}`.",
+            )
+        now = self._core.clock()
+        user = User(name=given.name, role=given.role, created_at=now)
+        info = {"user": user.name, "role": user.role.value}
+        return await self._write_user(user, EventKind.USER_ADDED, info)
+
+    async def update(self, name: str, changes: UserChanges) -> User:
+        """Change a user. It counts from the next request on. NotFoundError."""
+        values = changes.model_dump(exclude_none=True)
+        user = self._find(name).model_copy(update=values)
+        info = {"user": name, **values}
+        return await self._write_user(user, EventKind.USER_CHANGED, info)
+
+    async def _write_user(
+        self, user: User, kind: EventKind, info: dict[str, Any]
+    ) -> User:
+        values = user.model_dump(mode="json", exclude={"name"})
+        change = Change(Table.USERS, user.name, values)
+        self._core.emit([Event(kind, self._core.clock(), (change,), None, info)])
+        self._users[user.name] = user
+        await self._core.committed()
+        return user
+
+    async def issue(self, given: NewToken, by: Identity) -> IssuedToken:
+        """A new token. It is worth no more than the one that `by` has shown, and lives
+        no longer. ForbiddenError, InvalidInputError, NotFoundError.
+        """
+        user = self._find(self._user_of(given, by))
+        now = self._core.clock()
+        expires_at = None if given.expires_in_s is None else now + given.expires_in_s
+        role = given.role
+        if by.token is not None:
+            expires_at = _earlier(expires_at, by.token.expires_at)
+            role = role or by.token.role
+        if role is not None and not user.role.includes(role):
+            raise InvalidInputError.of(
+                "role",
+                f"is {role}, and {user.name} is a {user.role}",
+                f"a token is worth no more than its user; give {user.role} or less",
+            )
+        if role is not None and not by.role.includes(role):
+            raise ForbiddenError(
+                f"This token is that of a {by.role}, and issues no {role}'s.",
+                "Ask an administrator.",
+            )
+        text = PREFIX + secrets.token_urlsafe(32)
+        digest = digest_of(text)
+        token = Token(
+            id=new_id("token"),
+            user=user.name,
+            name=given.name,
+            role=role,
+            created_at=now,
+            expires_at=expires_at,
+        )
+        values = token.model_dump(mode="json", exclude={"id", "used_at"})
+        self._emit(EventKind.TOKEN_ISSUED, token, {**values, "sha256": digest})
+        self._keep({**self._tokens, digest: token})
+        await self._core.committed()
+        return IssuedToken(**token.model_dump(), token=text)
+
+    def _user_of(self, given: NewToken, by: Identity) -> str:
+        user = given.user or by.user
+        if user is None:
+            raise InvalidInputError.of(
+                "user",
+                "is missing; the owner of the instance has its token in"
+                " $GPUYARD_HOME/token",
+                "say whose token it shall be: --user NAME",
+            )
+        if user != by.user and by.role is not Role.ADMINISTRATOR:
+            raise ForbiddenError(
+                f"{by.user} is a {by.role}, and issues tokens for itself only.",
+                "Leave user out, or ask an administrator.",
+            )
+        return user
+
+    async def revoke(self, reference: str, by: Identity) -> Token:
+        """Revoke a token, given by its id or the end of that; what it was. It counts
+        from the next request on. NotFoundError, also for the tokens of others.
+        """
+        token = self._find_token(reference, by)
+        self._emit(EventKind.TOKEN_REVOKED, token, None)
+        rest = {digest: one for digest, one in self._tokens.items() if one is not token}
+        self._keep(rest)
+        await self._core.committed()
+        return token
+
+    def _find_token(self, reference: str, by: Identity) -> Token:
+        theirs = [
+            token
+            for token in self._tokens.values()
+            if by.role is Role.ADMINISTRATOR or token.user == by.user
+        ]
+        found = [token for token in theirs if token.id.endswith(reference)]
+        if not found or not reference:
+            raise NotFoundError(
+                f"There is no token {reference!r}.", "`gpuyard token list` lists them."
+            )
+        if len(found) > 1:
+            ids = ", ".join(token.id for token in found)
+            raise InvalidInputError.of(
+                "token", f"{reference!r} could be {ids}", "give more of the id"
+            )
+        return found[0]
+
+    def _emit(self, kind: EventKind, token: Token, values: Values | None) -> None:
+        change = Change(Table.TOKENS, token.id, values)
+        info = {"token": token.id, "user": token.user, "name": token.name}
+        self._core.emit([Event(kind, self._core.clock(), (change,), None, info)])
+
+    # --- when tokens are used ---
+
+    def upkeep(self) -> None:
+        """Write now and then when tokens were used."""
+        if time.monotonic() - self._uses_noted_at > _NOTE_USES_S:
+            self._note_uses()
+
+    def _note_uses(self) -> None:
+        self._uses_noted_at = time.monotonic()
+        known = {token.id for token in self._tokens.values()}
+        uses = {name: at for name, at in self._used_at.items() if name in known}
+        if uses != self._noted_uses:
+            self._noted_uses = uses
+            self._core.writer.set_note(_USES_NOTE, uses)
+
+    # --- memory ---
+
+    def _find(self, name: str) -> User:
+        if name not in self._users:
+            raise NotFoundError(
+                f"There is no user {name!r}.",
+                f"`gpuyard user list` lists them; add one with `gpuyard user add"
+                f" {name}`.",
+            )
+        return self._users[name]
+
+
+def _refuse_disabled(user: User) -> None:
+    if user.disabled:
+        raise ForbiddenError(
+            f"The user {user.name} is disabled.", "Ask an administrator."
+        )
+
+
+def _earlier(one: float | None, other: float | None) -> float | None:
+    given = [moment for moment in (one, other) if moment is not None]
+    return min(given, default=None)

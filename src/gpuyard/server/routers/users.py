@@ -1,0 +1,89 @@
+"""`/api/v1/users`, `/tokens` and `/whoami`: who may use the instance, and how they show
+who they are.
+"""
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+
+from gpuyard.domain.users import (
+    IssuedToken,
+    NewToken,
+    NewUser,
+    Role,
+    Token,
+    User,
+    UserChanges,
+    WhoAmI,
+)
+from gpuyard.server.dependencies import TheAppState
+from gpuyard.server.permissions import identity_of
+
+router = APIRouter(tags=["users"])
+
+
+class UserPage(BaseModel):
+    """Every user, by name."""
+
+    items: list[User]
+    next: str | None = None
+
+
+class TokenPage(BaseModel):
+    """Tokens, the oldest first."""
+
+    items: list[Token]
+    next: str | None = None
+
+
+@router.get("/whoami")
+async def who_am_i(request: Request) -> WhoAmI:
+    """Who you are to this instance, and what you may do."""
+    identity = identity_of(request.scope)
+    return WhoAmI(user=identity.user, role=identity.role, token=identity.token)
+
+
+@router.get("/users")
+async def list_users(app_state: TheAppState) -> UserPage:
+    """Every user."""
+    return UserPage(items=app_state.controller.users.listing())
+
+
+@router.post("/users", status_code=201)
+async def add_user(app_state: TheAppState, body: NewUser) -> User:
+    """Add a user. It needs a token, or the socket of a shared workstation."""
+    return await app_state.controller.users.add(body)
+
+
+@router.patch("/users/{name}")
+async def update_user(app_state: TheAppState, name: str, body: UserChanges) -> User:
+    """Give a user another role, disable or enable it; from its next request on."""
+    return await app_state.controller.users.update(name, body)
+
+
+@router.get("/tokens")
+async def list_tokens(request: Request, app_state: TheAppState) -> TokenPage:
+    """Your tokens; as an administrator, those of all users."""
+    identity = identity_of(request.scope)
+    sees_all = identity.role is Role.ADMINISTRATOR
+    users = app_state.controller.users
+    return TokenPage(items=users.tokens_of(None if sees_all else identity.user))
+
+
+@router.post("/tokens", status_code=201)
+async def issue_token(
+    request: Request, app_state: TheAppState, body: NewToken
+) -> IssuedToken:
+    """A new token, of yours or, as an administrator, of any user. It is shown here, and
+    never again. It is worth no more than the one that you show, and lives no longer.
+    """
+    identity = identity_of(request.scope)
+    return await app_state.controller.users.issue(body, identity)
+
+
+@router.delete("/tokens/{token_id}")
+async def revoke_token(
+    request: Request, app_state: TheAppState, token_id: str
+) -> Token:
+    """Revoke a token; answers with what it was."""
+    identity = identity_of(request.scope)
+    return await app_state.controller.users.revoke(token_id, identity)

@@ -1,0 +1,252 @@
+"""Users with roles and tokens: what each may do, over HTTP and by the command."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gpuyard.client.connection import Address
+from gpuyard.client.sync import Client
+from gpuyard.domain.errors import ForbiddenError
+from gpuyard.domain.users import Role
+from tests.support.instance import TestInstance, make_instance
+from tests.support.wait import wait_until
+
+PAGE = Path(__file__).parents[2] / "docs/guides/users.md"
+# These need no token.
+OPEN = {"/healthz", "/docs", "/openapi.json", "/api/v1/server/proof"}
+# What is asked for in vain: nothing has this name, and no number is so small.
+MADE_UP = "no-such-thing"
+
+
+@pytest.fixture(scope="module")
+def instance() -> Iterator[TestInstance]:
+    with make_instance() as made:
+        made.ok("up")
+        for role in ("viewer", "member", "maintainer"):
+            made.ok("user", "add", role, "--role", role)
+        yield made
+
+
+def token(instance: TestInstance, user: str, *words: str) -> str:
+    """A new token of a user."""
+    issued = instance.json("token", "new", "--user", user, *words)
+    return str(issued["token"])
+
+
+def client(instance: TestInstance, user: str, *words: str) -> Client:
+    """The SDK as a user."""
+    return Client(Address(instance.address().url, token(instance, user, *words)))
+
+
+def as_user(instance: TestInstance, user: str) -> dict[str, str]:
+    """The environment of a command that a user types."""
+    url = instance.address().url
+    return {"GPUYARD_URL": url, "GPUYARD_TOKEN": token(instance, user)}
+
+
+def documented() -> Mapping[str, str]:
+    """The least role for each request, as the guide says it."""
+    rows = re.findall(r"^\| `([A-Z]+ /\S+)` \| (\w+) \|$", PAGE.read_text(), re.M)
+    return dict(rows)
+
+
+def test_the_guide_names_every_request(instance: TestInstance) -> None:
+    document = httpx.get(f"{instance.address().url}/openapi.json").json()
+    served = {
+        f"{method.upper()} {path}"
+        for path, methods in document["paths"].items()
+        for method in methods
+        if path not in OPEN
+    }
+    told = {what for what in documented() if not what.startswith("WEBSOCKET")}
+    assert told == served
+
+
+@pytest.mark.parametrize("user", ["nobody", "viewer", "member", "maintainer"])
+def test_each_role_may_do_what_the_guide_says(
+    instance: TestInstance, user: str
+) -> None:
+    has_token = user != "nobody"
+    headers = {"Content-Type": "application/json"}
+    if has_token:
+        headers["Authorization"] = f"Bearer {token(instance, user)}"
+    wrong: list[str] = []
+    with httpx.Client(base_url=instance.address().url, headers=headers) as web:
+        for what, role in documented().items():
+            may = has_token and Role(user).includes(Role(role))
+            if may and what.startswith("WEBSOCKET"):
+                continue  # the streams of jobs have tests of their own
+            status = _status(web, what)
+            refused = status in (401, 403)
+            if refused == may:
+                wrong.append(f"{what}: {status}")
+    assert not wrong
+
+
+def _status(web: httpx.Client, what: str) -> int:
+    """What is answered to a request about something that is not there."""
+    method, path = what.split(" ")
+    path = re.sub(r"\{\w+\}", MADE_UP, path.replace("{port}", "1"))
+    if method == "WEBSOCKET":
+        handshake = {
+            "Connection": "Upgrade",
+            "Upgrade": "websocket",
+            "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Key": "MDEyMzQ1Njc4OTAxMjM0NQ==",
+        }
+        return web.get(path, headers=handshake).status_code
+    body = None if method in ("GET", "DELETE") else b"{}"
+    with web.stream(method, path, content=body) as answer:
+        return answer.status_code
+
+
+def test_a_member_changes_only_its_own(instance: TestInstance) -> None:
+    theirs = instance.submit(["true"], name="theirs", held=True)
+    with client(instance, "member") as member:
+        own = member.run(["true"], name="own", held=True)
+        assert (own.info.user, instance.job(theirs).user) == ("member", None)
+        for change in (
+            lambda: member.job(theirs).cancel(),
+            lambda: member.job(theirs).hold(),
+            lambda: member.cancel_jobs(own.id, theirs),
+            lambda: member.job(theirs).update(name="mine"),
+        ):
+            with pytest.raises(ForbiddenError, match=f"{theirs} was submitted by"):
+                change()
+        assert member.cancel_jobs(all=True) == [own.id]
+    assert instance.job(theirs).state == "queued"
+    with client(instance, "maintainer") as maintainer:
+        maintainer.job(theirs).cancel()
+    assert instance.job(theirs).state == "cancelled"
+
+
+def test_a_member_sets_secrets_and_replaces_none(instance: TestInstance) -> None:
+    with client(instance, "member") as member:
+        member.set_secret("new", "first-value")
+        with pytest.raises(ForbiddenError, match="replaces none"):
+            member.set_secret("new", "second-value")
+    with client(instance, "maintainer") as maintainer:
+        maintainer.set_secret("new", "second-value")
+        maintainer.remove_secret("new")
+
+
+def test_a_token_ends_with_its_time_its_user_and_its_revocation(
+    instance: TestInstance,
+) -> None:
+    instance.ok("user", "add", "eve")
+    as_eve = as_user(instance, "eve")
+    assert instance.run("jobs", env=as_eve).returncode == 0
+    instance.ok("user", "disable", "eve")
+    refused = instance.run("jobs", env=as_eve)
+    assert "The user eve is disabled" in refused.stderr
+    instance.ok("user", "enable", "eve")
+    assert instance.run("jobs", env=as_eve).returncode == 0
+
+    listed = instance.json("token", "list")["items"]
+    (used,) = [one for one in listed if one["user"] == "eve" and one["used_at"]]
+    instance.ok("token", "revoke", used["id"][-8:])
+    refused = instance.run("jobs", env=as_eve)
+    assert (refused.returncode, "no valid token" in refused.stderr) == (4, True)
+
+    short = {**as_eve, "GPUYARD_TOKEN": token(instance, "eve", "--expires", "0.05")}
+    told = wait_until(
+        lambda: instance.run("jobs", env=short).stderr, what="the token to expire"
+    )
+    assert "The token 'token' of eve has expired" in told
+
+
+def test_who_has_a_lesser_token_issues_none_that_does_more(
+    instance: TestInstance,
+) -> None:
+    with client(instance, "member", "--role", "viewer", "--expires", "1h") as member:
+        me = member.who_am_i()
+        assert me.token
+        assert (me.user, me.role) == ("member", "viewer")
+        issued = member.issue_token(name="next")
+        assert issued.role == "viewer"
+        assert issued.expires_at == me.token.expires_at
+        with pytest.raises(ForbiddenError, match="issues no member's"):
+            member.issue_token(role="member")
+        with pytest.raises(ForbiddenError, match="for itself only"):
+            member.issue_token(user="maintainer")
+        assert {one.user for one in member.tokens()} == {"member"}
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("user", "add", "Bob"), "name: 'Bob' is not the name of a user"),
+        (("user", "add", "member"), "There is a user member already"),
+        (("user", "add", "x", "--role", "king"), "role: is 'king' (must be 'viewer'"),
+        (("user", "update", "nobody", "--role", "member"), "There is no user 'nobody'"),
+        (("token", "new"), "user: is missing"),
+        (("token", "new", "--user", "nobody"), "There is no user 'nobody'"),
+        (("token", "new", "--user", "member", "--expires", "soon"), "expires: "),
+        (
+            ("token", "new", "--user", "viewer", "--role", "member"),
+            "role: is member, and viewer is a viewer",
+        ),
+        (("token", "revoke", "token_"), "There is no token 'token_'"),
+    ],
+)
+def test_bad_input_is_told(
+    instance: TestInstance, words: tuple[str, ...], fault: str
+) -> None:
+    done = instance.run(*words)
+    assert done.returncode != 0
+    assert fault in done.stderr
+
+
+def test_login_is_kept_until_logout(instance: TestInstance, tmp_path: Path) -> None:
+    url = instance.address().url
+    there = {"GPUYARD_HOME": str(tmp_path / "home")}
+    secret = token(instance, "member")
+    refused = instance.run(
+        "login", url, input="wrong-token-of-20-characters\n", env=there
+    )
+    assert "no valid token" in refused.stderr
+    assert not (tmp_path / "home/login.json").exists()
+    said = instance.ok("login", url, input=f"{secret}\n", env=there)
+    assert "You are member (member)" in said
+    kept = tmp_path / "home/login.json"
+    assert kept.stat().st_mode & 0o777 == 0o600
+    me = json.loads(instance.ok("whoami", "--json", env=there))
+    assert (me["user"], me["role"]) == ("member", "member")
+    kept.write_text("{")
+    assert "gpuyard login` again" in instance.run("jobs", env=there).stderr
+    assert "signed out" in instance.ok("logout", env=there)
+    assert not kept.exists()
+
+
+def test_no_token_is_kept_and_the_audit_log_names_users(
+    instance: TestInstance,
+) -> None:
+    secret = token(instance, "maintainer")
+    with (
+        Client(Address(instance.address().url, secret)) as maintainer,
+        pytest.raises(ForbiddenError, match="this needs administrator"),
+    ):
+        maintainer.add_user("friend")
+    grep = ["grep", "-rlF", secret, str(instance.home.root)]
+    assert subprocess.run(grep, capture_output=True, check=False).returncode == 1
+    lines = map(json.loads, instance.home.audit_log.read_text().splitlines())
+    refused: list[Any] = [line for line in lines if line["event"] == "refused"]
+    assert ("maintainer", "forbidden") in {
+        (line["who"], line["outcome"]) for line in refused
+    }
+
+
+def test_users_outlive_a_killed_server(instance: TestInstance) -> None:
+    as_member = as_user(instance, "member")
+    instance.kill("server")
+    instance.ok("up")
+    as_member["GPUYARD_URL"] = instance.address().url
+    me = json.loads(instance.ok("whoami", "--json", env=as_member))
+    assert me["user"] == "member"
+    instance.ok("ledger", "check")
