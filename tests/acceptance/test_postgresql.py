@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from gpuyard.client.connection import Address
 from gpuyard.client.sync import Client
-from gpuyard.domain.errors import GpuyardError
+from gpuyard.domain.errors import GpuyardError, RefusedError, UnauthorizedError
 from tests.support.instance import TestInstance, make_instance
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import proxied
@@ -243,6 +244,30 @@ def test_jobs_have_their_code_and_environment_on_every_node(pair, tmp_path: Path
     assert leads(second)
     second.ok("ledger", "backup", str(tmp_path / "backup.db"))
     assert RATE.encode() not in (tmp_path / "backup.db").read_bytes()
+
+
+def test_users_are_the_same_at_each_server(pair):
+    leader, standby = pair
+    leader.ok("user", "add", "ana")
+    issued = leader.json("token", "new", "--user", "ana")
+    with Client(leader.address()) as owner:
+        job_id = submit(owner, leader.work, "stays").id
+    leader.wait(job_id, "running")
+    with Client(Address(standby.address().url, issued["token"])) as ana:
+        assert ana.who_am_i().user == "ana"
+        with pytest.raises(RefusedError, match="was submitted by"):
+            ana.job(job_id).exec(["true"])
+        leader.ok("token", "revoke", issued["id"])
+
+        def is_refused() -> bool:
+            with suppress(UnauthorizedError):
+                list(ana.jobs())
+                return False
+            return True
+
+        wait_until(is_refused, what="the standby to know that it is revoked")
+    (leader.work / "go").touch()
+    leader.wait(job_id)
 
 
 def test_a_leader_that_was_stopped_past_its_lease_writes_nothing(

@@ -133,6 +133,8 @@ class Users:
         """
         if time.monotonic() - self._read_at > _READ_AGAIN_S:
             await asyncio.to_thread(self.reload)
+        elif digest_of(token) not in self._tokens:  # it may be new
+            await asyncio.to_thread(self.reload)
         return self.identify(token)
 
     def member(self, name: str) -> Identity:
