@@ -114,8 +114,8 @@ async def take_item(
 
 async def _check_own(request: Request, app_state: AppState, batch_id: str) -> None:
     """ForbiddenError if who asks may not change this batch; NotFoundError."""
-    found = app_state.manager.batches.summary(batch_id)
-    await check_own(request.scope, app_state.queries, [found["id"]])
+    app_state.manager.batches.summary(batch_id)
+    await check_own(request.scope, app_state.queries, [batch_id])
 
 
 @router.post("/{batch_id}/cancel")
