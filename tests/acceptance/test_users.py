@@ -161,6 +161,20 @@ def test_a_token_ends_with_its_time_its_user_and_its_revocation(
     assert "The token 'token' of eve has expired" in told
 
 
+def test_streams_end_with_the_token(instance: TestInstance) -> None:
+    issued = instance.json("token", "new", "--user", "viewer")
+    headers = {"Authorization": f"Bearer {issued['token']}"}
+    url = f"{instance.address().url}/api/v1/events"
+    wanted = {**headers, "Accept": "text/event-stream"}
+    with httpx.stream("GET", url, headers=wanted, timeout=60) as events:
+        lines = events.iter_lines()
+        next(lines)
+        instance.ok("token", "revoke", issued["id"])
+        with pytest.raises(httpx.HTTPError):
+            for _ in lines:
+                pass
+
+
 def test_who_has_a_lesser_token_issues_none_that_does_more(
     instance: TestInstance,
 ) -> None:

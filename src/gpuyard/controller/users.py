@@ -131,9 +131,8 @@ class Users:
         """`identify`, for a server that does not lead: it looks into the ledger for
         what another server has changed.
         """
-        if time.monotonic() - self._read_at > _READ_AGAIN_S:
-            await asyncio.to_thread(self.reload)
-        elif digest_of(token) not in self._tokens:  # it may be new
+        is_old = time.monotonic() - self._read_at > _READ_AGAIN_S
+        if is_old or digest_of(token) not in self._tokens:
             await asyncio.to_thread(self.reload)
         return self.identify(token)
 

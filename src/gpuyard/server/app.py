@@ -68,7 +68,7 @@ def make_app(app_state: AppState) -> FastAPI:
             asyncio.create_task(_try_storage(app_state)),
             asyncio.create_task(_keep_reserve(app_state)),
             asyncio.create_task(_flush(audit)),
-            asyncio.create_task(_note_token_uses(app_state)),
+            asyncio.create_task(_keep_users(app_state)),
         ]
         yield
         for task in keeping:
@@ -150,11 +150,13 @@ async def _flush(audit: AuditLog) -> None:
         audit.flush()
 
 
-async def _note_token_uses(app_state: AppState) -> None:
+async def _keep_users(app_state: AppState) -> None:
     while True:
         await asyncio.sleep(_HOUSEKEEPING_S)
         if app_state.leads:
             app_state.controller.users.upkeep()
+        else:  # another server may have changed them
+            await asyncio.to_thread(app_state.controller.users.reload)
 
 
 class _NoteUse:

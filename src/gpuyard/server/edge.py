@@ -7,7 +7,8 @@ ends without reading on.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -46,8 +47,12 @@ _EVERYDAY = re.compile(
     r"|batches/[^/]+/take)/?)"
 )
 
-# A WebSocket is open.
+# A WebSocket is open; and ends because who opened it is no longer admitted.
 _OPENED = 101
+_NOT_ADMITTED = 1008
+# Where the scope of a request has how to identify again who has sent it; absent for the
+# owner of the instance.
+_AGAIN_KEY = "gpuyard.identify_again"
 
 
 class Edge:
@@ -102,7 +107,8 @@ class Edge:
         send: Send,
     ) -> None:
         if scope["type"] == "websocket":
-            await self._app(scope, receive, self._noting(scope, caller, send))
+            stream = _Stream(scope, receive, self._noting(scope, caller, send))
+            await self._app(scope, stream.receive, stream.send)
             return
         try:
             body = self._bodies.of(scope, headers, receive)
@@ -158,6 +164,10 @@ class Edge:
             raise _unauthorized()
         if connection := _connection_of(scope):
             connection.prove()
+        if identity.token:
+            scope[_AGAIN_KEY] = partial(
+                self._app_state.controller.users.identify, token
+            )
         self._admit(identity, scope, caller, "token")
 
     def _admit_worker(self, claim: WorkerClaim, scope: Scope, caller: Caller) -> None:
@@ -180,7 +190,9 @@ class Edge:
         if is_own_user(caller):
             identity = Identity(caller.user, Role.ADMINISTRATOR)
         else:
-            identity = self._app_state.controller.users.member(caller.user or "")
+            again = partial(self._app_state.controller.users.member, caller.user or "")
+            identity = again()
+            scope[_AGAIN_KEY] = again
         if connection := _connection_of(scope):
             connection.prove()
         self._admit(identity, scope, caller, "socket")
@@ -228,6 +240,54 @@ class Edge:
             self._audit.act(caller, what, str(status or "no answer"), user)
 
 
+def _is_still_admitted(scope: Scope) -> bool:
+    """Whether who was admitted would be admitted now: a stream may last for days, and
+    meanwhile a token ends, or a user gets another role.
+    """
+    identify_again: Callable[[], Identity | None] | None = scope.get(_AGAIN_KEY)
+    if identify_again is None:
+        return True
+    try:
+        identity = identify_again()
+        if identity is not None:
+            check_role(identity, _what(scope))
+    except GpuyardError:
+        return False
+    return identity is not None
+
+
+class _Stream:
+    """`receive` and `send` of a WebSocket, which ends when who opened it is no longer
+    admitted.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._ended = False
+
+    async def receive(self) -> Message:
+        """The next message of the client."""
+        message = await self._receive()
+        if not _is_still_admitted(self._scope):
+            await self._end()
+            return {"type": "websocket.disconnect", "code": _NOT_ADMITTED}
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Send on."""
+        if not _is_still_admitted(self._scope):
+            await self._end()
+        if not self._ended:
+            await self._send(message)
+
+    async def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            await self._send({"type": "websocket.close", "code": _NOT_ADMITTED})
+
+
 class _Answer:
     """The server's `send`: adds the headers, and says why a body was not read to its
     end, whatever the application makes of that.
@@ -246,6 +306,10 @@ class _Answer:
     async def __call__(self, message: Message) -> None:
         """Send on."""
         if message["type"] != "http.response.start":
+            if not _is_still_admitted(self._scope):
+                self._replaced = True
+                if connection := _connection_of(self._scope):
+                    connection.transport.abort()
             if not self._replaced:
                 await self._send(message)
             return
