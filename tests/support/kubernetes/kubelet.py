@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 
 from tests.support.kubernetes import demand, errors
 from tests.support.kubernetes.controller import Controller
-from tests.support.kubernetes.logs import Wanted
+from tests.support.kubernetes.logs import Log, Wanted
 from tests.support.kubernetes.nodes import GPU
 from tests.support.kubernetes.objects import (
     Object,
@@ -169,9 +169,21 @@ class Kubelet(Controller):
         self._workers[uid(pod)][0].evict(message)
 
     def rotate_log(self, pod: Object) -> None:
-        for (owner, _), log in self._tools.logs.items():
-            if owner == uid(pod):
-                log.rotate()
+        for log in self._logs_of(pod):
+            log.rotate()
+
+    def remove_log(self, pod: Object) -> None:
+        status = pod["status"]["containerStatuses"][0]
+        why = f"unable to retrieve container logs for {status['containerID']}"
+        for log in self._logs_of(pod):
+            log.removed = why
+
+    def watch_no_log(self, pod: Object) -> None:
+        for log in self._logs_of(pod):
+            log.not_watched = "failed to create fsnotify watcher: too many open files"
+
+    def _logs_of(self, pod: Object) -> list[Log]:
+        return [log for key, log in self._tools.logs.items() if key[0] == uid(pod)]
 
     def close(self) -> None:
         for worker, task in [*self._workers.values()]:
