@@ -211,12 +211,15 @@ def test_whoever_makes_room_is_asked_to_save_its_work_first(cluster, tmp_path):
 
 
 def test_it_is_asked_to_save_its_work_every_so_often(cluster, tmp_path):
-    code = SAVES.replace("sys.exit(0)", "pass")
+    # On a busy machine Python may take longer to begin than until the first signal,
+    # which would end it.
+    code = "trap 'echo saved' USR1; echo ready; while :; do sleep 0.05; done"
+    every_second = CheckpointSpec(signal="USR1", every_s=1)
 
     async def work(instance: Subject) -> str:
-        job_id = await instance.submit(
-            instance.job(code, checkpoint=CheckpointSpec(signal="USR1", every_s=0.2))
-        )
+        config = instance.job("", checkpoint=every_second)
+        config = config.model_copy(update={"command": ("sh", "-c", code)})
+        job_id = await instance.submit(config)
         return await instance.says(job_id, "saved\nsaved\n")
 
     assert run(cluster, tmp_path, work).startswith("ready\nsaved\n")
@@ -455,7 +458,8 @@ SUBMIT = ("POST", "/jobs$")
 
 
 @pytest.mark.parametrize(
-    "fault", ["cut", "cut_after", "answer500", "answer429", "hang"]
+    "fault",
+    ["cut", "cut_after", "answer500", "answer429", "answer409", "misdirect", "hang"],
 )
 def test_whatever_becomes_of_a_submission_it_is_one_job(cluster, tmp_path, fault):
     async def work(instance: Subject) -> JobResult:
@@ -464,6 +468,8 @@ def test_whatever_becomes_of_a_submission_it_is_one_job(cluster, tmp_path, fault
             "cut": cluster.faults.cut,
             "cut_after": cluster.faults.cut_after,
             "hang": cluster.faults.hang,
+            "misdirect": cluster.faults.misdirect,
+            "answer409": lambda *where: cluster.faults.answer(409, *where),
             "answer500": lambda *where: cluster.faults.answer(500, *where),
             "answer429": lambda *where: cluster.faults.answer(429, *where),
         }[fault](*SUBMIT)

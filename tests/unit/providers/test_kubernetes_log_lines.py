@@ -88,7 +88,9 @@ def test_a_log_that_begins_inside_of_an_older_line_repeats_nothing_of_it() -> No
     log = line(0, "a bar |") + b"=====|\n" + b"".join(many)
     assert LogLines(position).feed(log).startswith(b"a bar |=====|\n0\n")
     assert position.since == "2026-11-27T04:00:02Z"
-    again = LogLines(position).feed(b"=====|\n" + b"".join(many) + line(3_000_000_000, "new\n"))
+    again = LogLines(position).feed(
+        b"=====|\n" + b"".join(many) + line(3_000_000_000, "new\n")
+    )
     assert again == b"new\n"
 
 
