@@ -149,7 +149,11 @@ class Kubelet(Controller):
     def _clear(self, living: set[str]) -> None:
         """Forget logs and folders of pods that are gone."""
         for key in {pod for pod, _ in self._tools.logs} - living - set(self._workers):
-            shutil.rmtree(self._tools.folder / "pods" / key, ignore_errors=True)
+            folder = self._tools.folder / "pods" / key
+            # On a slow disk this would hold up everybody.
+            asyncio.get_running_loop().run_in_executor(
+                None, shutil.rmtree, folder, True
+            )
             for log in [each for each in self._tools.logs if each[0] == key]:
                 del self._tools.logs[log]
 
@@ -179,8 +183,10 @@ class Kubelet(Controller):
             log.removed = why
 
     def watch_no_log(self, pod: Object) -> None:
+        folder = f"/var/log/pods/{namespace(pod)}_{name(pod)}_{uid(pod)}/job"
+        why = f'failed to watch directory "{folder}": no space left on device'
         for log in self._logs_of(pod):
-            log.not_watched = "failed to create fsnotify watcher: too many open files"
+            log.not_watched = why
 
     def _logs_of(self, pod: Object) -> list[Log]:
         return [log for key, log in self._tools.logs.items() if key[0] == uid(pod)]
