@@ -554,6 +554,52 @@ def test_an_api_that_is_away_has_lost_nothing(cluster, tmp_path):
     assert run(cluster, tmp_path, work).status is JobStatus.RUNNING
 
 
+def test_a_job_that_went_while_the_api_was_away_is_not_known_once_it_answers(
+    cluster, tmp_path
+):
+    """Until then nobody can say that it is lost."""
+
+    async def begin(instance: Subject) -> str:
+        return await instance.running(instance.job(STAY))
+
+    async def ask(instance: Subject, job_id: str) -> None:
+        away = cluster.faults.cut(times=None)
+        with pytest.raises(ProviderError, match="Kubernetes at"):
+            await instance.provider.poll_jobs([job_id])
+        cluster.delete("jobs", job_id)
+        wait_until(lambda: not cluster.objects("pods"), 30)
+        away.release()
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                assert await instance.provider.poll_jobs([job_id]) == {}
+                return
+            except ProviderError:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.1)
+
+    job_id = run(cluster, tmp_path, begin)
+    run(cluster, tmp_path, lambda instance: ask(instance, job_id))
+
+
+def test_a_job_whose_notes_somebody_has_broken_fails_alone(cluster, tmp_path):
+    def break_notes(job: Object) -> None:
+        job["metadata"]["annotations"]["gpuyard.dev/limits"] = "no JSON"
+
+    async def work(instance: Subject) -> tuple[JobResult, JobResult]:
+        broken, whole = [await instance.running(instance.job(STAY)) for _ in range(2)]
+        await asyncio.to_thread(cluster.edit, "jobs", broken, break_notes)
+        await polled(instance, broken)
+        results = await instance.provider.poll_jobs([broken, whole])
+        await instance.clean_up()
+        await asyncio.to_thread(wait_until, lambda: not cluster.get("jobs", broken), 30)
+        return results[broken], results[whole]
+
+    broken, whole = run(cluster, tmp_path, work)
+    assert (broken.status, broken.reason) == (JobStatus.FAILED, "broken_file")
+    assert whole.status is JobStatus.RUNNING
+
+
 @pytest.mark.parametrize("as_http", [False, True])
 def test_a_watch_that_missed_too_much_is_begun_anew_and_misses_nothing(
     tmp_path, as_http

@@ -27,6 +27,12 @@ from tests.support.kubernetes import Cluster, Node
 from tests.support.wait import wait_until
 
 TAINT = "nvidia.com/gpu=present:NoSchedule"
+FLAG = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "flag"},
+    "spec": {"accessModes": ["ReadWriteMany"]},
+}
 SAVES_WHEN_ASKED = """
     import signal, sys, time
     def save(*_):
@@ -301,14 +307,7 @@ def test_one_whose_job_was_deleted_without_its_pods_runs_on_and_leaves_nothing(
     cluster, tmp_path, who
 ):
     code = "import os, time\nwhile not os.path.exists('/flag/go'): time.sleep(0.05)"
-    cluster.create(
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": "flag"},
-            "spec": {"accessModes": ["ReadWriteMany"]},
-        }
-    )
+    cluster.create(FLAG)
 
     async def begin(instance: Subject) -> str:
         config = instance.job(
@@ -342,6 +341,36 @@ def test_one_whose_job_was_deleted_without_its_pods_runs_on_and_leaves_nothing(
         result = run(cluster, tmp_path, lambda instance: follow(instance, job_id))
     assert (result.status, result.exit_code) == (JobStatus.COMPLETED, 0)
     assert wait_until(lambda: not left(cluster))
+
+
+def test_one_whose_job_was_deleted_while_nobody_watched_runs_until_its_pod_has_left(
+    cluster, tmp_path
+):
+    cluster.create(FLAG)
+    code = """
+        import os, signal, time
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        print("ready", flush=True)
+        while not os.path.exists("/flag/go"):
+            time.sleep(0.05)
+        """
+
+    async def begin(instance: Subject) -> str:
+        config = instance.job(code, volumes={"/flag": "pvc:flag"})
+        job_id = await instance.submit(config)
+        await instance.says(job_id, "ready\n")
+        return job_id
+
+    async def follow(instance: Subject, job_id: str) -> JobResult:
+        await polled(instance, job_id, JobStatus.RUNNING)
+        (cluster.claim("flag") / "go").touch()
+        return await polled(instance, job_id)
+
+    job_id = run(cluster, tmp_path, begin)
+    cluster.delete("jobs", job_id)
+    result = run(cluster, tmp_path, lambda instance: follow(instance, job_id))
+    assert (result.status, result.reason) == (JobStatus.CANCELLED, "")
+    assert result.error_message == "somebody deleted its Job"
 
 
 # --- nodes that keep other jobs out ---

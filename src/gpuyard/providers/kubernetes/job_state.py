@@ -407,8 +407,8 @@ def _wanted(job: Json) -> int:
 # --- a Job that was deleted, and its pods kept ---
 
 
-def job_of_orphans(name: str, pods: Sequence[Json]) -> Json:
-    """What is known of a Job that was deleted, from the pods that were kept."""
+def job_of_pods(name: str, pods: Sequence[Json]) -> Json:
+    """What is known of a Job that was deleted, from pods that are still there."""
     shares = {index_of(pod) for pod in pods}
     return {"metadata": {"name": name}, "spec": {"parallelism": len(shares)}}
 

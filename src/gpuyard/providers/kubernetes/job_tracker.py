@@ -224,9 +224,6 @@ class JobTracker:
         return [pod for pod in self._pods.objects.values() if _job_of(pod) == name]
 
     def _ended(self, name: str, pods: Sequence[Json]) -> JobResult | None:
-        if name not in self._gone and any(map(pod_state.is_orphan, pods)):
-            # It was deleted, and its pods kept, while nobody watched.
-            self._job_gone(job_state.job_of_orphans(name, pods))
         result = self._gone.get(name)
         if result is None or name in self._given_up:
             return result
@@ -259,6 +256,9 @@ class JobTracker:
         pods = await self.pods_of(name)
         if job is not None and name not in self._given_up:
             return job, job_state.result_of(job, self.last_pods(name).values(), ())
+        if job is None and pods and name not in self._gone:
+            # It was deleted while nobody watched, and its pods are still there.
+            self._job_gone(job_state.job_of_pods(name, list(pods.values())))
         result = self._ended(name, list(pods.values()))
         if result is None:
             raise JobNotFoundError(name, self._settings.provider)
