@@ -98,10 +98,10 @@ def _many_jobs(
         f"{jobs} jobs of 1 s at once",
         values,
         "s",
-        # The cluster's processes share this machine, so the time itself says little.
-        1.2,
+        15,
         floors,
         "the Jobs alone",
+        absolute=True,
     )
 
 

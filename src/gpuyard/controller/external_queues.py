@@ -10,7 +10,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +20,7 @@ from gpuyard.controller.attempt_outcome import AttemptOutcome
 from gpuyard.controller.core import Core
 from gpuyard.controller.health import ProviderHealth
 from gpuyard.controller.launching import Launching
+from gpuyard.controller.leftovers import Leftovers
 from gpuyard.controller.log_mirror import LogMirror
 from gpuyard.controller.observed_runs import ObservedRuns
 from gpuyard.controller.requests import Requests
@@ -72,6 +72,7 @@ class ExternalQueues:
         self._requests = requests
         self._providers = providers
         self._log_mirror = log_mirror
+        self._leftovers = Leftovers(core, providers, log_mirror)
         self._health = health
         self._observed_runs = observed_runs
         self._unknown = UnknownAttempts()
@@ -278,16 +279,8 @@ class ExternalQueues:
         for row in reversed(rows):
             job_type = view.learning.type_of(row["name"] or "", row["labels"] or {})
             note_ended_attempt(view, job_type, row)
-        references = [row["provider_ref"] for row in rows[:_FORGOTTEN]]
-        self._core.spawn(self._forget_ended(name, references), "forget-ended")
-
-    async def _forget_ended(self, name: str, references: list[str | None]) -> None:
-        """Let the provider forget ended jobs: a killed server may not have done so."""
-        provider = self._providers[name]
-        for reference in references:
-            if reference:
-                with suppress(ProviderError, OSError, TimeoutError):
-                    await provider.forget_job(reference)
+        newest = rows[:_FORGOTTEN]
+        self._core.spawn(self._leftovers.forget_ended(name, newest), "forget-ended")
 
     # --- submissions whose reply was lost ---
 
@@ -463,10 +456,10 @@ class ExternalQueues:
             message = result.error_message or problem or None
             self._record_end(attempt.id, replace(result, error_message=message))
             await core.committed()
-            provider = self._providers[attempt.provider]
-            if kept and attempt.provider_ref:
-                with suppress(ProviderError, OSError, TimeoutError):
-                    await provider.forget_job(attempt.provider_ref)
+            if kept:
+                await self._leftovers.forget(attempt.provider, attempt.provider_ref)
+            else:
+                self._leftovers.fetch_later(attempt)
         except LedgerError:
             return  # memory was read again; the next poll finds the same
         finally:

@@ -74,6 +74,14 @@ class LogMirror:
         """The file that holds the output of an attempt."""
         return self._folder / f"{attempt_id}.log"
 
+    def is_cut_off(self, attempt_id: str) -> bool:
+        """Whether an ended attempt has more output than its copy."""
+        return mark_path(self.path(attempt_id)).exists()
+
+    def give_up(self, attempt_id: str) -> None:
+        """Leave its copy as it is."""
+        mark_path(self.path(attempt_id)).unlink(missing_ok=True)
+
     def follow(self, attempt: LiveAttempt) -> None:
         """Begin to follow the attempt, unless it is followed already."""
         if attempt.id not in self._followers:

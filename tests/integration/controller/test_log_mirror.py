@@ -2,14 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from gpuyard.config.paths import Home
-from gpuyard.controller import log_mirror
+from gpuyard.controller import leftovers, log_mirror
+from gpuyard.controller.external_queues import ExternalQueues
+from gpuyard.controller.leftovers import Leftovers
 from gpuyard.controller.log_mirror import LogMirror
+from gpuyard.controller.observed_runs import ObservedRuns
+from gpuyard.domain.jobconfig import JobResult, JobStatus
 from gpuyard.providers.base import OutputPart
+from gpuyard.providers.configured import Providers
 from gpuyard.scheduler.view import LiveAttempt
 from tests.support.controlled import Controlled
 from tests.support.wait import eventually
@@ -22,10 +28,13 @@ class Queue:
     """An external queue whose job has printed `output`, and ends on a word."""
 
     poll_s = 0.02
+    ends_with_server = False
+    answer_age_s = 0.0
 
     def __init__(self, output: bytes = b"".join(LINES)) -> None:
         self.over = asyncio.Event()
         self.reads = 0
+        self.forgotten: list[str] = []
         self._output = output
 
     async def stream_output(self, *_: object, mark: str) -> AsyncIterator[OutputPart]:
@@ -38,6 +47,9 @@ class Queue:
 
     async def bring_back(self, _: str) -> None:
         pass
+
+    async def forget_job(self, reference: str) -> None:
+        self.forgotten.append(reference)
 
 
 class Rotating(Queue):
@@ -83,6 +95,59 @@ async def test_another_server_goes_on_at_the_mark(instance: Controlled) -> None:
     assert await second.finish(attempt) == (True, "")
     assert copy.read_bytes() == b"".join(LINES[:6])
     assert not copy.with_suffix(".mark").exists()
+
+
+async def test_output_that_is_late_is_fetched_after_the_end(
+    instance: Controlled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_mirror, "_LAST_READ_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(leftovers, "_FIRST_PAUSE_S", 0.02)
+    job_id = await instance.submit()
+    await instance.until(job_id, "running")
+    attempt_id = await instance.begun(job_id)
+    attempt = replace(instance.core.view.attempts[attempt_id], provider_ref="ref")
+    queue = Rotating()
+    queues = ExternalQueues(
+        instance.core,
+        instance.controller.launching,
+        instance.controller.requests,
+        Providers({attempt.provider: queue}),  # type: ignore[dict-item]
+        mirror_of(instance, attempt, queue),
+        instance.controller.health,
+        ObservedRuns(instance.folder / "runs"),
+    )
+    result = JobResult("ref", JobStatus.COMPLETED, exit_code=0)
+    queues._finish_soon(attempt, result)
+    await instance.until(job_id, "completed")
+    assert queue.forgotten == [], "its output is still there"
+    queue.over.set()
+    await eventually(lambda: queue.forgotten == ["ref"], "it to be forgotten")
+    copy = Home(instance.folder).logs / "attempts" / f"{attempt.id}.log"
+    assert copy.read_bytes() == b"".join(LINES[:6])
+
+
+async def test_another_server_fetches_what_is_late(
+    instance: Controlled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_mirror, "_LAST_READ_TIMEOUT_S", 0.1)
+    job_id = await instance.submit()
+    await instance.until(job_id, "running")
+    attempt = instance.core.view.attempts[await instance.begun(job_id)]
+    queue = Rotating()
+    mirror = mirror_of(instance, attempt, queue)
+    assert await mirror.finish(attempt) == (False, "")
+    await instance.finish(job_id)
+    await instance.until(job_id)
+    queue.over.set()
+    later = Leftovers(
+        instance.core,
+        {attempt.provider: queue},  # type: ignore[dict-item]
+        mirror_of(instance, attempt, queue),
+    )
+    (row,) = instance.core.queries.newest_ended(5, attempt.provider)
+    await later.forget_ended(attempt.provider, [{**row, "provider_ref": "ref"}])
+    await eventually(lambda: queue.forgotten == ["ref"], "it to be forgotten")
+    assert mirror.path(attempt.id).read_bytes() == b"".join(LINES[:6])
 
 
 async def test_an_end_is_told_when_it_is_known_and_the_output_is_read_once(

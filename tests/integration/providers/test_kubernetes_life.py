@@ -211,12 +211,15 @@ def test_whoever_makes_room_is_asked_to_save_its_work_first(cluster, tmp_path):
 
 
 def test_it_is_asked_to_save_its_work_every_so_often(cluster, tmp_path):
-    code = SAVES.replace("sys.exit(0)", "pass")
+    # On a busy machine Python may take longer to begin than until the first signal,
+    # which would end it.
+    code = "trap 'echo saved' USR1; echo ready; while :; do sleep 0.05; done"
+    every_second = CheckpointSpec(signal="USR1", every_s=1)
 
     async def work(instance: Subject) -> str:
-        job_id = await instance.submit(
-            instance.job(code, checkpoint=CheckpointSpec(signal="USR1", every_s=0.2))
-        )
+        config = instance.job("", checkpoint=every_second)
+        config = config.model_copy(update={"command": ("sh", "-c", code)})
+        job_id = await instance.submit(config)
         return await instance.says(job_id, "saved\nsaved\n")
 
     assert run(cluster, tmp_path, work).startswith("ready\nsaved\n")
@@ -455,7 +458,8 @@ SUBMIT = ("POST", "/jobs$")
 
 
 @pytest.mark.parametrize(
-    "fault", ["cut", "cut_after", "answer500", "answer429", "hang"]
+    "fault",
+    ["cut", "cut_after", "answer500", "answer429", "answer409", "misdirect", "hang"],
 )
 def test_whatever_becomes_of_a_submission_it_is_one_job(cluster, tmp_path, fault):
     async def work(instance: Subject) -> JobResult:
@@ -464,6 +468,8 @@ def test_whatever_becomes_of_a_submission_it_is_one_job(cluster, tmp_path, fault
             "cut": cluster.faults.cut,
             "cut_after": cluster.faults.cut_after,
             "hang": cluster.faults.hang,
+            "misdirect": cluster.faults.misdirect,
+            "answer409": lambda *where: cluster.faults.answer(409, *where),
             "answer500": lambda *where: cluster.faults.answer(500, *where),
             "answer429": lambda *where: cluster.faults.answer(429, *where),
         }[fault](*SUBMIT)
@@ -546,6 +552,52 @@ def test_an_api_that_is_away_has_lost_nothing(cluster, tmp_path):
         return result
 
     assert run(cluster, tmp_path, work).status is JobStatus.RUNNING
+
+
+def test_a_job_that_went_while_the_api_was_away_is_not_known_once_it_answers(
+    cluster, tmp_path
+):
+    """Until then nobody can say that it is lost."""
+
+    async def begin(instance: Subject) -> str:
+        return await instance.running(instance.job(STAY))
+
+    async def ask(instance: Subject, job_id: str) -> None:
+        away = cluster.faults.cut(times=None)
+        with pytest.raises(ProviderError, match="Kubernetes at"):
+            await instance.provider.poll_jobs([job_id])
+        cluster.delete("jobs", job_id)
+        wait_until(lambda: not cluster.objects("pods"), 30)
+        away.release()
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                assert await instance.provider.poll_jobs([job_id]) == {}
+                return
+            except ProviderError:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.1)
+
+    job_id = run(cluster, tmp_path, begin)
+    run(cluster, tmp_path, lambda instance: ask(instance, job_id))
+
+
+def test_a_job_whose_notes_somebody_has_broken_fails_alone(cluster, tmp_path):
+    def break_notes(job: Object) -> None:
+        job["metadata"]["annotations"]["gpuyard.dev/limits"] = "no JSON"
+
+    async def work(instance: Subject) -> tuple[JobResult, JobResult]:
+        broken, whole = [await instance.running(instance.job(STAY)) for _ in range(2)]
+        await asyncio.to_thread(cluster.edit, "jobs", broken, break_notes)
+        await polled(instance, broken)
+        results = await instance.provider.poll_jobs([broken, whole])
+        await instance.clean_up()
+        await asyncio.to_thread(wait_until, lambda: not cluster.get("jobs", broken), 30)
+        return results[broken], results[whole]
+
+    broken, whole = run(cluster, tmp_path, work)
+    assert (broken.status, broken.reason) == (JobStatus.FAILED, "broken_file")
+    assert whole.status is JobStatus.RUNNING
 
 
 @pytest.mark.parametrize("as_http", [False, True])

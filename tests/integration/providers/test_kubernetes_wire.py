@@ -18,6 +18,7 @@ from gpuyard.domain.errors import ProviderError
 from gpuyard.domain.jobconfig import GpuSpec, JobResult, JobStatus
 from gpuyard.providers.conformance import Subject
 from gpuyard.providers.conformance.subject import STAY
+from gpuyard.providers.kubernetes import api
 from gpuyard.providers.kubernetes.provider import KubernetesProvider
 from tests.integration.providers.test_kubernetes import provider
 from tests.integration.providers.test_kubernetes_life import (
@@ -298,6 +299,75 @@ def test_calls_do_not_wait_for_streams(cluster: Cluster, tmp_path: Path) -> None
     assert result.status is JobStatus.CANCELLED
 
 
+def test_a_watch_that_ends_at_once_is_not_begun_again_and_again(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async def work(instance: Subject) -> float:
+        ending = cluster.faults.end_watches("/pods$")
+        began = time.monotonic()
+        await instance.provider.poll_jobs([])
+        await eventually(lambda: ending.met >= 3)
+        return time.monotonic() - began
+
+    assert run(cluster, tmp_path, work) >= 1.0, "it waits longer and longer"
+
+
+def test_a_list_that_is_too_old_between_two_pages_is_begun_again(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "_PAGE", 1)
+
+    async def work(instance: Subject) -> int:
+        first = cluster.faults.hang("GET", "/nodes$")
+        reading = asyncio.create_task(instance.provider.offers())
+        await eventually(lambda: first.met)
+        second = cluster.faults.hang("GET", "/nodes$")
+        first.release()
+        await eventually(lambda: second.met)
+        await asyncio.to_thread(cluster.forget_history)
+        second.release()
+        return sum(offer.nodes for offer in await reading)
+
+    assert run(cluster, tmp_path, work) == 2
+
+
+def test_a_404_of_a_proxy_is_not_that_there_is_no_job(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async def work(instance: Subject) -> str | None:
+        kubernetes = instance.provider
+        config = instance.job("pass")
+        job_id = await kubernetes.submit_job(config)
+        cluster.faults.misdirect("GET", f"/{job_id}$")
+        with pytest.raises(ProviderError, match="Not Found"):
+            await kubernetes.find_by_attempt(config.attempt_id)
+        await polled(instance, job_id)
+        return await kubernetes.find_by_attempt(config.attempt_id)
+
+    assert run(cluster, tmp_path, work)
+
+
+def test_why_a_job_waits_holds_up_no_answer(cluster: Cluster, tmp_path: Path) -> None:
+    for node in ("one", "two"):
+        cluster.cordon(node)
+
+    async def work(instance: Subject) -> JobResult:
+        events = cluster.faults.hang("GET", "/events$", times=None)
+        job_id = await instance.submit(instance.job("pass"))
+        await polled(instance, job_id, JobStatus.PENDING)
+        while not events.met:
+            await instance.provider.poll_jobs([job_id])
+            await asyncio.sleep(0.05)
+        poll = instance.provider.poll_jobs([job_id])
+        result = (await asyncio.wait_for(poll, 20))[job_id]
+        cluster.faults.lift()
+        await instance.clean_up()
+        return result
+
+    result = run(cluster, tmp_path, work)
+    assert result.status is JobStatus.PENDING
+
+
 # --- nodes ---
 
 
@@ -496,3 +566,53 @@ def test_the_shares_of_a_gang_are_read_on_each_behind_its_own_mark(
 
     heard = run(cluster, tmp_path, work, volumes=FLAG)
     assert sorted(heard) == [b"first 0\n", b"first 1\n", b"second 0", b"second 1"]
+
+
+def test_a_node_that_cannot_wait_for_more_output_says_so_in_nobodys_output(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async def work(instance: Subject) -> bytes:
+        kubernetes = instance.provider
+        assert isinstance(kubernetes, KubernetesProvider)
+        job_id = await instance.submit(instance.job(TALKS))
+        await polled(instance, job_id, JobStatus.RUNNING)
+        await asyncio.to_thread(
+            cluster.watch_no_log, pod_of(cluster, job_id)["metadata"]["name"]
+        )
+        listener = Listener(kubernetes, job_id)
+        for words in (["one"], ["one", "two"]):
+            say(cluster, words[-1])
+            await listener.hears("".join(f"{word}\n" for word in words).encode())
+        say(cluster, "three")
+        return await listener.to_the_end()
+
+    assert run(cluster, tmp_path, work, volumes=FLAG) == b"one\ntwo\nthree\n"
+
+
+def test_a_log_that_its_node_has_removed_ends(cluster: Cluster, tmp_path: Path) -> None:
+    async def work(instance: Subject) -> bytes:
+        kubernetes = instance.provider
+        assert isinstance(kubernetes, KubernetesProvider)
+        job_id = await instance.submit(instance.job("print('here')"))
+        await polled(instance, job_id)
+        await asyncio.to_thread(
+            cluster.remove_log, pod_of(cluster, job_id)["metadata"]["name"]
+        )
+        return await Listener(kubernetes, job_id).to_the_end()
+
+    assert run(cluster, tmp_path, work) == b""
+
+
+def test_a_pod_that_never_began_has_no_output(cluster: Cluster, tmp_path: Path) -> None:
+    for node in ("one", "two"):
+        cluster.lose_device_plugin(node)
+
+    async def work(instance: Subject) -> bytes:
+        kubernetes = instance.provider
+        assert isinstance(kubernetes, KubernetesProvider)
+        config = instance.job("pass", gpu_spec=GpuSpec(gpu_count=1))
+        job_id = await instance.submit(config)
+        assert (await polled(instance, job_id)).reason == "preempted"
+        return await Listener(kubernetes, job_id).to_the_end()
+
+    assert run(cluster, tmp_path, work) == b""

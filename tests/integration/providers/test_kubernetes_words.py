@@ -27,6 +27,12 @@ from tests.support.kubernetes import Cluster, Node
 from tests.support.wait import wait_until
 
 TAINT = "nvidia.com/gpu=present:NoSchedule"
+FLAG = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "flag"},
+    "spec": {"accessModes": ["ReadWriteMany"]},
+}
 SAVES_WHEN_ASKED = """
     import signal, sys, time
     def save(*_):
@@ -296,38 +302,75 @@ def test_a_program_that_is_not_there_is_no_exit_code_of_a_program(cluster, tmp_p
     assert (result.exit_code, result.reason) == (None, "command_not_found")
 
 
+@pytest.mark.parametrize("who", ["while it was watched", "while nobody watched"])
 def test_one_whose_job_was_deleted_without_its_pods_runs_on_and_leaves_nothing(
-    cluster, tmp_path
+    cluster, tmp_path, who
 ):
     code = "import os, time\nwhile not os.path.exists('/flag/go'): time.sleep(0.05)"
-    cluster.create(
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": "flag"},
-            "spec": {"accessModes": ["ReadWriteMany"]},
-        }
-    )
+    cluster.create(FLAG)
 
-    async def work(instance: Subject) -> JobResult:
+    async def begin(instance: Subject) -> str:
         config = instance.job(
             code, environment={"A": "b"}, volumes={"/flag": "pvc:flag"}
         )
         job_id = await instance.submit(config)
         await polled(instance, job_id, JobStatus.RUNNING)
-        await asyncio.to_thread(
-            cluster.delete, "jobs", job_id, "default", policy="Orphan"
-        )
-        await asyncio.to_thread(wait_until, lambda: cluster.get("jobs", job_id) is None)
+        return job_id
+
+    def delete(job_id: str) -> None:
+        cluster.delete("jobs", job_id, "default", policy="Orphan")
+        wait_until(lambda: cluster.get("jobs", job_id) is None)
+
+    async def follow(instance: Subject, job_id: str) -> JobResult:
         await polled(instance, job_id, JobStatus.RUNNING)
         (cluster.claim("flag") / "go").touch()
         result = await polled(instance, job_id)
         await instance.provider.forget_job(job_id)
         return result
 
-    result = run(cluster, tmp_path, work)
+    async def work(instance: Subject) -> JobResult:
+        job_id = await begin(instance)
+        await asyncio.to_thread(delete, job_id)
+        return await follow(instance, job_id)
+
+    if who == "while it was watched":
+        result = run(cluster, tmp_path, work)
+    else:
+        job_id = run(cluster, tmp_path, begin)
+        delete(job_id)
+        result = run(cluster, tmp_path, lambda instance: follow(instance, job_id))
     assert (result.status, result.exit_code) == (JobStatus.COMPLETED, 0)
     assert wait_until(lambda: not left(cluster))
+
+
+def test_one_whose_job_was_deleted_while_nobody_watched_runs_until_its_pod_has_left(
+    cluster, tmp_path
+):
+    cluster.create(FLAG)
+    code = """
+        import os, signal, time
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        print("ready", flush=True)
+        while not os.path.exists("/flag/go"):
+            time.sleep(0.05)
+        """
+
+    async def begin(instance: Subject) -> str:
+        config = instance.job(code, volumes={"/flag": "pvc:flag"})
+        job_id = await instance.submit(config)
+        await instance.says(job_id, "ready\n")
+        return job_id
+
+    async def follow(instance: Subject, job_id: str) -> JobResult:
+        await polled(instance, job_id, JobStatus.RUNNING)
+        (cluster.claim("flag") / "go").touch()
+        return await polled(instance, job_id)
+
+    job_id = run(cluster, tmp_path, begin)
+    cluster.delete("jobs", job_id)
+    result = run(cluster, tmp_path, lambda instance: follow(instance, job_id))
+    assert (result.status, result.reason) == (JobStatus.CANCELLED, "")
+    assert result.error_message == "somebody deleted its Job"
 
 
 # --- nodes that keep other jobs out ---

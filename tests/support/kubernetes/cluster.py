@@ -343,6 +343,18 @@ class Cluster:
             lambda: self._kubelet.rotate_log(self._store.get("pods", namespace, pod))
         )
 
+    def remove_log(self, pod: str, namespace: str = "default") -> None:
+        """The node has removed a container that has ended, and says so in its log."""
+        self._call(
+            lambda: self._kubelet.remove_log(self._store.get("pods", namespace, pod))
+        )
+
+    def watch_no_log(self, pod: str, namespace: str = "default") -> None:
+        """The node can read the log, and cannot wait for more of it."""
+        self._call(
+            lambda: self._kubelet.watch_no_log(self._store.get("pods", namespace, pod))
+        )
+
     def drain(self, pod: str, namespace: str = "default") -> None:
         """End a pod by the eviction API: it is asked to leave, and has its grace."""
         self._call(lambda: evict(self._store, self._store.get("pods", namespace, pod)))

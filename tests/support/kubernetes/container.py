@@ -1,7 +1,7 @@
 """One run of a container: a real process that is the init of namespaces of its own."""
 
 import asyncio
-import json
+import marshal
 import os
 import signal
 import subprocess
@@ -20,13 +20,13 @@ _LOOK_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to run; `root` is an empty folder.
+    """What to run; `told` is where the file of its last words is made.
 
     `beside_pause`: process 1 is not the command but one that only reaps. `user`, `group`
     and `volume_group`: who it is; None for root.
     """
 
-    root: str
+    told: str
     command: list[str]
     environment: dict[str, str]
     workdir: str
@@ -52,13 +52,11 @@ class Container:
 
     async def start(self) -> str:
         """Start it; returns why it could not be, or nothing."""
-        root = Path(self._order.root)
-        (root / "dev").mkdir(parents=True)
-        told = root / "dev" / "termination-log"
+        told = Path(self._order.told)
         told.touch()
         told.chmod(0o666)
-        spec = root.with_name(f"{root.name}.json")
-        spec.write_text(json.dumps(asdict(self._order)))
+        spec = told.with_suffix(".spec")
+        spec.write_bytes(marshal.dumps(asdict(self._order)))
         status_in, status_out = os.pipe()
         log_in, log_out = os.pipe()
         self._reading = asyncio.create_task(self._read(log_in))
@@ -125,9 +123,7 @@ class Container:
     def message(self) -> str:
         """What it wrote to its termination log."""
         with suppress(OSError):
-            return (Path(self._order.root) / "dev" / "termination-log").read_text(
-                errors="replace"
-            )[:4096]
+            return Path(self._order.told).read_text(errors="replace")[:4096]
         return ""
 
 

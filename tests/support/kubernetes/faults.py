@@ -19,6 +19,11 @@ from tests.support.kubernetes.request import target_of
 from tests.support.kubernetes.wire import Wire
 
 _REFUSALS = {
+    409: (
+        "Conflict",
+        'Operation cannot be fulfilled on resourcequotas "all": the object has been'
+        " modified; please apply your changes to the latest version and try again",
+    ),
     403: (
         "Forbidden",
         'jobs.batch is forbidden: User "gpuyard" cannot create resource "jobs" in API'
@@ -95,7 +100,8 @@ class Faults:
         retry_after_s: int = 1,
     ) -> Fault:
         """500, 503 or 429, instead of doing anything; or 403, as from a server that has
-        only just started and knows no Roles yet.
+        only just started and knows no Roles yet; or 409, as when others use the same
+        quota at the same time.
         """
         return self._add(
             Fault("answer", method, re.compile(path), times, code, retry_after_s)
@@ -114,6 +120,16 @@ class Faults:
     ) -> Fault:
         """Do it, and close the connection without a reply."""
         return self._add(Fault("cut_after", method, re.compile(path), times))
+
+    def misdirect(
+        self, method: str = "*", path: str = "", times: int | None = 1
+    ) -> Fault:
+        """A proxy before the server answers that it has nothing of this name (404)."""
+        return self._add(Fault("misdirect", method, re.compile(path), times))
+
+    def end_watches(self, path: str = "", times: int | None = None) -> Fault:
+        """Watches end at once, without a word."""
+        return self._add(Fault("end", "WATCH", re.compile(path), times))
 
     def drop(
         self, *fields: str, method: str = "*", path: str = "", times: int | None = 1
@@ -194,8 +210,14 @@ class Faults:
                     ask.verb if ask else "get",
                 )
             ] += 1
+            verb = "WATCH" if watch else method
             fault = next(
-                (each for each in self._faults if each.fits(method, path)), None
+                (
+                    each
+                    for each in self._faults
+                    if each.fits(method, path) or each.fits(verb, path)
+                ),
+                None,
             )
             if fault:
                 fault.met += 1
@@ -239,6 +261,10 @@ class FaultGate:
             await fault.hold()
         if fault and what == "answer":
             await _refuse(fault, dated)
+        elif what == "misdirect":
+            await _say(dated, 404, b"default backend - 404")
+        elif what == "end":
+            await _say(dated, 200, b"")
         elif what == "cut":
             await _abort(send)
         elif what == "cut_after":
@@ -288,6 +314,15 @@ async def _refuse(fault: Fault, send: Send) -> None:
     await send(
         {"type": "http.response.start", "status": fault.code, "headers": headers}
     )
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _say(send: Send, code: int, body: bytes) -> None:
+    headers = [
+        (b"content-type", b"text/plain"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    await send({"type": "http.response.start", "status": code, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 

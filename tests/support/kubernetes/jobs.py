@@ -1,5 +1,6 @@
 """The Job controller."""
 
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -103,6 +104,9 @@ class JobController(Controller):
         self._admission = admission
         self._recorder = Recorder(store, "job-controller")
         self._memory: dict[str, _Memory] = {}
+        # By uid, the versions of a Job and its pods when they were looked at last, and
+        # when to look again.
+        self._seen: dict[str, tuple[list[str], float]] = {}
 
     def reconcile(self) -> float | None:
         mine: dict[str, list[Object]] = {}
@@ -112,12 +116,25 @@ class JobController(Controller):
                 mine.setdefault(reference["uid"], []).append(pod)
             elif TRACKING in (pod["metadata"].get("finalizers") or ()):
                 self._release(pod)
-        wakes: list[float] = []
+        now = time.monotonic()
+        again_at = math.inf
         for job in self.store.by_age("jobs"):
-            wakes.extend(self._sync(job, mine.pop(uid(job), [])))
+            again_at = min(again_at, self._look(job, mine.pop(uid(job), []), now))
         for pod in (pod for pods in mine.values() for pod in pods):
             self._release(pod)
-        return max(0.0, min(wakes)) if wakes else None
+        return max(0.0, again_at - now) if again_at < math.inf else None
+
+    def _look(self, job: Object, pods: list[Object], now: float) -> float:
+        """Sync a Job if it or a pod has changed, or its time has come; returns when to
+        look again.
+        """
+        versions = [each["metadata"]["resourceVersion"] for each in (job, *pods)]
+        seen, again_at = self._seen.get(uid(job), ([], 0.0))
+        if versions != seen or now >= again_at:
+            wakes = self._sync(job, pods)
+            again_at = min([now + wake for wake in wakes], default=math.inf)
+            self._seen[uid(job)] = (versions, again_at)
+        return again_at
 
     def _sync(self, job: Object, pods: list[Object]) -> list[float]:
         finished = holds(job, "Complete") or holds(job, "Failed")

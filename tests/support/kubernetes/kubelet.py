@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 
 from tests.support.kubernetes import demand, errors
 from tests.support.kubernetes.controller import Controller
-from tests.support.kubernetes.logs import Wanted
+from tests.support.kubernetes.logs import Log, Wanted
 from tests.support.kubernetes.nodes import GPU
 from tests.support.kubernetes.objects import (
     Object,
@@ -149,7 +149,11 @@ class Kubelet(Controller):
     def _clear(self, living: set[str]) -> None:
         """Forget logs and folders of pods that are gone."""
         for key in {pod for pod, _ in self._tools.logs} - living - set(self._workers):
-            shutil.rmtree(self._tools.folder / "pods" / key, ignore_errors=True)
+            folder = self._tools.folder / "pods" / key
+            # On a slow disk this would hold up everybody.
+            asyncio.get_running_loop().run_in_executor(
+                None, shutil.rmtree, folder, True
+            )
             for log in [each for each in self._tools.logs if each[0] == key]:
                 del self._tools.logs[log]
 
@@ -169,9 +173,23 @@ class Kubelet(Controller):
         self._workers[uid(pod)][0].evict(message)
 
     def rotate_log(self, pod: Object) -> None:
-        for (owner, _), log in self._tools.logs.items():
-            if owner == uid(pod):
-                log.rotate()
+        for log in self._logs_of(pod):
+            log.rotate()
+
+    def remove_log(self, pod: Object) -> None:
+        status = pod["status"]["containerStatuses"][0]
+        why = f"unable to retrieve container logs for {status['containerID']}"
+        for log in self._logs_of(pod):
+            log.removed = why
+
+    def watch_no_log(self, pod: Object) -> None:
+        folder = f"/var/log/pods/{namespace(pod)}_{name(pod)}_{uid(pod)}/job"
+        why = f'failed to watch directory "{folder}": no space left on device'
+        for log in self._logs_of(pod):
+            log.not_watched = why
+
+    def _logs_of(self, pod: Object) -> list[Log]:
+        return [log for key, log in self._tools.logs.items() if key[0] == uid(pod)]
 
     def close(self) -> None:
         for worker, task in [*self._workers.values()]:

@@ -1,23 +1,24 @@
 """Becomes the init of one container: `python3 -I -S launcher.py SPEC STATUS_FD`. The
 standard library only.
 
-SPEC is a JSON file: `root` (an empty folder), `mounts` (pairs of host path and path
-inside, and whether read-only), `command`, `environment`, `workdir`, `hostname`,
-`beside_pause`, `user`, `group`, `volume_group`. To STATUS_FD goes `pid N`, and what went wrong before the command ran.
+SPEC is a file of `marshal`: `told` (the file of its last words), `mounts` (pairs of host
+path and path inside, and whether read-only), `command`, `environment`, `workdir`,
+`hostname`, `beside_pause`, `user`, `group`, `volume_group`. To STATUS_FD goes `pid N`,
+and what went wrong before the command ran.
 This process stands outside, waits for the container's init, and ends as it did: 128 + N
 for a signal N.
 """
 
-# It starts before each container, and pathlib would double how long that takes.
-# ruff: noqa: PTH103, PTH110, PTH112, PTH115, PTH120, PTH123, PTH208, PTH211
+# It starts before each container; pathlib, json and signal would treble how long that
+# takes.
+# ruff: noqa: PTH103, PTH110, PTH112, PTH113, PTH115, PTH118, PTH120, PTH123, PTH208, PTH211
 
 from __future__ import annotations
 
+import _signal as signal
 import ctypes
-import json
+import marshal
 import os
-import shutil
-import signal
 import sys
 
 TYPE_CHECKING = False
@@ -125,11 +126,15 @@ def _furnish(spec: dict[str, Any]) -> None:
     # No other folder of the host holds it, so none is mirrored into itself.
     root = "/proc"
     _mount("none", "/", _REC | _PRIVATE)
-    _mount(spec["root"], root, _BIND)
+    # In memory, so that nobody has to remove what is made in it.
+    _mount("root", root, 0, "tmpfs")
     os.makedirs(root + "/proc")
-    os.makedirs(root + "/dev", exist_ok=True)
+    os.makedirs(root + "/dev")
     _mirror(root, _opened(spec["mounts"], spec["workdir"]))
     _devices(root)
+    told = root + "/dev/termination-log"
+    _make(told, spec["told"])
+    _mount(spec["told"], told, _BIND)
     _mount("proc", root + "/proc", 0, "proc")
     for source, inside, read_only in sorted(spec["mounts"], key=lambda each: each[1]):
         target = root + inside
@@ -152,9 +157,7 @@ def _become(spec: dict[str, Any]) -> None:
     os.umask(0o022)
     command = spec["command"]
     environment = spec["environment"]
-    program = shutil.which(command[0], path=environment.get("PATH", ""))
-    if program is None:
-        raise OSError(_missing(command[0]))
+    program = _found(command[0], environment.get("PATH", ""))
     _be(spec)
     _libc.prctl(_PDEATHSIG, signal.SIGKILL)  # who becomes another user loses it
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
@@ -192,6 +195,16 @@ def _be(spec: dict[str, Any]) -> None:
     _call("prctl", _AMBIENT, _AMBIENT_RAISE, _DAC_READ_SEARCH, 0, 0)
 
 
+def _found(word: str, path: str) -> str:
+    """The program that a command means."""
+    folders = [""] if "/" in word else path.split(os.pathsep)
+    for folder in folders:
+        program = os.path.join(folder, word)
+        if os.path.isfile(program) and os.access(program, os.X_OK):
+            return program
+    raise OSError(_missing(word))
+
+
 def _missing(word: str) -> str:
     if "/" not in word:
         return f'exec: "{word}": executable file not found in $PATH: unknown'
@@ -216,8 +229,8 @@ def _pause(status: int) -> int:
 
 
 def main() -> None:
-    with open(sys.argv[1]) as file:
-        spec = json.load(file)
+    with open(sys.argv[1], "rb") as file:
+        spec = marshal.load(file)
     status = int(sys.argv[2])
     os.set_inheritable(status, False)
     _libc.prctl(_PDEATHSIG, signal.SIGKILL)

@@ -47,6 +47,9 @@ class Log:
         self._rest = b""
         self._closed = False
         self._grown = asyncio.Event()
+        # What the kubelet says instead of the log, and instead of waiting for more.
+        self.removed = ""
+        self.not_watched = ""
 
     def write(self, data: bytes) -> None:
         *whole, self._rest = (self._rest + data).split(b"\n")
@@ -88,11 +91,20 @@ class Log:
 
     async def read(self, wanted: Wanted) -> AsyncIterator[bytes]:
         """What is asked for, and with `follow` what comes."""
-        index = self._rotated + self._first(wanted)
+        if self.removed:
+            yield self.removed.encode()
+            return
+        tail = 0 if wanted.tail is None else max(0, len(self._lines) - wanted.tail)
+        index = self._rotated + self._first(wanted, tail)
+        # Where the kubelet begins to read, it takes a part of a line for a line.
+        begins = index == self._rotated + tail
         left = wanted.limit
         while True:
             new = self._lines[max(index - self._rotated, 0) :]
-            chunk = b"".join(self._shown(piece, wanted) for piece in new)
+            chunk = b""
+            for piece in new:
+                chunk += self._shown(piece, wanted, begins=begins or piece.begins)
+                begins = False
             index = self._rotated + len(self._lines)
             if left is not None:
                 chunk = chunk[:left]
@@ -102,11 +114,14 @@ class Log:
             is_all = index == self._rotated + len(self._lines)
             if (self._closed and is_all) or not wanted.follow or left == 0:
                 return
+            if is_all and self.not_watched:
+                yield self.not_watched.encode()
+                return
             if is_all:
                 await self._grown.wait()
 
-    def _first(self, wanted: Wanted) -> int:
-        first = 0 if wanted.tail is None else max(0, len(self._lines) - wanted.tail)
+    def _first(self, wanted: Wanted, first: int) -> int:
+        """The first line of those from `first` on that is not too old."""
         if wanted.since is not None:
             # The time in a request has whole seconds.
             begin = int(wanted.since) * 1_000_000_000
@@ -114,8 +129,8 @@ class Log:
                 first += 1
         return first
 
-    def _shown(self, piece: _Piece, wanted: Wanted) -> bytes:
-        if not wanted.timestamps or not piece.begins:
+    def _shown(self, piece: _Piece, wanted: Wanted, *, begins: bool) -> bytes:
+        if not wanted.timestamps or not begins:
             return piece.text
         at = datetime.fromtimestamp(piece.at // 1_000_000_000, _ZONE)
         stamp = at.strftime("%Y-%m-%dT%H:%M:%S")

@@ -285,12 +285,12 @@ class Worker:
         words = [*(container.get("command") or ()), *(container.get("args") or ())] or [
             "/bin/sh"
         ]
-        root = (
+        told = (
             self.folder / "containers" / f"{container['name']}-{secrets.token_hex(3)}"
         )
-        root.parent.mkdir(parents=True, exist_ok=True)
+        told.parent.mkdir(parents=True, exist_ok=True)
         return Order(
-            str(root),
+            str(told),
             [environment.expand(word, variables) for word in words],
             variables,
             container.get("workingDir") or "/",

@@ -67,7 +67,11 @@ def ended(state: dict, phase: str = "Failed", **metadata: object) -> dict:
         "spec": {"nodeName": "one"},
         "status": {
             "phase": phase,
-            "containerStatuses": [{"state": {"terminated": state}}],
+            "containerStatuses": [
+                # The cluster may put containers of its own into pods.
+                {"name": "a-sidecar", "state": {"running": {}}},
+                {"name": "job", "state": {"terminated": state}},
+            ],
         },
     }
 
@@ -99,3 +103,22 @@ def test_a_program_that_had_ended_before_its_pod_was_deleted_has_completed():
     for pod in (at_once, later):
         result = result_of({"metadata": {"name": "j"}}, [pod], ())
         assert result.status is JobStatus.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("The node was low on resource: ephemeral-storage. ", "preempted"),
+        ('Usage of EmptyDir volume "work" exceeds the limit "1Gi". ', ""),
+        (
+            'Container job exceeded its local ephemeral storage limit "1Gi". ',
+            "",
+        ),
+    ],
+)
+def test_a_program_that_fills_its_own_limit_of_disk_has_failed(message, reason):
+    pod = ended({"exitCode": 137, "startedAt": f"{AT}00Z", "finishedAt": f"{AT}10Z"})
+    pod["status"] |= {"reason": "Evicted", "message": message}
+    result = result_of({"metadata": {"name": "j"}}, [pod], ())
+    assert (result.status, result.reason) == (JobStatus.FAILED, reason)
+    assert message.strip() in result.error_message

@@ -79,3 +79,42 @@ def test_whole_lines_wait_for_their_end() -> None:
 def test_a_log_without_times_is_given_as_it_is() -> None:
     text = b"no time\n" + b"x" * 100
     assert LogLines(LogPosition()).feed(text) == text
+
+
+def test_a_log_that_begins_inside_of_an_older_line_repeats_nothing_of_it() -> None:
+    """A kubelet gives only the first part of a long line a time."""
+    position = LogPosition()
+    many = [line(2_000_000_000 + number, f"{number}\n") for number in range(40)]
+    log = line(0, "a bar |") + b"=====|\n" + b"".join(many)
+    assert LogLines(position).feed(log).startswith(b"a bar |=====|\n0\n")
+    assert position.since == "2026-11-27T04:00:02Z"
+    again = LogLines(position).feed(
+        b"=====|\n" + b"".join(many) + line(3_000_000_000, "new\n")
+    )
+    assert again == b"new\n"
+
+
+def test_a_clock_that_is_set_back_hides_no_line() -> None:
+    position = LogPosition()
+    many = [line(9_000_000_000 + number, f"{number}\n") for number in range(40)]
+    LogLines(position).feed(b"".join(many))
+    later = [*many, line(9_500_000_000, "new\n"), line(1_000_000_000, "set back\n")]
+    assert LogLines(position).feed(b"".join(later)) == b"new\nset back\n"
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"unable to retrieve container logs for containerd://{'0' * 64}",
+        "failed to create fsnotify watcher: too many open files",
+    ],
+)
+def test_what_a_kubelet_says_instead_of_a_line_is_no_output(
+    words: str, whole: bool
+) -> None:
+    for log in (b"", line(0, "one\n")):
+        lines = LogLines(LogPosition(), whole=whole)
+        assert lines.feed(log + words.encode()) == log[-4:]
+        lines.end()
+        assert lines.complaint == words

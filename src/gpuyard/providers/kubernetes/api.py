@@ -34,6 +34,8 @@ log = structlog.get_logger(__name__)
 _JSON_BODY = "application/json"
 _MERGE_PATCH = "application/merge-patch+json"
 _SAME_CLOCK_S = 3.0
+# How many objects one answer lists.
+_PAGE = 500
 # HTTP codes after which the request can be repeated, whether or not it was carried out.
 _TRANSIENT = {
     408: "TIMEOUT",
@@ -64,6 +66,13 @@ class ApiError(ProviderError):
         self.http = status
         self.reason = reason
         self.retry_after_s = retry_after_s
+
+    @property
+    def is_not_found(self) -> bool:
+        """Whether the object does not exist. A proxy in front of the API server may
+        answer 404, too, and then nobody knows.
+        """
+        return self.http == 404 and self.reason == "NotFound"
 
 
 class TooOldError(Exception):
@@ -151,9 +160,19 @@ class KubernetesApi:
         try:
             return await self.call(method, path, body, **query)
         except ApiError as error:
-            if error.http == 404:
+            if error.is_not_found:
                 return None
             raise
+
+    async def serves(self, path: str) -> bool:
+        """Whether the server has this part of the API."""
+        try:
+            await self.call("GET", path)
+        except ApiError as error:
+            if error.http == 404:
+                return False
+            raise
+        return True
 
     async def read(self, path: str, **query: Any) -> bytes:
         """The body of an answer that is not JSON."""
@@ -171,11 +190,21 @@ class KubernetesApi:
     async def list_objects(self, path: str, **query: Any) -> tuple[list[Json], str]:
         """All objects of a list, and the list's version, at which a watch can begin."""
         found: list[Json] = []
+        rest = ""
         while True:
-            page = await self.call("GET", path, limit=500, **query)
+            place: dict[str, Any] = {"continue": rest} if rest else {}
+            try:
+                page = await self.call("GET", path, limit=_PAGE, **query, **place)
+            except ApiError as error:
+                if error.http != 410 or not rest:
+                    raise
+                # The version of the first pages is too old by now.
+                found = []
+                rest = ""
+                continue
             found += objects_at(page, "items")
-            query["continue"] = text_at(page, "metadata", "continue")
-            if not query["continue"]:
+            rest = text_at(page, "metadata", "continue")
+            if not rest:
                 return found, text_at(page, "metadata", "resourceVersion")
 
     async def watch(self, path: str, since: str, **query: Any) -> AsyncIterator[Json]:
@@ -379,6 +408,10 @@ class KubernetesApi:
         why = text_at(status, "message") or str(answer.reason or answer.status)
         reason = text_at(status, "reason")
         code = _TRANSIENT.get(answer.status, "REFUSED")
+        if reason == "Conflict" or (answer.status == 404 and not reason):
+            # Somebody else has changed the same object, such as a quota. Or a proxy has
+            # answered.
+            code = "NOT_CONNECTED"
         if answer.status == 401:
             # Nothing was done. Callers try again until somebody renews the account.
             code = "NOT_CONNECTED"

@@ -73,7 +73,7 @@ class ClusterChecks:
         ever let the Jobs begin.
         """
         queue = self._settings.queue
-        if not queue or await self._api.call_or_none("GET", _KUEUE) is not None:
+        if not queue or await self._api.serves(_KUEUE):
             return
         message = (
             f"providers.{self._provider}.queue is {queue}, and the cluster has no"

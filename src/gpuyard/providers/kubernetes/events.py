@@ -25,7 +25,7 @@ _BAD_IMAGE = (
 )
 # What admission says of pods that it will not let in until somebody changes the
 # settings or the job. A quota, for example, may have room later.
-_FINAL_REFUSALS = ("violates PodSecurity", "denied the request")
+_FINAL_REFUSALS = ("violates PodSecurity", "denied the request", "denied request: ")
 
 
 def newest_last(events: Iterable[Json]) -> list[Json]:

@@ -7,7 +7,7 @@ from typing import Any
 from gpuyard.domain.errors import JobNotFoundError, ProviderError
 from gpuyard.domain.jobconfig import JobStatus
 from gpuyard.providers.base import TRANSIENT, OutputPart, last_lines
-from gpuyard.providers.kubernetes import job_state
+from gpuyard.providers.kubernetes import job_state, pod_state
 from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi
 from gpuyard.providers.kubernetes.config import KubernetesConfig
 from gpuyard.providers.kubernetes.fields import Json
@@ -17,6 +17,7 @@ from gpuyard.providers.kubernetes.log_lines import (
     mark_of,
     positions_of,
 )
+from gpuyard.providers.kubernetes.manifest import CONTAINER
 from gpuyard.providers.kubernetes.output import merged
 from gpuyard.providers.kubernetes.pod_log import PodLog
 
@@ -54,11 +55,12 @@ class JobOutput:
         """
         await self._jobs.fetch(job_id)
         pods = await self._jobs.pods_of(job_id)
-        return sorted(pods, key=lambda name: job_state.order_of(pods[name]))
+        return sorted(pods, key=lambda name: pod_state.order_of(pods[name]))
 
     async def _log_of(self, pod: str, **query: Any) -> bytes:
         try:
-            return await self._api.read(self._log_path(pod), **query)
+            path = self._log_path(pod)
+            return await self._api.read(path, container=CONTAINER, **query)
         except ApiError as error:
             if error.http in (400, 404):  # it has not begun, or is gone
                 return b""
@@ -107,7 +109,7 @@ class JobOutput:
         """
         positions = positions_of(mark)
         pods = self._jobs.last_pods(job_id)
-        names = sorted(pods, key=lambda name: job_state.order_of(pods[name]))
+        names = sorted(pods, key=lambda name: pod_state.order_of(pods[name]))
         if not names:
             raise JobNotFoundError(job_id, self._settings.provider)
         is_gang = len(names) > 1

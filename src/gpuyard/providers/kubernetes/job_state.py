@@ -16,31 +16,45 @@ from gpuyard.providers.kubernetes.fields import (
     value_at,
 )
 from gpuyard.providers.kubernetes.manifest import LIMITS, PRICE, STOP
+from gpuyard.providers.kubernetes.pod_state import (
+    START_ERRORS,
+    container_of,
+    earliest_start,
+    ended_at,
+    has_begun,
+    has_told_its_end,
+    index_of,
+    is_live,
+    is_orphan,
+    is_refused,
+    newest_by_index,
+    node_of,
+    order_of,
+    started_at,
+    terminated,
+    true_condition,
+)
 from gpuyard.providers.kubernetes.times import instant
 from gpuyard.providers.runner_files import KeptLimits, read_limits
 
-INDEX = "batch.kubernetes.io/job-completion-index"
 # Our reason, by the reason of a pod's DisruptionTarget condition.
 _DISRUPTIONS = {
     "DeletionByTaintManager": Reason.NODE_LOST,
     "DeletionByPodGC": Reason.NODE_LOST,
 }
+# What the kubelet says when it evicts a pod that has used more than its own limit of
+# disk: it would do so again.
+_OVER_ITS_OWN_LIMIT = ("exceeds the ", "exceeded its local ephemeral storage limit")
 # Reasons in a pod's status that mean that the cluster ended it.
 _EVICTIONS = ("Evicted", "NodeLost", "NodeShutdown", "Preempting")
 _IMAGE_TROUBLE = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
 )
-# A kubelet that finds that its node cannot take a pod refuses it: its device plugin has
-# lost a GPU, or the scheduler counted wrong.
-_REFUSED_BY_NODE = ("UnexpectedAdmissionError", "NodeAffinity", "TopologyAffinityError")
-_OUT_OF = "OutOf"
 # By exit code, the messages of the shell that starts the program when it cannot.
 _NOT_STARTED = {
     126: ("ermission denied",),
     127: (": not found", "executable file not found", "no such file or directory"),
 }
-# The container runtime could not start the container.
-_START_ERRORS = ("StartError", "ContainerCannotRun")
 # Our reason, by the messages of the runtime; the first that fits.
 _START_FAULTS = (
     (Reason.WORKDIR_MISSING, ("chdir to cwd",)),
@@ -94,16 +108,15 @@ def result_of(job: Json, pods: Iterable[Json], events: Sequence[Json]) -> JobRes
     warnings, the newest last.
     """
     tries = sorted(pods, key=order_of)
-    # A program that runs again does so in a new pod.
-    shares = list({index_of(pod): pod for pod in tries}.values())
+    shares = newest_by_index(tries)
     result = JobResult(
         name_of(job),
         JobStatus.PENDING,
         instant(text_at(job, "metadata", "creationTimestamp")),
     )
-    started = [_started_at(pod) for pod in tries]
+    started = [started_at(pod) for pod in tries]
     begun = [at for at in started if at is not None]
-    wanted = int(value_at(job, "spec", "parallelism") or 1)
+    wanted = _wanted(job)
     if begun and (len(begun) >= wanted or _is_over(job, tries)):
         nodes = [text_at(pod, "spec", "nodeName") for pod in shares]
         result = replace(
@@ -147,8 +160,8 @@ def is_requeued(job: Json, pods: Iterable[Json]) -> bool:
 
 def _is_finished(job: Json) -> bool:
     """Whether the cluster has marked the Job complete or failed."""
-    is_complete = _condition(job, "Complete") is not None
-    return is_complete or _condition(job, "Failed") is not None
+    is_complete = true_condition(job, "Complete") is not None
+    return is_complete or true_condition(job, "Failed") is not None
 
 
 def _is_over(job: Json, pods: Sequence[Json]) -> bool:
@@ -158,22 +171,9 @@ def _is_over(job: Json, pods: Sequence[Json]) -> bool:
     """
     if _is_finished(job):
         return True
-    if runs_again(job) or int(value_at(job, "spec", "parallelism") or 1) > 1:
+    if runs_again(job) or _wanted(job) > 1:
         return False
-    return any(_has_told_its_end(pod) for pod in pods)
-
-
-def _has_told_its_end(pod: Json) -> bool:
-    is_over = text_at(pod, "status", "phase") in ("Succeeded", "Failed")
-    return is_over and (bool(_terminated(pod)) or is_refused(pod))
-
-
-def _condition(item: Json, kind: str) -> Json | None:
-    """The object's condition of this kind, if it is true."""
-    for condition in objects_at(item, "status", "conditions"):
-        if condition.get("type") == kind and condition.get("status") == "True":
-            return condition
-    return None
+    return any(has_told_its_end(pod) for pod in pods)
 
 
 # --- a Job that waits ---
@@ -214,7 +214,7 @@ def _waiting_container(
 
     The job fails when its image does not exist.
     """
-    waiting = object_at(_container(pod), "state", "waiting")
+    waiting = object_at(container_of(pod), "state", "waiting")
     reason = text_at(waiting, "reason")
     message = text_at(waiting, "message")
     why = ""
@@ -249,9 +249,9 @@ def _unplaced_condition(pod: Json) -> Json | None:
 
 
 def _ended(result: JobResult, job: Json, pods: Sequence[Json]) -> JobResult:
-    complete = _condition(job, "Complete")
-    condition = complete or _condition(job, "Failed") or {}
-    last_end = max(map(_ended_at, pods), default=0.0)
+    complete = true_condition(job, "Complete")
+    condition = complete or true_condition(job, "Failed") or {}
+    last_end = max(map(ended_at, pods), default=0.0)
     condition_at = instant(text_at(condition, "lastTransitionTime"))
     result = replace(result, completed_at=last_end or condition_at)
     if complete or (not condition and all(map(_has_succeeded, pods))):
@@ -268,7 +268,7 @@ def _completed(result: JobResult, job: Json, pods: Sequence[Json]) -> JobResult:
     taken = next((pod for pod in pods if _was_asked_to_leave(pod)), None)
     if taken is None or stop_of(job):
         return replace(result, status=JobStatus.COMPLETED, exit_code=0)
-    if _condition(taken, "DisruptionTarget"):
+    if true_condition(taken, "DisruptionTarget"):
         result = _disrupted(replace(result, status=JobStatus.FAILED), taken)
     else:
         result = _deleted(result)
@@ -282,14 +282,14 @@ def _has_succeeded(pod: Json) -> bool:
 def _was_asked_to_leave(pod: Json) -> bool:
     """Whether the cluster or a person ended the pod before its program had ended."""
     asked_at = instant(
-        text_at(_condition(pod, "DisruptionTarget"), "lastTransitionTime")
+        text_at(true_condition(pod, "DisruptionTarget"), "lastTransitionTime")
     )
     # The time until which the pod may stay.
     leaves_at = instant(text_at(pod, "metadata", "deletionTimestamp"))
     if asked_at is None and leaves_at is not None:
         grace_s = value_at(pod, "metadata", "deletionGracePeriodSeconds") or 0
         asked_at = leaves_at - grace_s
-    return asked_at is not None and _ended_at(pod) >= asked_at
+    return asked_at is not None and ended_at(pod) >= asked_at
 
 
 def _deleted(result: JobResult) -> JobResult:
@@ -311,7 +311,7 @@ def _failed_without_pods(result: JobResult, condition: Json, stop: str) -> JobRe
 
 def _failed_by(result: JobResult, pod: Json, stop: str) -> JobResult:
     """How a Job failed because of this pod."""
-    ended = _terminated(pod)
+    ended = terminated(pod)
     code = ended.get("exitCode")
     result = replace(result, exit_code=code)
     pod_reason = text_at(pod, "status", "reason")
@@ -320,18 +320,21 @@ def _failed_by(result: JobResult, pod: Json, stop: str) -> JobResult:
     if ended.get("reason") == "OOMKilled":
         message = "it used more memory than it asked for"
         return replace(result, reason=Reason.OUT_OF_MEMORY, error_message=message)
-    if pod_reason in _EVICTIONS or _condition(pod, "DisruptionTarget"):
+    if pod_reason in _EVICTIONS or true_condition(pod, "DisruptionTarget"):
+        why = text_at(pod, "status", "message")
+        if pod_reason == "Evicted" and _has_any(why, _OVER_ITS_OWN_LIMIT):
+            return replace(result, error_message=why.strip())
         return _disrupted(result, pod)
     if is_refused(pod):
         message = text_at(pod, "status", "message")
-        message = f"{_node_of(pod)} refused it ({pod_reason}: {message})"
+        message = f"{node_of(pod)} refused it ({pod_reason}: {message})"
         return replace(result, reason=Reason.PREEMPTED, error_message=message)
     if pod_reason == "DeadlineExceeded":
         return replace(result, reason=Reason.TIMED_OUT, error_message="timed out")
     if value_at(pod, "metadata", "deletionTimestamp"):
         return _deleted(result)
     message = text_at(ended, "message") or text_at(pod, "status", "message")
-    if ended.get("reason") in _START_ERRORS:
+    if ended.get("reason") in START_ERRORS:
         return _not_started(result, message)
     if code in _NOT_STARTED and _has_any(message, _NOT_STARTED[code]):
         reason = Reason.NOT_EXECUTABLE if code == 126 else Reason.COMMAND_NOT_FOUND
@@ -354,7 +357,7 @@ def _not_started(result: JobResult, message: str) -> JobResult:
 def _disrupted(result: JobResult, pod: Json) -> JobResult:
     """The cluster ended the pod."""
     status = object_at(pod, "status")
-    disruption = _condition(pod, "DisruptionTarget")
+    disruption = true_condition(pod, "DisruptionTarget")
     why = text_at(disruption, "reason") or text_at(status, "reason")
     message = text_at(disruption, "message") or text_at(status, "message")
     reason = _DISRUPTIONS.get(why, Reason.PREEMPTED)
@@ -376,8 +379,8 @@ def _has_failed(pod: Json) -> bool:
     if phase == "Succeeded":
         return False
     is_deleted = bool(value_at(pod, "metadata", "deletionTimestamp"))
-    is_disrupted = _condition(pod, "DisruptionTarget") is not None
-    has_ended = phase == "Failed" or bool(_ended_at(pod))
+    is_disrupted = true_condition(pod, "DisruptionTarget") is not None
+    has_ended = phase == "Failed" or bool(ended_at(pod))
     return is_deleted or is_disrupted or has_ended
 
 
@@ -387,43 +390,8 @@ def _failure_order(pod: Json) -> tuple[bool, float]:
     The cluster deletes the other pods of a gang because of it; they come last.
     """
     is_deleted = bool(value_at(pod, "metadata", "deletionTimestamp"))
-    is_disrupted = _condition(pod, "DisruptionTarget") is not None
-    return is_deleted and not is_disrupted, _ended_at(pod)
-
-
-# --- pods ---
-
-
-def _container(pod: Json) -> Json:
-    statuses = objects_at(pod, "status", "containerStatuses")
-    return statuses[0] if statuses else {}
-
-
-def _terminated(pod: Json) -> Json:
-    return object_at(_container(pod), "state", "terminated")
-
-
-def _started_at(pod: Json) -> float | None:
-    """When its program began; None when it has not, or could not be started."""
-    ended = _terminated(pod)
-    if ended.get("reason") in _START_ERRORS:
-        return None
-    running_since = text_at(_container(pod), "state", "running", "startedAt")
-    return instant(running_since or text_at(ended, "startedAt"))
-
-
-def _ended_at(pod: Json) -> float:
-    return instant(text_at(_terminated(pod), "finishedAt")) or 0.0
-
-
-def index_of(pod: Json) -> int:
-    """The pod's index in its gang; 0 for a job of one pod."""
-    return int(value_at(_annotations(pod), INDEX) or 0)
-
-
-def order_of(pod: Json) -> tuple[int, str]:
-    """A sort key: the pods of one index in the order in which they were made."""
-    return index_of(pod), text_at(pod, "metadata", "creationTimestamp")
+    is_disrupted = true_condition(pod, "DisruptionTarget") is not None
+    return is_deleted and not is_disrupted, ended_at(pod)
 
 
 def runs_again(job: Json) -> bool:
@@ -431,65 +399,30 @@ def runs_again(job: Json) -> bool:
     return bool(value_at(job, "spec", "backoffLimit"))
 
 
-def is_live(pod: Json) -> bool:
-    """False once nothing of the pod runs any more."""
-    if text_at(pod, "status", "phase") in ("Pending", "Running", "Unknown"):
-        return True
-    # At its deadline a pod can be marked failed before its program has exited.
-    is_late = text_at(pod, "status", "reason") == "DeadlineExceeded"
-    return is_late and value_at(_container(pod), "state", "running") is not None
+def _wanted(job: Json) -> int:
+    """How many pods run the Job at once."""
+    return int(value_at(job, "spec", "parallelism") or 1)
 
 
-def gone(pod: Json) -> Json:
-    """The last known state of a pod that is gone, marked failed if it was live."""
-    if not is_live(pod):
-        return pod
-    status = {**object_at(pod, "status"), "phase": "Failed"}
-    return {**pod, "status": status}
+# --- a Job that was deleted, and its pods kept ---
 
 
-def has_begun(pod: Json) -> bool:
-    """Whether its program has been started."""
-    return _started_at(pod) is not None
-
-
-def is_placed(pod: Json) -> bool:
-    """Whether it has a node."""
-    return bool(_node_of(pod))
-
-
-def _node_of(pod: Json) -> str:
-    return text_at(pod, "spec", "nodeName")
-
-
-def is_refused(pod: Json) -> bool:
-    """Whether its node did not take it, although the scheduler had chosen the node."""
-    reason = text_at(pod, "status", "reason")
-    return reason in _REFUSED_BY_NODE or reason.startswith(_OUT_OF)
-
-
-def refusing_nodes(pods: Iterable[Json]) -> list[str]:
-    """The nodes that did not take a pod."""
-    return [_node_of(pod) for pod in pods if is_refused(pod)]
-
-
-def is_orphan(pod: Json) -> bool:
-    """Whether its Job was deleted and the pod was to be kept (`--cascade=orphan`)."""
-    owners = objects_at(pod, "metadata", "ownerReferences")
-    is_deleted = bool(value_at(pod, "metadata", "deletionTimestamp"))
-    return not owners and not is_deleted
+def job_of_pods(name: str, pods: Sequence[Json]) -> Json:
+    """What is known of a Job that was deleted, from pods that are still there."""
+    shares = {index_of(pod) for pod in pods}
+    return {"metadata": {"name": name}, "spec": {"parallelism": len(shares)}}
 
 
 def result_of_orphans(result: JobResult, job: Json, pods: Sequence[Json]) -> JobResult:
     """How a Job ended that was deleted, and whose pods ran on by themselves.
 
-    `result`: what counts otherwise.
+    `result`: what counts unless all of them have told their end.
     """
-    shares = list({index_of(pod): pod for pod in sorted(pods, key=order_of)}.values())
-    wanted = int(value_at(job, "spec", "parallelism") or 1)
-    all_there = len(shares) >= wanted and all(map(is_orphan, shares))
-    if not all_there or not all(map(_has_told_its_end, shares)):
+    shares = newest_by_index(pods)
+    if len(shares) < _wanted(job):
         return result
-    begun = [at for at in map(_started_at, shares) if at is not None]
-    started_at = min(begun, default=None)
-    return _ended(replace(result, started_at=started_at, reason=""), job, shares)
+    for pod in shares:
+        if not is_orphan(pod) or not has_told_its_end(pod):
+            return result
+    result = replace(result, started_at=earliest_start(shares), reason="")
+    return _ended(result, job, shares)

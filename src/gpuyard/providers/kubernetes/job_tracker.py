@@ -6,7 +6,7 @@ else tells how it ended.
 
 import asyncio
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from gpuyard.domain.errors import JobNotFoundError, ProviderError
 from gpuyard.domain.jobconfig import JobResult, JobStatus
 from gpuyard.domain.reasons import Reason
-from gpuyard.providers.kubernetes import job_state, manifest
+from gpuyard.providers.kubernetes import job_state, manifest, pod_state
 from gpuyard.providers.kubernetes.api import KubernetesApi
 from gpuyard.providers.kubernetes.config import KubernetesConfig
 from gpuyard.providers.kubernetes.fields import Json, name_of, text_at, value_at
@@ -109,12 +109,13 @@ class JobTracker:
         """Somebody deleted it, or we did before it had begun."""
         self._gone.setdefault(name_of(job), self._result_of_deleted(job))
         self._deleted[name_of(job)] = job
-        self._tell_change()
+        self.tell_change()
 
     def _job_seen(self, _job: Json) -> None:
-        self._tell_change()
+        self.tell_change()
 
-    def _tell_change(self) -> None:
+    def tell_change(self) -> None:
+        """Something is known that was not: whoever waits for news looks again."""
         self._has_news = True
         change = self._change
         self._change = asyncio.Event()
@@ -157,10 +158,10 @@ class JobTracker:
 
     def _pod_seen(self, pod: Json) -> None:
         self._last_pods.setdefault(_job_of(pod), {})[name_of(pod)] = pod
-        self._tell_change()
+        self.tell_change()
 
     def _pod_gone(self, pod: Json) -> None:
-        self._pod_seen(job_state.gone(pod))
+        self._pod_seen(pod_state.gone(pod))
 
     def last_pods(self, name: str) -> Mapping[str, Json]:
         """The last known state of each pod of a Job, by the pod's name."""
@@ -183,14 +184,14 @@ class JobTracker:
 
     def has_live_pods(self, name: str) -> bool:
         """Whether a pod of the Job runs, or may begin to, by what the watch has."""
-        return any(map(job_state.is_live, self.last_pods(name).values()))
+        return any(map(pod_state.is_live, self.last_pods(name).values()))
 
     def is_pod_over(self, name: str, pod_name: str) -> bool:
         """Whether nothing of the pod runs any more, by what the watch has."""
         if name in self._given_up:
             return True
         pod = self.last_pods(name).get(pod_name)
-        return pod is not None and not job_state.is_live(pod)
+        return pod is not None and not pod_state.is_live(pod)
 
     def is_given_up(self, name: str) -> bool:
         """Whether its pods were deleted by force: nothing can be read from them."""
@@ -222,11 +223,11 @@ class JobTracker:
         """The pods of a Job that exist, as the watch has them."""
         return [pod for pod in self._pods.objects.values() if _job_of(pod) == name]
 
-    def _ended(self, name: str, pods: Iterable[Json]) -> JobResult | None:
+    def _ended(self, name: str, pods: Sequence[Json]) -> JobResult | None:
         result = self._gone.get(name)
         if result is None or name in self._given_up:
             return result
-        if any(map(job_state.is_live, pods)):
+        if any(map(pod_state.is_live, pods)):
             return replace(result, status=JobStatus.RUNNING)
         job = self._deleted.get(name)
         if job is None or job_state.stop_of(job):
@@ -255,7 +256,10 @@ class JobTracker:
         pods = await self.pods_of(name)
         if job is not None and name not in self._given_up:
             return job, job_state.result_of(job, self.last_pods(name).values(), ())
-        result = self._ended(name, pods.values())
+        if job is None and pods and name not in self._gone:
+            # It was deleted while nobody watched, and its pods are still there.
+            self._job_gone(job_state.job_of_pods(name, list(pods.values())))
+        result = self._ended(name, list(pods.values()))
         if result is None:
             raise JobNotFoundError(name, self._settings.provider)
         return None, result
@@ -334,7 +338,7 @@ class JobTracker:
             force_after_s = self._settings.force_after_s
         force_at = time.monotonic() + grace_s + force_after_s
         self._force_at[name] = min(force_at, self._force_at.get(name, force_at))
-        if any(map(job_state.has_begun, self.last_pods(name).values())):
+        if any(map(pod_state.has_begun, self.last_pods(name).values())):
             await self._set_deadlines(name)
         else:
             await self.drop(job, reason)
@@ -355,7 +359,7 @@ class JobTracker:
         The cluster then ends the pods, and keeps their output.
         """
         pods = await self.pods_of(name)
-        live = {key: pod for key, pod in pods.items() if job_state.is_live(pod)}
+        live = {key: pod for key, pod in pods.items() if pod_state.is_live(pod)}
         for pod_name, pod in live.items():
             if value_at(pod, "spec", "activeDeadlineSeconds") != _DEADLINE_S:
                 path = f"{self._api.pods}/{pod_name}"
@@ -365,7 +369,7 @@ class JobTracker:
 
     async def delete_orphans(self, name: str) -> None:
         """Delete the pods that were kept when their Job was deleted."""
-        for pod in filter(job_state.is_orphan, self.pods_there(name)):
+        for pod in filter(pod_state.is_orphan, self.pods_there(name)):
             path = f"{self._api.pods}/{name_of(pod)}"
             await self._api.call_or_none("DELETE", path)
 
@@ -427,7 +431,7 @@ class JobTracker:
 
 def _is_leaving(pod: Json) -> bool:
     is_deleted = bool(value_at(pod, "metadata", "deletionTimestamp"))
-    return is_deleted and job_state.is_live(pod)
+    return is_deleted and pod_state.is_live(pod)
 
 
 def _grace_s(pod: Json) -> float:

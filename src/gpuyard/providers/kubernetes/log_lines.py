@@ -21,6 +21,15 @@ _TIME = re.compile(
     rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9})\d*)?(Z|[+-]\d\d:\d\d)"
 )
 _WHOLE = sys.maxsize
+# What a kubelet writes into an answer that has begun, where a line would stand: it
+# cannot read the log, or cannot wait for more of it.
+_KUBELET_SAYS = (
+    b"unable to retrieve container logs for ",
+    b"failed to create fsnotify watcher",
+    b"failed to open log file ",
+    b"failed to try resolving symlinks in path ",
+    b"failed to watch ",
+)
 
 
 @dataclass(slots=True)
@@ -76,12 +85,14 @@ class LogLines:
     """Reads a log with times, from `position.since` on; it moves `position` along.
 
     With `whole`, a line is given when its end is there. With `tail`, what is older than
-    the first line is not wanted.
+    the first line is not wanted. What the kubelet says instead of a line is no output.
     """
 
     def __init__(
         self, position: LogPosition, *, whole: bool = False, tail: bool = False
     ) -> None:
+        self.complaint = ""
+        """Why the kubelet gave no more, in its words; empty if it did not say."""
         self._position = position
         self._whole = whole
         self._tail = tail
@@ -92,6 +103,11 @@ class LogLines:
         self._partial = position.partial
         self._held = b""
         self._in_line = False
+        # A log that is read from a time on may begin inside of an older line.
+        self._is_at_begin = bool(position.begin)
+        # A log only grows: behind a line that is new, all are. So a clock that is set
+        # back hides none.
+        self._is_behind_known = not position.recent
         # Of the line that is being read: its bytes so far, and how many are known.
         self._size = 0
         self._skip = 0
@@ -122,6 +138,10 @@ class LogLines:
         self._whole = False
         return self.feed(b"")
 
+    def end(self) -> None:
+        """The stream has ended. More may come of the last line by another."""
+        self._is_complaint(self._held)
+
     def _must_wait(self, text: bytes, found: re.Match[bytes] | None) -> bool:
         """Whether the beginning of a line must wait for more of it."""
         if text.endswith(b"\n"):
@@ -133,22 +153,36 @@ class LogLines:
     def _begin_line(self, text: bytes, found: re.Match[bytes] | None) -> bytes:
         """Begin a line; returns it without its time."""
         self._size = 0
-        self._skip = 0
+        is_at_begin = self._is_at_begin
+        self._is_at_begin = False
         if found is None:
+            is_output = not self._is_complaint(text) and not is_at_begin
+            self._skip = 0 if is_output else _WHOLE
             return text
         time = self._time(found)
-        count = self._known.get(time, 0)
-        if count:
-            self._known[time] = count - 1
-            is_partial = self._partial and time == self._last and count == 1
-            self._skip = self._partial if is_partial else _WHOLE
-        elif time < self._begin:
-            self._skip = _WHOLE
-        else:
+        self._skip = 0 if self._is_behind_known else self._known_part(time)
+        self._is_behind_known = self._skip != _WHOLE
+        if self._skip == 0:
             if self._tail and not self._position.begin:
                 self._position.begin = time
             self._position.note(time)
         return text[found.end() + 1 :]
+
+    def _is_complaint(self, text: bytes) -> bool:
+        """Whether this is a word of the kubelet instead of a line, and note it."""
+        if not text.startswith(_KUBELET_SAYS):
+            return False
+        self.complaint = text.decode(errors="replace").strip()
+        return True
+
+    def _known_part(self, time: str) -> int:
+        """How many bytes of the line with this time were read before."""
+        count = self._known.get(time, 0)
+        if count:
+            self._known[time] = count - 1
+            is_partial = self._partial and time == self._last and count == 1
+            return self._partial if is_partial else _WHOLE
+        return _WHOLE if time < self._begin else 0
 
     def _time(self, found: re.Match[bytes]) -> str:
         second, fraction, zone = found.groups()

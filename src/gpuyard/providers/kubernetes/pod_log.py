@@ -2,7 +2,8 @@
 
 A stream of a log may end or stall although the program goes on: the API server starts
 again, a node is slow, a connection is dead. So only the end of the pod ends the log,
-and it is read once more then, from the last line on.
+and it is read once more then, from the last line on. A kubelet that cannot read the log
+says so in its place.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.base import TRANSIENT
 from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi
 from gpuyard.providers.kubernetes.log_lines import LogLines, LogPosition
+from gpuyard.providers.kubernetes.manifest import CONTAINER
 
 # Between two looks at what the watch has: after the end of a stream, and meanwhile.
 _CHECK_S = 0.1
@@ -28,6 +30,12 @@ _LONGEST_PAUSE_S = 5.0
 # A refusal counts after this time: an API server that has just started refuses rights
 # that it has not read yet.
 _FIRM_S = 10.0
+# What a kubelet says of a log that it has removed.
+_REMOVED = ("unable to retrieve container logs for", "no such file or directory")
+
+
+class UnreadableLogError(ProviderError):
+    """A kubelet cannot read a log; the message has its words."""
 
 
 class PodLog:
@@ -80,9 +88,9 @@ class PodLog:
                     yield part
                 trouble.is_past()
             except ProviderError as error:
-                if self._is_lost() or _is_gone(error):
+                if self._is_lost() or _is_gone(error, is_over=is_over):
                     return
-                if is_news:
+                if is_news and not isinstance(error, UnreadableLogError):
                     trouble.is_past()
                 await trouble.wait(error, is_over=is_over)
                 continue
@@ -105,7 +113,7 @@ class PodLog:
         self, position: LogPosition, *, follow: bool
     ) -> AsyncIterator[bytes]:
         """What one stream gives that is new."""
-        query: dict[str, Any] = {"timestamps": "true"}
+        query: dict[str, Any] = {"container": CONTAINER, "timestamps": "true"}
         if follow:
             query["follow"] = "true"
         if since := position.since:
@@ -118,8 +126,15 @@ class PodLog:
             async for part in self._until_silent(parts):
                 if new := lines.feed(part):
                     yield new
+        lines.end()
+        if lines.complaint:
+            raise self._unreadable(lines.complaint)
         if not follow and (rest := lines.finish()):
             yield rest
+
+    def _unreadable(self, complaint: str) -> UnreadableLogError:
+        found = self._api.unreachable(f"the node cannot read the output: {complaint}")
+        return UnreadableLogError(str(found), found.provider, found.error_code)
 
     async def _until_silent(self, parts: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
         """The parts of a stream, until it ends or is given up because it is silent."""
@@ -182,11 +197,20 @@ class _Trouble:
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
 
-def _is_gone(error: ProviderError) -> bool:
-    return isinstance(error, ApiError) and error.http == 404
+def _is_gone(error: ProviderError, *, is_over: bool) -> bool:
+    """Whether there is nothing to read, now and later."""
+    if isinstance(error, UnreadableLogError):
+        return is_over and any(words in str(error) for words in _REMOVED)
+    if not isinstance(error, ApiError):
+        return False
+    return error.is_not_found or (is_over and _has_not_begun(error))
+
+
+def _has_not_begun(error: ProviderError) -> bool:
+    """Whether the container has no output yet; it never will once its pod is over."""
+    return isinstance(error, ApiError) and error.http == 400
 
 
 def _may_pass(error: ProviderError) -> bool:
-    """Whether it may be otherwise in a moment. 400: its container has not begun."""
-    is_early = isinstance(error, ApiError) and error.http == 400
-    return is_early or error.error_code in TRANSIENT
+    """Whether it may be otherwise in a moment."""
+    return _has_not_begun(error) or error.error_code in TRANSIENT

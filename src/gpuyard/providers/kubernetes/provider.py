@@ -32,7 +32,7 @@ from gpuyard.providers.base import (
     with_logs,
 )
 from gpuyard.providers.checkpoint_files import CheckpointFinder, ended_by_itself
-from gpuyard.providers.kubernetes import job_state, manifest
+from gpuyard.providers.kubernetes import job_state, manifest, pod_state
 from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi
 from gpuyard.providers.kubernetes.cluster_checks import ClusterChecks
 from gpuyard.providers.kubernetes.config import KubernetesConfig
@@ -79,7 +79,9 @@ class KubernetesProvider(QueueProvider):
         self._checks = ClusterChecks(
             self._api, self.settings, self.PROVIDER_NAME, self._folder / "cluster"
         )
-        self._events = EventReader(self._api)
+        self._events = EventReader(
+            self._api, self.settings.concurrency, self._jobs.tell_change
+        )
         self._partly_placed_since: dict[str, float] = {}
         self._running_times = RunningTimes()
 
@@ -99,6 +101,7 @@ class KubernetesProvider(QueueProvider):
 
     async def close(self) -> None:
         """See GpuProviderInterface."""
+        self._events.close()
         await self._jobs.close()
         await self._api.close()
 
@@ -239,9 +242,9 @@ class KubernetesProvider(QueueProvider):
         pods = self._jobs.last_pods(name)
         result = job_state.result_of(job, pods.values(), ())
         if result.status is JobStatus.PENDING or result.reason == Reason.NO_IMAGE:
-            events = await self._events.warnings(name, list(pods))
+            events = self._events.warnings(name, list(pods))
             result = job_state.result_of(job, pods.values(), events)
-        self._places.avoid(job_state.refusing_nodes(pods.values()))
+        self._places.avoid(pod_state.refusing_nodes(pods.values()))
         is_requeued = job_state.is_requeued(job, pods.values())
         if is_requeued or result.reason in _NEVER_BEGINS:
             await self._jobs.drop(job, result.reason)
@@ -281,7 +284,7 @@ class KubernetesProvider(QueueProvider):
                 await self._jobs.stop(name, Reason.TIMED_OUT, checkpoint=True)
 
     async def _withdraw_if_partly_placed(self, name: str, job: Json) -> None:
-        placed = sum(map(job_state.is_placed, self._jobs.last_pods(name).values()))
+        placed = sum(map(pod_state.is_placed, self._jobs.last_pods(name).values()))
         wanted = int(value_at(job, "spec", "parallelism") or 1)
         if not 0 < placed < wanted:
             self._partly_placed_since.pop(name, None)
@@ -303,7 +306,7 @@ class KubernetesProvider(QueueProvider):
         job = await self._api.call_or_none(
             "DELETE", f"{self._api.jobs}/{job_id}", propagationPolicy="Background"
         )
-        if job is None and any(map(job_state.is_orphan, self._jobs.pods_there(job_id))):
+        if job is None and any(map(pod_state.is_orphan, self._jobs.pods_there(job_id))):
             await self._remove_orphans(job_id)
         if self._spool:
             await self._spool.forget(job_id)

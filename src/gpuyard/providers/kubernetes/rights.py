@@ -49,14 +49,18 @@ _RIGHTS = (
 
 
 async def missing_rights(api: KubernetesApi, settings: KubernetesConfig) -> list[str]:
-    """The rights that the account lacks, each as `verb resource`.
-
-    Where the settings name pools, it need not see the nodes.
-    """
-    wanted = [one for one in _RIGHTS if one is not _LIST_NODES or not settings.pools]
+    """The rights that the account lacks, each as `verb resource`."""
+    wanted = list(_RIGHTS)
+    if settings.pools:
+        # The settings say what there is, so the account need not see the nodes.
+        wanted.remove(_LIST_NODES)
     checks = [_has(api, right, settings.namespace) for right in wanted]
     answers = await asyncio.gather(*checks)
-    return [right.title for right, has in zip(wanted, answers, strict=True) if not has]
+    missing: list[str] = []
+    for right, is_allowed in zip(wanted, answers, strict=True):
+        if not is_allowed:
+            missing.append(right.title)
+    return missing
 
 
 async def _has(api: KubernetesApi, right: _Right, namespace: str) -> bool:

@@ -7,6 +7,7 @@ begins again where it is.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -20,6 +21,8 @@ log = structlog.get_logger(__name__)
 # Pauses after errors.
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 15.0
+# A watch that has ended so soon, without a word, may do so again and again.
+_SHORT_S = 0.9
 
 
 class KubernetesWatch:
@@ -80,25 +83,34 @@ class KubernetesWatch:
     async def _run(self) -> None:
         pause_s = _FIRST_PAUSE_S
         while True:
+            began = time.monotonic()
+            wait_s = 0.0
+            is_of_use = False
             try:
                 if not self._version:
                     await self._list()
-                await self._follow()
-                pause_s = _FIRST_PAUSE_S
+                is_of_use = await self._follow()
             except TooOldError:
                 self._version = ""
-            except Exception as error:
-                if not isinstance(error, ProviderError):
-                    log.exception("a watch failed, will try again", path=self._path)
-                    error = self._api.unreachable(
-                        f"its answer makes no sense: {type(error).__name__}"
-                    )
-                self.problem = error
-                self._version = ""
-                self._answered.set()
+            except Exception as error:  # noqa: BLE001  the next try may succeed
+                self._note_problem(error)
                 wait_s = error.retry_after_s if isinstance(error, ApiError) else 0.0
-                await asyncio.sleep(max(pause_s, wait_s))
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            lasted = time.monotonic() - began >= _SHORT_S
+            if self.problem is None and (is_of_use or lasted):
+                pause_s = _FIRST_PAUSE_S
+                continue
+            await asyncio.sleep(max(pause_s, wait_s))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _note_problem(self, error: Exception) -> None:
+        if not isinstance(error, ProviderError):
+            log.exception("a watch failed, will try again", path=self._path)
+            error = self._api.unreachable(
+                f"its answer makes no sense: {type(error).__name__}"
+            )
+        self.problem = error
+        self._version = ""
+        self._answered.set()
 
     async def _list(self) -> None:
         items, self._version = await self._api.list_objects(self._path, **self._query)
@@ -112,8 +124,11 @@ class KubernetesWatch:
         self.problem = None
         self._answered.set()
 
-    async def _follow(self) -> None:
+    async def _follow(self) -> bool:
+        """Keep the copy current until the watch ends; whether it said anything."""
+        has_news = False
         async for event in self._api.watch(self._path, self._version, **self._query):
+            has_news = True
             item = object_at(event, "object")
             version = text_at(item, "metadata", "resourceVersion")
             self._version = version or self._version
@@ -122,6 +137,7 @@ class KubernetesWatch:
             elif event.get("type") == "DELETED":
                 self.objects.pop(name_of(item), None)
                 self._on_delete(item)
+        return has_news
 
     def _keep(self, item: Json) -> None:
         self.objects[name_of(item)] = item
