@@ -171,7 +171,7 @@ class Fleet:
     - `last_script_ended_at`: when a script last ended.
     - `scripts_ended`, `scripts_run_s`: how many scripts ended, and how many seconds
       they ran in all.
-    - `allowed_gpus`: the GPUs that suit a script; a script without an entry may use
+    - `allowed_gpus`: the GPUs that suit a script or model; one without an entry may use
       any.
     - `exclusive_scripts`: a script does not share its GPU; only models share GPUs.
     - `shared_part`: how much of a GPU's memory models may take that share it (0 to 1).

@@ -328,7 +328,7 @@ def choose_gang_gpus(fleet: Fleet, model: str) -> tuple[FleetGpu, ...]:
 
 def _may_clear(fleet: Fleet, gpu: FleetGpu, model: str) -> bool:
     """True if the GPU can be cleared for a gang of this model."""
-    if gpu.id in fleet.pinned_gpus or gpu.reserved:
+    if gpu.id in fleet.pinned_gpus or gpu.reserved or not fleet.may_use(gpu, model):
         return False
     if fleet.memory_gb[model] > gpu.memory_gb:
         return False

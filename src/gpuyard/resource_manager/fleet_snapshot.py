@@ -35,7 +35,7 @@ class FleetSnapshot:
 
     `free_memory_gb()` gives the free memory of each GPU, where a reading exists.
     `reserving`: the waiting job that reserves GPUs, empty if none does; `reserved`:
-    those that it keeps free.
+    those that it keeps free; `kept_from`: those that it keeps from this model only.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class FleetSnapshot:
         # The waiting job that reserves GPUs, and those that it lends to models.
         self.reserving = ""
         self.reserved: Sequence[str] = ()
+        self.kept_from: Mapping[str, Sequence[str]] = {}
         self._lent: AbstractSet[str] = frozenset()
         self._last_script_ended_at = 0.0
         self._scripts_ended = 0
@@ -123,7 +124,12 @@ class FleetSnapshot:
         if vacated in gpus:
             gpus[vacated].worker = None
         model_jobs = {resident.job_id for resident in residents}
-        self._add_scripts(fleet, model_jobs, items_waiting_for, now)
+        scripts = self._add_scripts(fleet, model_jobs, pinned, items_waiting_for, now)
+        if not vacated:
+            self.reserving = scripts.reserving
+            self.reserved = scripts.reserved
+            self.kept_from = scripts.kept_from
+            self._lent = scripts.lent
         return fleet
 
     def _gpus(self) -> dict[str, FleetGpu]:
@@ -150,15 +156,16 @@ class FleetSnapshot:
             gpu
             for resident in residents
             for gpu in resident.gpus
-            if resident.model in pinned or self._is_kept_for_brain(resident, gpu)
+            if resident.model in pinned or self._is_kept_for_brain(resident.model, gpu)
         )
 
     def keeps_brain(self, resident: Resident) -> bool:
         """Whether it never leaves, because it is a model of the brain on its GPUs."""
-        return any(self._is_kept_for_brain(resident, gpu) for gpu in resident.gpus)
+        model = resident.model
+        return any(self._is_kept_for_brain(model, gpu) for gpu in resident.gpus)
 
-    def _is_kept_for_brain(self, resident: Resident, gpu: str) -> bool:
-        return resident.model in self._brain_models and self._is_brain(gpu)
+    def _is_kept_for_brain(self, model: str, gpu: str) -> bool:
+        return model in self._brain_models and self._is_brain(gpu)
 
     def _is_brain(self, uuid: str) -> bool:
         device = self._core.view.devices.get(uuid)
@@ -198,9 +205,10 @@ class FleetSnapshot:
         self,
         fleet: Fleet,
         model_jobs: set[str],
+        pinned: set[str],
         items_waiting_for: Callable[[str], int],
         now: float,
-    ) -> None:
+    ) -> WaitingScripts:
         """Put the jobs that wait for GPUs into the fleet's queue of scripts, once for
         each GPU that they need.
         """
@@ -223,15 +231,14 @@ class FleetSnapshot:
             self._keeping(),
             self._lent,
             lambda gpu: self._busy_s(gpu, now),
+            lambda gpu, model: model in pinned or self._is_kept_for_brain(model, gpu),
         )
         for job in sorted(waiting, key=lambda job: (-job.priority, job.created_at)):
             count = 1
             if job.shape.gpus * job.shape.nodes == 1:
                 count = min(items_waiting_for(job.id), _MAX_SCRIPTS)
             scripts.add(job.id, job.shape, waiting_since[job.id], count)
-        self.reserving = scripts.reserving
-        self.reserved = scripts.reserved
-        self._lent = scripts.lent
+        return scripts
 
     def _busy_s(self, gpu: str, now: float) -> float:
         """How long the script on the GPU is likely to run on: by its estimate, or by

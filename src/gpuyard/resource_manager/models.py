@@ -95,13 +95,13 @@ class Models:
             return f"{model} is being loaded, which takes {format_duration(boot_s)}"
         return (
             self._why_no_room(model)
-            or self._why_reserved()
+            or self._why_reserved(model)
             or f"no GPU is free for {model}"
         )
 
-    def _why_reserved(self) -> str:
-        """Which GPUs are kept free, and for which job; empty if none is."""
-        job_id, gpus = self._residents.reserving
+    def _why_reserved(self, model: str) -> str:
+        """Which GPUs are kept from the model, and for which job; empty if none is."""
+        job_id, gpus = self._residents.reserving(model)
         devices = self._core.view.devices
         indexes = [str(devices[gpu].index) for gpu in gpus if gpu in devices]
         row = self._core.queries.job(job_id) if indexes else None
@@ -278,6 +278,7 @@ class Models:
         times = residents.switch_times
         is_pinned = model in residents.pinned
         no_room = self._why_no_room(model) if is_pinned and not replicas else ""
+        reserving = "" if replicas else residents.reserving(model)[0]
         return {
             "name": model,
             "engine": spec.engine.value,
@@ -288,7 +289,7 @@ class Models:
             "waiting": self.waiting(model),
             "why_waiting": self.why_busy(model) if queue.waiting else None,
             # The job that keeps GPUs free on which the model might be.
-            "reserving_job_id": None if replicas else residents.reserving[0] or None,
+            "reserving_job_id": reserving or None,
             "answered": queue.answered,
             "boot_s": times.seconds(model, Switch.BOOT),
             "boot_p90_s": times.seconds(model, Switch.BOOT, quantile=0.9),

@@ -311,12 +311,14 @@ class Residents:
         action = self._policy.act(fleet, now)
         return isinstance(action, LoadModel) and gpu in action.gpus
 
-    @property
-    def reserving(self) -> tuple[str, Sequence[str]]:
-        """The waiting job that keeps GPUs free, and these; empty if none does."""
+    def reserving(self, model: str) -> tuple[str, Sequence[str]]:
+        """The waiting job that keeps GPUs from the model, and these; empty if none
+        does.
+        """
         snapshot = self._snapshot
-        if snapshot.reserved and snapshot.reserving in self._core.view.queue:
-            return snapshot.reserving, snapshot.reserved
+        gpus = snapshot.reserved or snapshot.kept_from.get(model, ())
+        if gpus and snapshot.reserving in self._core.view.queue:
+            return snapshot.reserving, gpus
         return "", ()
 
     def keeps_brain(self, resident: Resident) -> bool:

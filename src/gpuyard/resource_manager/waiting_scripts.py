@@ -39,6 +39,7 @@ class WaitingScripts:
     """Fills the queue of scripts of a fleet, the first job first. `reserving`: the job
     that reserves GPUs; empty if none does. `reserved`: those that it keeps free.
     `lent`: those of its GPUs that models may use, or have not left since they might.
+    `kept_from`: those that it lends, but not to this model, which would never leave.
 
     The first job of several GPUs that has to wait reserves the free ones of its nodes
     which no job before it takes, as in the queue of the scheduler. Otherwise the policy
@@ -57,18 +58,21 @@ class WaitingScripts:
         reserved: str = "",
         lent: AbstractSet[str] = frozenset(),
         busy_s: Callable[[str], float] = lambda _: 0.0,
+        stays: Callable[[str, str], bool] = lambda _gpu, _model: False,
     ) -> None:
         """`suitable(gpus, shape)`: those of the GPUs that suit jobs of this shape.
         `reserved`: the job that reserved GPUs the last time, if it may keep them, and
         `lent` those that it lent. `busy_s(gpu)`: how long the script on the GPU is
-        likely to run on.
+        likely to run on. `stays(gpu, model)`: whether the model never leaves this GPU.
         """
         self.reserving = ""
         self.reserved: list[str] = []
         self.lent: AbstractSet[str] = frozenset()
+        self.kept_from: dict[str, list[str]] = {}
         self._reserved = reserved
         self._lent_before = lent
         self._busy_s = busy_s
+        self._stays = stays
         self._fleet = fleet
         self._suitable = suitable
         # The fleet's own may be shared with others.
@@ -152,7 +156,7 @@ class WaitingScripts:
             self.reserving = job_id
             own = {gpu.id for gpus in free for gpu in gpus}
             if self._waits_long(nodes, free, shape):
-                self.lent = own
+                self._lend(own)
                 return []
             self.lent = lent & own
             self.reserved = sorted(own)
@@ -166,6 +170,15 @@ class WaitingScripts:
                 gpu.recalled |= reserves and gpu.id in self.lent
                 self._taken.add(gpu.id)
         return placed
+
+    def _lend(self, own: set[str]) -> None:
+        """Let models use these GPUs, but for those that would never leave them."""
+        self.lent = own
+        for model in self._fleet.demand:
+            kept = sorted(gpu for gpu in own if self._stays(gpu, model))
+            if kept:
+                self.kept_from[model] = kept
+                self._allowed[model] = frozenset(self._fleet.gpus).difference(kept)
 
     def _waits_long(
         self,

@@ -14,7 +14,7 @@ import pytest
 from gpuyard.domain.batches import BatchMode, BatchSpec, ItemSpec
 from gpuyard.domain.errors import RefusedError
 from gpuyard.gateway.request_queue import Claim
-from gpuyard.resource_manager import resident, spool
+from gpuyard.resource_manager import resident
 from tests.integration.resource_manager.conftest import MODEL, Managed
 from tests.support.fake_provider import FakeHost
 from tests.support.wait import eventually
@@ -264,39 +264,6 @@ async def test_a_task_waits_for_the_gpu_that_it_names_to_report(tmp_path):
     await made.stop()
 
 
-async def test_the_result_of_a_task_waits_for_no_tasks_that_came_later(
-    instance: Managed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Though thousands of files were written at once."""
-    monkeypatch.setattr(spool, "_AT_ONCE", 2)
-    queue = tmp_path / "tasks" / "script_queue" / "priority_3"
-    processing = tmp_path / "tasks" / "processing"
-    for folder in (queue, processing):
-        folder.mkdir(parents=True)
-
-    def put(path: Path, task_id: str) -> None:
-        task = {
-            "task_id": task_id,
-            "task_class": "script",
-            "task_type": "process",
-            "script": "/bin/true",
-            "gpu_requirement": "none",
-        }
-        path.write_text(json.dumps(task))
-
-    ended = await instance.submit(idempotency_key="ended")
-    await instance.finish(ended)
-    put(processing / "ended.json", "ended")
-    for number in range(5):
-        put(queue / f"{number}.json", f"later-{number}")
-    await instance.restart_with(spool={"path": tmp_path / "tasks"})
-    last = processing / "4.json"
-    await eventually(last.exists, "the last task to be submitted")
-    result = tmp_path / "tasks" / "complete" / "ended.result.json"
-    # A file that is moved keeps the time at which it was written.
-    assert result.stat().st_mtime_ns < last.stat().st_ctime_ns
-
-
 async def test_a_task_without_a_model_gets_the_loaded_one(instance: Managed):
     models = {"a": {**MODEL, "boot_s": 1}, "b": {**MODEL, "boot_s": 100}}
     await instance.restart_with(models=models)
@@ -529,6 +496,44 @@ async def test_a_job_lends_models_what_it_reserves_behind_a_long_script(
     await two_gpus.begun(wide)
     assert not again.done()
     again.cancel()
+
+
+async def test_a_job_lends_nothing_to_a_model_that_would_never_leave(
+    two_gpus: Managed,
+):
+    long = await two_gpus.submit(resources={"gpus": 1}, estimated_duration_s=3600)
+    attempt = await two_gpus.begun(long)
+    wide = await two_gpus.submit(resources={"gpus": 2}, name="wide")
+    await two_gpus.manager.models.pin("a", pinned=True)
+    queues = two_gpus.manager.residents.request_queues
+    asking = asyncio.create_task(queues.acquire("a", Claim()))
+    (model,) = two_gpus.manager.models.listing()
+    assert (model["state"], model["reserving_job_id"]) == ("absent", wide)
+    await eventually(lambda: queues.by_model["a"].waiting, "the request")
+    assert f"GPU 1 is kept for job wide ({wide})" in two_gpus.manager.models.why_busy(
+        "a"
+    )
+    two_gpus.host.ended(attempt)
+    await two_gpus.provider.deliver("node_1")
+    await two_gpus.begun(wide)
+    asking.cancel()
+
+
+async def test_to_ask_what_if_a_script_had_ended_changes_nothing(two_gpus: Managed):
+    await two_gpus.begun(
+        await two_gpus.submit(resources={"gpus": 1}, estimated_duration_s=3600)
+    )
+    await two_gpus.submit(resources={"gpus": 2})
+    residents = two_gpus.manager.residents
+    queues = residents.request_queues
+    replica = await queues.acquire("a", soon())
+    asking = asyncio.create_task(queues.acquire("a", Claim()))
+    await eventually(lambda: queues.by_model["a"].waiting, "the next request")
+    assert residents.reserving("a") == ("", ()), "its GPU is lent"
+    residents.would_load_on("GPU-node_1-0")
+    assert residents.reserving("a") == ("", ())
+    asking.cancel()
+    queues.release(replica, 0.1)
 
 
 async def test_a_job_behind_a_model_names_it_and_when_it_may_leave(two_gpus: Managed):

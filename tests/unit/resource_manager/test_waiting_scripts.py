@@ -6,7 +6,12 @@ from collections.abc import Iterable
 
 from gpuyard.domain.shape import Shape
 from gpuyard.residency.fleet import Demand, Fleet, FleetGpu, Phase
-from gpuyard.residency.policies import DrainResident, UnloadModel, finish_leaving
+from gpuyard.residency.policies import (
+    DrainResident,
+    UnloadModel,
+    finish_leaving,
+    makes_room,
+)
 from gpuyard.residency.switching import Switch, SwitchTimes
 from gpuyard.resource_manager.waiting_scripts import WaitingScripts
 
@@ -101,6 +106,34 @@ def test_models_may_use_what_is_reserved_while_a_long_script_has_the_rest():
     assert lending(made, TWO, busy_s=59).lent == set()
     assert not made.has_room(made.gpus["gpu 1"], "chat")
     assert [task.name for task in made.scripts] == ["script 0 on "]
+
+
+def test_it_lends_nothing_to_a_model_that_would_never_leave():
+    made = with_model(3, 0)
+    moves = {
+        (model, move): 5.0
+        for model in ("chat", "pinned")
+        for move in (Switch.BOOT, Switch.UNLOAD)
+    }
+    made.switching = SwitchTimes(moves)
+    made.demand["pinned"] = Demand()
+    made.memory_gb = {**made.memory_gb, "pinned": 16.0}
+    scripts = WaitingScripts(
+        made,
+        suitable,
+        busy_s=lambda _: 1000.0,
+        stays=lambda gpu, model: model == "pinned" and gpu == "gpu 1",
+    )
+    scripts.add("job", Shape(gpus=3), 0.0, 1)
+    assert (scripts.lent, scripts.kept_from) == (
+        {"gpu 1", "gpu 2"},
+        {"pinned": ["gpu 1"]},
+    )
+    roomy = [gpu.id for gpu in made.gpus_with_room("pinned")]
+    assert roomy == ["gpu 2"]
+    made.start_loading("chat", ["gpu 1"], 0.0).phase = Phase.READY
+    (chat,) = made.ready()
+    assert not makes_room(made, chat, "pinned"), "nor takes it another's place"
 
 
 def test_it_waits_for_the_last_script_that_it_needs():
