@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpuyard.controller import transitions
-from gpuyard.controller.core import SLICE, Core
+from gpuyard.controller.core import FOLDED_AT_ONCE, SLICE, Core
 from gpuyard.controller.intake import (
     MAX_JOBS,
     Intake,
@@ -215,7 +215,7 @@ class Admission:
             if job.id in earlier:
                 continue
             try:
-                await self._check(job.template, tuple(command[:2]), checked)
+                await self._check(job.template, _program(command), checked)
             except InvalidInputError as error:
                 if first is None:
                     raise
@@ -341,7 +341,7 @@ class Admission:
                 job.queued_at = None if job.id in earlier else now
                 job.id = earlier.get(job.id, job.id)
             events = transitions.Submissions(new, now)
-            if len(new) > SLICE:
+            if len(new) > FOLDED_AT_ONCE:
                 folded = core.emit_many(events, parents)
             else:
                 folded = None
@@ -371,6 +371,14 @@ class Admission:
                     del submitting[key]
 
         self._core.committed(own_only=True).add_done_callback(release)
+
+
+def _program(command: Sequence[str]) -> tuple[str, ...]:
+    """What a provider looks at: the program, and the file that it may run. A number is
+    none; thousands of jobs may differ only in that.
+    """
+    is_file = any(map(str.isalpha, "".join(command[1:2])))
+    return tuple(command[: 1 + is_file])
 
 
 async def _in_slices(items: Sequence[T]) -> AsyncIterator[tuple[int, Sequence[T]]]:

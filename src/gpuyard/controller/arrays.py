@@ -10,7 +10,7 @@ import msgspec
 
 from gpuyard.controller.admission import Admission, are_equal
 from gpuyard.controller.array_events import ArraySubmission, PreparedArray
-from gpuyard.controller.core import SLICE, Core
+from gpuyard.controller.core import FOLDED_AT_ONCE, Core
 from gpuyard.controller.intake import reading_json
 from gpuyard.controller.parents import refuse_too_many
 from gpuyard.domain.arrays import (
@@ -89,7 +89,7 @@ class Arrays:
         while not core.add_ended_parents(parents):
             await core.committed()  # the end of a parent is not committed yet
         events = ArraySubmission(array, core.clock())
-        if len(events) > SLICE:
+        if len(events) > FOLDED_AT_ONCE:
             await core.emit_many(events, parents)
         else:
             core.emit(events[:])

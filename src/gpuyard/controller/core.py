@@ -46,8 +46,11 @@ from gpuyard.scheduler.view import (
 
 # After a failed commit (a full disk), the next decision follows after this time.
 RETRY_WRITE_S = 1.0
-# Long work on jobs lets other tasks run after this many: a few milliseconds.
-SLICE = 100
+# Long work on jobs lets other tasks run after this many: some milliseconds where all
+# jobs differ. A request needs several turns of the event loop.
+SLICE = 25
+# So many new jobs are folded into the view at once, before the next decision.
+FOLDED_AT_ONCE = 100
 log = structlog.get_logger(__name__)
 Listener = Callable[[int, Sequence[Event]], None]
 

@@ -11,9 +11,10 @@ job that asks for at least as much.
 
 import math
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from operator import attrgetter
 
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.shape import Placement, Shape
@@ -21,7 +22,7 @@ from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.scheduler.external_queues import Dispatch
 from gpuyard.scheduler.fitting import SLACK, fit, may_use
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.nodes import Node
+from gpuyard.scheduler.nodes import Node, Space
 from gpuyard.scheduler.placement import place
 from gpuyard.scheduler.policy import Policy, QueueOrder
 from gpuyard.scheduler.preemption import Preemption
@@ -40,6 +41,12 @@ from gpuyard.scheduler.view import (
 )
 
 _IN_EXTERNAL_QUEUE = (AttemptState.SENT, AttemptState.PENDING)
+MANY_OPEN = 1000
+"""If more shapes than this are open, it is asked whether there is room for any once
+`MANY_TRIED` heads have found none: of ten thousand new shapes on full nodes, not each
+is tried.
+"""
+MANY_TRIED = 64
 MANY_FREED = 64
 """If more nodes than this have more room, all closed shapes are tried again, because to
 find those that fit would take longer.
@@ -296,7 +303,9 @@ class _StartPass:
         view = self._view
         queue = view.queue
         self._hopeful = set(queue.open)
-        retry_all = bool(view.index.freed) or queue.retry_all
+        # To try all is faster than to sort many.
+        are_many = len(queue.fresh) > max(MANY_TRIED, len(queue.ranked) / 4)
+        retry_all = bool(view.index.freed) or queue.retry_all or are_many
         heads = queue.ranked if retry_all else queue.new_heads()
         least = None
         position = 0
@@ -306,6 +315,9 @@ class _StartPass:
             placements = self._try(job, rank)
             if placements is None:
                 position += 1
+                is_time = position == MANY_TRIED and len(queue.open) > MANY_OPEN
+                if is_time and self._close_if_full(_least(queue.open)):
+                    break
                 continue
             # `queue.ranked` has the next job of the bucket now, here or further down.
             self._take(job, placements)
@@ -314,12 +326,19 @@ class _StartPass:
                 if queue.head(bucket):
                     insort(heads, (queue.rank_of(bucket), bucket))
             least = least or _least(queue.open | {bucket[1]})
-            if not view.index.has_room(least):
+            if self._close_if_full(least):
                 # Most passes end here: the freed room is used up, so thousands of
                 # buckets need not be tried.
-                for shape in list(queue.open):
-                    queue.close(shape)
                 break
+
+    def _close_if_full(self, least: Shape) -> bool:
+        """Close all open shapes if no node has room for `least`, the least that any of
+        them asks for; returns whether that is so.
+        """
+        is_full = not self._view.index.has_room(least)
+        if is_full:
+            self._view.queue.close_all()
+        return is_full
 
     def _try(self, job: LiveJob, rank: Rank) -> tuple[Placement, ...] | None:
         """Where the job can start; None if nowhere. Most jobs without a chance cost
@@ -440,11 +459,13 @@ def _constraints(shape: Shape) -> Shape:
     return replace(shape, gpus=0, cpus=0.0, memory_gb=0.0)
 
 
-def _least(shapes: Iterable[Shape]) -> Shape:
-    """The least amounts that any of these asks for."""
-    amounts = [(shape.cpus, shape.memory_gb, shape.gpus) for shape in shapes]
-    cpus, memory_gb, gpus = (min(values) for values in zip(*amounts, strict=True))
-    return Shape(cpus=cpus, memory_gb=memory_gb, gpus=gpus)
+def _least(shapes: Collection[Shape]) -> Shape:
+    """The least amounts that any of these asks for; there may be thousands."""
+    return Shape(
+        cpus=min(map(attrgetter("cpus"), shapes)),
+        memory_gb=min(map(attrgetter("memory_gb"), shapes)),
+        gpus=min(map(attrgetter("gpus"), shapes)),
+    )
 
 
 def _reopen(view: View) -> None:
@@ -456,14 +477,25 @@ def _reopen(view: View) -> None:
         view.queue.reopen(closed)
     elif freed and closed:
         nodes = [view.nodes[node_id] for node_id in freed]
-        online = [node for node in nodes if node.online]
+        rooms = [(node, node.free) for node in nodes if node.online]
         view.queue.reopen(
-            [shape for shape in closed if any(_takes(node, shape) for node in online)]
+            [
+                shape
+                for shape in closed
+                if any(_takes(node, room, shape) for node, room in rooms)
+            ]
         )
 
 
-def _takes(node: Node, shape: Shape) -> bool:
-    return may_use(node, shape) and fit(node.free, shape) is not None
+def _takes(node: Node, room: Space, shape: Shape) -> bool:
+    """Whether the shape fits into the free room of the node."""
+    # First what is asked fastest: there may be a thousand closed shapes.
+    has_amounts = (
+        len(room.devices) >= shape.gpus
+        and room.cpus + SLACK >= shape.cpus
+        and room.memory_gb + SLACK >= shape.memory_gb
+    )
+    return has_amounts and may_use(node, shape) and fit(room, shape) is not None
 
 
 def _may_use(view: View, share: Placement, shape: Shape) -> bool:

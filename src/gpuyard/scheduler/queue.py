@@ -208,6 +208,11 @@ class Queue:
         self.open.discard(shape)
         self.closed.add(shape)
 
+    def close_all(self) -> None:
+        """No queued shape fits anywhere."""
+        self.closed |= self.open
+        self.open.clear()
+
     def reopen(self, shapes: Iterable[Shape]) -> None:
         """These closed shapes may fit again."""
         shapes = list(shapes)

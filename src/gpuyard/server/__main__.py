@@ -39,6 +39,7 @@ from gpuyard import __version__
 from gpuyard.config.accounts import Accounts, workers_socket
 from gpuyard.config.database import find_database
 from gpuyard.config.dialling import loopback_id
+from gpuyard.config.garbage import keep_what_is_loaded
 from gpuyard.config.logs import configure_logging
 from gpuyard.config.open_files import allow_many_files, restore_files
 from gpuyard.config.paths import Home
@@ -321,31 +322,38 @@ async def _serve(
         loop.add_signal_handler(number, app_state.stopping.set)
     leading = Leading(app_state)
     await leading.open()
-    # Jobs are scheduled from now on. Clients wait until the rest is imported, which
-    # takes as long as all before.
-    server = await asyncio.to_thread(_load_http_server, app_state, sockets)
-    serving = asyncio.create_task(server.serve(sockets=sockets))
-    stopping = asyncio.create_task(app_state.stopping.wait())
-    await asyncio.wait(
-        [serving, asyncio.create_task(server.ready.wait())],
-        return_when=asyncio.FIRST_COMPLETED,
-    )
-    if server.started:
-        _announce(app_state, sockets[0], upkeep)
-        _keep_what_is_loaded()
-    await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
-    if not app_state.controller.requests.running_jobs():
-        # Where something runs, agents stay: they keep its time, its checkpoints and how
-        # it ended.
-        await app_state.controller.dismiss_agents()
-    app_state.stream.close()
-    server.should_exit = True
-    await serving
-    await leading.close()
+    try:
+        # Jobs are scheduled from now on. Clients wait until the rest is imported, which
+        # takes as long as all before.
+        server = await asyncio.to_thread(_load_http_server, app_state, sockets)
+        if not app_state.stopping.is_set():
+            await server.begin(sockets)
+            _announce(app_state, sockets[0], upkeep)
+            keep_what_is_loaded()
+            await server.until_ended(app_state.stopping)
+        await _dismiss_agents(app_state)
+        app_state.stream.close()
+        await server.end()
+    except Exception:
+        # A keeper that has started this server will do so again. Without one, nobody
+        # would ever need the agents that have just been started.
+        if not app_state.home.server.exists():
+            await _dismiss_agents(app_state)
+        raise
+    finally:
+        await leading.close()
     app_state.home.server.unlink(missing_ok=True)
     app_state.home.server_socket.unlink(missing_ok=True)
     if shared := app_state.settings.shared.socket:
         shared.unlink(missing_ok=True)
+
+
+async def _dismiss_agents(app_state: AppState) -> None:
+    """Let the agents leave, unless something runs: then they keep its time, its
+    checkpoints and how it ended.
+    """
+    if not app_state.controller.requests.running_jobs():
+        await app_state.controller.dismiss_agents()
 
 
 def _load_http_server(
@@ -354,19 +362,6 @@ def _load_http_server(
     from gpuyard.server.http_server import make_http_server
 
     return make_http_server(app_state, sockets)
-
-
-def _keep_what_is_loaded() -> None:
-    """Let the garbage collector begin its work, but not look at what was loaded at the
-    start, which never becomes garbage.
-    """
-    gc.collect()
-    gc.freeze()
-    # By default the collector looks at everything there is again and again while many
-    # jobs arrive, which takes half as long as taking them in, and holds up everyone
-    # else.
-    gc.set_threshold(20_000, 20, 20)
-    gc.enable()
 
 
 def _announce(

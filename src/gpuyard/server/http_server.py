@@ -27,16 +27,43 @@ log = structlog.get_logger(__name__)
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn, but that it says when it serves and leaves signals to us."""
+    """uvicorn, but that it serves in the background and leaves signals to us."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self.ready = asyncio.Event()
+        self._ready = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Note when the sockets are served."""
         await super().startup(sockets)
-        self.ready.set()
+        self._ready.set()
+
+    async def begin(self, sockets: list[socket.socket]) -> None:
+        """Returns when the sockets are served; RuntimeError if they cannot be."""
+        self._serving = asyncio.create_task(self.serve(sockets=sockets))
+        ready = asyncio.create_task(self._ready.wait())
+        await asyncio.wait([self._serving, ready], return_when=asyncio.FIRST_COMPLETED)
+        if not self.started:
+            ready.cancel()
+            await self._serving
+            raise RuntimeError("uvicorn does not serve, for a reason it has logged")
+
+    async def until_ended(self, stopping: asyncio.Event) -> None:
+        """Wait until it is to end, or has done so by itself, with its error."""
+        assert self._serving
+        stopped = asyncio.create_task(stopping.wait())
+        await asyncio.wait(
+            [self._serving, stopped], return_when=asyncio.FIRST_COMPLETED
+        )
+        if self._serving.done():
+            await self._serving
+
+    async def end(self) -> None:
+        """Answer what is under way, and end."""
+        self.should_exit = True
+        if self._serving:
+            await self._serving
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:

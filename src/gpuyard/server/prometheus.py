@@ -15,16 +15,16 @@ from gpuyard.server.app_state import AppState
 
 
 class _StateCollector(Collector):
-    def __init__(self, app_state: AppState) -> None:
+    def __init__(self, app_state: AppState, job_counts: Mapping[str, int]) -> None:
         self._app_state = app_state
+        self._job_counts = job_counts
 
     def collect(self) -> Iterable[Metric]:
         """Jobs by state, live attempts, nodes, GPUs, commits, providers, webhooks."""
         core = self._app_state.controller.core
-        counts = self._app_state.queries.job_counts()
         jobs = GaugeMetricFamily("gpuyard_jobs", "Jobs by state", labels=["state"])
         for state in JobState:
-            jobs.add_metric([state.value], counts.get(state.value, 0))
+            jobs.add_metric([state.value], self._job_counts.get(state.value, 0))
         yield jobs
         attempts = core.view.attempts.values()
         prompts = sum(bool(core.view.jobs[a.job_id].shape.model) for a in attempts)
@@ -107,8 +107,10 @@ def _dead_letters(notifier: Notifier) -> Metric:
     return put_aside
 
 
-def render_metrics(app_state: AppState) -> tuple[bytes, str]:
-    """The exposition text and its media type."""
+def render_metrics(
+    app_state: AppState, job_counts: Mapping[str, int]
+) -> tuple[bytes, str]:
+    """The exposition text and its media type. `job_counts`: the jobs by state."""
     registry = CollectorRegistry()
-    registry.register(_StateCollector(app_state))
+    registry.register(_StateCollector(app_state, job_counts))
     return generate_latest(registry), CONTENT_TYPE_LATEST

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuyard.controller.core import SLICE
+from gpuyard.controller.core import FOLDED_AT_ONCE
 from gpuyard.domain.errors import (
     InvalidInputError,
     IsArrayError,
@@ -49,7 +49,7 @@ async def test_an_array_is_one_commit_with_one_spec(instance: Controlled):
     instance.core.listeners.append(
         lambda _, events: groups.append([event.kind.value for event in events])
     )
-    count = 2 * SLICE + 3
+    count = 2 * FOLDED_AT_ONCE + 3
     held = await submit(instance, f"0-{count - 1}", held=True)
     submitted = ["array.submitted", *["job.submitted"] * count]
     assert [group for group in groups if group] == [submitted]
@@ -66,7 +66,7 @@ async def test_an_array_is_one_commit_with_one_spec(instance: Controlled):
 
 async def test_a_failed_commit_leaves_nothing_of_an_array(instance: Controlled):
     with failing_commits(instance.ledger.engine), pytest.raises(LedgerError):
-        await submit(instance, f"0-{SLICE + 5}")
+        await submit(instance, f"0-{FOLDED_AT_ONCE + 5}")
     assert not instance.core.view.jobs
     with pytest.raises(NotFoundError):
         instance.controller.requests.find("sweep")
@@ -172,7 +172,7 @@ async def test_a_large_array_whose_parent_has_ended_starts(instance: Controlled)
     await instance.finish(parent)
     await instance.until(parent)
     request = asyncio.create_task(
-        submit(instance, f"0-{2 * SLICE}", depends_on=["prepare"])
+        submit(instance, f"0-{2 * FOLDED_AT_ONCE}", depends_on=["prepare"])
     )
     while not request.done():
         instance.core.schedule()

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from gpuyard.controller.admission import SLICE
+from gpuyard.controller.core import FOLDED_AT_ONCE, SLICE
 from gpuyard.domain.errors import LedgerError, RefusedError
 from tests.support.controlled import Controlled
 from tests.support.ledger import failing_commits
 
 pytestmark = pytest.mark.anyio
-MANY = 3 * SLICE + 7
+MANY = 3 * FOLDED_AT_ONCE + 7
 
 
 def bodies(count: int = MANY, **fields):
@@ -50,6 +50,45 @@ async def test_many_jobs_are_one_commit_between_whose_slices_others_have_their_t
         await instance.cancel(job_id)
 
 
+async def test_no_turn_is_long_while_all_are_read(
+    instance: Controlled, monkeypatch: pytest.MonkeyPatch
+):
+    """Jobs that all differ take longest to read: few of them at a time."""
+    read: list[int] = [0]
+    intake = instance.controller.requests._admission._intake
+    read_one = intake.read
+
+    def counted(*arguments):
+        read[-1] += 1
+        return read_one(*arguments)
+
+    monkeypatch.setattr(intake, "read", counted)
+    different = [{**body, "timeout_s": 60 + n} for n, body in enumerate(bodies())]
+    request = asyncio.create_task(instance.controller.requests.submit(different))
+    while not request.done():
+        read.append(0)
+        await asyncio.sleep(0)
+    assert sum(read) == MANY
+    assert max(read) <= SLICE <= 25
+    await instance.controller.requests.cancel_many(await request)
+
+
+async def test_jobs_that_differ_in_a_number_are_one_question_to_the_provider(
+    instance: Controlled, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[tuple[str, ...]] = []
+    provider = instance.provider
+
+    async def check(program, workdir, path):
+        asked.append(program)
+
+    monkeypatch.setattr(provider, "check", check)
+    files = [{"command": ["python3", f"{name}.py"]} for name in "ab"]
+    ids = await instance.controller.requests.submit([*bodies(), *files])
+    assert asked == [("true",), ("python3", "a.py"), ("python3", "b.py")]
+    await instance.controller.requests.cancel_many(ids)
+
+
 async def test_a_request_that_is_broken_off_half_way_is_carried_out_all_the_same(
     instance: Controlled,
 ):
@@ -70,7 +109,8 @@ async def test_a_failed_commit_of_many_leaves_nothing(instance: Controlled):
     with failing_commits(instance.ledger.engine), pytest.raises(LedgerError):
         await instance.controller.requests.submit(keyed())
     assert not instance.core.view.jobs
-    assert len(await instance.controller.requests.submit(keyed(SLICE + 1))) == SLICE + 1
+    again = keyed(FOLDED_AT_ONCE + 1)
+    assert len(await instance.controller.requests.submit(again)) == len(again)
 
 
 async def test_the_same_request_twice_at_once_is_the_same_jobs(instance: Controlled):

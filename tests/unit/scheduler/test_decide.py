@@ -286,6 +286,24 @@ def test_work_is_bounded_by_lanes_and_not_by_jobs(world, monkeypatch):
     assert len(tried) == 4
 
 
+def test_on_full_nodes_not_each_of_many_new_shapes_is_tried(world, monkeypatch):
+    tried = []
+    monkeypatch.setattr(
+        decide_module,
+        "place",
+        lambda view, shape, *more: tried.append(shape) or place(view, shape),
+    )
+    monkeypatch.setattr(decide_module, "MANY_OPEN", 200)
+    running = world.submit(cpus=16.0)
+    world.decide()
+    shapes = {world.submit(cpus=1.0, memory_gb=number / 100) for number in range(300)}
+    tried.clear()
+    assert not world.decide()
+    assert len(tried) == decide_module.MANY_TRIED
+    world.end(running)
+    assert len(set(world.decide()) & shapes) == 16
+
+
 def test_a_burst_starts_at_once(world):
     jobs = {world.submit(gpus=1, cpus=0.5) for _ in range(4)} | {
         world.submit(cpus=0.5) for _ in range(10)

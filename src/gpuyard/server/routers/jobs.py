@@ -121,16 +121,18 @@ async def submit(request: Request, app_state: TheAppState) -> Response:
 
 
 async def _page_of(
-    app_state: AppState, jobs: Sequence[PreparedJob]
+    app_state: AppState, jobs: Sequence[PreparedJob], piece: int = _PIECE
 ) -> AsyncIterator[bytes]:
     """A JobPage as JSON, made in pieces: others have their turn in between, and it
     never stands in memory whole.
     """
     yield b'{"items":['
-    for start in range(0, len(jobs), _PIECE):
+    for start in range(0, len(jobs), piece):
         yield (b"," if start else b"") + b",".join(
-            _accepted(app_state, jobs[start : start + _PIECE])
+            _accepted(app_state, jobs[start : start + piece])
         )
+        # To send a piece is no turn of others: it waits only for a slow client.
+        await asyncio.sleep(0)
     yield b'],"next":null}'
     if len(jobs) >= MANY_JOBS:
         trim_memory_soon()
