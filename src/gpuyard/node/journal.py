@@ -75,7 +75,8 @@ class AttemptJournal:
         self.folder = folder
         self._private_root = private_root or folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = threading.Lock()
+        # A thread that has it may need it again.
+        self._lock = threading.RLock()
         self._file = LineFile(folder / "journal")
         self._longest_bytes = _LONGEST_BYTES
         # The attempts with a record.
@@ -145,8 +146,9 @@ class AttemptJournal:
         that is forgotten, such as the end of its input that somebody typed too late:
         without its beginning no agent could read it.
         """
-        if attempt_id in self._held:
-            self._note([attempt_id], facts)
+        with self._lock:
+            if attempt_id in self._held:
+                self._note([attempt_id], facts)
 
     def _note(self, attempt_ids: Sequence[str], facts: Mapping[str, Any]) -> None:
         try:
@@ -167,10 +169,11 @@ class AttemptJournal:
         """The attempts are settled: only their logs and own working directories
         stay.
         """
-        held = [attempt_id for attempt_id in attempt_ids if attempt_id in self._held]
-        if held:
-            self._note(held, {"forgotten": True})
-            self._held.difference_update(held)
+        with self._lock:
+            held = [it for it in attempt_ids if it in self._held]
+            if held:
+                self._note(held, {"forgotten": True})
+                self._held.difference_update(held)
         for attempt_id in attempt_ids:
             self.forget_secrets(attempt_id)
             self._forget_folder(f"{self._private_root}/{attempt_id}")
@@ -214,6 +217,10 @@ class AttemptJournal:
     def has_log(self, attempt_id: str) -> bool:
         """Whether it was begun at some time, and its log is still there."""
         return os.path.exists(f"{self.folder}/{attempt_id}.log")  # noqa: PTH110  (once for each attempt)
+
+    def is_settled(self, attempt_id: str) -> bool:
+        """Whether it was an attempt of this node, and its record was forgotten."""
+        return attempt_id not in self._held and self.has_log(attempt_id)
 
     def records(self) -> list[AttemptRecord]:
         """Every attempt that is not settled, oldest first. Secrets of others are
