@@ -112,6 +112,7 @@ class Agent:
             self._accounts,
             default_memory_gb(self._host.memory_mb / 1024, settings.reserve_memory_gb),
             Fetching(home.root, self.journal, lambda: self._server, accounts),
+            runs_others=lambda: self._attempts.are_several(),
         )
         self._node_id = name
         parts = AttemptParts(

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import structlog
 from msgspec.structs import replace
 
-from gpuyard.config.boot_clock import boot_clock_s
 from gpuyard.domain import wire
 from gpuyard.domain.reasons import Reason
 from gpuyard.node import adoption
@@ -123,7 +122,7 @@ class AttemptRun:
             await self._finish(self._ended(Exit()))
             return
         try:
-            self.process = await self._maybe_in_thread(self._launch, resume_from)
+            self.process = await self._launched(resume_from)
         except LaunchError as error:
             await self._not_started(error.reason, error)
             return
@@ -151,14 +150,30 @@ class AttemptRun:
         For a simple attempt it takes less time than a switch of threads, so that is
         run here.
         """
-        start = self.start
-        if start.resume_sha256:
+        if self.start.resume_sha256:
             return await in_background(work, *arguments)
-        limited = start.memory_gb or start.cpus
-        reads_files = start.checkpoint_path or start.code or start.interactive
-        if reads_files or limited or self._context.accounts:
+        if self._may_block:
             return await asyncio.to_thread(work, *arguments)
         return work(*arguments)
+
+    @property
+    def _may_block(self) -> bool:
+        """Whether it takes more than a moment to start it."""
+        start = self.start
+        limited = start.memory_gb or start.cpus
+        reads_files = start.checkpoint_path or start.code or start.interactive
+        return bool(reads_files or limited or self._context.accounts)
+
+    async def _launched(self, resume_from: Path | None) -> Process:
+        """Launch it; LaunchError or ValueError."""
+        is_simple = not self._may_block and not self.start.resume_sha256
+        if is_simple and self._context.runs_others():
+            # Until the program begins, the kernel holds up the thread that starts it;
+            # meanwhile other short jobs end.
+            loop = asyncio.get_running_loop()
+            launchers = self._context.launchers
+            return await loop.run_in_executor(launchers, self._launch, resume_from)
+        return await self._maybe_in_thread(self._launch, resume_from)
 
     async def _not_started(self, reason: str, error: Exception) -> None:
         await self._finish(self._ended(Exit(), reason, str(error)))
@@ -177,26 +192,12 @@ class AttemptRun:
         """
         process = self.starter.spawn(resume_from, self._first_group)
         self._first_group = None
-        self._note_started(process, time.time())
-        return process
-
-    def _note_started(self, process: Process, at: float) -> None:
         record = self.record
         record.pid = process.pid
         record.start_ticks = process.start_ticks
-        record.started_at = at
-        record.monotonic = time.monotonic()
-        record.boot_s = boot_clock_s()
         record.limits = process.enforcement
-        self._journal.note(
-            self.start.attempt_id,
-            pid=process.pid,
-            start_ticks=process.start_ticks,
-            started_at=at,
-            monotonic=record.monotonic,
-            boot_s=record.boot_s,
-            limits=process.enforcement,
-        )
+        self._journal.note_started(record)
+        return process
 
     async def resume(
         self, exits: Path, keeper_alive: Callable[[], bool], boot_id: str

@@ -44,6 +44,11 @@ class NodeAttempts:
         self._boot_id = parts.boot_id
         self._spawn = parts.spawn
         self.by_id: dict[str, AttemptRun] = {}
+        self._attended = 0
+
+    def are_several(self) -> bool:
+        """Whether more than one is attended to."""
+        return self._attended > 1
 
     def __iter__(self) -> Iterator[AttemptRun]:
         """Those of now: others may come and go meanwhile."""
@@ -132,17 +137,21 @@ class NodeAttempts:
         self.by_id[record.start.attempt_id] = attempt
         return attempt
 
-    @staticmethod
-    async def attend(attempt: AttemptRun, work: Coroutine[Any, Any, None]) -> None:
+    async def attend(
+        self, attempt: AttemptRun, work: Coroutine[Any, Any, None]
+    ) -> None:
         """Run `work` of an attempt, and end the attempt if that raises.
 
         Without an end it would hold its GPUs for ever.
         """
+        self._attended += 1
         try:
             await work
         except Exception as error:
             log.exception("an attempt is given up", attempt=attempt.start.attempt_id)
             await attempt.give_up(error)
+        finally:
+            self._attended -= 1
 
     # --- their end ---
 

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from gpuyard.config.boot_clock import boot_clock_s
 from gpuyard.domain import wire
 from gpuyard.node.line_file import LineFile
 from gpuyard.storage.untrusted import remove_tree
@@ -160,6 +161,21 @@ class AttemptJournal:
                 facts=list(facts),
                 error=str(error),
             )
+
+    def note_started(self, record: AttemptRecord) -> None:
+        """Note the process of a record, which has just been started."""
+        record.started_at = time.time()
+        record.monotonic = time.monotonic()
+        record.boot_s = boot_clock_s()
+        self.note(
+            record.start.attempt_id,
+            pid=record.pid,
+            start_ticks=record.start_ticks,
+            started_at=record.started_at,
+            monotonic=record.monotonic,
+            boot_s=record.boot_s,
+            limits=record.limits,
+        )
 
     def note_checkpoint(self, saved: wire.CheckpointSaved) -> None:
         """Note a checkpoint, so that the next agent does not take it for a new one."""
