@@ -6,8 +6,9 @@ import json
 import os
 import select
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from benchmarks.bench import (
     EventListener,
@@ -21,10 +22,13 @@ from benchmarks.figures import Figure, alternate
 
 GROUP = "jobs"
 SLOTS = 2
+Body = dict[str, Any]
+Submission = tuple[str, object]
+"""A path and the body that is posted there."""
 
 
 def measure(scale: float) -> Iterator[Figure]:
-    """One figure.
+    """Two figures: jobs that stand for themselves, and the tasks of one array.
 
     A job that names no cores books one and is not limited; so there are as many slots
     as cores.
@@ -32,26 +36,43 @@ def measure(scale: float) -> Iterator[Figure]:
     count = scaled(2000, scale, 10)
     program = noop()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:SLOTS])
-    values, floors = alternate(
-        scaled(5, scale),
-        lambda: count / ours(program, count),
-        lambda: count / bare(program, count),
-    )
-    yield Figure(
-        GROUP,
-        f"{count:,} no-op jobs on {SLOTS} slots",
-        values,
-        "jobs/s",
-        0.55,
-        floors,
-        "bare spawns",
-        least=True,
-    )
+    rounds = scaled(5, scale)
+    for name, submission, target in (
+        (f"{count:,} no-op jobs", separate, 0.55),
+        (f"an array of {count:,} no-ops", as_array, 0.7),
+    ):
+        values, floors = alternate(
+            rounds,
+            lambda submission=submission: count / ours(program, count, submission),
+            lambda: count / bare(program, count),
+        )
+        yield Figure(
+            GROUP,
+            f"{name} on {SLOTS} slots",
+            values,
+            "jobs/s",
+            target,
+            floors,
+            "bare spawns",
+            least=True,
+        )
 
 
-def ours(program: str, count: int) -> float:
-    """Seconds from the submission until every job is known to have completed, on an
-    instance of its own.
+def separate(job: Body, count: int) -> Submission:
+    """So many jobs."""
+    return "/api/v1/jobs", [job] * count
+
+
+def as_array(job: Body, count: int) -> Submission:
+    """One array of so many tasks."""
+    return "/api/v1/arrays", {**job, "array": f"0-{count - 1}"}
+
+
+def ours(
+    program: str, count: int, submission: Callable[[Body, int], Submission] = separate
+) -> float:
+    """Seconds from the `submission` until every job, or task, is known to
+    have completed, on an instance of its own.
     """
     with serving() as (instance, web):
         if (slots := whole_node(web)) != SLOTS:
@@ -63,9 +84,10 @@ def ours(program: str, count: int) -> float:
         job = {"name": "noop", "command": [program], "workdir": str(instance.work)}
         web.submit(job)
         listener.wait_for_ends(1)  # it has warmed everything up
-        body = json.dumps([job] * count).encode()
+        path, content = submission(job, count)
+        body = json.dumps(content).encode()
         began = time.perf_counter()
-        web.send("POST", "/api/v1/jobs", body)
+        web.send("POST", path, body)
         listener.wait_for_ends(count)
         taken = time.perf_counter() - began
         listener.close()

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 GROUPS = {
     "ledger": 4,
     "http": 6,
-    "jobs": 1,
+    "jobs": 2,
     "idle": 2,
     "scheduler": 4,
     "server": 16,

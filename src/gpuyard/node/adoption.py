@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from gpuyard.domain import wire
 from gpuyard.node.clocks import start_of
 from gpuyard.node.journal import AttemptJournal, AttemptRecord, own_keeper
-from gpuyard.node.launcher import find_attempt
+from gpuyard.node.launcher import NEVER_STARTED, find_attempt
 from gpuyard.node.launcher.procfs import stat
 
 
@@ -21,19 +22,17 @@ def find_process(record: AttemptRecord, journal: AttemptJournal, exits: Path) ->
     """Find the process of an attempt whose agent died before it noted the pid, and note
     it in the record; False when there is none.
 
-    A live process has the attempt's id in its environment. If it has ended, the keeper
-    read that id before, and wrote it into the exit record in `exits`.
+    A live process has the attempt's id in its environment. Of one that has ended, the
+    keeper read that id before, and wrote it into the exit record in `exits`. The first
+    process may have ended before others that it has left behind.
     """
     attempt_id = record.start.attempt_id
-    pids = find_attempt(attempt_id, _user_of(record))
-    found = stat(pids[0]) if pids else None
-    if found:
-        record.pid, record.start_ticks = found.pid, found.start_ticks
-    else:
-        exit_record = _exit_record_of(record, exits)
-        if exit_record is None:
-            return False
-        record.pid, record.start_ticks = exit_record["pid"], exit_record["start_ticks"]
+    candidates = [*_alive(record), *_recorded(record, exits)]
+    if not candidates:
+        return False
+    leader = min(candidates)
+    record.pid = leader.pid
+    record.start_ticks = leader.start_ticks
     record.started_at = time.time()
     record.monotonic = time.monotonic()
     record.boot_s = start_of(record.start_ticks)
@@ -88,13 +87,35 @@ def _user_of(record: AttemptRecord) -> int:
     return os.getuid() if record.uid is None else record.uid
 
 
-def _exit_record_of(record: AttemptRecord, exits: Path) -> dict[str, Any] | None:
-    for exit_record in _exit_records(exits):
+@dataclass(frozen=True, order=True, slots=True)
+class _Candidate:
+    """A process of an attempt that may be its first one. All others descend from that,
+    so it is the oldest of those that lead a session and ran its program.
+    """
+
+    never_ran: bool
+    leads_no_session: bool
+    start_ticks: int
+    pid: int
+
+
+def _alive(record: AttemptRecord) -> Iterator[_Candidate]:
+    for pid in find_attempt(record.start.attempt_id, _user_of(record)):
+        process = stat(pid)
+        if process:
+            leads_no_session = process.session != pid
+            yield _Candidate(False, leads_no_session, process.start_ticks, pid)
+
+
+def _recorded(record: AttemptRecord, exits: Path) -> Iterator[_Candidate]:
+    """Those that have ended; a keeper records only what leads a session."""
+    user = _user_of(record)
+    for ended in _exit_records(exits):
         # Others could claim the id of the attempt, but not the account.
-        claimed = exit_record.get("uid", _user_of(record)) != _user_of(record)
-        if exit_record["attempt"] == record.start.attempt_id and not claimed:
-            return exit_record
-    return None
+        is_claimed = ended.get("uid", user) != user
+        if ended["attempt"] == record.start.attempt_id and not is_claimed:
+            never_ran = ended["signal"] == NEVER_STARTED
+            yield _Candidate(never_ran, False, ended["start_ticks"], ended["pid"])
 
 
 def _exit_records(exits: Path) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,7 @@ import asyncio
 import gc
 import sys
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -35,16 +35,15 @@ from gpuyard.config.settings import NodeSettings, Settings, load_settings
 from gpuyard.devices.host import HostReading, read_host
 from gpuyard.domain import wire
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.domain.reasons import Reason
 from gpuyard.domain.separation import Separation
 from gpuyard.node.agent_files import last_contact, lock_agent, node_id
-from gpuyard.node.attempt import AttemptRun
+from gpuyard.node.attempts import AttemptParts, NodeAttempts
 from gpuyard.node.disk_watch import DiskWatch, JobFiles, running_files
 from gpuyard.node.fetching import Fetching
 from gpuyard.node.gpus import GpuWatch, discovery_of
 from gpuyard.node.health import GpuHealth
-from gpuyard.node.journal import AttemptJournal, AttemptRecord, own_keeper
-from gpuyard.node.launcher import GroupPool, PooledGroup
+from gpuyard.node.journal import AttemptJournal, own_keeper
+from gpuyard.node.launcher import GroupPool, remove_empty
 from gpuyard.node.link import (
     FIRST_PAUSE_S,
     WELCOME_S,
@@ -56,7 +55,7 @@ from gpuyard.node.link import (
 )
 from gpuyard.node.logs import LogSender, LogWatch
 from gpuyard.node.memory_reserve import default_memory_gb
-from gpuyard.node.outbox import Outbox, never_started
+from gpuyard.node.outbox import Outbox
 from gpuyard.node.prefetch import PrefetchQueue
 from gpuyard.node.separation import JobAccounts
 from gpuyard.node.stream_door import StreamDoor
@@ -97,7 +96,7 @@ class Agent:
             self._accounts = JobAccounts(settings, accounts, lambda: self._gpus.devices)
         self._groups = GroupPool(name, settings.max_processes)
         self._prefetched = PrefetchQueue()
-        self._context = AgentContext(
+        context = AgentContext(
             self.journal,
             self._blobs,
             settings,
@@ -105,7 +104,7 @@ class Agent:
             self._outbox.put,
             lambda: self._gpus.current,
             self._prefetched.pop_next,
-            self._begin,
+            lambda start: self._attempts.begin(start),
             own_keeper() or None,
             home.root,
             self._gpus.until_clear,
@@ -113,10 +112,20 @@ class Agent:
             self._accounts,
             default_memory_gb(self._host.memory_mb / 1024, settings.reserve_memory_gb),
             Fetching(home.root, self.journal, lambda: self._server, accounts),
+            runs_others=lambda: self._attempts.are_several(),
         )
         self._node_id = name
-        self._attempts: dict[str, AttemptRun] = {}
-        self._streams = StreamDoor(self._attempts)
+        parts = AttemptParts(
+            self.journal,
+            context,
+            self._groups,
+            self._prefetched,
+            self._host.boot_id,
+            self._spawn,
+        )
+        self._context = context
+        self._attempts = NodeAttempts(parts)
+        self._streams = StreamDoor(self._attempts.by_id)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._epoch = 0
         self._server: ServerAddress | None = None  # while there is a link
@@ -131,12 +140,14 @@ class Agent:
         """Adopt the attempts of the previous agent, then work until told to leave."""
         self._blobs.sweep()
         self._groups.sweep()
+        # What earlier agents, which were killed, have left behind.
+        remove_empty(self.journal.is_settled)
         await self._gpus.refresh()
         for record in self.journal.records():
-            attempt = self._remember(record)
+            attempt = self._attempts.remember(record)
             exits = self._home.node / "exits"
             resumed = attempt.resume(exits, self._keeper_alive, self._host.boot_id)
-            self._spawn(self._attend(attempt, resumed))
+            self._spawn(self._attempts.attend(attempt, resumed))
         self._spawn(self._gpus.watch())
         self._spawn(self._watch_silence())
         connecting = asyncio.create_task(self._connect())
@@ -267,7 +278,7 @@ class Agent:
         return working
 
     def _hello(self) -> wire.Hello:
-        held = [attempt.as_held() for attempt in self._attempts.values()]
+        held = [attempt.as_held() for attempt in self._attempts]
         return wire.Hello(
             self._node_id,
             self._host.hostname,
@@ -293,20 +304,23 @@ class Agent:
 
     def _handle(self, message: wire.ToAgent, writer: asyncio.StreamWriter) -> None:
         match message:
+            case wire.StartAttempt() | wire.StopAttempt() if (
+                message.epoch < self._epoch
+            ):
+                pass  # from a server that was replaced
             case wire.StartAttempt():
-                self._start(message)
+                self._attempts.start(message)
             case wire.StopAttempt():
-                self._stop(message)
+                self._attempts.stop(message)
             case wire.Acknowledge():
                 self._outbox.acknowledge(message.seq)
             case wire.Forget():
-                self._forget(message.attempt_ids)
+                self._attempts.forget(message.attempt_ids)
                 if message.output:
-                    self._spawn(self._discard(message.attempt_ids))
+                    self._spawn(self._attempts.discard(message.attempt_ids))
             case wire.Find():
-                found = wire.Found(
-                    message.request, message.attempt_id, self._state(message.attempt_id)
-                )
+                state = self._attempts.state(message.attempt_id)
+                found = wire.Found(message.request, message.attempt_id, state)
                 writer.write(wire.encode(found))
             case wire.Release():
                 self._gpus.release(message.gpu_uuids)
@@ -317,160 +331,24 @@ class Agent:
             case wire.ContentPart() | wire.Beat():
                 pass  # contents have connections of their own; a Beat needs no answer
 
-    # --- attempts ---
-
-    def _state(self, attempt_id: str) -> str:
-        if attempt_id in self._prefetched:
-            return "waiting"
-        known = self._attempts.get(attempt_id)
-        if known:
-            return "running" if known.live else "ended"
-        return "ended" if self.journal.has_log(attempt_id) else "absent"
-
-    def _start(self, start: wire.StartAttempt) -> None:
-        """Start or prefetch an attempt, unless it is known or was withdrawn, or comes
-        from a server that was replaced.
-        """
-        attempt_id = start.attempt_id
-        if start.epoch < self._epoch or self._prefetched.refuses(attempt_id):
-            return
-        if attempt_id in self._attempts or self.journal.holds(attempt_id):
-            return
-        if start.ahead:
-            self._prefetched.add(start)
-        else:
-            self._prefetched.drop(start.attempt_id)
-            self._begin(start)
-
-    def _begin(self, start: wire.StartAttempt) -> None:
-        """Begin an attempt. If one of its GPUs is in use, it ends at once."""
-        group = None if self._needs_own_groups(start) else self._groups.take()
-        name = group.name if group else ""
-        try:
-            record = self.journal.intend(start, self._host.boot_id, name)
-        except OSError as error:
-            if group:
-                group.give_back()
-            message = f"the agent's journal cannot be written: {error}"
-            reason = Reason.SPAWN_FAILED
-            ended = never_started(start.attempt_id, reason=reason, message=message)
-            self._outbox.put(ended)
-            return
-        attempt = self._remember(record, group)
-        taken: set[str] = set()
-        if start.gpu_uuids:
-            taken = self._gpus_in_use(attempt).intersection(start.gpu_uuids)
-        if taken:
-            message = f"GPU {', '.join(sorted(taken))} is in use by another attempt"
-            reason = Reason.GPU_BUSY
-            ended = never_started(start.attempt_id, reason=reason, message=message)
-            attempt.release()
-            self.journal.note(start.attempt_id, ended=ended)
-            attempt.record.ended = ended
-            self._outbox.put(ended)
-            return
-        self._spawn(self._attend(attempt, attempt.run()))
-
-    def _needs_own_groups(self, start: wire.StartAttempt) -> bool:
-        """Whether the attempt needs control groups of its own from its start."""
-        return bool(start.memory_gb or start.cpus or self._accounts)
-
-    def _gpus_in_use(self, but: AttemptRun) -> set[str]:
-        """The GPUs that other live attempts use alone."""
-        used: set[str] = set()
-        for other in self._attempts.values():
-            if other is not but and other.live and not other.start.shares_gpus:
-                used.update(other.start.gpu_uuids)
-        return used
-
-    @staticmethod
-    async def _attend(attempt: AttemptRun, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` of an attempt, and end the attempt if that raises.
-
-        Without an end it would hold its GPUs for ever.
-        """
-        try:
-            await work
-        except Exception as error:
-            log.exception("an attempt is given up", attempt=attempt.start.attempt_id)
-            await attempt.give_up(error)
-
-    def _stop(self, stop: wire.StopAttempt) -> None:
-        """Stop an attempt.
-
-        One that never came here has ended: its StartAttempt cannot follow its
-        StopAttempt.
-        """
-        if stop.epoch < self._epoch:
-            return
-        if stop.reason == Reason.REVOKED:
-            # If the attempt does not wait here, it may still be on its way: then the
-            # server asks again.
-            if self._prefetched.withdraw(stop.attempt_id):
-                self._outbox.put(never_started(stop.attempt_id, stopped=stop.reason))
-            return
-        self._prefetched.drop(stop.attempt_id)
-        attempt = self._attempts.get(stop.attempt_id)
-        if attempt:
-            attempt.stop(stop.reason, checkpoint=stop.checkpoint)
-            return
-        message = "never started"
-        ended = never_started(stop.attempt_id, stopped=stop.reason, message=message)
-        self._outbox.put(ended)
+    # --- the host and its output ---
 
     def _stop_on_failed_gpus(self, reasons: Mapping[str, str]) -> None:
-        """Stop the attempts on GPUs that have failed; the job's retries decide whether
-        it continues elsewhere.
-        """
-        for attempt in list(self._attempts.values()):
-            lost = [
-                f"GPU {uuid} failed: {reasons[uuid]}"
-                for uuid in attempt.start.gpu_uuids
-                if uuid in reasons
-            ]
-            if lost and attempt.live:
-                attempt.remark("; ".join(lost))
-                attempt.stop(Reason.GPU_FAILED)
+        self._attempts.stop_on_failed_gpus(reasons)
 
     def _remark_on_gpu(self, uuid: str, message: str) -> None:
-        """Add what the driver reported about a program on this GPU to the attempts
-        there.
-        """
-        for attempt in self._attempts.values():
-            if attempt.live and uuid in attempt.start.gpu_uuids:
-                attempt.remark(message)
-
-    def _remember(
-        self, record: AttemptRecord, group: PooledGroup | None = None
-    ) -> AttemptRun:
-        attempt = AttemptRun(record, self._context, group)
-        self._attempts[record.start.attempt_id] = attempt
-        return attempt
-
-    def _forget(self, attempt_ids: Sequence[str]) -> None:
-        settled: list[str] = []
-        for attempt_id in attempt_ids:
-            self._prefetched.forget(attempt_id)
-            attempt = self._attempts.get(attempt_id)
-            if attempt is None or not attempt.live:
-                self._attempts.pop(attempt_id, None)
-                settled.append(attempt_id)
-        self.journal.forget(*settled)
-
-    async def _discard(self, attempt_ids: Sequence[str]) -> None:
-        ended = [i for i in attempt_ids if i not in self._attempts]
-        await asyncio.to_thread(self.journal.discard, ended)
+        self._attempts.remark_on_gpu(uuid, message)
 
     def job_files(self) -> list[JobFiles]:
         """The files of the attempts that run."""
-        return running_files(self._attempts.values(), self._context)
+        return running_files(self._attempts, self._context)
 
     def report_disk(self, disk: wire.DiskStatus) -> None:
         """Tell the server what was found on the disk."""
         self._outbox.put(wire.GpusSeen(self._gpus.current, self._gpus.problem, disk))
 
     def _send_log(self, question: wire.ReadLog, logs: LogSender) -> None:
-        attempt = self._attempts.get(question.attempt_id)
+        attempt = self._attempts.find(question.attempt_id)
         logs.answer(question, self.journal.log_path(question.attempt_id), attempt)
 
     async def _watch_silence(self) -> None:
@@ -491,10 +369,7 @@ class Agent:
                 with suppress(OSError):
                     self._last_contact_file.write_text(str(self._silent_since))
             silent_s = time.monotonic() - self._silent_since
-            for attempt in list(self._attempts.values()):
-                limit = attempt.start.max_silence_s
-                if limit and silent_s > limit:
-                    attempt.stop(Reason.NODE_SILENT)
+            self._attempts.stop_silent(silent_s)
 
 
 def main() -> None:

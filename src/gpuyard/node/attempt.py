@@ -8,7 +8,6 @@ import signal
 import tarfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,12 +15,10 @@ from typing import Any, TypeVar
 import structlog
 from msgspec.structs import replace
 
-from gpuyard.config.boot_clock import boot_clock_s
 from gpuyard.domain import wire
 from gpuyard.domain.reasons import Reason
-from gpuyard.domain.units import format_gb
 from gpuyard.node import adoption
-from gpuyard.node.clocks import start_of
+from gpuyard.node.ending import AttemptEnd
 from gpuyard.node.journal import AttemptRecord
 from gpuyard.node.launcher import (
     NEVER_STARTED,
@@ -30,6 +27,7 @@ from gpuyard.node.launcher import (
     PooledGroup,
     Process,
     adopt,
+    end_groups,
 )
 from gpuyard.node.open_streams import OpenStreams
 from gpuyard.node.starter import AttemptStarter
@@ -75,7 +73,7 @@ class AttemptRun:
         self._watching: list[asyncio.Task[None]] = []
         self._timing: list[asyncio.Task[None]] = []
         self._stopped = record.stopping
-        self._remarks: list[str] = []
+        self._end = AttemptEnd(record, context.default_memory_gb)
         self.streams = OpenStreams(record, context.journal)
         self.starter = AttemptStarter(record, context)
         self._watch = AttemptWatch(record, context, self.starter.workdir)
@@ -94,7 +92,7 @@ class AttemptRun:
         pid = self.process.pid
         if not self.live:
             return wire.HeldAttempt(start.attempt_id, start.token, "ended", pid)
-        ran_s = self._ran_s(None)
+        ran_s = self._end.ran_s(None)
         return wire.HeldAttempt(start.attempt_id, start.token, "running", pid, ran_s)
 
     @property
@@ -124,7 +122,7 @@ class AttemptRun:
             await self._finish(self._ended(Exit()))
             return
         try:
-            self.process = await self._maybe_in_thread(self._launch, resume_from)
+            self.process = await self._launched(resume_from)
         except LaunchError as error:
             await self._not_started(error.reason, error)
             return
@@ -152,14 +150,30 @@ class AttemptRun:
         For a simple attempt it takes less time than a switch of threads, so that is
         run here.
         """
-        start = self.start
-        if start.resume_sha256:
+        if self.start.resume_sha256:
             return await in_background(work, *arguments)
-        limited = start.memory_gb or start.cpus
-        reads_files = start.checkpoint_path or start.code or start.interactive
-        if reads_files or limited or self._context.accounts:
+        if self._may_block:
             return await asyncio.to_thread(work, *arguments)
         return work(*arguments)
+
+    @property
+    def _may_block(self) -> bool:
+        """Whether it takes more than a moment to start it."""
+        start = self.start
+        limited = start.memory_gb or start.cpus
+        reads_files = start.checkpoint_path or start.code or start.interactive
+        return bool(reads_files or limited or self._context.accounts)
+
+    async def _launched(self, resume_from: Path | None) -> Process:
+        """Launch it; LaunchError or ValueError."""
+        is_simple = not self._may_block and not self.start.resume_sha256
+        if is_simple and self._context.runs_others():
+            # Until the program begins, the kernel holds up the thread that starts it;
+            # meanwhile other short jobs end.
+            loop = asyncio.get_running_loop()
+            launchers = self._context.launchers
+            return await loop.run_in_executor(launchers, self._launch, resume_from)
+        return await self._maybe_in_thread(self._launch, resume_from)
 
     async def _not_started(self, reason: str, error: Exception) -> None:
         await self._finish(self._ended(Exit(), reason, str(error)))
@@ -178,26 +192,12 @@ class AttemptRun:
         """
         process = self.starter.spawn(resume_from, self._first_group)
         self._first_group = None
-        self._note_started(process, time.time())
-        return process
-
-    def _note_started(self, process: Process, at: float) -> None:
         record = self.record
         record.pid = process.pid
         record.start_ticks = process.start_ticks
-        record.started_at = at
-        record.monotonic = time.monotonic()
-        record.boot_s = boot_clock_s()
         record.limits = process.enforcement
-        self._journal.note(
-            self.start.attempt_id,
-            pid=process.pid,
-            start_ticks=process.start_ticks,
-            started_at=at,
-            monotonic=record.monotonic,
-            boot_s=record.boot_s,
-            limits=process.enforcement,
-        )
+        self._journal.note_started(record)
+        return process
 
     async def resume(
         self, exits: Path, keeper_alive: Callable[[], bool], boot_id: str
@@ -252,6 +252,9 @@ class AttemptRun:
         )
 
     async def _lost(self, reason: str, message: str) -> None:
+        # Nobody knows its processes, but its groups may.
+        start = self.start
+        await asyncio.to_thread(end_groups, start.attempt_id, self.record.first_group)
         await self._finish(self._ended(Exit(lost=True), reason, message))
 
     # --- following ---
@@ -278,7 +281,9 @@ class AttemptRun:
         """Give it control groups of its own: it is no short job."""
         if process.settled:
             return
-        await asyncio.to_thread(process.settle, self.starter.limits)
+        loop = asyncio.get_running_loop()
+        settlers = self._context.settlers
+        await loop.run_in_executor(settlers, process.settle, self.starter.limits)
         limits = {**self.record.limits, **process.enforcement}
         if limits != self.record.limits:
             self.record.limits = limits
@@ -318,7 +323,10 @@ class AttemptRun:
         """
         await asyncio.to_thread(self._clean_up, process)
         self.process = None
+        # Or an agent that comes in the middle of the launch would adopt the old one,
+        # and kill the new one as a remainder of that.
         self.record.pid = None
+        self._journal.note(self.start.attempt_id, pid=None)
         self._exited.clear()
         await self.run()
 
@@ -361,8 +369,7 @@ class AttemptRun:
 
     def remark(self, text: str) -> None:
         """Add a remark to the message of the attempt's end, unless it ends well."""
-        if text not in self._remarks:
-            self._remarks.append(text)
+        self._end.remark(text)
 
     def stop(self, reason: str, *, checkpoint: bool = False) -> None:
         """Stop the attempt. Only the first reason counts."""
@@ -393,62 +400,14 @@ class AttemptRun:
             await asyncio.to_thread(process.kill_all)
 
     def _ended(self, found: Exit, reason: str = "", message: str = "") -> wire.Ended:
-        if not reason and found.lost:
-            reason = Reason.EXIT_STATUS_LOST
-            message = "agent and keeper were both killed, so nobody saw how it ended"
-        if found.out_of_memory:
-            reason = Reason.OUT_OF_MEMORY
-            message = f"the kernel killed it at {self._memory_limit()}"
-        if self._stopped or found.code or found.signal:
-            message = "; ".join(text for text in (message, *self._remarks) if text)
-        usage = self._usage()
-        return wire.Ended(
-            self.start.attempt_id,
-            time.time(),
-            self.record.started_at,
-            found.code,
-            found.signal,
-            reason,
-            self._stopped,
-            message,
-            {name: round(value, 3) for name, value in usage.items()},
-            dict(self.record.limits),
-            ran_s=None if found.lost else self._ran_s(found.ended_boot_s),
+        return self._end.report(
+            found,
+            self.process,
+            stopped=self._stopped,
+            was_watched=bool(self._watching),
+            reason=reason,
+            message=message,
         )
-
-    def _memory_limit(self) -> str:
-        """Its memory limit in words, and how to set another."""
-        own_gb = self.start.memory_gb
-        default_gb = self._context.default_memory_gb
-        if own_gb:
-            return f"its memory limit of {format_gb(own_gb)}; --memory sets another"
-        if default_gb:
-            return (
-                f"its memory limit of {format_gb(default_gb)}, which is the memory of"
-                " the node less [node] reserve_memory_gb; --memory sets another"
-            )
-        return "its memory limit"
-
-    def _ran_s(self, ended_boot_s: float | None) -> float | None:
-        """For how many seconds it ran, until a time of the boot clock or until now."""
-        record = self.record
-        if record.pid is None:
-            return None
-        began_s = record.boot_s
-        if began_s is None:  # an agent of an earlier version started it
-            began_s = start_of(record.start_ticks)
-        until_s = boot_clock_s() if ended_boot_s is None else ended_boot_s
-        return max(until_s - began_s, 0.0)
-
-    def _usage(self) -> dict[str, float]:
-        """What the attempt used in total. If it was too short to be watched, only the
-        CPU time of its first process is known.
-        """
-        if self.process is None:
-            return {}
-        if not self._watching:
-            return {"cpu_s": self.process.leader_cpu_s()}
-        return asdict(self.process.usage())
 
     async def _finish(self, ended: wire.Ended) -> None:
         """Read the last output and checkpoints, note the end in the journal, clean up,
@@ -464,7 +423,7 @@ class AttemptRun:
         if fault:
             message = "its output says so"
             if fault == Reason.OUT_OF_MEMORY and "memory" in self.record.limits:
-                message += f", under {self._memory_limit()}"
+                message += f", under {self._end.memory_limit()}"
             ended = replace(ended, reason=fault, message=message)
         exited = ended.exit_code is not None and ended.exit_code not in _KILLED
         if self.process and exited:
@@ -489,7 +448,7 @@ class AttemptRun:
             self.record.started_at,
             reason=Reason.AGENT_FAILED,
             message=repr(error),
-            ran_s=self._ran_s(None) if self.process else None,
+            ran_s=self._end.ran_s(None) if self.process else None,
         )
         await self._conclude(ended)
 

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from gpuyard.config.boot_clock import boot_clock_s
 from gpuyard.domain import wire
 from gpuyard.node.line_file import LineFile
 from gpuyard.storage.untrusted import remove_tree
@@ -75,7 +76,8 @@ class AttemptJournal:
         self.folder = folder
         self._private_root = private_root or folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = threading.Lock()
+        # A thread that has it may need it again.
+        self._lock = threading.RLock()
         self._file = LineFile(folder / "journal")
         self._longest_bytes = _LONGEST_BYTES
         # The attempts with a record.
@@ -145,8 +147,9 @@ class AttemptJournal:
         that is forgotten, such as the end of its input that somebody typed too late:
         without its beginning no agent could read it.
         """
-        if attempt_id in self._held:
-            self._note([attempt_id], facts)
+        with self._lock:
+            if attempt_id in self._held:
+                self._note([attempt_id], facts)
 
     def _note(self, attempt_ids: Sequence[str], facts: Mapping[str, Any]) -> None:
         try:
@@ -159,6 +162,21 @@ class AttemptJournal:
                 error=str(error),
             )
 
+    def note_started(self, record: AttemptRecord) -> None:
+        """Note the process of a record, which has just been started."""
+        record.started_at = time.time()
+        record.monotonic = time.monotonic()
+        record.boot_s = boot_clock_s()
+        self.note(
+            record.start.attempt_id,
+            pid=record.pid,
+            start_ticks=record.start_ticks,
+            started_at=record.started_at,
+            monotonic=record.monotonic,
+            boot_s=record.boot_s,
+            limits=record.limits,
+        )
+
     def note_checkpoint(self, saved: wire.CheckpointSaved) -> None:
         """Note a checkpoint, so that the next agent does not take it for a new one."""
         self.note(saved.attempt_id, checkpoint=saved)
@@ -167,10 +185,11 @@ class AttemptJournal:
         """The attempts are settled: only their logs and own working directories
         stay.
         """
-        held = [attempt_id for attempt_id in attempt_ids if attempt_id in self._held]
-        if held:
-            self._note(held, {"forgotten": True})
-            self._held.difference_update(held)
+        with self._lock:
+            held = [it for it in attempt_ids if it in self._held]
+            if held:
+                self._note(held, {"forgotten": True})
+                self._held.difference_update(held)
         for attempt_id in attempt_ids:
             self.forget_secrets(attempt_id)
             self._forget_folder(f"{self._private_root}/{attempt_id}")
@@ -214,6 +233,10 @@ class AttemptJournal:
     def has_log(self, attempt_id: str) -> bool:
         """Whether it was begun at some time, and its log is still there."""
         return os.path.exists(f"{self.folder}/{attempt_id}.log")  # noqa: PTH110  (once for each attempt)
+
+    def is_settled(self, attempt_id: str) -> bool:
+        """Whether it was an attempt of this node, and its record was forgotten."""
+        return attempt_id not in self._held and self.has_log(attempt_id)
 
     def records(self) -> list[AttemptRecord]:
         """Every attempt that is not settled, oldest first. Secrets of others are

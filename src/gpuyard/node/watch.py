@@ -5,6 +5,7 @@ resources that it uses.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -50,7 +51,10 @@ class AgentContext:
     `accounts`: None where all jobs run as the agent does. `default_memory_gb`: the
     memory limit of a job that names none; None for no limit. `fetching`: how to get
     what the server has stored with a submission. `once_long`: what is done once a job
-    is no short one any more.
+    is no short one any more. `runs_others`: whether it attends to other attempts, too;
+    then `launchers` are the threads that start the process. `settlers`: the threads
+    that give it control groups of its own; others may be busy for seconds, and its
+    limit of memory begins there.
     """
 
     journal: AttemptJournal
@@ -69,6 +73,13 @@ class AgentContext:
     default_memory_gb: float | None = None
     fetching: Fetching | None = None
     once_long: FixedDelay = field(default_factory=partial(FixedDelay, SHORT_S))
+    runs_others: Callable[[], bool] = lambda: False
+    launchers: Executor = field(
+        default_factory=partial(ThreadPoolExecutor, 2, "launchers")
+    )
+    settlers: Executor = field(
+        default_factory=partial(ThreadPoolExecutor, 2, "settlers")
+    )
 
 
 class AttemptWatch:

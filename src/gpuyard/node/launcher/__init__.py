@@ -15,11 +15,19 @@ boot. Needs Linux 5.3 or later. The order at an attempt's end matters:
 
 from gpuyard.node.launcher.cgroup import Cgroup, can_confine_devices
 from gpuyard.node.launcher.group_pool import GroupPool, PooledGroup
+from gpuyard.node.launcher.hierarchy import remove_empty
 from gpuyard.node.launcher.identity import Identity
 from gpuyard.node.launcher.launch import LaunchError, LaunchRequest
 from gpuyard.node.launcher.limits import ProcessLimits
 from gpuyard.node.launcher.posix_spawn import Streams
-from gpuyard.node.launcher.process import Exit, Process, Usage, adopt, find_attempt
+from gpuyard.node.launcher.process import (
+    Exit,
+    Process,
+    Usage,
+    adopt,
+    end_groups,
+    find_attempt,
+)
 from gpuyard.node.launcher.prologue import NEVER_STARTED
 from gpuyard.node.launcher.spawn import spawn, spawn_beside
 
@@ -38,7 +46,9 @@ __all__ = [
     "Usage",
     "adopt",
     "can_confine_devices",
+    "end_groups",
     "find_attempt",
+    "remove_empty",
     "spawn",
     "spawn_beside",
 ]

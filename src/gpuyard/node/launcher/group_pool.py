@@ -10,7 +10,6 @@ attempt's own would, what that has started. It goes back when nothing is left in
 
 import os
 import secrets
-from contextlib import suppress
 from pathlib import Path
 
 from gpuyard.node.launcher.cgroup import Cgroup
@@ -19,8 +18,10 @@ from gpuyard.node.launcher.hierarchy import (
     hierarchies,
     make,
     remove,
+    remove_empty,
     write,
 )
+from gpuyard.node.launcher.memory_kills import MemoryKills
 
 # More than start at once on one host within the first moment.
 _MOST_READY = 64
@@ -38,11 +39,16 @@ class GroupPool:
         self._processes = processes
         self._root = root
         self._ready: list[PooledGroup] = []
+        self.memory_kills = MemoryKills()
 
     def take(self) -> "PooledGroup | None":
         """A group for one attempt; None where no group can limit processes."""
-        if self._ready:
-            return self._ready.pop()
+        group = self._ready.pop() if self._ready else self._make_one()
+        if group:
+            group.begin()
+        return group
+
+    def _make_one(self) -> "PooledGroup | None":
         for hierarchy in hierarchies(self._root):
             if "pids" in hierarchy.controllers:
                 return self._make(hierarchy)
@@ -76,16 +82,13 @@ class GroupPool:
 
     def sweep(self) -> None:
         """Remove the groups of an earlier agent that hold no process."""
-        for hierarchy in hierarchies(self._root):
-            with suppress(OSError):
-                for path in hierarchy.root.iterdir():
-                    if path.name.startswith(f"{self._owner}-"):
-                        remove(path)
+        remove_empty(lambda name: name.startswith(f"{self._owner}-"), self._root)
 
     def close(self) -> None:
         """Remove the groups that no attempt has."""
         while self._ready:
             self._ready.pop().discard()
+        self.memory_kills.close()
 
 
 class PooledGroup:
@@ -101,6 +104,8 @@ class PooledGroup:
         self.enforced = enforced
         self._pool = pool
         self._is_spoiled = False
+        self._is_discarded = False
+        self._kills_before = 0
         # Both stay open, because each attempt needs them.
         self._entry = os.open(path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -108,6 +113,17 @@ class PooledGroup:
         except OSError:
             os.close(self._entry)
             raise
+
+    def begin(self) -> None:
+        """An attempt takes it."""
+        self._kills_before = self._pool.memory_kills.count()
+
+    def oom_kills(self) -> int:
+        """How many processes the kernel has killed for lack of memory since an attempt
+        took it, among those without a limit of their own: this attempt's, and perhaps
+        of one that is as new.
+        """
+        return self._pool.memory_kills.count() - self._kills_before
 
     def join(self, pid: int) -> None:
         """Move a process, and all that it forks from now on, into the group. Raises
@@ -121,7 +137,8 @@ class PooledGroup:
         """
         try:
             return int(os.pread(self._count, 32, 0)) <= count
-        except OSError:
+        # If it was given back meanwhile, another file may have the descriptor.
+        except (OSError, ValueError):
             return False
 
     def spoil(self) -> None:
@@ -132,13 +149,17 @@ class PooledGroup:
         """The attempt has left it; False if processes are still in it, so that it
         stays.
         """
-        is_usable = not self._is_spoiled and self.holds_at_most(0)
+        is_usable = not self._is_discarded and not self._is_spoiled
+        is_usable = is_usable and self.holds_at_most(0)
         if is_usable and self._pool.put(self):
             return True
         return self.discard()
 
     def discard(self) -> bool:
         """Remove it; False if processes are still in it, so that it stays."""
-        os.close(self._entry)
-        os.close(self._count)
+        if not self._is_discarded:
+            self._is_discarded = True
+            # Before anything can fail: the numbers may be others' a moment later.
+            os.close(self._entry)
+            os.close(self._count)
         return self.cgroup.remove()

@@ -27,7 +27,23 @@ class HeldGroups:
         self._own = own
         self._first = pooled.cgroup if pooled else first
         self._pooled = pooled
+        self._early_oom_kills = 0
         self._lock = threading.Lock()
+
+    @classmethod
+    def find(
+        cls,
+        attempt_id: str,
+        first_group: str = "",
+        root: Path | None = None,
+        pid: int | None = None,
+    ) -> "HeldGroups":
+        """Those of an attempt that an earlier agent started. `first_group`: the name of
+        the group of that agent's pool; empty for none. `root`, `pid`: see
+        `Cgroup.open`.
+        """
+        first = Cgroup.open(first_group, root, pid) if first_group else None
+        return cls(Cgroup.open(attempt_id, root, pid), first)
 
     @property
     def own(self) -> Cgroup | None:
@@ -62,19 +78,38 @@ class HeldGroups:
                 self._leave_first()
             return self._own
 
-    def _leave_first(self) -> None:
+    def _leave_first(self) -> bool:
+        """Give it up; False if processes are still in it: then it stays known, so that
+        they can be killed.
+        """
+        left = True
         if self._pooled:
-            self._pooled.give_back()
+            self._early_oom_kills = self._pooled.oom_kills()
+            left = self._pooled.give_back()
         elif self._first:
-            self._first.remove()
+            left = self._first.remove()
         self._pooled = None
-        self._first = None
+        if left:
+            self._first = None
+        return left
+
+    def oom_kills(self) -> int:
+        """How many of the attempt's processes the kernel has killed for lack of
+        memory.
+        """
+        kills = self._early_oom_kills
+        if self._pooled:
+            kills = self._pooled.oom_kills()
+        return kills + (self._own.oom_kills() if self._own else 0)
 
     def are_empty(self, zombies: int) -> bool:
         """True if no live process is in them. `zombies`: so many that are not reaped
         are certainly in them.
         """
-        if self._pooled and self._own is None and self._pooled.holds_at_most(zombies):
+        pooled = self._pooled
+        is_empty = pooled is not None and pooled.holds_at_most(zombies)
+        # Asked last: once it has groups of its own, the other may be somebody else's.
+        if is_empty and self._own is None:
             return True
         groups = self.all
         return groups is not None and groups.empty()
@@ -92,13 +127,9 @@ class HeldGroups:
         """Remove them, and give back the one of the pool; False if processes are still
         in one.
         """
-        removed = True
-        if self._pooled:
-            removed = self._pooled.give_back()
-            self._pooled = None
-            self._first = None
-        groups = self.all
-        return (groups is None or groups.remove()) and removed
+        with self._lock:
+            has_left = self._leave_first()
+            return (self._own is None or self._own.remove()) and has_left
 
 
 def _has_moved(first: Cgroup, own: Cgroup) -> bool:

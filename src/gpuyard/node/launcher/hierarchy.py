@@ -12,7 +12,7 @@ import errno
 import functools
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,6 +108,17 @@ def remove(group: Path) -> bool:
                 below.rmdir()
         return not group.exists()
     return True
+
+
+def remove_empty(is_left: Callable[[str], bool], root: Path | None = None) -> None:
+    """Remove those groups beside the attempts' that hold no process and whose names
+    `is_left` says nobody needs. `root` as in `Cgroup.create`.
+    """
+    for hierarchy in hierarchies(root):
+        with suppress(OSError):
+            for path in hierarchy.root.iterdir():
+                if is_left(path.name):
+                    remove(path)
 
 
 def read(group: Path, name: str) -> list[str]:

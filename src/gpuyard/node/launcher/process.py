@@ -24,6 +24,7 @@ from gpuyard.node.launcher.waiting import peek
 ATTEMPT_VARIABLE = "GPUYARD_ATTEMPT_ID"
 _MIB = 1 << 20
 _QUIET_ROUNDS = 5
+_GROUPS_TIMEOUT_S = 5.0
 # For processes that fork and end all the time; those that stay are found by the first.
 _MAX_SCANS = 10
 
@@ -267,26 +268,64 @@ class Process:
             newest = last
         return newest
 
-    def gather(self) -> None:
-        """Move the processes that the attempt started before the group held it into the
-        control group.
-
-        A process escapes only if in that time it left the session, cleared its
-        environment and lost its parent.
+    def contain(self) -> None:
+        """Call this once the groups have the leader: from then on they hold all that
+        the attempt starts, also what it has started before.
         """
         if self.cgroup is None:
             return
+        if procfs.newest_pid() == self.pid or self._is_alone():
+            self._contained = True
+            self._had_leader = True
+        else:
+            self._gather()
+
+    def _is_alone(self) -> bool:
+        """True when the leader has no descendants: no child, and no orphan with the
+        reaper.
+        """
+        if self._reaper is None:
+            return False
+        # The children of another thread are not listed with those of the first.
+        leader = procfs.stat(self.pid)
+        if leader is None or leader.threads > 1:
+            return False
+        return not procfs.children(self.pid) and no_orphans(self._reaper)
+
+    def _gather(self) -> None:
+        """Move what the attempt started before the groups held it into them."""
+        assert self.cgroup is not None
         for _ in range(_MAX_SCANS):
             newest = procfs.newest_pid()
-            loose = {member.pid for member in self._scan()}.difference(
-                self.cgroup.procs()
-            )
+            members = {member.pid for member in self._scan()}
+            loose = (members | self._strays()).difference(self.cgroup.procs())
             if not loose:
                 self._contained = procfs.newest_pid() == newest
                 return
             for pid in loose:
-                with suppress(ProcessLookupError):
+                # It may have ended, or be another user's by now.
+                with suppress(OSError):
                     self.cgroup.join(pid)
+
+    def _strays(self) -> set[int]:
+        """Orphans that no variable and no session tells from the attempt's: no older
+        than its leader, they carry no attempt's id, and are where no other attempt's
+        processes are, in the groups of this process.
+        """
+        if self._reaper is None:
+            return set()
+        found: set[int] = set()
+        here = procfs.groups(os.getpid())
+        for pid in procfs.children(self._reaper):
+            process = procfs.stat(pid)
+            if process is None or process.dead or pid == os.getpid():
+                continue
+            is_older = process.start_ticks < self.start_ticks
+            if is_older or procfs.groups(pid) != here:
+                continue
+            if f"\0{ATTEMPT_VARIABLE}=".encode() not in procfs.environment(pid):
+                found.add(pid)
+        return found
 
     def usage(self) -> Usage:
         """What the attempt uses now."""
@@ -360,8 +399,7 @@ class Process:
             return Exit(lost=True)
 
     def _ended(self, code: int | None = None, signum: int | None = None) -> Exit:
-        own = self._groups.own
-        killed_for_memory = code != 0 and own is not None and own.oom_kills() > 0
+        killed_for_memory = code != 0 and self._groups.oom_kills() > 0
         return Exit(code=code, signal=signum, out_of_memory=killed_for_memory)
 
     def _session(self, processes: list[procfs.Stat]) -> list[procfs.Stat]:
@@ -434,16 +472,24 @@ def adopt(
     """
     pidfd = procfs.open_pidfd(pid, start_ticks)
     live_pid = pid if pidfd is not None else None
-    own = Cgroup.open(attempt_id, cgroup_root, live_pid)
-    first = Cgroup.open(first_group, cgroup_root, live_pid) if first_group else None
+    groups = HeldGroups.find(attempt_id, first_group, cgroup_root, live_pid)
     return Process(
         attempt_id,
         pid,
         start_ticks,
         pidfd=pidfd,
-        groups=HeldGroups(own, first),
+        groups=groups,
         exits_dir=exits_dir,
     )
+
+
+def end_groups(attempt_id: str, first_group: str = "") -> None:
+    """Kill all that the groups of an attempt hold whose processes are not known, and
+    remove them. `first_group`: as for `adopt`.
+    """
+    groups = HeldGroups.find(attempt_id, first_group)
+    groups.kill(_GROUPS_TIMEOUT_S)
+    groups.remove()
 
 
 def find_attempt(attempt_id: str, uid: int | None = None) -> list[int]:

@@ -103,6 +103,13 @@ def stats() -> Iterator[Stat]:
 def has_variable(pid: int, entry: bytes) -> bool:
     """Whether a process was started with this `NAME=value`; False if it has ended or
     cannot be read.
+    """
+    return b"\0" + entry + b"\0" in environment(pid)
+
+
+def environment(pid: int) -> bytes:
+    """The variables that a process was started with, a NUL byte before each and after
+    the last; none if it has ended or cannot be read.
 
     During an exec a process has neither environment nor arguments. This waits for the
     end of that, at most 20 ms.
@@ -117,7 +124,12 @@ def has_variable(pid: int, entry: bytes) -> bool:
         if process is None or process.dead or not process.rss_bytes:
             break
         time.sleep(0.001)
-    return b"\0" + entry + b"\0" in b"\0" + content
+    return b"\0" + content
+
+
+def groups(pid: int) -> bytes:
+    """The control groups of a process, a line for each tree; empty if it has ended."""
+    return read_file(f"/proc/{pid}/cgroup")
 
 
 def owner(pid: int) -> int | None:

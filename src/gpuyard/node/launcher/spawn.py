@@ -39,7 +39,7 @@ from gpuyard.node.launcher.limits import (
     fall_back,
 )
 from gpuyard.node.launcher.posix_spawn import Streams, posix_spawn
-from gpuyard.node.launcher.process import ATTEMPT_VARIABLE, Process, no_orphans
+from gpuyard.node.launcher.process import ATTEMPT_VARIABLE, Process
 
 # Read once, so that after an upgrade of the package a running agent keeps the prologue
 # that it understands.
@@ -86,6 +86,15 @@ def _create_groups(launch: LaunchRequest) -> Cgroup | None:
     )
 
 
+def _create_groups_late(launch: LaunchRequest) -> Cgroup | None:
+    """As `_create_groups`, for a process that runs already: it runs on without
+    groups.
+    """
+    with suppress(OSError):
+        return _create_groups(launch)
+    return None
+
+
 def _is_simple(launch: LaunchRequest, held: Mapping[str, str]) -> bool:
     """Whether all its limits can begin after the start, without the prologue, which
     costs the start of an interpreter.
@@ -110,20 +119,19 @@ def _spawn_directly(
     if pooled and not _join(pooled, pid):
         # Somebody has removed it.
         pooled.spoil()
+        pooled.discard()
         pooled = None
-        cgroup = _create_groups(launch)
+        cgroup = _create_groups_late(launch)
     if cgroup and not _join(cgroup, pid):
         # It has ended already or may not be moved: its session identifies it.
         cgroup.remove()
         cgroup = None
-    contained = False
-    if pooled or cgroup:
-        # Then it has not forked, and its group holds all that it will ever start.
-        contained = procfs.newest_pid() == pid or _childless(pid, launch.reaper)
     held = _held_limits(launch.limits, pooled or cgroup)
-    process = _attach(launch, pid, cgroup, held, contained=contained, pooled=pooled)
-    if not contained:
-        process.gather()
+    process = _attach(launch, pid, cgroup, held, pooled=pooled)
+    # Without a free descriptor nothing is proved; its end is then searched for more
+    # thoroughly. To fail now would leave a process that nobody knows.
+    with suppress(OSError):
+        process.contain()
     return process
 
 
@@ -145,13 +153,6 @@ def _held_limits(
         missing = NO_GROUP if limit == "memory" else "none: it had ended"
         held[limit] = enforced.get(limit, missing)
     return held
-
-
-def _childless(pid: int, reaper: int | None) -> bool:
-    """True when the process has no descendants: no child, and no orphan with the
-    reaper.
-    """
-    return reaper is not None and not procfs.children(pid) and no_orphans(reaper)
 
 
 def _spawn_limited(
@@ -219,7 +220,7 @@ def spawn_beside(
             terminal=terminal,
             timeout_s=_BESIDE_S,
         )
-        return _attach(launch, pid, None, {}, contained=False)
+        return _attach(launch, pid, None, {})
     except OSError as error:
         raise explain(error, launch) from error
 
@@ -308,7 +309,7 @@ def _attach(
     cgroup: Cgroup | None,
     enforcement: dict[str, str],
     *,
-    contained: bool,
+    contained: bool = False,
     pooled: PooledGroup | None = None,
 ) -> Process:
     """The `Process` for the new process. If that fails (for lack of a descriptor, for
