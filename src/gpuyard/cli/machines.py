@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from gpuyard.cli import suggest
+from gpuyard.cli.arguments import AsJson
 from gpuyard.cli.dashboard import disk_problems
-from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.output import ago, print_page, print_table, short_id, size
 from gpuyard.cli.session import connect
 from gpuyard.domain.units import format_duration, format_gb
