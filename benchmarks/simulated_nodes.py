@@ -283,8 +283,9 @@ class Cluster:
                     self.seen.events_s.append(time.monotonic() - ended_at)
 
 
-async def obey(cluster: Cluster, orders: Iterable[list[Any]]) -> None:
-    """Do what the orders say, and answer each."""
+async def obey(home: Home, count: int, gpus: int, orders: Iterable[list[Any]]) -> None:
+    """Make the nodes; then do what the orders say, and answer each."""
+    cluster = Cluster(home, count, gpus)
     loop = asyncio.get_running_loop()
     reader = iter(orders)
     while order := await loop.run_in_executor(None, next, reader, None):
@@ -306,14 +307,7 @@ def main() -> None:
     """Serve until standard input ends."""
     home, count, gpus = sys.argv[1:]
     orders = (json.loads(line) for line in sys.stdin)
-    uvloop.run(obey_all(Home(Path(home)), int(count), int(gpus), orders))
-
-
-async def obey_all(
-    home: Home, count: int, gpus: int, orders: Iterable[list[Any]]
-) -> None:
-    """The nodes need a running loop to be made."""
-    await obey(Cluster(home, count, gpus), orders)
+    uvloop.run(obey(Home(Path(home)), int(count), int(gpus), orders))
 
 
 if __name__ == "__main__":

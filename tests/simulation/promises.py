@@ -192,7 +192,7 @@ class Promises:
             processes = [p for p in processes if not fleet.is_model(p)]
             batches = fleet.unfinished(server)
         return [
-            *(f"{row.id} {row.state} {row.reason}" for row in rows),
+            *(f"{row.id} {row.state}" for row in rows),
             *(p.attempt_id for p in processes),
             *batches,
         ]

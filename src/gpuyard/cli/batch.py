@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuyard.cli import suggest
-from gpuyard.cli.jobs import AsJson
+from gpuyard.cli.arguments import AsJson
 from gpuyard.cli.options import SecretOption, pairs_of, secrets_of
 from gpuyard.cli.output import (
     ago,

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
+from gpuyard.cli.arguments import AsJson, Reference
 from gpuyard.cli.groups import FEW, References, read_references
-from gpuyard.cli.jobs import AsJson, Reference
 from gpuyard.cli.options import given
 from gpuyard.cli.output import print_json, print_page
 from gpuyard.cli.session import connect

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from gpuyard.cli.jobs import AsJson, Reference
+from gpuyard.cli.arguments import AsJson, Reference
 from gpuyard.cli.output import ago, print_page, print_table, size
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import NotFoundError

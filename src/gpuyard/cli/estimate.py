@@ -11,9 +11,9 @@ import typer
 from typer.core import TyperCommand
 
 from gpuyard.cli import suggest
+from gpuyard.cli.arguments import AsJson
 from gpuyard.cli.command_body import command_body, is_job_file
 from gpuyard.cli.job_files import load_spec
-from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.options import (
     CpusOption,
     GpuClassOption,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuyard.cli import suggest
+from gpuyard.cli.arguments import AsJson
 from gpuyard.cli.follow import GPUYARD_FAULT, TIMED_OUT, code_of, summary
-from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.moments import moment
 from gpuyard.cli.options import given, pairs_of
 from gpuyard.cli.output import print_page, task_name

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli.jobs import AsJson
+from gpuyard.cli.arguments import AsJson
 from gpuyard.cli.output import print_json, say
 from gpuyard.domain.errors import (
     InvalidInputError,

@@ -7,11 +7,52 @@ from typing import Annotated, Any
 import typer
 
 from gpuyard.cli import suggest
+from gpuyard.cli.arguments import AsJson
 from gpuyard.cli.dashboard import disk_problems
-from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.output import ago, print_page, print_table, short_id, size
 from gpuyard.cli.session import connect
 from gpuyard.domain.units import format_duration, format_gb
+
+DrainOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drain",
+        metavar="GPU",
+        help="Give it nothing new.",
+        autocompletion=suggest.gpus,
+    ),
+]
+UndrainOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--undrain",
+        metavar="GPU",
+        help="Use it again.",
+        autocompletion=suggest.gpus,
+    ),
+]
+ReleaseOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--release",
+        metavar="GPU",
+        help="End its quarantine.",
+        autocompletion=suggest.gpus,
+    ),
+]
+_GPU_COLUMNS = (
+    "GPU",
+    "NAME",
+    "CLASS",
+    "MEMORY",
+    "FREE",
+    "TEMP",
+    "LOAD",
+    "STATE",
+    "NODE",
+    "JOB",
+    "PROBLEM",
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -28,33 +69,9 @@ def _listing(noun: str) -> list[dict[str, Any]]:
 
 
 def gpus(
-    drain: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--drain",
-            metavar="GPU",
-            help="Give it nothing new.",
-            autocompletion=suggest.gpus,
-        ),
-    ] = None,
-    undrain: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--undrain",
-            metavar="GPU",
-            help="Use it again.",
-            autocompletion=suggest.gpus,
-        ),
-    ] = None,
-    release: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--release",
-            metavar="GPU",
-            help="End its quarantine.",
-            autocompletion=suggest.gpus,
-        ),
-    ] = None,
+    drain: DrainOption = None,
+    undrain: UndrainOption = None,
+    release: ReleaseOption = None,
     as_json: AsJson = False,
 ) -> None:
     """List the GPUs, their state and the job on each.
@@ -66,51 +83,37 @@ def gpus(
     if as_json:
         print_page(found)
         return
-    rows = [
-        (
-            g["index"],
-            g["name"],
-            g["gpu_class"],
-            format_gb(g["memory_mb"] / 1024),
-            _figure(g["free_mb"], "GB"),
-            _figure(g["temperature_c"], "°C"),
-            _figure(g["utilization"], "%"),
-            g["state"],
-            g["node"],
-            short_id(g["job_id"] or ""),
-            g["problem"] or g["quarantine"] or "; ".join(g.get("warnings", ())),
-        )
-        for g in found
-    ]
-    columns = (
-        "GPU",
-        "NAME",
-        "CLASS",
-        "MEMORY",
-        "FREE",
-        "TEMP",
-        "LOAD",
-        "STATE",
-        "NODE",
-        "JOB",
-        "PROBLEM",
+    empty = (
+        "No GPUs found on this machine; CPU jobs run. `gpuyard doctor` says what was"
+        " tried."
     )
-    print_table(
-        columns,
-        rows,
-        empty=(
-            "No GPUs found on this machine; CPU jobs run. `gpuyard doctor` says what"
-            " was tried."
-        ),
-    )
+    print_table(_GPU_COLUMNS, map(_gpu_row, found), empty=empty)
     for problem in disk_problems(_listing("nodes")):
         typer.echo(problem)
-    by_agreement = sorted({g["node"] for g in found if g["separation"] == "agreement"})
+    by_agreement = {gpu["node"] for gpu in found if gpu["separation"] == "agreement"}
     if by_agreement:
         typer.echo(
-            f"Jobs on {', '.join(by_agreement)} are kept apart by agreement only: each"
-            " could use every GPU there, and read the others' files."
+            f"Jobs on {', '.join(sorted(by_agreement))} are kept apart by agreement"
+            " only: each could use every GPU there, and read the others' files."
         )
+
+
+def _gpu_row(gpu: dict[str, Any]) -> tuple[Any, ...]:
+    """The line of a GPU in the table."""
+    warnings = "; ".join(gpu.get("warnings", ()))
+    return (
+        gpu["index"],
+        gpu["name"],
+        gpu["gpu_class"],
+        format_gb(gpu["memory_mb"] / 1024),
+        _figure(gpu["free_mb"], "GB"),
+        _figure(gpu["temperature_c"], "°C"),
+        _figure(gpu["utilization"], "%"),
+        gpu["state"],
+        gpu["node"],
+        short_id(gpu["job_id"] or ""),
+        gpu["problem"] or gpu["quarantine"] or warnings,
+    )
 
 
 def _figure(value: float | None, unit: str) -> str:

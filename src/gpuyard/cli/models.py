@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from gpuyard.cli import suggest
-from gpuyard.cli.jobs import AsJson
+from gpuyard.cli.arguments import AsJson
 from gpuyard.cli.output import print_page, print_table
 from gpuyard.cli.session import connect
 from gpuyard.domain.units import format_duration, format_gb

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from gpuyard.cli.arguments import Reference
 from gpuyard.cli.follow import CANCELLED, GPUYARD_FAULT, detach, follow, summary
-from gpuyard.cli.jobs import Reference
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 

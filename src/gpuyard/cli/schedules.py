@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo
 
 import typer
 
+from gpuyard.cli.arguments import AsJson
 from gpuyard.cli.code import with_code
-from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.options import given
 from gpuyard.cli.output import (
     ago,

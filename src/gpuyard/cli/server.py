@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpuyard.cli.jobs import AsJson
+from gpuyard.cli.arguments import AsJson
 from gpuyard.cli.output import count, print_json, print_table
 from gpuyard.config.paths import Home
 from gpuyard.config.shared import OWN_SERVER, SharedInstance

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpuyard.cli.jobs import AsJson
+from gpuyard.cli.arguments import AsJson
 from gpuyard.cli.output import print_json, print_table
 from gpuyard.cli.trace import COLUMNS, read_trace
 from gpuyard.domain.errors import InvalidInputError

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpuyard.cli import suggest
-from gpuyard.cli.jobs import AsJson
+from gpuyard.cli.arguments import AsJson
 from gpuyard.cli.output import clock, print_json, print_page, print_table
 from gpuyard.cli.session import connect
 from gpuyard.domain import units

@@ -9,7 +9,7 @@ from typing import Any
 from gpuyard.domain.arrays import task_environment
 from gpuyard.domain.attempt_order import AttemptOrder, ResumePoint
 from gpuyard.domain.jobconfig import GpuSpec
-from gpuyard.domain.jobspec import JobKind, JobSpec
+from gpuyard.domain.jobspec import JobKind, JobSpec, Resources
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.tasks import task_id_of
 from gpuyard.domain.wire import SCRIPT
@@ -36,20 +36,13 @@ def order_for(
 ) -> AttemptOrder:
     """The order for one attempt.
 
-    `checkpoint` is the ledger row to resume from, if any. `workspaces` is the folder of
-    this host that holds the workspaces. `secrets` are the values by variable.
-    `worker_token` makes the token of a batch's worker. `array_index`: of a task of an
-    array.
+    `checkpoint`: the row of the ledger to resume from, if any. `workspaces`: the folder
+    of this host that holds the workspaces. `secrets`: the values, by variable.
+    `worker_token` makes the token of a batch's worker. `array_index`: which task of an
+    array it is.
     """
     placement = attempt.placements[0]
-    gpus = spec.resources.gpus
     command, stdin = _program(spec, attempt, worker_token)
-    gpu_uuids = placement.gpu_uuids
-    if spec.kind is JobKind.MODEL:
-        # A model that shares its GPU may have booked none itself.
-        gpu_uuids = gpus_of_model(spec.provider_options)
-    if spec.kind is JobKind.LLM:
-        gpu_uuids = gpus.uuid
     workspace_folder = str(workspaces / shape.workspace) if shape.workspace else ""
     return AttemptOrder(
         attempt_id=attempt.id,
@@ -71,18 +64,12 @@ def order_for(
         workdir=spec.workdir,
         workspace=shape.workspace or "",
         workspace_folder=workspace_folder,
-        gpu_spec=GpuSpec(
-            gpu_type=gpus.gpu_class,
-            gpu_count=gpus.count,
-            memory_gb=gpus.memory_gb,
-            vcpus=spec.resources.cpus,
-            ram_gb=spec.resources.memory_gb,
-        ),
+        gpu_spec=_gpu_spec(spec.resources),
         spot=spec.spot,
         nodes=shape.nodes,
         offer=placement.offer,
         node_id=placement.node_id,
-        gpu_uuids=gpu_uuids,
+        gpu_uuids=_gpu_uuids(spec, attempt),
         shares_gpus=spec.kind is JobKind.MODEL,
         prefetch_group=_prefetch_group(shape),
         prefetched=placement.prefetched,
@@ -123,6 +110,30 @@ def _program(
         case _:
             stdin = None if spec.stdin is None else spec.stdin.encode()
             return spec.command, stdin
+
+
+def _gpu_uuids(spec: JobSpec, attempt: LiveAttempt) -> tuple[str, ...]:
+    """The GPUs that it runs on."""
+    match spec.kind:
+        case JobKind.LLM:
+            return spec.resources.gpus.uuid
+        case JobKind.MODEL:
+            # A model that shares its GPU may have booked none itself.
+            return gpus_of_model(spec.provider_options)
+        case _:
+            return attempt.placements[0].gpu_uuids
+
+
+def _gpu_spec(resources: Resources) -> GpuSpec:
+    """What it needs, in the terms of S2."""
+    gpus = resources.gpus
+    return GpuSpec(
+        gpu_type=gpus.gpu_class,
+        gpu_count=gpus.count,
+        memory_gb=gpus.memory_gb,
+        vcpus=resources.cpus,
+        ram_gb=resources.memory_gb,
+    )
 
 
 def _resume_point(checkpoint: Mapping[str, Any]) -> ResumePoint:

@@ -111,7 +111,6 @@ def _live_job(row: StoredJob, type_of: Callable[[str, str | None], str]) -> Live
     (
         job_id,
         state_name,
-        _reason,
         name,
         kind,
         labels,

@@ -2,12 +2,15 @@
 interface of the places where they are stored.
 """
 
+import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import StrEnum
 from typing import Protocol
 
 # Nobody holds more of a content in memory than a few parts of so many bytes.
 PART_BYTES = 1 << 18
+# Jobs may be submitted for so long after what they take along was stored.
+LATELY_S = 86400.0
 
 
 class ContentKind(StrEnum):
@@ -20,6 +23,11 @@ class ContentKind(StrEnum):
 
 class ContentMissingError(FileNotFoundError):
     """There is no content with this digest."""
+
+
+def sha256_of(content: bytes) -> str:
+    """The digest that a content is named by."""
+    return hashlib.sha256(content).hexdigest()
 
 
 class Contents(Protocol):

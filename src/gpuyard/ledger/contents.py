@@ -6,7 +6,6 @@ of its own, little in one transaction, and rests in between. So no commit waits 
 large contents.
 """
 
-import hashlib
 import time
 from collections.abc import (
     Callable,
@@ -23,7 +22,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
-from gpuyard.domain.contents import PART_BYTES, ContentKind, ContentMissingError
+from gpuyard.domain.contents import (
+    PART_BYTES,
+    ContentKind,
+    ContentMissingError,
+    sha256_of,
+)
 from gpuyard.ledger.faults import as_ledger_errors
 from gpuyard.ledger.tables import content_parts, contents
 
@@ -82,7 +86,7 @@ class LedgerContents:
         """See Contents. In memory are a few parts, or one larger content."""
         digests: list[str] = []
         for group in _groups(contents):
-            names = [hashlib.sha256(content).hexdigest() for content in group]
+            names = [sha256_of(content) for content in group]
             digests += names
             given = dict(zip(names, group, strict=True))
             lacking = sorted(given.keys() - self.keep(given))

@@ -295,8 +295,8 @@ class SeriesWalk:
 
 @dataclass(frozen=True, slots=True)
 class PointRemoval:
-    """Deletes the points of `job_ids` in slices. With `usage_only`, only what the jobs
-    used; else also their last progress.
+    """Deletes the points of `job_ids` in slices, and their last progress. With
+    `usage_only`, only the points that say what the jobs used.
     """
 
     job_ids: Sequence[str]
@@ -311,13 +311,14 @@ class PointRemoval:
         return not self.usage_only and tx.execute(of_jobs).first() is not None
 
     def run_slice(self, tx: sa.Connection) -> int | None:
-        """Delete some; returns how many points, or None when none is left."""
+        """Delete some points; returns how many, or None when none was left."""
         if not self.usage_only:
             tx.execute(sa.delete(progress).where(self._progress()))
         key = (points.c.attempt_id, points.c.name, points.c.n)
-        some = sa.select(*key).where(*self.chosen()).limit(_POINTS_AT_ONCE)
-        deleted = sa.delete(points).where(sa.tuple_(*key).in_(some))
-        return tx.execute(deleted).rowcount or None
+        next_keys = sa.select(*key).where(*self.chosen()).limit(_POINTS_AT_ONCE)
+        is_next = sa.tuple_(*key).in_(next_keys)
+        deleted = tx.execute(sa.delete(points).where(is_next)).rowcount
+        return deleted if deleted else None
 
     def _progress(self) -> sa.ColumnElement[bool]:
         return progress.c.job_id.in_(self.job_ids)

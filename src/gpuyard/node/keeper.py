@@ -3,11 +3,12 @@ a dead agent leaves behind.
 
     python -I keeper.py --dir NODE_DIR [--server HOME] -- AGENT [ARGUMENT…]
 
-A stand-alone script of the standard library: it must not fail with the program that it
-watches. It is the subreaper of its descendants, so a job whose agent has died becomes
-its child. Before it reaps such a child, it writes how that ended to
-`NODE_DIR/exits/PID-START.json` (START: clock ticks from boot to the process's start).
-These records are kept for a day.
+It uses only the standard library, and modules beside it that use nothing else
+(`keeper_files.py`, `agent_watchdog.py`, `server_restarts.py`): it must not fail with
+the program that it watches. It is the subreaper of its descendants, so a job whose
+agent has died becomes its child. Before it reaps such a child, it writes how that ended
+to `NODE_DIR/exits/PID-START.json` (START: clock ticks from boot to the process's
+start). These records are kept for a day.
 
 An agent that exits with 0 was told to leave and is not started again. The keeper then
 releases its lock, so that a new keeper can start, and stays until the jobs that it
@@ -27,250 +28,35 @@ as it should removes, is still there.
 import argparse
 import ctypes
 import fcntl
-import hashlib
-import json
-import math
 import os
 import signal
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+
+# It runs isolated (`-I`), where only installed packages are found.
+sys.path.append(str(Path(__file__).parents[2]))
+
+from gpuyard.node.agent_watchdog import WATCH_S, AgentWatchdog
+from gpuyard.node.keeper_files import ExitRecords, KeeperLog, take_lock
+from gpuyard.node.server_restarts import PRIVATE_FD, ServerRestarts
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_DUMPABLE = 4
-# See `config/private_environment.py`.
-_PRIVATE_FD = "GPUYARD_PRIVATE_FD"
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 10.0
 # After an agent that lived this long, the pauses start again with the first one.
 _STABLE_S = 30.0
-_LOG_BYTES = 1_000_000
-_KEEP_RECORDS_S = 86_400.0
-_PRUNE_EVERY_S = 3_600.0
 _RETRY_WRITE_S = 1.0
-_LOCK_TRIES = 20
-_WATCH_S = 2.0
-# Checks, _WATCH_S apart: counted and not timed, so that a keeper that was suspended
-# itself does not kill a healthy agent.
-_SUSPENDED_CHECKS = 5
-_SILENT_CHECKS = 30
 _ORPHAN_TRIES = 10
 _ORPHAN_PAUSE_S = 0.002
-# What a server's settings in its environment begin with, and what is not one's own.
-_SETTINGS = (
-    "GPUYARD_CONFIG",
-    "GPUYARD_SERVER__",
-    "GPUYARD_NODE__",
-    "GPUYARD_SCHEDULER__",
-    "GPUYARD_RESIDENCY__",
-    "GPUYARD_KEEPER",
-)
-_LONGEST_SERVER_PAUSE_S = 60.0
 _ATTEMPT = b"GPUYARD_ATTEMPT_ID="
 # The kernel lets no program have a longer one. But a process may say that any part of
 # its memory is its environment.
 _MAX_ENVIRONMENT = 8 << 20
 _LONGEST_ID = 200
 _SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
-
-
-class KeeperLog:
-    """A log file with a time in each line; when it is full it is moved to
-    `keeper.log.1`.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def write(self, text: str) -> None:
-        """Append a line. On a full disk the line is lost, because the keeper must go
-        on.
-        """
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        with suppress(OSError):
-            if self.path.exists() and self.path.stat().st_size > _LOG_BYTES:
-                self.path.replace(self.path.with_suffix(".log.1"))
-            with self.path.open("a") as file:
-                file.write(f"{stamp} [{os.getpid()}] {text}\n")
-
-
-class Exits:
-    """The folder of exit records, `PID-START.json` each."""
-
-    def __init__(self, folder: Path, log: KeeperLog) -> None:
-        self._folder = folder
-        self._log = log
-        self._pruned_at = 0.0
-        self._unwritten: dict[str, str] = {}
-
-    @property
-    def pending(self) -> bool:
-        """True while records could not be written yet."""
-        return bool(self._unwritten)
-
-    def record(
-        self,
-        pid: int,
-        start_ticks: int,
-        code: int | None,
-        signum: int | None,
-        attempt: str,
-        uid: int,
-    ) -> None:
-        """Record how a process of the user `uid` ended; on a full disk, as soon as
-        there is room.
-        """
-        content = {
-            "pid": pid,
-            "start_ticks": start_ticks,
-            "code": code,
-            "signal": signum,
-            "at": time.time(),
-            "boot_s": time.clock_gettime(time.CLOCK_BOOTTIME),
-            "attempt": attempt,
-            "uid": uid,
-        }
-        self._unwritten[f"{pid}-{start_ticks}.json"] = json.dumps(content)
-        self.flush()
-
-    def flush(self) -> None:
-        """Write the pending records, each whole or not at all, and now and then remove
-        old ones.
-        """
-        try:
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            for name, content in list(self._unwritten.items()):
-                draft = self._folder / f"{name}.new"
-                draft.write_text(content)
-                draft.replace(self._folder / name)
-                del self._unwritten[name]
-            self._prune()
-        except OSError as error:
-            self._log.write(f"cannot write to {self._folder}, will try again: {error}")
-
-    def _prune(self) -> None:
-        now = time.time()
-        if now - self._pruned_at < _PRUNE_EVERY_S:
-            return
-        self._pruned_at = now
-        for file in self._folder.iterdir():
-            if now - file.stat().st_mtime > _KEEP_RECORDS_S:
-                file.unlink(missing_ok=True)
-
-
-class AgentWatchdog:
-    """Checks whether an agent still works, every `_WATCH_S`.
-
-    An agent that a debugger has stopped is left alone.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._first_touch = self._touched()
-        self._last_touch = self._first_touch
-        self._suspended_checks = 0
-        self._silent_checks = 0
-
-    def _touched(self) -> int:
-        try:
-            return self.path.stat().st_mtime_ns
-        except OSError:
-            return 0
-
-    def fault(self, pid: int) -> str:
-        """Why the agent must be killed; empty while it works.
-
-        An agent that has never touched the file need not do so.
-        """
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-        suspended = stat[stat.rindex(b")") + 2 :].startswith(b"T")
-        self._suspended_checks = self._suspended_checks + 1 if suspended else 0
-        touched = self._touched()
-        silent = touched == self._last_touch and touched != self._first_touch
-        self._silent_checks = self._silent_checks + 1 if silent else 0
-        self._last_touch = touched
-        if self._suspended_checks > _SUSPENDED_CHECKS:
-            return "is stopped"
-        if self._silent_checks > _SILENT_CHECKS:
-            return "no longer shows that it works"
-        return ""
-
-
-class ServerRestarts:
-    """Starts the server of a home again when it was killed.
-
-    A running server says in `server.json` how to start it: `restart`, with the command
-    and with `environment`, its settings. A service manager looks after a server that
-    says nothing.
-    """
-
-    def __init__(self, home: Path, log: KeeperLog) -> None:
-        self._home = home
-        self._log = log
-        self._pause_s = _FIRST_PAUSE_S
-        self._start_at = 0.0
-        self.pid: int | None = None
-
-    def check(self) -> None:
-        """Start it if it was killed. One that fails again and again is started after
-        growing pauses.
-        """
-        if self.pid is not None:
-            return
-        if _is_held(self._home / "server.lock"):
-            self._pause_s = _FIRST_PAUSE_S
-            self._start_at = 0.0
-            return
-        restart = self._restart()
-        if restart is None or time.monotonic() < self._start_at:
-            return
-        if restart["keys"] != _digest_of_keys():
-            # It would reach another ledger, or no bucket. A command starts it.
-            self._log.write("server not started: it had other keys than this keeper")
-            self._start_at = math.inf
-            return
-        self._start(restart["command"], restart["environment"])
-
-    def _restart(self) -> "dict[str, Any] | None":
-        try:
-            announced = json.loads((self._home / "server.json").read_text())
-            return announced.get("restart")
-        except (OSError, ValueError, AttributeError):
-            return None
-
-    def _start(self, command: list[str], settings: dict[str, str]) -> None:
-        environment = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(_SETTINGS)
-        }
-        output = str(self._home / "logs" / "server.log")
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        self._start_at = time.monotonic() + self._pause_s
-        self._pause_s = min(2 * self._pause_s, _LONGEST_SERVER_PAUSE_S)
-        try:
-            self.pid = os.posix_spawn(
-                command[0],
-                command,
-                {**environment, **settings},
-                file_actions=[
-                    (os.POSIX_SPAWN_OPEN, 1, output, flags, 0o600),
-                    (os.POSIX_SPAWN_DUP2, 1, 2),
-                ],
-                setsid=True,
-                setsigmask=[],
-                setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
-            )
-            self._log.write(f"the server was killed: started again as {self.pid}")
-        except OSError as error:
-            self._log.write(f"server not started: {error}")
-
-    def ended(self) -> None:
-        """The server that was started here has ended."""
-        self._log.write(f"server {self.pid} ended")
-        self.pid = None
 
 
 class Keeper:
@@ -283,7 +69,7 @@ class Keeper:
         self._lock = lock
         self._log = KeeperLog(folder / "keeper.log")
         self._server = ServerRestarts(home, self._log) if home else None
-        self._exits = Exits(folder / "exits", self._log)
+        self._exits = ExitRecords(folder / "exits", self._log)
         self._agent: int | None = None
         self._started_at = 0.0
         self._pause_s = _FIRST_PAUSE_S
@@ -362,7 +148,7 @@ class Keeper:
         if self._exits.pending:
             due.append(_RETRY_WRITE_S)
         if self._agent is not None:
-            due.append(_WATCH_S)
+            due.append(WATCH_S)
         if due:
             received = signal.sigtimedwait(_SIGNALS, max(0.0, min(due)))
         else:
@@ -476,49 +262,6 @@ def _children() -> list[int]:
     return [int(pid) for pid in text.split()]
 
 
-def _is_held(path: Path) -> bool:
-    """True when a process holds the lock file; see `config/locks.py`."""
-    try:
-        with path.open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
-def _digest_of_keys() -> str:
-    """See `config/private_environment.py`: of the keys that the agents get."""
-    number = os.environ.get(_PRIVATE_FD)
-    private: dict[str, str] = {}
-    if number is not None:
-        file = int(number)
-        private = json.loads(os.pread(file, os.fstat(file).st_size, 0))
-    content = json.dumps(private, sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()
-
-
-def take_lock(path: Path) -> int | None:
-    """Lock the file and write this process's pid to it; None if another keeper holds
-    the lock.
-    """
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    # A process that checks whether a keeper runs holds the lock for a moment.
-    for _ in range(_LOCK_TRIES):
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            time.sleep(0.01)
-    else:
-        os.close(lock)
-        return None
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-    return lock
-
-
 def detach() -> None:
     """Leave the session of the caller, and become the parent of all orphans below."""
     # The leader of a process group cannot start a session.
@@ -547,8 +290,8 @@ def protect() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "cannot close this process to others")
-    if _PRIVATE_FD in os.environ:
-        os.set_inheritable(int(os.environ[_PRIVATE_FD]), True)
+    if PRIVATE_FD in os.environ:
+        os.set_inheritable(int(os.environ[PRIVATE_FD]), True)
 
 
 def main() -> int:

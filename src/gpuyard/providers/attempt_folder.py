@@ -1,4 +1,4 @@
-"""The folder of an attempt that `node/runner.py` runs, and what it has to do."""
+"""The folder of an attempt that `node/runner/` runs, and what it has to do."""
 
 import hashlib
 import json
@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gpuyard
 from gpuyard.domain.attempt_order import AttemptOrder
+from gpuyard.providers.runner_archive import runner_archive
 from gpuyard.providers.runner_files import read_exit, read_json
 
 __all__ = ["AttemptFolder", "StagedInput", "read_exit", "read_json", "runner_order"]
-
-_RUNNER = Path(gpuyard.__file__).parent / "node" / "runner.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +109,8 @@ class AttemptFolder:
     @property
     def runner(self) -> Path:
         """The runner's program: one file for all attempts of this version."""
-        version = hashlib.sha256(_RUNNER.read_bytes()).hexdigest()[:12]
-        return self.spool / f"runner-{version}.py"
+        version = hashlib.sha256(runner_archive()).hexdigest()[:12]
+        return self.spool / f"runner-{version}.pyz"
 
     def files(self, order: Mapping[str, Any], stdin: bytes | None) -> dict[Path, bytes]:
         """The files that must exist before the attempt is submitted, private to their
@@ -121,7 +119,7 @@ class AttemptFolder:
         secrets: Mapping[str, str] = order.get("secrets") or {}
         public = {name: value for name, value in order.items() if name != "secrets"}
         files = {
-            self.runner: _RUNNER.read_bytes(),
+            self.runner: runner_archive(),
             self.order: json.dumps(public).encode(),
         }
         if stdin is not None:
@@ -134,7 +132,7 @@ class AttemptFolder:
 def runner_order(
     order: AttemptOrder, staged: StagedInput, launcher: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """What `runner.py` has to do: the contents of `order.json`, and `secrets`.
+    """What the runner has to do: the contents of `order.json`, and `secrets`.
 
     `launcher` is the command that starts the program on each node of a job on several
     nodes.

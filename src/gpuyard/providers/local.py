@@ -71,7 +71,7 @@ class LocalProvider(AgentProvider):
         """
         if self._guard:
             self._guard.cancel()  # no new keeper
-        link = self._links.get(self._own_node())
+        link = self.agents.links.get(self._own_node())
         if link:
             link.send(wire.Leave())
             return

@@ -1,4 +1,4 @@
-"""Reads the files that `node/runner.py` writes into an attempt's folder.
+"""Reads the files that `node/runner/` writes into an attempt's folder.
 
 The job can write there too, so these files may hold anything. What is read from them is
 complete and of the right kind, or it is a `BrokenFileError`, which says which file is

@@ -177,20 +177,28 @@ def _surplus(fleet: Fleet, now: float) -> FleetResident | None:
     gone = next(filter(None, victims), None)
     if gone is None or fleet.demand[gone.model].waiting:
         return None
-    serving = fleet.serving(gone.model)
+    is_last = len(fleet.serving(gone.model)) == 1
     reload_s = fleet.reload_s(gone.model)
-    if len(serving) == 1 and now - gone.used_at < reload_s:
+    if is_last and now - gone.used_at < reload_s:
         return None  # a model that was loaded ahead of its requests
-    idle = sum(1 for resident in serving if resident.phase is Phase.READY)
-    # The next request goes to one of the idle residents, so each has its turn later.
-    idle_s = max(idle, 1) * _silent_s(fleet, gone.model, now)
     workers = _count_workers(fleet) + fleet.count_leaving()
+    usable_s = _idle_s(fleet, gone.model, now)
     if workers:  # the scripts need the GPU only until the others have run them
-        idle_s = min(idle_s, queued * fleet.script_mean_s(SCRIPT_S) / workers)
-    gained_s = idle_s - _moving_s(fleet, gone.model)
+        usable_s = min(usable_s, queued * fleet.script_mean_s(SCRIPT_S) / workers)
+    gained_s = usable_s - _moving_s(fleet, gone.model)
+    # It saves them what they would wait if one GPU more were taken from them so long.
     saved = caused_to_scripts(gained_s, queued, workers + 1)
-    lost = reload_s if len(serving) == 1 else 0.0
+    lost = reload_s if is_last else 0.0
     return gone if saved > REQUEST_WEIGHT * lost else None
+
+
+def _idle_s(fleet: Fleet, model: str, now: float) -> float:
+    """How long one of its residents is likely to stay idle: the next request goes to
+    one of those that are, so each has its turn later.
+    """
+    serving = fleet.serving(model)
+    idle = sum(resident.phase is Phase.READY for resident in serving)
+    return max(idle, 1) * _silent_s(fleet, model, now)
 
 
 def _forgotten(fleet: Fleet, now: float) -> FleetResident | None:

@@ -17,10 +17,11 @@ import msgspec
 
 from gpuyard.config.accounts import Account
 from gpuyard.config.becoming import become
+from gpuyard.domain.contents import sha256_of
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.storage.code_building import CodeBuilder
 from gpuyard.storage.code_snapshots import CodeLimits, CodeReader
-from gpuyard.storage.code_tree import CodeTree, sha256_of
+from gpuyard.storage.code_tree import CodeTree
 
 _MOST_MEMORY_BYTES = 1 << 30
 _MOST_CPU_S = 60

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
+from gpuyard.domain.contents import sha256_of
 from gpuyard.domain.errors import InvalidInputError, is_text
-from gpuyard.storage.code_tree import CodeEntry, CodeTree, sha256_of
+from gpuyard.storage.code_tree import CodeEntry, CodeTree
 from gpuyard.storage.git_state import git_state
 from gpuyard.storage.listing import (
     SETTLED_NS,

@@ -8,12 +8,14 @@ from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
-from gpuyard.domain.contents import ContentKind, ContentMissingError, Stores
+from gpuyard.domain.contents import (
+    LATELY_S,
+    ContentKind,
+    ContentMissingError,
+    Stores,
+)
 from gpuyard.storage.code_tree import CodeTree
 from gpuyard.storage.contents import read_whole
-
-# A job may be submitted for so long after its code was stored.
-_LATELY_S = 86400.0
 
 
 class CodeMissingError(FileNotFoundError):
@@ -67,13 +69,13 @@ class CodeStore:
         """The digests of trees that no submission has stored lately: jobs may still
         need them.
         """
-        return self._trees.stored_before(self._clock() - _LATELY_S)
+        return self._trees.stored_before(self._clock() - LATELY_S)
 
     def remove(self, digests: Collection[str]) -> None:
         """Remove these trees, unless they were stored again lately, and the files that
         no other tree has.
         """
-        limit = self._clock() - _LATELY_S
+        limit = self._clock() - LATELY_S
         self._trees.remove(digests, limit)
         needed: set[str] = set()
         for digest in self._trees.stored_before(math.inf):

@@ -1,7 +1,5 @@
 """The code of a folder, as a document that names its files by their hashes."""
 
-import hashlib
-
 import msgspec
 
 
@@ -24,8 +22,3 @@ class CodeTree(msgspec.Struct, frozen=True):
     commit: str = ""
     dirty: bool = False
     account: str = ""
-
-
-def sha256_of(content: bytes) -> str:
-    """The hash by which a document or a file is named."""
-    return hashlib.sha256(content).hexdigest()

@@ -2,7 +2,6 @@
 stores it in a database.
 """
 
-import hashlib
 import io
 import os
 import threading
@@ -19,6 +18,7 @@ from gpuyard.domain.contents import (
     ContentMissingError,
     Contents,
     Stores,
+    sha256_of,
 )
 from gpuyard.storage.blobs import BlobStore
 
@@ -55,7 +55,7 @@ class FolderContents:
         return [self._put(content) for content in contents]
 
     def _put(self, content: bytes) -> str:
-        digest = hashlib.sha256(content).hexdigest()
+        digest = sha256_of(content)
         path = self._blobs.path(digest)
         with suppress(FileNotFoundError):
             if path.stat().st_size != len(content):

@@ -8,12 +8,15 @@ from collections.abc import Callable, Collection
 import msgspec
 
 from gpuyard.domain.carried_environment import CarriedEnvironment
-from gpuyard.domain.contents import ContentKind, ContentMissingError, Stores
+from gpuyard.domain.contents import (
+    LATELY_S,
+    ContentKind,
+    ContentMissingError,
+    Stores,
+)
 from gpuyard.storage.contents import read_whole
 
 MAX_BYTES = 500_000
-# A client hands its environment over again before so much time has passed.
-_LATELY_S = 86400.0
 
 
 class EnvironmentMissingError(FileNotFoundError):
@@ -55,8 +58,8 @@ class Environments:
         """The digests of those that no client has handed over lately: jobs may still
         carry them.
         """
-        return self._contents.stored_before(self._clock() - _LATELY_S)
+        return self._contents.stored_before(self._clock() - LATELY_S)
 
     def remove(self, digests: Collection[str]) -> None:
         """Remove these, unless they were handed over again lately."""
-        self._contents.remove(digests, self._clock() - _LATELY_S)
+        self._contents.remove(digests, self._clock() - LATELY_S)

@@ -118,7 +118,9 @@ async def scenario(seed: int) -> None:
         system = System(Path(folder))
         await system.open()
         await attack(system, seed)
-        await eventually(lambda: not system.provider._serving, "all links to end")
+        await eventually(
+            lambda: not system.provider.agents._serving, "all links to end"
+        )
         honest = await system.door.joined(hello("node_good", cpus=64))
         await system.run_one(honest)
         await system.controller.core.committed()

@@ -12,7 +12,7 @@ import pytest
 
 from gpuyard.domain import wire
 from gpuyard.domain.errors import ProviderError
-from gpuyard.node import keeper
+from gpuyard.node.agent_watchdog import AgentWatchdog
 from tests.integration.node.test_agent_dials import by_hand, start
 from tests.support.node import make_node, wait_for
 from tests.support.wait import eventually
@@ -108,7 +108,7 @@ def test_the_keeper_tells_an_agent_that_hangs_from_one_that_works(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE
     ) as process:
-        watch = keeper.AgentWatchdog(sign)
+        watch = AgentWatchdog(sign)
         assert not any(watch.fault(process.pid) for _ in range(100)), (
             "one that never touched it is not held to it"
         )

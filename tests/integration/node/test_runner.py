@@ -14,15 +14,14 @@ from typing import Any
 
 import pytest
 
-from gpuyard.node import runner
+from gpuyard.providers.runner_archive import runner_archive
 from tests.support.faults import Faults
 from tests.support.wait import wait_until
 
-RUNNER = Path(runner.__file__)
-
 
 def lay(folder: Path, *command: str, **order: Any) -> Path:
-    """A folder with an order."""
+    """A folder with the runner and an order."""
+    (folder / "runner.pyz").write_bytes(runner_archive())
     body = {
         "command": list(command),
         "share": list(command),
@@ -41,7 +40,7 @@ def lay(folder: Path, *command: str, **order: Any) -> Path:
 
 
 def start(folder: Path, *options: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([sys.executable, RUNNER, folder, *options])
+    return subprocess.Popen([sys.executable, folder / "runner.pyz", folder, *options])
 
 
 def end_of(folder: Path) -> dict[str, Any]:
@@ -72,7 +71,9 @@ def test_what_it_ran_is_measured_whatever_the_wall_clock_says(
     lay(tmp_path, "sh", "-c", code, workdir=str(tmp_path))
     began = time.monotonic()
     environment = {**os.environ, **faults.environment}
-    run = subprocess.Popen([sys.executable, RUNNER, tmp_path], env=environment)
+    run = subprocess.Popen(
+        [sys.executable, tmp_path / "runner.pyz", tmp_path], env=environment
+    )
     wait_until((tmp_path / "started.json").exists, 10, "its start")
     faults.clock_is_off(jump_s)
     (tmp_path / "go").touch()
@@ -279,7 +280,7 @@ def test_a_pattern_that_leads_out_finds_nothing(tmp_path: Path, pattern: str) ->
 def test_a_share_of_a_gang_leaves_with_the_jobs_own_code(tmp_path: Path) -> None:
     lay(tmp_path, "srun", "ignored", share=["sh", "-c", "echo $NODE_RANK; exit 9"])
     done = subprocess.run(
-        [sys.executable, RUNNER, tmp_path, "--share"],
+        [sys.executable, tmp_path / "runner.pyz", tmp_path, "--share"],
         capture_output=True,
         text=True,
         timeout=30,

@@ -190,7 +190,7 @@ def test_reports_are_acknowledged_after_their_commit_and_many_at_once(door, sink
             )
             # The reports are in and the commit of the first is under way: nothing is
             # acknowledged.
-            (link,) = instance.provider._serving
+            (link,) = instance.provider.agents._serving
             await eventually(
                 lambda: len(taken) + len(link._reports) == 100, what="the reports"
             )
@@ -406,7 +406,7 @@ def test_an_agent_that_does_not_answer_is_given_up(door, monkeypatch):
 def test_without_any_agent_nobody_can_say_that_an_attempt_never_arrived(
     door, monkeypatch
 ):
-    monkeypatch.setattr("gpuyard.providers.agent._CONNECT_S", 0.05)
+    monkeypatch.setattr("gpuyard.providers.connected_agents._CONNECT_S", 0.05)
 
     async def scenario():
         async with door() as instance:

@@ -181,7 +181,7 @@ def run(node):
             )
             await provider.start(node.sink)
             try:
-                await provider.has_agents.wait()
+                await provider.agents.any_connected.wait()
                 python = (sys.executable, "-I", "-S")
                 yield Subject(
                     provider,

@@ -51,7 +51,9 @@ async def test_an_agent_that_does_not_read_costs_a_few_parts_and_is_given_up(
     other = await door.joined()
     other.send(wire.Beat())
     await other.receive(wire.Beat)
-    await eventually(lambda: len(door.provider._serving) == 1, "it to be given up")
+    await eventually(
+        lambda: len(door.provider.agents._serving) == 1, "it to be given up"
+    )
     assert endless.read < 10
 
 

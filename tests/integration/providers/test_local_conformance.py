@@ -35,7 +35,7 @@ async def open_subject(node: Node, **fields: Any) -> AsyncIterator[Subject]:
     )
     await provider.start(node.sink)
     try:
-        await provider.has_agents.wait()
+        await provider.agents.any_connected.wait()
         options = {"workdir": str(node.work)}
         missing = {"workdir": str(node.work / "no-such-folder")}
         python = (sys.executable, "-I", "-S")

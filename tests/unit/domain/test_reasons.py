@@ -49,7 +49,8 @@ def test_every_reason_that_the_code_gives_exists():
 
 def test_every_reason_of_the_runner_and_of_slurm_exists():
     # The runner stands alone and cannot import the enumeration.
-    runner = (ROOT / "src/gpuyard/node/runner.py").read_text()
+    modules = (ROOT / "src/gpuyard/node/runner").glob("*.py")
+    runner = "".join(module.read_text() for module in modules)
     given = re.findall(r'errno\.E\w+: "(\w+)"|reason = "(\w+)"', runner)
     words = {word for pair in given for word in pair if word}
     assert {"command_not_found", "workdir_missing"} <= words <= set(Reason)

@@ -59,13 +59,27 @@ ALL_JOBS = JobFilter()
 
 
 def _named(pattern: str, dialect: str) -> sa.ColumnElement[bool]:
-    if "*" not in pattern and "?" not in pattern:
+    is_one_name = "*" not in pattern and "?" not in pattern
+    if is_one_name:
         return jobs.c.name == pattern
-    if dialect == "sqlite":
-        # Its LIKE takes upper and lower case for the same; its GLOB has sets in [ ].
-        return jobs.c.name.op("GLOB", is_comparison=True)(pattern.replace("[", "[[]"))
-    escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    like = escaped.replace("*", "%").replace("?", "_")
+    # To LIKE of SQLite, upper and lower case are the same.
+    return _glob(pattern) if dialect == "sqlite" else _like(pattern)
+
+
+def _glob(pattern: str) -> sa.ColumnElement[bool]:
+    """The name matches the pattern, by SQLite's GLOB. That has the same wildcards, and
+    sets in brackets, which a pattern does not have.
+    """
+    without_sets = pattern.replace("[", "[[]")
+    matches = jobs.c.name.op("GLOB", is_comparison=True)
+    return matches(without_sets)
+
+
+def _like(pattern: str) -> sa.ColumnElement[bool]:
+    """The name matches the pattern, by LIKE. Its wildcards are `%` and `_`."""
+    like = pattern.replace("\\", "\\\\")
+    like = like.replace("%", "\\%").replace("_", "\\_")
+    like = like.replace("*", "%").replace("?", "_")
     return jobs.c.name.like(like, escape="\\")
 
 

@@ -31,7 +31,6 @@ class StoredJob(NamedTuple):
 
     id: str
     state: str
-    reason: str | None
     name: str | None
     kind: str
     labels: str | None

@@ -1,6 +1,6 @@
 """The provider `slurm`: jobs on a Slurm cluster.
 
-A Slurm job runs `node/runner.py` on a folder that the cluster's nodes and this host
+A Slurm job runs `node/runner/` on a folder that the cluster's nodes and this host
 share. Slurm tells whether a job waits or runs. The runner writes its output, exit code
 and end time to the folder. So accounting is not needed, and no exit code is guessed.
 """

@@ -1,0 +1,429 @@
+"""The options of `gpuyard run`, by what they are about, and the fields of a job that
+they give.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gpuyard.cli import suggest
+from gpuyard.cli.options import (
+    CpusOption,
+    GpuClassOption,
+    GpuMemoryOption,
+    GpusOption,
+    ImageOption,
+    MaxPriceOption,
+    MemoryOption,
+    NodesOption,
+    ProviderOption,
+    QuarantinedOption,
+    RegionOption,
+    SecretOption,
+    SpotOption,
+    TierOption,
+    TimeoutOption,
+    WorkdirOption,
+    WorkspaceOption,
+    given,
+    gpu_request,
+    pairs_of,
+    secrets_of,
+    words_of,
+)
+from gpuyard.cli.schedules import (
+    OverlapOption,
+    StartingDeadlineOption,
+    TimeZoneOption,
+)
+from gpuyard.domain.errors import InvalidInputError
+
+Command = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="COMMAND…", help="A program, a .py or .sh file, or a template's name."
+    ),
+]
+NameOption = Annotated[
+    str | None, typer.Option(help="Its name, for `jobs`, `logs` and so on.")
+]
+
+# --- how it ends, and what follows ---
+
+RetriesOption = Annotated[
+    int | None, typer.Option(help="Try again so often when it fails or times out.")
+]
+RetryOnOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Try again only after these: timeout,failure,lost; default: all."
+    ),
+]
+LogLimitOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Keep only the end of its output, so many gigabytes, or such as 200MB."
+    ),
+]
+PriorityOption = Annotated[
+    int | None, typer.Option(help="1 to 5; 5 is urgent, 3 the default.")
+]
+
+# --- what its program gets ---
+
+EnvOption = Annotated[
+    list[str] | None,
+    typer.Option(help="NAME=VALUE, or NAME to pass this shell's value."),
+]
+CleanEnvOption = Annotated[
+    bool,
+    typer.Option(
+        "--clean-env",
+        help="Take only PATH, LANG and the active Python from this shell; the rest"
+        " is the server's.",
+    ),
+]
+LiveOption = Annotated[
+    bool,
+    typer.Option(
+        "--live",
+        help="It runs the code as it is when it starts, not as it is now.",
+    ),
+]
+StdinOption = Annotated[
+    Path | None,
+    typer.Option(help="A file for its standard input; `-`: this command's own."),
+]
+InteractiveOption = Annotated[
+    bool,
+    typer.Option(
+        "--interactive",
+        "-i",
+        help="Its input stays open: it gets what is typed here, and in `gpuyard"
+        " attach`.",
+    ),
+]
+
+# --- its checkpoints ---
+
+CheckpointOption = Annotated[
+    str | None, typer.Option(help="Pattern of its checkpoints, such as 'out/*.pt'.")
+]
+ResumeArgsOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Added to the command when it goes on from a checkpoint, such as"
+        " '--resume {path}'."
+    ),
+]
+CheckpointSignalOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Signal that makes it save, such as USR1.",
+        autocompletion=suggest.signals,
+    ),
+]
+GraceOption = Annotated[
+    str | None, typer.Option(help="Time to save before it is ended; default 30s.")
+]
+
+# --- what it waits for ---
+
+AfterOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Only after this job has completed.", autocompletion=suggest.jobs
+    ),
+]
+AfterFailedOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Only after this job has ended without being completed.",
+        autocompletion=suggest.jobs,
+    ),
+]
+AfterAnyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Only after this job has ended in any way.",
+        autocompletion=suggest.jobs,
+    ),
+]
+HoldOption = Annotated[
+    bool,
+    typer.Option("--hold", help="Let it not start before `gpuyard release`."),
+]
+
+# --- how it is found again ---
+
+ProjectOption = Annotated[
+    str | None,
+    typer.Option(
+        help="The project that it belongs to.", autocompletion=suggest.projects
+    ),
+]
+LabelOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="NAME=VALUE, for finding it again.", autocompletion=suggest.labels
+    ),
+]
+
+# --- where it may run ---
+
+PreemptibleOption = Annotated[
+    bool,
+    typer.Option(
+        "--preemptible", help="It may have to make room for a more urgent job."
+    ),
+]
+StrategyOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Which offer is best: cost, performance, availability or balanced.",
+        autocompletion=suggest.strategies,
+    ),
+]
+
+# --- once, many times, or at certain times ---
+
+IdempotencyKeyOption = Annotated[
+    str | None,
+    typer.Option(help="A key of your own: used twice, it makes one job."),
+]
+ArrayOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Once for each of these indices, such as 0-9, 0-9:3 or 1,4,7-9, with"
+        " {i} or $GPUYARD_ARRAY_INDEX for the index; 0-1999%20 runs 20 at once."
+    ),
+]
+ScheduleOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Not now, but at these times: '0 3 * * *' or @daily; see `gpuyard"
+        " schedule`."
+    ),
+]
+
+# --- what the command itself does ---
+
+DetachOption = Annotated[
+    bool, typer.Option("--detach", "-d", help="Print the job's id and leave.")
+]
+AsJsonOption = Annotated[
+    bool, typer.Option("--json", help="Print the job as JSON and leave.")
+]
+
+
+def _is_of_python(module: str | None) -> None:
+    """Somebody means `python -m MODULE`."""
+    if module is not None:
+        remedy = f"write `gpuyard run python -m {module}`"
+        raise InvalidInputError.of("-m", "is an option of Python", remedy)
+
+
+def _has_no_terminal(wanted: bool) -> None:
+    """Somebody writes -it, as with `docker run`."""
+    if wanted:
+        fault = "asks for a terminal, and jobs get a pipe"
+        remedy = (
+            "write -i alone; for a terminal, start a shell beside the job: `gpuyard"
+            " exec -t JOB -- bash`"
+        )
+        raise InvalidInputError.of("-t", fault, remedy)
+
+
+# Options of other programs, with a remedy in their errors.
+PythonModuleOption = Annotated[
+    str | None,
+    typer.Option("-m", hidden=True, is_eager=True, callback=_is_of_python),
+]
+TerminalOption = Annotated[
+    bool,
+    typer.Option("-t", hidden=True, is_eager=True, callback=_has_no_terminal),
+]
+
+
+@dataclass(kw_only=True)
+class RunOptions:
+    """What a person wrote after `gpuyard run`; the help lists them in this order."""
+
+    command: Command
+    name: NameOption = None
+
+    gpus: GpusOption = None
+    gpu_memory: GpuMemoryOption = None
+    gpu_class: GpuClassOption = None
+    cpus: CpusOption = None
+    memory: MemoryOption = None
+    nodes: NodesOption = None
+    image: ImageOption = None
+    tier: TierOption = None
+
+    timeout: TimeoutOption = None
+    retries: RetriesOption = None
+    retry_on: RetryOnOption = None
+    log_limit_gb: LogLimitOption = None
+    priority: PriorityOption = None
+
+    env: EnvOption = None
+    clean_env: CleanEnvOption = False
+    live: LiveOption = False
+    secret: SecretOption = None
+    stdin: StdinOption = None
+    interactive: InteractiveOption = False
+    workdir: WorkdirOption = None
+
+    checkpoint: CheckpointOption = None
+    resume_args: ResumeArgsOption = None
+    checkpoint_signal: CheckpointSignalOption = None
+    grace: GraceOption = None
+
+    after: AfterOption = None
+    after_failed: AfterFailedOption = None
+    after_any: AfterAnyOption = None
+    hold: HoldOption = False
+
+    project: ProjectOption = None
+    label: LabelOption = None
+
+    provider: ProviderOption = None
+    region: RegionOption = None
+    allow_quarantined: QuarantinedOption = False
+    workspace: WorkspaceOption = None
+    max_price: MaxPriceOption = None
+    spot: SpotOption = False
+    preemptible: PreemptibleOption = False
+    strategy: StrategyOption = None
+
+    idempotency_key: IdempotencyKeyOption = None
+    array: ArrayOption = None
+    schedule: ScheduleOption = None
+    timezone: TimeZoneOption = None
+    overlap: OverlapOption = None
+    starting_deadline: StartingDeadlineOption = None
+
+    detach: DetachOption = False
+    as_json: AsJsonOption = False
+    module: PythonModuleOption = None
+    tty: TerminalOption = False
+
+    @property
+    def follows(self) -> bool:
+        """Whether the command stays until the job has ended."""
+        return not (self.detach or self.as_json or self.schedule is not None)
+
+
+def job_fields(options: RunOptions) -> dict[str, Any]:
+    """The fields of a JobSpec that the options give, but for the command, the variables
+    and the input.
+    """
+    return {
+        **_resources(options),
+        **_limits(options),
+        **_surroundings(options),
+        **_checkpoint(options),
+        **_dependencies(options),
+        **_places(options),
+        **given(
+            name=options.name,
+            project=options.project,
+            labels=pairs_of("label", options.label or [], {}) or None,
+            idempotency_key=options.idempotency_key,
+            array=options.array,
+        ),
+    }
+
+
+def _resources(options: RunOptions) -> dict[str, Any]:
+    """What it needs."""
+    kind = given(memory_gb=options.gpu_memory, gpu_class=options.gpu_class)
+    gpus = gpu_request(options.gpus, kind)
+    resources = given(
+        cpus=options.cpus,
+        memory_gb=options.memory,
+        nodes=options.nodes,
+        gpus=gpus or None,
+    )
+    return given(resources=resources or None, image=options.image, tier=options.tier)
+
+
+def _limits(options: RunOptions) -> dict[str, Any]:
+    """How long it may run, how often it is tried, how urgent it is."""
+    return given(
+        timeout_s=options.timeout,
+        retry_count=options.retries,
+        retry_on=options.retry_on,
+        log_limit_gb=options.log_limit_gb,
+        priority=options.priority,
+    )
+
+
+def _surroundings(options: RunOptions) -> dict[str, Any]:
+    """Its folder, and what its program gets of this shell."""
+    workdir = options.workdir
+    return given(
+        clean_env=options.clean_env or None,
+        live=options.live or None,
+        secrets=secrets_of(options.secret or []) or None,
+        interactive=options.interactive or None,
+        workdir=str(workdir.absolute()) if workdir else None,
+    )
+
+
+def _checkpoint(options: RunOptions) -> dict[str, Any]:
+    """How it saves what it has done, and continues from there."""
+    checkpoint = given(
+        path=options.checkpoint,
+        signal=options.checkpoint_signal,
+        grace_s=options.grace,
+        resume_args=words_of("--resume-args", options.resume_args),
+    )
+    return given(checkpoint=checkpoint or None)
+
+
+def _dependencies(options: RunOptions) -> dict[str, Any]:
+    """What must happen before it starts."""
+    return given(
+        depends_on=options.after or None,
+        depends_on_failed=options.after_failed or None,
+        depends_on_any=options.after_any or None,
+        held=options.hold or None,
+    )
+
+
+def _places(options: RunOptions) -> dict[str, Any]:
+    """Where it may run, at what price, and which place is best."""
+    allowed = given(
+        regions=options.region or None,
+        quarantined=options.allow_quarantined or None,
+    )
+    return given(
+        provider=options.provider,
+        allowed=allowed or None,
+        workspace=options.workspace,
+        max_price=options.max_price,
+        spot=options.spot or None,
+        preemptible=options.preemptible or None,
+        strategy=options.strategy,
+    )
+
+
+def schedule_fields(options: RunOptions) -> dict[str, Any]:
+    """The fields of the schedule that the options describe; none without --schedule."""
+    fields = given(
+        cron=options.schedule,
+        timezone=options.timezone,
+        overlap=options.overlap,
+        starting_deadline_s=options.starting_deadline,
+    )
+    if fields and options.schedule is None:
+        option = f"--{next(iter(fields)).removesuffix('_s').replace('_', '-')}"
+        raise InvalidInputError.of(option, "belongs to --schedule", "add --schedule")
+    if fields and options.array is not None:
+        fault = "does not go with --schedule"
+        raise InvalidInputError.of("--array", fault, "give one of them")
+    return fields

@@ -1,0 +1,237 @@
+"""The agents that are connected: their links, what each has said of its node, and the
+reports that they send.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+from msgspec.structs import replace as replaced
+
+from gpuyard.config.sockets import refuse_other_users
+from gpuyard.domain import wire
+from gpuyard.domain.contents import Stores
+from gpuyard.domain.errors import GpuyardError, ProviderError
+from gpuyard.providers.base import Sink
+from gpuyard.providers.content_sender import send_contents
+from gpuyard.providers.link import Link
+from gpuyard.providers.node_streams import NodeStreams
+from gpuyard.providers.results import AttemptResults
+
+# How long a call waits for the first agent to connect.
+_CONNECT_S = 10.0
+log = structlog.get_logger(__name__)
+
+
+class ConnectedAgents:
+    """Serves the connections of one provider's agents. Its errors name the `provider`.
+
+    `shares_home` says whether a node's agent is that of this server's home.
+    """
+
+    def __init__(
+        self,
+        provider: str,
+        heartbeat_s: float,
+        results: AttemptResults,
+        shares_home: Callable[[str], bool],
+    ) -> None:
+        self._provider = provider
+        self._heartbeat_s = heartbeat_s
+        self._results = results
+        self._shares_home = shares_home
+        self._serving: dict[Link, asyncio.Task[None]] = {}
+        self._links: dict[str, Link] = {}
+        self._hellos: dict[str, wire.Hello] = {}
+        # Whether a node's agent is that of this server's home, by node.
+        self._at_home: dict[str, bool] = {}
+        self._closed = False
+        self.streams = NodeStreams(provider)
+        self.sink: Sink | None = None
+        self.stores: Stores | None = None
+        self.any_connected = asyncio.Event()
+
+    # --- who is connected ---
+
+    @property
+    def links(self) -> Mapping[str, Link]:
+        """The link of each connected agent, by node."""
+        return self._links
+
+    @property
+    def hellos(self) -> dict[str, wire.Hello]:
+        """What each connected agent has said of its node, by node."""
+        return {node_id: self._hellos[node_id] for node_id in self._links}
+
+    def hello(self, node_id: str) -> wire.Hello:
+        """What the node's agent has said of it, also before it was disconnected."""
+        return self._hellos[node_id]
+
+    def link(self, node_id: str) -> Link:
+        """The link of the node's agent; ProviderError while it is not connected."""
+        link = self._links.get(node_id)
+        if link is None:
+            raise ProviderError(
+                f"Node {node_id} has no agent connected.",
+                self._provider,
+                "NOT_CONNECTED",
+            )
+        return link
+
+    def is_at_home(self, node_id: str) -> bool:
+        """Whether the node's agent is that of this server's home."""
+        return self._at_home[node_id]
+
+    async def wait_for_one(self) -> None:
+        """Wait for the first agent: a server that has just started gets requests before
+        its agents connect. ProviderError when none comes.
+        """
+        if self._links:
+            return
+        try:
+            await asyncio.wait_for(self.any_connected.wait(), _CONNECT_S)
+        except TimeoutError:
+            raise ProviderError(
+                "No agent is connected.", self._provider, "NOT_CONNECTED"
+            ) from None
+
+    def disconnect(self) -> None:
+        """Drop the links; the agents connect again."""
+        for link in list(self._links.values()):
+            link.close()
+
+    async def close(self) -> None:
+        """Drop the links for good. Agents and jobs go on; agents connect to the next
+        server.
+        """
+        self._closed = True
+        self.streams.close()
+        tasks = list(self._serving.values())
+        for link in self._serving:
+            link.close()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # --- one connection ---
+
+    async def serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Serve one agent's connection, from its Hello to its end."""
+        if self._closed:
+            writer.close()
+            return
+        link = Link(reader, writer, self._provider)
+        serving = self._serve(link, reader, writer)
+        task = asyncio.create_task(serving, name="agent-link")
+        self._serving[link] = task
+        try:
+            await task
+        finally:
+            del self._serving[link]
+
+    async def _serve(
+        self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        node_id = ""
+        reporting = None
+        watching = None
+        try:
+            _refuse_other_users(writer)
+            async for message in link.messages():
+                if isinstance(message, wire.NumberedReport) and node_id:
+                    link.add_report(message)
+                elif isinstance(message, wire.Hello) and not node_id:
+                    node_id = message.node_id
+                    await self._join(message, link)
+                    reporting = asyncio.create_task(
+                        self._forward_reports(node_id, link), name="forward-reports"
+                    )
+                elif isinstance(message, wire.JoinStream) and not node_id:
+                    await self.streams.join(message, reader, writer)
+                    break
+                elif isinstance(message, wire.FetchContents) and not node_id:
+                    if self.stores:
+                        await send_contents(self.stores, message, writer)
+                    break
+                elif isinstance(message, wire.Beat):
+                    link.send(message)
+                    if watching is None:
+                        watching = asyncio.create_task(
+                            link.expect_beats(self._heartbeat_s)
+                        )
+        except (GpuyardError, ValueError, OSError) as error:
+            log.warning("agent link ended", node=node_id, error=str(error))
+        finally:
+            link.close()
+            if watching:
+                watching.cancel()
+            if reporting:
+                await reporting
+            await self._leave(node_id, link)
+
+    async def _join(self, hello: wire.Hello, link: Link) -> None:
+        assert self.sink is not None
+        old = self._links.get(hello.node_id)
+        if old:
+            old.close()
+        self._links[hello.node_id] = link
+        self._hellos[hello.node_id] = hello
+        self._at_home[hello.node_id] = self._shares_home(hello.node_id)
+        for attempt in hello.attempts:
+            self._results.add_listed(hello.node_id, attempt.attempt_id, attempt.state)
+        welcome = await self.sink.node_joined(self._provider, hello)
+        link.send(replaced(welcome, heartbeat_s=self._heartbeat_s))
+        self.any_connected.set()
+
+    async def _forward_reports(self, node_id: str, link: Link) -> None:
+        """Forward reports in batches, and acknowledge each batch after its commit.
+
+        A batch has all reports that arrived during the last commit.
+        """
+        assert self.sink is not None
+        try:
+            while batch := await link.next_reports():
+                if self._links.get(node_id) is not link:
+                    # The agent repeats its reports on its new link. If it was killed
+                    # before it stored them, they no longer hold.
+                    return
+                await self.sink.reported(node_id, batch)
+                # Not before the commit: a killed agent may never repeat a report that
+                # was not committed.
+                self._update(node_id, [report.body for report in batch])
+                link.send(wire.Acknowledge(batch[-1].seq))
+        except GpuyardError as error:
+            # Nothing was acknowledged: the agent connects again and repeats it.
+            if not link.closed:
+                log.warning("reports not taken", node=node_id, error=str(error))
+            link.close()
+        except Exception:
+            log.exception("reports not taken", node=node_id)
+            link.close()
+
+    async def _leave(self, node_id: str, link: Link) -> None:
+        if self._links.get(node_id) is link:
+            del self._links[node_id]
+            if not self._links:
+                self.any_connected.clear()
+            if self.sink is not None:
+                await self.sink.node_left(node_id)
+
+    def _update(self, node_id: str, bodies: Sequence[Any]) -> None:
+        self._results.update(node_id, bodies)
+        for body in bodies:
+            if isinstance(body, wire.GpusSeen):
+                self._hellos[node_id] = replaced(
+                    self._hellos[node_id], gpus=body.gpus, problem=body.problem
+                )
+
+
+def _refuse_other_users(writer: asyncio.StreamWriter) -> None:
+    """PermissionError unless our own user or root opened this unix socket."""
+    sock = writer.get_extra_info("socket")
+    if sock is None or sock.family != socket.AF_UNIX:
+        return
+    refuse_other_users(sock)
