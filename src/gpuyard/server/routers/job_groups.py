@@ -182,24 +182,22 @@ async def cancel_jobs(app_state: TheAppState, body: CancelRequest) -> Response:
 
 @router.post("/jobs:hold")
 async def hold_jobs(app_state: TheAppState, body: ManyJobs) -> HeldJobs:
-    """Hold queued jobs, all or none: none of them starts before its release."""
-    job_ids = await _waiting(app_state, body.jobs)
-    await app_state.controller.changes.hold(job_ids)
+    """Hold queued jobs, all or none: none of them starts before its release. An array
+    means its tasks that wait.
+    """
+    found = await app_state.controller.requests.lookup.find_waiting(body.jobs)
+    job_ids = await app_state.controller.changes.hold(*found)
     return HeldJobs(items=[HeldJob(id=job_id, held=True) for job_id in job_ids])
 
 
 @router.post("/jobs:release")
 async def release_jobs(app_state: TheAppState, body: ManyJobs) -> HeldJobs:
-    """Release queued jobs, all or none; one that is not held stays as it is."""
-    job_ids = await _waiting(app_state, body.jobs)
-    await app_state.controller.changes.release(job_ids)
+    """Release queued jobs, all or none; one that is not held stays as it is. An array
+    means its tasks that wait.
+    """
+    found = await app_state.controller.requests.lookup.find_waiting(body.jobs)
+    job_ids = await app_state.controller.changes.release(*found)
     return HeldJobs(items=[HeldJob(id=job_id, held=False) for job_id in job_ids])
-
-
-async def _waiting(app_state: AppState, references: list[str]) -> list[str]:
-    """The jobs that these mean; an array means its tasks that wait."""
-    lookup = app_state.controller.requests.lookup
-    return await lookup.find_many(references, only_queued=True)
 
 
 async def _outcomes(
