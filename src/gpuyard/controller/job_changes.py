@@ -3,7 +3,7 @@
 Each request that changes something returns after its commit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -26,33 +26,52 @@ class JobChanges:
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    async def hold(self, job_ids: Sequence[str]) -> None:
+    async def hold(
+        self, job_ids: Sequence[str], tasks: Collection[str] = ()
+    ) -> list[str]:
         """Hold these jobs, all or none: they stay queued until they are released.
+        Returns which are held.
 
-        Raises RefusedError for one that does not wait in the queue.
+        Raises RefusedError for one that does not wait in the queue; of `tasks`, such
+        are left alone.
         """
-        await self._set_held(job_ids, held=True)
+        return await self._set_held(job_ids, tasks, held=True)
 
-    async def release(self, job_ids: Sequence[str]) -> None:
-        """Release these jobs, all or none; one that is not held stays as it is.
+    async def release(
+        self, job_ids: Sequence[str], tasks: Collection[str] = ()
+    ) -> list[str]:
+        """Release these jobs, all or none; one that is not held stays as it is. Returns
+        which are not held now.
 
-        Raises RefusedError for one that does not wait in the queue.
+        Raises RefusedError for one that does not wait in the queue; of `tasks`, such
+        are left alone.
         """
-        await self._set_held(job_ids, held=False)
+        return await self._set_held(job_ids, tasks, held=False)
 
-    async def _set_held(self, job_ids: Sequence[str], *, held: bool) -> None:
+    async def _set_held(
+        self, job_ids: Sequence[str], tasks: Collection[str], *, held: bool
+    ) -> list[str]:
         core = self._core
         await core.committed()  # of a submission just before
         rows = core.queries.jobs_by_id(job_ids)
         for job_id in job_ids:
             if job_id not in rows:
                 raise NotFoundError(f"There is no job {job_id}.", "See `gpuyard jobs`.")
-        jobs = [self._waiting(rows[job_id], held=held) for job_id in job_ids]
+        jobs = [
+            self._waiting(rows[job_id], held=held)
+            for job_id in job_ids
+            if job_id not in tasks or self._is_queued(job_id)
+        ]
         now = core.clock()
         changed = [job for job in jobs if job.held is not held]
         core.emit([owner_transitions.held(job, now, held=held) for job in changed])
         core.schedule()
         await core.committed()
+        return [job.id for job in jobs]
+
+    def _is_queued(self, job_id: str) -> bool:
+        job = self._core.view.jobs.get(job_id)
+        return job is not None and job.state is JobState.QUEUED
 
     def _waiting(self, row: Mapping[str, Any], *, held: bool) -> LiveJob:
         """The job, which has no attempt; else RefusedError."""

@@ -50,13 +50,27 @@ class JobLookup:
             "`gpuyard show` shows it.",
         )
 
-    async def find_many(
-        self, references: Sequence[str], *, only_queued: bool = False
-    ) -> list[str]:
+    async def find_many(self, references: Sequence[str]) -> list[str]:
         """The ids of the jobs that these mean, each once and in their order; the errors
-        of `find`. An array means its tasks, with `only_queued` those in the queue.
+        of `find`. An array means its tasks.
         """
-        found: dict[str, None] = {}
+        return list(await self._find_each(references, only_queued=False))
+
+    async def find_waiting(
+        self, references: Sequence[str]
+    ) -> tuple[list[str], set[str]]:
+        """As `find_many`, but that an array means only its tasks in the queue; and
+        which of the jobs are such tasks, not named themselves: they may have left the
+        queue by now.
+        """
+        found = await self._find_each(references, only_queued=True)
+        return list(found), {job_id for job_id, named in found.items() if not named}
+
+    async def _find_each(
+        self, references: Sequence[str], *, only_queued: bool
+    ) -> dict[str, bool]:
+        """The jobs, and whether each is named itself, and not only its array."""
+        found: dict[str, bool] = {}
         queries = self._core.queries
         others = [one for one in references if one not in self._core.view.jobs]
         rows = await asyncio.to_thread(queries.job_outcomes, others)
@@ -65,17 +79,18 @@ class JobLookup:
             if position % SLICE == 0:
                 await asyncio.sleep(0)
             if reference in self._core.view.jobs or reference in whole_ids:
-                found[reference] = None
+                found[reference] = True
                 continue
             job_or_array = self._find_any(reference)
             if ARRAY_ID.fullmatch(job_or_array):
                 tasks = await asyncio.to_thread(
                     queries.task_ids, job_or_array, queued=only_queued
                 )
-                found |= dict.fromkeys(tasks)
+                for task in tasks:
+                    found.setdefault(task, False)
             else:
-                found[job_or_array] = None
-        return list(found)
+                found[job_or_array] = True
+        return found
 
     def parents(self, reference: str) -> list[str]:
         """The jobs that another is to wait for: one, or the tasks of an array."""

@@ -255,3 +255,22 @@ async def test_an_array_goes_with_its_last_task(instance: Controlled):
     assert instance.ledger.queries.array(array_id) is None
     with instance.ledger.engine.connect() as connection:
         assert not connection.execute(specs.select()).all()
+
+
+async def test_a_task_that_starts_meanwhile_keeps_no_other_from_being_held(
+    instance: Controlled,
+):
+    array_id = await submit(instance, "0-3", resources={"cpus": 2})
+    first, second, third, last = tasks(instance, array_id)
+    await instance.until(second, "running")
+    lookup = instance.controller.requests.lookup
+    changes = instance.controller.changes
+    waiting = await lookup.find_waiting(["sweep"])
+    assert waiting == ([third, last], {third, last})
+    await instance.finish(first)
+    await instance.until(third, "running")
+    assert await changes.hold(*waiting) == [last]
+    named = await lookup.find_waiting(["sweep_2", "sweep"])
+    with pytest.raises(RefusedError, match="is running; only a queued job can be held"):
+        await changes.hold(*named)
+    await instance.controller.requests.cancel_many(tasks(instance, array_id))

@@ -203,32 +203,36 @@ async def _meant(
 async def hold_jobs(
     request: Request, app_state: TheAppState, body: ManyJobs
 ) -> HeldJobs:
-    """Hold queued jobs, all or none: none of them starts before its release."""
-    job_ids = await _waiting(request, app_state, body.jobs)
-    await app_state.controller.changes.hold(job_ids)
-    return HeldJobs(items=[HeldJob(id=job_id, held=True) for job_id in job_ids])
+    """Hold queued jobs, all or none: none of them starts before its release. An array
+    means its tasks that wait.
+    """
+    job_ids, tasks = await _waiting(request, app_state, body.jobs)
+    held = await app_state.controller.changes.hold(job_ids, tasks)
+    return HeldJobs(items=[HeldJob(id=job_id, held=True) for job_id in held])
 
 
 @router.post("/jobs:release")
 async def release_jobs(
     request: Request, app_state: TheAppState, body: ManyJobs
 ) -> HeldJobs:
-    """Release queued jobs, all or none; one that is not held stays as it is."""
-    job_ids = await _waiting(request, app_state, body.jobs)
-    await app_state.controller.changes.release(job_ids)
-    return HeldJobs(items=[HeldJob(id=job_id, held=False) for job_id in job_ids])
+    """Release queued jobs, all or none; one that is not held stays as it is. An array
+    means its tasks that wait.
+    """
+    job_ids, tasks = await _waiting(request, app_state, body.jobs)
+    released = await app_state.controller.changes.release(job_ids, tasks)
+    return HeldJobs(items=[HeldJob(id=job_id, held=False) for job_id in released])
 
 
 async def _waiting(
     request: Request, app_state: AppState, references: list[str]
-) -> list[str]:
-    """The jobs that these mean; an array means its tasks that wait. ForbiddenError if
-    who asks may not change one of them.
+) -> tuple[list[str], set[str]]:
+    """The jobs that these mean, and which of them are tasks of an array that is meant
+    (`find_waiting`). ForbiddenError if who asks may not change one of them.
     """
     lookup = app_state.controller.requests.lookup
-    job_ids = await lookup.find_many(references, only_queued=True)
+    job_ids, tasks = await lookup.find_waiting(references)
     await check_own(request.scope, app_state.queries, job_ids)
-    return job_ids
+    return job_ids, tasks
 
 
 async def _outcomes(
