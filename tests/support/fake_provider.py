@@ -14,7 +14,8 @@ from gpuyard.domain import wire
 from gpuyard.domain.attempt_order import AttemptOrder
 from gpuyard.domain.errors import GpuyardError, JobNotFoundError, ProviderError
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobResult, JobStatus
-from gpuyard.providers.base import NodeProvider, Sink
+from gpuyard.providers.base import Sink
+from gpuyard.providers.node_provider import NodeProvider
 
 DIAL_AGAIN_S = 0.01
 

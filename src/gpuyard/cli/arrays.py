@@ -29,9 +29,16 @@ if TYPE_CHECKING:
 
 # How often a person sees how many are left.
 _SHOW_S = 1.0
-# So many tasks that need attention are shown with their array.
+# How many tasks that need attention are shown with their array.
 _SHOWN = 20
-_IN_NEED = ("failed", "timed_out", "cancelled", "unknown", "running", "assigned")
+_NEEDS_ATTENTION = (
+    "failed",
+    "timed_out",
+    "cancelled",
+    "unknown",
+    "running",
+    "assigned",
+)
 
 
 def job_or_array(client: "Client", reference: str) -> "JobHandle | ArrayHandle":
@@ -120,7 +127,7 @@ def show_array(client: "Client", array: "ArrayHandle", *, as_json: bool) -> None
 
 def _print_tasks(client: "Client", info: "Array") -> None:
     rows: list[Sequence[Any]] = []
-    for task in client.jobs(array=info.id, state=_IN_NEED, limit=_SHOWN):
+    for task in client.jobs(array=info.id, state=_NEEDS_ATTENTION, limit=_SHOWN):
         name = task_name(task.array_id, task.array_index)
         rows.append(
             (name, task.state, task.exit_code, task.reason, clock(task.started_at))

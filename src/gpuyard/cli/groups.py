@@ -189,7 +189,9 @@ def _tell_cancelled(client: "Client", found: Sequence[Mapping[str, Any]]) -> Non
 def _tasks_by_array(
     jobs: Iterable[Mapping[str, Any]],
 ) -> dict[str, list[Mapping[str, Any]]]:
-    """Those of the jobs that are tasks of arrays, by array; not a single one."""
+    """The tasks of arrays among the jobs, by array. An array of which only one task is
+    among them is left out.
+    """
     found: dict[str, list[Mapping[str, Any]]] = {}
     for job in jobs:
         if job.get("array_id"):

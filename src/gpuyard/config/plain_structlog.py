@@ -17,7 +17,7 @@ def import_structlog() -> None:
     if "structlog" in modules:
         return
     hidden = [name for name in _COLOURS if name not in modules]
-    # To import one is an ImportError, for which structlog is made.
+    # With None there, importing one fails, and structlog does without.
     modules.update(dict.fromkeys(hidden))
     try:
         import_module("structlog")

@@ -37,7 +37,8 @@ from gpuyard.domain.errors import (
 )
 from gpuyard.domain.events import Event
 from gpuyard.domain.shape import Shape
-from gpuyard.providers.base import GpuProviderInterface, NodeProvider
+from gpuyard.providers.base import GpuProviderInterface
+from gpuyard.providers.node_provider import NodeProvider
 from gpuyard.scheduler.refusal import impossible
 from gpuyard.scheduler.view import View
 
@@ -135,8 +136,8 @@ class Admission:
         user: str | None,
         program: Callable[[Sequence[str]], Sequence[str]],
     ) -> PreparedJob:
-        """Check what the tasks of an array share as if `user` was to queue one of them.
-        `program(command)` is the command of that one.
+        """Check what the tasks of an array share, as for one job that `user` submits.
+        `program(command)` is the command of that job.
         """
         if self._core.settings.defaults.gpus:
             await self._capacity.until_complete()

@@ -154,7 +154,7 @@ class Core:
         """Queue `events` for one commit, and fold them into the view in slices, so that
         other tasks can run in between. The future is done when all are folded.
 
-        `parents` are the jobs on which new ones depend, of those that are no news.
+        `parents`: the older jobs on which new ones depend.
 
         `events` is read twice and never copied as a whole, so it may be a sequence that
         makes each event when it is read.

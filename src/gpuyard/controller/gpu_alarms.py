@@ -2,8 +2,8 @@
 nearly full, and when its hardware slows it down.
 
 An alarm ends when the figure is clearly better again, so a figure that swings around
-its limit is told once. The alarms that stand are noted in the ledger, so a server that
-starts again does not tell them again.
+its limit is told once. The ledger has the alarms that stand, so a server that starts
+again does not repeat them.
 """
 
 import time
@@ -34,7 +34,7 @@ class Alarm(StrEnum):
     POWER = "power"
 
 
-# All MIG instances of a GPU have these of it; each has memory of its own.
+# The MIG instances of a GPU share these; each has memory of its own.
 _OF_WHOLE_GPU = frozenset({Alarm.TEMPERATURE, Alarm.POWER})
 
 

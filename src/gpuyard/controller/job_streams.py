@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from gpuyard.controller.core import Core
 from gpuyard.domain.errors import RefusedError, TooManyRequestsError
 from gpuyard.domain.states import AttemptState, JobState
-from gpuyard.providers.base import NodeProvider
 from gpuyard.providers.configured import Providers
+from gpuyard.providers.node_provider import NodeProvider
 from gpuyard.providers.node_streams import NodeStream
 from gpuyard.scheduler.view import LiveAttempt
 

@@ -74,8 +74,8 @@ class Launching:
 
     def launch_soon(self, attempt_ids: Sequence[str]) -> None:
         """Launch these attempts in the background."""
-        # From here, so that they are sent before whoever waits for the same commit
-        # later gets an answer.
+        # Asked for here and not in the task. So they are sent before anyone who asks
+        # later for the same commit gets an answer.
         committed = self._core.committed()
         self._core.spawn(self._launch(list(attempt_ids), committed), "launch")
 

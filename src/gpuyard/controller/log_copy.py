@@ -64,7 +64,7 @@ class LogCopy:
     def _read_mark(self) -> None:
         assert self._marks is not None
         line = self._marks.readline()
-        # Earlier versions have written no mark: there, a byte is one.
+        # Earlier versions wrote no mark: the bytes that they copied are one.
         self._mark = str(self._size) if self._size else ""
         try:
             size, mark = json.loads(line)
@@ -86,7 +86,7 @@ class LogCopy:
             return
         assert self._marks is not None
         self._mark = mark()
-        # One call writes it whole; what is left of a longer line stands behind it.
+        # One call writes the whole line. Behind it, the rest of a longer one may stay.
         os.pwrite(
             self._marks.fileno(),
             json.dumps([self._size, self._mark]).encode() + b"\n",

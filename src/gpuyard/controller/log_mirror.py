@@ -152,8 +152,8 @@ class LogMirror:
     async def _follow(self, attempt: LiveAttempt, end: asyncio.Event) -> None:
         """Copy the rest of the output; start again whenever the stream breaks.
 
-        A stream ends when the job does. If it ends and nobody soon tells of that end,
-        it was cut: a daemon has restarted, for example.
+        A stream ends with its job. If the end of the job does not become known soon
+        after, the stream was cut off: by a daemon that has restarted, for example.
         """
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         spec = self._spec(attempt)

@@ -58,8 +58,8 @@ def resumed(
     at_most: int | None = None,
 ) -> Event:
     """The owner resumes an ended job (its whole ledger `row`), from a checkpoint id or
-    from NEWEST; `spec` is its spec, if that has other values now. `at_most`: so many
-    tasks of its array may run at once.
+    from NEWEST; `spec` is its spec, if that has other values now. `at_most`: how many
+    tasks of its array may run at once, if that is limited.
 
     The event holds every column, because the view forgot the job when it ended.
     """
@@ -83,7 +83,7 @@ def resumed(
     }
     changes = [Change(Table.JOBS, row["id"], values)]
     if at_most is not None:
-        # The view may have forgotten the array, too, and reads in this order.
+        # First, because the view may have forgotten the array and needs it for the job.
         limit = Change(Table.ARRAYS, row["array_id"], {"at_most": at_most})
         changes.insert(0, limit)
     if spec is not None:

@@ -11,8 +11,8 @@ from gpuyard.domain.states import ParentEnd
 FindJobs = Callable[[str], Sequence[str] | None]
 """The jobs that a reference means: one, or all tasks of an array."""
 MOST_EDGES = 1_000_000
-"""How many jobs those of one request may wait for, counted for each: the journal and
-the memory hold each of these.
+"""The most pairs of jobs in one request of which one waits for the other: the journal
+and the memory hold each pair.
 """
 
 
@@ -49,7 +49,7 @@ def find_parents(jobs: Sequence[PreparedJob], find_jobs: FindJobs) -> None:
 
 
 def refuse_too_many(edges: int) -> None:
-    """InvalidInputError if the jobs of a request wait for so many, each counted."""
+    """InvalidInputError for a request with more than `MOST_EDGES` such pairs."""
     if edges > MOST_EDGES:
         raise InvalidInputError.of(
             "depends_on",

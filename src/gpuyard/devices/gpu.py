@@ -26,8 +26,8 @@ class GpuReading:
     temperature; `parent` is that GPU's UUID and `instance` its number there.
     `processes` is empty if the source does not report them. `power_limited`: it runs at
     its power limit, as GPUs of data centres do in training. `hardware_slowed`: its
-    hardware slows it down, for want of power or for heat. Both are false if that is not
-    reported, as by `nvidia-smi` and of AMD's. Of the device files,
+    hardware slows it down, for want of power or for heat. Both are false where that is
+    not known: with `nvidia-smi`, and for AMD's GPUs. Of the device files,
     `minor` is the number of NVIDIA's for the (parent) GPU, `compute_instance` the
     number within a MIG instance, and `drm` has the numbers of AMD's.
 

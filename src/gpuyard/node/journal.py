@@ -36,12 +36,13 @@ class AttemptRecord:
     time on the clock of the boot `boot_id`.
 
     `keeper` is the keeper of the agent (see `own_keeper`) at `intended_at`, just before
-    the agent started the attempt. `first_group` names the control group of the agent's
-    pool in which the attempt begins, if it does. `uid` is that of the account that the
-    attempt runs under, if that is not the agent's. `input_holder`: pid and start ticks
-    of the process that keeps the input of an interactive job open (`input_pipe.py`);
-    `input_ended`: somebody has ended that input. `boot_s`: when it started, in seconds
-    of the boot clock (`config/boot_clock.py`).
+    the agent started the attempt. `first_group`: the name of the control group of the
+    agent's pool in which the attempt begins, empty if it begins in none. `uid` is that
+    of the account that the attempt runs under, if that is not the agent's.
+    `input_holder`: pid and start ticks of the process that keeps the input of an
+    interactive job open (`input_pipe.py`); `input_ended`: somebody has ended that
+    input. `boot_s`: when it started, in seconds of the boot clock
+    (`config/boot_clock.py`).
     """
 
     start: wire.StartAttempt
@@ -83,7 +84,7 @@ class AttemptJournal:
         # The attempts with a record.
         self._held = set(self._lines_by_attempt())
         # Those with a file for their secrets.
-        self._secretive = _stems(folder, _SECRETS)
+        self._have_secrets = _stems(folder, _SECRETS)
 
     def log_path(self, attempt_id: str) -> Path:
         """Where the attempt's output is; kept after the journal is forgotten."""
@@ -128,7 +129,7 @@ class AttemptJournal:
         return AttemptRecord(start, boot_id, keeper, now, first_group)
 
     def _keep_secrets(self, start: wire.StartAttempt) -> None:
-        self._secretive.add(start.attempt_id)
+        self._have_secrets.add(start.attempt_id)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         path = self._secrets(start.attempt_id)
         with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
@@ -136,9 +137,9 @@ class AttemptJournal:
 
     def forget_secrets(self, attempt_id: str) -> None:
         """The attempt is over: nothing needs its secrets any more."""
-        if attempt_id in self._secretive:
+        if attempt_id in self._have_secrets:
             self._secrets(attempt_id).unlink(missing_ok=True)
-            self._secretive.discard(attempt_id)
+            self._have_secrets.discard(attempt_id)
 
     def note(self, attempt_id: str, **facts: Any) -> None:
         """Note facts, which are fields of `AttemptRecord`.
@@ -195,7 +196,7 @@ class AttemptJournal:
             self._forget_folder(f"{self._private_root}/{attempt_id}")
 
     def _forget_folder(self, folder: str) -> None:
-        """An attempt's own folder is as old as its end, however long it ran."""
+        """Date the attempt's own folder by its end, and remove what it resumed from."""
         with suppress(OSError):
             os.utime(folder)
             remove_tree(Path(folder, "resume"))
@@ -264,7 +265,7 @@ class AttemptJournal:
 
     def _sweep_secrets(self) -> None:
         """An agent that was killed may have left them behind."""
-        for attempt_id in self._secretive - self._held:
+        for attempt_id in self._have_secrets - self._held:
             self.forget_secrets(attempt_id)
 
     # --- the file ---

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 # If a server accepts the connection and sends nothing (it is suspended, or its disk
 # hangs), the next one is tried.
 WELCOME_S = 5.0
-# The first and the longest pause between two rounds in which no server answered. To try
-# that of the own home costs nothing, and when it was killed, jobs wait for it.
+# The first and the longest pauses between two rounds in which no server answered. The
+# server of the own home is tried more often: that costs nothing, and if it was killed,
+# jobs wait for it.
 FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
 _LONGEST_PAUSE_AT_HOME_S = 0.1

@@ -50,8 +50,8 @@ class AgentContext:
     and `begin` starts it. `reaper`: see `LaunchRequest`. `workspaces` is their folder.
     `accounts`: None where all jobs run as the agent does. `default_memory_gb`: the
     memory limit of a job that names none; None for no limit. `fetching`: how to get
-    what the server has stored with a submission. `once_long`: what is done once a job
-    is no short one any more. `runs_others`: whether it attends to other attempts, too;
+    what the server has stored with a submission. `once_long`: the calls that are
+    due once a job has run for `SHORT_S`. `runs_others`: whether it attends to other attempts, too;
     then `launchers` are the threads that start the process. `settlers`: the threads
     that give it control groups of its own; others may be busy for seconds, and its
     limit of memory begins there.
@@ -106,7 +106,7 @@ class AttemptWatch:
 
     @cached_property
     def output(self) -> OutputFollower:
-        """What reads the log. A job that prints nothing does without."""
+        """What reads the log; made only for a job that prints something."""
         return OutputFollower(self._id, self.log)
 
     def end(self) -> None:

@@ -25,7 +25,6 @@ from gpuyard.domain.reasons import Reason
 from gpuyard.domain.separation import Separation
 from gpuyard.providers.base import (
     LogPiece,
-    NodeProvider,
     Sink,
     cost_of,
     log_text,
@@ -35,6 +34,7 @@ from gpuyard.providers.base import (
 from gpuyard.providers.connected_agents import ConnectedAgents
 from gpuyard.providers.content_sender import refuse_older_agent
 from gpuyard.providers.link import LOG_PART
+from gpuyard.providers.node_provider import NodeProvider
 from gpuyard.providers.node_streams import NodeStream
 from gpuyard.providers.placing import place
 from gpuyard.providers.results import AttemptResults, KnownAttempt

@@ -2,8 +2,8 @@
 
 `GpuProviderInterface` is S2's interface: seven calls that every provider has, and
 further calls with defaults. gpuyard's own providers derive from one of its two
-subclasses: `QueueProvider`, which places jobs itself and is polled, or `NodeProvider`,
-whose nodes have agents that report.
+subclasses: `QueueProvider`, which places jobs itself and is polled, or `NodeProvider`
+(`node_provider.py`), whose nodes have agents that report.
 
 A provider keeps no state of its own: the ledger does. It gets an attempt's id with the
 submission. When the reply to a submission is lost, the controller looks for that id
@@ -28,15 +28,12 @@ from gpuyard.domain.attempt_order import (
     config_from_order,
     order_from_config,
 )
-from gpuyard.domain.contents import Stores
 from gpuyard.domain.errors import (
     JobNotFoundError,
     ProviderError,
-    RefusedError,
 )
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult
 from gpuyard.domain.offers import Offer
-from gpuyard.providers.node_streams import NodeStream
 from gpuyard.providers.placing import gpu_type_of
 
 TRANSIENT = frozenset({"NOT_CONNECTED", "TIMEOUT", "THROTTLED"})
@@ -121,8 +118,8 @@ class GpuProviderInterface(ABC):
     """Whether its `config` needs `storage`, the settings of the checkpoint store."""
 
     output_moves: ClassVar[bool] = False
-    """Whether its output may lose its beginning while a job runs, as a log that is
-    rotated. Then people read our copy of it, also while the job runs.
+    """Whether output may lose its beginning while a job runs, because its log is
+    rotated. Then people read our copy, also while the job runs.
     """
 
     concurrency: int = 8
@@ -388,93 +385,6 @@ class QueueProvider(GpuProviderInterface):
             for offer in await self.offers()
             if offer.gpus and not offer.problem
         ]
-
-
-class NodeProvider(GpuProviderInterface):
-    """A provider whose nodes have agents: gpuyard places on devices, agents report."""
-
-    accepts_prefetched: ClassVar[bool] = False
-    """Whether its agents accept prefetched attempts (`AttemptOrder.prefetched`).
-
-    They call each attempt by the id that gpuyard gave it.
-    """
-
-    async def submit_job(self, job_config: JobConfig) -> str:
-        """See GpuProviderInterface. An agent runs an attempt once, so a `retry_count`
-        is refused.
-        """
-        if job_config.retry_count:
-            message = (
-                f"retry_count is {job_config.retry_count}, and an agent runs a job"
-                " once; submit it to the gpuyard server, which tries it again."
-            )
-            raise ProviderError(message, self.PROVIDER_NAME, "UNSUPPORTED")
-        return await self.submit_attempt(order_from_config(job_config))
-
-    @abstractmethod
-    async def submit_attempt(self, order: AttemptOrder) -> str:
-        """See GpuProviderInterface."""
-
-    @abstractmethod
-    async def serve(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        """Serve one agent's connection, from its Hello to its end."""
-
-    def hand_out(self, stores: Stores) -> None:
-        """Let agents fetch from `stores` what jobs took along from their submission."""
-
-    @abstractmethod
-    async def forget(self, node_id: str, attempt_ids: Sequence[str]) -> None:
-        """Let the agent drop its records of attempts that the ledger has settled."""
-
-    async def discard(self, node_id: str, attempt_ids: Sequence[str]) -> None:
-        """Let the agent delete what is left of attempts that the ledger has forgotten:
-        their output, and the folders that were their own.
-        """
-
-    @abstractmethod
-    async def stop_attempt(
-        self, node_id: str, attempt_id: str, reason: str, *, checkpoint: bool
-    ) -> None:
-        """End an attempt; with `checkpoint` it gets the checkpoint signal first."""
-
-    async def open_stream(
-        self, node_id: str, attempt_id: str, port: int = 0, *, stdin: bool = False
-    ) -> NodeStream:
-        """Open a stream to a running attempt: to this port of its node, with `stdin` to
-        the standard input of its program, or else to a command beside it
-        (`domain/stream_frames.py`).
-
-        RefusedError says why there is none, ProviderError that the node is away.
-        """
-        raise RefusedError("The nodes of this provider take no streams.")
-
-    @abstractmethod
-    async def release_gpus(self, node_id: str, gpu_uuids: Sequence[str]) -> None:
-        """Have the node end the quarantine of these GPUs.
-
-        ProviderError when the node is not connected.
-        """
-
-    @abstractmethod
-    def figures(self) -> Mapping[str, wire.GpuStatus]:
-        """The newest reading of each GPU (free memory, temperature …), by UUID."""
-
-    def separations(self) -> Mapping[str, str]:
-        """How jobs are kept apart (`domain/separation.py`) on each connected node."""
-        return {}
-
-    @abstractmethod
-    def reconnect(self) -> None:
-        """Drop the agents' connections.
-
-        They connect again, list what they have, and repeat what was not acknowledged.
-        """
-
-    @abstractmethod
-    async def dismiss(self) -> None:
-        """Ask every agent to exit; running jobs keep running for the next agent."""
 
 
 async def with_logs(provider: GpuProviderInterface, result: JobResult) -> JobResult:

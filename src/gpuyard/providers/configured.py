@@ -9,7 +9,8 @@ from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings, StorageSettings
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.providers import local, registry
-from gpuyard.providers.base import GpuProviderInterface, NodeProvider
+from gpuyard.providers.base import GpuProviderInterface
+from gpuyard.providers.node_provider import NodeProvider
 
 MakeProviders = Callable[[int], Mapping[str, GpuProviderInterface]]
 """Makes the providers, by name, for the epoch of a server's lease."""

@@ -84,8 +84,8 @@ class FleetResident:
 @dataclass(slots=True, eq=False)
 class FleetGpu:
     """A GPU. `worker`: the script whose worker boots, runs or exits on it. `reserved`:
-    it is kept free for a batch or a script of several GPUs. `recalled`: so it is, and
-    the models that it was lent to meanwhile must leave. `measured_gb`: the free memory
+    it is kept free for a batch or a script of several GPUs. `recalled`: it was lent to
+    models meanwhile, and they must leave. `measured_gb`: the free memory
     that it reports, if known. `brain_rank`: 2 for a primary GPU of the brain, 1 for a
     secondary one, else 0.
     """

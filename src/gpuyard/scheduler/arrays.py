@@ -10,8 +10,9 @@ class LiveArray:
     """An array of which at most `at_most` tasks may be in the queue or have an attempt
     at once.
 
-    `admitted` are those that are or have. `waiting` are those that could be in the
-    queue but for that, in the order of their ids, which is that of their indices.
+    `admitted`: the tasks that are in the queue or have an attempt. `waiting`: those
+    that only the limit keeps out of the queue, in the order of their ids, which is that
+    of their indices.
     """
 
     at_most: int

@@ -127,7 +127,8 @@ class ExternalQueueTable:
     def suitable_offers(self, shape: Shape) -> list[Offer]:
         """The offers that suit the shape, even if nothing can be sent there now.
 
-        Those for jobs with GPUs are among them for another job only if it has no other.
+        A job without GPUs gets offers that are for jobs with GPUs only if it has no
+        others.
         """
         wanted = resolve_gpu_class(shape.gpu_class) if shape.gpu_class else None
         found = [

@@ -2,9 +2,9 @@
 not wait for a commit between two of them.
 
 A prefetched attempt books nothing: it takes over the place of an attempt of its shape
-that ends on the node. A node gets as many as can end there while one decision travels,
-and further ones when a quarter of these have started, so that many share a commit. An
-attempt that waits much longer than that is withdrawn.
+that ends on the node. A node gets as many as could end there before a decision of the
+server arrives, and further ones when a quarter of these have started, so that many
+share a commit. An attempt that waits much longer than that is withdrawn.
 """
 
 import math
@@ -25,7 +25,7 @@ _TURNAROUND_S = 0.05
 # For longer jobs the gap between two does not matter, but a wrong choice does.
 _SHORT_JOB_S = 0.25
 _MOST_PER_NODE = 64
-# A node gets more when so large a part of its limit is free.
+# A node gets further ones when this part of its limit is free.
 _REFILLED_PART = 0.25
 
 

@@ -191,7 +191,7 @@ class QueuedJob:
         )
 
     def _silent_queues(self) -> list[ExternalQueue]:
-        """The external queues that it may use and that have told of no offer."""
+        """The external queues that it may use and whose offers are not known."""
         shape = self.job.shape
         return [
             queue

@@ -52,9 +52,7 @@ log = structlog.get_logger(__name__)
 
 
 def make_app(app_state: AppState) -> FastAPI:
-    """The application that serves the instance. Its lifespan does what is to be done
-    now and then.
-    """
+    """The application that serves the instance. Its lifespan runs the upkeep."""
 
     audit = AuditLog(
         app_state.home.audit_log, app_state.settings.server, app_state.token

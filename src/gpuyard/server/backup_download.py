@@ -1,4 +1,4 @@
-"""The answer to who downloads a backup."""
+"""The answer to a request for a backup."""
 
 import asyncio
 from collections.abc import Callable

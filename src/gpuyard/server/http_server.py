@@ -1,7 +1,7 @@
 """The server's HTTP: uvicorn, with our application, connections and limits.
 
-It is imported in a thread when jobs are scheduled already, because it takes as long as
-all that schedules.
+It is imported in a thread once jobs are scheduled, because that takes as long as
+importing all that schedules.
 """
 
 import asyncio
@@ -103,8 +103,8 @@ def make_http_server(
 
 
 class _Connection(Connection):
-    """One of ours, but that it keeps less for a client that does not read: there may be
-    thousands of them.
+    """A connection that keeps little for a client that does not read: there may be
+    thousands of these clients.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

@@ -14,8 +14,8 @@ Row = Mapping[str, Any]
 
 
 def present_arrays(queries: Queries, rows: Sequence[Row]) -> list[Array]:
-    """The resources of these rows of arrays. Reads a row for each task, so it belongs
-    into a thread.
+    """The resources of these rows of arrays. Reads a row for each task, so call it
+    in a thread.
     """
     ids = [row["id"] for row in rows]
     found: defaultdict[str, list[Row]] = defaultdict(list)

@@ -110,8 +110,8 @@ class ArrayQueries(LedgerReader):
         return {row["job_id"]: row["user"] for row in rows if row["user"]}
 
     def limited_arrays(self) -> list[Row]:
-        """Those of which only some tasks may run at once, and of which some are not
-        over.
+        """The arrays that limit how many tasks may run at once and that have tasks that
+        are not over.
         """
         live = sa.select(jobs.c.id).where(
             jobs.c.array_id == arrays.c.id, jobs.c.state.in_(_LIVE)

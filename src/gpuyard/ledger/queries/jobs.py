@@ -198,7 +198,7 @@ class JobQueries(LedgerReader):
         return {row["job_id"]: row["user"] for row in rows if row["user"]}
 
     def spec_texts(self, job_ids: Iterable[str]) -> dict[str, str]:
-        """The specs of these jobs as JSON text, not decoded; of the tasks of an array,
+        """The specs of these jobs as JSON text, not decoded; for the task of an array,
         that of the array.
 
         Jobs of one batch often have equal texts.

@@ -11,11 +11,11 @@ from gpuyard.node.launcher.limits import ProcessLimits
 
 
 class HeldGroups:
-    """Those of one attempt. Threads may share it: one at a time moves the attempt
+    """The groups of one attempt. Threads may share it: one at a time moves the attempt
     between groups, or kills what is in them.
 
-    `own`: its own groups. `first`: the group of the pool in which it began, if it is
-    still there; `pooled` is the same where it goes back to the pool.
+    `own`: its own groups. The group of the pool in which it began, if it is still
+    there, is `pooled` if it goes back to the pool, and else `first`.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class HeldGroups:
         return kills + (self._own.oom_kills() if self._own else 0)
 
     def are_empty(self, zombies: int) -> bool:
-        """True if no live process is in them. `zombies`: so many that are not reaped
-        are certainly in them.
+        """True if no live process is in them. `zombies`: how many processes in them are
+        certainly dead and not reaped yet.
         """
         pooled = self._pooled
         is_empty = pooled is not None and pooled.holds_at_most(zombies)

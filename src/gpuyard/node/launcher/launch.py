@@ -88,8 +88,8 @@ class Program:
 def resolve(launch: LaunchRequest) -> Program:
     """Check the request and find the program. Raises LaunchError.
 
-    Whether the program can be executed, and the working directory entered, shows when
-    that is done; `examine` says it before.
+    Only the start itself shows whether the program can be executed and the working
+    directory entered; `examine` finds out before.
     """
     try:
         argv = _plain("an argument", launch.argv)
@@ -169,8 +169,8 @@ def examine(launch: LaunchRequest) -> None:
     candidates = [name]
     if "/" not in name:
         candidates = [f"{folder or '.'}/{name}" for folder in _search_path(launch)]
-    places = {it: os.path.join(launch.workdir, it) for it in candidates}
-    files = [it for it, place in places.items() if os.path.isfile(place)]
+    places = {path: os.path.join(launch.workdir, path) for path in candidates}
+    files = [path for path, place in places.items() if os.path.isfile(place)]
     if any(os.access(places[file], os.X_OK) for file in files):
         return
     if files:

@@ -102,7 +102,7 @@ class Process:
         self.pid = pid
         self.start_ticks = start_ticks
         self._groups = groups
-        # They certainly had the leader, which may be a zombie in them.
+        # If so, the leader was in these groups; it may be a zombie there.
         self._had_leader = contained
         # What it had used before its own groups counted.
         self._cpu_before_s = 0.0

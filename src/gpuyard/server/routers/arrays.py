@@ -34,7 +34,7 @@ class ArrayPage(BaseModel):
 @router.post("", status_code=201, openapi_extra=one_json_body("ArraySpec"))
 async def submit_array(request: Request, app_state: TheAppState) -> Array:
     """Queue an array: a JobSpec, and in `array` the indices of its tasks, such as
-    `0-1999%20`. A repeated idempotency key is the first array again.
+    `0-1999%20`. A repeated idempotency key returns the first array.
     """
     (bodies, many) = await read_bodies(request)
     if many:

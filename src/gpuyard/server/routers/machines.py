@@ -140,8 +140,8 @@ async def list_offers(app_state: TheAppState) -> dict[str, Any]:
 
     `wait_s` is what a job waits there: as seen here, else as the provider says.
     `failed` and `interrupted` are the parts of attempts that went so, as far as is
-    known; `trust` is what whoever checks it says, null where nobody does. `problems`
-    has, by the name of an engine, why it cannot be used or does not answer.
+    known; `trust` is its score, null if nobody checks it. `problems` says of each
+    engine that cannot be used or does not answer, by its name, why.
     """
     core = app_state.controller.core
     return {
