@@ -337,7 +337,11 @@ def test_what_stays_in_the_first_group_is_ended_with_its_attempt(
     script = f"{DAEMON} exec sleep 1000"
     process = start("sh", "-c", script, first_group=take(pool), limits=LIMITS)
     pid = daemon(tmp_path)
-    monkeypatch.setattr(Cgroup, "move_to", lambda self, other: True)
+
+    def moves_nothing(self: Cgroup, other: Cgroup) -> bool:
+        return True
+
+    monkeypatch.setattr(Cgroup, "move_to", moves_nothing)
     process.settle(LIMITS)
     assert not process.settled
     assert process.kill_all() == []

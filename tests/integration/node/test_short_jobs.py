@@ -92,8 +92,8 @@ def test_limits_begin_though_all_threads_of_the_agent_are_busy(tmp_path: Path) -
         agent = Agent(home, NodeSettings(), BlobStore(home.blobs), home.workspaces)
         loop = asyncio.get_running_loop()
         busy = [loop.run_in_executor(None, done.wait, 60) for _ in range(64)]
-        agent._attempts.begin(start)
-        attempt = agent._attempts.find("attempt_settles")
+        agent.attempts.begin(start)
+        attempt = agent.attempts.find("attempt_settles")
         assert attempt is not None
         try:
             await until(lambda: bool(attempt.process and attempt.process.settled))
