@@ -20,6 +20,7 @@ from gpuyard.client.connection import Address, running_server
 from gpuyard.client.sync import Client
 from gpuyard.config.paths import Home
 from tests.support.forkserver import fast_python
+from tests.support.groups import remove_groups
 from tests.support.wait import wait_until
 
 # For a terminal of its own, and whatever else is about processes.
@@ -182,6 +183,7 @@ class TestInstance:
         for pid in _processes_with(str(self.home.root)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        remove_groups(self.home)
 
 
 def _processes_with(words: str) -> Iterator[int]:

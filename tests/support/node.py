@@ -28,8 +28,9 @@ from gpuyard.config.paths import Home
 from gpuyard.domain import wire
 from gpuyard.domain.errors import LedgerError
 from gpuyard.domain.jobconfig import GpuSpec, JobConfig
-from gpuyard.node.launcher import GroupPool, find_attempt
+from gpuyard.node.launcher import find_attempt
 from gpuyard.providers.local import LocalProvider
+from tests.support.groups import remove_groups
 from tests.support.wait import wait_until
 
 T = TypeVar("T")
@@ -322,9 +323,7 @@ class Node:
         }:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        # A killed agent leaves its control groups to the next one.
-        with suppress(OSError):
-            GroupPool((self.home.node / "id").read_text(), 1).sweep()
+        remove_groups(self.home)
 
 
 def _dead(pid: int) -> bool:

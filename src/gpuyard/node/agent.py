@@ -104,7 +104,7 @@ class Agent:
             self._outbox.put,
             lambda: self._gpus.current,
             self._prefetched.pop_next,
-            lambda start: self._attempts.begin(start),
+            lambda start: self.attempts.begin(start),
             own_keeper() or None,
             home.root,
             self._gpus.until_clear,
@@ -112,7 +112,7 @@ class Agent:
             self._accounts,
             default_memory_gb(self._host.memory_mb / 1024, settings.reserve_memory_gb),
             Fetching(home.root, self.journal, lambda: self._server, accounts),
-            runs_others=lambda: self._attempts.are_several(),
+            runs_others=lambda: self.attempts.are_several(),
         )
         self._node_id = name
         parts = AttemptParts(
@@ -124,8 +124,8 @@ class Agent:
             self._spawn,
         )
         self._context = context
-        self._attempts = NodeAttempts(parts)
-        self._streams = StreamDoor(self._attempts.by_id)
+        self.attempts = NodeAttempts(parts)
+        self._streams = StreamDoor(self.attempts.by_id)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._epoch = 0
         self._server: ServerAddress | None = None  # while there is a link
@@ -144,10 +144,10 @@ class Agent:
         remove_empty(self.journal.is_settled)
         await self._gpus.refresh()
         for record in self.journal.records():
-            attempt = self._attempts.remember(record)
+            attempt = self.attempts.remember(record)
             exits = self._home.node / "exits"
             resumed = attempt.resume(exits, self._keeper_alive, self._host.boot_id)
-            self._spawn(self._attempts.attend(attempt, resumed))
+            self._spawn(self.attempts.attend(attempt, resumed))
         self._spawn(self._gpus.watch())
         self._spawn(self._watch_silence())
         connecting = asyncio.create_task(self._connect())
@@ -278,7 +278,7 @@ class Agent:
         return working
 
     def _hello(self) -> wire.Hello:
-        held = [attempt.as_held() for attempt in self._attempts]
+        held = [attempt.as_held() for attempt in self.attempts]
         return wire.Hello(
             self._node_id,
             self._host.hostname,
@@ -309,17 +309,17 @@ class Agent:
             ):
                 pass  # from a server that was replaced
             case wire.StartAttempt():
-                self._attempts.start(message)
+                self.attempts.start(message)
             case wire.StopAttempt():
-                self._attempts.stop(message)
+                self.attempts.stop(message)
             case wire.Acknowledge():
                 self._outbox.acknowledge(message.seq)
             case wire.Forget():
-                self._attempts.forget(message.attempt_ids)
+                self.attempts.forget(message.attempt_ids)
                 if message.output:
-                    self._spawn(self._attempts.discard(message.attempt_ids))
+                    self._spawn(self.attempts.discard(message.attempt_ids))
             case wire.Find():
-                state = self._attempts.state(message.attempt_id)
+                state = self.attempts.state(message.attempt_id)
                 found = wire.Found(message.request, message.attempt_id, state)
                 writer.write(wire.encode(found))
             case wire.Release():
@@ -334,21 +334,21 @@ class Agent:
     # --- the host and its output ---
 
     def _stop_on_failed_gpus(self, reasons: Mapping[str, str]) -> None:
-        self._attempts.stop_on_failed_gpus(reasons)
+        self.attempts.stop_on_failed_gpus(reasons)
 
     def _remark_on_gpu(self, uuid: str, message: str) -> None:
-        self._attempts.remark_on_gpu(uuid, message)
+        self.attempts.remark_on_gpu(uuid, message)
 
     def job_files(self) -> list[JobFiles]:
         """The files of the attempts that run."""
-        return running_files(self._attempts, self._context)
+        return running_files(self.attempts, self._context)
 
     def report_disk(self, disk: wire.DiskStatus) -> None:
         """Tell the server what was found on the disk."""
         self._outbox.put(wire.GpusSeen(self._gpus.current, self._gpus.problem, disk))
 
     def _send_log(self, question: wire.ReadLog, logs: LogSender) -> None:
-        attempt = self._attempts.find(question.attempt_id)
+        attempt = self.attempts.find(question.attempt_id)
         logs.answer(question, self.journal.log_path(question.attempt_id), attempt)
 
     async def _watch_silence(self) -> None:
@@ -369,7 +369,7 @@ class Agent:
                 with suppress(OSError):
                     self._last_contact_file.write_text(str(self._silent_since))
             silent_s = time.monotonic() - self._silent_since
-            self._attempts.stop_silent(silent_s)
+            self.attempts.stop_silent(silent_s)
 
 
 def main() -> None:

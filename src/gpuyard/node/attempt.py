@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from gpuyard.domain import wire
 from gpuyard.domain.reasons import Reason
 from gpuyard.node import adoption
-from gpuyard.node.ending import AttemptEnd
+from gpuyard.node.ending import EndReport
 from gpuyard.node.journal import AttemptRecord
 from gpuyard.node.launcher import (
     NEVER_STARTED,
@@ -73,7 +73,7 @@ class AttemptRun:
         self._watching: list[asyncio.Task[None]] = []
         self._timing: list[asyncio.Task[None]] = []
         self._stopped = record.stopping
-        self._end = AttemptEnd(record, context.default_memory_gb)
+        self._end = EndReport(record, context.default_memory_gb)
         self.streams = OpenStreams(record, context.journal)
         self.starter = AttemptStarter(record, context)
         self._watch = AttemptWatch(record, context, self.starter.workdir)
@@ -400,7 +400,7 @@ class AttemptRun:
             await asyncio.to_thread(process.kill_all)
 
     def _ended(self, found: Exit, reason: str = "", message: str = "") -> wire.Ended:
-        return self._end.report(
+        return self._end.make(
             found,
             self.process,
             stopped=self._stopped,

@@ -12,7 +12,7 @@ from gpuyard.node.journal import AttemptRecord
 from gpuyard.node.launcher import Exit, Process
 
 
-class AttemptEnd:
+class EndReport:
     """Makes the report of one attempt. `default_memory_gb`: see `AgentContext`."""
 
     def __init__(self, record: AttemptRecord, default_memory_gb: float | None) -> None:
@@ -25,7 +25,7 @@ class AttemptEnd:
         if text not in self._remarks:
             self._remarks.append(text)
 
-    def report(
+    def make(
         self,
         found: Exit,
         process: Process | None,

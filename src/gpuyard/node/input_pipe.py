@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from gpuyard.node.launcher import Streams, procfs
+from gpuyard.node.launcher.members import ATTEMPT_VARIABLE
 from gpuyard.node.launcher.posix_spawn import posix_spawn
-from gpuyard.node.launcher.process import ATTEMPT_VARIABLE
 
 # Its standard output is the pipe. Asked for no events, poll waits until nobody reads.
 _HOLD = b"import select; poll = select.poll(); poll.register(1, 0); poll.poll()"

@@ -50,11 +50,11 @@ class AgentContext:
     and `begin` starts it. `reaper`: see `LaunchRequest`. `workspaces` is their folder.
     `accounts`: None where all jobs run as the agent does. `default_memory_gb`: the
     memory limit of a job that names none; None for no limit. `fetching`: how to get
-    what the server has stored with a submission. `once_long`: the calls that are
-    due once a job has run for `SHORT_S`. `runs_others`: whether it attends to other attempts, too;
-    then `launchers` are the threads that start the process. `settlers`: the threads
-    that give it control groups of its own; others may be busy for seconds, and its
-    limit of memory begins there.
+    what the server has stored with a submission. `once_long`: the calls that are due
+    once a job has run for `SHORT_S`. `runs_others`: whether the agent attends to other
+    attempts, too; then `launchers` are the threads that start the process. `settlers`:
+    the threads that give it control groups of its own; others may be busy for seconds,
+    and its limit of memory begins there.
     """
 
     journal: AttemptJournal

@@ -170,6 +170,12 @@ def test_the_log_is_limited_at_its_front_and_its_offsets_stay():
             "the whole log",
         )
         wait_for(lambda: path.stat().st_blocks * 512 < 2 << 20, "the cap")
+        wait_for(
+            lambda: any(
+                seen.log_limit_gb for seen in node.sink.of(wire.UsageSeen, job)
+            ),
+            "the note",
+        )
         log = node.loop.run(node.provider.get_job_logs(job))
         lines = log.splitlines()
         assert lines[-1] == "the end"

@@ -6,10 +6,12 @@ import json
 import os
 import signal
 import time
+import uuid
 
 import pytest
 
 from gpuyard.domain import wire
+from gpuyard.node.launcher import NEVER_STARTED, Cgroup, ProcessLimits
 from gpuyard.node.launcher.procfs import children, stat, stats
 from tests.support.node import Node, gone, wait_for
 
@@ -29,9 +31,9 @@ def go(node: Node) -> None:
     (node.work / "go").touch()
 
 
-def waiting(node: Node, code: int = 7, **fields) -> str:
-    """A job that runs and waits for `go`."""
-    attempt_id = node.start(WAIT, str(code), **fields)
+def waiting(node: Node, code: int = 7, before: str = "", **fields) -> str:
+    """A job that runs, does something `before`, and waits for `go`."""
+    attempt_id = node.start(before + WAIT, str(code), **fields)
     node.started(attempt_id)
     node.says(attempt_id, "here")
     return attempt_id
@@ -264,6 +266,86 @@ def test_what_a_job_started_in_its_first_moment_ends_with_it_whoever_the_agent_i
         and not process.dead
         and process.pid != node.pid("agent")
     ]
+
+
+# Leaves its parent, its session and its environment, once its group holds it.
+DAEMON = """
+import os, pathlib, time
+group = pathlib.Path("/proc/self/cgroup")
+while "/gpuyard/" not in group.read_text():
+    time.sleep(0.001)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        pathlib.Path("daemon").write_text(str(os.getpid()))
+        os.execve("/bin/sleep", ["sleep", "1000"], {})
+    os._exit(0)
+"""
+
+
+def test_a_lost_job_takes_along_what_its_groups_hold(node):
+    job = waiting(node, 7, before=DAEMON)
+    said = node.work / "daemon"
+    wait_for(lambda: said.exists() and said.read_text(), "the daemon")
+    daemon = int(said.read_text())
+    pid = leader(node, job)
+    with node.without_agent():
+        node.rewrite_journal(job, node.journal(job)[:1])
+        node.kill("keeper")
+        os.kill(pid, signal.SIGKILL)
+        gone(pid)
+    assert node.ended(job).reason == "exit_status_lost"
+    gone(daemon)
+
+
+def test_killed_between_spawn_and_note_the_end_is_the_first_process_s(node):
+    """What that has left behind carries the id of the attempt, too, and still runs."""
+    child = """
+import subprocess
+subprocess.Popen(["sleep", "1000"])
+"""
+    job = waiting(node, 7, before=child)
+    with node.without_agent():
+        node.rewrite_journal(job, node.journal(job)[:1])
+        go(node)
+        gone(leader(node, job))
+    assert node.ended(job).exit_code == 7
+
+
+def test_a_launch_that_was_interrupted_twice_is_not_taken_for_the_first_one(node):
+    """Else the program of the second would be killed as what the first has left."""
+    model = node.start("pass")
+    node.ended(model)
+    (intent, *_) = node.journal(model)
+    intent["start"]["attempt_id"] = "attempt_again"
+    exits = node.home.node / "exits"
+    record = {"pid": 999999, "start_ticks": 1, "code": None, "at": time.time()}
+    record |= {"signal": int(NEVER_STARTED), "attempt": "attempt_again"}
+    with node.without_agent():
+        exits.mkdir(exist_ok=True)
+        (exits / "999999-1.json").write_text(json.dumps(record))
+        (node.home.node / "attempts" / "attempt_again.log").touch()
+        node.rewrite_journal("attempt_again", [intent])
+    assert node.ended("attempt_again").exit_code == 0
+    pids = [line["pid"] for line in node.journal("attempt_again") if "pid" in line]
+    assert pids[:2] == [999999, None]
+    assert pids[2] not in (999999, None)
+
+
+def test_the_next_agent_removes_the_groups_of_attempts_that_are_over(node):
+    job = node.start("pass")
+    node.ended(job)
+    left = Cgroup.create(job, ProcessLimits(processes=5))
+    others = Cgroup.create(f"attempt_{uuid.uuid4().hex}", ProcessLimits(processes=5))
+    if left is None or others is None:
+        pytest.skip("no control group can be made here")
+    agent = node.pid("agent")
+    with node.without_agent():
+        node.rewrite_journal(job, [])
+    node.next_agent(agent)
+    wait_for(lambda: not any(path.exists() for path in left.paths), "their removal")
+    assert all(path.exists() for path in others.paths)
+    others.remove()
 
 
 def test_after_a_reboot_jobs_are_lost_with_that_reason(node):

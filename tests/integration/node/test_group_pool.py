@@ -2,14 +2,25 @@
 a group with something in it.
 """
 
+import errno
 import os
+import sys
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from gpuyard.node.launcher import Exit, GroupPool, PooledGroup, Process, ProcessLimits
+from gpuyard.node.launcher import (
+    Cgroup,
+    Exit,
+    GroupPool,
+    PooledGroup,
+    Process,
+    ProcessLimits,
+    procfs,
+)
 from gpuyard.node.launcher import adopt as adopt_attempt
 from gpuyard.node.launcher.hierarchy import hierarchies
 from gpuyard.node.launcher.procfs import stat
@@ -247,8 +258,94 @@ def test_a_group_that_somebody_removed_is_made_anew(
     assert process.settled
     assert process.enforcement["processes"].startswith("cgroup v")
     end(process, ended)
-    group.give_back()
+    # Nobody gives it back: it has let go of its descriptors.
+    assert not [file for file in open_files() if group.name in file]
     assert take(pool).name != group.name
+
+
+def open_files() -> list[str]:
+    found: list[str] = []
+    for number in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.append(str(number.readlink()))
+    return found
+
+
+def test_what_another_thread_of_the_leader_has_started_is_found(
+    pool: GroupPool,
+    start: Start,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel lists it with that thread only."""
+    join = PooledGroup.join
+
+    def join_late(self: PooledGroup, pid: int) -> None:
+        daemon(tmp_path)
+        join(self, pid)
+
+    script = """
+import subprocess, threading, time
+words = ["sh", "-c", "echo $$ > daemon.pid; exec sleep 1000"]
+def run():
+    subprocess.Popen(words, env={}, start_new_session=True).wait()
+threading.Thread(target=run).start()
+time.sleep(1000)
+"""
+    monkeypatch.setattr(PooledGroup, "join", join_late)
+    reaper = os.getppid()
+    children = procfs.children
+
+    def no_orphans(pid: int) -> list[int]:
+        return [os.getpid()] if pid == reaper else children(pid)
+
+    monkeypatch.setattr(procfs, "children", no_orphans)
+    process = start(
+        sys.executable,
+        "-c",
+        script,
+        first_group=take(pool),
+        limits=LIMITS,
+        reaper=reaper,
+    )
+    assert process.cgroup is not None
+    assert {process.pid, daemon(tmp_path)} <= set(process.cgroup.procs())
+
+
+def test_one_that_cannot_be_looked_at_runs_on_and_is_known(
+    pool: GroupPool,
+    start: Start,
+    ended: Ended,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it would be reported as never started, and nobody would end it."""
+
+    def fails() -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    group = take(pool)
+    with monkeypatch.context() as patch:
+        patch.setattr(procfs, "newest_pid", fails)
+        process = start("sh", "-c", "exit 3", first_group=group, limits=LIMITS)
+    assert ended(process) == Exit(code=3)
+
+
+def test_what_stays_in_the_first_group_is_ended_with_its_attempt(
+    pool: GroupPool, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken for moved, and was not."""
+    script = f"{DAEMON} exec sleep 1000"
+    process = start("sh", "-c", script, first_group=take(pool), limits=LIMITS)
+    pid = daemon(tmp_path)
+
+    def moves_nothing(self: Cgroup, other: Cgroup) -> bool:
+        return True
+
+    monkeypatch.setattr(Cgroup, "move_to", moves_nothing)
+    process.settle(LIMITS)
+    assert not process.settled
+    assert process.kill_all() == []
+    assert not running(pid)
 
 
 def test_the_groups_of_an_agent_that_died_are_removed_if_they_are_empty(

@@ -22,8 +22,8 @@ def test_an_attempt_is_never_left_without_an_end(tmp_path):
 
     async def scenario():
         agent = Agent(home, NodeSettings(), BlobStore(home.blobs), home.workspaces)
-        attempt = agent._attempts.remember(agent.journal.intend(start, "boot"))
-        await agent._attempts.attend(attempt, fails())
+        attempt = agent.attempts.remember(agent.journal.intend(start, "boot"))
+        await agent.attempts.attend(attempt, fails())
         return agent, attempt
 
     agent, attempt = asyncio.run(scenario())

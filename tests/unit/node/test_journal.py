@@ -81,6 +81,16 @@ def test_what_is_forgotten_is_gone_but_for_its_log_which_says_that_it_ran(journa
     assert not (journal.private("a1") / "resume").exists()
 
 
+def test_only_an_attempt_of_this_node_that_is_forgotten_is_settled(journal):
+    journal.intend(start("a1"), "boot")
+    journal.intend(start("a2"), "boot")
+    for attempt_id in ("a1", "a2"):
+        journal.log_path(attempt_id).touch()
+    journal.forget("a1")
+    names = ("a1", "a2", "a3")
+    assert [journal.is_settled(name) for name in names] == [True, False, False]
+
+
 def test_a_group_of_the_pool_is_that_of_the_last_attempt_that_began_there(journal):
     for attempt_id, group in (("a1", "g1"), ("a2", "g2"), ("a3", "g1"), ("a4", "")):
         journal.intend(start(attempt_id), "boot", group)

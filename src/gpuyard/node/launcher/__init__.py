@@ -19,6 +19,7 @@ from gpuyard.node.launcher.hierarchy import remove_empty
 from gpuyard.node.launcher.identity import Identity
 from gpuyard.node.launcher.launch import LaunchError, LaunchRequest
 from gpuyard.node.launcher.limits import ProcessLimits
+from gpuyard.node.launcher.members import find_attempt
 from gpuyard.node.launcher.posix_spawn import Streams
 from gpuyard.node.launcher.process import (
     Exit,
@@ -26,7 +27,6 @@ from gpuyard.node.launcher.process import (
     Usage,
     adopt,
     end_groups,
-    find_attempt,
 )
 from gpuyard.node.launcher.prologue import NEVER_STARTED
 from gpuyard.node.launcher.spawn import spawn, spawn_beside

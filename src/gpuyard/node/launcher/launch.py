@@ -13,7 +13,7 @@ from gpuyard.domain.reasons import Reason
 from gpuyard.node.launcher.group_pool import PooledGroup
 from gpuyard.node.launcher.identity import Identity
 from gpuyard.node.launcher.limits import ProcessLimits
-from gpuyard.node.launcher.process import ATTEMPT_VARIABLE
+from gpuyard.node.launcher.members import ATTEMPT_VARIABLE
 
 _UNLIMITED = ProcessLimits()
 

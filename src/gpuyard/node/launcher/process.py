@@ -19,9 +19,14 @@ from gpuyard.node.launcher import procfs
 from gpuyard.node.launcher.cgroup import Cgroup
 from gpuyard.node.launcher.held_groups import HeldGroups
 from gpuyard.node.launcher.limits import NO_GROUP, ProcessLimits
+from gpuyard.node.launcher.members import (
+    ATTEMPT_VARIABLE,
+    carries,
+    no_orphans,
+    strays,
+)
 from gpuyard.node.launcher.waiting import peek
 
-ATTEMPT_VARIABLE = "GPUYARD_ATTEMPT_ID"
 _MIB = 1 << 20
 _QUIET_ROUNDS = 5
 _GROUPS_TIMEOUT_S = 5.0
@@ -298,7 +303,9 @@ class Process:
         for _ in range(_MAX_SCANS):
             newest = procfs.newest_pid()
             members = {member.pid for member in self._scan()}
-            loose = (members | self._strays()).difference(self.cgroup.procs())
+            if self._reaper is not None:
+                members |= strays(self._reaper, self.start_ticks)
+            loose = members.difference(self.cgroup.procs())
             if not loose:
                 self._contained = procfs.newest_pid() == newest
                 return
@@ -306,26 +313,6 @@ class Process:
                 # It may have ended, or be another user's by now.
                 with suppress(OSError):
                     self.cgroup.join(pid)
-
-    def _strays(self) -> set[int]:
-        """Orphans that no variable and no session tells from the attempt's: no older
-        than its leader, they carry no attempt's id, and are where no other attempt's
-        processes are, in the groups of this process.
-        """
-        if self._reaper is None:
-            return set()
-        found: set[int] = set()
-        here = procfs.groups(os.getpid())
-        for pid in procfs.children(self._reaper):
-            process = procfs.stat(pid)
-            if process is None or process.dead or pid == os.getpid():
-                continue
-            is_older = process.start_ticks < self.start_ticks
-            if is_older or procfs.groups(pid) != here:
-                continue
-            if f"\0{ATTEMPT_VARIABLE}=".encode() not in procfs.environment(pid):
-                found.add(pid)
-        return found
 
     def usage(self) -> Usage:
         """What the attempt uses now."""
@@ -412,7 +399,7 @@ class Process:
             return found if leader.start_ticks == self.start_ticks else []
         # The leader is gone, so its start time cannot identify the session. A process
         # with the attempt's id does.
-        if any(_carries(self.attempt_id, process) for process in found):
+        if any(carries(self.attempt_id, process) for process in found):
             return found
         return []
 
@@ -441,7 +428,7 @@ class Process:
             if process.start_ticks < self.start_ticks:
                 continue  # older than the leader, so not a descendant
             processes.append(process)
-            if not process.dead and _carries(self.attempt_id, process):
+            if not process.dead and carries(self.attempt_id, process):
                 known.add(process.pid)
         known.update(process.pid for process in self._session(processes))
         # Parents first.
@@ -490,40 +477,3 @@ def end_groups(attempt_id: str, first_group: str = "") -> None:
     groups = HeldGroups.find(attempt_id, first_group)
     groups.kill(_GROUPS_TIMEOUT_S)
     groups.remove()
-
-
-def find_attempt(attempt_id: str, uid: int | None = None) -> list[int]:
-    """The pids of all live processes that carry the attempt's id in their environment,
-    its session's leader first.
-
-    Only processes whose environment this user may read are found. With `uid`, only
-    those of that user: others could claim the id.
-    """
-    found: list[procfs.Stat] = []
-    for process in procfs.stats():
-        if process.dead or process.pid == os.getpid():
-            continue
-        if uid is not None and procfs.owner(process.pid) != uid:
-            continue
-        if _carries(attempt_id, process):
-            found.append(process)
-
-    def leader_first(process: procfs.Stat) -> tuple[bool, int, int]:
-        is_leader = process.session == process.pid
-        return (not is_leader, process.start_ticks, process.pid)
-
-    found.sort(key=leader_first)
-    return [process.pid for process in found]
-
-
-def no_orphans(reaper: int) -> bool:
-    """True when this process is the only child of its parent `reaper`, the subreaper
-    that gets orphans.
-    """
-    return os.getppid() == reaper and procfs.children(reaper) == [os.getpid()]
-
-
-def _carries(attempt_id: str, process: procfs.Stat) -> bool:
-    """True when the process has the attempt's id in its environment."""
-    variable = os.fsencode(f"{ATTEMPT_VARIABLE}={attempt_id}")
-    return procfs.has_variable(process.pid, variable)

@@ -38,8 +38,9 @@ from gpuyard.node.launcher.limits import (
     ProcessLimits,
     fall_back,
 )
+from gpuyard.node.launcher.members import ATTEMPT_VARIABLE
 from gpuyard.node.launcher.posix_spawn import Streams, posix_spawn
-from gpuyard.node.launcher.process import ATTEMPT_VARIABLE, Process
+from gpuyard.node.launcher.process import Process
 
 # Read once, so that after an upgrade of the package a running agent keeps the prologue
 # that it understands.
