@@ -1,6 +1,7 @@
 """Tasks as files: taken up, moved along, and brought back with their results."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -205,3 +206,42 @@ def test_a_killed_server_finds_the_task_again_and_runs_it_once(
     for number in range(5):
         ended(spool_instance, "complete", f"n{number}.json")
     assert (spool_instance.work / "witness").read_text().count("ran") == 5
+
+
+# `make soak`: 10,000.
+FILES = int(os.environ.get("GPUYARD_SPOOL_FILES", "100"))
+
+
+@pytest.mark.timeout(1800)
+def test_many_files_at_once_all_come_back_and_stop_nothing(
+    spool_instance: TestInstance,
+) -> None:
+    """Prompts and scripts in turn; somebody asks meanwhile."""
+    tasks = spool_instance.work / "tasks"
+    names = [f"{number:05}.json" for number in range(FILES)]
+    for number, name in enumerate(names):
+        if number % 2:
+            put(spool_instance, "llm_queue/priority_3", name, llm(name, f"n{number}"))
+            continue
+        script = {
+            "task_id": name,
+            "task_class": "script",
+            "task_type": "process",
+            "script": "/bin/true",
+            "gpu_requirement": "none",
+        }
+        put(spool_instance, "script_queue/priority_3", name, script)
+
+    def is_over() -> bool:
+        spool_instance.json("gpus")
+        return len(list((tasks / "complete").glob("*.result.json"))) == FILES
+
+    wait_until(is_over, 60 + FILES * 0.1, "all of them")
+    assert {path.name for path in (tasks / "complete").iterdir()} == {
+        *names,
+        *(f"{number:05}.result.json" for number in range(FILES)),
+    }
+    last = tasks / "complete" / names[-1]
+    assert result(last)["output"] == f"toy: n{FILES - 1}\n"
+    for folder in ("processing", "failed"):
+        assert not list((tasks / folder).iterdir())

@@ -20,11 +20,11 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
-from itertools import islice
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -46,16 +46,31 @@ _EVERY_S = 0.5
 # So many tasks share a commit. Results are written in between, so that nobody waits for
 # one until thousands of others have been submitted.
 _AT_ONCE = 50
-# A younger file that is not JSON may still be being written.
-_WRITTEN_AFTER_S = 2.0
+# A file that is not JSON is still being written if it has changed so lately. NFS shows
+# others the size of a file after up to three seconds.
+_WRITTEN_AFTER_S = 5.0
 _QUEUES = {"llm_queue": TaskClass.LLM, "script_queue": TaskClass.SCRIPT}
 _PRIORITIES = (5, 4, 3, 2, 1)
 _MAX_OUTPUT_BYTES = 10_000_000
 _MAX_TASK_BYTES = 16_000_000
+# Tasks that share a commit are at most so large together, or it is one.
+_MAX_BYTES_AT_ONCE = _MAX_TASK_BYTES
+# `.result.json` and `.reason.txt` need room.
 _LONGEST_NAME = 200
 # A file, its class, and the priority of its folder.
 _Waiting = tuple[Path, TaskClass, int]
+T = TypeVar("T")
 log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Unfinished:
+    """A file that is not JSON yet: its size and time of change, and since when they
+    are so (monotonic seconds).
+    """
+
+    state: tuple[int, int]
+    since: float
 
 
 class Spool:
@@ -68,6 +83,7 @@ class Spool:
         self._logs = logs
         # The jobs of the tasks in processing/, by the names of their files.
         self._jobs: dict[str, str] = {}
+        self._unfinished: dict[Path, _Unfinished] = {}
 
     async def run(self) -> None:
         """Submit tasks and write results, for ever. An error is no end of it, and one
@@ -76,10 +92,7 @@ class Spool:
         while True:
             try:
                 self._make_folders()
-                waiting = self._waiting()
-                while group := list(islice(waiting, _AT_ONCE)):
-                    await self._submit_together(group)
-                    await self._write_results()
+                await self._take_all()
                 await self._write_results()
             except (OSError, LedgerError) as error:
                 log.warning("the spool cannot be worked on just now", error=str(error))
@@ -112,14 +125,44 @@ class Spool:
         for name in ("processing", "complete", "failed"):
             (self._root / name).mkdir(exist_ok=True)
 
+    # --- tasks ---
+
+    async def _take_all(self) -> None:
+        """Submit all tasks that wait, and write results in between. An urgent file that
+        comes meanwhile is the next; no file is looked at twice.
+        """
+        looked_at: set[Path] = set()
+        while group := self._next_group(looked_at):
+            looked_at.update(path for path, _, _ in group)
+            await self._submit_together(group)
+            await self._write_results()
+        self._unfinished = {
+            path: file for path, file in self._unfinished.items() if path in looked_at
+        }
+
+    def _next_group(self, looked_at: Set[Path]) -> list[_Waiting]:
+        """The next files that can share a commit."""
+        group: list[_Waiting] = []
+        size = 0
+        for waiting in self._waiting():
+            path = waiting[0]
+            if path in looked_at:
+                continue
+            with suppress(OSError):
+                size += path.stat().st_size
+            if group and size > _MAX_BYTES_AT_ONCE:
+                break
+            group.append(waiting)
+            if len(group) == _AT_ONCE:
+                break
+        return group
+
     def _waiting(self) -> Iterator[_Waiting]:
         for priority in _PRIORITIES:
             for queue, task_class in _QUEUES.items():
                 folder = self._root / queue / f"priority_{priority}"
-                for path in sorted(folder.glob("*.json")):
-                    yield path, task_class, priority
-
-    # --- tasks ---
+                for name in _names_in(folder):
+                    yield folder / name, task_class, priority
 
     async def _submit_together(self, group: Sequence[_Waiting]) -> None:
         """Submit the tasks of these files in their order, of files with one name only
@@ -166,6 +209,13 @@ class Spool:
 
         Raises InvalidInputError.
         """
+        name_bytes = len(os.fsencode(path.name))
+        if name_bytes > _LONGEST_NAME:
+            raise InvalidInputError.of(
+                f"{path.name[:20]}…",
+                f"has a name of {name_bytes} bytes",
+                f"give it at most {_LONGEST_NAME}, so that `.result.json` has room",
+            )
         try:
             task = read_json_beneath(path.parent, path.name, _MAX_TASK_BYTES)
         except (UntrustedFileError, PermissionError) as error:
@@ -173,7 +223,7 @@ class Spool:
             remedy = "write one task as a JSON object into a file that gpuyard may read"
             raise InvalidInputError.of(path.name, fault, remedy) from None
         except ValueError as error:
-            if time.time() - path.stat().st_mtime < _WRITTEN_AFTER_S:
+            if self._is_being_written(path):
                 return None
             raise InvalidInputError.of(
                 path.name, f"is not JSON: {error}", "write one task as a JSON object"
@@ -198,6 +248,19 @@ class Spool:
             )
         return given
 
+    def _is_being_written(self, path: Path) -> bool:
+        """Whether a file has changed lately, as this server saw it: the clock of a file
+        server may differ from ours, and a copy may have the time of its original.
+        """
+        status = path.stat()
+        state = (status.st_size, status.st_mtime_ns)
+        now = time.monotonic()
+        known = self._unfinished.get(path)
+        if known is None or known.state != state:
+            self._unfinished[path] = _Unfinished(state, now)
+            return True
+        return now - known.since < _WRITTEN_AFTER_S
+
     def _refuse(self, path: Path, reason: str) -> None:
         """Move the file to `failed/`, and write the reason next to it."""
         target = self._root / "failed" / _shortened(path.name)
@@ -214,31 +277,38 @@ class Spool:
         """Write the results of tasks that have ended, and move their files out of
         `processing/`.
         """
-        paths = sorted((self._root / "processing").glob("*.json"))
-        self._find_jobs([path for path in paths if path.name not in self._jobs])
-        jobs = {path: self._jobs[path.name] for path in paths}
-        self._jobs = {path.name: job_id for path, job_id in jobs.items()}
+        processing = self._root / "processing"
+        names = _names_in(processing)
+        new = [name for name in names if name not in self._jobs]
+        for some in _in_slices(new):
+            self._find_jobs([processing / name for name in some])
+            await asyncio.sleep(0)
+        self._jobs = {name: self._jobs[name] for name in names}
         live = self._core.view.jobs
-        over = {path: job_id for path, job_id in jobs.items() if job_id not in live}
-        rows = self._core.queries.jobs_by_id(over.values()) if over else {}
-        for path, job_id in over.items():
-            row = rows.get(job_id)
-            with self._isolated(path):
-                if row is None:
-                    self._refuse(
-                        path,
-                        f"there is no job of task {self._task_id(path)!r}; its ledger"
-                        " was replaced: submit it anew",
-                    )
-                elif JobState(row["state"]).terminal:
-                    await self._write_result(path, dict(row))
+        over = [name for name, job_id in self._jobs.items() if job_id not in live]
+        for some in _in_slices(over):
+            rows = self._core.queries.jobs_by_id([self._jobs[name] for name in some])
+            for name in some:
+                row = rows.get(self._jobs[name])
+                await self._end(processing / name, dict(row) if row else None)
+            await asyncio.sleep(0)
+
+    async def _end(self, path: Path, row: dict[str, Any] | None) -> None:
+        """Write the result of a task whose job, if there is one, is not live."""
+        with self._isolated(path):
+            if row is None:
+                self._refuse(
+                    path,
+                    f"there is no job of task {self._task_id(path)!r}; its ledger"
+                    " was replaced: submit it anew",
+                )
+            elif JobState(row["state"]).terminal:
+                await self._write_result(path, row)
 
     def _find_jobs(self, paths: Sequence[Path]) -> None:
         """Find the jobs of tasks that an earlier server has submitted; the empty name
         stands for none.
         """
-        if not paths:
-            return
         task_ids = {path.name: self._task_id(path) for path in paths}
         keys = sorted(set(task_ids.values()))
         found = self._core.queries.jobs_by_idempotency_key(keys)
@@ -305,6 +375,19 @@ class Spool:
         except GpuyardError as error:
             log.info("a task has no output", job=job_id, cause=str(error))
         return output
+
+
+def _names_in(folder: Path) -> list[str]:
+    """The names of the files of tasks in a folder, in order: a few milliseconds for ten
+    thousand of them.
+    """
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if entry.name.endswith(".json"))
+
+
+def _in_slices(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), _AT_ONCE):
+        yield items[start : start + _AT_ONCE]
 
 
 def _shortened(name: str) -> str:
