@@ -67,12 +67,26 @@ class _Commands(CommandsWithPlugins):
             formatter.write_dl(rows)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; a reader that stops reading (`| head`) is no error."""
+        """Run a command; a reader that stops reading (`| head`) is no error. The error
+        of a wrong option names its value, which Typer leaves out.
+        """
         try:
             return super().invoke(ctx)
+        except typer.BadParameter as error:
+            _name_value(error)
+            raise
         except BrokenPipeError:
             discard_output()
             raise typer.Exit from None
+
+
+def _name_value(error: typer.BadParameter) -> None:
+    from pydantic import ValidationError
+
+    if isinstance(error.__cause__, ValidationError):
+        from gpuyard.domain.validation import value_in_words
+
+        error.message = value_in_words(error.__cause__)
 
 
 app = typer.Typer(

@@ -63,6 +63,15 @@ def faults_of(error: ValidationError, model: type[BaseModel]) -> list[Fault]:
     return [_fault(dict(item), model) for item in error.errors(include_url=False)]
 
 
+def value_in_words(error: ValidationError) -> str:
+    """What is wrong with the value of an option, and what would be right."""
+    item: dict[str, Any] = dict(error.errors(include_url=False)[0])
+    if item["type"] == "value_error":
+        return str(item["ctx"]["error"])
+    fault = _fault(item, BaseModel)
+    return f"it {fault.fault}; it {fault.remedy}"
+
+
 def _fault(item: dict[str, Any], model: type[BaseModel]) -> Fault:
     path = list(item["loc"])
     kind = item["type"]
