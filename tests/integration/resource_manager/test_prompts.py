@@ -290,6 +290,23 @@ async def test_scripts_are_seen_behind_any_number_of_prompts(
     assert len(fleet.scripts) == 2  # the third has the GPU
 
 
+@pytest.mark.parametrize("gpu_count", [2])
+async def test_a_script_on_an_idle_gpu_waits_for_no_prompts(instance: Managed):
+    """Though they came before it, are more urgent, and more than the line of their model
+    takes.
+    """
+    # It gives one GPU to models.
+    await instance.restart_with(residency={"policy": "static"})
+    instance.chat.may_answer.clear()
+    jobs = await prompts(instance, *map(str, range(300)), priority=5)
+    await eventually(lambda: in_line(instance) > 250, "the line to be full")
+    script = await instance.submit(resources={"gpus": 1}, priority=1)
+    await instance.begun(script)
+    states = {instance.job(job)["state"] for job in jobs}
+    assert {"queued", "assigned"} <= states
+    await instance.finish(script)
+
+
 async def test_what_waits_for_a_model_is_counted_wherever_it_waits(instance: Managed):
     await blocked(instance, "second")
     instance.core.view.external_queues.by_name["prompts"].max_pending = 0
