@@ -2,16 +2,11 @@
 minute) and kept in the cache.
 """
 
-import fcntl
-import hashlib
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.environments import make_python
 from tests.support.forkserver import start_fork_server
 
 PACKAGES = (
@@ -47,23 +42,4 @@ def fast_trainer_python() -> Path:
 
 def make_trainer_python() -> Path:
     """The interpreter of the environment, which is made if it is not there."""
-    cache = (
-        Path(os.environ.get("GPUYARD_CACHE") or "~/.cache/gpuyard").expanduser()
-        / "tests"
-    )
-    key = hashlib.sha256(repr((PACKAGES, sys.version_info[:2])).encode()).hexdigest()[
-        :12
-    ]
-    folder = cache / f"trainer-{key}"
-    done = cache / f"trainer-{key}.complete"
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not done.exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-            subprocess.run(
-                [folder / "bin/pip", "install", "-qq", *PACKAGES], check=True
-            )
-            done.touch()
-    return folder / "bin" / "python"
+    return make_python("trainer", PACKAGES)
