@@ -16,7 +16,8 @@ import httpx
 from gpuyard.domain import wire
 from gpuyard.domain.errors import GpuyardError, LedgerError
 from gpuyard.domain.jobspec import JobKind
-from gpuyard.gateway.replica_http import ReplicaConnections, ReplicaFailedError
+from gpuyard.gateway.replica_errors import ReplicaFailedError
+from gpuyard.gateway.replica_http import ReplicaConnections
 from gpuyard.resource_manager import model_servers
 from tests.simulation.host import Host, Process
 from tests.simulation.server import UnansweredError

@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
 from gpuyard.gateway.replica_client import Answer, ReplicaClient
-from gpuyard.gateway.replica_http import ReplicaFailedError, ReplicaSilentError
+from gpuyard.gateway.replica_errors import ReplicaFailedError, ReplicaSilentError
 from gpuyard.gateway.request_queue import (
     PRIORITIES,
     REQUEST_PRIORITY,

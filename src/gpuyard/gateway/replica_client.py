@@ -8,19 +8,17 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gpuyard.gateway.replica_http import (
-    ReplicaConnections,
-    ReplicaFailedError,
-    ReplicaResponse,
-    ReplicaSilentError,
-)
+from gpuyard.gateway.replica_errors import ReplicaFailedError, ReplicaSilentError
 from gpuyard.gateway.request_queue import (
     ModelUnavailableError,
     Replica,
     RequestQueues,
 )
+
+if TYPE_CHECKING:
+    from gpuyard.gateway.replica_http import ReplicaConnections, ReplicaResponse
 
 _TRIES = 3
 BUSY = frozenset(
@@ -43,7 +41,7 @@ class Answer:
     """
 
     replica: Replica
-    response: ReplicaResponse
+    response: "ReplicaResponse"
     began: float
     _first: bytes
     _queues: RequestQueues
@@ -80,7 +78,15 @@ class ReplicaClient:
 
     def __init__(self, queues: RequestQueues) -> None:
         self._queues = queues
-        self._connections = ReplicaConnections()
+        self._connections: ReplicaConnections | None = None
+
+    async def keep_connections(self) -> None:
+        """Keep the connections until this is cancelled."""
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            if self._connections:
+                await self._connections.close()
 
     async def ask(
         self,
@@ -129,6 +135,11 @@ class ReplicaClient:
         silent_s: float | None,
     ) -> Answer:
         """The answer once its first bytes are here."""
+        if self._connections is None:
+            # Late: a gpuyard server without models needs no HTTP client.
+            from gpuyard.gateway.replica_http import ReplicaConnections
+
+            self._connections = ReplicaConnections()
         began = time.monotonic()
         content = json.dumps({**body, "model": replica.served_name}).encode()
         url = f"{replica.url}/v1/{path}"

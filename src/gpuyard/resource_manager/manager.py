@@ -52,6 +52,7 @@ class ResourceManager:
             self._controller.providers[name] = self.prompts
         self.residents.start()
         self._batches.start()
+        self._core.spawn(self.replicas.keep_connections(), "replica-connections")
         root = self._core.settings.spool.path
         if root:
             spool = Spool(

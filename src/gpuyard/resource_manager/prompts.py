@@ -27,7 +27,7 @@ from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import AttemptState
 from gpuyard.domain.units import format_duration
 from gpuyard.gateway.replica_client import BUSY, Answer, ReplicaClient
-from gpuyard.gateway.replica_http import ReplicaFailedError
+from gpuyard.gateway.replica_errors import ReplicaFailedError
 from gpuyard.gateway.request_queue import (
     Claim,
     ModelUnavailableError,

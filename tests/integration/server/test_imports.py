@@ -24,6 +24,7 @@ print(*{name.partition(".")[0] for name in sys.modules})
         (
             SCHEDULING,
             {
+                "aiohttp",
                 "alembic",
                 "colorama",
                 "fastapi",
@@ -35,9 +36,9 @@ print(*{name.partition(".")[0] for name in sys.modules})
                 "websockets",
             },
         ),
-        (SERVING, {"httpx"}),
+        (SERVING, {"aiohttp", "httpx"}),
     ],
-    ids=["before it schedules jobs", "without webhooks"],
+    ids=["before it schedules jobs", "without webhooks and models"],
 )
 def test_what_the_server_does_not_import(module: str, slow: set[str]):
     command = [sys.executable, "-c", LOOK, module]
