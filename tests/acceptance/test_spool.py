@@ -209,7 +209,7 @@ def test_a_killed_server_finds_the_task_again_and_runs_it_once(
 
 
 # `make soak`: 10,000.
-FILES = int(os.environ.get("GPUYARD_SPOOL_FILES", "100"))
+FILES = int(os.environ.get("GPUYARD_SPOOL_FILES", "50"))
 
 
 @pytest.mark.timeout(1800)

@@ -20,11 +20,12 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Generator, Iterator, Sequence, Set
+from collections.abc import Generator, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 
@@ -59,7 +60,6 @@ _MAX_BYTES_AT_ONCE = _MAX_TASK_BYTES
 _LONGEST_NAME = 200
 # A file, its class, and the priority of its folder.
 _Waiting = tuple[Path, TaskClass, int]
-T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
@@ -92,8 +92,7 @@ class Spool:
         while True:
             try:
                 self._make_folders()
-                await self._take_all()
-                await self._write_results()
+                await self._look()
             except (OSError, LedgerError) as error:
                 log.warning("the spool cannot be worked on just now", error=str(error))
             except Exception:
@@ -125,20 +124,27 @@ class Spool:
         for name in ("processing", "complete", "failed"):
             (self._root / name).mkdir(exist_ok=True)
 
-    # --- tasks ---
-
-    async def _take_all(self) -> None:
-        """Submit all tasks that wait, and write results in between. An urgent file that
-        comes meanwhile is the next; no file is looked at twice.
+    async def _look(self) -> None:
+        """Submit all tasks that wait and write all results, some of each in turn, so
+        that none waits for thousands of others. An urgent file that comes meanwhile is
+        the next; no file is looked at twice.
         """
         looked_at: set[Path] = set()
-        while group := self._next_group(looked_at):
+        ended: set[str] = set()
+        while True:
+            group = self._next_group(looked_at)
             looked_at.update(path for path, _, _ in group)
             await self._submit_together(group)
-            await self._write_results()
+            names = await self._next_ended(ended)
+            ended.update(names)
+            await self._write_results(names)
+            if not group and not names:
+                break
         self._unfinished = {
             path: file for path, file in self._unfinished.items() if path in looked_at
         }
+
+    # --- tasks ---
 
     def _next_group(self, looked_at: Set[Path]) -> list[_Waiting]:
         """The next files that can share a commit."""
@@ -273,37 +279,50 @@ class Spool:
 
     # --- results ---
 
-    async def _write_results(self) -> None:
-        """Write the results of tasks that have ended, and move their files out of
-        `processing/`.
+    async def _next_ended(self, known: Set[str]) -> list[str]:
+        """The names of the next tasks whose jobs are not live, in the order in which
+        they were submitted, without the `known` ones.
         """
         processing = self._root / "processing"
         names = _names_in(processing)
         new = [name for name in names if name not in self._jobs]
-        for some in _in_slices(new):
+        for start in range(0, len(new), _AT_ONCE):
+            some = new[start : start + _AT_ONCE]
             self._find_jobs([processing / name for name in some])
             await asyncio.sleep(0)
-        self._jobs = {name: self._jobs[name] for name in names}
+        present = set(names)
+        self._jobs = {name: job for name, job in self._jobs.items() if name in present}
         live = self._core.view.jobs
-        over = [name for name, job_id in self._jobs.items() if job_id not in live]
-        for some in _in_slices(over):
-            rows = self._core.queries.jobs_by_id([self._jobs[name] for name in some])
-            for name in some:
-                row = rows.get(self._jobs[name])
-                await self._end(processing / name, dict(row) if row else None)
-            await asyncio.sleep(0)
+        ended = (
+            name
+            for name, job_id in self._jobs.items()
+            if job_id not in live and name not in known
+        )
+        return list(islice(ended, _AT_ONCE))
 
-    async def _end(self, path: Path, row: dict[str, Any] | None) -> None:
-        """Write the result of a task whose job, if there is one, is not live."""
-        with self._isolated(path):
-            if row is None:
-                self._refuse(
-                    path,
-                    f"there is no job of task {self._task_id(path)!r}; its ledger"
-                    " was replaced: submit it anew",
-                )
-            elif JobState(row["state"]).terminal:
-                await self._write_result(path, row)
+    async def _write_results(self, names: Sequence[str]) -> None:
+        """Write the results of these tasks, and move their files out of
+        `processing/`.
+        """
+        if not names:
+            return
+        jobs = {name: self._jobs[name] for name in names}
+        rows = self._core.queries.jobs_by_id(jobs.values())
+        attempts = self._core.queries.attempts_of(jobs.values())
+        for name, job_id in jobs.items():
+            path = self._root / "processing" / name
+            row = rows.get(job_id)
+            with self._isolated(path):
+                if row is None:
+                    self._refuse(
+                        path,
+                        f"there is no job of task {self._task_id(path)!r}; its ledger"
+                        " was replaced: submit it anew",
+                    )
+                elif JobState(row["state"]).terminal:
+                    await self._write_result(
+                        path, dict(row), attempts.get(job_id, ())[-1:]
+                    )
 
     def _find_jobs(self, paths: Sequence[Path]) -> None:
         """Find the jobs of tasks that an earlier server has submitted; the empty name
@@ -324,8 +343,10 @@ class Spool:
             return ""  # the file was changed; no job has this id, so it is refused
         return "" if "\0" in task_id else task_id
 
-    async def _write_result(self, path: Path, row: dict[str, Any]) -> None:
-        course = self._course(row)
+    async def _write_result(
+        self, path: Path, row: dict[str, Any], last_attempt: Sequence[Mapping[str, Any]]
+    ) -> None:
+        course = self._course(row, last_attempt)
         status = course["status"]
         folder = "complete" if status == "complete" else "failed"
         target = self._root / folder / path.name
@@ -337,18 +358,21 @@ class Spool:
         write_whole(path, json.dumps({**task, **course}).encode())
         path.rename(target)
 
-    def _course(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _course(
+        self, row: dict[str, Any], last_attempt: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
         """The fields of the task that gpuyard sets."""
         devices = self._core.view.devices
 
         def index_of(uuid: str) -> int | None:
             return devices[uuid].index if uuid in devices else None
 
-        attempts = self._core.queries.attempts_of([row["id"]]).get(row["id"], [])
-        places: list[dict[str, Any]] = []
-        if attempts:
-            places = attempts[-1]["placements"] or []
-        gpus = [uuid for place in places for uuid in place["gpu_uuids"]]
+        gpus = [
+            uuid
+            for attempt in last_attempt
+            for place in attempt["placements"] or ()
+            for uuid in place["gpu_uuids"]
+        ]
         times = (row["created_at"], row["started_at"], row["ended_at"])
         return course_of(JobState(row["state"]), gpus, times, index_of)
 
@@ -383,11 +407,6 @@ def _names_in(folder: Path) -> list[str]:
     """
     with os.scandir(folder) as entries:
         return sorted(entry.name for entry in entries if entry.name.endswith(".json"))
-
-
-def _in_slices(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(items), _AT_ONCE):
-        yield items[start : start + _AT_ONCE]
 
 
 def _shortened(name: str) -> str:

@@ -65,6 +65,25 @@ async def test_the_result_of_a_task_waits_for_no_tasks_that_came_later(
     assert result.stat().st_mtime_ns < last.stat().st_ctime_ns
 
 
+async def test_a_task_waits_for_no_thousands_of_results(
+    instance: Managed, tasks: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(spool, "_AT_ONCE", 1)
+    ended = [f"ended-{number}" for number in range(10)]
+    for name in ended:
+        await instance.finish(await instance.submit(idempotency_key=name))
+        (tasks / "processing" / f"{name}.json").write_text(task(name))
+    for name in "abc":
+        path = tasks / "script_queue" / "priority_3" / f"{name}.json"
+        path.write_text(task(name))
+    await instance.restart_with(spool={"path": tasks})
+    results = [tasks / "complete" / f"{name}.result.json" for name in ended]
+    await eventually(lambda: all(path.exists() for path in results), "all results")
+    submitted = (tasks / "processing" / "c.json").stat()
+    written = max(path.stat().st_mtime_ns for path in results)
+    assert submitted.st_ctime_ns < written
+
+
 async def test_an_urgent_task_waits_for_no_thousands_that_came_before(
     instance: Managed, tasks: Path, monkeypatch: pytest.MonkeyPatch
 ):
