@@ -194,7 +194,7 @@ def test_a_cancelled_prompt_leaves_its_line_or_frees_its_place(
 
 
 def test_the_urgent_come_first_whichever_way_they_came(instance: TestInstance) -> None:
-    (first,) = prompts(instance, ["sleep 2"])
+    (first,) = prompts(instance, ["sleep 60"])
     instance.wait(first, "running")
     (usual,) = prompts(instance, ["usual"])
     (urgent,) = prompts(instance, ["urgent"], priority=5)
@@ -207,6 +207,7 @@ def test_the_urgent_come_first_whichever_way_they_came(instance: TestInstance) -
             "all to wait",
         )
         assert why(instance, usual).startswith("It waits for the model a: 1 before it")
+        instance.ok("cancel", first)
         said = asking.result(60)
     assert "by hand" in said
     assert answer(instance, urgent) == "a: urgent"

@@ -236,7 +236,7 @@ def test_many_files_at_once_all_come_back_and_stop_nothing(
         spool_instance.json("gpus")
         return len(list((tasks / "complete").glob("*.result.json"))) == FILES
 
-    wait_until(is_over, 60 + FILES * 0.1, "all of them")
+    wait_until(is_over, 60 + FILES * 0.15, "all of them")
     assert {path.name for path in (tasks / "complete").iterdir()} == {
         *names,
         *(f"{number:05}.result.json" for number in range(FILES)),
