@@ -312,6 +312,22 @@ def test_a_watch_that_ends_at_once_is_not_begun_again_and_again(
     assert run(cluster, tmp_path, work) >= 1.0, "it waits longer and longer"
 
 
+def test_a_watch_that_is_slow_is_not_begun_again_for_each_job_that_it_misses(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async def work(instance: Subject) -> int:
+        await instance.provider.poll_jobs([])
+        slow = cluster.faults.hang("WATCH", "/jobs$", times=None)
+        await asyncio.to_thread(cluster.end_watches)
+        await eventually(lambda: slow.met)
+        jobs = [await instance.submit(instance.job("pass")) for _ in range(6)]
+        for job_id in jobs:
+            assert (await polled(instance, job_id)).status is JobStatus.COMPLETED
+        return slow.met
+
+    assert run(cluster, tmp_path, work) <= 3
+
+
 def test_a_list_that_is_too_old_between_two_pages_is_begun_again(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

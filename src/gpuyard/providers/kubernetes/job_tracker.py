@@ -58,6 +58,7 @@ class JobTracker:
         self._change = asyncio.Event()
         self._has_news = False
         self._expected: set[str] = set()
+        self._places = asyncio.Semaphore(settings.concurrency)
 
     async def ready(self) -> None:
         """Wait until the watches have their first lists; ProviderError if they fail."""
@@ -212,6 +213,10 @@ class JobTracker:
         since = self._leaving_since.setdefault(name, now)
         return now - since >= max(graces) + self._settings.node_lost_s
 
+    def knows(self, name: str) -> bool:
+        """Whether the watch has the Job, or has had it."""
+        return self.watched(name) is not None or name in self._gone
+
     def result_once_gone(self, name: str) -> JobResult | None:
         """How a Job ended that is gone; None for one that the watch never had.
 
@@ -277,7 +282,8 @@ class JobTracker:
             return None
         self._asked_at[name] = now
         try:
-            job, _ = await self.fetch(name)
+            async with self._places:
+                job, _ = await self.fetch(name)
         except JobNotFoundError:
             return None
         if job is not None:

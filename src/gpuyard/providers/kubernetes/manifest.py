@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -39,13 +40,20 @@ _RESUME = "/gpuyard/resume"
 _WORKSPACE = "/workspace"
 WORKSPACES = "workspaces"
 """The folder of workspaces on the volume, beside the folders of attempts."""
-# A shell script that runs the program. It sends the checkpoint signal at each interval
-# and when the pod is ended, and TERM after the grace. `wait` also returns when the
-# shell gets a signal, so it is repeated until the program has ended.
+# A shell script that runs the program. It sends the checkpoint signal at each interval,
+# once the program handles it, and when the pod is ended, and TERM after the grace.
+# `wait` also returns when the shell gets a signal, so it is repeated until the program
+# has ended.
 _GUARD = """
 exec 3<"${1:-/dev/null}"
-signal=$2 every=$3 grace=$4; shift 4
+signal=$2 every=$3 grace=$4 number=$5; shift 5
 "$@" <&3 3<&- & child=$!
+handles() {
+  [ -r /proc/$child/status ] || return 0
+  while read -r name mask; do
+    [ "$name" != SigCgt: ] || return $(((0x$mask >> (number - 1) & 1) == 0))
+  done < /proc/$child/status
+}
 leave() {
   trap '' TERM
   [ -z "$signal" ] || kill -s "$signal" $child
@@ -54,7 +62,7 @@ leave() {
 trap leave TERM
 if [ -n "$signal" ] && [ "$every" != 0 ]; then
   (while sleep "$every"; do
-    kill -s "$signal" $child || exit
+    if handles; then kill -s "$signal" $child || exit; fi
   done) >/dev/null 2>&1 & timer=$!
 fi
 while :; do
@@ -331,8 +339,14 @@ def _command(order: AttemptOrder, settings: KubernetesConfig) -> list[str]:
         checkpoint.signal or "",
         f"{checkpoint.every_s or 0:g}",
         f"{grace_s:g}",
+        str(_number_of(checkpoint.signal)),
     ]
     return [*guard, *command]
+
+
+def _number_of(name: str | None) -> int:
+    """The number of a signal on Linux; 0 for none."""
+    return signal.Signals[f"SIG{name}"].value if name else 0
 
 
 def resume_path(order: AttemptOrder, settings: KubernetesConfig) -> str:

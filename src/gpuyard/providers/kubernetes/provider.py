@@ -194,9 +194,13 @@ class KubernetesProvider(QueueProvider):
             self._checks.doubt()
             raise
         self._jobs.forget_others(job_ids)
+        # A watch whose connection is dead, or that is slow, misses new Jobs.
+        missing = [name for name in job_ids if not self._jobs.knows(name)]
+        found = await asyncio.gather(*map(self._jobs.look_for, missing))
+        looked_up = dict(zip(missing, found, strict=True))
         results: dict[str, JobResult] = {}
         for name in job_ids:
-            result = await self._polled(name)
+            result = await self._polled(name, looked_up.get(name))
             if result is not None:
                 results[name] = result
         return results
@@ -205,7 +209,7 @@ class KubernetesProvider(QueueProvider):
         """See GpuProviderInterface."""
         await self._jobs.news(timeout_s)
 
-    async def _polled(self, name: str) -> JobResult | None:
+    async def _polled(self, name: str, looked_up: Json | None) -> JobResult | None:
         job = self._jobs.watched(name)
         if job is None:
             result = self._jobs.result_once_gone(name)
@@ -213,8 +217,7 @@ class KubernetesProvider(QueueProvider):
                 if self._jobs.is_on_lost_node(name):
                     self._jobs.force_in_background(name)
                 return result
-            # A watch whose connection is dead misses new Jobs.
-            job = await self._jobs.look_for(name)
+            job = looked_up
         return None if job is None else await self._updated(name, job)
 
     def has_run(self, job_id: str, ran_s: float) -> None:

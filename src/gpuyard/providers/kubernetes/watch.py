@@ -7,6 +7,7 @@ begins again where it is.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +22,8 @@ log = structlog.get_logger(__name__)
 # Pauses after errors.
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 15.0
+# A watch that has just begun is not begun again: what it missed takes time to come.
+_FRESH_S = 10.0
 # A watch that has ended so soon, without a word, may do so again and again.
 _SHORT_S = 0.9
 
@@ -47,6 +50,7 @@ class KubernetesWatch:
         self._on_delete = on_delete
         self._task: asyncio.Task[None] | None = None
         self._version = ""
+        self._caught_up_at = -math.inf
         self._answered = asyncio.Event()
         self.objects: dict[str, Json] = {}
         self.problem: ProviderError | None = None
@@ -72,8 +76,12 @@ class KubernetesWatch:
 
     async def catch_up(self) -> None:
         """Begin again where it is: what it should have told has not come, so its
-        connection may be dead.
+        connection may be dead. Not again and again, for then nothing would ever come.
         """
+        now = time.monotonic()
+        if now - self._caught_up_at < _FRESH_S:
+            return
+        self._caught_up_at = now
         task = self._task
         self._task = None
         if task is not None:
