@@ -183,6 +183,8 @@ def _tell(found: dict[str, Any]) -> None:
         f"Strategy {found['strategy']}; it runs"
         f" {format_duration(found['run_s'])} ({found['basis']})."
     )
+    if found.get("in_the_way"):
+        typer.echo(found["in_the_way"])
     rows = [
         (
             place["name"],
