@@ -13,7 +13,17 @@ Line = tuple[str, str]
 """Project (empty: none that has shares) and user."""
 ONE_LINE: Line = ("", "")
 """The line of all jobs where shares do not count."""
+Group = tuple[str, ...]
+"""What stands beside others at the first level: a project, or the line of a user's work
+outside of projects.
+"""
 DAY_S = 86_400.0
+
+
+def group_of(line: Line) -> Group:
+    """The group of the line."""
+    project, _ = line
+    return (project,) if project else line
 
 
 class Party(NamedTuple):

@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 from gpuyard.domain.shape import Shape
 from gpuyard.scheduler.gittins import span
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.parties import ONE_LINE, Line, Party
+from gpuyard.scheduler.parties import ONE_LINE, Group, Line, Party, group_of
 from gpuyard.scheduler.ranking import Rank, Ranking
 
 AT_ONCE = 40
@@ -90,6 +90,7 @@ class Queue:
     - `with_gpus`: the jobs that ask for GPUs, by id, the first to come first.
     - `lines`: all ranked buckets in order, each with the rank of its head, by line;
       none is empty but that of all jobs.
+    - `groups`: the lines by group.
     - `fresh`: buckets with a new head or rank since the last decision.
     - `retry_all`: true if all buckets must be tried again, because a job left the
       queue or a bucket fell in rank, so that jobs after it may have a chance.
@@ -114,6 +115,7 @@ class Queue:
         "_stale",
         "closed",
         "fresh",
+        "groups",
         "lines",
         "open",
         "preemptible",
@@ -137,6 +139,7 @@ class Queue:
         self._by_job_type: dict[str, set[Bucket]] = {}
         self._shortest: dict[Shape, float] = {}
         self.lines: dict[Line, RankedLine] = {ONE_LINE: []}
+        self.groups: dict[Group, dict[Line, None]] = {}
         self.seen_order: list[Line] = []
         self._shapes_by_line: dict[Line, Counter[Shape]] = {}
         self._rank_of: dict[Bucket, Rank] = {}
@@ -297,7 +300,7 @@ class Queue:
         rank = self._rank_of[bucket] = ranking.of(head, now)
         self.fresh.add(bucket)
         self.retry_all = self.retry_all or (old is not None and old < rank)
-        insort(self.lines.setdefault(bucket[-1].line, []), (rank, bucket))
+        insort(self._line(bucket[-1].line), (rank, bucket))
         self._remember_ageing(head, bucket, ranking, now)
         return rank
 
@@ -311,12 +314,27 @@ class Queue:
         if not shapes:
             del self._shapes_by_line[line]
 
+    def _line(self, name: Line) -> RankedLine:
+        """The line; a new one if there is none yet."""
+        line = self.lines.get(name)
+        if line is None:
+            line = self.lines[name] = []
+        if not line:
+            self.groups.setdefault(group_of(name), {})[name] = None
+        return line
+
     def _take_from_line(self, bucket: Bucket, rank: Rank) -> None:
         name = bucket[-1].line
         line = self.lines[name]
         del line[bisect_left(line, (rank, bucket))]
-        if not line and name != ONE_LINE:
+        if line:
+            return
+        if name != ONE_LINE:
             del self.lines[name]
+        group = self.groups[group_of(name)]
+        del group[name]
+        if not group:
+            del self.groups[group_of(name)]
 
     def _rank_all(self, ranking: Ranking, now: float) -> None:
         self.retry_all = True
@@ -331,8 +349,9 @@ class Queue:
             self._rank_of[bucket] = ranking.of(head, now)
             self._remember_ageing(head, bucket, ranking, now)
         self.lines = {ONE_LINE: []}
+        self.groups = {}
         for bucket, rank in self._rank_of.items():
-            self.lines.setdefault(bucket[-1].line, []).append((rank, bucket))
+            self._line(bucket[-1].line).append((rank, bucket))
         for line in self.lines.values():
             line.sort()
 
@@ -380,6 +399,10 @@ class Queue:
     def rank_of(self, bucket: Bucket) -> Rank:
         """The rank of the bucket's head."""
         return self._rank_of[bucket]
+
+    def first_of(self, line: Line) -> str:
+        """The id of the first job of the line."""
+        return self.lines[line][0][0][-1]
 
     def head_rank(self, bucket: Bucket) -> Rank | None:
         """The rank of the bucket's head; None if the bucket is empty."""

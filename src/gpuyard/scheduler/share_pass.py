@@ -42,9 +42,10 @@ class SharePass(StartPass):
         if not self._hopeful:
             return
         order = turns(view, self._now)
+        retry_all = bool(view.index.freed) or queue.retry_all
         # A line that has overtaken others may start what was refused before.
-        has_changed = order.first(self._most_waiting) != queue.seen_order
-        retry_all = bool(view.index.freed) or queue.retry_all or has_changed
+        if queue.seen_order and not retry_all:
+            retry_all = order.first(self._most_waiting) != queue.seen_order
         fresh = None if retry_all else self._fresh_by_line()
         while self._hopeful and (fresh is None or fresh):
             line = order.next()
@@ -57,7 +58,9 @@ class SharePass(StartPass):
             order.drop()
             if fresh is not None:
                 fresh.pop(line, None)
-        queue.seen_order = turns(view, self._now).first(self._most_waiting)
+        queue.seen_order = []
+        if queue.open:
+            queue.seen_order = turns(view, self._now).first(self._most_waiting)
 
     def _fresh_by_line(self) -> dict[Line, RankedLine]:
         """The fresh buckets in order, by line."""

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from gpuyard.domain.units import format_duration
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.parties import Line
+from gpuyard.scheduler.parties import Line, group_of
 from gpuyard.scheduler.ranking import Ranking
-from gpuyard.scheduler.turns import Turns, expected_rate, group_of
+from gpuyard.scheduler.turns import Turns, expected_rate
 from gpuyard.scheduler.view import View
 
 MOST_TURNS = 20_000
@@ -29,9 +29,10 @@ def jobs_ahead(view: View, job: LiveJob, now: float, ranking: Ranking) -> Counte
     one. Those that a quota holds back do not.
     """
     lines = _lines(view, job, now, ranking)
-    order = Turns(
-        view.usage, ((line, jobs[-1].id) for line, jobs in lines.items()), now
-    )
+    groups: dict[Group, list[Line]] = {}
+    for line in lines:
+        groups.setdefault(group_of(line), []).append(line)
+    order = Turns(view.usage, groups, lambda line: lines[line][-1].id, now)
     ahead = Counter[Line]()
     for _ in range(MOST_TURNS):
         line = order.next()
@@ -90,16 +91,22 @@ def share_in_the_way(view: View, job: LiveJob, now: float, ahead: Counter[Line])
     line = job.party.line
     times = times_of_share(view, line, now)
     half_life = format_duration(view.usage.rules.half_life_s)
-    first = f"{ahead.total()} {'job' if ahead.total() == 1 else 'jobs'}"
-    before = f"before it {'comes' if ahead.total() == 1 else 'come'} {first}: "
+    is_one = ahead.total() == 1
+    before = f"before it come {ahead.total()} jobs: "
+    if is_one:
+        before = "before it comes 1 job: "
     before += _listed(ahead.most_common())
     if times is None:
-        return f"{before[0].upper()}{before[1:]}."
-    who = named(line)
+        return f"{_capitalised(before)}."
+    who = _capitalised(named(line))
     return (
-        f"{who[0].upper()}{who[1:]} has used {times:.1f} times the share due (use counts"
-        f" half after {half_life}); {before}."
+        f"{who} has used {times:.1f} times the share due (what was used counts half"
+        f" after {half_life}); {before}."
     )
+
+
+def _capitalised(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def quota_in_words(view: View, job: LiveJob) -> str:
@@ -112,7 +119,7 @@ def quota_in_words(view: View, job: LiveJob) -> str:
     who = f"project {job.project}" if is_project else named(("", job.owner or ""))
     gpus = "GPU" if limit == 1 else "GPUs"
     return (
-        f"{who[0].upper()}{who[1:]} may use {limit} {gpus} at once (the quota"
+        f"{_capitalised(who)} may use {limit} {gpus} at once (the quota"
         f" running_gpus), and {running} {'is' if running == 1 else 'are'} in use."
     )
 

@@ -8,10 +8,10 @@ line, priority and age count.
 """
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.parties import Line
+from gpuyard.scheduler.parties import Group, Line, group_of
 from gpuyard.scheduler.queue import Queue
 from gpuyard.scheduler.usage import Usage
 from gpuyard.scheduler.view import View
@@ -20,16 +20,8 @@ LEAST_RATE = 0.001
 """A job that books nothing, such as a prompt, counts as so many GPUs in its turn; so
 those of different users take turns, too.
 """
-Group = tuple[str, ...]
-"""A project, or the line of a user's work outside of projects."""
 _Entry = tuple[float, str, Line]
 """Usage for each share, id of the first job, line."""
-
-
-def group_of(line: Line) -> Group:
-    """The group of the line."""
-    project, _ = line
-    return (project,) if project else line
 
 
 class Turns:
@@ -37,61 +29,70 @@ class Turns:
     once, so one line does not get all.
     """
 
-    def __init__(self, usage: Usage, firsts: Iterable[tuple[Line, str]], now: float):
-        """`firsts`: each line, with the id of its first job, which breaks ties."""
+    def __init__(
+        self,
+        usage: Usage,
+        groups: Mapping[Group, Collection[Line]],
+        first_of: Callable[[Line], str],
+        now: float,
+    ) -> None:
+        """`groups`: all lines with jobs, by group; of equal groups, the one given first
+        comes first. `first_of(line)` is the id of its first job, by which equal lines
+        are ordered.
+        """
         self._usage = usage
-        self._summed, self._ahead = usage.scales(now)
-        self._values: dict[Line | Group, float] = {}
+        self._given = groups
+        self._first_of = first_of
+        self._scales = usage.scales(now)
+        value_of = usage.value_of_group
+        self._of_groups = {group: value_of(group, self._scales) for group in groups}
+        self._of_lines: dict[Line, float] = {}
+        # Of most groups, the lines are never looked at.
         self._lines: dict[Group, list[_Entry]] = {}
-        first_of: dict[Group, str] = {}
-        for line, first in firsts:
-            of_group, own = usage.values(line, self._summed, self._ahead)
-            group = group_of(line)
-            if group not in self._lines:
-                self._lines[group] = []
-                self._values[group] = of_group
-                first_of[group] = first
-            first_of[group] = min(first, first_of[group])
-            if group != line:
-                self._values[line] = own
-            self._lines[group].append((own, first, line))
         self._groups = [
-            (self._values[group], first, group) for group, first in first_of.items()
+            (value, place, group)
+            for place, (group, value) in enumerate(self._of_groups.items())
         ]
         heapq.heapify(self._groups)
-        for lines in self._lines.values():
-            heapq.heapify(lines)
-
-    def __bool__(self) -> bool:
-        return bool(self._groups)
 
     def next(self) -> Line | None:
         """The line whose turn it is; None if all have been dropped."""
         if not self._groups:
             return None
-        group = self._first_group()
-        lines = self._lines[group]
+        lines = self._lines_of(self._first_group())
         while True:
             value, first, line = lines[0]
             # A value only grows, so an entry that is up to date is the least.
-            current = value if line == group else self._values[line]
+            current = self._of_lines[line]
             if value >= current:
                 return line
             heapq.heapreplace(lines, (current, first, line))
 
     def _first_group(self) -> Group:
         while True:
-            value, first, group = self._groups[0]
-            current = self._values[group]
+            value, place, group = self._groups[0]
+            current = self._of_groups[group]
             if value >= current:
                 return group
-            heapq.heapreplace(self._groups, (current, first, group))
+            heapq.heapreplace(self._groups, (current, place, group))
+
+    def _lines_of(self, group: Group) -> list[_Entry]:
+        """The lines of the group that have not been dropped, as a heap."""
+        if group not in self._lines:
+            lines = self._given[group]
+            for line in lines:
+                self._of_lines[line] = self._usage.value_in_group(line, self._scales)
+            self._lines[group] = [
+                (self._of_lines[line], self._first_of(line), line) for line in lines
+            ]
+            heapq.heapify(self._lines[group])
+        return self._lines[group]
 
     def first(self, most: int) -> list[Line]:
         """The first so many lines in turn."""
         found: list[Line] = []
         for _, _, group in heapq.nsmallest(most, self._groups):
-            found += [line for _, _, line in sorted(self._lines[group])]
+            found += [line for _, _, line in sorted(self._lines_of(group))]
             if len(found) >= most:
                 break
         return found[:most]
@@ -107,13 +108,13 @@ class Turns:
         """The line has got a place that counts as so many GPUs."""
         project, user = line
         rules = self._usage.rules
-        own = "", user
-        inflated = rate * self._ahead
+        ahead = rate * self._scales.ahead
         if project:
-            self._values[line] += inflated / rules.within_group(line)
-            self._values[(project,)] += inflated / rules.of_group(line)
-        if own in self._values:
-            self._values[own] += inflated / rules.of_group(own)
+            self._of_lines[line] += ahead / rules.within_group(line)
+            self._of_groups[group_of(line)] += ahead / rules.of_group(line)
+        outside = "", user
+        if outside in self._of_groups:
+            self._of_groups[outside] += ahead / rules.of_group(outside)
 
     def charge_for(self, view: View, job: LiveJob) -> None:
         """The job's line has got a place for it."""
@@ -122,9 +123,8 @@ class Turns:
 
 def turns(view: View, now: float) -> Turns:
     """All lines of the queue in turn."""
-    lines = view.queue.lines.items()
-    firsts = [(line, ranked[0][0][-1]) for line, ranked in lines if ranked]
-    return Turns(view.usage, firsts, now)
+    queue = view.queue
+    return Turns(view.usage, queue.groups, queue.first_of, now)
 
 
 def expected_rate(view: View, job: LiveJob) -> float:

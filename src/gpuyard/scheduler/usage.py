@@ -15,7 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.shape import Placement, Shape
@@ -25,6 +25,7 @@ from gpuyard.scheduler.nodes import Device, Node
 from gpuyard.scheduler.parties import (
     EVERYBODY,
     ONE_LINE,
+    Group,
     Line,
     Party,
     Quotas,
@@ -40,6 +41,15 @@ OWN_KINDS = (JobKind.MODEL, JobKind.WORKER)
 """The jobs that gpuyard itself adds; no quota limits them."""
 
 
+class Scales(NamedTuple):
+    """What the inflation has summed up to, and what a GPU that has just started counts,
+    inflated.
+    """
+
+    summed: float
+    ahead: float
+
+
 @dataclass(slots=True)
 class Meter:
     """The usage of one user, project or line, inflated.
@@ -47,7 +57,7 @@ class Meter:
     `settled` is that of what has ended. `rate` and `offset` are the sums of the rates
     of what runs, and of these times what the inflation summed up to at each start.
     `held` is the rate of all that runs or is about to, `gpus` its GPUs, and `holders`
-    its number.
+    its number. `shares` are those by which it is divided.
     """
 
     settled: float = 0.0
@@ -56,6 +66,12 @@ class Meter:
     held: float = 0.0
     gpus: int = 0
     holders: int = 0
+    shares: float = 1.0
+
+    def value(self, scales: Scales) -> float:
+        """The usage for each share, inflated."""
+        used = self.settled + self.rate * scales.summed - self.offset
+        return (max(0.0, used) + self.held * scales.ahead) / self.shares
 
     def used(self, summed: float) -> float:
         """The inflated usage when the inflation has summed up to this."""
@@ -203,12 +219,17 @@ class Usage:
 
     def _meters(self, project: str, user: str) -> tuple[Meter, ...]:
         """The meters that count work of this user in this project."""
-        meters = [self._users.setdefault(user, Meter())]
-        has_shares = project in self.rules.projects
-        if has_shares or (project and self.limits_running):
+        rules = self.rules
+        outside = Meter(shares=rules.of_group(("", user)))
+        meters = [self._users.setdefault(user, outside)]
+        line = project, user
+        if project in rules.projects:
+            of_project = Meter(shares=rules.of_group(line))
+            own = Meter(shares=rules.within_group(line))
+            meters.append(self._projects.setdefault(project, of_project))
+            meters.append(self._lines.setdefault(line, own))
+        elif project and self.limits_running:
             meters.append(self._projects.setdefault(project, Meter()))
-        if has_shares:
-            meters.append(self._lines.setdefault((project, user), Meter()))
         return tuple(meters)
 
     def begin(self, holder: str, started_at: float) -> None:
@@ -305,6 +326,11 @@ class Usage:
                 return whose, limit.running_gpus, running
         return None
 
+    def gpus_of_user(self, user: str) -> int:
+        """How many GPUs the user holds, or is about to."""
+        meter = self._users.get(user)
+        return meter.gpus if meter else 0
+
     def gpu_seconds(self, line: Line, now: float) -> tuple[float, float]:
         """What the group of the line (see `ShareRules.of_group`) and the line itself
         have used, decayed until `now` (UTC seconds), in GPU seconds.
@@ -317,28 +343,23 @@ class Usage:
         of_group = group.used(summed) / inflation if group else 0.0
         return of_group, own.used(summed) / inflation if own else 0.0
 
-    def scales(self, now: float) -> tuple[float, float]:
-        """What the inflation has summed up to, and what a GPU that has just started
-        counts, both inflated.
-        """
+    def scales(self, now: float) -> Scales:
+        """By what usage is compared at this time (UTC seconds)."""
         ahead = self.rules.ahead_s * self._inflation(now)
-        return self._summed(now), ahead
+        return Scales(self._summed(now), ahead)
 
-    def values(self, line: Line, summed: float, ahead: float) -> tuple[float, float]:
-        """What the group of the line and the line itself have used for each of their
-        shares, inflated: the least comes first. The rest is from `scales`.
-        """
-        project, user = line
-        group = self._projects.get(project) if project else self._users.get(user)
-        value = 0.0
-        if group:
-            used = group.used(summed) + ahead * group.held
-            value = used / self.rules.of_group(line)
-        own = self._lines.get(line) if project else None
-        if own is None:
-            return value, 0.0
-        used = own.used(summed) + ahead * own.held
-        return value, used / self.rules.within_group(line)
+    def value_of_group(self, group: Group, scales: Scales) -> float:
+        """What the group has used for each of its shares: the least comes first."""
+        if len(group) == 1:
+            meter = self._projects.get(group[0])
+        else:
+            meter = self._users.get(group[1])
+        return meter.value(scales) if meter else 0.0
+
+    def value_in_group(self, line: Line, scales: Scales) -> float:
+        """What the line has used for each of its shares within its group."""
+        meter = self._lines.get(line)
+        return meter.value(scales) if meter else 0.0
 
     # --- inflation ---
 
@@ -369,7 +390,10 @@ class Usage:
 
 def _settled(meters: Mapping[Name, Meter]) -> dict[Name, Meter]:
     """Copies of the meters, without what runs."""
-    return {name: Meter(meter.settled) for name, meter in meters.items()}
+    return {
+        name: Meter(meter.settled, shares=meter.shares)
+        for name, meter in meters.items()
+    }
 
 
 def rate_of(
