@@ -4,6 +4,7 @@ refusal of jobs over a quota.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 
 import msgspec
 
@@ -20,7 +21,6 @@ from gpuyard.scheduler.view import View
 
 HALF_LIVES = 5
 """What was used so many half-lives ago counts for a thirtieth, and is not read."""
-_ANY = Shape()
 
 
 def new_usage(settings: Settings) -> Usage:
@@ -50,17 +50,31 @@ def _quotas(limits: Mapping[str, QuotaLimits]) -> dict[str, Quota]:
 
 def read_past_usage(view: View, queries: Queries, now: float) -> None:
     """Count what ended attempts have used; `view` knows the nodes."""
-    if not view.usage.by_share:
+    usage = view.usage
+    if not usage.by_share:
         return
-    capacity = view.usage.capacity(view.nodes)
-    half_life_s = view.usage.rules.half_life_s
-    for past in queries.past_usage(now, half_life_s, HALF_LIVES):
-        rows = msgspec.json.decode(past.placements)
-        placements = [Placement.from_row(share) for share in rows]
-        shape = Shape.from_row(msgspec.json.decode(past.shape)) if past.shape else _ANY
-        rate = rate_of(capacity, shape, placements, view.nodes)
+    capacity = usage.capacity(view.nodes)
+    # Where all GPUs weigh the same, it does not matter which ones were used.
+    weights = {capacity.weight(device) for device in view.devices.values()}
+    found = queries.past_usage(
+        now, usage.rules.half_life_s, HALF_LIVES, by_place=len(weights) > 1
+    )
+    for past in found:
+        shape = _shape(past.shape)
+        rate = capacity.rate_of_shape(shape)
+        if past.placements:
+            placements = [
+                Placement.from_row(share)
+                for share in msgspec.json.decode(past.placements)
+            ]
+            rate = rate_of(capacity, shape, placements, view.nodes)
         gpu_seconds = rate * past.seconds
-        view.usage.add_past(past.project or "", past.owner or "", gpu_seconds, now)
+        usage.add_past(past.project or "", past.owner or "", gpu_seconds, now)
+
+
+@lru_cache(maxsize=4096)
+def _shape(text: str) -> Shape:
+    return Shape.from_row(msgspec.json.decode(text))
 
 
 def refuse_over_quota(usage: Usage, events: Iterable[Event]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from gpuyard.domain.units import format_duration
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.parties import Line, group_of
+from gpuyard.scheduler.parties import Group, Line, group_of
 from gpuyard.scheduler.ranking import Ranking
 from gpuyard.scheduler.turns import Turns, expected_rate
 from gpuyard.scheduler.view import View

@@ -128,14 +128,9 @@ def turns(view: View, now: float) -> Turns:
 
 
 def expected_rate(view: View, job: LiveJob) -> float:
-    """How many GPUs a job that has no place yet will count as, if it gets GPUs of the
-    mean weight.
-    """
-    shape = job.shape
+    """How many GPUs a job counts as that has no place yet."""
     capacity = view.usage.capacity(view.nodes)
-    amounts = shape.gpus, shape.cpus, shape.memory_gb
-    rate = capacity.rate(*(amount * shape.nodes for amount in amounts))
-    return max(rate, LEAST_RATE)
+    return max(capacity.rate_of_shape(job.shape), LEAST_RATE)
 
 
 def heads_in_turn(view: View, now: float) -> Iterator[LiveJob]:

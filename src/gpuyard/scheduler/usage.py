@@ -127,6 +127,10 @@ class Capacity:
         """How many GPUs these amounts count as: `gpus` is the sum of weights."""
         return max(gpus, cpus / self.cpus_per_gpu, memory_gb / self.memory_gb_per_gpu)
 
+    def rate_of_shape(self, shape: Shape) -> float:
+        """How many GPUs a job counts as that gets GPUs of the mean weight."""
+        return shape.nodes * self.rate(shape.gpus, shape.cpus, shape.memory_gb)
+
 
 class Usage:
     """The usage of all users and projects.

@@ -18,15 +18,15 @@ _HALVING = (1.0, -0.6715729, 0.1715729)
 
 
 class PastUsage(NamedTuple):
-    """What attempts of one user in one project with equal `placements` (JSON) have run:
-    `seconds`, of which each counts half after a half-life. `shape` (JSON) is that of
-    their jobs, None unless an external queue placed them.
+    """What attempts of one user in one project have run for jobs of one `shape` (JSON):
+    `seconds`, of which each counts half after a half-life. `placements` (JSON) is None
+    if it was not asked for.
     """
 
     project: str | None
     owner: str | None
-    placements: str
-    shape: str | None
+    shape: str
+    placements: str | None
     seconds: float
 
 
@@ -93,21 +93,21 @@ class AttemptQueries(LedgerReader):
         return {row["job_id"]: row["provider"] for row in self._rows(found)}
 
     def past_usage(
-        self, now: float, half_life_s: float, half_lives: int
+        self, now: float, half_life_s: float, half_lives: int, *, by_place: bool
     ) -> list[PastUsage]:
         """What ended attempts have used, decayed until `now` (UTC seconds). Those that
-        began more than so many half-lives ago are left out.
+        began more than so many half-lives ago are left out. `by_place`: with their
+        placements, which takes longer.
         """
         by_wall_clock = attempts.c.ended_at - attempts.c.started_at
         ran_s = sa.func.coalesce(attempts.c.ran_s, by_wall_clock)
         # All counts as if it had been used in the middle of its time.
         age = (now - attempts.c.ended_at + ran_s / 2) / half_life_s
-        placements = sa.cast(attempts.c.placements, sa.Text)
-        is_outside = placements.like('%"offer"%')
-        shape = sa.case((is_outside, sa.cast(jobs.c.shape, sa.Text)), else_=None)
+        shape = sa.cast(jobs.c.shape, sa.Text)
+        placements = sa.cast(attempts.c.placements, sa.Text) if by_place else sa.null()
         # The column comes with the users.
         owner = jobs.c["owner"] if "owner" in jobs.c else sa.null()
-        columns = (jobs.c.project, owner, placements, shape)
+        columns = (jobs.c.project, owner, shape, placements)
         # Ids begin with the time, so the oldest need not be read.
         began_ms = max(0, int((now - half_lives * half_life_s) * 1000))
         found = (
