@@ -116,13 +116,16 @@ def _named(user: str) -> str:
 def _refuse_too_many(whose: str, limit: int | None, queued: int, more: int) -> None:
     if limit is None or queued + more <= limit:
         return
-    jobs = "job" if more == 1 else "jobs"
     raise RefusedError(
-        f"{whose[0].upper()}{whose[1:]} may have {limit} jobs queued at once (the quota"
-        f" queued_jobs), has {queued}, and submits {more} {jobs} more.",
+        f"{whose[0].upper()}{whose[1:]} may have {_jobs(limit)} queued at once (the"
+        f" quota queued_jobs), has {queued}, and submits {_jobs(more)} more.",
         "Wait until some have started or cancel some; an administrator can raise the"
         " quota in the settings.",
     )
+
+
+def _jobs(number: int) -> str:
+    return f"{number} {'job' if number == 1 else 'jobs'}"
 
 
 def _refuse_too_wide(quotas: Quotas, shape: Row, user: str, project: str) -> None:

@@ -103,10 +103,11 @@ class AttemptQueries(LedgerReader):
         ran_s = sa.func.coalesce(attempts.c.ran_s, by_wall_clock)
         # All counts as if it had been used in the middle of its time.
         age = (now - attempts.c.ended_at + ran_s / 2) / half_life_s
+        nothing = sa.null()
         shape = sa.cast(jobs.c.shape, sa.Text)
-        placements = sa.cast(attempts.c.placements, sa.Text) if by_place else sa.null()
+        placements = sa.cast(attempts.c.placements, sa.Text) if by_place else nothing
         # The column comes with the users.
-        owner = jobs.c["owner"] if "owner" in jobs.c else sa.null()
+        owner = jobs.c.get("owner", nothing)
         columns = (jobs.c.project, owner, shape, placements)
         # Ids begin with the time, so the oldest need not be read.
         began_ms = max(0, int((now - half_lives * half_life_s) * 1000))
@@ -118,7 +119,8 @@ class AttemptQueries(LedgerReader):
                 attempts.c.ended_at.is_not(None),
                 attempts.c.started_at.is_not(None),
             )
-            .group_by(*columns)
+            # PostgreSQL groups by no constants.
+            .group_by(*(c for c in columns if c is not nothing))
         )
         return self._results(
             found, (), lambda result: [PastUsage(*row) for row in result]
