@@ -93,6 +93,13 @@ def estimate(
         str | None,
         typer.Option(help="Its name: it is expected to run as long as others of it."),
     ] = None,
+    project: Annotated[
+        str | None,
+        typer.Option(
+            help="Its project: where shares count, it stands in the line of that.",
+            autocompletion=suggest.projects,
+        ),
+    ] = None,
     gpus: GpusOption = None,
     gpu_memory: GpuMemoryOption = None,
     gpu_class: GpuClassOption = None,
@@ -134,6 +141,7 @@ def estimate(
     wanted_gpus = gpu_request(gpus, given(memory_gb=gpu_memory, gpu_class=gpu_class))
     fields = given(
         name=name,
+        project=project,
         image=image,
         tier=tier,
         timeout_s=timeout,
