@@ -21,7 +21,7 @@ def named(line: Line) -> str:
     """Whose line it is, for people."""
     project, user = line
     who = user or "the owner of this instance"
-    return f"{who} of project {project}" if project else who
+    return f"{who} in project {project}" if project else who
 
 
 def jobs_ahead(view: View, job: LiveJob, now: float, ranking: Ranking) -> Counter[Line]:
@@ -91,11 +91,10 @@ def share_in_the_way(view: View, job: LiveJob, now: float, ahead: Counter[Line])
     line = job.party.line
     times = times_of_share(view, line, now)
     half_life = format_duration(view.usage.rules.half_life_s)
-    is_one = ahead.total() == 1
-    before = f"before it come {ahead.total()} jobs: "
-    if is_one:
-        before = "before it comes 1 job: "
-    before += _listed(ahead.most_common())
+    if ahead.total() == 1:
+        before = f"before it comes a job of {named(next(iter(ahead)))}"
+    else:
+        before = f"before it come {ahead.total()} jobs: {_listed(ahead.most_common())}"
     if times is None:
         return f"{_capitalised(before)}."
     who = _capitalised(named(line))

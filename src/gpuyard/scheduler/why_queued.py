@@ -288,7 +288,9 @@ class QueuedJob:
     def _in_use(self) -> Why:
         """It would fit if less were booked."""
         advice = smaller_requests(self.view, self.job.shape, free_space)
-        before = f"; {count(self.ahead, 'job')} before it in line" if self.ahead else ""
+        before = ""
+        if self.ahead and not self.by_line:  # else the share tells
+            before = f"; {count(self.ahead, 'job')} before it in line"
         estimate_s, basis = self._estimate()
         help_ = (
             *self._jobs_to_wait_for(),

@@ -239,10 +239,10 @@ def test_why_says_whose_share_and_how_many_come_before():
     mine = lab.submit("ana", HOUR, "vision")
     answer = lab.world.why(mine)
     assert answer.constraint == "share"
-    assert "Ana of project vision has used 2.0 times the share due" in answer.summary
+    assert "Ana in project vision has used 2.0 times the share due" in answer.summary
     assert "(what was used counts half after 1d0h)" in answer.summary
     assert answer.ahead == 4
-    assert "before it come 4 jobs: 3 of bob, 1 of ana of project vision" in (
+    assert "before it come 4 jobs: 3 of bob, 1 of ana in project vision" in (
         answer.summary
     )
 
