@@ -6,9 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuyard.domain.shape import Shape
+from gpuyard.domain.states import JobState
+from gpuyard.scheduler.estimate import estimate
+from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.parties import ProjectShare, Quota, Quotas, ShareRules
+from gpuyard.scheduler.simulate import TraceJob, simulate
 from tests.support.examples import examples
-from tests.unit.scheduler.shared_lab import DAY, HOUR, Lab
+from tests.unit.scheduler.shared_lab import DAY, FAIR, HOUR, Lab
 
 # A few jobs more or less, of some hundreds.
 TOLERANCE = 0.1
@@ -269,3 +274,30 @@ def test_a_job_that_holds_most_of_the_cores_counts_as_most_of_the_gpus():
     _, used = lab.world.view.usage.gpu_seconds(("", "ana"), lab.now)
     assert used == pytest.approx(3 * HOUR, rel=0.01)
     assert not math.isnan(used)
+
+
+def test_an_estimate_stands_in_the_line_of_its_project():
+    lab = Lab(2, ShareRules(DAY, {"vision": ProjectShare()}))
+    for _ in range(50):
+        lab.submit("ana", HOUR, "vision")
+    lab.run(DAY - 1.0)
+    lab.submit("bob", HOUR)
+    view = lab.world.view
+    shape = Shape(gpus=1, cpus=0.0).interned()
+    job = LiveJob("job_99999", JobState.QUEUED, shape, 3, lab.now, project="vision")
+    job.owner = "ana"
+    job.party = view.usage.party("vision", "ana")
+    found = estimate(view, job, lab.now, FAIR, 1.0)
+    assert found.ahead == len(view.queue)
+    assert "1 of bob" in found.in_the_way
+    job.party = view.usage.party(None, "eve")
+    job.owner = "eve"
+    assert estimate(view, job, lab.now, FAIR, 1.0).ahead <= 1
+
+
+def test_a_trace_is_played_by_shares():
+    """Bob comes second and waits for one of ana's jobs, not for all."""
+    of_ana = [TraceJob(f"a{n}", n / 10, 1, 100.0, "t", "", "ana") for n in range(9)]
+    of_bob = TraceJob("b", 5.0, 1, 1.0, "t", "", "bob")
+    times = simulate([*of_ana, of_bob], 1, FAIR).times
+    assert times[1] == pytest.approx(96.0, abs=0.01)
