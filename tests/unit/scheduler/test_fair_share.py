@@ -301,3 +301,15 @@ def test_a_trace_is_played_by_shares():
     of_bob = TraceJob("b", 5.0, 1, 1.0, "t", "", "bob")
     times = simulate([*of_ana, of_bob], 1, FAIR).times
     assert times[1] == pytest.approx(96.0, abs=0.01)
+
+
+def test_what_becomes_free_one_by_one_is_shared_before_anything_was_used():
+    lab = Lab(1)
+    for user in ("ana", "bob"):
+        for _ in range(4):
+            lab.submit(user, HOUR)
+    lab.decide()
+    for index in range(1, 4):
+        lab.world.gpu("box", index)
+        lab.decide()
+    assert len(lab.running("ana")) == len(lab.running("bob")) == 2
