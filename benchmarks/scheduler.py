@@ -19,13 +19,17 @@ from gpuyard.domain.ids import new_id
 from gpuyard.domain.shape import Shape
 from gpuyard.scheduler.decide import Start, decide, undo
 from gpuyard.scheduler.observe import observe
-from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.parties import ProjectShare, ShareRules
+from gpuyard.scheduler.policy import Policy, QueueOrder
+from gpuyard.scheduler.usage import Usage
 from gpuyard.scheduler.view import View
 
 GROUP = "scheduler"
 NOW = 1_800_000_000.0
 PER_NODE = 8
 SHAPES = 1000
+USERS = 1000
+PROJECTS = 100
 
 
 def measure(scale: float) -> Iterator[Figure]:
@@ -64,6 +68,7 @@ def measure(scale: float) -> Iterator[Figure]:
             "one look at each live job",
             absolute=True,
         )
+    yield _fair(jobs, gpus, rounds, events)
     ranked, ordered = alternate(rounds, cluster.rerank_ms, cluster.sort_ms)
     yield Figure(
         GROUP,
@@ -77,17 +82,58 @@ def measure(scale: float) -> Iterator[Figure]:
     )
 
 
+def _fair(jobs: int, gpus: int, rounds: int, events: int) -> Figure:
+    """The same queue under the policy `fair`, of 1,000 users in 100 projects."""
+    cluster = Cluster(random.Random(7), shares())
+    cluster.add_nodes(-(-gpus // PER_NODE))
+    cluster.fill()
+    for _ in range(jobs):
+        cluster.submit()
+    cluster.settle_all()
+    gc.collect()
+    taken, looks = alternate(
+        rounds,
+        lambda: [cluster.one_event_ms() for _ in range(events)],
+        cluster.look_ms,
+    )
+    return Figure(
+        GROUP,
+        f"decision after one event by fair shares of {USERS:,} users,"
+        f" {jobs:,} queued, {gpus:,} GPUs, p99",
+        [percentile(values, 0.99) for values in taken],
+        "ms",
+        6,
+        looks,
+        "one look at each live job",
+        absolute=True,
+    )
+
+
+def shares() -> Usage:
+    """Shares of 1 to 3 for 100 projects, and for the users in them."""
+    users = {f"user-{number}": 1.0 + number % 3 for number in range(USERS)}
+    projects = {
+        f"project-{number}": ProjectShare(1.0 + number % 3, users)
+        for number in range(PROJECTS)
+    }
+    return Usage(ShareRules(projects=projects), by_share=True)
+
+
 def _rss_mb() -> float:
     gc.collect()
     return psutil.Process().memory_info().rss / 1e6
 
 
 class Cluster:
-    """A view and the running jobs on it; `policy` is the default one."""
+    """A view and the running jobs on it; `policy` is the default one, or `fair` if
+    `usage` has shares.
+    """
 
-    def __init__(self, dice: random.Random) -> None:
-        self.view = View()
-        self.policy = Policy()
+    def __init__(self, dice: random.Random, usage: Usage | None = None) -> None:
+        self.view = View(usage=usage or Usage())
+        self.policy = Policy(
+            order=QueueOrder.FAIR if usage else QueueOrder.GITTINS,
+        )
         self.dice = dice
         self.now = NOW
         self.running: list[str] = []
@@ -150,6 +196,7 @@ class Cluster:
             "timeout_s": 600.0 + self.dice.randrange(36_000),
             "estimated_duration_s": None,
             "project": f"team-{kind % 10}",
+            **self._whose(),
             "preemptible": False,
             "depends_on": [],
             "name": f"train-{kind}",
@@ -161,6 +208,18 @@ class Cluster:
         return self._observe(
             EventKind.JOB_SUBMITTED, Change(Table.JOBS, new_id("job"), row)
         )
+
+    def _whose(self) -> dict[str, str]:
+        """The owner of a job, and his project, where that counts."""
+        if not self.view.usage.by_share:
+            return {}
+        user = self.dice.randrange(USERS)
+        return {"owner": f"user-{user}", "project": f"project-{user % PROJECTS}"}
+
+    def settle_all(self) -> None:
+        """Decide until everything is ranked and nothing more starts."""
+        while self.settle() or self.view.queue.has_outdated:
+            pass
 
     def settle(self) -> int:
         """Decide and make it firm; how many started."""

@@ -93,6 +93,13 @@ def estimate(
         str | None,
         typer.Option(help="Its name: it is expected to run as long as others of it."),
     ] = None,
+    project: Annotated[
+        str | None,
+        typer.Option(
+            help="Its project: where shares count, it stands in the line of that.",
+            autocompletion=suggest.projects,
+        ),
+    ] = None,
     gpus: GpusOption = None,
     gpu_memory: GpuMemoryOption = None,
     gpu_class: GpuClassOption = None,
@@ -134,6 +141,7 @@ def estimate(
     wanted_gpus = gpu_request(gpus, given(memory_gb=gpu_memory, gpu_class=gpu_class))
     fields = given(
         name=name,
+        project=project,
         image=image,
         tier=tier,
         timeout_s=timeout,
@@ -183,6 +191,8 @@ def _tell(found: dict[str, Any]) -> None:
         f"Strategy {found['strategy']}; it runs"
         f" {format_duration(found['run_s'])} ({found['basis']})."
     )
+    if found.get("in_the_way"):
+        typer.echo(found["in_the_way"])
     rows = [
         (
             place["name"],

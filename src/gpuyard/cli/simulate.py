@@ -25,13 +25,14 @@ def simulate(
         Path,
         typer.Argument(
             metavar="FILE",
-            help=f"A workload (.json), or a trace with columns {', '.join(COLUMNS)}.",
+            help="A workload (.json), or a trace with columns"
+            f" {', '.join(COLUMNS)}, and for shares project, user.",
         ),
     ],
     policy: Annotated[
         str,
         typer.Option(
-            help="Of a trace: fcfs, backfill or gittins. Of a workload: cost,"
+            help="Of a trace: fcfs, backfill, gittins or fair. Of a workload: cost,"
             " threshold, round_robin, lru or static."
         ),
     ] = "",

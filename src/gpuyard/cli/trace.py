@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gpuyard.scheduler.simulate import TraceJob
 
 COLUMNS = ("job_id", "arrival_s", "gpus", "duration_s", "job_type")
+"""The columns that a trace must have; `project` and `user` may come besides."""
 MOST_FAULTS = 10
 """How many faults of a file are reported at once."""
 
@@ -75,6 +76,8 @@ def _jobs(path: Path, reader: "csv.DictReader[str]") -> "list[TraceJob]":
                 int(numbers["gpus"]),
                 numbers["duration_s"],
                 row["job_type"],
+                row.get("project") or "",
+                row.get("user") or "",
             )
         )
     if faults:

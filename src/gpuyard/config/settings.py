@@ -36,6 +36,7 @@ from gpuyard.config.sections import (
     Seconds,
     SettingsSection,
 )
+from gpuyard.config.shares import FairShareSettings, QuotaSettings
 from gpuyard.config.sharing import SharedSettings
 from gpuyard.config.verification import VerificationSettings
 from gpuyard.domain.errors import Fault, InvalidInputError
@@ -116,7 +117,7 @@ class SchedulerSettings(SettingsSection):
     `retry_max_s`.
     """
 
-    policy: Literal["gittins", "backfill", "fcfs"] = "gittins"
+    policy: Literal["gittins", "backfill", "fcfs", "fair"] = "gittins"
     strategy: Strategy = Strategy.BALANCED
     ageing_s: Period = 21600.0
     retry_base_s: Seconds = 1.0
@@ -336,6 +337,8 @@ class Settings(BaseSettings):
     server: ServerSettings = ServerSettings()
     shared: SharedSettings = SharedSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
+    fair_share: FairShareSettings = FairShareSettings()
+    quotas: QuotaSettings = QuotaSettings()
     node: NodeSettings = NodeSettings()
     disk: DiskSettings = DiskSettings()
     gpus: GpuSettings = GpuSettings()

@@ -27,6 +27,7 @@ from gpuyard.controller.model_choice import ModelChoice, without_chosen_model
 from gpuyard.controller.parents import find_parents
 from gpuyard.controller.script_code import add_script_code
 from gpuyard.controller.secrets import Secrets
+from gpuyard.controller.shares import refuse_over_quota
 from gpuyard.controller.submissions import Submissions
 from gpuyard.domain.errors import (
     CapacityError,
@@ -342,6 +343,7 @@ class Admission:
                 job.queued_at = None if job.id in earlier else now
                 job.id = earlier.get(job.id, job.id)
             events = transitions.Submissions(new, now)
+            refuse_over_quota(view.usage, events)
             if len(new) > FOLDED_AT_ONCE:
                 folded = core.emit_many(events, parents)
             else:
@@ -349,6 +351,9 @@ class Admission:
                 more = make_events(new, now) if make_events and new else ()
                 core.emit([*events[:], *more])
             self._reserve_keys(new)
+            # The next request must see these jobs when it asks for its quota.
+            if folded is not None and view.usage.limits_queued:
+                await folded
         if folded is not None:
             await folded
         return True

@@ -13,6 +13,7 @@ from gpuyard.controller.array_events import ArraySubmission, PreparedArray
 from gpuyard.controller.core import FOLDED_AT_ONCE, Core
 from gpuyard.controller.intake import reading_json
 from gpuyard.controller.parents import refuse_too_many
+from gpuyard.controller.shares import refuse_over_quota
 from gpuyard.domain.arrays import (
     ArrayRange,
     array_range,
@@ -89,6 +90,7 @@ class Arrays:
         while not core.add_ended_parents(parents):
             await core.committed()  # the end of a parent is not committed yet
         events = ArraySubmission(array, core.clock())
+        refuse_over_quota(core.view.usage, events)
         if len(events) > FOLDED_AT_ONCE:
             await core.emit_many(events, parents)
         else:

@@ -17,6 +17,7 @@ from gpuyard.controller import transitions
 from gpuyard.controller.intake import PreparedJob
 from gpuyard.controller.recovery import add_ended_parents, rebuild_view
 from gpuyard.controller.run_clock import RunClock
+from gpuyard.controller.shares import new_usage, read_past_usage
 from gpuyard.domain.errors import LedgerError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
@@ -106,6 +107,7 @@ class Core:
         self.prefetching: frozenset[str] = frozenset()
         self._list_prices: dict[tuple[Shape, str | None], Price] = {}
         self.view = View()
+        self._knows_past_usage = False
         self._alarm: asyncio.TimerHandle | None = None
         self._soon: asyncio.Handle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -349,8 +351,16 @@ class Core:
         """
         before = self.view.external_queues
         manager = self.settings.resource_manager
-        empty = View(brain_ranks=manager.brain_ranks, cooling_s=manager.cooling_s)
+        usage = new_usage(self.settings)
+        if self._knows_past_usage:
+            usage.take_past(self.view.usage)
+        empty = View(
+            brain_ranks=manager.brain_ranks, cooling_s=manager.cooling_s, usage=usage
+        )
         self.view = rebuild_view(self.queries, self.clock(), empty)
+        if not self._knows_past_usage:
+            read_past_usage(self.view, self.queries, self.clock())
+        self._knows_past_usage = True
         self.submitting = {}
         self.view.add_external_queues(before.by_name, before.containers)
         self.view.external_queues.history = before.history

@@ -99,7 +99,9 @@ def _add_jobs(view: View, queries: Queries, rows: Sequence[StoredJob]) -> None:
             job.served_s = served_s
             job.preemptions = preemptions
             job.last_provider = homes.get(job.id, "")
+        job.party = view.usage.party(job.project, job.owner)
         view.jobs[job.id] = job
+        view.usage.note_state(job, None, job.state)
         if job.state is JobState.QUEUED:
             view.enqueue(job)
         elif array := view.arrays.get(job.array_id or ""):
@@ -136,6 +138,7 @@ def _live_job(row: StoredJob, type_of: Callable[[str, str | None], str]) -> Live
         retry_on,
         array_id,
         array_index,
+        owner,
     ) = row
     state = _STATES[state_name]
     # A job that has begun waits for nobody.
@@ -167,6 +170,7 @@ def _live_job(row: StoredJob, type_of: Callable[[str, str | None], str]) -> Live
         type_of(name or "", labels),
         array_id=sys.intern(array_id) if array_id else None,
         array_index=array_index,
+        owner=sys.intern(owner) if owner else None,
     )
 
 

@@ -128,8 +128,10 @@ class Requests:
 
     # --- estimate ---
 
-    async def estimate(self, body: msgspec.Raw, strategy: Strategy | None) -> Estimate:
-        """Where a job given as JSON could run; the job is not queued.
+    async def estimate(
+        self, body: msgspec.Raw, strategy: Strategy | None, owner: str | None = None
+    ) -> Estimate:
+        """Where a job of `owner`, given as JSON, could run; the job is not queued.
 
         Raises InvalidInputError for a job that is not valid.
         """
@@ -148,6 +150,9 @@ class Requests:
             tier=template.tier,
             timeout_s=template.timeout_s,
             estimated_s=template.estimated_duration_s,
+            project=template.project,
+            owner=owner,
+            party=core.view.usage.party(template.project, owner),
         )
         policy = replace(core.policy, strategy=strategy) if strategy else core.policy
         list_price = float(core.list_price_for(job).per_hour)

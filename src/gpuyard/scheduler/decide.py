@@ -3,54 +3,26 @@
 Actions are tentative: the view contains them at once, so the next decision counts them.
 The controller turns each into an event, which `observe` folds, or calls `undo`.
 
-The work depends on what has changed; without a change there is none. Shapes that fit
-nowhere are tried again only when a node that could take them has more room. Of the
-other shapes, the heads of buckets are tried in order. A refusal also holds for every
-job that asks for at least as much.
+The work depends on what has changed; without a change there is none.
 """
 
 import math
-from bisect import insort
-from collections.abc import Collection
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from operator import attrgetter
+from dataclasses import dataclass
 
 from gpuyard.domain.reasons import Reason
-from gpuyard.domain.shape import Placement, Shape
-from gpuyard.domain.states import AttemptState, JobState
-from gpuyard.scheduler.external_queues import Dispatch
-from gpuyard.scheduler.fitting import SLACK, fit, may_use
-from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.nodes import Node, Space
-from gpuyard.scheduler.placement import place
-from gpuyard.scheduler.policy import Policy, QueueOrder
+from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.preemption import Preemption
-from gpuyard.scheduler.queue import bucket_of
-from gpuyard.scheduler.ranking import Rank, Ranking
-from gpuyard.scheduler.reservation import Reservations, may_outlast
+from gpuyard.scheduler.ranking import Ranking
+from gpuyard.scheduler.share_pass import SharePass
+from gpuyard.scheduler.start_pass import StartPass
 from gpuyard.scheduler.view import (
     Action,
     Fail,
-    LiveAttempt,
     Preempt,
-    Promise,
     Start,
     View,
     Withdraw,
 )
-
-_IN_EXTERNAL_QUEUE = (AttemptState.SENT, AttemptState.PENDING)
-MANY_OPEN = 1000
-"""If more shapes than this are open, it is asked whether there is room for any once
-`MANY_TRIED` heads have found none: of ten thousand new shapes on full nodes, not each
-is tried.
-"""
-MANY_TRIED = 64
-MANY_FREED = 64
-"""If more nodes than this have more room, all closed shapes are tried again, because to
-find those that fit would take longer.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +60,9 @@ def decide(view: View, now: float, policy: Policy) -> Decision:
     # all ranks and appraisals are up to date. The next decision follows at once.
     started = list[Start | Withdraw]()
     if not view.queue.has_unranked:
-        started = _StartPass(view, now, policy, ranking).start()
-    has_waiting = bool(view.queue.ranked)
+        start_pass = SharePass if view.usage.by_share else StartPass
+        started = start_pass(view, now, policy, ranking).start()
+    has_waiting = view.queue.has_ranked
     has_outdated = view.queue.has_outdated or (
         has_waiting and view.victims.has_outdated
     )
@@ -106,7 +79,7 @@ def _next_change(view: View, now: float) -> float | None:
     """When time alone next changes what can be decided; None if never."""
     changes = [view.queue.next_ageing(), view.external_queues.trust.next_change()]
     changes.append(min(view.cooling.values(), default=None))
-    if view.queue.ranked:
+    if view.queue.has_ranked:
         changes.append(view.victims.next_change())
         changes.append(view.external_queues.next_retry(now))
     if delayed := view.delayed.first():
@@ -124,402 +97,6 @@ def undo(view: View, action: Action) -> None:
         job = view.jobs[action.job_id]
         view.remove_job(job)
         view.enqueue(job)
-
-
-class _StartPass:
-    """Starts, in one decision, all jobs that can start."""
-
-    def __init__(
-        self, view: View, now: float, policy: Policy, ranking: Ranking
-    ) -> None:
-        self._ranking = ranking
-        self._view = view
-        self._now = now
-        self._policy = policy
-        self._reservations = Reservations(view, now, policy)
-        self._refused = _Refused()
-        # Open shapes that no refusal of this pass rules out.
-        self._hopeful: set[Shape] = set()
-        self._actions: list[Start | Withdraw] = []
-
-    def start(self) -> list[Start | Withdraw]:
-        """Start what can start, and withdraw attempts that can start here or may not
-        stay where they wait.
-
-        Room only shrinks meanwhile, so what was refused once stays refused.
-        """
-        view = self._view
-        _reopen(view)
-        view.external_queues.recheck_waiting |= bool(view.index.freed)
-        self._keep_promises()
-        if self._policy.order is QueueOrder.FCFS:
-            self._start_first()
-        else:
-            self._start_any()
-        if view.external_queues.by_name:
-            self._withdraw()
-            self._submit()
-        view.index.freed.clear()
-        view.queue.mark_seen()
-        return self._actions
-
-    # --- external queues ---
-
-    def _waiting_attempts(self) -> list[LiveAttempt]:
-        """The attempts in external queues; tentative starts have none yet."""
-        view = self._view
-        return [
-            view.attempts[holder]
-            for holder in view.external_queues.waiting
-            if holder in view.attempts
-        ]
-
-    def _submit(self) -> None:
-        """Submit jobs that found no room here to external queues."""
-        view = self._view
-        dispatch = Dispatch(
-            view.external_queues,
-            view.jobs,
-            {attempt.id: attempt.job_id for attempt in self._waiting_attempts()},
-            self._now,
-            self._policy.strategy,
-            view.learning,
-        )
-        for _, bucket in list(view.queue.ranked):
-            if not dispatch.may_take(bucket[1]):
-                continue
-            while (job := view.queue.head(bucket)) and job.id not in view.promises:
-                placements = dispatch.place(job)
-                if placements is None:
-                    break
-                self._take(job, placements)
-
-    def _withdraw(self) -> None:
-        """Take back attempts from external queues: those that can start here without
-        delaying the first waiting jobs, and those whose offer is in quarantine.
-        """
-        view = self._view
-        if not view.external_queues.recheck_waiting:
-            return
-        view.external_queues.recheck_waiting = False
-        heads = self._heads_before(None)
-        has_quarantines = bool(view.external_queues.trust.quarantined)
-        for attempt in self._waiting_attempts():
-            job = view.jobs.get(attempt.job_id)
-            if job and job.shape.model and not has_quarantines:
-                continue  # it can start nowhere else, and thousands may wait
-            if attempt.state is AttemptState.INTENDED:
-                # It cannot be withdrawn before it has been submitted.
-                view.external_queues.recheck_waiting = True
-            elif job and self._may_withdraw(attempt):
-                placements = None
-                if not job.shape.model:
-                    placements = self._reservations.backfill(job, heads)
-                if placements:
-                    self._reservations.hold(job, placements)
-                if placements or self._is_quarantined(attempt, job):
-                    action = Withdraw(job.id, attempt.id, placements or ())
-                    view.apply_withdrawal(action)
-                    self._actions.append(action)
-
-    def _may_withdraw(self, attempt: LiveAttempt) -> bool:
-        is_waiting = attempt.state in _IN_EXTERNAL_QUEUE
-        is_leaving = attempt.id in self._view.leaving
-        return is_waiting and not is_leaving and not self._is_unreachable(attempt)
-
-    def _is_quarantined(self, attempt: LiveAttempt, job: LiveJob) -> bool:
-        table = self._view.external_queues
-        offer = table.offer(attempt.offer)
-        return offer is not None and bool(table.quarantine(offer, job.shape))
-
-    def _is_unreachable(self, attempt: LiveAttempt) -> bool:
-        """True if the external queue of the attempt has a problem."""
-        queue = self._view.external_queues.by_name.get(attempt.provider)
-        return queue is not None and bool(queue.problem)
-
-    # --- promises ---
-
-    def _keep_promises(self) -> None:
-        """Start jobs whose promised places are free, and hold the places of the others.
-
-        A promise that cannot be kept any more is dropped.
-        """
-        view = self._view
-        for job_id, promise in list(view.promises.items()):
-            job = view.jobs[job_id]
-            if not self._is_valid(promise, job):
-                view.break_promise(job_id)
-            elif job.state is not JobState.QUEUED:
-                # Its attempt still is in an external queue.
-                self._reservations.hold(job, promise.placements)
-            elif all(_is_free(view, share, job.shape) for share in promise.placements):
-                self._take(job, promise.placements)
-            elif self._is_being_freed(promise):
-                self._reservations.hold(job, promise.placements)
-            else:
-                view.break_promise(job_id)
-
-    def _is_being_freed(self, promise: Promise) -> bool:
-        """True while attempts leave the places, or GPUs there cool."""
-        view = self._view
-        if promise.attempts & (view.leaving | view.attempts.keys()):
-            return True
-        return any(view.cools(share.gpu_uuids) for share in promise.placements)
-
-    def _is_valid(self, promise: Promise, job: LiveJob) -> bool:
-        """False if the job may not use the places, or if it is not known when it
-        could.
-        """
-        view = self._view
-        if not all(_may_use(view, share, job.shape) for share in promise.placements):
-            return False
-        if job.state is JobState.QUEUED:
-            # It is not in the queue if it has failed since and waits for a retry.
-            return job.id in view.queue
-        return not any(
-            self._is_unreachable(view.attempts[key])
-            for key in promise.attempts
-            if key in view.attempts
-        )
-
-    # --- starts ---
-
-    def _start_first(self) -> None:
-        """Start jobs in strict order. Prompts delay nobody: they take no place."""
-        queue = self._view.queue
-        while True:
-            buckets = (bucket for _, bucket in queue.ranked if not bucket[1].model)
-            first = next(buckets, None)
-            job = queue.head(first) if first else None
-            placements = self._fits(job) if job else None
-            if job is None or placements is None:
-                break
-            self._take(job, placements)
-
-    def _start_any(self) -> None:
-        """Try the heads of all buckets; only those of new or changed buckets if nothing
-        has changed for the others.
-        """
-        view = self._view
-        queue = view.queue
-        self._hopeful = set(queue.open)
-        # To try all is faster than to sort many.
-        are_many = len(queue.fresh) > max(MANY_TRIED, len(queue.ranked) / 4)
-        retry_all = bool(view.index.freed) or queue.retry_all or are_many
-        heads = queue.ranked if retry_all else queue.new_heads()
-        least = None
-        position = 0
-        while position < len(heads) and (self._hopeful or queue.preemptible):
-            rank, bucket = heads[position]
-            job = view.jobs[rank[-1]]
-            placements = self._try(job, rank)
-            if placements is None:
-                position += 1
-                is_time = position == MANY_TRIED and len(queue.open) > MANY_OPEN
-                if is_time and self._close_if_full(_least(queue.open)):
-                    break
-                continue
-            # `queue.ranked` has the next job of the bucket now, here or further down.
-            self._take(job, placements)
-            if not retry_all:
-                del heads[position]
-                if queue.head(bucket):
-                    insort(heads, (queue.rank_of(bucket), bucket))
-            least = least or _least(queue.open | {bucket[1]})
-            if self._close_if_full(least):
-                # Most passes end here: the freed room is used up, so thousands of
-                # buckets need not be tried.
-                break
-
-    def _close_if_full(self, least: Shape) -> bool:
-        """Close all open shapes if no node has room for `least`, the least that any of
-        them asks for; returns whether that is so.
-        """
-        is_full = not self._view.index.has_room(least)
-        if is_full:
-            self._view.queue.close_all()
-        return is_full
-
-    def _try(self, job: LiveJob, rank: Rank) -> tuple[Placement, ...] | None:
-        """Where the job can start; None if nowhere. Most jobs without a chance cost
-        only a look-up, because there may be thousands.
-        """
-        queue = self._view.queue
-        # A preemptible job may start even where reservations keep others out.
-        may_pass = bool(queue.preemptible) and job.shape in queue.open
-        if not self._has_hope(job.shape) and not may_pass:
-            return None
-        return self._may_start(job, rank)
-
-    def _fits(self, job: LiveJob) -> tuple[Placement, ...] | None:
-        """Where the job fits beside what is promised."""
-        view = self._view
-        if job.shape in view.queue.closed:
-            return None
-        placements = place(view, job.shape)
-        if placements is None:
-            view.queue.close(job.shape)
-            self._hopeful.discard(job.shape)
-        elif view.promises:
-            placements = place(view, job.shape, self._reservations.spaces(math.inf))
-        return placements
-
-    def _may_start(self, job: LiveJob, rank: Rank) -> tuple[Placement, ...] | None:
-        """Where the job can start without delaying the jobs before it."""
-        # A preemptible job may pass the jobs before it: they can displace it.
-        passes = self._policy.order is QueueOrder.GITTINS and job.preemptible
-        is_first = self._view.queue.ranked[0][0] >= rank
-        if passes or is_first:
-            return self._fits(job)
-        end = self._reservations.latest_end(job.id)
-        if self._refused.covers(job.shape, end) or self._fits(job) is None:
-            return None
-        placements = self._reservations.backfill(job, self._heads_before(rank))
-        if placements is None:
-            self._refused.add(job.shape, self._reservations.binds_from(end))
-        return placements
-
-    def _has_hope(self, shape: Shape) -> bool:
-        """False if not even the shortest job of the shape can start beside the
-        reservations.
-        """
-        if shape not in self._hopeful:
-            return False
-        shortest_s = self._view.queue.shortest(shape)
-        if self._refused.covers(
-            shape, self._now + shortest_s + self._policy.end_margin_s
-        ):
-            self._hopeful.discard(shape)
-            return False
-        return True
-
-    def _heads_before(self, rank: Rank | None) -> list[LiveJob]:
-        """The first heads before `rank` (None: of all): as many as can hold
-        reservations, and some more.
-        """
-        view = self._view
-        most = 4 * self._policy.reserved_heads
-        found = list[LiveJob]()
-        for head_rank, bucket in view.queue.ranked:
-            is_before = rank is None or head_rank < rank
-            if not is_before or len(found) >= most:
-                break
-            head = view.queue.head(bucket)
-            if head is None or head.shape.model:
-                continue  # a prompt takes no place
-            if head.shape.gpu_uuids or view.index.suitable_groups(head.shape):
-                found.append(head)
-        return found
-
-    def _take(self, job: LiveJob, placements: tuple[Placement, ...]) -> None:
-        """Start the job at `placements`."""
-        view = self._view
-        bucket = bucket_of(job)
-        action = Start(job.id, placements)
-        view.promises.pop(job.id, None)
-        view.apply_tentatively(job, action)
-        self._reservations.take(job, placements)
-        view.queue.rerank(bucket, self._ranking, self._now)
-        self._actions.append(action)
-
-
-@dataclass(slots=True)
-class _Refused:
-    """The refusals of one pass. Each also holds for jobs that ask for at least as much
-    and may outlast the same reservation.
-    """
-
-    # GPUs, cores, gigabytes and time, by the shape without its amounts.
-    _needs: dict[Shape, list[tuple[int, float, float, float]]] = field(
-        default_factory=dict[Shape, list[tuple[int, float, float, float]]]
-    )
-
-    def covers(self, shape: Shape, end: float) -> bool:
-        """True if a job that ends at `end` at the latest need not be tried."""
-        for gpus, cpus, memory_gb, until in self._needs.get(_constraints(shape), ()):
-            if (
-                may_outlast(end, until)
-                and gpus <= shape.gpus
-                and cpus <= shape.cpus
-                and memory_gb <= shape.memory_gb
-            ):
-                return True
-        return False
-
-    def add(self, shape: Shape, until: float) -> None:
-        """Note that a job of this shape which may outlast `until` was refused."""
-        self._needs.setdefault(_constraints(shape), []).append(
-            (shape.gpus, shape.cpus, shape.memory_gb, until)
-        )
-
-
-@lru_cache(maxsize=1 << 14)
-def _constraints(shape: Shape) -> Shape:
-    """The shape without its amounts."""
-    return replace(shape, gpus=0, cpus=0.0, memory_gb=0.0)
-
-
-def _least(shapes: Collection[Shape]) -> Shape:
-    """The least amounts that any of these asks for; there may be thousands."""
-    return Shape(
-        cpus=min(map(attrgetter("cpus"), shapes)),
-        memory_gb=min(map(attrgetter("memory_gb"), shapes)),
-        gpus=min(map(attrgetter("gpus"), shapes)),
-    )
-
-
-def _reopen(view: View) -> None:
-    """Open the shapes that may fit where something was freed."""
-    view.index.refresh()
-    freed = view.index.freed
-    closed = view.queue.closed
-    if len(freed) > MANY_FREED:
-        view.queue.reopen(closed)
-    elif freed and closed:
-        nodes = [view.nodes[node_id] for node_id in freed]
-        rooms = [(node, node.free) for node in nodes if node.online]
-        view.queue.reopen(
-            [
-                shape
-                for shape in closed
-                if any(_takes(node, room, shape) for node, room in rooms)
-            ]
-        )
-
-
-def _takes(node: Node, room: Space, shape: Shape) -> bool:
-    """Whether the shape fits into the free room of the node."""
-    # First what is asked fastest: there may be a thousand closed shapes.
-    has_amounts = (
-        len(room.devices) >= shape.gpus
-        and room.cpus + SLACK >= shape.cpus
-        and room.memory_gb + SLACK >= shape.memory_gb
-    )
-    return has_amounts and may_use(node, shape) and fit(room, shape) is not None
-
-
-def _may_use(view: View, share: Placement, shape: Shape) -> bool:
-    """True if the job may use the share's node and GPUs."""
-    node = view.nodes[share.node_id]
-    if not may_use(node, shape):
-        return False
-    if shape.quarantined:
-        return True
-    devices = [node.devices[uuid] for uuid in share.gpu_uuids if uuid in node.devices]
-    return not any(device.quarantine for device in devices)
-
-
-def _is_free(view: View, share: Placement, shape: Shape) -> bool:
-    """True if exactly this share of the shape is free."""
-    node = view.nodes[share.node_id]
-    if not node.online:
-        return False
-    free_uuids = {device.uuid for device in node.free.devices}
-    has_amounts = (
-        node.free.cpus + SLACK >= shape.cpus
-        and node.free.memory_gb + SLACK >= shape.memory_gb
-    )
-    return has_amounts and free_uuids.issuperset(share.gpu_uuids)
 
 
 def _fail(view: View, child: str, parent: str) -> Fail:

@@ -11,7 +11,13 @@ from gpuyard.scheduler.external_queues import need_of, why_unsuitable
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.placement import SpaceOf, candidates
 from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.ranking import Ranking
 from gpuyard.scheduler.refusal import reasons
+from gpuyard.scheduler.standings import (
+    jobs_ahead,
+    quota_in_words,
+    share_in_the_way,
+)
 from gpuyard.scheduler.verdicts import offer_forecasts
 from gpuyard.scheduler.view import View
 
@@ -44,13 +50,16 @@ class PlaceEstimate:
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """The places, those that suit before the others. `run_s`: how long the job is
-    expected to run; `basis`: how that is known.
+    expected to run; `basis`: how that is known. `ahead`: how many jobs would come
+    before it; `in_the_way`: whose share or quota that is, for people, else empty.
     """
 
     strategy: Strategy
     run_s: float
     basis: str
     places: tuple[PlaceEstimate, ...]
+    ahead: int = 0
+    in_the_way: str = ""
 
 
 def estimate(
@@ -72,7 +81,23 @@ def estimate(
     if not job.shape.model:
         places = [*_nodes(view, job, need.run_s, own_per_hour), *places]
     places.sort(key=lambda place: not place.suits)
-    return Estimate(strategy, need.run_s, basis, tuple(places))
+    ahead, in_the_way = _line_before(view, job, now, policy)
+    return Estimate(strategy, need.run_s, basis, tuple(places), ahead, in_the_way)
+
+
+def _line_before(
+    view: View, job: LiveJob, now: float, policy: Policy
+) -> tuple[int, str]:
+    """How many jobs would come before the job, and whose share or quota is in the
+    way.
+    """
+    ranking = Ranking(policy, view.learning)
+    quota = quota_in_words(view, job)
+    if not view.usage.by_share:
+        rank = ranking.of(job, now)
+        return sum(ranking.of(other, now) < rank for other in view.queue), quota
+    ahead = jobs_ahead(view, job, now, ranking)
+    return ahead.total(), quota or share_in_the_way(view, job, now, ahead)
 
 
 def _nodes(

@@ -7,6 +7,7 @@ from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.reasons import RetryCause
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import JobState, ParentEnd
+from gpuyard.scheduler.parties import EVERYBODY, Party
 
 ALL_CAUSES = frozenset(RetryCause)
 
@@ -22,7 +23,8 @@ class LiveJob:
     Of its ended attempts: `served_s` is how many seconds they ran, `preemptions` how
     many were preempted, `last_provider` where the newest one ran.
 
-    A task of an array has the id of that, and an index of its own.
+    A task of an array has the id of that, and an index of its own. `owner` is the user
+    whose job it is; None is the owner of the instance.
     """
 
     id: str
@@ -54,6 +56,8 @@ class LiveJob:
     last_provider: str = ""
     array_id: str | None = None
     array_index: int | None = None
+    owner: str | None = None
+    party: Party = EVERYBODY
 
     def wanted_end(self, parent: str) -> ParentEnd:
         """How the job `parent` must end before this one may start."""

@@ -162,14 +162,16 @@ def _job(view: View, job_id: str, row: Row) -> None:
     if state.terminal:
         _job_ended(view, job_id, state)
         return
+    before = job.state if job else None
     if job is None:
         # Copy the id: the given string is a slice of a request, and would keep half of
         # that in memory.
         job_id = job_id[:1] + job_id[1:]
-        job = view.jobs[job_id] = _new_job(job_id, row)
+        job = view.jobs[job_id] = _new_job(view, job_id, row)
     elif state is not JobState.QUEUED or job_id not in view.tentative:
         _take_out(view, job, state)
     _update_job(job, state, row)
+    view.usage.note_state(job, before, state)
     attempt = view.attempts.get(job.attempt_id or "")
     # What is known of a live attempt is filed under the type that it began with.
     if ("name" in row or "labels" in row) and attempt is None:
@@ -209,7 +211,8 @@ def _release_times_changed(view: View, attempt: LiveAttempt) -> None:
             view.release_times.changed.add(share.node_id)
 
 
-def _new_job(job_id: str, row: Row) -> LiveJob:
+def _new_job(view: View, job_id: str, row: Row) -> LiveJob:
+    owner = _interned(row.get("owner"))
     return LiveJob(
         job_id,
         JobState(row["state"]),
@@ -223,6 +226,8 @@ def _new_job(job_id: str, row: Row) -> LiveJob:
         preemptions=row.get("preemptions", 0),
         array_id=_interned(row.get("array_id")),
         array_index=row.get("array_index"),
+        owner=owner,
+        party=view.usage.party(row.get("project"), owner),
     )
 
 
@@ -258,6 +263,7 @@ def _job_ended(view: View, job_id: str, state: JobState) -> None:
     if job is not None:
         view.remove_job(job)
         view.leave_array(job)
+        view.usage.note_state(job, job.state, state)
         if state is JobState.COMPLETED and job.served_s > 0:
             view.learning.add(job.job_type, job.width, job.served_s)
         job.state = state
@@ -303,6 +309,8 @@ def _attempt(view: View, attempt_id: str, row: Row) -> None:
     if "placements" in row:
         placements = tuple(Placement.from_row(share) for share in row["placements"])
         _place_attempt(view, attempt, placements)
+    if attempt.started_at is not None:
+        view.usage.begin(attempt_id, attempt.started_at)
     if state not in _WAITING:
         view.external_queues.remove_waiting(attempt_id)
 
@@ -325,6 +333,8 @@ def _place_attempt(
     attempt.placements = placements
     view.book(attempt.id, placements)
     job = view.jobs.get(attempt.job_id)
+    if job:
+        view.usage.hold(attempt.id, job, placements, view.nodes)
     if job and len(placements) == 1 and not attempt.offer:
         view.prefetch_sites.add(
             attempt.id, job.shape, attempt.node_id, prefetched=attempt.prefetched
@@ -358,10 +368,14 @@ def _attempt_ended(
         view.external_queues.history.note_end(attempt.offer, end)
     if view.cooling_s and started_at is not None and ended_at is not None:
         view.cool(attempt.placements, ended_at + view.cooling_s)
+    ran_s = 0.0
+    if started_at is not None and ended_at is not None:
+        ran_s = run_time_s(started_at, ended_at, row.get("ran_s"))
+        view.usage.begin(attempt.id, started_at)
+    view.usage.end(attempt.id, ran_s)
     if job is None:
         return
     if started_at is not None and ended_at is not None:
-        ran_s = run_time_s(started_at, ended_at, row.get("ran_s"))
         job.served_s += ran_s
         job.last_provider = attempt.provider
         workspace = job.shape.workspace

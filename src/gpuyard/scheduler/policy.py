@@ -10,17 +10,20 @@ MAX_DOUBLINGS = 62
 
 
 class QueueOrder(StrEnum):
-    """The order of jobs of one priority.
+    """The order of waiting jobs, or of those of one priority.
 
     `fcfs`: strict order of submission. `backfill`: order of submission, but a job may
     pass others if it does not delay them. `gittins`: like `backfill`, but jobs that are
     expected to end soon for the GPUs they hold come first, and may displace running
-    preemptible jobs.
+    preemptible jobs. `fair`: like `backfill`, but the users and projects that have used
+    least for their shares come first, and priorities count only among the jobs of one
+    of them (see `turns`).
     """
 
     FCFS = "fcfs"
     BACKFILL = "backfill"
     GITTINS = "gittins"
+    FAIR = "fair"
 
 
 @dataclass(frozen=True, slots=True)

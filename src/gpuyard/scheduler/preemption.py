@@ -1,7 +1,8 @@
 """Preemption: chooses running jobs that make room for waiting ones. Only jobs that
 their owner marked preemptible are chosen.
 
-A job of priority 5 may displace any preemptible job of less priority. Under `gittins`,
+A job of priority 5 may displace any preemptible job of less priority; where shares
+count, only one of its own line. Under `gittins`,
 a job may also displace jobs of lower effective priority, or jobs that together gain
 less per second than it does. Three rules keep jobs from displacing each other in turns:
 the gain must be large, a job first runs long enough that the cost of a restart is small
@@ -110,16 +111,28 @@ class Preemption:
 
     def _waiting(self) -> Iterator[LiveJob]:
         """The jobs that may displace others, in order."""
-        queue = self._view.queue
-        for _, bucket in queue.ranked:
-            if not self._victims:
-                return
-            job = queue.head(bucket)
-            may_displace = job is not None and (self._gittins or job.priority == URGENT)
-            if job and may_displace and job.id not in self._view.promises:
+        if not self._victims:
+            return
+        for job in self._heads():
+            may_displace = self._gittins or job.priority == URGENT
+            is_promised = job.id in self._view.promises
+            if may_displace and not is_promised and self._view.usage.allows(job):
                 yield job
-            if self._policy.order is QueueOrder.FCFS:
+            if self._policy.order is QueueOrder.FCFS or not self._victims:
                 return
+
+    def _heads(self) -> Iterator[LiveJob]:
+        """The heads of all buckets in order; where shares count, only those of the
+        highest priorities in each line, because others displace nothing.
+        """
+        queue = self._view.queue
+        for ranked in queue.lines.values():
+            for rank, bucket in ranked:
+                if self._view.usage.by_share and -rank[0] < URGENT:
+                    break
+                head = queue.head(bucket)
+                if head is not None:
+                    yield head
 
     def _places(self, job: LiveJob) -> list[_Place] | None:
         """One place for each node that the job needs; None if there are not enough, or
@@ -210,6 +223,9 @@ class Preemption:
         return chosen
 
     def _may_displace(self, contender: _Contender, victim: Victim) -> bool:
+        # Priorities count only within a line.
+        if contender.job.party.line != victim.job.party.line:
+            return False
         if contender.overrides(victim):
             return True
         if not self._gittins or victim.displaceable_at > self._now:

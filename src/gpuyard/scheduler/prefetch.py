@@ -14,9 +14,12 @@ from gpuyard.domain.shape import Shape
 from gpuyard.scheduler.fitting import may_use, provider_for
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node
+from gpuyard.scheduler.parties import ONE_LINE, Line
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.prefetch_sites import PrefetchSite
+from gpuyard.scheduler.queue import Bucket
 from gpuyard.scheduler.ranking import Ranking
+from gpuyard.scheduler.turns import Turns, turns
 from gpuyard.scheduler.view import View
 
 # From the end of a job to the start of the next one through the server: two commits and
@@ -43,15 +46,13 @@ def plan_prefetches(
         return
     ranking = Ranking(policy, view.learning)
     to_fill: dict[Shape, list[str]] = {}
-    # Prompts take no place on a node, so they may be overtaken.
-    while bucket := next(
-        (bucket for _, bucket in queue.ranked if not bucket[1].model), None
-    ):
+    order = turns(view, now) if view.usage.by_share else None
+    while bucket := _next_bucket(view, order):
         job = queue.head(bucket)
         if job is not None:
             is_short = job.shape in short_shapes and job.shape.nodes == 1
             must_cool = view.cooling_s > 0 and job.shape.gpus > 0
-            if not is_short or must_cool:
+            if not is_short or must_cool or not view.usage.allows(job):
                 return  # no later job may overtake this one
             if job.shape not in to_fill:
                 to_fill[job.shape] = _nodes_to_fill(view, job.shape, providers)
@@ -59,7 +60,28 @@ def plan_prefetches(
             if node_id is None:
                 return
             yield job, node_id
+            if order:
+                order.charge_for(view, job)
         queue.rerank(bucket, ranking, now)
+
+
+def _next_bucket(view: View, order: Turns | None) -> Bucket | None:
+    """The first bucket, by turns if these are given; None if there is none. Prompts
+    take no place on a node, so they may be overtaken.
+    """
+    if order is None:
+        return _first_bucket(view, ONE_LINE)
+    while (line := order.next()) is not None:
+        bucket = _first_bucket(view, line)
+        if bucket is not None:
+            return bucket
+        order.drop()
+    return None
+
+
+def _first_bucket(view: View, line: Line) -> Bucket | None:
+    ranked = view.queue.lines.get(line, ())
+    return next((bucket for _, bucket in ranked if not bucket[1].model), None)
 
 
 def _nodes_to_fill(view: View, shape: Shape, providers: Set[str]) -> list[str]:

@@ -1,26 +1,28 @@
 """The queue: jobs that may start, in the order in which they should.
 
-Jobs with equal priority, shape, type and span of attained service share a bucket, in
-the order of their ids. Ids are UUIDv7, so this is the order of submission, and a job
-that is queued again keeps its id and its place. A decision looks at the heads of
-buckets, never at all jobs: while the head of a bucket waits, its other jobs wait.
+Jobs with equal priority, shape, type, span of attained service and party share a
+bucket, in the order of their ids. Ids are UUIDv7, so this is the order of submission,
+and a job that is queued again keeps its id and its place. A decision looks at the heads
+of buckets, never at all jobs: while the head of a bucket waits, its other jobs wait.
 
-Buckets are sorted by the rank of their heads (see `ranking`). A bucket is ranked again
-when its head, type or age has changed: with a changed head at once, the others a few in
-each decision, so that no decision takes long.
+Buckets are sorted by the rank of their heads (see `ranking`), in one line, or in a line
+for each user where shares count (see `turns`). A bucket is ranked again when its head,
+type or age has changed: with a changed head at once, the others a few in each decision,
+so that no decision takes long.
 """
 
 import heapq
 import math
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from typing import Generic, TypeVar
 
 from gpuyard.domain.shape import Shape
 from gpuyard.scheduler.gittins import span
 from gpuyard.scheduler.jobs import LiveJob
+from gpuyard.scheduler.parties import ONE_LINE, Group, Line, Party, group_of
 from gpuyard.scheduler.ranking import Rank, Ranking
 
 AT_ONCE = 40
@@ -30,8 +32,9 @@ NEW_AT_ONCE = 400
 are ranked.
 """
 Item = TypeVar("Item", str, tuple[float, str])
-Bucket = tuple[int, Shape, str, int]
-"""Priority, shape, type, span of attained service."""
+Bucket = tuple[int, Shape, str, int, Party]
+"""Priority, shape, type, span of attained service, party."""
+RankedLine = list[tuple[Rank, "Bucket"]]
 
 
 class LazyHeap(Generic[Item]):
@@ -85,9 +88,13 @@ class Queue:
     - `preemptible`: the ids of preemptible jobs.
     - `prompts`: how many prompts there are for each model.
     - `with_gpus`: the jobs that ask for GPUs, by id, the first to come first.
+    - `lines`: all ranked buckets in order, each with the rank of its head, by line;
+      none is empty but that of all jobs.
+    - `groups`: the lines by group.
     - `fresh`: buckets with a new head or rank since the last decision.
     - `retry_all`: true if all buckets must be tried again, because a job left the
       queue or a bucket fell in rank, so that jobs after it may have a chance.
+    - `seen_order`: the first lines in turn at the end of the last decision.
     """
 
     __slots__ = (
@@ -97,21 +104,24 @@ class Queue:
         "_by_shape",
         "_changed",
         "_due",
-        "_in_order",
         "_jobs",
         "_new",
         "_rank_of",
         "_ranking",
         "_rule",
         "_seen_at",
+        "_shapes_by_line",
         "_shortest",
         "_stale",
         "closed",
         "fresh",
+        "groups",
+        "lines",
         "open",
         "preemptible",
         "prompts",
         "retry_all",
+        "seen_order",
         "with_gpus",
     )
 
@@ -128,7 +138,10 @@ class Queue:
         self._by_shape: dict[Shape, set[Bucket]] = {}
         self._by_job_type: dict[str, set[Bucket]] = {}
         self._shortest: dict[Shape, float] = {}
-        self._in_order: list[tuple[Rank, Bucket]] = []
+        self.lines: dict[Line, RankedLine] = {ONE_LINE: []}
+        self.groups: dict[Group, dict[Line, None]] = {}
+        self.seen_order: list[Line] = []
+        self._shapes_by_line: dict[Line, Counter[Shape]] = {}
         self._rank_of: dict[Bucket, Rank] = {}
         self._ageing: list[tuple[float, str, Bucket]] = []
         self._due: dict[Bucket, float] = {}
@@ -170,6 +183,7 @@ class Queue:
                 self._by_shape[job.shape] = set()
                 self.open.add(job.shape)
             self._by_shape[job.shape].add(bucket)
+            self._shapes_by_line.setdefault(job.party.line, Counter())[job.shape] += 1
             self._by_job_type.setdefault(job.job_type, set()).add(bucket)
         if job.timeout_s is not None and job.timeout_s < self.shortest(job.shape):
             self._shortest[job.shape] = job.timeout_s
@@ -197,6 +211,7 @@ class Queue:
         if not heap:
             del self._buckets[bucket]
             _drop(self._by_shape, job.shape, bucket)
+            self._drop_from_line(bucket)
             _drop(self._by_job_type, job.job_type, bucket)
             if job.shape not in self._by_shape:
                 self.open.discard(job.shape)
@@ -230,7 +245,7 @@ class Queue:
         `learned`: the job types about which more is known since the last call.
         """
         clock_was_set_back = now < self._seen_at
-        many_changed = len(self._changed) > max(AT_ONCE, len(self._in_order) / 4)
+        many_changed = len(self._changed) > max(AT_ONCE, len(self._rank_of) / 4)
         rank_all = ranking.rule != self._rule or clock_was_set_back or many_changed
         if ranking.key != self._ranking:
             self._stale.update(dict.fromkeys(self._rank_of))
@@ -279,7 +294,7 @@ class Queue:
         """
         old = self._rank_of.pop(bucket, None)
         if old is not None:
-            del self._in_order[bisect_left(self._in_order, (old, bucket))]
+            self._take_from_line(bucket, old)
         self._changed.discard(bucket)
         self._stale.pop(bucket, None)
         self._new.pop(bucket, None)
@@ -290,9 +305,41 @@ class Queue:
         rank = self._rank_of[bucket] = ranking.of(head, now)
         self.fresh.add(bucket)
         self.retry_all = self.retry_all or (old is not None and old < rank)
-        insort(self._in_order, (rank, bucket))
+        insort(self._line(bucket[-1].line), (rank, bucket))
         self._remember_ageing(head, bucket, ranking, now)
         return rank
+
+    def _drop_from_line(self, bucket: Bucket) -> None:
+        """The bucket is gone."""
+        line = bucket[-1].line
+        shapes = self._shapes_by_line[line]
+        shapes[bucket[1]] -= 1
+        if not shapes[bucket[1]]:
+            del shapes[bucket[1]]
+        if not shapes:
+            del self._shapes_by_line[line]
+
+    def _line(self, name: Line) -> RankedLine:
+        """The line; a new one if there is none yet."""
+        line = self.lines.get(name)
+        if line is None:
+            line = self.lines[name] = []
+        if not line:
+            self.groups.setdefault(group_of(name), {})[name] = None
+        return line
+
+    def _take_from_line(self, bucket: Bucket, rank: Rank) -> None:
+        name = bucket[-1].line
+        line = self.lines[name]
+        del line[bisect_left(line, (rank, bucket))]
+        if line:
+            return
+        if name != ONE_LINE:
+            del self.lines[name]
+        group = self.groups[group_of(name)]
+        del group[name]
+        if not group:
+            del self.groups[group_of(name)]
 
     def _rank_all(self, ranking: Ranking, now: float) -> None:
         self.retry_all = True
@@ -306,9 +353,12 @@ class Queue:
             head = self._jobs[self._buckets[bucket].first() or ""]
             self._rank_of[bucket] = ranking.of(head, now)
             self._remember_ageing(head, bucket, ranking, now)
-        self._in_order = sorted(
-            (rank, bucket) for bucket, rank in self._rank_of.items()
-        )
+        self.lines = {ONE_LINE: []}
+        self.groups = {}
+        for bucket, rank in self._rank_of.items():
+            self._line(bucket[-1].line).append((rank, bucket))
+        for line in self.lines.values():
+            line.sort()
 
     def _remember_ageing(
         self, head: LiveJob, bucket: Bucket, ranking: Ranking, now: float
@@ -340,13 +390,32 @@ class Queue:
         self.retry_all = False
 
     @property
-    def ranked(self) -> list[tuple[Rank, Bucket]]:
-        """All buckets in order, each with the rank of its head."""
-        return self._in_order
+    def ranked(self) -> RankedLine:
+        """All buckets in order, each with the rank of its head, if there is one line
+        for all jobs.
+        """
+        return self.lines[ONE_LINE]
+
+    @property
+    def has_ranked(self) -> bool:
+        """True if any job may start."""
+        return bool(self._rank_of)
 
     def rank_of(self, bucket: Bucket) -> Rank:
         """The rank of the bucket's head."""
         return self._rank_of[bucket]
+
+    def first_of(self, line: Line) -> str:
+        """The id of the first job of the line."""
+        return self.lines[line][0][0][-1]
+
+    def head_rank(self, bucket: Bucket) -> Rank | None:
+        """The rank of the bucket's head; None if the bucket is empty."""
+        return self._rank_of.get(bucket)
+
+    def shapes_in(self, line: Line) -> Collection[Shape]:
+        """The shapes of the jobs in this line."""
+        return self._shapes_by_line.get(line, ())
 
     def next_ageing(self) -> float | None:
         """When (UTC seconds) ageing may next change the order; None if never."""
@@ -402,7 +471,7 @@ class Queue:
 def bucket_of(job: LiveJob) -> Bucket:
     """The bucket of the job."""
     served_span = span(job.served_s) if job.served_s else 0
-    return job.priority, job.shape, job.job_type, served_span
+    return job.priority, job.shape, job.job_type, served_span, job.party
 
 
 Key = TypeVar("Key", Shape, str)

@@ -17,7 +17,8 @@ from gpuyard.domain.shape import Shape
 from gpuyard.domain.statistics import percentile
 from gpuyard.scheduler.decide import decide
 from gpuyard.scheduler.observe import observe
-from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.policy import Policy, QueueOrder
+from gpuyard.scheduler.usage import Usage
 from gpuyard.scheduler.view import Preempt, Start, View
 
 NODE = "pool"
@@ -25,8 +26,8 @@ NODE = "pool"
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """A job of a trace: when it arrives, how many GPUs it holds at once, and how long
-    it runs. Times are in seconds.
+    """A job of a trace: when it arrives, how many GPUs it holds at once, how long it
+    runs, and whose it is. Times are in seconds.
     """
 
     id: str
@@ -34,6 +35,8 @@ class TraceJob:
     gpus: int
     duration_s: float
     job_type: str
+    project: str = ""
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class _Run:
 class _Simulation:
     def __init__(self, trace: Sequence[TraceJob], gpus: int, policy: Policy) -> None:
         self._policy = policy
-        self._view = View()
+        self._view = View(usage=Usage(by_share=policy.order is QueueOrder.FAIR))
         self._now = 0.0
         self._arrivals = sorted(trace, key=lambda job: job.arrival_s)
         # Ids sort by arrival, as those of submitted jobs do.
@@ -176,6 +179,8 @@ class _Simulation:
             "created_at": job.arrival_s,
             "name": job.job_type,
             "labels": {"type": job.job_type},
+            "project": job.project or None,
+            "owner": job.user or None,
         }
         self._observe(EventKind.JOB_SUBMITTED, Change(Table.JOBS, job_id, row))
 

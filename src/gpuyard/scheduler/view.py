@@ -20,6 +20,7 @@ from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.prefetch_sites import PrefetchSites
 from gpuyard.scheduler.queue import LazyHeap, Queue
 from gpuyard.scheduler.release_times import ReleaseTimes
+from gpuyard.scheduler.usage import Usage
 from gpuyard.scheduler.victims import Victims
 
 
@@ -169,6 +170,7 @@ class View:
     index: NodeIndex = field(default_factory=NodeIndex)
     release_times: ReleaseTimes = field(default_factory=ReleaseTimes)
     external_queues: ExternalQueueTable = field(default_factory=ExternalQueueTable)
+    usage: Usage = field(default_factory=Usage)
     revision: int = 0
     settled: tuple[int, Policy, float, float | None] | None = None
 
@@ -262,6 +264,7 @@ class View:
         action = self.tentative.pop(job.id, None)
         if isinstance(action, Start):
             self.unbook(job.id, action.placements)
+            self.usage.end(job.id)
 
     def apply_tentatively(self, job: LiveJob, action: Action) -> None:
         """Note an action that is not committed yet: the job leaves the queue, and a
@@ -273,6 +276,7 @@ class View:
         self.tentative[job.id] = action
         if isinstance(action, Start):
             self.book(job.id, action.placements)
+            self.usage.hold(job.id, job, action.placements, self.nodes)
 
     def apply_preemption(
         self, action: Preempt, placements: tuple[Placement, ...]
@@ -391,6 +395,7 @@ class View:
                 self.devices[uuid] = changed
                 node.devices[uuid] = changed
         node.rebuild()
+        self.usage.capacity_changed()
         self._changed(node)
 
     def set_container_provider(self, node_provider: str, carrier: str) -> None:

@@ -1,6 +1,7 @@
 """Why a job in the queue does not start."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import takewhile
@@ -21,6 +22,7 @@ from gpuyard.scheduler.fitting import (
 )
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node
+from gpuyard.scheduler.parties import Line
 from gpuyard.scheduler.placement import (
     SpaceOf,
     candidates,
@@ -38,6 +40,8 @@ from gpuyard.scheduler.refusal import (
     why_unavailable,
 )
 from gpuyard.scheduler.reservation import Reservation, Reservations, may_outlast
+from gpuyard.scheduler.standings import jobs_ahead, quota_in_words, share_in_the_way
+from gpuyard.scheduler.turns import heads_in_turn
 from gpuyard.scheduler.verdicts import (
     FULL,
     node_verdicts,
@@ -70,11 +74,37 @@ class QueuedJob:
         self.now = now
         self.policy = policy
         self.ranking = Ranking(policy, view.learning)
-        self.ahead = (view.queue.position(job.id, self.ranking, now) or 1) - 1
+        self.by_line = Counter[Line]()
+        if view.usage.by_share:
+            self.by_line = jobs_ahead(view, job, now, self.ranking)
+            self.ahead = self.by_line.total()
+        else:
+            self.ahead = (view.queue.position(job.id, self.ranking, now) or 1) - 1
         self.reservations = Reservations(view, now, policy)
 
     def explain(self) -> Why:
         """Why it does not start."""
+        quota = quota_in_words(self.view, self.job)
+        if quota:
+            return Why(
+                quota,
+                "quota",
+                "when jobs under this quota end is not known",
+                position=self.ahead + 1,
+                ahead=self.ahead,
+                would_help=("wait for a job under this quota to end, or cancel one",),
+            )
+        answer = self._without_quota()
+        share = share_in_the_way(self.view, self.job, self.now, self.by_line)
+        if not share:
+            return answer
+        constraint = answer.constraint
+        if constraint in ("priority", "capacity", "reservation"):
+            constraint = "share"
+        summary = f"{answer.summary} {share}"
+        return replace(answer, summary=summary, constraint=constraint)
+
+    def _without_quota(self) -> Why:
         if self.job.shape.model:
             return replace(
                 self._waits_for_model(), position=self.ahead + 1, ahead=self.ahead
@@ -258,7 +288,9 @@ class QueuedJob:
     def _in_use(self) -> Why:
         """It would fit if less were booked."""
         advice = smaller_requests(self.view, self.job.shape, free_space)
-        before = f"; {count(self.ahead, 'job')} before it in line" if self.ahead else ""
+        before = ""
+        if self.ahead and not self.by_line:  # else the share tells
+            before = f"; {count(self.ahead, 'job')} before it in line"
         estimate_s, basis = self._estimate()
         help_ = (
             *self._jobs_to_wait_for(),
@@ -276,8 +308,19 @@ class QueuedJob:
     # --- when it can start ---
 
     def _heads_before(self) -> list[LiveJob]:
+        if self.view.usage.by_share:
+            return list(self._heads_in_turn())
         heads = self.view.queue.heads(self.ranking, self.now)
         return list(takewhile(lambda head: head is not self.job, heads))
+
+    def _heads_in_turn(self) -> Iterator[LiveJob]:
+        """The first jobs of the lines before its own, and of its own."""
+        for head in heads_in_turn(self.view, self.now):
+            if head is self.job:
+                return
+            yield head
+            if head.party.line == self.job.party.line:
+                return
 
     def _reservation(self) -> Reservation | None:
         """Its own reservation, after those of the heads before it."""

@@ -293,3 +293,47 @@ async def test_more_ids_than_one_statement_takes(ledger: Ledger, writer: Writer)
     await write(writer, life.journal)
     wanted = [f"job_{n}" for n in range(70_000)] + [job_id]
     assert list(ledger.queries.jobs_by_id(wanted)) == [job_id]
+
+
+def attempt_row(number: int, job_id: str, at: float, /, **more) -> Event:
+    """An attempt that ran an hour, unless it says otherwise."""
+    values = {
+        "job_id": job_id,
+        "state": "ended",
+        "placements": [{"node_id": "n", "gpu_uuids": [f"GPU-{number % 2}"]}],
+        "started_at": at - 3600.0,
+        "ended_at": at,
+        **more,
+    }
+    began_ms = int((at - 3600.0) * 1000)
+    key = f"attempt_{began_ms:012x}7{number:019x}"
+    return Event(EventKind.JOB_COMPLETED, 1.0, (Change(Table.ATTEMPTS, key, values),))
+
+
+async def test_past_usage_is_summed_and_decayed(ledger: Ledger, writer: Writer):
+    """By half after each half-life, without what is live, never ran or is too old."""
+    now = 1_800_000_000.0
+    day = 86_400.0
+    shape = {"gpus": 1}
+    jobs = [job_row(f"j{n}", project="a", shape=shape) for n in range(2)]
+    other = job_row("j2", project=None, shape=shape)
+    attempts = [
+        attempt_row(1, "j0", now),
+        attempt_row(2, "j1", now - day),
+        attempt_row(3, "j1", now - 2.5 * day, ran_s=7200.0),
+        attempt_row(4, "j2", now - day),
+        attempt_row(5, "j2", now - 6 * day),
+        attempt_row(6, "j2", now, started_at=None),
+        attempt_row(7, "j2", now, state="running", ended_at=None),
+    ]
+    await write(writer, [*jobs, other, *attempts])
+    found = ledger.queries.past_usage(now, day, 5, by_place=False)
+    by_project = {row.project: row.seconds for row in found}
+    half_hour = 1800.0 / day
+    in_a = 2**-half_hour + 2 ** -(1 + half_hour) + 2 * 2 ** -(2.5 + 2 * half_hour)
+    assert by_project.keys() == {"a", None}
+    assert by_project["a"] == pytest.approx(3600.0 * in_a, rel=0.003)
+    assert by_project[None] == pytest.approx(1800.0 * 2**-half_hour, rel=0.003)
+    placed = ledger.queries.past_usage(now, day, 5, by_place=True)
+    assert len(placed) == 3
+    assert sum(row.seconds for row in placed) == pytest.approx(sum(by_project.values()))

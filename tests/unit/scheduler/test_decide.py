@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from gpuyard.scheduler import decide as decide_module
-from gpuyard.scheduler.decide import Fail, Preempt, Start, decide, undo
+from gpuyard.scheduler import start_pass
+from gpuyard.scheduler.decide import Decision, Fail, Preempt, Start, decide, undo
 from gpuyard.scheduler.placement import place
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.queue import NEW_AT_ONCE
@@ -201,7 +201,7 @@ def test_a_second_parent_that_ends_does_not_fail_the_child_twice(world):
 
 def test_a_delayed_job_waits_and_is_woken_for(world):
     job_id = world.submit(not_before=world.now + 60)
-    assert decision(world) == decide_module.Decision((), world.now + 60)
+    assert decision(world) == Decision((), world.now + 60)
     world.now += 60
     assert set(world.decide()) == {job_id}
 
@@ -273,7 +273,7 @@ def test_without_ageing_there_is_nothing_to_wake_for(world):
 def test_work_is_bounded_by_lanes_and_not_by_jobs(world, monkeypatch):
     tried = []
     monkeypatch.setattr(
-        decide_module,
+        start_pass,
         "place",
         lambda view, shape, *more: tried.append(shape) or place(view, shape),
     )
@@ -289,17 +289,17 @@ def test_work_is_bounded_by_lanes_and_not_by_jobs(world, monkeypatch):
 def test_on_full_nodes_not_each_of_many_new_shapes_is_tried(world, monkeypatch):
     tried = []
     monkeypatch.setattr(
-        decide_module,
+        start_pass,
         "place",
         lambda view, shape, *more: tried.append(shape) or place(view, shape),
     )
-    monkeypatch.setattr(decide_module, "MANY_OPEN", 200)
+    monkeypatch.setattr(start_pass, "MANY_OPEN", 200)
     running = world.submit(cpus=16.0)
     world.decide()
     shapes = {world.submit(cpus=1.0, memory_gb=number / 100) for number in range(300)}
     tried.clear()
     assert not world.decide()
-    assert len(tried) == decide_module.MANY_TRIED
+    assert len(tried) == start_pass.MANY_TRIED
     world.end(running)
     assert len(set(world.decide()) & shapes) == 16
 

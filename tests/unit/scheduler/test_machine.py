@@ -15,11 +15,15 @@ from hypothesis.stateful import (
 
 from gpuyard.domain.states import JobState
 from gpuyard.scheduler.decide import Fail, Start, decide, undo
+from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.observe import observe
+from gpuyard.scheduler.parties import ProjectShare, Quota, Quotas, ShareRules
 from gpuyard.scheduler.placement import place
-from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.policy import Policy, QueueOrder
 from gpuyard.scheduler.ranking import Ranking
 from gpuyard.scheduler.refusal import impossible
+from gpuyard.scheduler.turns import heads_in_turn
+from gpuyard.scheduler.usage import Usage
 from gpuyard.scheduler.view import View
 from tests.support.examples import examples
 from tests.unit.scheduler.world import A100_80GB, T4, World, snapshot
@@ -46,12 +50,22 @@ GPUS = (
 class Scheduler(RuleBasedStateMachine):
     """A small cluster to which everything happens."""
 
+    order = QueueOrder.GITTINS
+    projects = ("lab",)
+    owners = (None,)
+
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(Policy(ageing_s=500.0, end_margin_s=5.0, reserved_heads=3))
+        policy = Policy(
+            order=self.order, ageing_s=500.0, end_margin_s=5.0, reserved_heads=3
+        )
+        self.world = World(policy, self.new_usage())
         self.outcomes: dict[str, str] = {}
         self.parents: dict[str, list[str]] = {}
         self.quarantines: dict[str, float] = {}
+
+    def new_usage(self) -> Usage:
+        return Usage()
 
     @initialize()
     def cluster(self):
@@ -71,9 +85,21 @@ class Scheduler(RuleBasedStateMachine):
         wait=st.sampled_from([None, -1.0, 20.0]),
         quarantined=st.sampled_from([False, False, True]),
         parents=st.lists(st.integers(0, 1000), max_size=2),
+        whose=st.integers(0, 1000),
     )
-    def submit(self, priority, gpus, timeout_s, wait, parents, **shape):
-        self.take(priority, gpus, timeout_s, wait, parents, **shape)
+    def submit(self, priority, gpus, timeout_s, wait, parents, whose, **shape):
+        project = self.projects[whose % len(self.projects)]
+        owner = self.owners[whose // 7 % len(self.owners)]
+        self.take(
+            priority,
+            gpus,
+            timeout_s,
+            wait,
+            parents,
+            project=project,
+            owner=owner,
+            **shape,
+        )
 
     @rule(count=st.integers(1, 4), parents=st.lists(st.integers(0, 1000), max_size=1))
     def submit_tasks(self, count, parents):
@@ -182,16 +208,19 @@ class Scheduler(RuleBasedStateMachine):
             assert not any(
                 other.id < job.id
                 and (other.priority, other.shape) == (job.priority, job.shape)
+                and other.party == job.party
                 for other in view.queue
             )
         assert all(place(view, shape) is None for shape in view.queue.closed), (
             "closed, and yet it fits"
         )
-        first = next(
-            view.queue.heads(Ranking(self.world.policy, view.learning), self.world.now),
-            None,
-        )
+        first = self.first_in_line()
         assert first is None or place(view, first.shape) is None
+
+    def first_in_line(self) -> LiveJob | None:
+        view = self.world.view
+        ranking = Ranking(self.world.policy, view.learning)
+        return next(view.queue.heads(ranking, self.world.now), None)
 
     def check_nobody_was_skipped(self):
         """Who looks only at what is new leaves nobody out whom a look at everything
@@ -305,8 +334,8 @@ class Scheduler(RuleBasedStateMachine):
         new.
         """
         self.world.view.release_delayed(0.0)
-        once = View()
-        twice = View()
+        once = View(usage=self.new_usage())
+        twice = View(usage=self.new_usage())
         for event in self.world.journal:
             observe(once, event)
             observe(twice, event)
@@ -387,10 +416,48 @@ class Scheduler(RuleBasedStateMachine):
                 assert self.outcomes[job_id] == "completed"
         assert not self.world.view.attempts
         for job in self.world.view.jobs.values():
-            assert job.waits_for or impossible(self.world.view, job.shape), job
+            is_never = job.waits_for or impossible(self.world.view, job.shape)
+            assert is_never or self.is_over_quota(job), job
+
+    def is_over_quota(self, job: LiveJob) -> bool:
+        return False
 
 
 Scheduler.TestCase.settings = settings(
     max_examples=examples(60), stateful_step_count=40, deadline=None
 )
 TestScheduler = Scheduler.TestCase
+
+
+class FairScheduler(Scheduler):
+    """The same where shares count, and a quota."""
+
+    order = QueueOrder.FAIR
+    projects = (None, "vision", "other")
+    owners = (None, "ana", "bob")
+
+    def new_usage(self) -> Usage:
+        rules = ShareRules(1000.0, {"vision": ProjectShare(2.0, {"ana": 3.0})})
+        quotas = Quotas({"bob": Quota(running_gpus=3)})
+        return Usage(rules, quotas, by_share=True)
+
+    def first_in_line(self) -> LiveJob | None:
+        return next(heads_in_turn(self.world.view, self.world.now), None)
+
+    def is_over_quota(self, job: LiveJob) -> bool:
+        return job.owner == "bob" and job.width > 3
+
+    @invariant()
+    def what_is_held_is_counted(self):
+        view = self.world.view
+        gpus = Counter[str]()
+        for attempt in view.attempts.values():
+            job = view.jobs[attempt.job_id]
+            gpus[job.owner or ""] += job.shape.gpus * job.shape.nodes
+        for owner in self.owners:
+            assert view.usage.gpus_of_user(owner or "") == gpus[owner or ""]
+        assert gpus["bob"] <= 3
+
+
+FairScheduler.TestCase.settings = Scheduler.TestCase.settings
+TestFairScheduler = FairScheduler.TestCase

@@ -13,6 +13,7 @@ from gpuyard.scheduler.learning import Learning
 from gpuyard.scheduler.observe import observe
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.ranking import Ranking
+from gpuyard.scheduler.usage import Usage
 from gpuyard.scheduler.view import View
 from gpuyard.scheduler.why import why
 
@@ -25,8 +26,10 @@ UNKNOWN_24GB = ("Some Card", 24 * 1024, "9.0")
 class World:
     """`now` is a clock that tests set; `journal` holds every event observed."""
 
-    def __init__(self, policy: Policy | None = None) -> None:
-        self.view = View()
+    def __init__(
+        self, policy: Policy | None = None, usage: Usage | None = None
+    ) -> None:
+        self.view = View(usage=usage or Usage())
         self.policy = policy or Policy(end_margin_s=0.0)
         self.now = 1000.0
         self.journal: list[Event] = []
@@ -117,6 +120,8 @@ class World:
         depends_on=(),
         not_before=None,
         array_id=None,
+        project="lab",
+        owner=None,
         **shape,
     ) -> str:
         self.jobs += 1
@@ -130,7 +135,8 @@ class World:
             "not_before": not_before,
             "timeout_s": timeout_s,
             "estimated_duration_s": None,
-            "project": "lab",
+            "project": project,
+            "owner": owner,
             "preemptible": False,
             "depends_on": list(depends_on),
             "array_id": array_id,

@@ -1,6 +1,7 @@
 """Reading attempts."""
 
 from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -10,6 +11,23 @@ from gpuyard.ledger.queries.base import LedgerReader, Row
 from gpuyard.ledger.tables import attempts, jobs
 
 _LIVE_ATTEMPTS = tuple(state.value for state in AttemptState if state.live)
+
+
+# 2 ** -x for x from 0 to 1, within a fifth of a percent.
+_HALVING = (1.0, -0.6715729, 0.1715729)
+
+
+class PastUsage(NamedTuple):
+    """What attempts of one user in one project have run for jobs of one `shape` (JSON):
+    `seconds`, of which each counts half after a half-life. `placements` (JSON) is None
+    if it was not asked for.
+    """
+
+    project: str | None
+    owner: str | None
+    shape: str
+    placements: str | None
+    seconds: float
 
 
 class AttemptQueries(LedgerReader):
@@ -73,3 +91,48 @@ class AttemptQueries(LedgerReader):
             .order_by(attempts.c.id)
         )
         return {row["job_id"]: row["provider"] for row in self._rows(found)}
+
+    def past_usage(
+        self, now: float, half_life_s: float, half_lives: int, *, by_place: bool
+    ) -> list[PastUsage]:
+        """What ended attempts have used, decayed until `now` (UTC seconds). Those that
+        began more than so many half-lives ago are left out. `by_place`: with their
+        placements, which takes longer.
+        """
+        by_wall_clock = attempts.c.ended_at - attempts.c.started_at
+        ran_s = sa.func.coalesce(attempts.c.ran_s, by_wall_clock)
+        # All counts as if it had been used in the middle of its time.
+        age = (now - attempts.c.ended_at + ran_s / 2) / half_life_s
+        nothing = sa.null()
+        shape = sa.cast(jobs.c.shape, sa.Text)
+        placements = sa.cast(attempts.c.placements, sa.Text) if by_place else nothing
+        columns = (jobs.c.project, jobs.c.owner, shape, placements)
+        # Ids begin with the time, so the oldest need not be read.
+        began_ms = max(0, int((now - half_lives * half_life_s) * 1000))
+        found = (
+            sa.select(*columns, sa.func.sum(ran_s * _decayed(age, half_lives)))
+            .join(jobs, jobs.c.id == attempts.c.job_id)
+            .where(
+                attempts.c.id >= f"attempt_{began_ms:012x}",
+                attempts.c.ended_at.is_not(None),
+                attempts.c.started_at.is_not(None),
+            )
+            # PostgreSQL groups by no constants.
+            .group_by(*(c for c in columns if c is not nothing))
+        )
+        return self._results(
+            found, (), lambda result: [PastUsage(*row) for row in result]
+        )
+
+
+def _decayed(age: sa.ColumnElement[float], half_lives: int) -> sa.ColumnElement[float]:
+    """The weight of what is so many half-lives old. SQLite may lack powers, so each
+    half-life has a polynomial.
+    """
+    constant, linear, square = _HALVING
+    whens: list[tuple[Any, Any]] = []
+    for whole in range(half_lives):
+        rest = age - whole
+        weight = constant + linear * rest + square * rest * rest
+        whens.append((age < whole + 1, weight * 2.0**-whole))
+    return sa.case(*whens, else_=0.0)

@@ -56,12 +56,14 @@ class StoredJob(NamedTuple):
     retry_on: str | None
     array_id: str | None
     array_index: int | None
+    owner: str | None
 
 
-_STORED = ", ".join(
-    f"CAST({name} AS TEXT)" if isinstance(jobs.c[name].type, sa.JSON) else name
-    for name in StoredJob._fields
-)
+def _stored(name: str) -> str:
+    return f"CAST({name} AS TEXT)" if isinstance(jobs.c[name].type, sa.JSON) else name
+
+
+_STORED = ", ".join(_stored(name) for name in StoredJob._fields)
 
 
 class JobQueries(LedgerReader):

@@ -22,7 +22,8 @@ async def estimate(
     request: Request, app_state: TheAppState, strategy: Strategy | None = None
 ) -> dict[str, Any]:
     """The places that suit a JobSpec (or S2's JobConfig), best first, then the others
-    with what they lack.
+    with what they lack. `ahead` is how many jobs would come before it; `in_the_way`
+    says whose share or quota that is.
 
     `strategy` instead of the instance's own; a job that names one keeps its own. Of an
     array, it is about one of its `tasks`.
@@ -37,6 +38,8 @@ async def estimate(
         "strategy": found.strategy,
         "run_s": found.run_s,
         "basis": found.basis,
+        "ahead": found.ahead,
+        "in_the_way": found.in_the_way,
         "currency": app_state.controller.core.settings.billing.currency,
         "items": [asdict(place) for place in found.places],
         "next": None,

@@ -1,0 +1,126 @@
+"""Parties: whose a job is, for shares and quotas.
+
+A line is what gets a share of its own: a user in a project that has shares. All other
+work of a user, in whatever projects, is one line, so nobody gains by inventing
+projects.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+Line = tuple[str, str]
+"""Project (empty: none that has shares) and user."""
+ONE_LINE: Line = ("", "")
+"""The line of all jobs where shares do not count."""
+Group = tuple[str, ...]
+"""What stands beside others at the first level: a project, or the line of a user's work
+outside of projects.
+"""
+DAY_S = 86_400.0
+
+
+def group_of(line: Line) -> Group:
+    """The group of the line."""
+    project, _ = line
+    return (project,) if project else line
+
+
+class Party(NamedTuple):
+    """Whose a job is: its line, and the project and user whose quotas it is under. Both
+    are empty where they do not count.
+    """
+
+    line: Line = ONE_LINE
+    limits: Line = ONE_LINE
+
+
+EVERYBODY = Party()
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectShare:
+    """The shares of a project among all, and those of its users within it; a user that
+    is not named has one.
+    """
+
+    shares: float = 1.0
+    users: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRules:
+    """Who has which shares. `half_life_s`: after so many seconds, use counts half.
+
+    `users` are the shares of users for their work outside of `projects`; a user that is
+    not named has one. `ahead_s`: what has just started counts as if it had run for so
+    long, so that one user does not get all places that become free at once.
+    """
+
+    half_life_s: float = 7 * DAY_S
+    projects: Mapping[str, ProjectShare] = field(
+        default_factory=dict[str, ProjectShare]
+    )
+    users: Mapping[str, float] = field(default_factory=dict[str, float])
+    ahead_s: float = 3600.0
+
+    def of_group(self, line: Line) -> float:
+        """The shares of the project of the line among all; of the user, if it is that
+        user's work outside of projects.
+        """
+        project, user = line
+        if project:
+            return self.projects[project].shares
+        return self.users.get(user, 1.0)
+
+    def within_group(self, line: Line) -> float:
+        """The shares of the user of the line within the project."""
+        project, user = line
+        return self.projects[project].users.get(user, 1.0) if project else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The most GPUs that may run at once, and the most jobs that may be queued; None
+    for no limit.
+    """
+
+    running_gpus: int | None = None
+    queued_jobs: int | None = None
+
+
+NO_QUOTA = Quota()
+DEFAULT = "default"
+"""The name under which the quota of all others stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """The quotas of users and of projects, by name. Jobs without a project are under no
+    project's quota.
+    """
+
+    users: Mapping[str, Quota] = field(default_factory=dict[str, Quota])
+    projects: Mapping[str, Quota] = field(default_factory=dict[str, Quota])
+
+    def of_user(self, user: str) -> Quota:
+        """The quota of the user."""
+        return self.users.get(user) or self.users.get(DEFAULT, NO_QUOTA)
+
+    def of_project(self, project: str) -> Quota:
+        """The quota of the project."""
+        if not project:
+            return NO_QUOTA
+        return self.projects.get(project) or self.projects.get(DEFAULT, NO_QUOTA)
+
+    @property
+    def limit_running(self) -> bool:
+        """True if any limits running GPUs."""
+        every = (*self.users.values(), *self.projects.values())
+        return any(quota.running_gpus is not None for quota in every)
+
+    @property
+    def limit_queued(self) -> bool:
+        """True if any limits queued jobs."""
+        every = (*self.users.values(), *self.projects.values())
+        return any(quota.queued_jobs is not None for quota in every)

@@ -1,0 +1,132 @@
+"""Standings: what people are told about shares. This looks at all jobs, so it is for
+people's questions and not for decisions.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from gpuyard.domain.units import format_duration
+from gpuyard.scheduler.jobs import LiveJob
+from gpuyard.scheduler.parties import Group, Line, group_of
+from gpuyard.scheduler.ranking import Ranking
+from gpuyard.scheduler.turns import Turns, expected_rate
+from gpuyard.scheduler.view import View
+
+MOST_TURNS = 20_000
+"""Turns beyond are not played, so that an answer does not take seconds."""
+_MOST_NAMED = 3
+
+
+def named(line: Line) -> str:
+    """Whose line it is, for people."""
+    project, user = line
+    who = user or "the owner of this instance"
+    return f"{who} in project {project}" if project else who
+
+
+def jobs_ahead(view: View, job: LiveJob, now: float, ranking: Ranking) -> Counter[Line]:
+    """How many jobs of each line get a place before `job`, if places become free one by
+    one. Those that a quota holds back do not.
+    """
+    lines = _lines(view, job, now, ranking)
+    groups: dict[Group, list[Line]] = {}
+    for line in lines:
+        groups.setdefault(group_of(line), []).append(line)
+    order = Turns(view.usage, groups, lambda line: lines[line][-1].id, now)
+    ahead = Counter[Line]()
+    for _ in range(MOST_TURNS):
+        line = order.next()
+        if line is None:
+            break
+        jobs = lines[line]
+        first = jobs.pop()
+        if first.id == job.id:
+            break
+        ahead[line] += 1
+        if jobs:
+            order.charge(line, expected_rate(view, first))
+        else:
+            order.drop()
+    return ahead
+
+
+def _lines(
+    view: View, job: LiveJob, now: float, ranking: Ranking
+) -> dict[Line, list[LiveJob]]:
+    """The jobs of each line, the first one last."""
+    lines: dict[Line, list[LiveJob]] = {job.party.line: []}
+    for other in view.queue:
+        if other.id != job.id and view.usage.allows(other):
+            lines.setdefault(other.party.line, []).append(other)
+    lines[job.party.line].append(job)
+    for jobs in lines.values():
+        jobs.sort(key=lambda one: ranking.of(one, now), reverse=True)
+    return lines
+
+
+def times_of_share(view: View, line: Line, now: float) -> float | None:
+    """How many times its share the line has used, among those that have jobs now; None
+    if nobody has used anything.
+    """
+    usage = view.usage
+    live = {job.party.line for job in view.jobs.values()}
+    live.add(line)
+    groups = {group_of(other): other for other in live}
+    of_groups = sum(usage.rules.of_group(other) for other in groups.values())
+    members = [other for other in live if group_of(other) == group_of(line)]
+    within = sum(usage.rules.within_group(other) for other in members)
+    due = usage.rules.of_group(line) / of_groups
+    due *= usage.rules.within_group(line) / within
+    users = {user for _, user in live}
+    total = sum(usage.gpu_seconds(("", user), now)[1] for user in users)
+    if total <= 0:
+        return None
+    return usage.gpu_seconds(line, now)[1] / total / due
+
+
+def share_in_the_way(view: View, job: LiveJob, now: float, ahead: Counter[Line]) -> str:
+    """Whose share is in the way of the job, for people; empty if nobody's is."""
+    if not ahead:
+        return ""
+    line = job.party.line
+    times = times_of_share(view, line, now)
+    half_life = format_duration(view.usage.rules.half_life_s)
+    if ahead.total() == 1:
+        before = f"before it comes a job of {named(next(iter(ahead)))}"
+    else:
+        before = f"before it come {ahead.total()} jobs: {_listed(ahead.most_common())}"
+    if times is None:
+        return f"{_capitalised(before)}."
+    who = _capitalised(named(line))
+    return (
+        f"{who} has used {times:.1f} times the share due (what was used counts half"
+        f" after {half_life}); {before}."
+    )
+
+
+def _capitalised(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def quota_in_words(view: View, job: LiveJob) -> str:
+    """The quota that keeps the job from starting, for people; empty if none does."""
+    quota = view.usage.quota_in_the_way(job)
+    if quota is None:
+        return ""
+    whose, limit, running = quota
+    is_project = whose == "project"
+    who = f"project {job.project}" if is_project else named(("", job.owner or ""))
+    gpus = "GPU" if limit == 1 else "GPUs"
+    return (
+        f"{_capitalised(who)} may use {limit} {gpus} at once (the quota"
+        f" running_gpus), and {running} {'is' if running == 1 else 'are'} in use."
+    )
+
+
+def _listed(ahead: Iterable[tuple[Line, int]]) -> str:
+    counts = list(ahead)
+    parts = [f"{count} of {named(line)}" for line, count in counts[:_MOST_NAMED]]
+    rest = sum(count for _, count in counts[_MOST_NAMED:])
+    if rest:
+        parts.append(f"{rest} of others")
+    return ", ".join(parts)
