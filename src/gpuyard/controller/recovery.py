@@ -99,10 +99,10 @@ def _add_jobs(view: View, queries: Queries, rows: Sequence[StoredJob]) -> None:
             job.served_s = served_s
             job.preemptions = preemptions
             job.last_provider = homes.get(job.id, "")
-        view.jobs[job.id] = job
+        view.add_job(job)
         if job.state is JobState.QUEUED:
             view.enqueue(job)
-        elif array := view.arrays.get(job.array_id or ""):
+        elif array := view.array_of(job):
             array.admitted.add(job.id)
 
 

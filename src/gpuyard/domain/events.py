@@ -96,6 +96,8 @@ class EventKind(StrEnum):
     SCHEDULE_DELETED = "schedule.deleted"
     ARRAY_SUBMITTED = "array.submitted"
     """Its tasks follow, each with its own `job.submitted`, in the same commit."""
+    ARRAY_UPDATED = "array.updated"
+    """Its owner gave it another limit or priority."""
 
 
 class Change(msgspec.Struct, frozen=True):
