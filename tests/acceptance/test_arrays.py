@@ -144,6 +144,34 @@ def test_i_hold_release_and_cancel_an_array(shared_instance: TestInstance) -> No
     assert shared_instance.json("show", "long")["state"] == "cancelled"
 
 
+def test_i_change_how_many_tasks_run_at_once(shared_instance: TestInstance) -> None:
+    words = ("--array", "0-9%1", "--name", "slow", "--cpus", "0.1", "--", "sleep")
+    array_id = shared_instance.ok("run", "-d", *words, "600").strip()
+    told = shared_instance.ok("update", "slow", "--limit", "3", "--priority", "5")
+    assert told == f"{array_id} is updated\n"
+    wait_until(
+        lambda: shared_instance.json("show", "slow")["counts"].get("running") == 3,
+        30,
+        "three of its tasks to run",
+    )
+    updated = shared_instance.json("update", "slow", "--limit", "none")
+    assert (updated["at_most"], updated["priority"]) == (None, 5)
+    wait_until(
+        lambda: shared_instance.json("show", "slow")["counts"] == {"running": 10},
+        30,
+        "all its tasks to run",
+    )
+    refused = shared_instance.run("update", "slow_3", "--limit", "2")
+    assert "--limit: is that of an array, and 'slow_3' is a job" in refused.stderr
+    refused = shared_instance.run("update", "slow", "--name", "quick")
+    assert "--name: is that of a job, and 'slow' is an array" in refused.stderr
+    refused = shared_instance.run("update", "slow", "--limit", "0")
+    assert (refused.returncode, "at_most: is 0" in refused.stderr) == (2, True)
+    refused = shared_instance.run("hold", "slow")
+    assert "None of its tasks waits in the queue." in refused.stderr
+    shared_instance.ok("cancel", "slow")
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -189,6 +217,9 @@ def test_the_http_interface_tells_arrays_from_jobs(ran: TestInstance) -> None:
         check_problem(api.post("/api/v1/arrays", json=[body]), 422, "invalid_input")
         check_problem(api.get("/api/v1/jobs/folds"), 409, "is_array")
         check_problem(api.get("/api/v1/arrays/nobody"), 404, "not_found")
+        for wrong in ({}, {"at_most": 0}, {"priority": None}, {"name": "x"}):
+            answer = api.patch("/api/v1/arrays/folds", json=wrong)
+            check_problem(answer, 422, "invalid_input")
         both = {"folded": True, "array": "folds"}
         check_problem(api.get("/api/v1/jobs", params=both), 422, "invalid_input")
         seen: list[str] = []
@@ -217,6 +248,7 @@ def test_both_python_clients_have_arrays(shared_instance: TestInstance) -> None:
         assert list(array.task(4).logs()) == ["4"]
         assert sorted(task.array_index or 0 for task in array.tasks()) == [3, 4]
         assert client.array("sdk").state == "completed"
+        assert array.update(at_most=3).at_most == 3
         assert next(client.arrays()).id == array.id
         assert array.why()["pending"] is False
         with pytest.raises(IsArrayError):
@@ -226,12 +258,15 @@ def test_both_python_clients_have_arrays(shared_instance: TestInstance) -> None:
 
     async def use() -> None:
         async with AsyncClient(shared_instance.address()) as client:
-            array = await client.run_array(["sleep", "{i}00"], "1-2", name="async")
+            array = await client.run_array(["sleep", "{i}00"], "1-3%1", name="async")
             await array.cancel()
-            assert (await array.wait()).counts == {"cancelled": 2}
-            assert len([task async for task in array.tasks()]) == 2
+            assert (await array.wait()).counts == {"cancelled": 3}
+            assert len([task async for task in array.tasks()]) == 3
             assert (await anext(client.arrays())).id == array.id
-            assert (await array.resume(priority=2)).left == 2
+            assert (await array.resume(priority=2)).left == 3
+            assert (await array.update(at_most=2)).at_most == 2
+            await array.hold()
+            await array.release()
             await (await client.array("async")).cancel()
             await array.wait()
             assert (await (await array.task(1)).refresh()).priority == 2

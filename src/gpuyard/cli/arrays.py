@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gpuyard.cli.follow import CANCELLED, code_of
+from gpuyard.cli.follow import code_of, wants_cancel
 from gpuyard.cli.output import (
     clock,
     money,
@@ -19,6 +19,7 @@ from gpuyard.cli.output import (
 )
 from gpuyard.cli.shown_fields import spec_fields
 from gpuyard.domain.errors import IsArrayError
+from gpuyard.domain.units import shortened
 
 if TYPE_CHECKING:
     from gpuyard.client.sync import Client
@@ -51,20 +52,31 @@ def job_or_array(client: "Client", reference: str) -> "JobHandle | ArrayHandle":
 
 def follow_array(client: "Client", array: "ArrayHandle") -> int:
     """Wait until all its tasks are over, and say how many are in which state; returns
-    the exit code of its first task that did not complete.
+    the exit code of its first task that did not complete. Ctrl-C asks whether to detach
+    or to cancel; with nobody to ask, it detaches.
     """
     try:
         ended = _until_over(client, array.id)
     except KeyboardInterrupt:
-        typer.echo(
-            f"detached: {array.id} goes on; `gpuyard wait {short_id(array.id)}` waits"
-            f" for it, `gpuyard cancel {short_id(array.id)}` ends it",
-            err=True,
-        )
-        return CANCELLED
+        may_ask = sys.stdout.isatty() and sys.stderr.isatty()
+        if not (may_ask and wants_cancel(array.id)):
+            return _detach(array)
+        array.cancel()
+        ended = _until_over(client, array.id)
     typer.echo(summary(array.refresh()), err=True)
     codes = [code_of(o.state, o.exit_code, o.signal) for o in ended]
     return next((code for code in codes if code), 0)
+
+
+def _detach(array: "ArrayHandle") -> int:
+    """Leave the array alone, and say so."""
+    short = short_id(array.id)
+    typer.echo(
+        f"detached: {array.id} goes on; `gpuyard wait {short}` waits for it,"
+        f" `gpuyard cancel {short}` ends it",
+        err=True,
+    )
+    return 0
 
 
 def _until_over(client: "Client", array_id: str) -> "list[JobOutcome]":
@@ -107,7 +119,7 @@ def show_array(client: "Client", array: "ArrayHandle", *, as_json: bool) -> None
             "array": info.id,
             "name": info.name,
             "state": info.state,
-            "tasks": f"{info.tasks} ({info.total:,})",
+            "tasks": f"{shortened(info.tasks)} ({info.total:,})",
             "limit": at_most,
             "so far": words_of(info.counts),
             **spec_fields(info.spec or {}),

@@ -1,15 +1,20 @@
 """`gpuyard hold, release, update`: change jobs that were submitted."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
 from gpuyard.cli.arguments import AsJson, Reference
+from gpuyard.cli.arrays import job_or_array
 from gpuyard.cli.groups import FEW, References, read_references
 from gpuyard.cli.options import given
 from gpuyard.cli.output import print_json, print_page
 from gpuyard.cli.session import connect
-from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.errors import InvalidInputError, quoted
+
+_ONLY_OF_JOBS = {"name": "--name", "timeout_s": "--timeout"}
+_ONLY_OF_ARRAYS = {"at_most": "--limit"}
 
 
 def register(app: typer.Typer) -> None:
@@ -57,17 +62,50 @@ def update(
         str | None,
         typer.Option(help="Its time limit, such as 2h; only before it starts."),
     ] = None,
+    limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N", help="Of an array: how many tasks may run at once; or none."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change a job that was submitted. `gpuyard resume` changes one that is over."""
+    """Change a job or an array that was submitted. `gpuyard resume` changes a job that
+    is over.
+    """
+    from gpuyard.client.sync_job import JobHandle
+
     changes = given(name=name, priority=priority, timeout_s=timeout)
+    if limit is not None:
+        changes["at_most"] = _at_most(limit)
     if not changes:
         raise InvalidInputError.of(
-            "update", "changes nothing", "give --name, --priority or --timeout"
+            "update", "changes nothing", "give --name, --priority, --timeout or --limit"
         )
     with connect() as client:
-        info = client.job(job).update(**changes)
+        found = job_or_array(client, job)
+        if isinstance(found, JobHandle):
+            _refuse(changes, _ONLY_OF_ARRAYS, f"that of an array, and {job!r} is a job")
+        else:
+            _refuse(changes, _ONLY_OF_JOBS, f"that of a job, and {job!r} is an array")
+        info = found.update(**changes)
     if as_json:
         print_json(info)
     else:
         typer.echo(f"{info.id} is updated")
+
+
+def _at_most(text: str) -> int | None:
+    """How many tasks may run at once; None for any number. InvalidInputError."""
+    if text == "none":
+        return None
+    if not (text.isascii() and text.isdecimal()):
+        fault = f"is {quoted(text)}, which is not a number of tasks"
+        raise InvalidInputError.of("--limit", fault, "give 1 or more, or none")
+    return int(text)
+
+
+def _refuse(changes: Mapping[str, Any], options: Mapping[str, str], what: str) -> None:
+    for field, option in options.items():
+        if field in changes:
+            raise InvalidInputError.of(option, f"is {what}", "leave it out")

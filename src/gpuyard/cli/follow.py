@@ -213,17 +213,23 @@ def leave(_job: "JobHandle") -> int:
     return CANCELLED
 
 
-def _detach_or_cancel(job: "JobHandle") -> int:
-    """Ask once whether to detach or cancel; a second Ctrl-C detaches."""
+def wants_cancel(job_id: str) -> bool:
+    """Ask once whether to detach from a job or an array, or to cancel it; a second
+    Ctrl-C detaches.
+    """
     try:
         answer = typer.prompt(
-            f"\nDetach from {short_id(job.id)} or cancel it? [d/c]",
+            f"\nDetach from {short_id(job_id)} or cancel it? [d/c]",
             default="d",
             show_default=False,
         )
     except (KeyboardInterrupt, typer.Abort):
-        answer = "d"
-    if not answer.strip().lower().startswith("c"):
+        return False
+    return answer.strip().lower().startswith("c")
+
+
+def _detach_or_cancel(job: "JobHandle") -> int:
+    if not wants_cancel(job.id):
         return detach(job)
     job.cancel()
     done = job.wait()

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from gpuyard.domain.units import shortened
+
 
 @dataclass(frozen=True, slots=True)
 class ListedCost:
@@ -61,7 +63,7 @@ class ListedJob:
         words = ", ".join(f"{count} {state}" for state, count in counts.items())
         return cls(
             id=document["id"],
-            name=f"{document['name']} [{document['tasks']}]",
+            name=f"{document['name']} [{shortened(document['tasks'])}]",
             state=document["state"],
             priority=document["priority"],
             created_at=document["created_at"],

@@ -3,9 +3,10 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from gpuyard.client import array_calls, stored_code
+from gpuyard.client import array_calls, job_calls, stored_code
 from gpuyard.client.aio_job import AsyncJobHandle
 from gpuyard.client.calls import Call, Work, body_of
+from gpuyard.client.handle import Handle
 from gpuyard.domain.arrays import Array
 from gpuyard.domain.jobs import Job
 
@@ -15,25 +16,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncArrayHandle:
+class AsyncArrayHandle(Handle[Array]):
     """A submitted array: `info` is its resource as last read."""
 
     def __init__(self, client: "AsyncClient", info: Array) -> None:
+        super().__init__(info)
         self._client = client
-        self.info = info
-
-    def __repr__(self) -> str:
-        return f"<array {self.id} {self.info.name!r} {self.state}>"
-
-    @property
-    def id(self) -> str:
-        """The array's id."""
-        return self.info.id
-
-    @property
-    def state(self) -> str:
-        """Its state as last read."""
-        return self.info.state.value
 
     async def refresh(self) -> Array:
         """Read the array anew."""
@@ -63,6 +51,23 @@ class AsyncArrayHandle:
         newest checkpoint. `changes`: `priority`, `timeout_s`, `gpus`.
         """
         self.info = await self._client.call(array_calls.resume(self.id, changes))
+        return self.info
+
+    async def hold(self) -> Array:
+        """Let those of its tasks that wait not start before they are released."""
+        await self._client.call(job_calls.set_held([self.id], "hold"))
+        return await self.refresh()
+
+    async def release(self) -> Array:
+        """Let its tasks start."""
+        await self._client.call(job_calls.set_held([self.id], "release"))
+        return await self.refresh()
+
+    async def update(self, **changes: Any) -> Array:
+        """Let `at_most` of its tasks run at once from now on, None for any number; give
+        those that are not over another `priority`.
+        """
+        self.info = await self._client.call(array_calls.update(self.id, changes))
         return self.info
 
     async def why(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuyard.client import calls, job_calls
+from gpuyard.client.handle import Handle
 from gpuyard.client.lines import LineReader
 from gpuyard.domain.jobs import Checkpoint, Job
 
@@ -13,25 +14,12 @@ if TYPE_CHECKING:
     from gpuyard.client.commands import CommandResult
 
 
-class AsyncJobHandle:
+class AsyncJobHandle(Handle[Job]):
     """A submitted job: `info` is its resource as last read."""
 
     def __init__(self, client: "AsyncClient", info: Job) -> None:
+        super().__init__(info)
         self._client = client
-        self.info = info
-
-    def __repr__(self) -> str:
-        return f"<job {self.id} {self.info.name!r} {self.state}>"
-
-    @property
-    def id(self) -> str:
-        """The job's id."""
-        return self.info.id
-
-    @property
-    def state(self) -> str:
-        """Its state as last read."""
-        return self.info.state.value
 
     async def refresh(self) -> Job:
         """Read the job anew."""

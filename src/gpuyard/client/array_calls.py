@@ -49,6 +49,12 @@ def resume(reference: str, changes: Json) -> Call[Array]:
     return Call("POST", path, Array.model_validate, body=dict(changes))
 
 
+def update(reference: str, changes: Json) -> Call[Array]:
+    """Change an array: `at_most` (None: no limit), `priority`."""
+    path = _path(reference)
+    return Call("PATCH", path, Array.model_validate, body=dict(changes), done_once=True)
+
+
 def why(reference: str) -> Call[dict[str, Any]]:
     """Why its first waiting task waits."""
     return Call("GET", f"{_path(reference)}/why", dict)

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from gpuyard.client import calls, job_calls
+from gpuyard.client.handle import Handle
 from gpuyard.client.lines import LineReader
 from gpuyard.domain.jobs import Checkpoint, Job
 
@@ -15,25 +16,12 @@ if TYPE_CHECKING:
     from gpuyard.client.sync import Client
 
 
-class JobHandle:
+class JobHandle(Handle[Job]):
     """A submitted job: `info` is its resource as last read."""
 
     def __init__(self, client: "Client", info: Job) -> None:
+        super().__init__(info)
         self._client = client
-        self.info = info
-
-    def __repr__(self) -> str:
-        return f"<job {self.id} {self.info.name!r} {self.state}>"
-
-    @property
-    def id(self) -> str:
-        """The job's id."""
-        return self.info.id
-
-    @property
-    def state(self) -> str:
-        """Its state as last read."""
-        return self.info.state.value
 
     def refresh(self) -> Job:
         """Read the job anew."""

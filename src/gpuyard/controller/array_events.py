@@ -1,8 +1,8 @@
-"""A new array as events: that of the array, then one for each of its tasks. Pure
-functions, as in `transitions`.
+"""A new array as events: that of the array, then one for each of its tasks; and changes
+of an array. Pure functions, as in `transitions`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -80,6 +80,41 @@ def _array_submitted(array: PreparedArray, now: float) -> Event:
     )
     info = {"array_id": array.id, "name": array.job.name, "total": len(array.task_ids)}
     return Event(EventKind.ARRAY_SUBMITTED, now, changes, None, info)
+
+
+def updated(
+    row: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    spec: Mapping[str, Any],
+    now: float,
+) -> Event:
+    """The owner gives an array (its ledger `row`) other values of `at_most` and
+    `priority`; `spec` is that in the ledger.
+    """
+    array_id = row["id"]
+    rows = [Change(Table.ARRAYS, array_id, dict(changes))]
+    if "priority" in changes:
+        rows.append(_with_priority(array_id, spec, changes["priority"]))
+    described = {"array_id": array_id, "name": row["name"], "total": row["total"]}
+    info = {**described, **changes}
+    return Event(EventKind.ARRAY_UPDATED, now, tuple(rows), None, info)
+
+
+def task_updated(
+    job_id: str, priority: int, own_spec: Mapping[str, Any] | None, now: float
+) -> Event:
+    """A task gets the new priority of its array; `own_spec`: the spec that it has of
+    its own.
+    """
+    rows = [Change(Table.JOBS, job_id, {"priority": priority})]
+    if own_spec is not None:
+        rows.append(_with_priority(job_id, own_spec, priority))
+    info = {"priority": priority}
+    return Event(EventKind.JOB_UPDATED, now, tuple(rows), job_id, info)
+
+
+def _with_priority(key: str, spec: Mapping[str, Any], priority: int) -> Change:
+    return Change(Table.SPECS, key, {"body": {**spec, "priority": priority}})
 
 
 def _shared_values(array: PreparedArray, now: float) -> dict[str, Any]:

@@ -111,6 +111,7 @@ class Core:
         self._alarm: asyncio.TimerHandle | None = None
         self._soon: asyncio.Handle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._folding: set[asyncio.Task[Any]] = set()
 
     def start(self, epoch: int | None = None) -> None:
         """Read the ledger, mark every node silent until its agent says Hello, and begin
@@ -162,7 +163,17 @@ class Core:
         makes each event when it is read.
         """
         self.writer.add_events(events)
-        return asyncio.shield(self.spawn(self._fold(events, parents), "fold"))
+        folding = self.spawn(self._fold(events, parents), "fold")
+        self._folding.add(folding)
+        folding.add_done_callback(self._folding.discard)
+        return asyncio.shield(folding)
+
+    async def folded(self) -> None:
+        """Wait until all that `emit_many` has got so far is in the view. Before that,
+        the ledger may have jobs that the view does not know.
+        """
+        if self._folding:
+            await asyncio.wait(self._folding)
 
     async def _fold(self, events: Sequence[Event], parents: Set[str]) -> None:
         view = self.view

@@ -1,15 +1,17 @@
-"""Changes of jobs by their owners: hold and release, and other values in the spec.
+"""Changes of jobs and arrays by their owners: hold and release, and other values in the
+spec.
 
 Each request that changes something returns after its commit.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
-from gpuyard.controller import owner_transitions
-from gpuyard.controller.core import Core
+from gpuyard.controller import array_events, owner_transitions
+from gpuyard.controller.core import SLICE, Core
 from gpuyard.domain.errors import InvalidInputError, NotFoundError, RefusedError
 from gpuyard.domain.jobspec import STORED, JobKind, JobSpec
 from gpuyard.domain.states import JobState
@@ -27,51 +29,61 @@ class JobChanges:
         self._core = core
 
     async def hold(
-        self, job_ids: Sequence[str], tasks: Collection[str] = ()
+        self, job_ids: Sequence[str], tasks: Sequence[str] = ()
     ) -> list[str]:
-        """Hold these jobs, all or none: they stay queued until they are released.
-        Returns which are held.
+        """Hold these jobs, all or none, and those of the `tasks` of arrays that still
+        wait: they stay queued until they are released. Returns which these are.
 
-        Raises RefusedError for one that does not wait in the queue; of `tasks`, such
-        are left alone.
+        Raises RefusedError for a job that does not wait in the queue, and if nothing
+        does.
         """
         return await self._set_held(job_ids, tasks, held=True)
 
     async def release(
-        self, job_ids: Sequence[str], tasks: Collection[str] = ()
+        self, job_ids: Sequence[str], tasks: Sequence[str] = ()
     ) -> list[str]:
-        """Release these jobs, all or none; one that is not held stays as it is. Returns
-        which are not held now.
+        """Release these jobs, all or none, and those of the `tasks` of arrays that
+        still wait; one that is not held stays as it is. Returns which these are.
 
-        Raises RefusedError for one that does not wait in the queue; of `tasks`, such
-        are left alone.
+        Raises RefusedError for a job that does not wait in the queue, and if nothing
+        does.
         """
         return await self._set_held(job_ids, tasks, held=False)
 
     async def _set_held(
-        self, job_ids: Sequence[str], tasks: Collection[str], *, held: bool
+        self, job_ids: Sequence[str], tasks: Sequence[str], *, held: bool
     ) -> list[str]:
         core = self._core
+        await core.folded()
         await core.committed()  # of a submission just before
         rows = core.queries.jobs_by_id(job_ids)
         for job_id in job_ids:
             if job_id not in rows:
                 raise NotFoundError(f"There is no job {job_id}.", "See `gpuyard jobs`.")
-        jobs = [
-            self._waiting(rows[job_id], held=held)
-            for job_id in job_ids
-            if job_id not in tasks or self._is_queued(job_id)
-        ]
-        now = core.clock()
-        changed = [job for job in jobs if job.held is not held]
-        core.emit([owner_transitions.held(job, now, held=held) for job in changed])
+        jobs = [self._waiting(rows[job_id], held=held) for job_id in job_ids]
+        self._emit_held(jobs, held=held)
+        done = list(job_ids)
+        commits: list[asyncio.Future[None]] = []
+        for start in range(0, len(tasks), SLICE):
+            found = [core.view.jobs.get(i) for i in tasks[start : start + SLICE]]
+            waiting = [job for job in found if job and job.state is JobState.QUEUED]
+            self._emit_held(waiting, held=held)
+            done += [job.id for job in waiting]
+            commits.append(core.committed())
+            await asyncio.sleep(0)
+        if not done:
+            raise RefusedError(
+                "None of its tasks waits in the queue.", "There is nothing to do."
+            )
         core.schedule()
-        await core.committed()
-        return [job.id for job in jobs]
+        await asyncio.gather(*commits, core.committed())
+        return done
 
-    def _is_queued(self, job_id: str) -> bool:
-        job = self._core.view.jobs.get(job_id)
-        return job is not None and job.state is JobState.QUEUED
+    def _emit_held(self, jobs: Sequence[LiveJob], *, held: bool) -> None:
+        now = self._core.clock()
+        changed = [job for job in jobs if job.held is not held]
+        events = [owner_transitions.held(job, now, held=held) for job in changed]
+        self._core.emit(events)
 
     def _waiting(self, row: Mapping[str, Any], *, held: bool) -> LiveJob:
         """The job, which has no attempt; else RefusedError."""
@@ -126,6 +138,54 @@ class JobChanges:
                 " when it starts.",
                 "Cancel it, and give `gpuyard resume` another --timeout.",
             )
+
+    async def update_array(self, array_id: str, changes: Mapping[str, Any]) -> None:
+        """Give an array another limit of how many tasks run at once (`at_most`, None:
+        no limit), and its tasks that are not over another `priority`.
+
+        Raises RefusedError for the priority of an array that is over.
+        """
+        core = self._core
+        await core.folded()
+        await core.committed()
+        view = core.view
+        live = [job for job in view.jobs.values() if job.array_id == array_id]
+        if "priority" in changes and not live:
+            raise RefusedError(
+                f"The array {array_id} is over; only its limit can change.",
+                "`gpuyard resume` takes --priority.",
+            )
+        row = core.queries.array(array_id)
+        assert row is not None
+        spec = core.queries.specs([array_id])[array_id]
+        now = core.clock()
+        core.emit([array_events.updated(row, changes, spec, now)])
+        commits = [core.committed()]
+        if "priority" in changes:
+            commits += await self._set_priority(array_id, live, changes["priority"])
+        core.schedule()
+        await asyncio.gather(*commits, core.committed())
+
+    async def _set_priority(
+        self, array_id: str, tasks: Sequence[LiveJob], priority: int
+    ) -> list[asyncio.Future[None]]:
+        """Give those of the tasks of an array that are not over another priority;
+        returns the commits.
+        """
+        core = self._core
+        commits: list[asyncio.Future[None]] = []
+        own_specs = core.queries.own_specs(array_id)
+        now = core.clock()
+        for start in range(0, len(tasks), SLICE):
+            events = [
+                array_events.task_updated(job.id, priority, own_specs.get(job.id), now)
+                for job in tasks[start : start + SLICE]
+                if job.id in core.view.jobs
+            ]
+            core.emit(events)
+            commits.append(core.committed())
+            await asyncio.sleep(0)
+        return commits
 
 
 def _owner(row: Mapping[str, Any]) -> str:

@@ -5,7 +5,9 @@ import re
 from collections.abc import Sequence
 
 from gpuyard.controller.core import SLICE, Core
+from gpuyard.domain.arrays import array_range
 from gpuyard.domain.errors import InvalidInputError, IsArrayError, NotFoundError
+from gpuyard.domain.units import shortened
 
 # The task of an array: what means the array, and the index.
 _TASK = re.compile(r"(.+)_(\d{1,10})", re.ASCII)
@@ -54,23 +56,35 @@ class JobLookup:
         """The ids of the jobs that these mean, each once and in their order; the errors
         of `find`. An array means its tasks.
         """
-        return list(await self._find_each(references, only_queued=False))
+        found: dict[str, None] = {}
+        for job_or_array in await self._find_each(references):
+            if ARRAY_ID.fullmatch(job_or_array):
+                task_ids = self._core.queries.task_ids
+                tasks = await asyncio.to_thread(task_ids, job_or_array)
+                found |= dict.fromkeys(tasks)
+            else:
+                found[job_or_array] = None
+        return list(found)
 
     async def find_waiting(
         self, references: Sequence[str]
-    ) -> tuple[list[str], set[str]]:
-        """As `find_many`, but that an array means only its tasks in the queue; and
-        which of the jobs are such tasks, not named themselves: they may have left the
-        queue by now.
+    ) -> tuple[list[str], list[str]]:
+        """The jobs that these mean, and of the arrays that they mean the tasks in the
+        queue, each once; the errors of `find`.
         """
-        found = await self._find_each(references, only_queued=True)
-        return list(found), {job_id for job_id, named in found.items() if not named}
+        each = await self._find_each(references)
+        arrays = {found for found in each if ARRAY_ID.fullmatch(found)}
+        jobs = dict.fromkeys(found for found in each if found not in arrays)
+        tasks: list[str] = []
+        for array_id in sorted(arrays):
+            tasks += await asyncio.to_thread(
+                self._core.queries.task_ids, array_id, queued=True
+            )
+        return list(jobs), [job_id for job_id in tasks if job_id not in jobs]
 
-    async def _find_each(
-        self, references: Sequence[str], *, only_queued: bool
-    ) -> dict[str, bool]:
-        """The jobs, and whether each is named itself, and not only its array."""
-        found: dict[str, bool] = {}
+    async def _find_each(self, references: Sequence[str]) -> list[str]:
+        """The id of the job or of the array that each means."""
+        found: list[str] = []
         queries = self._core.queries
         others = [one for one in references if one not in self._core.view.jobs]
         rows = await asyncio.to_thread(queries.job_outcomes, others)
@@ -78,18 +92,8 @@ class JobLookup:
         for position, reference in enumerate(references):
             if position % SLICE == 0:
                 await asyncio.sleep(0)
-            if reference in self._core.view.jobs or reference in whole_ids:
-                found[reference] = True
-                continue
-            job_or_array = self._find_any(reference)
-            if ARRAY_ID.fullmatch(job_or_array):
-                tasks = await asyncio.to_thread(
-                    queries.task_ids, job_or_array, queued=only_queued
-                )
-                for task in tasks:
-                    found.setdefault(task, False)
-            else:
-                found[job_or_array] = True
+            is_whole = reference in self._core.view.jobs or reference in whole_ids
+            found.append(reference if is_whole else self._find_any(reference))
         return found
 
     def parents(self, reference: str) -> list[str]:
@@ -104,8 +108,7 @@ class JobLookup:
         queries = self._core.queries
         found = queries.find_job_ids(reference)
         if len(found) == 1 and not found[0].endswith(reference):
-            # By name: the newest job of it may be a task.
-            return queries.array_of(found[0]) or found[0]
+            return self._named(reference, found[0])
         if not found:
             found = queries.find_array_ids(reference)
         if not found:
@@ -130,15 +133,32 @@ class JobLookup:
             return []
         if not ARRAY_ID.fullmatch(array_id):
             return []
-        job_id = self._core.queries.task_id(array_id, int(match[2]))
-        if job_id is None:
-            row = self._core.queries.array(array_id)
-            tasks = row["tasks"] if row else "none"
-            raise NotFoundError(
-                f"The array {match[1]!r} has no task {match[2]}.",
-                f"Its tasks are {tasks}.",
-            )
-        return [job_id]
+        index = int(match[2])
+        job_id = self._core.queries.task_id(array_id, index)
+        row = self._core.queries.array(array_id)
+        if job_id is None and row is not None:
+            raise _no_task(match[1], index, row["tasks"])
+        return [] if job_id is None else [job_id]
+
+    def _named(self, name: str, newest: str) -> str:
+        """What has this name, of which `newest` is the newest job: that, or the array
+        of which it is a task. A task may have got a name of its own.
+        """
+        array_id = self._core.queries.array_of(newest)
+        array = self._core.queries.array(array_id) if array_id else None
+        return array["id"] if array and array["name"] == name else newest
+
+
+def _no_task(array: str, index: int, tasks: str) -> NotFoundError:
+    if index in array_range(tasks).indices:
+        return NotFoundError(
+            f"The task {index} of the array {array!r} is no longer kept.",
+            "`[retention]` in the configuration says for how long jobs are kept.",
+        )
+    return NotFoundError(
+        f"The array {array!r} has no task {index}.",
+        f"Its tasks are {shortened(tasks)}.",
+    )
 
 
 def _unknown(reference: str) -> NotFoundError:

@@ -100,11 +100,11 @@ def _add_jobs(view: View, queries: Queries, rows: Sequence[StoredJob]) -> None:
             job.preemptions = preemptions
             job.last_provider = homes.get(job.id, "")
         job.party = view.usage.party(job.project, job.owner)
-        view.jobs[job.id] = job
+        view.add_job(job)
         view.usage.note_state(job, None, job.state)
         if job.state is JobState.QUEUED:
             view.enqueue(job)
-        elif array := view.arrays.get(job.array_id or ""):
+        elif array := view.array_of(job):
             array.admitted.add(job.id)
 
 

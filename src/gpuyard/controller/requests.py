@@ -222,6 +222,7 @@ class Requests:
         afterwards, then those with an attempt. Jobs that have ended stay as they are.
         """
         core = self._core
+        await core.folded()
         view = core.view
         for start in range(0, len(job_ids), SLICE):
             self._cancel_waiting(job_ids[start : start + SLICE])
@@ -305,7 +306,9 @@ class Requests:
         present = await in_background(self.submissions.with_present_code, body)
         while not core.add_ended_parents(self._parents(job_id)):
             await core.committed()
-        core.emit([self._resumed(job_id, body, present, checkpoint, changes)])
+        row = self._row(job_id)
+        at_most = self._at_most(row["array_id"])
+        core.emit([self._resumed(row, body, present, checkpoint, changes, at_most)])
         core.schedule()
         await core.committed(own_only=True)
 
@@ -315,7 +318,7 @@ class Requests:
         """
         core = self._core
         await core.committed()
-        job_ids = core.queries.task_ids(array_id, failed=True)
+        job_ids = await asyncio.to_thread(core.queries.task_ids, array_id, failed=True)
         job_ids = [job_id for job_id in job_ids if job_id not in core.view.jobs]
         if not job_ids:
             raise RefusedError(
@@ -324,48 +327,53 @@ class Requests:
             )
         parents = self._parents(job_ids[0])
         present_code = PresentCode(self.submissions)
+        commits: list[asyncio.Future[None]] = []
         for start in range(0, len(job_ids), SLICE):
             bodies = core.queries.specs(job_ids[start : start + SLICE])
             present = {i: await present_code.of(body) for i, body in bodies.items()}
             while not core.add_ended_parents(parents):
                 await core.committed()
+            at_most = self._at_most(array_id)
+            rows = core.queries.jobs_by_id(bodies)
             core.emit(
                 [
-                    self._resumed(job_id, body, present[job_id], None, changes)
-                    for job_id, body in bodies.items()
-                    if job_id not in core.view.jobs  # resumed by somebody meanwhile
+                    self._resumed(
+                        row, bodies[job_id], present[job_id], None, changes, at_most
+                    )
+                    for job_id, row in rows.items()
+                    if self._can_be_resumed(row)  # else somebody did meanwhile
                 ]
             )
+            commits.append(core.committed())
+            await asyncio.sleep(0)
         core.schedule()
-        await core.committed()
+        await asyncio.gather(*commits, core.committed())
+
+    def _can_be_resumed(self, row: Mapping[str, Any]) -> bool:
+        state = JobState(row["state"])
+        is_over = state.terminal and row["id"] not in self._core.view.jobs
+        return is_over and state is not JobState.COMPLETED
 
     def _resumed(
         self,
-        job_id: str,
+        row: Mapping[str, Any],
         body: Mapping[str, Any],
         present: Mapping[str, Any] | None,
         checkpoint: str | None,
         changes: Changes,
+        at_most: int | None,
     ) -> Event:
-        """The event that queues an ended job again. `body` is its spec, `present` the
-        same with the code of now, None if that has not changed. RefusedError.
+        """The event that queues an ended job (its ledger `row`) again. `body` is its
+        spec, `present` the same with the code of now, None if that has not changed. At
+        most `at_most` tasks of its array may run at once. RefusedError.
         """
         core = self._core
-        row = self._row(job_id)
-        at_most = self._at_most(row["array_id"])
-        live = core.view.jobs.get(job_id)
-        state = live.state if live else JobState(row["state"])
-        if not state.terminal:
-            raise RefusedError(
-                f"Job {job_id} is {state}; only a job that is over can be resumed.",
-                "Cancel it first, or wait.",
-            )
-        if state is JobState.COMPLETED:
-            raise RefusedError(
-                f"Job {job_id} has completed: there is nothing left to resume.",
-                "Submit a new job.",
-            )
+        job_id: str = row["id"]
+        self._refuse_to_resume(row)
         chosen = self._named_checkpoint(job_id, checkpoint)
+        if row["array_id"]:
+            # The priority of its array may have changed while it was over.
+            row = {**row, "priority": body.get("priority", row["priority"])}
         new_spec = None
         if changes:
             new_spec = self._changed_spec(present or body, changes)
@@ -377,9 +385,30 @@ class Requests:
             row = {**row, "shape": Shape.of(core.read_spec(body)).to_row()}
         return owner_transitions.resumed(row, chosen, core.clock(), new_spec, at_most)
 
+    def _refuse_to_resume(self, row: Mapping[str, Any]) -> None:
+        """RefusedError for a job that is not over, or has completed."""
+        job_id = row["id"]
+        live = self._core.view.jobs.get(job_id)
+        state = live.state if live else JobState(row["state"])
+        if not state.terminal:
+            raise RefusedError(
+                f"Job {job_id} is {state}; only a job that is over can be resumed.",
+                "Cancel it first, or wait.",
+            )
+        if state is JobState.COMPLETED:
+            raise RefusedError(
+                f"Job {job_id} has completed: there is nothing left to resume.",
+                "Submit a new job.",
+            )
+
     def _at_most(self, array_id: str | None) -> int | None:
         """How many tasks of the array may run at once; None for any number."""
-        array = self._core.queries.array(array_id) if array_id else None
+        if array_id is None:
+            return None
+        live = self._core.view.arrays.get(array_id)
+        if live is not None:  # it may have changed since the last commit
+            return live.at_most
+        array = self._core.queries.array(array_id)
         return array["at_most"] if array else None
 
     def _row(self, job_id: str) -> dict[str, Any]:

@@ -18,14 +18,16 @@ MAX_TASKS = 100_000
 MAX_INDEX = 2**31 - 1
 """The largest index of a task."""
 PLACEHOLDER = "{i}"
-"""What stands for the index in a word of the command and in the pattern of the
-checkpoints.
+"""What stands for the index in a word of the command, in the value of a variable and in
+the pattern of the checkpoints.
 """
 VARIABLE = "GPUYARD_ARRAY_INDEX"
 """The variable that tells a program its index."""
 _EXAMPLE = "write indices such as 0-9, 0-9:3 or 1,4,7-9, and %4 behind them for four at"
 _PART = re.compile(r"(\d{1,20})(?:-(\d{1,20})(?::(\d{1,20}))?)?", re.ASCII)
 _COUNT = re.compile(r"\d{1,20}", re.ASCII)
+# `${i}` is a variable of the shell.
+_PLACE = re.compile(r"(?<!\$)\{i\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +53,22 @@ def array_range(given: object) -> ArrayRange:
         raise _wrong(f"is {quoted(given)}, which is not text")
     (text, has_limit, limit) = given.strip().partition("%")
     at_most = _at_most(limit.strip()) if has_limit else None
+    # Before the text is taken apart: it may have a million commas.
+    _refuse_many(1 + text.count(","))
     words = [word.strip() for word in text.split(",")]
     ranges = [_part(word) for word in words]
-    count = sum(len(part) for part in ranges)
+    _refuse_many(sum(len(part) for part in ranges))
+    indices = tuple(index for part in ranges for index in part)
+    _refuse_repeated(indices)
+    return ArrayRange(",".join(words), indices, at_most)
+
+
+def _refuse_many(count: int) -> None:
     if count > MAX_TASKS:
         raise _wrong(
             f"has {count:,} tasks, and an array has at most {MAX_TASKS:,}",
             "submit several arrays",
         )
-    indices = tuple(index for part in ranges for index in part)
-    _refuse_repeated(indices)
-    return ArrayRange(",".join(words), indices, at_most)
 
 
 def _at_most(text: str) -> int:
@@ -69,6 +76,11 @@ def _at_most(text: str) -> int:
         raise _wrong(f"has {quoted(text)} behind %, which is not a number of tasks")
     if int(text) == 0:
         raise _wrong("ends with %0, so that no task could ever run", "write %1 or more")
+    if int(text) > MAX_TASKS:
+        raise _wrong(
+            f"has %{text}, and an array has at most {MAX_TASKS:,} tasks",
+            f"write %{MAX_TASKS} or less",
+        )
     return int(text)
 
 
@@ -105,8 +117,8 @@ def _refuse_repeated(indices: Sequence[int]) -> None:
 class ArraySpec(JobSpec):
     """A JobSpec with many tasks. `array` are their indices: `0-1999%20` are 2,000, of
     which at most 20 run at once; `0-9:3` is every third; `1,4,7-9` names some. `{i}` in
-    a word of the command and in `checkpoint.path` is the index, and so is
-    `$GPUYARD_ARRAY_INDEX`.
+    a word of the command, in a value of `environment` and in `checkpoint.path` is the
+    index, and so is `$GPUYARD_ARRAY_INDEX`.
     """
 
     array: str
@@ -117,15 +129,25 @@ class ArraySpec(JobSpec):
 
 def task_words(words: Sequence[str], index: int) -> tuple[str, ...]:
     """The words of a command, for one task."""
-    return tuple(word.replace(PLACEHOLDER, str(index)) for word in words)
+    return tuple(_with_index(word, index) for word in words)
+
+
+def _task_values(values: Mapping[str, str], index: int) -> dict[str, str]:
+    return {name: _with_index(value, index) for name, value in values.items()}
+
+
+def _with_index(text: str, index: int) -> str:
+    return _PLACE.sub(str(index), text) if PLACEHOLDER in text else text
 
 
 def task_body(body: Mapping[str, Any], index: int) -> dict[str, Any]:
     """The spec of one task, as JSON, from that of its array."""
     task = {**body, "command": list(task_words(body.get("command", ()), index))}
+    if "environment" in body:
+        task["environment"] = _task_values(body["environment"], index)
     checkpoint = cast("Mapping[str, Any]", body.get("checkpoint", {}))
     if "path" in checkpoint:
-        path = checkpoint["path"].replace(PLACEHOLDER, str(index))
+        path = _with_index(checkpoint["path"], index)
         task["checkpoint"] = {**checkpoint, "path": path}
     return task
 
@@ -133,9 +155,11 @@ def task_body(body: Mapping[str, Any], index: int) -> dict[str, Any]:
 def task_spec(spec: JobSpec, index: int) -> JobSpec:
     """The spec of one task from that of its array."""
     update: dict[str, Any] = {"command": task_words(spec.command, index)}
+    if spec.environment:
+        update["environment"] = _task_values(spec.environment, index)
     path = spec.checkpoint.path
     if path is not None and PLACEHOLDER in path:
-        path = path.replace(PLACEHOLDER, str(index))
+        path = _with_index(path, index)
         update["checkpoint"] = spec.checkpoint.model_copy(update={"path": path})
     return spec.model_copy(update=update)
 

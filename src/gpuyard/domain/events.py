@@ -102,6 +102,8 @@ class EventKind(StrEnum):
     USER_CHANGED = "user.changed"
     TOKEN_ISSUED = "token.issued"
     TOKEN_REVOKED = "token.revoked"
+    ARRAY_UPDATED = "array.updated"
+    """Its owner gave it another limit or priority."""
 
 
 class Change(msgspec.Struct, frozen=True):

@@ -98,3 +98,8 @@ def format_gb(value: float) -> str:
 def iso_time(at: float) -> str:
     """A UTC time in ISO 8601, ending in Z."""
     return datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """A text of which a line shows at most so many characters."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"

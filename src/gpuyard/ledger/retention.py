@@ -246,13 +246,34 @@ def rows_of_batch(tx: sa.Connection, batch_id: str) -> dict[Table, list[str]]:
 def arrays_without_tasks(tx: sa.Connection, limits: RetentionLimits) -> list[str]:
     """The arrays all of whose tasks are gone, unless their keys may still come."""
     task = sa.select(jobs.c.id).where(jobs.c.array_id == arrays.c.id)
-    is_forgotten = sa.or_(
-        arrays.c.idempotency_key.is_(None), arrays.c.created_at < limits.keys_before
-    )
     found = sa.select(arrays.c.id).where(
-        is_forgotten, sa.not_(task.correlate(arrays).exists())
+        _key_is_over(limits), sa.not_(task.correlate(arrays).exists())
     )
     return list(tx.execute(found.order_by(arrays.c.id)).scalars())
+
+
+def arrays_emptied(
+    tx: sa.Connection, limits: RetentionLimits, removed: Mapping[str, int]
+) -> list[str]:
+    """Those of the arrays that lose all their tasks when so many of each (`removed`, by
+    array) go, unless their keys may still come.
+    """
+    count = sa.select(sa.func.count()).where(jobs.c.array_id == arrays.c.id)
+    columns = (arrays.c.id, count.correlate(arrays).scalar_subquery().label("n"))
+    found: list[str] = []
+    array_ids = list(removed)
+    for start in range(0, len(array_ids), _JOBS_AT_ONCE):
+        ids = array_ids[start : start + _JOBS_AT_ONCE]
+        wanted = sa.and_(arrays.c.id.in_(ids), _key_is_over(limits))
+        rows = tx.execute(sa.select(*columns).where(wanted))
+        found += [row.id for row in rows if row.n == removed[row.id]]
+    return found
+
+
+def _key_is_over(limits: RetentionLimits) -> sa.ColumnElement[bool]:
+    return sa.or_(
+        arrays.c.idempotency_key.is_(None), arrays.c.created_at < limits.keys_before
+    )
 
 
 # --- series ---

@@ -1,6 +1,6 @@
 """How much a pass of retention would remove: counted in pages, without a write."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -14,10 +14,13 @@ from gpuyard.ledger.retention import (
     PointRemoval,
     RetentionLimits,
     SeriesWalk,
+    arrays_emptied,
+    arrays_without_tasks,
     old_batches,
 )
 from gpuyard.ledger.tables import (
     STATE_TABLES,
+    arrays,
     attempts,
     checkpoints,
     events,
@@ -62,8 +65,10 @@ def plan(
     """
     found: Plan = defaultdict(Amount)
     gone: list[str] = []
+    tasks = Counter[str]()
     walk = JobWalk(limits)
     while (page := walk.next_page(tx)) is not None:
+        tasks.update(_tasks_by_array(tx, page))
         for kind, (table, column) in _OF_JOBS.items():
             _add(tx, found[kind], table, column.in_(page))
         size = sa.func.coalesce(sa.func.sum(checkpoints.c.size), 0)
@@ -78,10 +83,22 @@ def plan(
         _add(tx, found["batches"], STATE_TABLES[Table.BATCHES], _is_batch(batch_id))
         _add(tx, found["items"], items, items.c.batch_id == batch_id)
         _add(tx, found["specs"], specs, specs.c.job_id == batch_id)
+    lost = [*arrays_without_tasks(tx, limits), *arrays_emptied(tx, limits, tasks)]
+    for array_id in lost:
+        _add(tx, found["arrays"], arrays, arrays.c.id == array_id)
+        _add(tx, found["specs"], specs, specs.c.job_id == array_id)
     _add_series(tx, limits, found)
     for first, last in _old_events(tx, limits):
         _add(tx, found["events"], events, events.c.seq.between(first, last))
     return dict(found), gone
+
+
+def _tasks_by_array(tx: sa.Connection, job_ids: Collection[str]) -> dict[str, int]:
+    """How many of these jobs are tasks of which array."""
+    of_array = sa.and_(jobs.c.id.in_(job_ids), jobs.c.array_id.is_not(None))
+    counted = sa.select(jobs.c.array_id, sa.func.count()).where(of_array)
+    rows = tx.execute(counted.group_by(jobs.c.array_id))
+    return {row[0]: int(row[1]) for row in rows}
 
 
 def _is_batch(batch_id: str) -> sa.ColumnElement[bool]:

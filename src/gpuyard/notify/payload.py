@@ -34,6 +34,7 @@ _VERBS: Mapping[EventKind, str] = {
     EventKind.PROVIDER_UP: "is up again",
     EventKind.DISK_FILLING: "takes most of a disk that is nearly full",
     EventKind.ARRAY_SUBMITTED: "was submitted",
+    EventKind.ARRAY_UPDATED: "was changed by its owner",
     EventKind.SCHEDULE_CREATED: "was added",
     EventKind.SCHEDULE_CHANGED: "was changed",
     EventKind.SCHEDULE_STARTED: "was submitted by its schedule",

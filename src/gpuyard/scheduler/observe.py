@@ -18,7 +18,7 @@ from gpuyard.domain.reasons import Blame, Reason
 from gpuyard.domain.run_time import run_time_s
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import AttemptState, JobState
-from gpuyard.scheduler.arrays import LiveArray
+from gpuyard.scheduler.array_limits import limit_array
 from gpuyard.scheduler.history import AttemptEnd
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Device
@@ -167,7 +167,8 @@ def _job(view: View, job_id: str, row: Row) -> None:
         # Copy the id: the given string is a slice of a request, and would keep half of
         # that in memory.
         job_id = job_id[:1] + job_id[1:]
-        job = view.jobs[job_id] = _new_job(view, job_id, row)
+        job = _new_job(view, job_id, row)
+        view.add_job(job)
     elif state is not JobState.QUEUED or job_id not in view.tentative:
         _take_out(view, job, state)
     _update_job(job, state, row)
@@ -262,7 +263,7 @@ def _job_ended(view: View, job_id: str, state: JobState) -> None:
     job = view.jobs.pop(job_id, None)
     if job is not None:
         view.remove_job(job)
-        view.leave_array(job)
+        view.leave_array(job, has_ended=True)
         view.usage.note_state(job, job.state, state)
         if state is JobState.COMPLETED and job.served_s > 0:
             view.learning.add(job.job_type, job.width, job.served_s)
@@ -418,9 +419,9 @@ def _trust(view: View, place: str, row: Row) -> None:
 
 
 def _array(view: View, array_id: str, row: Row) -> None:
-    at_most = row.get("at_most")
-    if at_most is not None and array_id not in view.arrays:
-        view.arrays[sys.intern(array_id)] = LiveArray(at_most)
+    if "at_most" in row:
+        # Only its first row says how many tasks it has.
+        limit_array(view, array_id, row["at_most"], row.get("total") or 0)
 
 
 _FOLDS: Mapping[Table, Callable[[View, str, Row], None]] = {

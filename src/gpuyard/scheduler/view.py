@@ -193,6 +193,13 @@ class View:
             if attempt.node_id == node_id and not attempt.offer
         ]
 
+    def add_job(self, job: LiveJob) -> None:
+        """A job is live from now on. `enqueue` says where it waits."""
+        self.jobs[job.id] = job
+        array = self.array_of(job)
+        if array is not None:
+            array.join()
+
     def enqueue(self, job: LiveJob) -> None:
         """Put a queued job where it belongs: see the class."""
         if job.waits_for:
@@ -215,20 +222,37 @@ class View:
 
     def _queue(self, job: LiveJob) -> None:
         """Put the job into the queue, unless enough tasks of its array are there."""
-        array = self.arrays.get(job.array_id or "")
-        if array is None or array.admit(job.id):
+        array = self.array_of(job)
+        if array is None or array.admit(job):
             self.queue.add(job)
 
-    def leave_array(self, job: LiveJob) -> None:
+    # --- arrays that limit how many of their tasks run ---
+
+    def array_of(self, job: LiveJob) -> LiveArray | None:
+        """The array of which it is a task, if that has a limit."""
+        return self.arrays.get(job.array_id) if job.array_id else None
+
+    def leave_array(self, job: LiveJob, *, has_ended: bool = False) -> None:
         """The job neither may start nor has an attempt: another task of its array may
-        take its place. Idempotent.
+        take its place. Idempotent, unless it `has_ended`: an array all of whose tasks
+        have is forgotten.
         """
-        array = self.arrays.get(job.array_id or "")
+        array = self.array_of(job)
         if array is None:
             return
-        array.leave(job.id)
-        while follower := array.next():
-            self.queue.add(self.jobs[follower])
+        array.leave(job)
+        self.admit_more(array)
+        if has_ended:
+            array.live -= 1
+            if array.is_over and job.array_id:
+                del self.arrays[job.array_id]
+
+    def admit_more(self, array: LiveArray) -> None:
+        """Put those of its tasks into the queue whose turn it is."""
+        while job_id := array.next():
+            job = self.jobs[job_id]
+            array.admit(job)
+            self.queue.add(job)
 
     def _wait_for_parents(self, job: LiveJob) -> None:
         """Drop parents that have ended as they must, and register the job with the
@@ -253,9 +277,9 @@ class View:
                 self.dependents.pop(parent, None)
         self.doomed.pop(job.id, None)
         self.held.discard(job.id)
-        array = self.arrays.get(job.array_id or "")
+        array = self.array_of(job)
         if array is not None:
-            array.waiting.discard(job.id)
+            array.stop_waiting(job)
         if job.not_before is not None:
             self.delayed.discard((job.not_before, job.id))
         self.queue.remove(job.id)

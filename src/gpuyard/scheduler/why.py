@@ -63,9 +63,9 @@ def why(
         return _dependency(view, job)
     if job_id in view.promises:
         return _making_room(view, view.promises[job_id])
-    array = view.arrays.get(job.array_id or "")
-    if array and job_id in array.waiting:
-        return _array_full(array)
+    array = view.array_of(job)
+    if array and array.waits(job):
+        return _array_full(array, job.array_id)
     if job_id not in view.queue:
         return _backoff(job, now)
     answer = QueuedJob(view, job, now, policy, when_it_leaves).explain()
@@ -168,12 +168,15 @@ def _making_room(view: View, promise: Promise) -> Why:
     )
 
 
-def _array_full(array: LiveArray) -> Why:
+def _array_full(array: LiveArray, array_id: str | None) -> Why:
     return Why(
         f"It waits for its turn: its array runs at most {array.at_most} at once.",
         "array",
         "when these tasks end is not known",
-        would_help=("let more of its tasks run at once when you submit an array",),
+        would_help=(
+            f"let more of its tasks run at once (gpuyard update {array_id} --limit"
+            f" {2 * array.at_most})",
+        ),
     )
 
 

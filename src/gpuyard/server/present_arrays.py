@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuyard.domain.arrays import Array, array_state, exact_amount
+from gpuyard.domain.errors import NotFoundError
 from gpuyard.domain.jobs import Cost
 from gpuyard.domain.secret_names import without_keys
 from gpuyard.domain.states import JobState
@@ -26,9 +27,14 @@ def present_arrays(queries: Queries, rows: Sequence[Row]) -> list[Array]:
 
 
 def present_array(queries: Queries, array_id: str) -> Array:
-    """The resource of an array, with its spec and what it has cost."""
+    """The resource of an array, with its spec and what it has cost; NotFoundError if it
+    has just been removed.
+    """
     row = queries.array(array_id)
-    assert row is not None
+    if row is None:
+        raise NotFoundError(
+            f"There is no array {array_id!r}.", "`gpuyard jobs` lists them."
+        )
     (array,) = present_arrays(queries, [row])
     spec = dict(queries.specs([array_id]).get(array_id, {}))
     if "environment" in spec:

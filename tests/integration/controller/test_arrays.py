@@ -5,9 +5,13 @@ found as one.
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
-from gpuyard.controller.core import FOLDED_AT_ONCE
+from gpuyard.controller.array_events import ArraySubmission, PreparedArray
+from gpuyard.controller.core import FOLDED_AT_ONCE, SLICE
+from gpuyard.controller.intake import Intake
+from gpuyard.domain.arrays import array_range
 from gpuyard.domain.errors import (
     InvalidInputError,
     IsArrayError,
@@ -15,8 +19,15 @@ from gpuyard.domain.errors import (
     NotFoundError,
     RefusedError,
 )
+from gpuyard.domain.ids import new_id
+from gpuyard.domain.tiers import Tiers
 from gpuyard.ledger.queries import JobFilter
-from gpuyard.ledger.retention import RetentionLimits, arrays_without_tasks
+from gpuyard.ledger.retention import (
+    RetentionLimits,
+    arrays_without_tasks,
+    removal_event,
+    rows_of_jobs,
+)
 from gpuyard.ledger.tables import specs
 from tests.support.controlled import Controlled
 from tests.support.ledger import failing_commits
@@ -143,6 +154,8 @@ async def test_people_find_an_array_and_its_tasks(instance: Controlled):
     assert find(f"{older[-8:]}_1") == tasks(instance, older)[1]
     with pytest.raises(NotFoundError, match=r"no task 5\. Its tasks are 4,7-9"):
         find("sweep_5")
+    await instance.controller.changes.update(ids[3], {"name": "best"})
+    assert find("best") == ids[3]
     single = await instance.submit(name="sweep_8", held=True)
     assert find("sweep_8") == single
     with pytest.raises(NotFoundError, match="single job and no array"):
@@ -151,6 +164,105 @@ async def test_people_find_an_array_and_its_tasks(instance: Controlled):
     many = await instance.controller.requests.lookup.find_many(["sweep", "sweep_8"])
     assert many == [*ids, single]
     await instance.controller.requests.cancel_many(everything)
+
+
+async def test_a_task_that_is_gone_is_told_from_one_that_never_was(
+    instance: Controlled,
+):
+    array_id = await submit(instance, "0-2", held=True)
+    (first, *others) = tasks(instance, array_id)
+    await instance.cancel(first)
+    with instance.ledger.engine.connect() as tx:
+        gone = removal_event(rows_of_jobs(tx, [first]), instance.core.clock())
+    instance.core.emit([gone])
+    await instance.core.committed()
+    with pytest.raises(NotFoundError, match="task 0 of the array 'sweep' is no longer"):
+        instance.controller.requests.find("sweep_0")
+    await instance.controller.requests.cancel_many(others)
+
+
+async def test_the_limit_and_the_priority_of_an_array_change(instance: Controlled):
+    async def update(array_id: str, changes: dict[str, Any]) -> None:
+        await instance.controller.changes.update_array(array_id, changes)
+
+    array_id = await submit(instance, "0-4%1", resources={"cpus": 0.1})
+    ids = tasks(instance, array_id)
+    await instance.begun(ids[0])
+    await instance.finish(ids[0], exit_code=1)
+    await instance.until(ids[0])
+    await instance.begun(ids[1])
+    await update(array_id, {"at_most": 2, "priority": 5})
+    await instance.begun(ids[2])
+    await instance.restart()
+    assert {instance.core.view.jobs[job_id].priority for job_id in ids[1:]} == {5}
+    assert len(instance.core.view.attempts) == 2
+    row = instance.ledger.queries.array(array_id)
+    assert row and (row["at_most"], row["priority"]) == (2, 5)
+    specs = instance.ledger.queries.specs([array_id, ids[3]])
+    assert {spec["priority"] for spec in specs.values()} == {5}
+    await update(array_id, {"at_most": None})
+    await instance.begun(ids[4])
+    await instance.end_all(ids)
+    assert not instance.core.view.arrays
+    with pytest.raises(RefusedError, match="only its limit can change"):
+        await update(array_id, {"priority": 1})
+    await update(array_id, {"at_most": 1})
+    # What is resumed is under the new limit, and has the new priority.
+    await instance.controller.requests.resume_array(array_id)
+    assert instance.core.view.arrays[array_id].at_most == 1
+    assert instance.core.view.jobs[ids[0]].priority == 5
+    await instance.end_all(ids)
+
+
+async def test_a_task_with_a_spec_of_its_own_gets_the_priority_too(
+    instance: Controlled,
+):
+    array_id = await submit(instance, "0-1", held=True)
+    ids = tasks(instance, array_id)
+    await instance.controller.changes.update(ids[1], {"timeout_s": 60.0})
+    await instance.controller.changes.update_array(array_id, {"priority": 4})
+    specs = instance.ledger.queries.specs(ids)
+    assert [specs[i]["priority"] for i in ids] == [4, 4]
+    assert specs[ids[1]]["timeout_s"] == 60.0
+    await instance.controller.requests.cancel_many(ids)
+
+
+async def test_tasks_that_start_meanwhile_are_not_held_and_refuse_nothing(
+    instance: Controlled,
+):
+    array_id = await submit(instance, "0-3%1")
+    ids = tasks(instance, array_id)
+    lookup = instance.controller.requests.lookup
+    (jobs, waiting) = await lookup.find_waiting(["sweep"])
+    await instance.finish(ids[0])
+    await instance.begun(ids[1])
+    assert (jobs, waiting[-1]) == ([], ids[3])
+    held = await instance.controller.changes.hold(jobs, waiting)
+    assert held == ids[2:]
+    with pytest.raises(RefusedError, match="only a queued job can be held"):
+        await instance.controller.changes.hold([ids[1]], waiting)
+    assert await instance.controller.changes.release([], waiting) == ids[2:]
+    await instance.end_all(ids)
+    with pytest.raises(RefusedError, match="None of its tasks waits"):
+        await instance.controller.changes.hold([], waiting)
+
+
+@pytest.mark.parametrize("what", ["cancel", "hold"])
+async def test_what_is_still_taken_in_can_be_held_and_cancelled(
+    instance: Controlled, what: str
+):
+    """The ledger may have all tasks of an array before the view does."""
+    body = {"name": "sweep", "command": ["train"], "held": True}
+    (job, _) = Intake(Tiers()).read(msgspec.Raw(msgspec.json.encode(body)))
+    ids = [new_id("job") for _ in range(2 * SLICE)]
+    wanted = array_range(f"0-{len(ids) - 1}")
+    array = PreparedArray(new_id("array"), None, job, wanted, ids)
+    instance.core.emit_many(ArraySubmission(array, instance.core.clock()))
+    if what == "hold":
+        assert await instance.controller.changes.release([], ids) == ids
+    await instance.controller.requests.cancel_many(ids)
+    await instance.until(ids[-1])
+    assert not instance.core.view.jobs
 
 
 async def test_a_job_waits_for_all_tasks_of_an_array(instance: Controlled):

@@ -19,6 +19,7 @@ from gpuyard.ledger.retention import (
     removal_event,
     rows_of_jobs,
 )
+from gpuyard.ledger.retention_plan import plan
 from gpuyard.ledger.writer import Writer
 from tests.support.life import Life
 
@@ -98,6 +99,7 @@ async def test_an_array_is_read_with_its_tasks(
     assert queries.array_of(first.task_ids[0]) == first.id
     assert queries.find_array_ids(first.id[-9:]) == [first.id]
     assert queries.find_array_ids("_") == []
+    assert queries.own_specs(first.id) == {}
     by_key = queries.array_by_key("k")
     assert by_key and (by_key["id"], by_key["at_most"]) == (second.id, 1)
     assert queries.limited_arrays() == [{"id": second.id, "at_most": 1}]
@@ -123,5 +125,27 @@ async def test_an_array_without_tasks_goes_when_its_key_cannot_come_again(
     writer.add_events([removal_event(keys, 2000.0)])
     await writer.committed()
     assert ledger.read(arrays_without_tasks, NEVER) == []
+    assert ledger.queries.find_array_ids(gone.id) == []
+    assert ledger.queries.find_array_ids(kept.id) == [kept.id]
     forgotten = RetentionLimits(None, None, 1001.0, None, None, None, None, 0)
     assert ledger.read(arrays_without_tasks, forgotten) == [gone.id]
+
+
+async def test_the_preview_counts_the_arrays_that_lose_their_last_task(
+    ledger: Ledger, writer: Writer, life: Life
+):
+    half_over = submission("0-1", "ann")
+    over = submission("0-1", "ann")
+    keyed = submission("0-1", "ann", key="k")
+    for array in (half_over, over, keyed):
+        for event in ArraySubmission(array, 1000.0):
+            life.record(event)
+    for job_id in (*over.task_ids, *keyed.task_ids, half_over.task_ids[0]):
+        life.end(life.run(job_id), exit_code=0)
+    await write(writer, life)
+    later = 2e9
+    for keys_before, count in ((0.0, 1), (later, 2)):
+        limits = RetentionLimits(later, None, keys_before, None, None, None, None, 9**9)
+        found, _ = ledger.read(plan, limits, frozenset())
+        assert (found["jobs"].count, found["arrays"].count) == (5, count)
+        assert found["specs"].count == count

@@ -55,6 +55,9 @@ def test_indices_are_those_that_users_of_slurm_know(text, indices, at_most):
         ("0-9%", "has '' behind %, which is not a number of tasks"),
         ("0-9%-1", "has '-1' behind %"),
         ("0-9%2%3", "has '2%3' behind %"),
+        ("0-9%100001", "has %100001, and an array has at most 100,000 tasks (write"),
+        ("0-9%99999999999999999999", "has %99999999999999999999, and an array"),
+        ("," * 5_000_000, "has 5,000,001 tasks, and an array has at most"),
         (f"0-{MAX_TASKS}", f"has {MAX_TASKS + 1:,} tasks, and an array has at most"),
         ("0-999999999999", f"and the largest index is {MAX_INDEX}"),
         (10, "is 10, which is not text"),
@@ -72,14 +75,16 @@ def test_a_wrong_array_is_told_what_would_be_right(given, told):
 
 def test_a_task_finds_its_index_in_its_command_and_its_checkpoints():
     body = {
-        "command": ["python3", "fold_{i}.py", "--out={i}/{i}", "{j}"],
-        "environment": {"NOTE": "{i}"},
+        "command": ["python3", "fold_{i}.py", "--out={i}/{i}", "{j}", "echo ${i}"],
+        "environment": {"OUT": "runs/{i}", "LOOP": "${i}"},
         "checkpoint": {"path": "out/{i}/*.pt", "resume_args": ["--from", "{path}"]},
     }
     task = task_body(body, 7)
     assert task == {
         **body,
-        "command": ["python3", "fold_7.py", "--out=7/7", "{j}"],
+        # `${i}` is a variable of the shell.
+        "command": ["python3", "fold_7.py", "--out=7/7", "{j}", "echo ${i}"],
+        "environment": {"OUT": "runs/7", "LOOP": "${i}"},
         "checkpoint": {"path": "out/7/*.pt", "resume_args": ["--from", "{path}"]},
     }
     assert task_spec(parse_spec(body), 7) == parse_spec(task)

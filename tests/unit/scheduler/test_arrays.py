@@ -14,7 +14,7 @@ def world() -> World:
 
 
 def tasks(world: World, count: int, at_most: int | None) -> list[str]:
-    array_id = world.array("array_1", at_most)
+    array_id = world.array("array_1", at_most, count)
     return [world.submit(array_id=array_id) for _ in range(count)]
 
 
@@ -79,6 +79,63 @@ def test_a_resumed_task_brings_its_limit_along(world):
         values = {**row, "array_id": "array_1"}
         world.record(limit, Change(Table.JOBS, f"job_{number}", values))
     assert list(world.decide()) == ["job_1"]
+
+
+def test_of_the_tasks_that_wait_the_urgent_one_is_next(world):
+    found = tasks(world, 4, 1)
+    world.set_job(found[2], priority=5)
+    world.set_job(found[3], priority=5)
+    world.set_job(found[3], priority=1)
+    started = []
+    while ready := list(world.decide()):
+        started += ready
+        world.end(ready[0])
+    assert started == [found[0], found[2], found[1], found[3]]
+
+
+def test_a_higher_limit_lets_more_run(world):
+    found = tasks(world, 5, 1)
+    world.decide()
+    world.array("array_1", 3)
+    assert sorted(world.decide()) == found[1:3]
+    world.array("array_1", None)
+    assert sorted(world.decide()) == found[3:]
+
+
+def test_under_a_lower_limit_what_runs_goes_on_and_no_more_start(world):
+    found = tasks(world, 5, 3)
+    world.decide()
+    world.array("array_1", 1)
+    world.end(found[0])
+    # One that is tried again has no turn before the others have ended.
+    world.end(found[1], "queued")
+    assert not world.decide()
+    world.end(found[2])
+    assert list(world.decide()) == [found[1]]
+    world.end(found[1])
+    assert list(world.decide()) == [found[3]]
+
+
+def test_a_limit_takes_back_what_has_not_started(world):
+    """It is set for an array that had none, and for one whose tasks wait for room."""
+    found = tasks(world, 20, None)
+    assert sorted(world.decide()) == found[:16]
+    world.array("array_1", 17)
+    assert list(world.view.arrays["array_1"].admitted - set(found[:16])) == [found[16]]
+    world.array("array_1", 2)
+    for job_id in found[:15]:
+        world.end(job_id)
+    assert list(world.decide()) == [found[16]]
+
+
+def test_an_array_is_forgotten_when_its_last_task_is_over(world):
+    array_id = world.array("array_1", 1, total=2)
+    world.end(world.submit(array_id=array_id), "failed")
+    assert array_id in world.view.arrays, "its second task is still to come"
+    second = world.submit(array_id=array_id)
+    world.decide()
+    world.end(second)
+    assert not world.view.arrays
 
 
 def test_a_waiting_task_says_that_its_array_is_full(world):

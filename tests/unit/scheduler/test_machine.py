@@ -103,6 +103,8 @@ class Scheduler(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 4), parents=st.lists(st.integers(0, 1000), max_size=1))
     def submit_tasks(self, count, parents):
+        if "pair" not in self.world.view.arrays:
+            self.world.array("pair", 2)  # else it may have been forgotten
         # The tasks of an array have one shape.
         for _ in range(count):
             self.take(3, 1, None, None, parents, array_id="pair")
@@ -286,6 +288,10 @@ class Scheduler(RuleBasedStateMachine):
         self.world.set_job(job_id, **change)
         self.outcomes[job_id] = change.get("state", "queued")
 
+    @rule(at_most=st.sampled_from([1, 2, 3, None]))
+    def limit_changes(self, at_most):
+        self.world.array("pair", at_most)
+
     @rule(
         node_id=st.sampled_from(NODES),
         state=st.sampled_from(["online", "online", "silent", "draining", "gone"]),
@@ -375,7 +381,7 @@ class Scheduler(RuleBasedStateMachine):
         blocked = {child for children in view.dependents.values() for child in children}
         delayed = {job_id for _, job_id in view.delayed}
         ready = {job.id for job in view.queue}
-        full = {job_id for array in view.arrays.values() for job_id in array.waiting}
+        full = {turn[1] for array in view.arrays.values() for turn in array.waiting}
         places = [ready, delayed, view.held, full, blocked, set(view.tentative)]
         queued = [
             job_id for job_id, job in view.jobs.items() if job.state is JobState.QUEUED
@@ -389,12 +395,19 @@ class Scheduler(RuleBasedStateMachine):
     @invariant()
     def an_array_uses_its_limit_and_keeps_it(self):
         view = self.world.view
-        for array in view.arrays.values():
-            assert len(array.admitted) <= array.at_most
-            assert not array.waiting or len(array.admitted) == array.at_most
-            for job_id in array.admitted:
-                is_begun = view.jobs[job_id].state is not JobState.QUEUED
-                assert is_begun or job_id in view.queue or job_id in view.tentative
+        for array_id, array in view.arrays.items():
+            begun = {
+                job_id
+                for job_id in array.admitted
+                if view.jobs[job_id].state is not JobState.QUEUED
+            }
+            # What ran when the limit was lowered goes on.
+            assert len(array.admitted) <= max(array.at_most, len(begun))
+            assert not array.waiting or len(array.admitted) >= array.at_most
+            for job_id in array.admitted - begun:
+                assert job_id in view.queue or job_id in view.tentative
+            live = [job for job in view.jobs.values() if job.array_id == array_id]
+            assert array.live == len(live)
 
     def teardown(self):
         """Nothing starves: once all is well and whatever runs ends, every job that can

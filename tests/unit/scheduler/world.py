@@ -145,9 +145,14 @@ class World:
         self.set_job(job_id, **row)
         return job_id
 
-    def array(self, array_id: str, at_most: int | None) -> str:
-        """An array of which so many tasks may run at once."""
-        self.record(Change(Table.ARRAYS, array_id, {"at_most": at_most}))
+    def array(
+        self, array_id: str, at_most: int | None, total: int | None = None
+    ) -> str:
+        """An array of which so many tasks may run at once. A new one has `total`."""
+        row = {"at_most": at_most}
+        if total is not None:
+            row["total"] = total
+        self.record(Change(Table.ARRAYS, array_id, row))
         return array_id
 
     def set_job(self, job_id: str, **columns) -> None:

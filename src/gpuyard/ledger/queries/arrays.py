@@ -30,11 +30,18 @@ class ArrayQueries(LedgerReader):
         return self._row(sa.select(arrays).where(arrays.c.idempotency_key == key))
 
     def find_array_ids(self, reference: str, limit: int = 3) -> list[str]:
-        """The arrays whose id is `reference` or ends so."""
+        """The arrays whose id is `reference` or ends so. One whose tasks are all gone
+        is only kept for its idempotency key.
+        """
         if len(reference) < SHORTEST_TAIL:
             return []
         ending = arrays.c.id.like("%" + escape_like(reference), escape="\\")
-        statement = sa.select(arrays.c.id).where(ending).order_by(arrays.c.id.desc())
+        task = sa.select(jobs.c.id).where(jobs.c.array_id == arrays.c.id)
+        statement = (
+            sa.select(arrays.c.id)
+            .where(ending, task.correlate(arrays).exists())
+            .order_by(arrays.c.id.desc())
+        )
         found = [row["id"] for row in self._rows(statement)]
         return [reference] if reference in found else found[:limit]
 
@@ -61,6 +68,14 @@ class ArrayQueries(LedgerReader):
         if failed:
             statement = statement.where(jobs.c.state.in_(_ENDED_BADLY))
         return [row["id"] for row in self._rows(statement.order_by(jobs.c.id))]
+
+    def own_specs(self, array_id: str) -> dict[str, Row]:
+        """The specs of those of its tasks that have one of their own, because their
+        owner changed them.
+        """
+        is_own = sa.and_(jobs.c.id == specs.c.job_id, jobs.c.array_id == array_id)
+        rows = self._rows(sa.select(specs).where(is_own))
+        return {row["job_id"]: row["body"] for row in rows}
 
     def arrays_page(
         self, *, limit: int, before: str | None = None, wanted: JobFilter = ALL_JOBS

@@ -2,16 +2,18 @@
 
 import asyncio
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import msgspec
 from fastapi import APIRouter, Body, Query, Request
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, model_validator
 
 from gpuyard.controller.intake import reading_json
 from gpuyard.controller.job_lookup import ARRAY_ID
-from gpuyard.domain.arrays import Array, count_words
+from gpuyard.domain.arrays import MAX_TASKS, Array, count_words
 from gpuyard.domain.errors import InvalidInputError, quoted
+from gpuyard.domain.jobspec import Priority
+from gpuyard.domain.strict_model import StrictModel
 from gpuyard.server.app_state import AppState
 from gpuyard.server.body import read_bodies
 from gpuyard.server.callers import submitter_of
@@ -29,6 +31,30 @@ class ArrayPage(BaseModel):
 
     items: list[Array]
     next: str | None = None
+
+
+class UpdateArrayRequest(StrictModel):
+    """What is to differ of an array; what is left out stays. `at_most`: so many tasks
+    may run at once, null for any number.
+    """
+
+    at_most: Annotated[int, Field(ge=1, le=MAX_TASKS)] | None = None
+    priority: Priority | None = None
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if not self.changes():
+            raise ValueError("changes nothing; give at_most or priority")
+        return self
+
+    def changes(self) -> dict[str, Any]:
+        """What is to differ."""
+        given = self.model_dump(exclude_unset=True)
+        return {
+            name: value
+            for name, value in given.items()
+            if name == "at_most" or value is not None
+        }
 
 
 @router.post("", status_code=201, openapi_extra=one_json_body("ArraySpec"))
@@ -74,6 +100,18 @@ async def show_array(reference: str, app_state: TheAppState) -> Array:
     spec and what it has cost. `/api/v1/jobs?array=` lists its tasks.
     """
     return await _one(app_state, _find(app_state, reference))
+
+
+@router.patch("/{reference}")
+async def update_array(
+    reference: str, request: Request, app_state: TheAppState, body: UpdateArrayRequest
+) -> Array:
+    """Change how many of its tasks may run at once, or the priority of those that are
+    not over. With a lower limit, tasks that run go on to their end.
+    """
+    array_id = await _find_own(request, app_state, reference)
+    await app_state.controller.changes.update_array(array_id, body.changes())
+    return await _one(app_state, array_id)
 
 
 @router.post("/{reference}/cancel")

@@ -11,6 +11,7 @@ from gpuyard.controller.arrays import one_task
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.offers import Strategy
 from gpuyard.server.body import read_bodies
+from gpuyard.server.callers import submitter_of
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import json_body
 
@@ -32,7 +33,8 @@ async def estimate(
     if many:
         raise InvalidInputError.of("(body)", "is a list", "send one job")
     (body, tasks) = one_task(bodies[0])
-    found = await app_state.controller.requests.estimate(body, strategy)
+    user = submitter_of(request.scope)
+    found = await app_state.controller.requests.estimate(body, strategy, user)
     return {
         "tasks": tasks,
         "strategy": found.strategy,
