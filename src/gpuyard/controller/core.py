@@ -14,6 +14,7 @@ import structlog
 from gpuyard.billing.meter import SHARE, Price, list_price
 from gpuyard.config.settings import Settings
 from gpuyard.controller import transitions
+from gpuyard.controller.gpu_kind import gpu_kind
 from gpuyard.controller.intake import PreparedJob
 from gpuyard.controller.recovery import add_ended_parents, rebuild_view
 from gpuyard.controller.run_clock import RunClock
@@ -23,6 +24,7 @@ from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobspec import STORED, JobSpec
 from gpuyard.domain.offers import Offer, Strategy
 from gpuyard.domain.reasons import Reason
+from gpuyard.domain.run_time import run_time_s
 from gpuyard.domain.scripts import Scripts
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import JobState
@@ -296,9 +298,15 @@ class Core:
             placements=placements,
             price=price,
             now=self.clock(),
+            gpu=gpu_kind(self.view, job.shape, placements),
         )
         self.emit([intent])
         return attempt_id
+
+    def ran_s(self, attempt_id: str, started_at: float) -> float:
+        """For how many seconds an attempt that runs has run, since `started_at`."""
+        measured = self.run_clock.ran_s(attempt_id)
+        return run_time_s(started_at, self.clock(), measured)
 
     def list_price_for(self, job: LiveJob) -> Price:
         """The list price of the job on our own nodes."""

@@ -448,7 +448,11 @@ class AttemptRun:
             return {}
         if not self._watching:
             return {"cpu_s": self.process.leader_cpu_s()}
-        return asdict(self.process.usage())
+        used = asdict(self.process.usage())
+        gpu_utilization = self._watch.gpu_utilization
+        if gpu_utilization is not None:
+            used[wire.GPU_UTILIZATION] = gpu_utilization
+        return used
 
     async def _finish(self, ended: wire.Ended) -> None:
         """Read the last output and checkpoints, note the end in the journal, clean up,
