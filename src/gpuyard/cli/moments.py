@@ -46,8 +46,8 @@ def _in_words(text: str, zone: tzinfo | None) -> datetime | None:
     if text == "now":
         return datetime.now(UTC)
     if text in ("today", "yesterday"):
-        day = now.date() - timedelta(days=text == "yesterday")
-        return datetime(day.year, day.month, day.day)
+        local = now.replace(tzinfo=None, hour=0, minute=0, second=0, microsecond=0)
+        return local - timedelta(days=text == "yesterday")
     match = _AGO.fullmatch(text)
     if match is None:
         return None
