@@ -119,12 +119,15 @@ def _of_attempt(row: Mapping[str, Any]) -> dict[str, str]:
     price = str(row["price_per_hour"] or "0")
     project = row["project"] or ""
     labels: Mapping[str, str] = row["labels"] or {}
+    ended: str = row["reason"] or "completed"
+    provider: str = row["provider"]
+    service = _SERVICES.get(row["basis"] or "", provider)
     tags: dict[str, str] = {
         **labels,
         "gpuyard/job": row["job_id"],
         "gpuyard/user": row["owner"] or INSTANCE_OWNER,
         "gpuyard/basis": row["basis"] or "",
-        "gpuyard/end": row["reason"] or "completed",
+        "gpuyard/end": ended,
     }
     known: dict[str, str] = {
         "BillingCurrency": row["currency"],
@@ -138,10 +141,10 @@ def _of_attempt(row: Mapping[str, Any]) -> dict[str, str]:
         "ListUnitPrice": price,
         "ContractedUnitPrice": price,
         "ConsumedUnit": "Hours",
-        "ProviderName": row["provider"],
-        "PublisherName": row["provider"],
-        "InvoiceIssuerName": row["provider"],
-        "ServiceName": _SERVICES.get(row["basis"] or "", row["provider"]),
+        "ProviderName": provider,
+        "PublisherName": provider,
+        "InvoiceIssuerName": provider,
+        "ServiceName": service,
         "ServiceCategory": "Compute",
         "SubAccountId": project,
         "SubAccountName": project,

@@ -10,6 +10,7 @@ import typer
 from gpuyard.cli import (
     audit,
     batch,
+    budgets,
     changes,
     checkpoints,
     completion,
@@ -102,6 +103,7 @@ for module in (
     models,
     llm,
     report,
+    budgets,
     trust,
     secret,
     templates,

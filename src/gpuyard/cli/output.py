@@ -151,6 +151,11 @@ _NUMERIC = frozenset(
         "ATTEMPTS",
         "GPU HOURS",
         "CPU HOURS",
+        "AMOUNT",
+        "SPENT",
+        "RESERVED",
+        "FORECAST",
+        "WAITING",
     }
 )
 

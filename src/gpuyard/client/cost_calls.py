@@ -1,7 +1,11 @@
-"""Calls about costs; see `calls`."""
+"""Calls about costs and budgets; see `calls`."""
 
-from gpuyard.client.calls import Call, StreamCall
+from typing import Any
+
+from gpuyard.client.calls import Call, Json, StreamCall
 from gpuyard.client.local_timezone import local_timezone
+from gpuyard.client.segments import segment
+from gpuyard.domain.budgets import Budget
 from gpuyard.domain.costs import CostReport
 
 _PATH = "/api/v1/costs"
@@ -25,3 +29,32 @@ def _period(
 ) -> dict[str, float | str]:
     given = {"from": begin, "to": end, "timezone": timezone or local_timezone()}
     return {name: value for name, value in given.items() if value is not None}
+
+
+_BUDGETS = "/api/v1/budgets"
+
+
+def budgets() -> Call[list[Budget]]:
+    """Every budget, by name."""
+    return Call(
+        "GET", _BUDGETS, lambda a: [Budget.model_validate(i) for i in a["items"]]
+    )
+
+
+def budget(name: str) -> Call[Budget]:
+    """One budget."""
+    return Call("GET", f"{_BUDGETS}/{segment(name)}", Budget.model_validate)
+
+
+def set_budget(name: str, amount: Any, fields: Json) -> Call[Budget]:
+    """Add or replace a budget, in the time zone of this machine unless it is named."""
+    body = {"amount": str(amount), **fields}
+    if body.get("timezone") is None:
+        body["timezone"] = local_timezone()
+    path = f"{_BUDGETS}/{segment(name)}"
+    return Call("PUT", path, Budget.model_validate, body=body, done_once=True)
+
+
+def remove_budget(name: str) -> Call[Budget]:
+    """Remove a budget; what it was."""
+    return Call("DELETE", f"{_BUDGETS}/{segment(name)}", Budget.model_validate)

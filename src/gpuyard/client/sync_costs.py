@@ -1,9 +1,10 @@
 """The methods of `Client` for costs."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gpuyard.client import cost_calls
 from gpuyard.client.calls import Call
+from gpuyard.domain.budgets import Budget
 from gpuyard.domain.costs import CostReport
 
 T = TypeVar("T")
@@ -31,3 +32,22 @@ class CostMethods:
         it.
         """
         return self.call(cost_calls.costs(by, begin, end, timezone))
+
+    def budgets(self) -> list[Budget]:
+        """Every budget, by name."""
+        return self.call(cost_calls.budgets())
+
+    def budget(self, name: str) -> Budget:
+        """The budget of this name; NotFoundError."""
+        return self.call(cost_calls.budget(name))
+
+    def set_budget(self, name: str, amount: Any, **fields: Any) -> Budget:
+        """Add a budget, or replace the one of this name: of a `project` or a `user`,
+        for each `period` (`day`, `month` or `total`), in a `currency`; `hard` ends what
+        runs when it is spent. `timezone` is that of this machine unless you name one.
+        """
+        return self.call(cost_calls.set_budget(name, amount, fields))
+
+    def remove_budget(self, name: str) -> Budget:
+        """Remove a budget; what it was. NotFoundError."""
+        return self.call(cost_calls.remove_budget(name))

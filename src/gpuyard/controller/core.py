@@ -30,6 +30,7 @@ from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import JobState
 from gpuyard.domain.tiers import Tiers
 from gpuyard.ledger.ledger import Ledger
+from gpuyard.scheduler.budgets import BudgetTable
 from gpuyard.scheduler.decide import decide
 from gpuyard.scheduler.fitting import provider_for
 from gpuyard.scheduler.jobs import LiveJob
@@ -95,6 +96,8 @@ class Core:
         self.before_deciding: Callable[[], None] = lambda: None
         self.on_reload: Callable[[], None] = lambda: None
         self.refuse_when_full: Callable[[], None] = lambda: None
+        # The budgets of a new view.
+        self.budget_table: Callable[[], BudgetTable] = BudgetTable
         # In how many seconds a model can answer.
         self.model_load_s: Callable[[str], float] = self._configured_boot_s
         # A server that is stopping starts nothing more.
@@ -354,7 +357,11 @@ class Core:
         """
         before = self.view.external_queues
         manager = self.settings.resource_manager
-        empty = View(brain_ranks=manager.brain_ranks, cooling_s=manager.cooling_s)
+        empty = View(
+            brain_ranks=manager.brain_ranks,
+            cooling_s=manager.cooling_s,
+            budgets=self.budget_table(),
+        )
         self.view = rebuild_view(self.queries, self.clock(), empty)
         self.submitting = {}
         self.view.add_external_queues(before.by_name, before.containers)

@@ -102,7 +102,9 @@ def _add_jobs(view: View, queries: Queries, rows: Sequence[StoredJob]) -> None:
         view.jobs[job.id] = job
         if job.state is JobState.QUEUED:
             view.enqueue(job)
-        elif array := view.arrays.get(job.array_id or ""):
+            continue
+        view.budgets.hold(job)
+        if array := view.arrays.get(job.array_id or ""):
             array.admitted.add(job.id)
 
 

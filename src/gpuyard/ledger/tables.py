@@ -453,6 +453,24 @@ content_parts = sa.Table(
     ),
 )
 
+# What may be spent, by a project or by an owner. `told`: which share (percent) of it
+# was last told to be used, in the period that began at `told_of`.
+budgets = sa.Table(
+    "budgets",
+    metadata,
+    sa.Column("name", TEXT, primary_key=True),
+    sa.Column("project", TEXT),
+    sa.Column("owner", TEXT),
+    sa.Column("period", TEXT),
+    sa.Column("amount", TEXT),
+    sa.Column("currency", TEXT),
+    sa.Column("hard", sa.Boolean),
+    sa.Column("timezone", TEXT),
+    sa.Column("created_at", sa.Float),
+    sa.Column("told_of", sa.Float),
+    sa.Column("told", INTEGER),
+)
+
 STATE_TABLES: Mapping[Table, sa.Table] = {
     Table.JOBS: jobs,
     Table.SPECS: specs,
@@ -468,6 +486,7 @@ STATE_TABLES: Mapping[Table, sa.Table] = {
     Table.TRUST: trust,
     Table.SCHEDULES: schedules,
     Table.ARRAYS: arrays,
+    Table.BUDGETS: budgets,
 }
 
 

@@ -47,6 +47,7 @@ _ATTEMPT_COLUMNS = (
     "provider",
     "provider_ref",
     "price_per_hour",
+    "currency",
     "reason",
 )
 _NODE_COLUMNS = ("name", "provider", "state", "reason", "cpus", "memory_gb")
@@ -360,6 +361,8 @@ def _attempt_ended(
         view.cool(attempt.placements, ended_at + view.cooling_s)
     if job is None:
         return
+    if "cost" in row:
+        view.budgets.note_cost(job, row["cost"], attempt.currency)
     if started_at is not None and ended_at is not None:
         ran_s = run_time_s(started_at, ended_at, row.get("ran_s"))
         job.served_s += ran_s

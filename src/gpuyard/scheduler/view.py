@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.scheduler.arrays import LiveArray
+from gpuyard.scheduler.budgets import BudgetTable
 from gpuyard.scheduler.external_queues import ExternalQueue, ExternalQueueTable
 from gpuyard.scheduler.index import NodeIndex
 from gpuyard.scheduler.jobs import LiveJob
@@ -40,6 +41,7 @@ class LiveAttempt:
     provider: str = ""
     provider_ref: str | None = None
     price_per_hour: str = "0"
+    currency: str = ""
     reason: str | None = None
 
     @property
@@ -127,6 +129,7 @@ class View:
     - `delayed`: it waits for its `not_before`;
     - `held`: it waits for its release;
     - `arrays`, by array: it waits until fewer tasks of its array run;
+    - `budgets`: it waits until one of them has room;
     - `dependents`, by parent: it waits for other jobs;
     - `doomed`, with the parent that ended otherwise: it can never start;
     - `tentative`: an action on it is decided and not committed yet.
@@ -157,6 +160,7 @@ class View:
     )
     held: set[str] = field(default_factory=set[str])
     arrays: dict[str, LiveArray] = field(default_factory=dict[str, LiveArray])
+    budgets: BudgetTable = field(default_factory=BudgetTable)
     dependents: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     doomed: dict[str, str] = field(default_factory=dict[str, str])
     tentative: dict[str, Action] = field(default_factory=dict[str, Action])
@@ -212,21 +216,34 @@ class View:
             self.leave_array(job)
 
     def _queue(self, job: LiveJob) -> None:
-        """Put the job into the queue, unless enough tasks of its array are there."""
+        """Put the job into the queue, unless enough tasks of its array are there, or a
+        budget has no room for it.
+        """
         array = self.arrays.get(job.array_id or "")
-        if array is None or array.admit(job.id):
+        is_admitted = array is None or array.admit(job.id)
+        if is_admitted and self.budgets.admit(job):
             self.queue.add(job)
 
     def leave_array(self, job: LiveJob) -> None:
-        """The job neither may start nor has an attempt: another task of its array may
-        take its place. Idempotent.
+        """The job neither may start nor has an attempt: another task of its array, and
+        other jobs of its budgets, may take its place. Idempotent.
         """
+        if self.budgets.by_name:
+            self.budgets.leave(job)
+            self.admit_to_budgets()
         array = self.arrays.get(job.array_id or "")
         if array is None:
             return
         array.leave(job.id)
         while follower := array.next():
-            self.queue.add(self.jobs[follower])
+            if self.budgets.admit(self.jobs[follower]):
+                self.queue.add(self.jobs[follower])
+
+    def admit_to_budgets(self) -> None:
+        """Put the jobs into the queue for which budgets have room now."""
+        for job in self.budgets.next_jobs():
+            self.revision += 1
+            self.queue.add(job)
 
     def _wait_for_parents(self, job: LiveJob) -> None:
         """Drop parents that have ended as they must, and register the job with the
@@ -251,6 +268,7 @@ class View:
                 self.dependents.pop(parent, None)
         self.doomed.pop(job.id, None)
         self.held.discard(job.id)
+        self.budgets.forget(job)
         array = self.arrays.get(job.array_id or "")
         if array is not None:
             array.waiting.discard(job.id)

@@ -19,6 +19,7 @@ from gpuyard.domain.states import AttemptState
 from gpuyard.ledger.faults import ledger_error, place
 from gpuyard.ledger.prune import consistent_read
 from gpuyard.ledger.queries.base import LedgerReader, Row
+from gpuyard.ledger.tables import budgets
 
 # An attempt counts from its start on, for as long as it ran by a clock that nobody
 # sets. So it has one place in time, whatever becomes of wall clocks.
@@ -116,6 +117,10 @@ class CostQueries(LedgerReader):
                 return CostRows(read.groups(), read.cut_attempts(), read.live())
         except DBAPIError as error:
             raise ledger_error(error, place(self._engine)) from error
+
+    def budgets(self) -> list[Row]:
+        """Every budget, by name."""
+        return self._rows(sa.select(budgets).order_by(budgets.c.name))
 
     def ended_attempts(self, begin: float, end: float, after: str) -> list[Row]:
         """A page of the ended attempts that ran from `begin` until before `end`, after

@@ -1,4 +1,4 @@
-"""Costs: what a report needs of attempts."""
+"""Costs: what a report needs of attempts, and budgets."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -78,9 +78,25 @@ def upgrade() -> None:
         sqlite_where=_HAS_ENDED_EARLIER,
         postgresql_where=_HAS_ENDED_EARLIER,
     )
+    op.create_table(
+        "budgets",
+        sa.Column("name", TEXT, nullable=False),
+        sa.Column("project", TEXT, nullable=True),
+        sa.Column("owner", TEXT, nullable=True),
+        sa.Column("period", TEXT, nullable=True),
+        sa.Column("amount", TEXT, nullable=True),
+        sa.Column("currency", TEXT, nullable=True),
+        sa.Column("hard", sa.Boolean(), nullable=True),
+        sa.Column("timezone", TEXT, nullable=True),
+        sa.Column("created_at", sa.Float(), nullable=True),
+        sa.Column("told_of", sa.Float(), nullable=True),
+        sa.Column("told", INTEGER, nullable=True),
+        sa.PrimaryKeyConstraint("name"),
+    )
 
 
 def downgrade() -> None:
+    op.drop_table("budgets")
     op.drop_index("attempts_of_earlier_versions", "attempts")
     op.drop_index("attempts_by_waste", "attempts")
     op.drop_index("attempts_by_cost", "attempts")
