@@ -23,6 +23,7 @@ from benchmarks.page import command_line, measured_by, store_figures
 DISKS = {
     "as-is": (
         "ledger",
+        "costs",
         "http",
         "jobs",
         "idle",

@@ -15,6 +15,7 @@ from benchmarks import fresh
 ROOT = Path(__file__).parents[2]
 GROUPS = {
     "ledger": 4,
+    "costs": 2,
     "http": 6,
     "jobs": 2,
     "idle": 2,

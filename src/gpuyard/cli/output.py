@@ -137,7 +137,26 @@ _LOSSES = ("loss", "train_loss", "val_loss", "valid_loss", "eval_loss", "test_lo
 _SETTINGS = frozenset({"lr", "learning_rate", "epsilon", "grad_norm", "batch_size"})
 _TELLING = 2
 _NUMERIC = frozenset(
-    {"PRIO", "COST", "SIZE", "STEP", "CPU", "MEMORY", "PER HOUR", "MAX TIME", "FREE"}
+    {
+        "PRIO",
+        "COST",
+        "SIZE",
+        "STEP",
+        "CPU",
+        "MEMORY",
+        "PER HOUR",
+        "MAX TIME",
+        "FREE",
+        "STILL RUNNING",
+        "ATTEMPTS",
+        "GPU HOURS",
+        "CPU HOURS",
+        "AMOUNT",
+        "SPENT",
+        "RESERVED",
+        "FORECAST",
+        "WAITING",
+    }
 )
 
 

@@ -15,8 +15,9 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from gpuyard.client import calls, job_calls, media, stored_code
+from gpuyard.client import calls, cost_calls, job_calls, media, stored_code
 from gpuyard.client.aio_arrays import AsyncArrayMethods
+from gpuyard.client.aio_costs import AsyncCostMethods
 from gpuyard.client.aio_job import AsyncJobHandle
 from gpuyard.client.aio_schedules import AsyncScheduleMethods
 from gpuyard.client.aio_users import AsyncUserMethods
@@ -44,7 +45,9 @@ from gpuyard.domain.trust import Trust
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncArrayMethods, AsyncScheduleMethods, AsyncUserMethods):
+class AsyncClient(
+    AsyncArrayMethods, AsyncScheduleMethods, AsyncUserMethods, AsyncCostMethods
+):
     """A connection to an instance.
 
     Entering it finds the server, and starts the embedded one if need be. See Client.
@@ -398,6 +401,19 @@ class AsyncClient(AsyncArrayMethods, AsyncScheduleMethods, AsyncUserMethods):
         or not at all.
         """
         return await self._save(calls.backup(), target, mode=0o600)
+
+    async def export_costs(
+        self,
+        target: Path,
+        *,
+        begin: float | None = None,
+        end: float | None = None,
+        timezone: str | None = None,
+    ) -> Path:
+        """Save what attempts that have ended cost (see `costs`) as `target`, a CSV file
+        in the columns of FOCUS 1.0.
+        """
+        return await self._save(cost_calls.focus(begin, end, timezone), target)
 
     async def _save(self, stream: StreamCall, target: Path, mode: int = 0o666) -> Path:
         partial = target.with_name(target.name + ".partial")

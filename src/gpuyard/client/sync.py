@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from gpuyard.client import calls, job_calls, media, stored_code
+from gpuyard.client import calls, cost_calls, job_calls, media, stored_code
 from gpuyard.client.calls import Call, StreamCall, Work
 from gpuyard.client.carrying import EnvironmentCarrier
 from gpuyard.client.connection import Address, find_server, look_again
@@ -28,6 +28,7 @@ from gpuyard.client.problems import error_of
 from gpuyard.client.resend import AGAIN, PATIENCE_S, Outage, Resend, broken_off
 from gpuyard.client.sse import EventReader
 from gpuyard.client.sync_arrays import ArrayMethods
+from gpuyard.client.sync_costs import CostMethods
 from gpuyard.client.sync_job import JobHandle
 from gpuyard.client.sync_schedules import ScheduleMethods
 from gpuyard.client.sync_users import UserMethods
@@ -46,7 +47,7 @@ from gpuyard.domain.trust import Trust
 T = TypeVar("T")
 
 
-class Client(ArrayMethods, ScheduleMethods, UserMethods):
+class Client(ArrayMethods, ScheduleMethods, UserMethods, CostMethods):
     """A connection to an instance.
 
     With no `address`, to `$GPUYARD_URL` or the embedded server, started if need be
@@ -388,6 +389,19 @@ class Client(ArrayMethods, ScheduleMethods, UserMethods):
         or not at all.
         """
         return self._save(calls.backup(), target, mode=0o600)
+
+    def export_costs(
+        self,
+        target: Path,
+        *,
+        begin: float | None = None,
+        end: float | None = None,
+        timezone: str | None = None,
+    ) -> Path:
+        """Save what attempts that have ended cost (see `costs`) as `target`, a CSV file
+        in the columns of FOCUS 1.0.
+        """
+        return self._save(cost_calls.focus(begin, end, timezone), target)
 
     def _save(self, stream: StreamCall, target: Path, mode: int = 0o666) -> Path:
         partial = target.with_name(target.name + ".partial")

@@ -52,6 +52,9 @@ def final_state(job: LiveJob, outcome: AttemptOutcome) -> tuple[JobState, str | 
         return JobState.TIMED_OUT, Reason.TIMED_OUT
     if stopped == Reason.EVICTED:
         return JobState.CANCELLED, Reason.EVICTED
+    if stopped == Reason.BUDGET and not job.cancel_requested:
+        # Even after a clean exit: it was asked to save its work and leave.
+        return JobState.CANCELLED, Reason.BUDGET
     if stopped == Reason.CANCELLED or (stopped and job.cancel_requested):
         return JobState.CANCELLED, Reason.CANCELLED
     if stopped == Reason.PREEMPTED:

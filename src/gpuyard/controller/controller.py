@@ -10,6 +10,7 @@ from typing import Protocol
 from gpuyard.config.accounts import Accounts
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings
+from gpuyard.controller.budgets import Budgets
 from gpuyard.controller.core import Core
 from gpuyard.controller.disk_alarms import DiskAlarms
 from gpuyard.controller.external_queues import ExternalQueues
@@ -140,7 +141,8 @@ class Controller:
         )
         self.schedules = Schedules(self.core, self.requests)
         self.users = Users(self.core)
-        self.extensions: list[Extension] = [self.schedules, self.users]
+        self.budgets = Budgets(self.core)
+        self.extensions: list[Extension] = [self.schedules, self.users, self.budgets]
         self._make_providers = make_providers
 
     async def start(self, epoch: int | None = None) -> None:

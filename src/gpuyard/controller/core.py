@@ -14,6 +14,7 @@ import structlog
 from gpuyard.billing.meter import SHARE, Price, list_price
 from gpuyard.config.settings import Settings
 from gpuyard.controller import transitions
+from gpuyard.controller.gpu_kind import gpu_kind
 from gpuyard.controller.intake import PreparedJob
 from gpuyard.controller.recovery import add_ended_parents, rebuild_view
 from gpuyard.controller.run_clock import RunClock
@@ -24,11 +25,13 @@ from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobspec import STORED, JobSpec
 from gpuyard.domain.offers import Offer, Strategy
 from gpuyard.domain.reasons import Reason
+from gpuyard.domain.run_time import run_time_s
 from gpuyard.domain.scripts import Scripts
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import JobState
 from gpuyard.domain.tiers import Tiers
 from gpuyard.ledger.ledger import Ledger
+from gpuyard.scheduler.budgets import BudgetTable
 from gpuyard.scheduler.decide import decide
 from gpuyard.scheduler.fitting import provider_for
 from gpuyard.scheduler.jobs import LiveJob
@@ -97,6 +100,8 @@ class Core:
         self.before_deciding: Callable[[], None] = lambda: None
         self.on_reload: Callable[[], None] = lambda: None
         self.refuse_when_full: Callable[[], None] = lambda: None
+        # The budgets of a new view.
+        self.budget_table: Callable[[], BudgetTable] = BudgetTable
         # In how many seconds a model can answer.
         self.model_load_s: Callable[[str], float] = self._configured_boot_s
         # A server that is stopping starts nothing more.
@@ -312,9 +317,15 @@ class Core:
             placements=placements,
             price=price,
             now=self.clock(),
+            gpu=gpu_kind(self.view, job.shape, placements),
         )
         self.emit([intent])
         return attempt_id
+
+    def ran_s(self, attempt_id: str, started_at: float) -> float:
+        """For how many seconds an attempt that runs has run, since `started_at`."""
+        measured = self.run_clock.ran_s(attempt_id)
+        return run_time_s(started_at, self.clock(), measured)
 
     def list_price_for(self, job: LiveJob) -> Price:
         """The list price of the job on our own nodes."""
@@ -366,7 +377,10 @@ class Core:
         if self._knows_past_usage:
             usage.take_past(self.view.usage)
         empty = View(
-            brain_ranks=manager.brain_ranks, cooling_s=manager.cooling_s, usage=usage
+            brain_ranks=manager.brain_ranks,
+            cooling_s=manager.cooling_s,
+            usage=usage,
+            budgets=self.budget_table(),
         )
         self.view = rebuild_view(self.queries, self.clock(), empty)
         if not self._knows_past_usage:

@@ -258,7 +258,8 @@ class ExternalAnswers:
             if is_ending:
                 return self._requests.why_ending(attempt)
             return Reason.PREEMPTED
-        if result.reason in _OUR_REASONS:
+        is_over_budget = is_ending and attempt.reason == Reason.BUDGET
+        if result.reason in _OUR_REASONS and not is_over_budget:
             return result.reason
         # An attempt that completed before the stop reached it counts as completed.
         if is_ending and result.status is not JobStatus.COMPLETED:

@@ -104,7 +104,9 @@ def _add_jobs(view: View, queries: Queries, rows: Sequence[StoredJob]) -> None:
         view.usage.note_state(job, None, job.state)
         if job.state is JobState.QUEUED:
             view.enqueue(job)
-        elif array := view.array_of(job):
+            continue
+        view.budgets.hold(job)
+        if array := view.array_of(job):
             array.admitted.add(job.id)
 
 

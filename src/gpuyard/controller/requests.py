@@ -256,7 +256,7 @@ class Requests:
         """
         provider = self._providers.get(attempt.provider)
         node_provider = self._providers.node_provider(attempt.provider)
-        checkpoint = reason == Reason.PREEMPTED
+        checkpoint = reason in (Reason.PREEMPTED, Reason.BUDGET)
         try:
             if node_provider is not None:
                 await node_provider.stop_attempt(

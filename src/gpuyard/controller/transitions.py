@@ -15,6 +15,7 @@ import msgspec
 from gpuyard.billing.meter import Price, cost
 from gpuyard.controller.attempt_outcome import AttemptOutcome, Retry, final_state
 from gpuyard.controller.intake import PreparedJob
+from gpuyard.domain import wire
 from gpuyard.domain.errors import IllegalMoveError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.reasons import Reason, RetryRule
@@ -146,11 +147,13 @@ def intended(
     placements: Sequence[Placement],
     price: Price,
     now: float,
+    gpu: str | None = None,
 ) -> Event:
     """The intent to run `job` on `placements`; it is committed before the provider is
     called.
 
-    `reference` is the provider's name for the attempt, if it is known beforehand.
+    `reference` is the provider's name for the attempt, if it is known beforehand. `gpu`
+    is the kind of its GPUs: empty without any, None if it is not known.
     """
     _check_job_move(job, JobState.ASSIGNED)
     attempt: dict[str, Any] = {
@@ -178,6 +181,12 @@ def intended(
         "basis": price.basis,
         "tier": price.tier,
         "cost": "0",
+        "project": job.project,
+        "owner": job.owner,
+        "gpu": gpu,
+        "gpus": job.shape.gpus * job.shape.nodes,
+        "cpus": job.shape.cpus * job.shape.nodes,
+        "gpu_used": None,
     }
     job_values = {
         "state": JobState.ASSIGNED.value,
@@ -347,6 +356,7 @@ def attempt_ended(
         "reason": reason,
         "message": outcome.message or None,
         "usage": dict(outcome.usage),
+        "gpu_used": _gpu_used(outcome),
         "cost": str(spent),
     }
     if outcome.limits:
@@ -374,6 +384,12 @@ def attempt_ended(
         *_takeover_changes(takeovers),
     )
     return Event(kind, outcome.at, changes, job.id, info)
+
+
+def _gpu_used(outcome: AttemptOutcome) -> float | None:
+    """How busy its GPUs were on average, from 0 to 1; None if nobody measured."""
+    used = outcome.usage.get(wire.GPU_UTILIZATION)
+    return None if used is None else min(max(used, 0.0), 1.0)
 
 
 def _takeover_changes(takeovers: Mapping[str, Placements]) -> list[Change]:

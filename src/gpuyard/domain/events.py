@@ -32,6 +32,7 @@ class Table(StrEnum):
     ARRAYS = "arrays"
     USERS = "users"
     TOKENS = "tokens"
+    BUDGETS = "budgets"
 
 
 class EventKind(StrEnum):
@@ -96,6 +97,12 @@ class EventKind(StrEnum):
     SCHEDULE_SKIPPED = "schedule.skipped"
     """One of its times had no job."""
     SCHEDULE_DELETED = "schedule.deleted"
+    BUDGET_SET = "budget.set"
+    BUDGET_REMOVED = "budget.removed"
+    BUDGET_NEARLY_SPENT = "budget.nearly_spent"
+    """Four fifths of it are used; the owner can still act."""
+    BUDGET_SPENT = "budget.spent"
+    """Nothing new of it starts; what runs is ended if it is hard."""
     ARRAY_SUBMITTED = "array.submitted"
     """Its tasks follow, each with its own `job.submitted`, in the same commit."""
     USER_ADDED = "user.added"

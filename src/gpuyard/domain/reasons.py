@@ -58,6 +58,7 @@ class Reason(StrEnum):
     # Its owner ended it, or asked for what cannot be.
     CANCELLED = "cancelled"
     EVICTED = "evicted"
+    BUDGET = "budget"
     DEPENDENCY_FAILED = "dependency_failed"
     COMMAND_NOT_FOUND = "command_not_found"
     NOT_EXECUTABLE = "not_executable"
@@ -194,6 +195,12 @@ _FACTS = {
     Reason.EVICTED: _Facts(
         Blame.USER,
         "its model made room, or was not needed any more",
+        RetryRule.NEVER,
+        counts_against_batch=False,
+    ),
+    Reason.BUDGET: _Facts(
+        Blame.USER,
+        "its budget was spent",
         RetryRule.NEVER,
         counts_against_batch=False,
     ),

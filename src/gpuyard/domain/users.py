@@ -12,6 +12,7 @@ from pydantic import (
     model_validator,
 )
 
+from gpuyard.domain.cost_keys import INSTANCE_OWNER
 from gpuyard.domain.errors import quoted
 from gpuyard.domain.jobspec import Name, Seconds
 from gpuyard.domain.strict_model import StrictModel
@@ -39,6 +40,10 @@ class Role(StrEnum):
 
 
 def _user_name(value: str) -> str:
+    if value == INSTANCE_OWNER:
+        raise ValueError(
+            f"{value!r} is what reports call the owner of the instance; use another name"
+        )
     if not _USER_NAME.fullmatch(value):
         raise ValueError(
             f"{quoted(value)} is not the name of a user; use up to 32 small letters,"

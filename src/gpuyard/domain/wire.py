@@ -25,6 +25,8 @@ MAX_FETCHED = 1000
 # As the first word of a command: the node runs the script that standard input names
 # (see `node/worker.py`).
 SCRIPT = "gpuyard:script"
+# In the usage of an attempt: how busy its GPUs were on average, from 0 to 1.
+GPU_UTILIZATION = "gpu_utilization"
 _LENGTH = struct.Struct(">I")
 # What an agent says is kept in the ledger: a value that the ledger cannot hold would
 # stop the commits of others. The decoders refuse it.

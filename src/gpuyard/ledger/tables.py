@@ -36,6 +36,17 @@ JOB_TAIL = "substr(id, length(id) - 3)"
 
 HAS_PARENTS = "CAST(depends_on AS TEXT) <> '[]'"
 IS_TASK = "array_id IS NOT NULL"
+HAS_ENDED = "ended_at IS NOT NULL"
+HAS_REASON = "ended_at IS NOT NULL AND reason IS NOT NULL"
+_OF_A_REPORT = (
+    "currency project owner provider tier gpu gpus cpus started_at"
+    " ended_at ran_s reason gpu_used cost"
+)
+_OF_WASTE = (
+    "currency project owner provider tier gpu gpus started_at ended_at"
+    " ran_s reason cost job_id id"
+)
+HAS_ENDED_EARLIER = "ended_at IS NOT NULL AND gpus IS NULL"
 
 jobs = sa.Table(
     "jobs",
@@ -152,6 +163,35 @@ attempts = sa.Table(
     sa.Column("basis", TEXT),
     sa.Column("tier", TEXT),
     sa.Column("cost", TEXT),
+    # Whose it is and what it books, as it was at its intent: so a report needs no jobs.
+    # NULL in all of these: an earlier version made the row.
+    sa.Column("project", TEXT),
+    sa.Column("owner", TEXT),
+    sa.Column("gpu", TEXT),
+    sa.Column("gpus", INTEGER),
+    sa.Column("cpus", sa.Float),
+    # How busy its GPUs were on average, from 0 to 1; NULL if nobody measured.
+    sa.Column("gpu_used", sa.Float),
+    # In the order in which reports group, and with all that they read.
+    sa.Index(
+        "attempts_by_cost",
+        *_OF_A_REPORT.split(),
+        sqlite_where=sa.text(HAS_ENDED),
+        postgresql_where=sa.text(HAS_ENDED),
+    ),
+    # The same of those that may have been waste.
+    sa.Index(
+        "attempts_by_waste",
+        *_OF_WASTE.split(),
+        sqlite_where=sa.text(HAS_REASON),
+        postgresql_where=sa.text(HAS_REASON),
+    ),
+    sa.Index(
+        "attempts_of_earlier_versions",
+        "job_id",
+        sqlite_where=sa.text(HAS_ENDED_EARLIER),
+        postgresql_where=sa.text(HAS_ENDED_EARLIER),
+    ),
 )
 
 checkpoints = sa.Table(
@@ -437,6 +477,24 @@ content_parts = sa.Table(
     ),
 )
 
+# What may be spent, by a project or by an owner. `told`: which share (percent) of it
+# was last told to be used, in the period that began at `told_of`.
+budgets = sa.Table(
+    "budgets",
+    metadata,
+    sa.Column("name", TEXT, primary_key=True),
+    sa.Column("project", TEXT),
+    sa.Column("owner", TEXT),
+    sa.Column("period", TEXT),
+    sa.Column("amount", TEXT),
+    sa.Column("currency", TEXT),
+    sa.Column("hard", sa.Boolean),
+    sa.Column("timezone", TEXT),
+    sa.Column("created_at", sa.Float),
+    sa.Column("told_of", sa.Float),
+    sa.Column("told", INTEGER),
+)
+
 STATE_TABLES: Mapping[Table, sa.Table] = {
     Table.JOBS: jobs,
     Table.SPECS: specs,
@@ -454,6 +512,7 @@ STATE_TABLES: Mapping[Table, sa.Table] = {
     Table.ARRAYS: arrays,
     Table.USERS: users,
     Table.TOKENS: tokens,
+    Table.BUDGETS: budgets,
 }
 
 

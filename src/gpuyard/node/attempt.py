@@ -405,6 +405,7 @@ class AttemptRun:
             self.process,
             stopped=self._stopped,
             was_watched=bool(self._watching),
+            gpu_utilization=self._watch.gpu_utilization,
             reason=reason,
             message=message,
         )

@@ -32,11 +32,13 @@ class EndReport:
         *,
         stopped: str,
         was_watched: bool,
+        gpu_utilization: float | None = None,
         reason: str = "",
         message: str = "",
     ) -> wire.Ended:
         """The report of an attempt whose `process` ended as `found`; None if it was not
-        launched. `stopped`: why gpuyard stopped it, if it did.
+        launched. `stopped`: why gpuyard stopped it, if it did. `gpu_utilization`: the
+        mean of its GPUs, from 0 to 1, if it is known.
         """
         record = self._record
         if not reason and found.lost:
@@ -48,6 +50,8 @@ class EndReport:
         if stopped or found.code or found.signal:
             message = "; ".join(text for text in (message, *self._remarks) if text)
         usage = _usage(process, was_watched)
+        if usage and gpu_utilization is not None:
+            usage[wire.GPU_UTILIZATION] = gpu_utilization
         return wire.Ended(
             record.start.attempt_id,
             time.time(),

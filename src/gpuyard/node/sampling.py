@@ -31,11 +31,15 @@ class UsageSampler:
         self._began = began
         self._every_s = every_s
         self._last: tuple[float, float] | None = None
+        self._busy_sum = 0.0
+        self._busy_count = 0
 
     def sample(self, at: float) -> list[wire.SeriesPoint]:
         """The points at the time `at` (UTC seconds). CPU use needs two samples, so the
         first has none.
         """
+        # At its start it has not used its GPUs yet: that says nothing of them.
+        counts = self._last is not None
         usage = self._process.usage()
         values = {"memory_mb": usage.rss_mb}
         if self._last:
@@ -51,8 +55,16 @@ class UsageSampler:
                 values[f"gpu{index}_memory_mb"] = float(gpu.memory_mb - gpu.free_mb)
                 if gpu.utilization is not None:
                     values[f"gpu{index}_utilization"] = gpu.utilization
+                    if counts:
+                        self._busy_sum += gpu.utilization
+                        self._busy_count += 1
         n = round((at - self._began) / self._every_s)
         return [
             wire.SeriesPoint(f"system/{name}", n, None, round(value, 3), at)
             for name, value in values.items()
         ]
+
+    @property
+    def gpu_utilization(self) -> float | None:
+        """How busy its GPUs were on average, from 0 to 1; None if that is not known."""
+        return self._busy_sum / self._busy_count if self._busy_count else None

@@ -103,6 +103,7 @@ class AttemptWatch:
         self._over = asyncio.Event()
         self._log_limit_gb = record.start.log_limit_gb or context.settings.max_log_gb
         self._is_limit_told = False
+        self._sampler: UsageSampler | None = None
 
     @cached_property
     def output(self) -> OutputFollower:
@@ -232,10 +233,18 @@ class AttemptWatch:
         sampler = UsageSampler(
             process, self._record.start.gpu_uuids, self._context.gpus, began, every_s
         )
+        self._sampler = sampler
         while True:
             points = await asyncio.to_thread(sampler.sample, time.time())
             self._context.send(wire.UsageSeen(self._id, points))
             await asyncio.sleep(every_s)
+
+    @property
+    def gpu_utilization(self) -> float | None:
+        """How busy its GPUs were on average, from 0 to 1, since this agent has watched
+        it; None if that is not known.
+        """
+        return self._sampler.gpu_utilization if self._sampler else None
 
     async def follow_checkpoints(self) -> None:
         """Report checkpoints as they are completed."""

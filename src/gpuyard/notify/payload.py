@@ -33,6 +33,10 @@ _VERBS: Mapping[EventKind, str] = {
     EventKind.PROVIDER_DOWN: "is down",
     EventKind.PROVIDER_UP: "is up again",
     EventKind.DISK_FILLING: "takes most of a disk that is nearly full",
+    EventKind.BUDGET_SET: "was set",
+    EventKind.BUDGET_REMOVED: "was removed",
+    EventKind.BUDGET_NEARLY_SPENT: "is nearly spent",
+    EventKind.BUDGET_SPENT: "is spent",
     EventKind.ARRAY_SUBMITTED: "was submitted",
     EventKind.ARRAY_UPDATED: "was changed by its owner",
     EventKind.SCHEDULE_CREATED: "was added",
@@ -95,6 +99,8 @@ def sentence(event: Row, job: Row | None) -> str:
         subject = f"Array {data['name']} ({data['array_id']}, {data['total']} jobs)"
     elif "schedule" in data:
         subject = f"Schedule {data['name']} ({data['schedule']})"
+    elif "budget" in data:
+        subject = f"Budget {data['budget']}"
     elif kind is EventKind.GPU_WARNING:
         return f"{data['problem']} ({data['gpu']} of {data['node']})."
     else:

@@ -36,7 +36,7 @@ def limit_array(
 def _free(view: View, array_id: str, array: LiveArray) -> None:
     del view.arrays[array_id]
     for _, job_id in array.waiting:
-        view.queue.add(view.jobs[job_id])
+        view.enqueue(view.jobs[job_id])
 
 
 def _gather_tasks(view: View, array_id: str, array: LiveArray) -> None:
@@ -49,8 +49,12 @@ def _gather_tasks(view: View, array_id: str, array: LiveArray) -> None:
 
 
 def _has_turn(view: View, job: LiveJob) -> bool:
-    """Whether it is in the queue, or on its way, or has an attempt."""
+    """Whether it is in the queue or waits for a budget, or is on its way, or has an
+    attempt.
+    """
     if job.state is not JobState.QUEUED or job.id in view.queue:
+        return True
+    if view.budgets.is_waiting(job.id):
         return True
     return isinstance(view.tentative.get(job.id), Start)
 

@@ -24,7 +24,8 @@ class Why:
     """Why a job has not started.
 
     `constraint` is one word: `dependency`, `backoff`, `starting`, `preempting`,
-    `priority`, `share`, `quota`, `reservation`, `capacity`, `no_nodes`, `offline`,
+    `priority`, `share`, `quota`, `budget`, `reservation`, `capacity`, `no_nodes`,
+    `offline`,
     `quarantined`, `engine` (an external queue), `impossible`, or the need that cannot
     be met: `pinned`, `gpu_class`, `gpu_memory`, `gpu_capability`, `gpus`, `nodes`,
     `cpus`, `memory`.

@@ -47,6 +47,7 @@ _ATTEMPT_COLUMNS = (
     "provider",
     "provider_ref",
     "price_per_hour",
+    "currency",
     "reason",
 )
 _NODE_COLUMNS = ("name", "provider", "state", "reason", "cpus", "memory_gb")
@@ -376,6 +377,8 @@ def _attempt_ended(
     view.usage.end(attempt.id, ran_s)
     if job is None:
         return
+    if "cost" in row:
+        view.budgets.note_cost(job, row["cost"], attempt.currency)
     if started_at is not None and ended_at is not None:
         job.served_s += ran_s
         job.last_provider = attempt.provider

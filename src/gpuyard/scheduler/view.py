@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.scheduler.arrays import LiveArray
+from gpuyard.scheduler.budgets import BudgetTable
 from gpuyard.scheduler.external_queues import ExternalQueue, ExternalQueueTable
 from gpuyard.scheduler.index import NodeIndex
 from gpuyard.scheduler.jobs import LiveJob
@@ -41,6 +42,7 @@ class LiveAttempt:
     provider: str = ""
     provider_ref: str | None = None
     price_per_hour: str = "0"
+    currency: str = ""
     reason: str | None = None
 
     @property
@@ -128,6 +130,7 @@ class View:
     - `delayed`: it waits for its `not_before`;
     - `held`: it waits for its release;
     - `arrays`, by array: it waits until fewer tasks of its array run;
+    - `budgets`: it waits until one of them has room;
     - `dependents`, by parent: it waits for other jobs;
     - `doomed`, with the parent that ended otherwise: it can never start;
     - `tentative`: an action on it is decided and not committed yet.
@@ -158,6 +161,7 @@ class View:
     )
     held: set[str] = field(default_factory=set[str])
     arrays: dict[str, LiveArray] = field(default_factory=dict[str, LiveArray])
+    budgets: BudgetTable = field(default_factory=BudgetTable)
     dependents: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     doomed: dict[str, str] = field(default_factory=dict[str, str])
     tentative: dict[str, Action] = field(default_factory=dict[str, Action])
@@ -221,9 +225,12 @@ class View:
             self.leave_array(job)
 
     def _queue(self, job: LiveJob) -> None:
-        """Put the job into the queue, unless enough tasks of its array are there."""
+        """Put the job into the queue, unless enough tasks of its array are there, or a
+        budget has no room for it.
+        """
         array = self.array_of(job)
-        if array is None or array.admit(job):
+        is_admitted = array is None or array.admit(job)
+        if is_admitted and self.budgets.admit(job):
             self.queue.add(job)
 
     # --- arrays that limit how many of their tasks run ---
@@ -233,10 +240,13 @@ class View:
         return self.arrays.get(job.array_id) if job.array_id else None
 
     def leave_array(self, job: LiveJob, *, has_ended: bool = False) -> None:
-        """The job neither may start nor has an attempt: another task of its array may
-        take its place. Idempotent, unless it `has_ended`: an array all of whose tasks
-        have is forgotten.
+        """The job neither may start nor has an attempt: another task of its array, and
+        other jobs of its budgets, may take its place. Idempotent, unless it
+        `has_ended`: an array all of whose tasks have is forgotten.
         """
+        if self.budgets.by_name:
+            self.budgets.leave(job)
+            self.admit_to_budgets()
         array = self.array_of(job)
         if array is None:
             return
@@ -252,6 +262,13 @@ class View:
         while job_id := array.next():
             job = self.jobs[job_id]
             array.admit(job)
+            if self.budgets.admit(job):
+                self.queue.add(job)
+
+    def admit_to_budgets(self) -> None:
+        """Put the jobs into the queue for which budgets have room now."""
+        for job in self.budgets.next_jobs():
+            self.revision += 1
             self.queue.add(job)
 
     def _wait_for_parents(self, job: LiveJob) -> None:
@@ -277,6 +294,7 @@ class View:
                 self.dependents.pop(parent, None)
         self.doomed.pop(job.id, None)
         self.held.discard(job.id)
+        self.budgets.forget(job)
         array = self.array_of(job)
         if array is not None:
             array.stop_waiting(job)

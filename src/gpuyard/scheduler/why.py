@@ -12,6 +12,7 @@ from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.verdicts import offer_verdicts
 from gpuyard.scheduler.view import LiveAttempt, Promise, Start, View
+from gpuyard.scheduler.why_budget import out_of_budget
 from gpuyard.scheduler.why_queued import MOST_NAMED, QueuedJob, WhenItLeaves
 
 # What is said of a parent, and what to wait for.
@@ -66,6 +67,8 @@ def why(
     array = view.array_of(job)
     if array and array.waits(job):
         return _array_full(array, job.array_id)
+    if view.budgets.is_waiting(job_id):
+        return out_of_budget(view, job)
     if job_id not in view.queue:
         return _backoff(job, now)
     answer = QueuedJob(view, job, now, policy, when_it_leaves).explain()

@@ -30,7 +30,7 @@ _ANSWERED_HERE = re.compile(
 # Sending one of these twice has the same effect as sending it once.
 _REPEATABLE = re.compile(
     r"(GET|HEAD) .*|POST /api/v1/(jobs|arrays)/[^/]+/cancel"
-    r"|PUT /api/v1/(trust|secrets)/.+"
+    r"|PUT /api/v1/(trust|secrets|budgets)/.+"
 )
 # Headers of one connection, which are not forwarded.
 _HOP_BY_HOP = frozenset(

@@ -5,6 +5,7 @@ from gpuyard.ledger.queries.attempts import AttemptQueries
 from gpuyard.ledger.queries.base import Row
 from gpuyard.ledger.queries.batches import BatchQueries
 from gpuyard.ledger.queries.checkpoints import CheckpointQueries
+from gpuyard.ledger.queries.costs import CostQueries
 from gpuyard.ledger.queries.fleet import FleetQueries
 from gpuyard.ledger.queries.job_filter import JobFilter
 from gpuyard.ledger.queries.jobs import JobQueries, StoredJob
@@ -20,6 +21,7 @@ class Queries(
     JobQueries,
     ArrayQueries,
     AttemptQueries,
+    CostQueries,
     CheckpointQueries,
     MetricQueries,
     FleetQueries,

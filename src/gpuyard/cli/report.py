@@ -1,0 +1,168 @@
+"""`gpuyard report`: what jobs cost in a period, as a table, as CSV or JSON, or as a
+bill for other programs.
+"""
+
+import csv
+import sys
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuyard.cli.jobs import AsJson
+from gpuyard.cli.output import clock, print_json, print_table, say
+from gpuyard.cli.report_period import report_period
+from gpuyard.cli.session import connect
+from gpuyard.domain.cost_keys import CostBy
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.rounding import in_places
+
+if TYPE_CHECKING:
+    from gpuyard.domain.costs import CostLine, CostReport
+
+_CENTS = 2
+_ALL_PLACES = 6
+_TITLES = {CostBy.GPU: "GPU"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(report)
+
+
+def report(
+    by: Annotated[CostBy, typer.Option(help="What to add costs up by.")] = (
+        CostBy.PROJECT
+    ),
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="TIME",
+            help="From then on: a date such as 2026-11-01, or '7 days ago'. The first"
+            " of this month.",
+        ),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="TIME", help="Until before then. Now."),
+    ] = None,
+    month: Annotated[
+        str | None,
+        typer.Option(metavar="MONTH", help="A whole month, such as 2026-10."),
+    ] = None,
+    timezone: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ZONE",
+            help="Whose days and months, such as Europe/Berlin. This machine's.",
+        ),
+    ] = None,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print CSV, with exact amounts.")
+    ] = False,
+    as_json: AsJson = False,
+    focus: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Save what each attempt cost as CSV in the columns of FOCUS 1.0.",
+        ),
+    ] = None,
+) -> None:
+    """Show what jobs cost: by user, project, tier, provider, GPU or day."""
+    if as_csv and as_json:
+        raise InvalidInputError.of("--csv", "does not go with --json", "give one")
+    begin, end = report_period(from_, to, month, timezone)
+    with connect() as client:
+        if focus:
+            saved = client.export_costs(focus, begin=begin, end=end, timezone=timezone)
+            typer.echo(f"Saved {saved}.")
+            return
+        found = client.costs(by.value, begin=begin, end=end, timezone=timezone)
+    if as_json:
+        print_json(found)
+    elif as_csv:
+        _print_csv(found)
+    else:
+        _print(found)
+
+
+def _print_csv(found: "CostReport") -> None:
+    from gpuyard.domain.costs import CostLine
+
+    names = list(CostLine.model_fields)
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow([found.by.value, *names[1:]])
+    for line in found.items:
+        writer.writerow([getattr(line, name) for name in names])
+
+
+def _print(found: "CostReport") -> None:
+    title = _TITLES.get(found.by, found.by.value.upper())
+    columns = (title, "COST", "STILL RUNNING", "ATTEMPTS", "GPU HOURS", "CPU HOURS")
+    rows: list[Sequence[str]] = []
+    for sum_ in found.sums:
+        lines = [line for line in found.items if line.currency == sum_.currency]
+        rows += _rows(lines, sum_)
+    print_table(columns, rows, empty="No attempt ran in this time.")
+    say()
+    say(f"From {clock(found.begin)} to {clock(found.end)} ({found.timezone}).")
+    if len(found.sums) > 1:
+        say(_total(found))
+
+
+def _rows(lines: Sequence["CostLine"], sum_: "CostLine") -> list[Sequence[str]]:
+    """The lines of a currency, their sum, and what of that was waste or idle. The
+    amounts are rounded so that they add up.
+    """
+    places = _CENTS if sum_.amount >= 1 else _ALL_PLACES
+    shown = in_places([line.amount for line in lines], places)
+    rows = [
+        _row(line.key, amount, line, places)
+        for line, amount in zip(lines, shown, strict=True)
+    ]
+    rows.append(_row("TOTAL", round(sum_.amount, places), sum_, places))
+    if sum_.waste_gpu_hours or sum_.waste:
+        waste = _money(sum_.waste, sum_.currency, places)
+        rows.append(("  of it waste", waste, "", "", _hours(sum_.waste_gpu_hours), ""))
+    if sum_.measured_gpu_hours:
+        idle = _money(sum_.idle, sum_.currency, places)
+        rows.append(("  of it idle", idle, "", "", _hours(sum_.idle_gpu_hours), ""))
+    return rows
+
+
+def _row(name: str, amount: Decimal, line: "CostLine", places: int) -> Sequence[str]:
+    running = ""
+    if line.running_attempts:
+        running = f"{_money(line.running, line.currency, places)} so far"
+    return (
+        name,
+        _money(amount, line.currency, places),
+        running,
+        str(line.attempts),
+        _hours(line.gpu_hours),
+        _hours(line.cpu_hours),
+    )
+
+
+def _money(amount: Decimal, currency: str, places: int) -> str:
+    text = f"{amount:.{places}f}"
+    return f"${text}" if currency == "USD" else f"{text} {currency}"
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:.2f}"
+
+
+def _total(found: "CostReport") -> str:
+    """What all of it is in one currency, or why that is not known."""
+    if found.total is not None:
+        return f"In all {_money(found.total, found.currency, _CENTS)}."
+    missing = ", ".join(found.missing_rates)
+    return (
+        f"There is no sum in {found.currency}: gpuyard knows no rate of {missing}. Set"
+        " it in [billing] rates."
+    )

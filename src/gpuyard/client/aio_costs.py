@@ -1,0 +1,53 @@
+"""The methods of `AsyncClient` for costs."""
+
+from typing import Any, TypeVar
+
+from gpuyard.client import cost_calls
+from gpuyard.client.calls import Call
+from gpuyard.domain.budgets import Budget
+from gpuyard.domain.costs import CostReport
+
+T = TypeVar("T")
+
+
+class AsyncCostMethods:
+    """As those of `Client`, awaited."""
+
+    async def call(self, call: Call[T]) -> T:
+        """Carry one call."""
+        raise NotImplementedError
+
+    async def costs(
+        self,
+        by: str = "project",
+        *,
+        begin: float | None = None,
+        end: float | None = None,
+        timezone: str | None = None,
+    ) -> CostReport:
+        """What attempts cost from `begin` until before `end` (UTC seconds; this month
+        so far), by `user`, `project`, `tier`, `provider`, `gpu` or `day`.
+
+        `timezone` is that of this machine unless you name one; days and months are of
+        it.
+        """
+        return await self.call(cost_calls.costs(by, begin, end, timezone))
+
+    async def budgets(self) -> list[Budget]:
+        """Every budget, by name."""
+        return await self.call(cost_calls.budgets())
+
+    async def budget(self, name: str) -> Budget:
+        """The budget of this name; NotFoundError."""
+        return await self.call(cost_calls.budget(name))
+
+    async def set_budget(self, name: str, amount: Any, **fields: Any) -> Budget:
+        """Add a budget, or replace the one of this name: of a `project` or a `user`,
+        for each `period` (`day`, `month` or `total`), in a `currency`; `hard` ends what
+        runs when it is spent. `timezone` is that of this machine unless you name one.
+        """
+        return await self.call(cost_calls.set_budget(name, amount, fields))
+
+    async def remove_budget(self, name: str) -> Budget:
+        """Remove a budget; what it was. NotFoundError."""
+        return await self.call(cost_calls.remove_budget(name))

@@ -1,0 +1,60 @@
+"""Calls about costs and budgets; see `calls`."""
+
+from typing import Any
+
+from gpuyard.client.calls import Call, Json, StreamCall
+from gpuyard.client.local_timezone import local_timezone
+from gpuyard.client.segments import segment
+from gpuyard.domain.budgets import Budget
+from gpuyard.domain.costs import CostReport
+
+_PATH = "/api/v1/costs"
+
+
+def costs(
+    by: str, begin: float | None, end: float | None, timezone: str | None
+) -> Call[CostReport]:
+    """What attempts cost; the time zone is that of this machine unless it is named."""
+    params = {"by": by, **_period(begin, end, timezone)}
+    return Call("GET", _PATH, CostReport.model_validate, params=params)
+
+
+def focus(begin: float | None, end: float | None, timezone: str | None) -> StreamCall:
+    """The same as a CSV file in the columns of FOCUS."""
+    return StreamCall(f"{_PATH}/focus", params=_period(begin, end, timezone))
+
+
+def _period(
+    begin: float | None, end: float | None, timezone: str | None
+) -> dict[str, float | str]:
+    given = {"from": begin, "to": end, "timezone": timezone or local_timezone()}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+_BUDGETS = "/api/v1/budgets"
+
+
+def budgets() -> Call[list[Budget]]:
+    """Every budget, by name."""
+    return Call(
+        "GET", _BUDGETS, lambda a: [Budget.model_validate(i) for i in a["items"]]
+    )
+
+
+def budget(name: str) -> Call[Budget]:
+    """One budget."""
+    return Call("GET", f"{_BUDGETS}/{segment(name)}", Budget.model_validate)
+
+
+def set_budget(name: str, amount: Any, fields: Json) -> Call[Budget]:
+    """Add or replace a budget, in the time zone of this machine unless it is named."""
+    body = {"amount": str(amount), **fields}
+    if body.get("timezone") is None:
+        body["timezone"] = local_timezone()
+    path = f"{_BUDGETS}/{segment(name)}"
+    return Call("PUT", path, Budget.model_validate, body=body, done_once=True)
+
+
+def remove_budget(name: str) -> Call[Budget]:
+    """Remove a budget; what it was."""
+    return Call("DELETE", f"{_BUDGETS}/{segment(name)}", Budget.model_validate)

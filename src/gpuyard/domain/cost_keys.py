@@ -1,0 +1,19 @@
+"""By what costs are added up, and whom they are of."""
+
+from enum import StrEnum
+
+INSTANCE_OWNER = "owner"
+"""The name, in reports and budgets, of whoever owns the instance."""
+NO_PROJECT = "(none)"
+"""What stands for the project of jobs without one, in reports."""
+
+
+class CostBy(StrEnum):
+    """By what costs are added up."""
+
+    USER = "user"
+    PROJECT = "project"
+    TIER = "tier"
+    PROVIDER = "provider"
+    GPU = "gpu"
+    DAY = "day"

@@ -1,0 +1,142 @@
+"""Budgets, as the scheduler sees them: which jobs may start now. Amounts are whole
+millionths of the budget's currency.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from gpuyard.domain.cost_keys import INSTANCE_OWNER
+from gpuyard.domain.jobspec import JobKind
+from gpuyard.scheduler.jobs import LiveJob
+from gpuyard.scheduler.queue import LazyHeap
+
+
+@dataclass(slots=True)
+class LiveBudget:
+    """What jobs of a project or of a user may cost until `ends_at` (UTC seconds; None:
+    for ever).
+
+    `spent` is what attempts that have ended cost. `reserved` is what each job may still
+    cost that is in the queue or has an attempt. `waiting` are the jobs that could be in
+    the queue but for this budget: the most urgent first, then the oldest.
+    """
+
+    name: str
+    amount: int
+    currency: str
+    project: str | None = None
+    user: str | None = None
+    period: str = "total"
+    ends_at: float | None = None
+    spent: int = 0
+    reserved: dict[str, int] = field(default_factory=dict[str, int])
+    waiting: LazyHeap[tuple[int, str]] = field(
+        default_factory=LazyHeap[tuple[int, str]]
+    )
+    _reserved_sum: int = 0
+
+    @property
+    def left(self) -> int:
+        """What is neither spent nor reserved; less than 0 when more is."""
+        return self.amount - self.spent - self._reserved_sum
+
+    def covers(self, job: LiveJob) -> bool:
+        """Whether it is the budget of this job. What models serve is paid by none."""
+        if job.kind == JobKind.MODEL or job.shape.model:
+            return False
+        if self.project is not None:
+            return job.project == self.project
+        return self.user == (job.owner or INSTANCE_OWNER)
+
+    def reserve(self, job_id: str, amount: int) -> None:
+        """The job may cost so much, from now on."""
+        self.release(job_id)
+        self.reserved[job_id] = amount
+        self._reserved_sum += amount
+
+    def release(self, job_id: str) -> None:
+        """The job costs nothing more; idempotent."""
+        self._reserved_sum -= self.reserved.pop(job_id, 0)
+
+
+@dataclass(slots=True)
+class BudgetTable:
+    """All budgets. `reserve_of(job, currency)` says what a job may cost in millionths
+    of a currency; None if that is not known, because a rate is missing.
+    """
+
+    by_name: dict[str, LiveBudget] = field(default_factory=dict[str, LiveBudget])
+    reserve_of: Callable[[LiveJob, str], int | None] = lambda _, __: 0
+    worth: Callable[[str, str, str], int | None] = lambda _, __, ___: 0
+    _jobs: dict[str, LiveJob] = field(default_factory=dict[str, LiveJob])
+
+    def of(self, job: LiveJob) -> list[LiveBudget]:
+        """The budgets of the job."""
+        return [each for each in self.by_name.values() if each.covers(job)]
+
+    def lacking(self, job: LiveJob) -> LiveBudget | None:
+        """The first budget that has no room for the job; None if it may start."""
+        for budget in self.of(job):
+            if job.id in budget.reserved:
+                continue
+            needed = self.reserve_of(job, budget.currency)
+            if needed is None or budget.left <= 0 or needed > budget.left:
+                return budget
+        return None
+
+    def admit(self, job: LiveJob) -> bool:
+        """Whether the job may be in the queue; then its budgets reserve what it may
+        cost. If not, it waits here.
+        """
+        if not self.by_name:
+            return True
+        self.forget(job)
+        lacking = self.lacking(job)
+        if lacking is not None:
+            self._jobs[job.id] = job
+            lacking.waiting.add((-job.priority, job.id))
+            return False
+        self.hold(job)
+        return True
+
+    def hold(self, job: LiveJob) -> None:
+        """Reserve what a job may cost that has an attempt, room or not; idempotent."""
+        for budget in self.of(job):
+            if job.id not in budget.reserved:
+                needed = self.reserve_of(job, budget.currency)
+                budget.reserve(job.id, needed or 0)
+
+    def forget(self, job: LiveJob) -> None:
+        """The job waits for no budget any more; idempotent."""
+        if self._jobs.pop(job.id, None) is not None:
+            for budget in self.by_name.values():
+                budget.waiting.discard((-job.priority, job.id))
+
+    def leave(self, job: LiveJob) -> None:
+        """The job neither waits nor runs; idempotent."""
+        self.forget(job)
+        for budget in self.by_name.values():
+            budget.release(job.id)
+
+    def is_waiting(self, job_id: str) -> bool:
+        """Whether a budget keeps the job out of the queue."""
+        return job_id in self._jobs
+
+    def next_jobs(self) -> Iterator[LiveJob]:
+        """The jobs for which there is room now, each with its room reserved."""
+        for budget in self.by_name.values():
+            while first := budget.waiting.first():
+                job = self._jobs[first[1]]
+                if self.admit(job):
+                    yield job
+                elif budget.waiting.first() == first:
+                    break  # else it waits for another budget now
+
+    def note_cost(self, job: LiveJob, cost: str, currency: str) -> None:
+        """An attempt of the job has ended, and cost so much."""
+        for budget in self.of(job):
+            budget.spent += self.worth(cost, currency, budget.currency) or 0
+
+    def waiting_jobs(self) -> list[LiveJob]:
+        """All jobs that wait for a budget."""
+        return list(self._jobs.values())

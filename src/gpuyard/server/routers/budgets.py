@@ -1,0 +1,45 @@
+"""`/api/v1/budgets`: what the jobs of a project or of a user may cost."""
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from gpuyard.domain.budgets import Budget, BudgetSpec
+from gpuyard.domain.jobspec import Name
+from gpuyard.server.dependencies import TheAppState
+
+router = APIRouter(prefix="/budgets", tags=["costs"])
+
+
+class BudgetPage(BaseModel):
+    """Every budget, by name."""
+
+    items: list[Budget]
+    next: str | None = None
+
+
+@router.get("")
+async def list_budgets(app_state: TheAppState) -> BudgetPage:
+    """Every budget, by name."""
+    return BudgetPage(items=app_state.controller.budgets.listing())
+
+
+@router.get("/{name}")
+async def show_budget(app_state: TheAppState, name: Name) -> Budget:
+    """One budget: what is spent, reserved and expected in its present period."""
+    return app_state.controller.budgets.find(name)
+
+
+@router.put("/{name}")
+async def set_budget(app_state: TheAppState, name: Name, spec: BudgetSpec) -> Budget:
+    """Add a budget, or replace the one of this name.
+
+    When it is spent, no job of it starts any more; if it is `hard`, those that run are
+    asked to save their work, and ended.
+    """
+    return await app_state.controller.budgets.set(name, spec)
+
+
+@router.delete("/{name}")
+async def remove_budget(app_state: TheAppState, name: Name) -> Budget:
+    """Remove a budget; answers with what it was."""
+    return await app_state.controller.budgets.remove(name)

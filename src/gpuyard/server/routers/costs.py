@@ -1,0 +1,118 @@
+"""`/api/v1/costs`: what attempts cost in a period, and the same as a bill."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated
+from zoneinfo import ZoneInfo
+
+from fastapi import APIRouter, Query
+from fastapi.responses import StreamingResponse
+
+from gpuyard.billing import focus
+from gpuyard.billing.costs import ReportOrder, report
+from gpuyard.billing.periods import DAY_S, month_at
+from gpuyard.domain.cost_keys import CostBy
+from gpuyard.domain.costs import CostReport
+from gpuyard.domain.cron import time_zone
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.trust import LAST_TIME
+from gpuyard.server.app_state import AppState
+from gpuyard.server.dependencies import TheAppState
+from gpuyard.server.openapi import text
+
+router = APIRouter(prefix="/costs", tags=["costs"])
+# By day, there is a line for each: ten years of them are enough for people.
+_MOST_DAYS = 3660
+Moment = Annotated[float | None, Query(ge=0, le=LAST_TIME, allow_inf_nan=False)]
+From = Annotated[
+    Moment, Query(alias="from", description="UTC seconds; the begin of this month.")
+]
+To = Annotated[Moment, Query(alias="to", description="UTC seconds; now.")]
+TimeZone = Annotated[
+    str,
+    Query(
+        max_length=200,
+        description="A name such as Europe/Berlin: of its days and months.",
+    ),
+]
+
+
+@router.get("")
+async def costs(
+    app_state: TheAppState,
+    by: CostBy = CostBy.PROJECT,
+    begin: From = None,
+    end: To = None,
+    timezone: TimeZone = "UTC",
+) -> CostReport:
+    """What attempts cost in the period, `by` one of their keys.
+
+    An attempt that began before the period or ends after it counts with the part of its
+    cost that belongs to its seconds in it. One that still runs counts until now.
+    """
+    order = _order(by, begin, end, timezone)
+    return await asyncio.to_thread(_report, app_state, order)
+
+
+@router.get("/focus", response_class=StreamingResponse, responses=text("text/csv"))
+async def export(
+    app_state: TheAppState,
+    begin: From = None,
+    end: To = None,
+    timezone: TimeZone = "UTC",
+) -> StreamingResponse:
+    """The same for programs that read bills: a CSV file in the columns of FOCUS 1.0,
+    with a row for each attempt that has ended, and for each month in which it ran.
+    """
+    order = _order(CostBy.PROJECT, begin, end, timezone)
+    return StreamingResponse(_lines(app_state, order), media_type="text/csv")
+
+
+def _order(
+    by: CostBy, begin: float | None, end: float | None, timezone: str
+) -> ReportOrder:
+    zone = _zone(timezone)
+    until = time.time() if end is None else end
+    since = month_at(until, zone)[0] if begin is None else begin
+    if since >= until:
+        raise InvalidInputError.of(
+            "from",
+            f"is {since:.0f}, and the period ends at {until:.0f}",
+            "begin before",
+        )
+    if by is CostBy.DAY and until - since > _MOST_DAYS * DAY_S:
+        raise InvalidInputError.of(
+            "by", f"would give more than {_MOST_DAYS} days", "choose a shorter period"
+        )
+    return ReportOrder(by, since, until, zone)
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return time_zone(name)
+    except ValueError as error:
+        fault, _, remedy = str(error).rpartition("; ")
+        raise InvalidInputError.of("timezone", fault, remedy) from None
+
+
+def _report(app_state: AppState, order: ReportOrder) -> CostReport:
+    """Blocks on the ledger."""
+    core = app_state.controller.core
+    billing = app_state.settings.billing
+    rows = app_state.queries.costs(order.period())
+    return report(order, rows, core.ran_s, billing.currency, billing.rate)
+
+
+async def _lines(app_state: AppState, order: ReportOrder) -> AsyncIterator[str]:
+    yield focus.header()
+    after = ""
+    while True:
+        read = app_state.queries.ended_attempts
+        page = await asyncio.to_thread(read, order.begin, order.end, after)
+        if not page:
+            return
+        yield await asyncio.to_thread(
+            focus.lines, page, order.begin, order.end, order.zone
+        )
+        after = page[-1]["id"]

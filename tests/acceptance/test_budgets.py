@@ -1,0 +1,127 @@
+"""Budgets, end to end: what is spent starts nothing more, and a hard one ends what
+runs.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from decimal import Decimal
+
+import pytest
+
+from gpuyard.client.aio import AsyncClient
+from gpuyard.domain.errors import NotFoundError
+from tests.support.instance import TestInstance, make_instance
+from tests.support.wait import wait_until
+
+# A second costs a dollar.
+PRICE = {"GPUYARD_BILLING__LOCAL_PRICE_PER_HOUR": "3600"}
+SAVES = (
+    "trap 'echo saved > saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done"
+)
+
+
+@pytest.fixture
+def instance() -> Iterator[TestInstance]:
+    with make_instance(**PRICE) as made:
+        made.ok("up")
+        yield made
+
+
+def test_a_spent_budget_starts_nothing_more_and_says_why(
+    instance: TestInstance,
+) -> None:
+    said = instance.ok(
+        "budgets", "set", "vision", "--project", "vision", "--amount", "100"
+    )
+    assert said.startswith("vision: $0.00 of $100.00 are spent")
+    running = instance.submit(["sleep", "600"], project="vision", timeout_s=90)
+    instance.wait(running, "running")
+    waiting = instance.submit(["true"], project="vision", timeout_s=60)
+    other = instance.submit(["true"], project="language", timeout_s=60)
+    assert instance.wait(other).state == "completed"
+    why = instance.json("why", waiting)
+    assert (why["pending"], why["constraint"]) == (True, "budget")
+    assert "Its budget vision has 10.00 USD left of 100.00 USD" in why["summary"]
+    assert "which ends at" in why["summary"]
+    # A kill changes nothing of it.
+    instance.kill("server")
+    instance.ok("up")
+    assert instance.json("why", waiting)["constraint"] == "budget"
+    (budget,) = instance.json("budgets")["items"]
+    assert Decimal(budget["forecast"]) == 90
+    assert budget["waiting"] == 1
+    assert "vision" in instance.ok("budgets")
+    # More of it, or one that ends early, lets it start.
+    instance.ok("budgets", "set", "vision", "--project", "vision", "--amount", "200")
+    assert instance.wait(waiting).state == "completed"
+    instance.ok("budgets", "rm", "vision")
+    assert instance.json("budgets")["items"] == []
+
+
+def test_a_hard_budget_tells_in_time_and_ends_what_runs_after_it_has_saved(
+    instance: TestInstance,
+) -> None:
+    job = instance.submit(["sh", "-c", SAVES], project="vision", timeout_s=600)
+    instance.wait(job, "running")
+    words = ["--project", "vision", "--amount", "4", "--period", "total", "--hard"]
+    instance.ok("budgets", "set", "small", *words)
+    ended = instance.wait(job)
+    assert (ended.state, ended.reason) == ("cancelled", "budget")
+    assert (instance.work / "saved").read_text() == "saved\n"
+
+    def told() -> list[str]:
+        events = instance.json("events")["items"]
+        return [e["kind"] for e in events if e["kind"].startswith("budget.")]
+
+    wait_until(lambda: "budget.spent" in told(), 20, "the event")
+    assert told().count("budget.spent") == 1
+    late = instance.submit(["true"], project="vision", timeout_s=1)
+    why = instance.json("why", late)
+    assert why["constraint"] == "budget"
+    assert "in all" in why["summary"]
+
+
+def test_it_is_told_once_when_one_is_nearly_and_when_it_is_wholly_spent(
+    instance: TestInstance,
+) -> None:
+    job = instance.submit(["sleep", "0.2"], project="vision")
+    spent = Decimal(instance.wait(job).cost.amount)
+
+    def told() -> list[str]:
+        events = instance.json("events")["items"]
+        return [e["kind"] for e in events if "spent" in e["kind"]]
+
+    with instance.client() as client:
+        for part, kinds in (("0.7", []), ("0.9", ["budget.nearly_spent"])):
+            amount = round(spent / Decimal(part), 6)
+            made = client.set_budget("vision", amount, project="vision")
+            assert made.spent == spent
+            assert told() == kinds
+        client.set_budget("vision", spent, project="vision")
+    wait_until(lambda: told()[1:] == ["budget.spent"], 10, "the second event")
+
+
+def test_both_clients_and_what_is_refused(instance: TestInstance) -> None:
+    with instance.client() as client:
+        made = client.set_budget("mine", 500, user="owner", period="day")
+        assert (made.user, made.amount) == ("owner", 500)
+        assert [each.name for each in client.budgets()] == ["mine"]
+
+    async def ask() -> None:
+        async with AsyncClient(instance.address()) as client:
+            assert (await client.budget("mine")).period == "day"
+            assert (await client.remove_budget("mine")).name == "mine"
+            with pytest.raises(NotFoundError):
+                await client.budget("mine")
+
+    asyncio.run(ask())
+    for words, said in (
+        (["--amount", "5"], "says whose budget it is"),
+        (["--amount", "5", "--project", "a", "--user", "b"], "whose budget it is"),
+        (["--amount", "-5", "--project", "a"], "amount"),
+        (["--amount", "5", "--project", "a", "--currency", "CNY"], "CNY has no rate"),
+        (["--amount", "5", "--project", "a", "--period", "year"], "period"),
+        (["--amount", "5", "--project", "a", "--timezone", "Mars"], "no time zone"),
+    ):
+        refused = instance.run("budgets", "set", "x", *words)
+        assert (refused.returncode, said in refused.stderr) == (2, True), refused.stderr

@@ -1,0 +1,322 @@
+"""Reports of costs from a real ledger: whatever is cut and however it is added up, the
+sums are those of the attempts.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuyard.billing import focus
+from gpuyard.billing.costs import ReportOrder, report
+from gpuyard.billing.meter import cost
+from gpuyard.domain.cost_keys import CostBy
+from gpuyard.domain.costs import CostReport
+from gpuyard.domain.run_time import run_time_s
+from gpuyard.ledger.ledger import Ledger
+from gpuyard.ledger.tables import attempts, checkpoints, jobs
+from tests.support.blank_ledger import blank_ledger
+from tests.support.examples import examples
+
+BERLIN = ZoneInfo("Europe/Berlin")
+# Over the end of October 2026, in which clocks are set back.
+BEGIN = 1_792_800_000.0
+SPAN_S = 12 * 86_400.0
+NOW = BEGIN + SPAN_S
+ALL = (BEGIN - 400 * 86_400, NOW + 400 * 86_400)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """An attempt. `ran_s` None: nobody measured; `ended_at` None: it still runs."""
+
+    started_at: float | None
+    ended_at: float | None
+    ran_s: float | None
+    price: str
+    currency: str = "USD"
+    project: str | None = None
+    provider: str = "local"
+    tier: str = "GPU_SMALL"
+    gpus: int = 1
+    reason: str | None = None
+    saved: bool = False
+    used: float | None = None
+    basis: str = "list"
+    is_of_earlier_version: bool = False
+
+    @property
+    def seconds(self) -> float:
+        until = NOW if self.ended_at is None else self.ended_at
+        return run_time_s(self.started_at, until, self.ran_s)
+
+    @property
+    def cost(self) -> Decimal:
+        if self.ended_at is None and self.basis == "share":
+            return Decimal(0)
+        return cost(Decimal(self.price), self.seconds)
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
+    path = tmp_path_factory.mktemp("costs") / "ledger.db"
+    opened = Ledger.open(blank_ledger(path))
+    yield opened
+    opened.close()
+
+
+def write(ledger: Ledger, ran: Sequence[Ran]) -> None:
+    """Let the ledger hold these attempts, and nothing else."""
+    rows = list(enumerate(ran))
+    with ledger.engine.begin() as tx:
+        for table in (attempts, jobs, checkpoints):
+            tx.execute(sa.delete(table))
+        if not rows:
+            return
+        tx.execute(
+            sa.insert(jobs),
+            [
+                {
+                    "id": f"job_{n}",
+                    "name": f"job-{n}",
+                    "project": a.project,
+                    "labels": {"run": str(n)},
+                    "shape": {"gpus": a.gpus} if a.gpus else {},
+                }
+                for n, a in rows
+            ],
+        )
+        tx.execute(sa.insert(attempts), [row(n, a) for n, a in rows])
+        saved = [
+            {"id": f"ckpt_{n}", "job_id": f"job_{n}", "attempt_id": f"att_{n:03}"}
+            for n, a in rows
+            if a.saved
+        ]
+        if saved:
+            tx.execute(sa.insert(checkpoints), saved)
+
+
+def row(number: int, ran: Ran) -> dict[str, object]:
+    is_over = ran.ended_at is not None
+    own = not ran.is_of_earlier_version
+    return {
+        "id": f"att_{number:03}",
+        "job_id": f"job_{number}",
+        "number": 1,
+        "state": "ended" if is_over else "running",
+        "provider": ran.provider,
+        "created_at": BEGIN,
+        "started_at": ran.started_at,
+        "ended_at": ran.ended_at,
+        "ran_s": ran.ran_s if is_over else None,
+        "reason": ran.reason if is_over else None,
+        "price_per_hour": ran.price,
+        "currency": ran.currency,
+        "basis": ran.basis,
+        "tier": ran.tier,
+        "cost": str(ran.cost) if is_over else "0",
+        "project": ran.project if own else None,
+        "owner": None,
+        "gpu": ("A100_80GB" if ran.gpus else "") if own else None,
+        "gpus": ran.gpus if own else None,
+        "cpus": 1.0 if own else None,
+        "gpu_used": ran.used if own and is_over else None,
+    }
+
+
+def made(
+    ledger: Ledger,
+    by: CostBy = CostBy.PROJECT,
+    begin: float = ALL[0],
+    end: float = ALL[1],
+    rates: dict[str, float] | None = None,
+) -> CostReport:
+    order = ReportOrder(by, begin, end, BERLIN)
+    known = {"USD": 1.0, **(rates or {})}
+    rows = ledger.queries.costs(order.period())
+    return report(order, rows, lambda _, began: max(NOW - began, 0.0), "USD", known.get)
+
+
+def by_currency(ran: Sequence[Ran]) -> dict[str, Decimal]:
+    sums: dict[str, Decimal] = {}
+    for each in ran:
+        sums[each.currency] = sums.get(each.currency, Decimal(0)) + each.cost
+    return sums
+
+
+def sums_of(found: CostReport) -> dict[str, Decimal]:
+    return {line.currency: line.amount for line in found.sums}
+
+
+@st.composite
+def attempts_of_a_lab(draw: st.DrawFn) -> Ran:
+    started_at = BEGIN + draw(st.floats(0, SPAN_S - 1))
+    is_running = draw(st.booleans())
+    ran_s = draw(st.one_of(st.none(), st.floats(0, 3 * 86_400)))
+    # Clocks may be set meanwhile, back or forth.
+    ended_at = started_at + (ran_s or 0.0) + draw(st.sampled_from([0, 60, -3600, 7200]))
+    return Ran(
+        started_at,
+        None if is_running else ended_at,
+        None if is_running else ran_s,
+        price=draw(st.sampled_from(["0", "0.526", "2.012", "31.333333", "99999.99"])),
+        currency=draw(st.sampled_from(["USD", "CNY", "EUR"])),
+        project=draw(st.sampled_from([None, "vision", "language"])),
+        provider=draw(st.sampled_from(["local", "slurm"])),
+        tier=draw(st.sampled_from(["GPU_SMALL", "GPU_LARGE"])),
+        gpus=draw(st.sampled_from([0, 1, 8])),
+        reason=draw(st.sampled_from([None, "exit_code", "preempted", "cancelled"])),
+        saved=draw(st.booleans()),
+        used=draw(st.one_of(st.none(), st.floats(0, 1))),
+        basis=draw(st.sampled_from(["list", "list", "share"])),
+        is_of_earlier_version=draw(st.booleans()),
+    )
+
+
+@settings(max_examples=examples(150))
+@given(
+    st.lists(attempts_of_a_lab(), max_size=12),
+    st.lists(st.floats(BEGIN - 86_400, NOW + 86_400), max_size=4),
+)
+def test_the_sum_over_any_cut_is_that_of_the_attempts(
+    ledger: Ledger, ran: list[Ran], cuts: list[float]
+) -> None:
+    write(ledger, ran)
+    expected = by_currency(ran)
+    for by in CostBy:
+        found = made(ledger, by)
+        assert sums_of(found) == expected
+        for currency, whole in expected.items():
+            lines = [line for line in found.items if line.currency == currency]
+            assert sum((line.amount for line in lines), Decimal(0)) == whole
+    # In periods that follow one another, and on the days of each.
+    bounds = sorted({ALL[0], *cuts, ALL[1]})
+    for by in (CostBy.TIER, CostBy.DAY):
+        sums = dict.fromkeys(expected, Decimal(0))
+        hours = 0.0
+        for begin, end in itertools.pairwise(bounds):
+            found = made(ledger, by, begin, end)
+            for line in found.items:
+                sums[line.currency] += line.amount
+                hours += line.gpu_hours
+        assert sums == expected
+        assert hours * 3600 == pytest.approx(sum(a.seconds * a.gpus for a in ran))
+
+
+@settings(max_examples=examples(50))
+@given(st.lists(attempts_of_a_lab(), max_size=6), st.floats(BEGIN, NOW))
+def test_the_bill_has_what_has_ended(
+    ledger: Ledger, ran: list[Ran], cut: float
+) -> None:
+    """In any periods that follow one another, and in the months of each."""
+    write(ledger, ran)
+    billed: dict[str, Decimal] = {}
+    for begin, end in ((ALL[0], cut), (cut, ALL[1])):
+        page = ledger.queries.ended_attempts(begin, end, "")
+        for charge in charges(focus.lines(page, begin, end, BERLIN)):
+            money = Decimal(charge["BilledCost"])
+            currency = charge["BillingCurrency"]
+            billed[currency] = billed.get(currency, Decimal(0)) + money
+            assert charge["BillingPeriodStart"] <= charge["ChargePeriodStart"]
+            assert charge["ChargePeriodEnd"] <= charge["BillingPeriodEnd"]
+    assert billed == by_currency([each for each in ran if each.ended_at is not None])
+
+
+def charges(text: str) -> list[dict[str, str]]:
+    import csv
+
+    return list(csv.DictReader((focus.header() + text).splitlines()))
+
+
+HOUR = Ran(BEGIN, BEGIN + 3600, 3600.0, "2.00")
+
+
+def test_waste_is_what_left_nothing_behind(ledger: Ledger) -> None:
+    write(
+        ledger,
+        [
+            HOUR,
+            replace(HOUR, reason="exit_code"),
+            replace(HOUR, reason="node_lost", gpus=2),
+            replace(HOUR, reason="preempted", saved=True),
+            replace(HOUR, reason="cancelled"),
+        ],
+    )
+    (line,) = made(ledger).items
+    assert (line.amount, line.waste) == (Decimal(10), Decimal(4))
+    assert (line.gpu_hours, line.waste_gpu_hours) == (6.0, 3.0)
+    assert line.attempts == 5
+
+
+@pytest.mark.parametrize("end", [BEGIN + 3600, BEGIN + 1800], ids=["whole", "cut"])
+def test_idle_is_what_measured_gpus_did_not_do(ledger: Ledger, end: float) -> None:
+    write(ledger, [replace(HOUR, used=0.25, gpus=4), HOUR])
+    (line,) = made(ledger, end=end).items
+    share = Decimal(str((end - BEGIN) / 3600))
+    assert line.idle == Decimal("1.5") * share
+    assert line.idle_gpu_hours == 3 * float(share)
+    assert line.measured_gpu_hours == 4 * float(share)
+
+
+def test_what_still_runs_counts_until_now_and_is_marked(ledger: Ledger) -> None:
+    write(ledger, [HOUR, replace(HOUR, started_at=NOW - 1800, ended_at=None)])
+    (line,) = made(ledger).items
+    assert (line.amount, line.running) == (Decimal(3), Decimal(1))
+    assert (line.attempts, line.running_attempts) == (2, 1)
+
+
+def test_currencies_are_added_only_with_a_rate(ledger: Ledger) -> None:
+    write(ledger, [HOUR, replace(HOUR, currency="CNY"), replace(HOUR, currency="EUR")])
+    without = made(ledger, rates={"EUR": 1.2})
+    assert (without.total, without.missing_rates) == (None, ["CNY"])
+    both = made(ledger, rates={"EUR": 1.2, "CNY": 0.14})
+    assert (both.total, both.missing_rates) == (Decimal("4.68"), [])
+
+
+def test_a_clock_that_is_set_back_moves_nothing_into_both_months(
+    ledger: Ledger,
+) -> None:
+    """An attempt that began in November ends, by the clock, in October."""
+    november = 1_793_487_600.0  # in Berlin
+    write(ledger, [Ran(november + 600, november - 1200, 1800.0, "2.00")])
+    october = made(ledger, end=november)
+    after = made(ledger, begin=november)
+    assert (october.items, after.items[0].amount) == ([], Decimal(1))
+    days = made(ledger, CostBy.DAY)
+    assert [line.key for line in days.items] == ["2026-11-01"]
+
+
+def test_a_large_amount_is_exact(ledger: Ledger) -> None:
+    """Beyond what a float can hold."""
+    long = Ran(BEGIN, BEGIN + 86_400, 86_400.0, "123456789012.345678")
+    write(ledger, [long, replace(long, price="0.000001")])
+    assert sums_of(made(ledger)) == {"USD": long.cost + Decimal("0.000024")}
+
+
+def test_the_same_in_postgresql(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    opened = Ledger.open(request.getfixturevalue("postgres").ledger())
+    ran = [
+        replace(HOUR, reason="exit_code"),
+        replace(HOUR, used=0.3, currency="CNY", project="vision"),
+        replace(HOUR, started_at=BEGIN - 80_000, ran_s=86_400.0, price="0.526"),
+        replace(HOUR, is_of_earlier_version=True, gpus=3),
+        replace(HOUR, started_at=NOW - 60, ended_at=None),
+    ]
+    local = Ledger.open(blank_ledger(tmp_path / "ledger.db"))
+    try:
+        for place in (opened, local):
+            write(place, ran)
+        for by in CostBy:
+            bounds = (BEGIN - 40_000, BEGIN + 1000)
+            assert made(opened, by, *bounds) == made(local, by, *bounds)
+            assert made(opened, by) == made(local, by)
+    finally:
+        opened.close()
+        local.close()
