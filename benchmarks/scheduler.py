@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from operator import attrgetter
+from typing import Any
 
 import psutil
 
@@ -187,7 +188,7 @@ class Cluster:
             memory_gb=8 + kind // 8 % 32,
             gpus=(1, 1, 1, 2, 2, 4, 8)[kind % 7],
         )
-        row = {
+        row: dict[str, Any] = {
             "state": "queued",
             "priority": 1 + self.dice.randrange(5),
             "shape": shape.to_row(),

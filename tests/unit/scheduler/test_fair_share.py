@@ -305,9 +305,10 @@ def test_a_trace_is_played_by_shares():
 
 def test_what_becomes_free_one_by_one_is_shared_before_anything_was_used():
     lab = Lab(1)
+    # Jobs of several shapes, so that no line is empty between two starts.
     for user in ("ana", "bob"):
-        for _ in range(4):
-            lab.submit(user, HOUR)
+        for number in range(4):
+            lab.submit(user, HOUR, cpus=float(number))
     lab.decide()
     for index in range(1, 4):
         lab.world.gpu("box", index)
