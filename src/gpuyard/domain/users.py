@@ -42,7 +42,8 @@ class Role(StrEnum):
 def _user_name(value: str) -> str:
     if value == INSTANCE_OWNER:
         raise ValueError(
-            f"{value!r} is what reports call the owner of the instance; use another name"
+            f"{value!r} is what reports call the owner of the instance; use another"
+            " name"
         )
     if not _USER_NAME.fullmatch(value):
         raise ValueError(
