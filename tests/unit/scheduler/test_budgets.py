@@ -25,7 +25,12 @@ def view_with(*budgets: LiveBudget) -> View:
 
 
 def submit(
-    view: View, number: int, cost: float, project: str | None = "vision", priority=3
+    view: View,
+    number: int,
+    cost: float,
+    project: str | None = "vision",
+    priority: int = 3,
+    owner: str | None = None,
 ) -> LiveJob:
     job = LiveJob(
         f"job_{number:03}",
@@ -35,6 +40,7 @@ def submit(
         0.0,
         timeout_s=cost,
         project=project,
+        owner=owner,
     )
     view.jobs[job.id] = job
     view.enqueue(job)
@@ -85,6 +91,19 @@ def test_two_budgets_that_overlap_both_hold():
     view.admit_to_budgets()
     assert queued(view) == ["job_002"]
     assert (month.left, day.left) == (0, 10)
+
+
+def test_the_budget_of_a_user_is_of_nobody_else():
+    view = view_with(
+        LiveBudget("ana's", 100, "USD", user="ana"),
+        LiveBudget("own", 100, "USD", user="owner"),
+    )
+    submit(view, 1, 100, owner="ana")
+    submit(view, 2, 100, owner="ana")
+    submit(view, 3, 100)
+    submit(view, 4, 100)
+    submit(view, 5, 500, owner="ben")
+    assert queued(view) == ["job_001", "job_003", "job_005"]
 
 
 def test_what_has_no_rate_waits_and_says_so():
