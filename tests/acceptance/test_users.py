@@ -14,6 +14,7 @@ from gpuyard.client.connection import Address
 from gpuyard.client.sync import Client
 from gpuyard.domain.errors import (
     ForbiddenError,
+    InvalidInputError,
     NotFoundError,
     UnauthorizedError,
 )
@@ -128,6 +129,18 @@ def test_a_member_changes_only_its_own(instance: TestInstance) -> None:
     with client(instance, "maintainer") as maintainer:
         maintainer.job(theirs).cancel()
     assert instance.job(theirs).state == "cancelled"
+
+
+def test_no_job_carries_the_environment_of_another_user(instance: TestInstance) -> None:
+    digest = instance.job(instance.submit(["true"])).spec["carried_environment"]
+    with client(instance, "member") as member:
+        own = member.run(["true"])
+        spec = member.job(own.id).info.spec
+        assert spec
+        assert spec["carried_environment"] != digest
+        with pytest.raises(InvalidInputError, match="there is no environment"):
+            member.run(["true"], carried_environment=digest)
+        member.run(["true"], carried_environment=spec["carried_environment"])
 
 
 def test_a_member_sets_secrets_and_replaces_none(instance: TestInstance) -> None:
