@@ -12,7 +12,12 @@ import pytest
 
 from gpuyard.client.connection import Address
 from gpuyard.client.sync import Client
-from gpuyard.domain.errors import ForbiddenError
+from gpuyard.domain.errors import (
+    ForbiddenError,
+    InvalidInputError,
+    NotFoundError,
+    UnauthorizedError,
+)
 from gpuyard.domain.users import Role
 from tests.support.instance import TestInstance, make_instance
 from tests.support.wait import wait_until
@@ -126,6 +131,18 @@ def test_a_member_changes_only_its_own(instance: TestInstance) -> None:
     assert instance.job(theirs).state == "cancelled"
 
 
+def test_no_job_carries_the_environment_of_another_user(instance: TestInstance) -> None:
+    digest = instance.job(instance.submit(["true"])).spec["carried_environment"]
+    with client(instance, "member") as member:
+        own = member.run(["true"])
+        spec = member.job(own.id).info.spec
+        assert spec
+        assert spec["carried_environment"] != digest
+        with pytest.raises(InvalidInputError, match="there is no environment"):
+            member.run(["true"], carried_environment=digest)
+        member.run(["true"], carried_environment=spec["carried_environment"])
+
+
 def test_a_member_sets_secrets_and_replaces_none(instance: TestInstance) -> None:
     with client(instance, "member") as member:
         member.set_secret("new", "first-value")
@@ -134,6 +151,17 @@ def test_a_member_sets_secrets_and_replaces_none(instance: TestInstance) -> None
     with client(instance, "maintainer") as maintainer:
         maintainer.set_secret("new", "second-value")
         maintainer.remove_secret("new")
+
+
+def test_a_member_hides_no_secret_of_another_source(tmp_path: Path) -> None:
+    (tmp_path / "WANDB_KEY").write_text("of all")
+    with make_instance(GPUYARD_SECRETS__FOLDER=str(tmp_path)) as instance:
+        instance.ok("up")
+        instance.ok("user", "add", "member")
+        with client(instance, "member") as member:
+            with pytest.raises(ForbiddenError, match="replaces none"):
+                member.set_secret("WANDB_KEY", "of an attacker")
+            member.set_secret("OTHER_KEY", "their own")
 
 
 def test_a_token_ends_with_its_time_its_user_and_its_revocation(
@@ -190,6 +218,26 @@ def test_who_has_a_lesser_token_issues_none_that_does_more(
         with pytest.raises(ForbiddenError, match="for itself only"):
             member.issue_token(user="maintainer")
         assert {one.user for one in member.tokens()} == {"member"}
+        worth_more = instance.json("token", "new", "--user", "member")["id"]
+        with pytest.raises(NotFoundError):
+            member.revoke_token(worth_more)
+        # The answer comes, although the next one would not.
+        assert member.revoke_token(me.token.id).id == me.token.id
+        with pytest.raises(UnauthorizedError):
+            member.who_am_i()
+
+
+def test_schedules_of_who_may_not_submit_wait(instance: TestInstance) -> None:
+    instance.ok("user", "add", "gone")
+    with client(instance, "gone") as gone:
+        schedule = gone.add_schedule(["true"], "@yearly")
+    for change in (("disable", "gone"), ("update", "gone", "--role", "viewer")):
+        instance.ok("user", *change)
+        refused = instance.run("schedule", "run-now", schedule.id)
+        assert "The user gone is" in refused.stderr
+        instance.ok("user", "enable", "gone")
+    instance.ok("user", "update", "gone", "--role", "member")
+    instance.ok("schedule", "run-now", schedule.id)
 
 
 @pytest.mark.parametrize(
@@ -207,6 +255,7 @@ def test_who_has_a_lesser_token_issues_none_that_does_more(
             "role: is member, and viewer is a viewer",
         ),
         (("token", "revoke", "token_"), "There is no token 'token_'"),
+        (("token", "revoke", "a"), "There is no token 'a'"),
     ],
 )
 def test_bad_input_is_told(
@@ -232,6 +281,8 @@ def test_login_is_kept_until_logout(instance: TestInstance, tmp_path: Path) -> N
     assert kept.stat().st_mode & 0o777 == 0o600
     me = json.loads(instance.ok("whoami", "--json", env=there))
     assert (me["user"], me["role"]) == ("member", "member")
+    stays = instance.run("down", env=there)
+    assert f"You are signed in to {url}" in stays.stderr
     kept.write_text("{")
     assert "gpuyard login` again" in instance.run("jobs", env=there).stderr
     assert "signed out" in instance.ok("logout", env=there)
@@ -247,6 +298,7 @@ def test_no_token_is_kept_and_the_audit_log_names_users(
         pytest.raises(ForbiddenError, match="this needs administrator"),
     ):
         maintainer.add_user("friend")
+    instance.run("token", "revoke", secret)
     grep = ["grep", "-rlF", secret, str(instance.home.root)]
     assert subprocess.run(grep, capture_output=True, check=False).returncode == 1
     lines = map(json.loads, instance.home.audit_log.read_text().splitlines())

@@ -203,6 +203,7 @@ def down(
             " your own, set GPUYARD_HOME=~/.gpuyard.",
         )
     home = Home.find()
+    _refuse_elsewhere(home)
     _give_up_killed(home)
     try:
         with connect(start=False) as client:
@@ -221,6 +222,22 @@ def down(
         print_json(answer)
     else:
         typer.echo(_down_words(answer) if answer["stopping"] else answer["message"])
+
+
+def _refuse_elsewhere(home: Home) -> None:
+    """RefusedError if one has signed in elsewhere: what is typed out of habit must not
+    stop the server of all.
+    """
+    from gpuyard.client.login import read_login
+
+    login = None if os.environ.get("GPUYARD_URL") else read_login(home)
+    if login:
+        raise RefusedError(
+            f"You are signed in to {login.url}, and this stops the server of"
+            f" {home.root}.",
+            "Type `gpuyard logout` first. A server elsewhere is stopped on its own"
+            " machine.",
+        )
 
 
 def _give_up_killed(home: Home) -> None:

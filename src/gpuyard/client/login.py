@@ -4,11 +4,14 @@ this home use it until `gpuyard logout`.
 
 import json
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuyard.config.paths import Home
 from gpuyard.domain.errors import InvalidInputError
+
+_MOST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +27,33 @@ def read_login(home: Home) -> Login | None:
     read.
     """
     try:
-        text = home.login.read_text()
+        file = os.open(home.login, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise _broken(home, error.strerror or str(error)) from None
     try:
+        _refuse_others(home, os.fstat(file))
+        text = os.read(file, _MOST_BYTES)
+    finally:
+        os.close(file)
+    try:
         found = json.loads(text)
         return Login(str(found["url"]), str(found["token"]))
     except (ValueError, TypeError, KeyError):
         raise _broken(home, "is no login") from None
+
+
+def _refuse_others(home: Home, found: os.stat_result) -> None:
+    """InvalidInputError unless only we, or root, could write and read it: it says which
+    server is given all that we submit.
+    """
+    if not stat.S_ISREG(found.st_mode):
+        raise _broken(home, "is no file")
+    if found.st_uid not in (0, os.geteuid()):
+        raise _broken(home, "belongs to another user")
+    if found.st_mode & 0o077:
+        raise _broken(home, "is open to other users, so its token may be known")
 
 
 def keep_login(home: Home, login: Login) -> None:

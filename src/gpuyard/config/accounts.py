@@ -99,10 +99,18 @@ class Accounts:
         """The account of a job of this project that `user` submitted (empty: the
         server does not know who); InvalidInputError names the setting.
 
-        Who is signed in gets no other account, whatever project the job names.
+        Who is signed in gets no other account, whatever project the job names: nobody
+        has said which projects are whose.
         """
         if self.by_submitter and user:
             return self.find(user, "node.run_as_submitter")
+        if user and self.by_project:
+            raise InvalidInputError.of(
+                "node.run_as_submitter",
+                f"is not set, and {user} could choose any account in node.accounts by"
+                " naming its project",
+                "set it, so that the jobs of users run under their own accounts",
+            )
         return self.of_project(project)
 
     def of_project(self, project: str) -> Account:

@@ -142,6 +142,7 @@ class Controller:
         self.schedules = Schedules(self.core, self.requests)
         self.users = Users(self.core)
         self.budgets = Budgets(self.core)
+        self.schedules.check_submits = self.users.check_submits
         self.extensions: list[Extension] = [self.schedules, self.users, self.budgets]
         self._make_providers = make_providers
 

@@ -5,7 +5,7 @@ is killed, no time is lost and none has two jobs.
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -61,6 +61,8 @@ class Schedules:
     def __init__(self, core: Core, requests: Requests) -> None:
         self._core = core
         self._requests = requests
+        # ForbiddenError for a user who may no longer submit jobs.
+        self.check_submits: Callable[[str], object] = lambda _: None
         self._by_id: dict[str, LiveSchedule] = {}
         # The jobs of each, as far as it is known; those that have ended are dropped.
         self._jobs: dict[str, list[str]] = {}
@@ -341,6 +343,8 @@ class Schedules:
         if key is not None:
             body["idempotency_key"] = key
         user = body.pop("user", None)
+        if user is not None:
+            self.check_submits(user)
         raw = msgspec.Raw(msgspec.json.encode(body))
 
         def step(jobs: Sequence[PreparedJob], now: float) -> list[Event]:

@@ -96,11 +96,13 @@ class Submissions:
         does not get; none without any.
         """
         digest = spec.carried_environment or ""
+        fault = f"there is no environment {digest}"
         try:
             environment = self.environments.get(digest)
         except EnvironmentMissingError:
-            fault = f"there is no environment {digest}"
             raise _unknown("carried_environment", fault) from None
+        if not environment.is_for(spec.user):  # nobody learns what others have
+            raise _unknown("carried_environment", fault)
         given = spec.secrets.keys() | spec.environment.keys()
         names = [name for name in environment.keys if name not in given]
         if not names:

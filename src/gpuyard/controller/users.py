@@ -21,6 +21,7 @@ from gpuyard.domain.errors import (
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.users import (
+    TOKEN_PREFIX,
     IssuedToken,
     NewToken,
     NewUser,
@@ -32,11 +33,13 @@ from gpuyard.domain.users import (
 
 # Of a server that does not lead, what it has read is no older than this.
 _READ_AGAIN_S = 2.0
+# So many tokens a user has at most: all stay in memory.
+MOST_TOKENS = 100
+# An end of an id that is shorter is a slip of the finger.
+_SHORTEST_TAIL = 4
 # So often it is written, in a note of this name, when tokens were used.
 _USES_NOTE = "token_uses"
 _NOTE_USES_S = 60.0
-# What a token begins with. So people and scanners of code know it when they see it.
-PREFIX = "gpuyard_"
 Values = Mapping[str, Any]
 
 
@@ -54,6 +57,17 @@ class Identity:
 OWNER = Identity(None, Role.ADMINISTRATOR)
 
 
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What the ledger holds: users by name, tokens by their digests, and when they were
+    used.
+    """
+
+    users: dict[str, User]
+    tokens: dict[str, Token]
+    uses: Values
+
+
 class Users:
     """Users and tokens, as an extension of the controller."""
 
@@ -67,6 +81,10 @@ class Users:
         self._noted_uses: Values = {}
         self._uses_noted_at = 0.0
         self._read_at = float("-inf")
+        # Reads of the ledger are numbered; this one, or a change since, is the newest
+        # of which we know.
+        self._reads = 0
+        self._newest = 0
 
     # --- the extension ---
 
@@ -79,13 +97,40 @@ class Users:
 
     def reload(self) -> None:
         """Find them in the ledger again."""
+        self._outdate_reads()
+        self._take(self._read())
+
+    async def read_again(self) -> None:
+        """`reload`, in a thread. What has changed here meanwhile stays: a token that
+        was just revoked must not come back.
+        """
+        self._reads += 1
+        number = self._reads
+        found = await asyncio.to_thread(self._read)
+        if number > self._newest:
+            self._newest = number
+            self._take(found)
+
+    def _outdate_reads(self) -> None:
+        """What is being read now is older than what is about to be known."""
+        self._reads += 1
+        self._newest = self._reads
+
+    def _read(self) -> "_Stored":
         queries = self._core.queries
-        users = [User.model_validate(row) for row in queries.users()]
+        # In this order: each token has its user then.
         tokens = queries.tokens()
-        uses = queries.note(_USES_NOTE) or {}
-        self._users = {user.name: user for user in users}
-        self._keep({row["sha256"]: Token.model_validate(row) for row in tokens})
-        self._used_at = {**uses, **self._used_at}
+        users = [User.model_validate(row) for row in queries.users()]
+        return _Stored(
+            {user.name: user for user in users},
+            {row["sha256"]: Token.model_validate(row) for row in tokens},
+            queries.note(_USES_NOTE) or {},
+        )
+
+    def _take(self, stored: "_Stored") -> None:
+        self._users = stored.users
+        self._keep(stored.tokens)
+        self._used_at = {**stored.uses, **self._used_at}
         self._read_at = time.monotonic()
 
     @property
@@ -119,13 +164,14 @@ class Users:
                 "Ask an administrator for another: `gpuyard token new --user"
                 f" {found.user}`.",
             )
-        user = self._users[found.user]
-        _refuse_disabled(user)
-        role = user.role
-        if found.role is not None and role.includes(found.role):
-            role = found.role
+        _refuse_disabled(self._users[found.user])
         self._used_at[found.id] = now
-        return Identity(user.name, role, found)
+        return Identity(found.user, self._role_of(found), found)
+
+    def _role_of(self, token: Token) -> Role:
+        """What a token is worth now."""
+        role = self._users[token.user].role
+        return token.role if token.role and role.includes(token.role) else role
 
     async def identify_afresh(self, token: str) -> Identity | None:
         """`identify`, for a server that does not lead: it looks into the ledger for
@@ -133,7 +179,7 @@ class Users:
         """
         is_old = time.monotonic() - self._read_at > _READ_AGAIN_S
         if is_old or digest_of(token) not in self._tokens:
-            await asyncio.to_thread(self.reload)
+            await self.read_again()
         return self.identify(token)
 
     def member(self, name: str) -> Identity:
@@ -145,6 +191,15 @@ class Users:
             return Identity(name, Role.MAINTAINER)
         _refuse_disabled(user)
         return Identity(name, user.role)
+
+    def check_submits(self, name: str) -> None:
+        """ForbiddenError if this user may not submit jobs, or no longer."""
+        role = self.member(name).role
+        if not role.includes(Role.MEMBER):
+            raise ForbiddenError(
+                f"The user {name} is a {role} now, and submits no jobs.",
+                "Ask an administrator.",
+            )
 
     def digest_for(self, key: str) -> str | None:
         """The digest of the token that proofs call `key`."""
@@ -189,6 +244,7 @@ class Users:
     ) -> User:
         values = user.model_dump(mode="json", exclude={"name"})
         change = Change(Table.USERS, user.name, values)
+        self._outdate_reads()
         self._core.emit([Event(kind, self._core.clock(), (change,), None, info)])
         self._users[user.name] = user
         await self._core.committed()
@@ -199,6 +255,11 @@ class Users:
         no longer. ForbiddenError, InvalidInputError, NotFoundError.
         """
         user = self._find(self._user_of(given, by))
+        if len(self.tokens_of(user.name)) >= MOST_TOKENS:
+            raise RefusedError(
+                f"{user.name} has {MOST_TOKENS} tokens, and nobody has more.",
+                "Revoke some: `gpuyard token list`, `gpuyard token revoke TOKEN`.",
+            )
         now = self._core.clock()
         expires_at = None if given.expires_in_s is None else now + given.expires_in_s
         role = given.role
@@ -216,7 +277,7 @@ class Users:
                 f"This token is that of a {by.role}, and issues no {role}'s.",
                 "Ask an administrator.",
             )
-        text = PREFIX + secrets.token_urlsafe(32)
+        text = TOKEN_PREFIX + secrets.token_urlsafe(32)
         digest = digest_of(text)
         token = Token(
             id=new_id("token"),
@@ -250,7 +311,8 @@ class Users:
 
     async def revoke(self, reference: str, by: Identity) -> Token:
         """Revoke a token, given by its id or the end of that; what it was. It counts
-        from the next request on. NotFoundError, also for the tokens of others.
+        from the next request on. NotFoundError, also for the tokens of others and for
+        those that are worth more than the one that `by` has shown.
         """
         token = self._find_token(reference, by)
         self._emit(EventKind.TOKEN_REVOKED, token, None)
@@ -263,10 +325,11 @@ class Users:
         theirs = [
             token
             for token in self._tokens.values()
-            if by.role is Role.ADMINISTRATOR or token.user == by.user
+            if by.role is Role.ADMINISTRATOR
+            or (token.user == by.user and by.role.includes(self._role_of(token)))
         ]
         found = [token for token in theirs if token.id.endswith(reference)]
-        if not found or not reference:
+        if not found or len(reference) < _SHORTEST_TAIL:
             raise NotFoundError(
                 f"There is no token {reference!r}.", "`gpuyard token list` lists them."
             )
@@ -279,6 +342,7 @@ class Users:
 
     def _emit(self, kind: EventKind, token: Token, values: Values | None) -> None:
         change = Change(Table.TOKENS, token.id, values)
+        self._outdate_reads()
         info = {"token": token.id, "user": token.user, "name": token.name}
         self._core.emit([Event(kind, self._core.clock(), (change,), None, info)])
 

@@ -90,10 +90,18 @@ NEVER_CARRIED = (
 class CarriedEnvironment:
     """Variables with their values, and the names of those that look like keys: they
     were exported, too, and stay behind.
+
+    Only jobs that `user` submits carry it, empty for the owner of the instance; jobs of
+    all if that is None, as in those that older versions stored.
     """
 
     variables: Mapping[str, str]
     keys: tuple[str, ...] = ()
+    user: str | None = None
+
+    def is_for(self, user: str | None) -> bool:
+        """Whether jobs of this user may carry it."""
+        return self.user is None or self.user == (user or "")
 
 
 def carried_from(

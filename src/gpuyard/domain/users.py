@@ -17,6 +17,8 @@ from gpuyard.domain.errors import quoted
 from gpuyard.domain.jobspec import Name, Seconds
 from gpuyard.domain.strict_model import StrictModel
 
+TOKEN_PREFIX = "gpuyard_"
+"""What the tokens of users begin with. So people, and scanners of code, know them."""
 # As Linux allows them for accounts, under which the jobs of users may run.
 _USER_NAME = re.compile(r"[a-z_][a-z0-9_.-]{0,31}")
 

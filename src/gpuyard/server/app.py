@@ -5,13 +5,14 @@ serves.
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import structlog
 from fastapi import APIRouter, Depends, FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpuyard import __version__
+from gpuyard.domain.errors import LedgerError
 from gpuyard.gateway.openai import DirectRoute, Gateway, make_router
 from gpuyard.server import docs_page, problems
 from gpuyard.server.app_state import AppState
@@ -158,7 +159,8 @@ async def _keep_users(app_state: AppState) -> None:
         if app_state.leads:
             app_state.controller.users.upkeep()
         else:  # another server may have changed them
-            await asyncio.to_thread(app_state.controller.users.reload)
+            with suppress(LedgerError):  # then the next time
+                await app_state.controller.users.read_again()
 
 
 class _NoteUse:

@@ -7,6 +7,7 @@ for each interval that says how often. No line holds a token or a body.
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from pathlib import Path
 import structlog
 
 from gpuyard.config.settings import ServerSettings
+from gpuyard.domain.users import TOKEN_PREFIX
 from gpuyard.server.callers import Caller, CallerKey
 
 _ADMITTED_S = 300.0
@@ -24,6 +26,8 @@ _REFUSED_S = 60.0
 # So many clients are counted at a time; then all counts are written.
 _CLIENTS = 1024
 _LONGEST = 200
+# Whoever gives a token where its id belongs has it in the path of a request.
+_OF_USERS = re.compile(f"{TOKEN_PREFIX}[A-Za-z0-9_-]{{16,}}")
 log = structlog.get_logger(__name__)
 
 
@@ -133,7 +137,7 @@ class AuditLog:
         self._append(json.dumps(line).encode() + b"\n")
 
     def _clean(self, text: str) -> str:
-        return text.replace(self._secret, "***")[:_LONGEST]
+        return _OF_USERS.sub("***", text.replace(self._secret, "***"))[:_LONGEST]
 
     def _append(self, line: bytes) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC

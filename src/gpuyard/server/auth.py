@@ -6,6 +6,7 @@ import secrets
 from pathlib import Path
 
 from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.users import TOKEN_PREFIX
 
 _SHORTEST = 16
 
@@ -13,8 +14,8 @@ _SHORTEST = 16
 def ensure_token(path: Path) -> str:
     """The token in `path`, made with mode 0600 if there is none.
 
-    `$GPUYARD_TOKEN` wins. InvalidInputError when it is too short, or no header can
-    carry it.
+    `$GPUYARD_TOKEN` wins. InvalidInputError when it is too short, no header can carry
+    it, or it is a user's.
     """
     given = os.environ.get("GPUYARD_TOKEN", "")
     if given:
@@ -34,6 +35,13 @@ def ensure_token(path: Path) -> str:
 
 
 def _checked(token: str) -> str:
+    # Who has the token of the instance may do everything, and this one a user has.
+    if token.startswith(TOKEN_PREFIX):
+        raise InvalidInputError.of(
+            "GPUYARD_TOKEN",
+            "is the token of a user, and a server would take it for its owner's",
+            "unset it before a server is started; `gpuyard login` keeps such a token",
+        )
     if len(token) < _SHORTEST:
         raise InvalidInputError.of(
             "GPUYARD_TOKEN",

@@ -82,7 +82,9 @@ class Edge:
         try:
             self._hosts.check(headers.get(b"host", b""))
             if scope["path"] == proof.PATH:
-                await self._slow_down(scope, caller)
+                # Also where a token was shown: a viewer has one, and may look for the
+                # owner's.
+                await self._slow_down(caller)
             elif scope["path"] not in PUBLIC_PATHS and caller.is_member:
                 self._sign_in(scope, caller)
             elif scope["path"] not in PUBLIC_PATHS:
@@ -157,12 +159,14 @@ class Edge:
         if claim := await self._app_state.worker_of(token):
             self._admit_worker(claim, scope, caller)
             return
-        await self._slow_down(scope, caller)
+        connection = _connection_of(scope)
+        if not (connection and connection.proven):
+            await self._slow_down(caller)
         identity = await self._app_state.identify(token)
         if identity is None:
             self._guesses.wrong(caller.key)
             raise _unauthorized()
-        if connection := _connection_of(scope):
+        if connection:
             connection.prove()
         if identity.token:
             scope[_AGAIN_KEY] = partial(
@@ -203,13 +207,10 @@ class Edge:
         check_role(identity, _what(scope))
         self._audit.admitted(caller, by, identity.user)
 
-    async def _slow_down(self, scope: Scope, caller: Caller) -> None:
+    async def _slow_down(self, caller: Caller) -> None:
         """Wait if the caller may be guessing tokens; TooManyRequestsError when it tries
         many at a time.
         """
-        connection = _connection_of(scope)
-        if connection and connection.proven:
-            return
         if not self._guesses.suspects(caller.key):
             return
         if not (self._trusts_own_user and is_own_user(caller)):
@@ -302,14 +303,18 @@ class _Answer:
         self._receive = receive
         self._send = send
         self._replaced = False
+        self._has_begun = False
 
     async def __call__(self, message: Message) -> None:
         """Send on."""
         if message["type"] != "http.response.start":
-            if not _is_still_admitted(self._scope):
+            # Not of the first piece: who revokes the token that they show, or gives up
+            # their role, is told that it is done.
+            if self._has_begun and not _is_still_admitted(self._scope):
                 self._replaced = True
                 if connection := _connection_of(self._scope):
                     connection.transport.abort()
+            self._has_begun = True
             if not self._replaced:
                 await self._send(message)
             return

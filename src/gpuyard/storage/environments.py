@@ -23,9 +23,10 @@ class EnvironmentMissingError(FileNotFoundError):
     """There is no environment with this digest, or its file is damaged."""
 
 
-class _Content(msgspec.Struct):
+class _Content(msgspec.Struct, omit_defaults=True):
     variables: dict[str, str]
     keys: list[str] = []
+    user: str | None = None
 
 
 class Environments:
@@ -38,7 +39,7 @@ class Environments:
     def put(self, environment: CarriedEnvironment) -> str:
         """Store it, unless it is there; returns its digest. OSError, GpuyardError."""
         variables = dict(sorted(environment.variables.items()))
-        content = _Content(variables, list(environment.keys))
+        content = _Content(variables, list(environment.keys), environment.user)
         (digest,) = self._contents.put([msgspec.json.encode(content)])
         return digest
 
@@ -52,7 +53,7 @@ class Environments:
                 f"the environment {digest[:19]} that it was submitted with is no longer"
                 " stored; submit the job again"
             ) from error
-        return CarriedEnvironment(content.variables, tuple(content.keys))
+        return CarriedEnvironment(content.variables, tuple(content.keys), content.user)
 
     def not_handed_over(self) -> set[str]:
         """The digests of those that no client has handed over lately: jobs may still

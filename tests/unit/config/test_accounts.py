@@ -82,6 +82,15 @@ def test_who_is_signed_in_gets_no_account_but_their_own() -> None:
         accounts.of_job("", "")
 
 
+def test_no_user_chooses_an_account_by_naming_its_project() -> None:
+    accounts = Accounts("daemon", {"vision": "bin"}, ("bin", "daemon"))
+    for project in ("vision", "other"):
+        with pytest.raises(InvalidInputError, match=r"^node\.run_as_submitter: is not"):
+            accounts.of_job(project, "ana")
+    assert accounts.of_job("vision", "").name == "bin"
+    assert Accounts("daemon", {}, ("daemon",)).of_job("vision", "ana").name == "daemon"
+
+
 def test_only_root_runs_jobs_as_their_submitters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,14 @@ def test_a_token_that_can_be_guessed_is_refused(
     assert ensure_token(tmp_path / "token") == "x" * 16
 
 
+def test_no_users_token_becomes_that_of_the_instance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUYARD_TOKEN", "gpuyard_" + "x" * 43)
+    with pytest.raises(InvalidInputError, match="is the token of a user"):
+        ensure_token(tmp_path / "token")
+
+
 def test_white_space_around_a_token_is_not_part_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

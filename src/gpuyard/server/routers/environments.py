@@ -4,6 +4,7 @@ on standby. No route returns one.
 
 import asyncio
 import errno
+from dataclasses import replace
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -14,6 +15,7 @@ from gpuyard.controller.intake import reading_json
 from gpuyard.domain.carried_environment import CarriedEnvironment, carried_from
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.server.app_state import AppState
+from gpuyard.server.callers import submitter_of
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.storage.environments import MAX_BYTES
 
@@ -45,7 +47,7 @@ _decoder = msgspec.json.Decoder(_HandedOver)
 async def store(request: Request, app_state: TheAppState) -> StoredEnvironment:
     """Store variables for the jobs that a client is about to submit, given as
     `{"host": …, "variables": {NAME: VALUE}, "keys": [NAME]}`. What never travels is
-    dropped.
+    dropped. Only jobs of who asks carry them.
     """
     content = await request.body()
     # Its messages tell the place of a fault, and no value.
@@ -54,7 +56,8 @@ async def store(request: Request, app_state: TheAppState) -> StoredEnvironment:
     _check(given)
     if given.host != loopback_id():
         return StoredEnvironment()
-    environment = _without_what_stays(given, app_state)
+    user = submitter_of(request.scope) or ""
+    environment = replace(_without_what_stays(given, app_state), user=user)
     store = app_state.controller.submissions.environments
     try:
         digest = await asyncio.to_thread(store.put, environment)

@@ -10,7 +10,11 @@ from gpuyard.domain.secret_facts import SecretFacts
 from gpuyard.domain.secret_names import secret_name
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import changes_only_own, identity_of
-from gpuyard.storage.secret_sources import MAX_VALUE_BYTES
+from gpuyard.storage.secret_sources import (
+    MAX_VALUE_BYTES,
+    SecretMissingError,
+    SecretSources,
+)
 
 router = APIRouter(prefix="/secrets", tags=["secrets"])
 
@@ -41,8 +45,7 @@ async def set_secret(
     """
     _check_name(name)
     sources = app_state.controller.secrets.sources
-    if name in sources.store.times():
-        _refuse_members(request, name)
+    await _check_may_set(request, sources, name)
     sources.store.put(name, _checked(body), app_state.controller.core.clock())
     return _facts(app_state, name)
 
@@ -61,17 +64,22 @@ async def remove_secret(app_state: TheAppState, name: str) -> SecretFacts:
     return facts
 
 
-def _refuse_members(request: Request, name: str) -> None:
-    """ForbiddenError for who may change only its own: it is not kept whose a secret
-    is.
+async def _check_may_set(request: Request, sources: SecretSources, name: str) -> None:
+    """ForbiddenError for who may change only its own, if any source has this secret: it
+    is not kept whose it is, and the store comes before the others.
     """
     identity = identity_of(request.scope)
-    if changes_only_own(identity):
-        raise ForbiddenError(
-            f"There is a secret {name!r} already; a {identity.role} such as"
-            f" {identity.user} replaces none.",
-            "Give yours another name, or ask a maintainer.",
-        )
+    if not changes_only_own(identity):
+        return
+    try:
+        await sources.value(name)
+    except SecretMissingError:
+        return
+    raise ForbiddenError(
+        f"There is a secret {name!r} already; a {identity.role} such as"
+        f" {identity.user} replaces none.",
+        "Give yours another name, or ask a maintainer.",
+    )
 
 
 def _facts(app_state: TheAppState, name: str) -> SecretFacts:
