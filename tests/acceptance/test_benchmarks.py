@@ -19,7 +19,7 @@ GROUPS = {
     "http": 6,
     "jobs": 2,
     "idle": 2,
-    "scheduler": 4,
+    "scheduler": 5,
     "server": 16,
     "commands": 2,
     "verification": 8,

@@ -28,7 +28,7 @@ def read_login(home: Home) -> Login | None:
     """
     try:
         file = os.open(home.login, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise _broken(home, error.strerror or str(error)) from None

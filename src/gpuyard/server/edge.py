@@ -32,7 +32,7 @@ from gpuyard.server.callers import Caller, CallerKey, caller_of, is_own_user
 from gpuyard.server.guesses import Guesses
 from gpuyard.server.headers import secured
 from gpuyard.server.host_names import HostNames
-from gpuyard.server.permissions import IDENTITY_KEY, check_role, identity_of
+from gpuyard.server.permissions import IDENTITY_KEY, check_role
 from gpuyard.server.worker_tokens import CLAIM_KEY, WorkerClaim
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Edge:
                 await self._authenticate(scope, headers, caller)
             self._begin(caller)
         except GpuyardError as error:
-            user = identity_of(scope).user
+            user = _user_of(scope)
             self._audit.refused(caller, _what(scope), error.code, user)
             await _refuse(error, scope, receive, send)
             return
@@ -127,7 +127,7 @@ class Edge:
                 if body.fault:
                     self._audit.refused(caller, _what(scope), body.fault.code)
             if answer.status == ForbiddenError.status:
-                user = identity_of(scope).user
+                user = _user_of(scope)
                 self._audit.refused(caller, _what(scope), ForbiddenError.code, user)
             self._note(scope, caller, answer.status)
 
@@ -237,7 +237,7 @@ class Edge:
             self._guesses.wrong(caller.key)
             self._audit.refused(caller, what, NotFoundError.code)
         elif scope["path"] not in PUBLIC_PATHS and not _EVERYDAY.fullmatch(what):
-            user = identity_of(scope).user
+            user = _user_of(scope)
             self._audit.act(caller, what, str(status or "no answer"), user)
 
 
@@ -345,6 +345,12 @@ async def _refuse(
 
 def _connection_of(scope: Scope) -> "Connection | None":
     return scope.get("gpuyard.connection")
+
+
+def _user_of(scope: Scope) -> str | None:
+    """Who was signed in, if anybody was."""
+    identity: Identity | None = scope.get(IDENTITY_KEY)
+    return identity.user if identity else None
 
 
 def _unauthorized() -> UnauthorizedError:

@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.types import Scope
 
-from gpuyard.controller.users import OWNER, Identity
+from gpuyard.controller.users import Identity
 from gpuyard.domain.errors import ForbiddenError
 from gpuyard.domain.users import Role
 from gpuyard.ledger.queries import Queries
@@ -76,8 +76,8 @@ def check_role(identity: Identity, what: str) -> None:
 
 
 def identity_of(scope: Mapping[str, Any]) -> Identity:
-    """Who has sent a request."""
-    return scope.get(IDENTITY_KEY, OWNER)
+    """Who has sent a request that the edge has admitted, and that is no worker's."""
+    return scope[IDENTITY_KEY]
 
 
 async def check_own(scope: Scope, queries: Queries, ids: Sequence[str]) -> None:

@@ -117,7 +117,7 @@ async def test_output_that_is_late_is_fetched_after_the_end(
         ObservedRuns(instance.folder / "runs"),
     )
     result = JobResult("ref", JobStatus.COMPLETED, exit_code=0)
-    queues._finish_soon(attempt, result)
+    queues._answers._finish_soon(attempt, result)
     await instance.until(job_id, "completed")
     assert queue.forgotten == [], "its output is still there"
     queue.over.set()
