@@ -46,8 +46,8 @@ def test_i_find_my_jobs_by_label_name_and_time(busy: TestInstance) -> None:
     refused = busy.run("jobs", "--since", "yesterday-ish")
     assert (refused.returncode, refused.stderr) == (
         2,
-        "gpuyard: --since: 'yesterday-ish' is no time (write how long ago, such as 2h,"
-        " or a date such as 2026-11-25 or '2026-11-25 14:30')\n",
+        "gpuyard: --since: 'yesterday-ish' is no time (write how long ago, such as 2h"
+        " or '7 days ago', or a date such as 2026-11-25 or '2026-11-25 14:30')\n",
     )
     assert "label: is 'sweep' (write NAME=VALUE)" in (
         busy.run("jobs", "--label", "sweep").stderr
