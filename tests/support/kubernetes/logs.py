@@ -101,10 +101,11 @@ class Log:
         left = wanted.limit
         while True:
             new = self._lines[max(index - self._rotated, 0) :]
-            chunk = b""
+            parts: list[bytes] = []
             for piece in new:
-                chunk += self._shown(piece, wanted, begins=begins or piece.begins)
+                parts.append(self._shown(piece, wanted, begins=begins or piece.begins))
                 begins = False
+            chunk = b"".join(parts)
             index = self._rotated + len(self._lines)
             if left is not None:
                 chunk = chunk[:left]

@@ -174,11 +174,21 @@ class KubernetesApi:
             raise
         return True
 
-    async def read(self, path: str, **query: Any) -> bytes:
-        """The body of an answer that is not JSON."""
+    async def read(
+        self, path: str, enough_s: float | None = None, **query: Any
+    ) -> bytes:
+        """The body of an answer that is not JSON. With `enough_s`, what of it has come
+        by then: it may grow faster than it is read.
+        """
         request = _Request("GET", path, query, limit_s=self._settings.timeout_s)
+        began = time.monotonic()
+        body = bytearray()
         async with self._answer(request) as answer:
-            return await answer.read()
+            async for part in answer.content.iter_any():
+                body += part
+                if enough_s and time.monotonic() - began > enough_s:
+                    break
+        return bytes(body)
 
     async def stream(self, path: str, **query: Any) -> AsyncGenerator[bytes]:
         """The parts of an answer as they arrive."""

@@ -10,7 +10,7 @@ from gpuyard.providers.base import TRANSIENT, OutputPart, last_lines
 from gpuyard.providers.kubernetes import job_state, pod_state
 from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi
 from gpuyard.providers.kubernetes.config import KubernetesConfig
-from gpuyard.providers.kubernetes.fields import Json
+from gpuyard.providers.kubernetes.fields import Json, text_at
 from gpuyard.providers.kubernetes.job_tracker import JobTracker
 from gpuyard.providers.kubernetes.log_lines import (
     LogPosition,
@@ -22,6 +22,8 @@ from gpuyard.providers.kubernetes.output import merged
 from gpuyard.providers.kubernetes.pod_log import PodLog
 
 _CHECK_S = 0.2
+# A program may write faster than its output is read. Then so much of it must do.
+_ENOUGH_S = 5.0
 # The name of a pod, a part of its output, and the position behind that.
 _PodPart = tuple[str, bytes, LogPosition]
 
@@ -42,25 +44,27 @@ class JobOutput:
         if lines == 0:
             return ""
         query = {} if lines is None else {"tailLines": lines}
-        parts = [await self._log_of(pod, **query) for pod in pods]
+        parts = [await self._log_of(name, pod, **query) for name, pod in pods]
         text = b"".join(parts).decode(errors="replace")
         if lines is None or len(parts) < 2:
             return text
         return last_lines(text, lines)
 
-    async def _existing_pods(self, job_id: str) -> list[str]:
-        """The names of its existing pods, by their index.
+    async def _existing_pods(self, job_id: str) -> list[tuple[str, Json]]:
+        """Its existing pods with their names, by their index.
 
         JobNotFoundError for an unknown job.
         """
         await self._jobs.fetch(job_id)
         pods = await self._jobs.pods_of(job_id)
-        return sorted(pods, key=lambda name: pod_state.order_of(pods[name]))
+        return sorted(pods.items(), key=lambda item: pod_state.order_of(item[1]))
 
-    async def _log_of(self, pod: str, **query: Any) -> bytes:
+    async def _log_of(self, name: str, pod: Json, **query: Any) -> bytes:
+        is_running = text_at(pod, "status", "phase") == "Running"
+        enough_s = _ENOUGH_S if is_running else None
         try:
-            path = self._log_path(pod)
-            return await self._api.read(path, container=CONTAINER, **query)
+            path = self._log_path(name)
+            return await self._api.read(path, enough_s, container=CONTAINER, **query)
         except ApiError as error:
             if error.http in (400, 404):  # it has not begun, or is gone
                 return b""
