@@ -340,8 +340,9 @@ class Budgets:
         began = attempt.started_at or 0.0
         begin = self._kept[budget.name].begin
         ran_s = self._core.ran_s(attempt.id, began)
-        seconds = min(ran_s, max(began + ran_s - begin, 0.0))
-        cost = Decimal(attempt.price_per_hour) * Decimal(str(round(seconds, 6))) / 3600
+        since_begin_s = max(began + ran_s - begin, 0.0)
+        seconds = Decimal(str(round(min(ran_s, since_begin_s), 6)))
+        cost = Decimal(attempt.price_per_hour) * seconds / 3600
         return self._converted(cost, attempt.currency, budget.currency) or 0
 
     def _raise_reserve(

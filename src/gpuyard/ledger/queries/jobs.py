@@ -192,12 +192,17 @@ class JobQueries(LedgerReader):
 
     def _submitters_of(self, wanted: Sequence[str]) -> dict[str, str]:
         user = specs.c.body["user"].as_string().label("user")
-        own = sa.select(specs.c.job_id, user).where(specs.c.job_id.in_(wanted))
-        of_arrays = sa.select(jobs.c.id.label("job_id"), user).where(
-            _is_task_of_spec(wanted)
-        )
-        rows = [*self._rows(own), *self._rows(of_arrays)]
-        return {row["job_id"]: row["user"] for row in rows if row["user"]}
+        own = sa.select(specs.c.job_id, user)
+        own = own.where(specs.c.job_id.in_(wanted))
+        task_id = jobs.c.id.label("job_id")
+        of_arrays = sa.select(task_id, user)
+        of_arrays = of_arrays.where(_is_task_of_spec(wanted))
+        found: dict[str, str] = {}
+        for statement in (own, of_arrays):
+            for row in self._rows(statement):
+                if row["user"]:
+                    found[row["job_id"]] = row["user"]
+        return found
 
     def spec_texts(self, job_ids: Iterable[str]) -> dict[str, str]:
         """The specs of these jobs as JSON text, not decoded; for the task of an array,
