@@ -7,7 +7,7 @@ transformers; by default that of the tests.
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +31,20 @@ def gpus() -> list[GpuReading]:
 
 
 collect_ignore_glob = [] if gpus() else ["test_*.py"]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tell a failure at once: a rented machine may be gone before the last test."""
+    report = yield
+    if report.failed:
+        terminal = item.config.get_terminal_writer()
+        terminal.line()
+        report.toterminal(terminal)
+        terminal.flush()
+    return report
 
 
 @pytest.fixture(scope="session")
