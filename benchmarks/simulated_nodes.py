@@ -25,7 +25,7 @@ import uvloop
 from benchmarks.bench import percentile
 from gpuyard.client.connection import running_server
 from gpuyard.config.paths import Home
-from gpuyard.domain import wire
+from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.reasons import Reason
 from gpuyard.node.link import Heartbeat, ServerAddress, open_link
 from gpuyard.node.outbox import never_started
@@ -98,9 +98,9 @@ class SimulatedNode:
             beat: Heartbeat | None = None
             while True:
                 header = await reader.readexactly(4)
-                body = await reader.readexactly(wire.frame_length(header))
+                body = await reader.readexactly(wire_frames.frame_length(header))
                 self._cluster.seen.received += len(header) + len(body)
-                message = wire.decode_to_agent(body)
+                message = wire_frames.decode_to_agent(body)
                 if isinstance(message, wire.Welcome):
                     beat = Heartbeat(writer, message.heartbeat_s)
                     self._beating = asyncio.create_task(beat.beat())
@@ -178,7 +178,7 @@ class SimulatedNode:
 
     def _send(self, message: wire.FromAgent) -> None:
         assert self._writer
-        frame = wire.encode(message)
+        frame = wire_frames.encode(message)
         self._cluster.seen.sent += len(frame)
         self._writer.write(frame)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.client.calls import at_home_here
+from gpuyard.client.bodies import at_home_here
 from tests.support.faults import Faults
 from tests.support.instance import TestInstance, make_instance
 from tests.support.wait import wait_until

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from gpuyard.domain import wire
+from gpuyard.domain import wire, wire_frames
 from gpuyard.node.outbox import Outbox
 from gpuyard.node.prefetch import PrefetchQueue
 from tests.simulation.host import Entry, Process
@@ -68,13 +68,13 @@ class Agent:
             await asyncio.sleep(self.world.dice.uniform(0.02, 1.0))
 
     async def talk(self, end: Any) -> None:
-        end.write(wire.encode(self.hello()))
+        end.write(wire_frames.encode(self.hello()))
         working: list[asyncio.Task[None]] = []
         try:
             while True:
                 header = await end.reader.readexactly(4)
-                message = wire.decode_to_agent(
-                    await end.reader.readexactly(wire.frame_length(header))
+                message = wire_frames.decode_to_agent(
+                    await end.reader.readexactly(wire_frames.frame_length(header))
                 )
                 if isinstance(message, wire.Welcome):
                     if message.epoch < self.epoch:
@@ -98,7 +98,7 @@ class Agent:
     async def beat(self, end: Any, every_s: float) -> None:
         self.missed = 0
         while self.missed <= wire.SILENT_BEATS:
-            end.write(wire.encode(wire.Beat()))
+            end.write(wire_frames.encode(wire.Beat()))
             await asyncio.sleep(every_s)
             self.missed += 1
         end.transport.abort()
@@ -136,7 +136,9 @@ class Agent:
                 waits = "waiting" if message.attempt_id in self.prefetched else "absent"
                 state = ("running" if known.live else "ended") if known else waits
                 end.write(
-                    wire.encode(wire.Found(message.request, message.attempt_id, state))
+                    wire_frames.encode(
+                        wire.Found(message.request, message.attempt_id, state)
+                    )
                 )
             case _:
                 pass

@@ -30,7 +30,8 @@ from gpuyard.controller.submissions import Submissions
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.row_images import import_rows
-from gpuyard.ledger.tables import attempts, events, jobs, points, specs
+from gpuyard.ledger.side_tables import points
+from gpuyard.ledger.tables import attempts, events, jobs, specs
 from gpuyard.providers.configured import Providers
 from gpuyard.storage.blobs import BlobStore
 from gpuyard.storage.contents import folder_stores

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gpuyard.domain import wire
+from gpuyard.domain import wire_frames
 
 _NUMBERS = (-(2**63), -1, 0, 1, 2, 1000, 2**31, 2**53, 2**63 - 1, 2**64 - 1)
 _FLOATS = (float("nan"), float("inf"), float("-inf"), -1.0, 0.0, 0.5, 1.7e9, 1e308)
@@ -60,7 +60,7 @@ class Fuzzer:
         # Of a wild message no value is believable.
         self._wild = self._random.random() < 0.05
         try:
-            whole = wire.encode(self.message(self.choose(kinds)))
+            whole = wire_frames.encode(self.message(self.choose(kinds)))
         except (OverflowError, ValueError):
             return self.frame(kinds)
         damage = self._random.randrange(60)
@@ -71,7 +71,7 @@ class Fuzzer:
         if damage == 2:
             return self._random.randbytes(self._random.randrange(1, 60))
         if damage == 3:
-            return struct.pack(">I", wire.MAX_FRAME + 1) + whole
+            return struct.pack(">I", wire_frames.MAX_FRAME + 1) + whole
         if damage == 4:
             body = msgspec.msgpack.encode(self._anything(4))
             return struct.pack(">I", len(body)) + body

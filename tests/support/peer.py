@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpuyard.domain import wire
+from gpuyard.domain import wire, wire_frames
 from gpuyard.providers.agent import AgentProvider
 from gpuyard.providers.base import Sink
 
@@ -44,7 +44,7 @@ class Peer:
 
     def send(self, *messages: wire.FromAgent) -> None:
         for message in messages:
-            self.writer.write(wire.encode(message))
+            self.writer.write(wire_frames.encode(message))
 
     def report(self, *bodies: Any) -> int:
         """Send reports; the last one's number."""
@@ -57,8 +57,8 @@ class Peer:
         """The next message, which has to be of this kind."""
         async with asyncio.timeout(PATIENCE_S):
             header = await self._reader.readexactly(4)
-            message = wire.decode_to_agent(
-                await self._reader.readexactly(wire.frame_length(header))
+            message = wire_frames.decode_to_agent(
+                await self._reader.readexactly(wire_frames.frame_length(header))
             )
         assert isinstance(message, kind), (
             f"a {kind.__name__} should come, not {message}"

@@ -225,7 +225,7 @@ def _body(
     args: list[str],
 ) -> dict[str, Any]:
     """What is sent: the items with their lengths."""
-    from gpuyard.client import calls, media
+    from gpuyard.client import bodies, media
 
     for name, given in (("TYPE", script), ("PATH", source)):
         if not given:
@@ -246,7 +246,7 @@ def _body(
     }
     if exclusive is not None:
         fields["mode"] = "exclusive" if exclusive else "shared"
-    return calls.batch_body(script, items, source, fields)
+    return bodies.batch_body(script, items, source, fields)
 
 
 def _value(text: str) -> Any:

@@ -29,7 +29,7 @@ def command_body(
     is written to a folder of its own, if `writes`.
     """
     from gpuyard import templates
-    from gpuyard.client.calls import current_folder, shell_environment
+    from gpuyard.client.bodies import current_folder, shell_environment
 
     base: dict[str, Any] = {"workdir": current_folder()}
     words = list(command)

@@ -135,7 +135,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def _at_home(body: Any, folder: Path) -> Any:
     """The body with the folder that its file is in, unless it says otherwise."""
-    from gpuyard.client.calls import at_home_here
+    from gpuyard.client.bodies import at_home_here
 
     if not isinstance(body, dict):
         return body

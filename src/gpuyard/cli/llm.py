@@ -58,10 +58,10 @@ def llm(
 
     It is loaded if it is not; any OpenAI client can do the same.
     """
-    from gpuyard.client import calls
+    from gpuyard.client import bodies
 
     text = " ".join(prompt) if prompt else sys.stdin.read()
-    body = calls.chat_body(model, text, max_tokens)
+    body = bodies.chat_body(model, text, max_tokens)
     if as_json:
         sys.exit(_ask(body, priority))
     with connect() as client, _telling_what_it_waits_for(model) as has_begun:

@@ -21,7 +21,8 @@ from gpuyard.client.aio_costs import AsyncCostMethods
 from gpuyard.client.aio_job import AsyncJobHandle
 from gpuyard.client.aio_schedules import AsyncScheduleMethods
 from gpuyard.client.aio_users import AsyncUserMethods
-from gpuyard.client.calls import Call, StreamCall, Work
+from gpuyard.client.bodies import Work, batch_body, body_of
+from gpuyard.client.calls import Call, StreamCall
 from gpuyard.client.carrying import EnvironmentCarrier
 from gpuyard.client.connection import Address, find_server, look_again
 from gpuyard.client.followed_log import LogReader
@@ -129,7 +130,7 @@ class AsyncClient(
         """Submit `work` (a command as a list, a JobSpec, S2's JobConfig or a mapping)
         and return its handle; `snapshot`: see `Client.run`.
         """
-        body = calls.body_of(work, fields)
+        body = body_of(work, fields)
         (job,) = await self.submit([body], snapshot=snapshot)
         return AsyncJobHandle(self, job)
 
@@ -137,7 +138,7 @@ class AsyncClient(
         self, bodies: Sequence[Work], *, snapshot: bool = False
     ) -> list[AsyncJobHandle]:
         """Submit specs together: all are queued, or none. `snapshot`: as for `run`."""
-        plain = [calls.body_of(body, {}) for body in bodies]
+        plain = [body_of(body, {}) for body in bodies]
         jobs = await self.submit(plain, snapshot=snapshot)
         return [AsyncJobHandle(self, job) for job in jobs]
 
@@ -292,7 +293,7 @@ class AsyncClient(
 
         items = await asyncio.to_thread(found)
         return await self.call(
-            calls.submit_batch(calls.batch_body(script, items, source, fields))
+            calls.submit_batch(batch_body(script, items, source, fields))
         )
 
     async def events(

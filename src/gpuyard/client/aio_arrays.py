@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gpuyard.client import array_calls, job_calls, stored_code
 from gpuyard.client.aio_job import AsyncJobHandle
-from gpuyard.client.calls import Call, Work, body_of
+from gpuyard.client.bodies import Work, body_of
+from gpuyard.client.calls import Call
 from gpuyard.client.handle import Handle
 from gpuyard.domain.arrays import Array
 from gpuyard.domain.jobs import Job

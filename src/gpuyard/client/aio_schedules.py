@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from gpuyard.client import schedule_calls
-from gpuyard.client.calls import Call, Work, body_of
+from gpuyard.client.bodies import Work, body_of
+from gpuyard.client.calls import Call
 from gpuyard.domain.jobs import Job
 from gpuyard.domain.schedules import Schedule
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from gpuyard.client.calls import OTHER_FORMS, Call, Json
+from gpuyard.client.bodies import OTHER_FORMS
+from gpuyard.client.calls import Call, Json
 from gpuyard.client.connection import Address
 from gpuyard.config.dialling import is_loopback, loopback_id
 from gpuyard.domain.carried_environment import CarriedEnvironment, carried_from

@@ -18,7 +18,8 @@ from typing import Any, Self, TypeVar
 import httpx
 
 from gpuyard.client import calls, cost_calls, job_calls, media, stored_code
-from gpuyard.client.calls import Call, StreamCall, Work
+from gpuyard.client.bodies import Work, batch_body, body_of
+from gpuyard.client.calls import Call, StreamCall
 from gpuyard.client.carrying import EnvironmentCarrier
 from gpuyard.client.connection import Address, find_server, look_again
 from gpuyard.client.followed_log import LogReader
@@ -126,14 +127,14 @@ class Client(ArrayMethods, ScheduleMethods, UserMethods, CostMethods):
         With `snapshot` it runs the code that its folder has now, as with `gpuyard run`,
         and not as it is when the job starts; RefusedError if that cannot be stored.
         """
-        (job,) = self.submit([calls.body_of(work, fields)], snapshot=snapshot)
+        (job,) = self.submit([body_of(work, fields)], snapshot=snapshot)
         return JobHandle(self, job)
 
     def submit_many(
         self, bodies: Sequence[Work], *, snapshot: bool = False
     ) -> list[JobHandle]:
         """Submit specs together: all are queued, or none. `snapshot`: as for `run`."""
-        plain = [calls.body_of(body, {}) for body in bodies]
+        plain = [body_of(body, {}) for body in bodies]
         jobs = self.submit(plain, snapshot=snapshot)
         return [JobHandle(self, job) for job in jobs]
 
@@ -290,9 +291,7 @@ class Client(ArrayMethods, ScheduleMethods, UserMethods, CostMethods):
         items = media.expand(script, source, most)
         if media.is_media(script):
             media.probe(items)
-        return self.call(
-            calls.submit_batch(calls.batch_body(script, items, source, fields))
-        )
+        return self.call(calls.submit_batch(batch_body(script, items, source, fields)))
 
     def events(
         self, *, after: int | None = None, job: str | None = None

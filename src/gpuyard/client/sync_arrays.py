@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gpuyard.client import array_calls, job_calls, stored_code
-from gpuyard.client.calls import Call, Work, body_of
+from gpuyard.client.bodies import Work, body_of
+from gpuyard.client.calls import Call
 from gpuyard.client.handle import Handle
 from gpuyard.client.sync_job import JobHandle
 from gpuyard.domain.arrays import Array

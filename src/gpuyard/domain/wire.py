@@ -1,5 +1,4 @@
-"""Messages between server and agent: typed, in msgpack, in frames of a 4-byte
-big-endian length and a body.
+"""Messages between server and agent; `wire_frames.py` puts them into frames.
 
 Commands are idempotent by attempt id. Reports are numbered per agent and kept until the
 server acknowledges them, which it does only after its commit. An agent refuses a
@@ -10,7 +9,6 @@ for `SILENT_BEATS` beats treats the link as dead, because a suspended process ke
 connections open.
 """
 
-import struct
 from typing import Annotated, Any
 
 import msgspec
@@ -18,7 +16,6 @@ from msgspec import Meta
 
 from gpuyard.domain.contents import ContentKind
 
-MAX_FRAME = 64 * 1024 * 1024
 SILENT_BEATS = 5
 # The most contents that an agent fetches on one connection.
 MAX_FETCHED = 1000
@@ -27,12 +24,11 @@ MAX_FETCHED = 1000
 SCRIPT = "gpuyard:script"
 # In the usage of an attempt: how busy its GPUs were on average, from 0 to 1.
 GPU_UTILIZATION = "gpu_utilization"
-_LENGTH = struct.Struct(">I")
 # What an agent says is kept in the ledger: a value that the ledger cannot hold would
 # stop the commits of others. The decoders refuse it.
-_LARGEST = 2**53
-Whole = Annotated[int, Meta(ge=-_LARGEST, le=_LARGEST)]
-Count = Annotated[int, Meta(ge=0, le=_LARGEST)]
+LARGEST = 2**53
+Whole = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
+Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 Amount = Annotated[float, Meta(ge=-1e18, le=1e18)]
 Duration = Annotated[float, Meta(ge=0.0, le=1e11)]
 Time = Annotated[float, Meta(ge=0.0, le=1e11)]
@@ -44,7 +40,6 @@ AttemptId = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\Z", max_length=200)
 ]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z", max_length=64)]
-_DEEPEST = 8
 
 
 class _Message(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -445,81 +440,3 @@ ToAgent = (
     | Leave
     | Beat
 )
-
-_encoder = msgspec.msgpack.Encoder()
-_from_agent: msgspec.msgpack.Decoder[FromAgent] = msgspec.msgpack.Decoder(FromAgent)
-_to_agent: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
-
-
-def encode(message: FromAgent | ToAgent) -> bytes:
-    """One frame: length and body."""
-    body = _encoder.encode(message)
-    return _LENGTH.pack(len(body)) + body
-
-
-def decode_from_agent(body: bytes) -> FromAgent:
-    """The message in a body that the server received; ValueError when there is none."""
-    message = _from_agent.decode(body)
-    if isinstance(message, NumberedReport) and isinstance(message.body, ProgressSeen):
-        _refuse_complex(message.body.progress, 0)
-    return message
-
-
-def _refuse_complex(value: Any, depth: int) -> None:
-    """ValueError when JSON, or the ledger, could not hold the value."""
-    if depth > _DEEPEST:
-        raise ValueError(f"progress is nested deeper than {_DEEPEST}")
-    match value:
-        case bool() | str() | float() | None:
-            return
-        case int():
-            if abs(value) <= _LARGEST:
-                return
-        case list():
-            for item in value:  # pyright: ignore[reportUnknownVariableType]
-                _refuse_complex(item, depth + 1)
-            return
-        case dict():
-            for key, item in value.items():  # pyright: ignore[reportUnknownVariableType]
-                if not isinstance(key, str):
-                    raise ValueError("progress has a key that is no text")
-                _refuse_complex(item, depth + 1)
-            return
-        case _:
-            pass
-    raise ValueError("progress has a value that JSON cannot hold")
-
-
-def decode_to_agent(body: bytes) -> ToAgent:
-    """The message in a body that the agent received; ValueError when there is none."""
-    return _to_agent.decode(body)
-
-
-def frame_length(header: bytes | bytearray) -> int:
-    """The length of the body from a 4-byte header; ValueError when it is too large, so
-    that garbage cannot exhaust memory.
-    """
-    (length,) = _LENGTH.unpack(header)
-    if length > MAX_FRAME:
-        raise ValueError(
-            f"a frame of {length} bytes is more than {MAX_FRAME}; the peer does not"
-            " speak our protocol"
-        )
-    return int(length)
-
-
-def take_frames(received: bytearray) -> list[bytes]:
-    """Take the bodies of all frames that have arrived completely out of `received`;
-    ValueError when one is too large.
-    """
-    frames: list[bytes] = []
-    start = 0
-    while len(received) - start >= _LENGTH.size:
-        body = start + _LENGTH.size
-        end = body + frame_length(received[start:body])
-        if end > len(received):
-            break
-        frames.append(bytes(received[body:end]))
-        start = end
-    del received[:start]
-    return frames

@@ -29,7 +29,7 @@ from gpuyard.domain.contents import (
     sha256_of,
 )
 from gpuyard.ledger.faults import as_ledger_errors
-from gpuyard.ledger.tables import content_parts, contents
+from gpuyard.ledger.side_tables import content_parts, contents
 
 # At most so many contents in one statement.
 _AT_ONCE = 200

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from gpuyard.domain.errors import LedgerError
 from gpuyard.domain.events import Event
 from gpuyard.ledger.apply import apply, cursor
+from gpuyard.ledger.side_tables import points
 from gpuyard.ledger.statements import insert_points, upsert_notes, upsert_progress
-from gpuyard.ledger.tables import points
 
 # This many events take about two milliseconds to write. After each slice the event loop
 # may run other tasks.

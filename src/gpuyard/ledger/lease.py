@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from gpuyard.config.dialling import is_loopback
 from gpuyard.ledger.faults import ledger_error, place
-from gpuyard.ledger.tables import LEASE, lease, servers
+from gpuyard.ledger.side_tables import LEASE, lease, servers
 
 TTL_S = 3.0
 # Longer than any healthy leader takes to commit a group.

@@ -14,7 +14,8 @@ import sqlalchemy as sa
 from gpuyard.domain.events import Change, Table
 from gpuyard.ledger.apply import event_of, last_seq
 from gpuyard.ledger.row_images import read_images, write_images
-from gpuyard.ledger.tables import JOURNAL, events, pruned
+from gpuyard.ledger.side_tables import JOURNAL, pruned
+from gpuyard.ledger.tables import events
 
 # The journal always keeps this many events, so that readers of it who are a little
 # behind miss nothing.

@@ -16,13 +16,9 @@ from gpuyard.domain.events import Change, Table
 from gpuyard.ledger.apply import begin_group, fold
 from gpuyard.ledger.faults import as_ledger_errors
 from gpuyard.ledger.prune import consistent_read, history, pruned_to
-from gpuyard.ledger.tables import (
-    STATE_TABLES,
-    events,
-    key_column,
-    lease,
-    metadata,
-)
+from gpuyard.ledger.schema import metadata
+from gpuyard.ledger.side_tables import lease
+from gpuyard.ledger.tables import STATE_TABLES, events, key_column
 
 # At most this many differences are listed.
 _MAX_LISTED = 100

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from gpuyard.domain.batches import BatchState
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.states import JobState
+from gpuyard.ledger.side_tables import points, progress
 from gpuyard.ledger.tables import (
     HAS_PARENTS,
     arrays,
@@ -22,8 +23,6 @@ from gpuyard.ledger.tables import (
     checkpoints,
     items,
     jobs,
-    points,
-    progress,
     schedules,
     specs,
 )

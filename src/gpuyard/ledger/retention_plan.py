@@ -18,6 +18,7 @@ from gpuyard.ledger.retention import (
     arrays_without_tasks,
     old_batches,
 )
+from gpuyard.ledger.side_tables import points
 from gpuyard.ledger.tables import (
     STATE_TABLES,
     arrays,
@@ -26,7 +27,6 @@ from gpuyard.ledger.tables import (
     events,
     items,
     jobs,
-    points,
     specs,
 )
 

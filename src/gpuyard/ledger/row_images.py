@@ -15,8 +15,9 @@ import sqlalchemy as sa
 
 from gpuyard.domain.events import Change, Table
 from gpuyard.ledger.apply import cursor
+from gpuyard.ledger.side_tables import row_images
 from gpuyard.ledger.statements import remove_image, upsert_image
-from gpuyard.ledger.tables import STATE_TABLES, key_column, row_images
+from gpuyard.ledger.tables import STATE_TABLES, key_column
 
 # Rows are short and alike, so each is packed with words that all of them contain. Never
 # change this text: stored images could no longer be read.

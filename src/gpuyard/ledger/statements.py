@@ -13,15 +13,8 @@ import msgspec
 import sqlalchemy as sa
 
 from gpuyard.domain.events import Table
-from gpuyard.ledger.tables import (
-    LEASE,
-    STATE_TABLES,
-    key_column,
-    notes,
-    points,
-    progress,
-    row_images,
-)
+from gpuyard.ledger.side_tables import LEASE, notes, points, progress, row_images
+from gpuyard.ledger.tables import STATE_TABLES, key_column
 
 ROWS_PER_INSERT = 20
 LAST_SEQ = (

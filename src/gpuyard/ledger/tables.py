@@ -1,5 +1,5 @@
-"""The schema, in SQLAlchemy Core. State tables mirror the rows that events carry; only
-`apply` writes them.
+"""The journal and the state, in SQLAlchemy Core. State tables mirror the rows that
+events carry; only `apply` writes them.
 
 Columns are nullable but for keys: an event names the columns it changes, and an upsert
 that names a few would otherwise be refused for the others before the conflict is even
@@ -11,12 +11,7 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 
 from gpuyard.domain.events import Table
-
-metadata = sa.MetaData()
-# SQLite counts a key up only when it is declared INTEGER; PostgreSQL's is too small.
-# Text sorts by its bytes in both.
-INTEGER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-TEXT = sa.String().with_variant(sa.Text(collation="C"), "postgresql")
+from gpuyard.ledger.columns import INTEGER, TEXT, metadata
 
 events = sa.Table(
     "events",
@@ -372,109 +367,6 @@ tokens = sa.Table(
     sa.Column("sha256", TEXT),
     sa.Column("created_at", sa.Float),
     sa.Column("expires_at", sa.Float),
-)
-
-# Outside the journal: series are measurements, not state. The key makes a log that is
-# read twice harmless.
-points = sa.Table(
-    "points",
-    metadata,
-    sa.Column("attempt_id", TEXT, primary_key=True),
-    sa.Column("name", TEXT, primary_key=True),
-    sa.Column("n", INTEGER, primary_key=True),
-    sa.Column("job_id", TEXT, nullable=False),
-    sa.Column("step", INTEGER),
-    sa.Column("value", sa.Float, nullable=False),
-    sa.Column("at", sa.Float, nullable=False),
-    sa.Index("points_by_job", "job_id", "name"),
-    sqlite_with_rowid=False,
-)
-
-progress = sa.Table(
-    "progress",
-    metadata,
-    sa.Column("job_id", TEXT, primary_key=True),
-    sa.Column("body", sa.JSON, nullable=False),
-)
-
-# Small things that outlive a server, by name, such as how far each webhook has been
-# told.
-notes = sa.Table(
-    "notes",
-    metadata,
-    sa.Column("name", TEXT, primary_key=True),
-    sa.Column("body", sa.JSON, nullable=False),
-)
-
-# The journal without its oldest events: for each row that a pruned event changed, the
-# whole row as it was after some later event, packed (`images.py`). A row that was
-# removed has none.
-row_images = sa.Table(
-    "row_images",
-    metadata,
-    sa.Column("table", TEXT, primary_key=True),
-    sa.Column("key", TEXT, primary_key=True),
-    sa.Column("body", sa.LargeBinary, nullable=False),
-    sqlite_with_rowid=False,
-)
-
-# Up to which event the journal is pruned, in a single row.
-pruned = sa.Table(
-    "pruned",
-    metadata,
-    sa.Column("name", TEXT, primary_key=True),
-    sa.Column("seq", INTEGER, nullable=False),
-)
-JOURNAL = "journal"
-
-# Who may write, in a single row. Each commit group locks it: that gives groups their
-# order, and a server that was thought dead finds another's epoch there. The epoch is
-# part of the key, so that only a change of it waits for writers.
-lease = sa.Table(
-    "lease",
-    metadata,
-    sa.Column("name", TEXT, primary_key=True),
-    sa.Column("epoch", INTEGER, primary_key=True, autoincrement=False),
-    sa.Column("holder", TEXT),
-    sa.Column("url", TEXT),
-    sa.Column("expires_at", sa.DateTime(timezone=True)),
-)
-LEASE = "server"
-
-# The servers that share a PostgreSQL ledger. A token stands here only as a digest, by
-# which the others know it. `loopback` says which host a URL such as http://127.0.0.1
-# means.
-servers = sa.Table(
-    "servers",
-    metadata,
-    sa.Column("id", TEXT, primary_key=True),
-    sa.Column("url", TEXT, nullable=False),
-    sa.Column("token_sha256", TEXT, nullable=False),
-    sa.Column("seen_at", sa.DateTime(timezone=True), nullable=False),
-    sa.Column("loopback", TEXT),
-)
-
-# What jobs take along from their submission, by its hash: for servers that share a
-# PostgreSQL ledger (`contents.py`). Of one server, it is in files of its home.
-contents = sa.Table(
-    "contents",
-    metadata,
-    sa.Column("kind", TEXT, primary_key=True),
-    sa.Column("digest", TEXT, primary_key=True),
-    sa.Column("size", INTEGER, nullable=False),
-    sa.Column("complete", sa.Boolean, nullable=False),
-    sa.Column("stored_at", sa.Float, nullable=False),
-)
-content_parts = sa.Table(
-    "content_parts",
-    metadata,
-    sa.Column("kind", TEXT, primary_key=True),
-    sa.Column("digest", TEXT, primary_key=True),
-    sa.Column("number", INTEGER, primary_key=True, autoincrement=False),
-    sa.Column("body", sa.LargeBinary, nullable=False),
-    sa.ForeignKeyConstraint(
-        ["kind", "digest"], ["contents.kind", "contents.digest"], ondelete="CASCADE"
-    ),
 )
 
 # What may be spent, by a project or by an owner. `told`: which share (percent) of it

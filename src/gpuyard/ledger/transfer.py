@@ -17,8 +17,9 @@ from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.pages import copy_pages
 from gpuyard.ledger.prune import consistent_read
 from gpuyard.ledger.replay import check, refuse_a_leader
+from gpuyard.ledger.schema import metadata
+from gpuyard.ledger.side_tables import content_parts, contents, lease, servers
 from gpuyard.ledger.statements import insert
-from gpuyard.ledger.tables import content_parts, contents, lease, metadata, servers
 
 _ROWS_AT_ONCE = 1000
 # The servers and the lease belong to a database, not to the ledger in it. Environments

@@ -1,9 +1,10 @@
 """What a restarted agent finds out about an attempt that the previous agent began."""
 
+import asyncio
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,12 @@ from msgspec.structs import replace
 from gpuyard.domain import wire
 from gpuyard.node.clocks import start_of
 from gpuyard.node.journal import AttemptJournal, AttemptRecord, own_keeper
-from gpuyard.node.launcher import NEVER_STARTED, find_attempt
+from gpuyard.node.launcher import NEVER_STARTED, Exit, Process, find_attempt
 from gpuyard.node.launcher.procfs import stat
+
+# A keeper writes an orphan's record the next time it looks around. One that is stopped
+# does so before it is replaced.
+_RECORD_WAIT_S = 20.0
 
 
 def find_process(record: AttemptRecord, journal: AttemptJournal, exits: Path) -> bool:
@@ -70,7 +75,28 @@ def without_lost_successor(ended: wire.Ended, journal: AttemptJournal) -> wire.E
     return ended
 
 
-def keeper_has_looked(folder: Path, since: float) -> bool:
+async def recorded_exit(
+    process: Process, folder: Path, keeper_alive: Callable[[], bool] | None
+) -> Exit:
+    """How the process ended; waits while a living keeper may still record it in the
+    node's folder.
+    """
+    deadline = time.monotonic() + _RECORD_WAIT_S
+    since = time.time()
+    while True:
+        found = process.exit()
+        assert found is not None
+        if not found.lost:
+            return found
+        keeper_works = keeper_alive is not None and keeper_alive()
+        is_due = not _keeper_has_looked(folder, since)
+        may_be_recorded = keeper_works and is_due and time.monotonic() <= deadline
+        if not may_be_recorded:
+            return process.exit() or found
+        await asyncio.sleep(0.05)
+
+
+def _keeper_has_looked(folder: Path, since: float) -> bool:
     """Whether the keeper of the node's folder has looked around since a time (UTC
     seconds).
 

@@ -33,7 +33,7 @@ from gpuyard.config.logs import configure_logging
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import NodeSettings, Settings, load_settings
 from gpuyard.devices.host import HostReading, read_host
-from gpuyard.domain import wire
+from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.separation import Separation
 from gpuyard.node.agent_files import last_contact, lock_agent, node_id
@@ -227,7 +227,7 @@ class Agent:
         writer: asyncio.StreamWriter,
         address: ServerAddress,
     ) -> None:
-        writer.write(wire.encode(self._hello()))
+        writer.write(wire_frames.encode(self._hello()))
         loop = asyncio.get_running_loop()
         welcome_timer = loop.call_later(WELCOME_S, writer.transport.abort)
         working: list[asyncio.Task[None]] = []
@@ -235,8 +235,8 @@ class Agent:
         try:
             while True:
                 header = await reader.readexactly(4)
-                frame = await reader.readexactly(wire.frame_length(header))
-                message = wire.decode_to_agent(frame)
+                frame = await reader.readexactly(wire_frames.frame_length(header))
+                message = wire_frames.decode_to_agent(frame)
                 if self._heartbeat:
                     self._heartbeat.received()
                 if isinstance(message, wire.Welcome):
@@ -321,7 +321,7 @@ class Agent:
             case wire.Find():
                 state = self.attempts.state(message.attempt_id)
                 found = wire.Found(message.request, message.attempt_id, state)
-                writer.write(wire.encode(found))
+                writer.write(wire_frames.encode(found))
             case wire.Release():
                 self._gpus.release(message.gpu_uuids)
             case wire.Leave():

@@ -38,9 +38,6 @@ from gpuyard.storage.logfile import LogFile
 from gpuyard.storage.place import in_background
 
 _SMALL_LOG_BYTES = 1 << 16
-# A keeper writes an orphan's record the next time it looks around. One that is stopped
-# does so before it is replaced.
-_RECORD_WAIT_S = 20.0
 # A shell gives these exit codes when its child was killed, which may have been writing
 # a checkpoint at that moment.
 _KILLED = frozenset(
@@ -271,7 +268,8 @@ class AttemptRun:
             watching.cancel()
             self._exited.set()
             await self._end_watching()
-        found = await self._exit_of(process, keeper_alive)
+        folder = self._context.home / "node"
+        found = await adoption.recorded_exit(process, folder, keeper_alive)
         if found.signal == NEVER_STARTED:
             await self._start_again(process)
         else:
@@ -329,24 +327,6 @@ class AttemptRun:
         self._journal.note(self.start.attempt_id, pid=None)
         self._exited.clear()
         await self.run()
-
-    async def _exit_of(
-        self, process: Process, keeper_alive: Callable[[], bool] | None
-    ) -> Exit:
-        """How the process ended; waits while a living keeper may still record it."""
-        deadline = time.monotonic() + _RECORD_WAIT_S
-        since = time.time()
-        while True:
-            found = process.exit()
-            assert found is not None
-            if not found.lost:
-                return found
-            keeper_works = keeper_alive is not None and keeper_alive()
-            is_due = not adoption.keeper_has_looked(self._context.home / "node", since)
-            may_be_recorded = keeper_works and is_due and time.monotonic() <= deadline
-            if not may_be_recorded:
-                return process.exit() or found
-            await asyncio.sleep(0.05)
 
     async def _run_timers(self) -> None:
         """Ask for checkpoints at their interval, and stop it at its timeout."""
@@ -418,14 +398,7 @@ class AttemptRun:
         this.
         """
         seen = await self._last_output()
-        failed = bool(ended.exit_code or ended.signal)
-        unexplained = not ended.reason and not ended.stopped
-        fault = self._watch.output.fault if failed and unexplained else None
-        if fault:
-            message = "its output says so"
-            if fault == Reason.OUT_OF_MEMORY and "memory" in self.record.limits:
-                message += f", under {self._end.memory_limit()}"
-            ended = replace(ended, reason=fault, message=message)
+        ended = self._end.explained(ended, self._watch.output.fault)
         exited = ended.exit_code is not None and ended.exit_code not in _KILLED
         if self.process and exited:
             await self._watch.report_checkpoints(last=True)

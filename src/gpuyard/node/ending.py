@@ -3,6 +3,8 @@
 import time
 from dataclasses import asdict
 
+from msgspec.structs import replace
+
 from gpuyard.config.boot_clock import boot_clock_s
 from gpuyard.domain import wire
 from gpuyard.domain.reasons import Reason
@@ -65,6 +67,18 @@ class EndReport:
             dict(record.limits),
             ran_s=None if found.lost else self.ran_s(found.ended_boot_s),
         )
+
+    def explained(self, ended: wire.Ended, fault: str | None) -> wire.Ended:
+        """The report with the `fault` that the output names as its reason, if it failed
+        and has none.
+        """
+        failed = ended.exit_code or ended.signal
+        if not fault or not failed or ended.reason or ended.stopped:
+            return ended
+        message = "its output says so"
+        if fault == Reason.OUT_OF_MEMORY and "memory" in self._record.limits:
+            message += f", under {self.memory_limit()}"
+        return replace(ended, reason=fault, message=message)
 
     def ran_s(self, ended_boot_s: float | None) -> float | None:
         """For how many seconds it ran, until a time of the boot clock or until now;

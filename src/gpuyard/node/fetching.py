@@ -12,7 +12,7 @@ from typing import IO, cast
 
 from gpuyard.config.accounts import Accounts
 from gpuyard.config.paths import Home
-from gpuyard.domain import wire
+from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.contents import PART_BYTES, ContentKind
 from gpuyard.domain.reasons import Reason
 from gpuyard.node.code_folder import code_folders
@@ -135,7 +135,7 @@ class Fetching:
         if address is None:
             raise ConnectionError("no server is connected")
         async with open_link(address) as (reader, writer):
-            writer.write(wire.encode(wire.FetchContents(kind, left)))
+            writer.write(wire_frames.encode(wire.FetchContents(kind, left)))
             while left:
                 await self._receive(kind, left[0], reader)
                 left.pop(0)
@@ -162,8 +162,8 @@ class Fetching:
 async def _next_part(reader: asyncio.StreamReader) -> wire.ContentPart:
     async with asyncio.timeout(_ANSWER_S):
         header = await reader.readexactly(4)
-        frame = await reader.readexactly(wire.frame_length(header))
-    message = wire.decode_to_agent(frame)
+        frame = await reader.readexactly(wire_frames.frame_length(header))
+    message = wire_frames.decode_to_agent(frame)
     if not isinstance(message, wire.ContentPart):
         raise ValueError(f"the server sent {type(message).__name__}")
     return message

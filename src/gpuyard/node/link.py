@@ -21,7 +21,7 @@ from gpuyard.config.paths import Home
 from gpuyard.config.peers import read_peers
 from gpuyard.config.sockets import connected_socket
 from gpuyard.config.websockets import open_websocket
-from gpuyard.domain import wire
+from gpuyard.domain import wire, wire_frames
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -169,7 +169,7 @@ class Heartbeat:
         while self._missed <= wire.SILENT_BEATS:
             # Counted, not timed: if this process was suspended, the other end is not at
             # fault.
-            self._writer.write(wire.encode(wire.Beat()))
+            self._writer.write(wire_frames.encode(wire.Beat()))
             await asyncio.sleep(self._every_s)
             self._missed += 1
         self._writer.transport.abort()

@@ -5,7 +5,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from gpuyard.domain import wire
+from gpuyard.domain import wire, wire_frames
 from gpuyard.node.attempt import AttemptRun
 from gpuyard.storage.logfile import LogFile
 from gpuyard.storage.untrusted import UntrustedFileError
@@ -96,7 +96,7 @@ class LogSender:
                 # What was written since the last lines were read is for the next part.
                 if last is None or not last.data:
                     last = _read_part(question, offset, path, attempt)
-                self._writer.write(wire.encode(last))
+                self._writer.write(wire_frames.encode(last))
 
     async def _wait_for_output(
         self, offset: int, wait_s: float, path: Path, attempt: AttemptRun | None

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from gpuyard.domain import wire
+from gpuyard.domain import wire, wire_frames
 
 log = structlog.get_logger(__name__)
 # Above this, old progress is dropped: if the server is away for a day, its reports must
@@ -57,13 +57,13 @@ class Outbox:
         kind: type[object] = body.__class__
         report = wire.NumberedReport(self._number + 1, body)
         try:
-            frame = wire.encode(report)
+            frame = wire_frames.encode(report)
         except (ValueError, OverflowError, TypeError) as error:
             log.error(
                 "a report cannot be encoded", kind=type(body).__name__, error=str(error)
             )
             return
-        if len(frame) > wire.MAX_FRAME:
+        if len(frame) > wire_frames.MAX_FRAME:
             log.error(
                 "a report is too large", kind=type(body).__name__, bytes=len(frame)
             )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import structlog
 
-from gpuyard.domain import wire
+from gpuyard.domain import wire, wire_frames
 from gpuyard.node import port_stream
 from gpuyard.node.attempt import AttemptRun
 from gpuyard.node.command_stream import run_command
@@ -53,7 +53,7 @@ class StreamDoor:
                 connection = await port_stream.connect(request.port)
             except OSError as error:
                 join = wire.JoinStream(request.key, str(error), closed_port=True)
-        writer.write(wire.encode(join))
+        writer.write(wire_frames.encode(join))
         channel = FrameChannel(reader, writer)
         if join.problem or attempt is None:
             await channel.hang_up()

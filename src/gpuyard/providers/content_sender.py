@@ -5,7 +5,7 @@ own, so that neither heartbeats nor reports wait for it.
 import asyncio
 from collections.abc import Iterator, Sequence
 
-from gpuyard.domain import wire
+from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.attempt_order import AttemptOrder
 from gpuyard.domain.contents import PART_BYTES, ContentMissingError, Contents, Stores
 from gpuyard.domain.errors import ProviderError
@@ -54,7 +54,7 @@ def _frames(contents: Contents, digests: Sequence[str]) -> Iterator[bytes]:
     waiting = bytearray()
     for digest in digests:
         for message in _messages(contents, digest):
-            waiting += wire.encode(message)
+            waiting += wire_frames.encode(message)
             if len(waiting) >= PART_BYTES:
                 yield bytes(waiting)
                 waiting.clear()

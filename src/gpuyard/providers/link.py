@@ -6,7 +6,7 @@ from contextlib import suppress
 from itertools import count
 from typing import TypeVar
 
-from gpuyard.domain import wire
+from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.errors import ProviderError
 
 Answer = TypeVar("Answer", wire.LogPart, wire.Found)
@@ -40,7 +40,7 @@ class Link:
         Those go to the callers that wait for them.
         """
         async for frame in self._frames():
-            message = wire.decode_from_agent(frame)
+            message = wire_frames.decode_from_agent(frame)
             self._silent_beats = 0
             if isinstance(message, wire.LogPart | wire.Found):
                 waiter = self._waiting.pop(message.request, None)
@@ -57,11 +57,11 @@ class Link:
         """
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             header = await self._reader.readexactly(4)
-            yield await self._reader.readexactly(wire.frame_length(header))
+            yield await self._reader.readexactly(wire_frames.frame_length(header))
             received = bytearray()
             while part := await self._reader.read(_READ_BYTES):
                 received += part
-                for frame in wire.take_frames(received):
+                for frame in wire_frames.take_frames(received):
                     yield frame
 
     async def expect_beats(self, every_s: float) -> None:
@@ -98,10 +98,11 @@ class Link:
         """
         if self.closed or self._writer.is_closing():
             raise self._error("The node's agent is not connected.", "NOT_CONNECTED")
-        frame = wire.encode(message)
-        if len(frame) > wire.MAX_FRAME:
-            text = f"{len(frame)} bytes are more than the {wire.MAX_FRAME} an agent"
-            raise self._error(f"{text} takes.", "TOO_LARGE")
+        frame = wire_frames.encode(message)
+        if len(frame) > wire_frames.MAX_FRAME:
+            most = wire_frames.MAX_FRAME
+            text = f"{len(frame)} bytes are more than the {most} an agent takes."
+            raise self._error(text, "TOO_LARGE")
         self._writer.write(frame)
 
     def _error(self, message: str, code: str) -> ProviderError:

@@ -1,5 +1,5 @@
-"""Requests about batches. People submit, estimate, cancel, retry and show them; workers
-take their items.
+"""Requests about batches: people submit, cancel, retry and show them, and workers take
+their items.
 """
 
 import asyncio
@@ -24,7 +24,6 @@ from gpuyard.domain.batches import (
 )
 from gpuyard.domain.errors import NotFoundError, RefusedError
 from gpuyard.domain.events import Event
-from gpuyard.residency.item_assignment import BatchGpu, GpuPlan, plan_batch
 from gpuyard.resource_manager.batch import (
     Batch,
     Item,
@@ -32,6 +31,7 @@ from gpuyard.resource_manager.batch import (
     submitted,
     workers_spec,
 )
+from gpuyard.resource_manager.batch_estimates import BatchEstimates
 from gpuyard.resource_manager.batches import Batches
 from gpuyard.resource_manager.residents import Residents
 from gpuyard.scheduler.view import LiveAttempt
@@ -39,9 +39,6 @@ from gpuyard.storage.place import in_background
 
 log = structlog.get_logger(__name__)
 
-# To plan more items than this for a mere look takes too long.
-_MAX_PLANNED = 1000
-_LEARNED_FROM = 20
 _LONGEST_STEM = 80
 # Columns of a batch and of an item that are shown as they are.
 _BATCH_FIELDS = (
@@ -83,6 +80,7 @@ class BatchRequests:
         self._residents = residents
         self._batches = batches
         self._submit_lock = asyncio.Lock()
+        self.estimates = BatchEstimates(core, residents, batches)
 
     # --- submit ---
 
@@ -126,7 +124,7 @@ class BatchRequests:
             return self.show(earlier_id)
         batch_id = self._name(script, spec.source)
         core = self._core
-        mode = self._mode(spec.mode, script, len(spec.items))
+        mode = self.estimates.mode_of(spec.mode, script, len(spec.items))
         now = core.clock()
         events = submitted(batch_id, spec, script, mode, digest, now, owner, code)
         core.writer.add_events(events)
@@ -149,14 +147,6 @@ class BatchRequests:
             )
         return row["id"]
 
-    def _mode(self, wanted: BatchMode | None, script: str, count: int) -> BatchMode:
-        if wanted:
-            return wanted
-        batch_settings = self._core.settings.resource_manager.batch_settings
-        is_large = count >= batch_settings.auto_exclusive_threshold
-        needs_gpus = self._core.scripts[script].gpus > 0
-        return BatchMode.EXCLUSIVE if is_large and needs_gpus else BatchMode.SHARED
-
     def _name(self, script: str, source: str) -> str:
         """A name in the form of the seed document: script, source, day.
 
@@ -173,104 +163,6 @@ class BatchRequests:
             number += 1
             name = f"{first_name}-{number}"
         return name
-
-    # --- estimate ---
-
-    def estimate(self, spec: BatchSpec) -> dict[str, Any]:
-        """How long a batch would take if it were submitted now, in seconds."""
-        name = self._core.scripts.named(spec.script)
-        mode = self._mode(spec.mode, name, len(spec.items))
-        row: dict[str, Any] = {
-            "id": "",
-            "state": "running",
-            "mode": mode.value,
-            "reload": None,
-            "problem": None,
-            "args": {},
-        }
-        items = [
-            Item("", number, item.path, item.entry, item.seconds, item.args)
-            for number, item in enumerate(spec.items, 1)
-        ]
-        script = self._core.scripts[name]
-        batch = Batch(row, script, items, pace_ratios=self._learned_pace(name))
-        unload_s = 0.0
-        if batch.exclusive:
-            reload = row["reload"] = dict[str, list[str]]()
-            for resident in self._residents.servers.live.values():
-                unload_s = max(unload_s, self._residents.unload_s(resident.model))
-                for gpu in resident.gpus:
-                    reload.setdefault(gpu, []).append(resident.model)
-        plans = self._forecast(batch, unload_s)
-        return {
-            "script": name,
-            "mode": mode.value,
-            "items": len(items),
-            "pace_known": bool(batch.pace_ratios),
-            "work_s": sum(map(batch.expected_s, items)),
-            **self._plan(plans, unload_s, batch),
-        }
-
-    def _learned_pace(self, script: str) -> list[float]:
-        """The pace ratios of the newest items of a script (see `Batch`)."""
-        rows = self._core.queries.newest_items(script, _LEARNED_FROM)
-        items = [Item.of_row(row) for row in rows]
-        return Batch({}, self._core.scripts[script], items).pace_ratios
-
-    def _forecast(self, batch: Batch, unload_s: float = 0.0) -> list[GpuPlan]:
-        """What each GPU of the batch will do, if all are free `unload_s` later."""
-        if batch.script.gpus:
-            places = self._batches.items.places(batch)
-        else:
-            places = [BatchGpu("", 0.0)] * self._batches.gpus.max_workers(batch)
-        delayed = [
-            BatchGpu(place.gpu, place.free_at + unload_s, place.load_s)
-            for place in places
-        ]
-        durations = [batch.expected_s(item) for item in batch.queued.values()]
-        return plan_batch(durations, delayed, batch.script.exit_s)
-
-    def _eta_s(self, batch: Batch) -> float | None:
-        """In how many seconds the last model is loaded again.
-
-        For a batch with many queued items: roughly, in how many seconds the last item
-        is completed.
-        """
-        if len(batch.queued) <= _MAX_PLANNED:
-            return max(
-                (plan.model_back_at for plan in self._forecast(batch)), default=None
-            )
-        if batch.script.gpus:
-            workers = len(self._batches.items.places(batch))
-        else:
-            workers = self._batches.gpus.max_workers(batch)
-        if not workers:
-            return None
-        return sum(map(batch.expected_s, batch.queued.values())) / workers
-
-    def _plan(
-        self, plans: list[GpuPlan], unload_s: float, batch: Batch
-    ) -> dict[str, Any]:
-        used = [plan for plan in plans if plan.items]
-        index = {uuid: device.index for uuid, device in self._core.view.devices.items()}
-        return {
-            "total_s": max((plan.model_back_at for plan in used), default=None),
-            "unload_s": unload_s,
-            "boot_s": batch.script.boot_s,
-            "dry_s": max((plan.items_done_at for plan in used), default=None),
-            "plan": [
-                {
-                    "gpu": index.get(plan.gpu),
-                    "uuid": plan.gpu or None,
-                    "items": plan.items,
-                    "begins_s": plan.starts_at,
-                    "dry_s": plan.items_done_at,
-                    "over_s": plan.model_back_at,
-                    "reload": batch.reload.get(plan.gpu, []),
-                }
-                for plan in used
-            ],
-        }
 
     # --- workers ---
 
@@ -398,7 +290,7 @@ class BatchRequests:
             )
         values: dict[str, Any] = {"state": BatchState.RUNNING.value, "problem": None}
         if batch.state.terminal:
-            mode = self._mode(mode, row["script"], len(failed))
+            mode = self.estimates.mode_of(mode, row["script"], len(failed))
             values |= {
                 "mode": mode.value,
                 "reload": None,
@@ -480,7 +372,7 @@ class BatchRequests:
         eta_s = None
         if batch:
             workers = sum(not worker.ended for worker in batch.workers.values())
-            eta_s = self._eta_s(batch)
+            eta_s = self.estimates.eta_s(batch)
             if not shown["problem"]:
                 shown["problem"] = self._batches.gpus.why_not(batch)
         return {

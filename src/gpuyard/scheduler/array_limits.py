@@ -5,9 +5,10 @@ its owner.
 import sys
 
 from gpuyard.domain.states import JobState
+from gpuyard.scheduler.actions import Start
 from gpuyard.scheduler.arrays import LiveArray
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.view import Start, View
+from gpuyard.scheduler.view import View
 
 
 def limit_array(

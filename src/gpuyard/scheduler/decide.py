@@ -10,19 +10,13 @@ import math
 from dataclasses import dataclass
 
 from gpuyard.domain.reasons import Reason
+from gpuyard.scheduler.actions import Action, Fail, Preempt, Start, Withdraw
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.preemption import Preemption
 from gpuyard.scheduler.ranking import Ranking
 from gpuyard.scheduler.share_pass import SharePass
 from gpuyard.scheduler.start_pass import StartPass
-from gpuyard.scheduler.view import (
-    Action,
-    Fail,
-    Preempt,
-    Start,
-    View,
-    Withdraw,
-)
+from gpuyard.scheduler.view import View
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpuyard.domain.shape import Placement, Shape
+from gpuyard.scheduler.actions import Preempt
 from gpuyard.scheduler.fitting import SLACK, fit, may_use, share_of, suitable_devices
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node
 from gpuyard.scheduler.policy import Policy, QueueOrder
 from gpuyard.scheduler.ranking import AGED, Ranking
 from gpuyard.scheduler.victims import Victim
-from gpuyard.scheduler.view import Preempt, View
+from gpuyard.scheduler.view import View
 
 URGENT = 5
 TRIED = 16

@@ -15,11 +15,12 @@ from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.statistics import percentile
+from gpuyard.scheduler.actions import Preempt, Start
 from gpuyard.scheduler.decide import decide
 from gpuyard.scheduler.observe import observe
 from gpuyard.scheduler.policy import Policy, QueueOrder
 from gpuyard.scheduler.usage import Usage
-from gpuyard.scheduler.view import Preempt, Start, View
+from gpuyard.scheduler.view import View
 
 NODE = "pool"
 

@@ -14,6 +14,7 @@ from operator import attrgetter
 
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import AttemptState, JobState
+from gpuyard.scheduler.actions import Start, Withdraw
 from gpuyard.scheduler.external_queues import Dispatch
 from gpuyard.scheduler.fitting import SLACK, fit, may_use
 from gpuyard.scheduler.jobs import LiveJob
@@ -23,13 +24,7 @@ from gpuyard.scheduler.policy import Policy, QueueOrder
 from gpuyard.scheduler.queue import Bucket, bucket_of
 from gpuyard.scheduler.ranking import Rank, Ranking
 from gpuyard.scheduler.reservation import Reservations, may_outlast
-from gpuyard.scheduler.view import (
-    LiveAttempt,
-    Promise,
-    Start,
-    View,
-    Withdraw,
-)
+from gpuyard.scheduler.view import LiveAttempt, Promise, View
 
 _IN_EXTERNAL_QUEUE = (AttemptState.SENT, AttemptState.PENDING)
 MANY_OPEN = 1000

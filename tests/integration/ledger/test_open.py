@@ -24,8 +24,8 @@ from gpuyard.domain.errors import (
 from gpuyard.ledger import migrate, store
 from gpuyard.ledger.apply import apply
 from gpuyard.ledger.ledger import Ledger
+from gpuyard.ledger.schema import metadata
 from gpuyard.ledger.store import lock_ledger
-from gpuyard.ledger.tables import metadata
 from tests.support.ledger import node_event
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*expression-based index:UserWarning")

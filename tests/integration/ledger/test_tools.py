@@ -18,7 +18,7 @@ from gpuyard.ledger import migrate
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.prune import Pruner
 from gpuyard.ledger.replay import check, rebuild
-from gpuyard.ledger.tables import metadata
+from gpuyard.ledger.schema import metadata
 from gpuyard.ledger.transfer import backup, copy
 from gpuyard.ledger.writer import Writer
 from tests.support.blank_ledger import blank_ledger

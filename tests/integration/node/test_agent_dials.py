@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from gpuyard.domain import wire
+from gpuyard.domain import wire, wire_frames
 from tests.support.node import Node, gone, make_node, wait_for
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class Server:
 
     def send(self, *messages: wire.ToAgent) -> None:
         for message in messages:
-            self.writer.write(wire.encode(message))
+            self.writer.write(wire_frames.encode(message))
 
     async def receive(self, kind: type[T]) -> T:
         """The next message of this kind; reports that come before it are passed
@@ -62,8 +62,8 @@ class Server:
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 header = await self._reader.readexactly(4)
-                message = wire.decode_from_agent(
-                    await self._reader.readexactly(wire.frame_length(header))
+                message = wire_frames.decode_from_agent(
+                    await self._reader.readexactly(wire_frames.frame_length(header))
                 )
                 if isinstance(message, kind):
                     return message
@@ -191,12 +191,12 @@ def test_reports_that_could_not_be_committed_come_again(node):
 
 GARBAGE = {
     "noise": b"\xde\xad\xbe\xef" * 64,
-    "an absurd length": struct.pack(">I", wire.MAX_FRAME + 1),
+    "an absurd length": struct.pack(">I", wire_frames.MAX_FRAME + 1),
     "no msgpack": struct.pack(">I", 4) + b"\xc1\xc1\xc1\xc1",
     "not one of ours": struct.pack(">I", 2) + b"\x91\x01",
-    "the agent's own words": wire.encode(wire.Found(1, "a", "b")),
-    "a second Welcome": wire.encode(wire.Welcome(1)),
-    "a frame cut short": wire.encode(start("a1"))[:-3],
+    "the agent's own words": wire_frames.encode(wire.Found(1, "a", "b")),
+    "a second Welcome": wire_frames.encode(wire.Welcome(1)),
+    "a frame cut short": wire_frames.encode(start("a1"))[:-3],
     "nothing": b"",
 }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.domain import wire
+from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.errors import (
     InsufficientResourcesError,
     JobNotFoundError,
@@ -69,16 +69,16 @@ def test_hello_is_welcomed_and_the_end_of_the_link_is_told(door, sink):
 
 GARBAGE = {
     "noise": b"\xde\xad\xbe\xef" * 64,
-    "an absurd length": struct.pack(">I", wire.MAX_FRAME + 1),
+    "an absurd length": struct.pack(">I", wire_frames.MAX_FRAME + 1),
     "no msgpack": struct.pack(">I", 4) + b"\xc1\xc1\xc1\xc1",
     "an empty body": struct.pack(">I", 0),
     "another protocol": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + b"\0" * 2000,
     "not one of ours": struct.pack(">I", 2) + b"\x91\x01",
-    "the server's own words": wire.encode(wire.Welcome(1)),
+    "the server's own words": wire_frames.encode(wire.Welcome(1)),
     "a field of the wrong type": (
-        wire.encode(hello()).replace(b"\xa4cpus\x04", b"\xa4cpus\xc3")
+        wire_frames.encode(hello()).replace(b"\xa4cpus\x04", b"\xa4cpus\xc3")
     ),
-    "a frame cut short": wire.encode(hello())[:-3],
+    "a frame cut short": wire_frames.encode(hello())[:-3],
 }
 
 
@@ -145,7 +145,7 @@ with contextlib.suppress(OSError):
             done = await asyncio.to_thread(
                 subprocess.run,
                 [python, "-I", "-S", "-c", dial, path],
-                input=wire.encode(hello()),
+                input=wire_frames.encode(hello()),
                 cwd="/",
                 **user,
             )
@@ -334,7 +334,7 @@ def test_more_than_a_frame_holds_is_refused_and_the_link_lives_on(door):
             peer = await instance.joined()
             with pytest.raises(ProviderError, match="bytes are more than") as caught:
                 await instance.provider.submit_job(
-                    job("big", args_via_stdin=bytes(wire.MAX_FRAME))
+                    job("big", args_via_stdin=bytes(wire_frames.MAX_FRAME))
                 )
             assert (caught.value.provider, caught.value.error_code) == (
                 "agent",

@@ -350,7 +350,7 @@ async def test_a_busy_model_stays_if_the_batch_ends_before_it_has_left(
 
 async def test_a_shared_batch_shares_its_items(instance: Managed, tmp_path):
     spec = batch(tmp_path / "results", 3, BatchMode.SHARED)
-    assert instance.manager.batches.estimate(spec)["items"] == 3
+    assert instance.manager.batches.estimates.estimate(spec)["items"] == 3
     batch_id = await submit(instance, spec)
     assert instance.manager.batches.waiting() == 3
     await work(instance, batch_id)

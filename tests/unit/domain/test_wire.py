@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuyard.domain import wire
+from gpuyard.domain import wire, wire_frames
 
 FROM_AGENT = get_args(wire.FromAgent)
 TO_AGENT = get_args(wire.ToAgent)
@@ -60,9 +60,9 @@ def messages(kind: type) -> st.SearchStrategy:
 
 @given(st.one_of([messages(kind) for kind in FROM_AGENT]))
 def test_what_an_agent_says_is_heard_as_it_was_said(message):
-    frame = wire.encode(message)
-    assert wire.frame_length(frame[:4]) == len(frame) - 4
-    assert wire.decode_from_agent(frame[4:]) == message
+    frame = wire_frames.encode(message)
+    assert wire_frames.frame_length(frame[:4]) == len(frame) - 4
+    assert wire_frames.decode_from_agent(frame[4:]) == message
 
 
 @pytest.mark.parametrize(
@@ -80,22 +80,22 @@ def test_what_an_agent_says_is_heard_as_it_was_said(message):
     ids=repr,
 )
 def test_what_the_ledger_cannot_hold_is_refused(message):
-    frame = wire.encode(wire.NumberedReport(1, message))
+    frame = wire_frames.encode(wire.NumberedReport(1, message))
     with pytest.raises(ValueError):
-        wire.decode_from_agent(frame[4:])
+        wire_frames.decode_from_agent(frame[4:])
 
 
 @pytest.mark.parametrize("name", ["", "..", "../../etc/x", "a/b", "a\n", "x" * 201])
 def test_an_id_that_leads_elsewhere_names_no_attempt(name):
     with pytest.raises(ValueError):
-        wire.decode_to_agent(wire.encode(wire.Find(1, name))[4:])
+        wire_frames.decode_to_agent(wire_frames.encode(wire.Find(1, name))[4:])
 
 
 @given(st.one_of([messages(kind) for kind in TO_AGENT]))
 def test_what_a_server_says_is_heard_as_it_was_said(message):
-    frame = wire.encode(message)
-    assert wire.frame_length(frame[:4]) == len(frame) - 4
-    assert wire.decode_to_agent(frame[4:]) == message
+    frame = wire_frames.encode(message)
+    assert wire_frames.frame_length(frame[:4]) == len(frame) - 4
+    assert wire_frames.decode_to_agent(frame[4:]) == message
 
 
 @pytest.mark.parametrize(
@@ -107,20 +107,23 @@ def test_every_message_says_its_kind(kind):
 
 
 @pytest.mark.parametrize(
-    "length", [wire.MAX_FRAME + 1, 2**32 - 1, struct.unpack(">I", b"GET ")[0]]
+    "length", [wire_frames.MAX_FRAME + 1, 2**32 - 1, struct.unpack(">I", b"GET ")[0]]
 )
 def test_an_absurd_frame_is_refused_by_its_header(length):
     with pytest.raises(ValueError, match="the peer does not speak our protocol"):
-        wire.frame_length(struct.pack(">I", length))
+        wire_frames.frame_length(struct.pack(">I", length))
 
 
 def test_the_largest_frame_is_accepted():
-    assert wire.frame_length(struct.pack(">I", wire.MAX_FRAME)) == wire.MAX_FRAME
+    assert (
+        wire_frames.frame_length(struct.pack(">I", wire_frames.MAX_FRAME))
+        == wire_frames.MAX_FRAME
+    )
 
 
 @given(st.binary(max_size=200))
 def test_garbage_is_a_value_error(body):
-    for decode in (wire.decode_from_agent, wire.decode_to_agent):
+    for decode in (wire_frames.decode_from_agent, wire_frames.decode_to_agent):
         try:
             decode(body)
         except ValueError:
@@ -137,12 +140,12 @@ def test_garbage_is_a_value_error(body):
         msgspec.msgpack.encode(
             {"type": "Started", "attempt_id": 5, "at": 1.0, "pid": 1}
         ),
-        wire.encode(wire.Leave())[4:],
+        wire_frames.encode(wire.Leave())[4:],
     ],
 )
 def test_what_is_no_message_of_an_agent(body):
     with pytest.raises(ValueError):
-        wire.decode_from_agent(body)
+        wire_frames.decode_from_agent(body)
 
 
 def test_a_newer_agent_may_say_more():
@@ -155,7 +158,7 @@ def test_a_newer_agent_may_say_more():
             "new": True,
         }
     )
-    assert wire.decode_from_agent(body) == wire.Found(1, "a", "ended")
+    assert wire_frames.decode_from_agent(body) == wire.Found(1, "a", "ended")
 
 
 @given(bodies=st.lists(st.binary(max_size=6), max_size=5), size=st.integers(1, 12))
@@ -167,5 +170,5 @@ def test_frames_are_taken_as_they_come_however_they_are_cut(
     taken: list[bytes] = []
     for start in range(0, len(sent), size):
         received += sent[start : start + size]
-        taken += wire.take_frames(received)
+        taken += wire_frames.take_frames(received)
     assert (taken, received) == (bodies, b"")

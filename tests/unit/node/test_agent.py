@@ -4,7 +4,7 @@ import asyncio
 
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import NodeSettings
-from gpuyard.domain import wire
+from gpuyard.domain import wire, wire_frames
 from gpuyard.node.agent import Agent
 from gpuyard.storage.blobs import BlobStore
 
@@ -29,7 +29,7 @@ def test_an_attempt_is_never_left_without_an_end(tmp_path):
     agent, attempt = asyncio.run(scenario())
     assert not attempt.live
     (waiting,) = agent._outbox._waiting
-    report = wire.decode_from_agent(waiting.frame[4:])
+    report = wire_frames.decode_from_agent(waiting.frame[4:])
     assert report.body.reason == "agent_failed"
     assert "a fault of ours" in report.body.message
     (record,) = agent.journal.records()

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gpuyard.domain import wire
+from gpuyard.domain import wire, wire_frames
 from gpuyard.node import outbox
 from gpuyard.node.outbox import Outbox
 
@@ -16,8 +16,8 @@ class Writer:
 
     def write(self, frames):
         while frames:
-            end = 4 + wire.frame_length(frames[:4])
-            self.reports.append(wire.decode_from_agent(frames[4:end]))
+            end = 4 + wire_frames.frame_length(frames[:4])
+            self.reports.append(wire_frames.decode_from_agent(frames[4:end]))
             frames = frames[end:]
 
     async def drain(self):

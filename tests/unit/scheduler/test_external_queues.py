@@ -8,6 +8,7 @@ import pytest
 from gpuyard.domain.events import Change, EventKind, Table
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.shape import Placement, Shape
+from gpuyard.scheduler.actions import Start, Withdraw
 from gpuyard.scheduler.decide import decide, undo
 from gpuyard.scheduler.estimate import estimate
 from gpuyard.scheduler.external_queues import (
@@ -18,7 +19,6 @@ from gpuyard.scheduler.external_queues import (
 from gpuyard.scheduler.history import History
 from gpuyard.scheduler.policy import Policy, QueueOrder
 from gpuyard.scheduler.refusal import impossible
-from gpuyard.scheduler.view import Start, Withdraw
 from tests.unit.scheduler.world import World
 
 A100 = Offer("slurm/gpu/a100", "slurm", "a100", 4, cpus=64, memory_gb=512, nodes=2)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from gpuyard.domain.events import Change, Table
 from gpuyard.domain.shape import Placement
+from gpuyard.scheduler.actions import Start
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.reservation import Reservations
-from gpuyard.scheduler.view import Start
 from tests.unit.scheduler.world import World
 
 

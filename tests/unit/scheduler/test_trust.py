@@ -7,6 +7,7 @@ import pytest
 from gpuyard.domain.events import Change, Table
 from gpuyard.domain.offers import Offer, Strategy
 from gpuyard.domain.shape import Placement, Shape
+from gpuyard.scheduler.actions import Start, Withdraw
 from gpuyard.scheduler.decide import decide
 from gpuyard.scheduler.estimate import estimate
 from gpuyard.scheduler.external_queues import ExternalQueue
@@ -14,7 +15,6 @@ from gpuyard.scheduler.optimiser import Need
 from gpuyard.scheduler.prefetch import plan_prefetches
 from gpuyard.scheduler.refusal import impossible
 from gpuyard.scheduler.trust import PlaceTrust, TrustTable
-from gpuyard.scheduler.view import Start, Withdraw
 from tests.unit.scheduler.test_prefetch import LOCAL, attempt, instance
 from tests.unit.scheduler.world import A100_80GB, World
 

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from gpuyard.ledger.tables import metadata
+from gpuyard.ledger.schema import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

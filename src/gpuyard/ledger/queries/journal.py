@@ -7,7 +7,8 @@ from sqlalchemy.exc import DBAPIError
 
 from gpuyard.ledger.faults import ledger_error, patiently, place
 from gpuyard.ledger.queries.base import LedgerReader, Row
-from gpuyard.ledger.tables import LEASE, events, lease, notes
+from gpuyard.ledger.side_tables import LEASE, lease, notes
+from gpuyard.ledger.tables import events
 
 
 class JournalQueries(LedgerReader):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import sqlalchemy as sa
 
 from gpuyard.ledger.queries.base import LedgerReader, Row
-from gpuyard.ledger.tables import points, progress
+from gpuyard.ledger.side_tables import points, progress
 
 
 class MetricQueries(LedgerReader):

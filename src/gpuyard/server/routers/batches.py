@@ -76,7 +76,7 @@ async def estimate_batch(app_state: TheAppState, batch: BatchSpec) -> dict[str, 
     """What a batch would take from now on, and which GPU would do what; nothing is
     queued.
     """
-    return app_state.manager.batches.estimate(batch)
+    return app_state.manager.batches.estimates.estimate(batch)
 
 
 @router.get("")

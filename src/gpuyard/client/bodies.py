@@ -1,0 +1,100 @@
+"""What the client submits, as JSON: of a job, a batch and a prompt."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+from gpuyard.domain.carried_environment import FILLED_IN
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.jobconfig import JobConfig
+from gpuyard.domain.jobspec import JobSpec
+
+Json = Mapping[str, Any]
+Work = JobSpec | JobConfig | Json | Sequence[str]
+# By these one knows S2's form and the seed document's task.
+OTHER_FORMS = frozenset({"gpu_spec", "timeout_minutes", "task_class"})
+
+
+def body_of(work: Work, fields: Json) -> dict[str, Any]:
+    """The JSON to submit: `work` is a spec, S2's JobConfig, a mapping, or a command;
+    `fields` are JobSpec fields.
+
+    A command runs in the current directory and finds the programs this process finds.
+    """
+    if isinstance(work, JobConfig):
+        return {
+            **work.model_dump(mode="json", exclude_defaults=True),
+            **fields,
+            "gpu_spec": work.gpu_spec.model_dump(),
+        }
+    if isinstance(work, str):
+        raise TypeError(f"give the command as a list, such as {work.split()!r}")
+    if isinstance(work, JobSpec):
+        given = work.given_json()
+    else:
+        given = dict(work) if isinstance(work, Mapping) else {"command": list(work)}
+    return at_home_here({**given, **fields})
+
+
+def at_home_here(body: Json) -> dict[str, Any]:
+    """`body` with what it leaves open taken from here: the folder it runs in, and where
+    programs are found.
+
+    S2's form and the seed document's task say neither, so they are left as they stand.
+    """
+    if OTHER_FORMS & set(body):
+        return dict(body)
+    environment: Any = body.get("environment")
+    # What is no table is the server's to refuse.
+    if environment is None or isinstance(environment, dict):
+        environment = shell_environment() | cast("dict[str, Any]", environment or {})
+    folder = body["workdir"] if "workdir" in body else current_folder()
+    return {**body, "workdir": folder, "environment": environment}
+
+
+def shell_environment() -> dict[str, str]:
+    """The variables of this process that a job inherits."""
+    return {name: os.environ[name] for name in FILLED_IN if name in os.environ}
+
+
+def batch_body(
+    script: str, items: Sequence[Json], source: str, fields: Json
+) -> dict[str, Any]:
+    """The JSON to submit: the script over these items; `fields` are those of a
+    BatchSpec.
+
+    Results come into a folder of the current one, and the script finds the programs
+    that this process finds.
+    """
+    environment = shell_environment() | dict(fields.get("environment") or {})
+    key = f"sent_{uuid4().hex}"
+    return {
+        "results": current_folder(),
+        "idempotency_key": key,
+        **fields,
+        "script": script,
+        "items": list(items),
+        "source": source,
+        "environment": environment,
+    }
+
+
+def chat_body(model: str, prompt: str, max_tokens: int | None) -> dict[str, Any]:
+    """A chat request of one message, in OpenAI's form."""
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [{"role": "user", "content": prompt}],
+    }
+    return body | ({"max_tokens": max_tokens} if max_tokens else {})
+
+
+def current_folder() -> str:
+    """Where this process works. InvalidInputError when that was removed."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        raise InvalidInputError.of(
+            "workdir", "the current folder was removed", "change to another one"
+        ) from None

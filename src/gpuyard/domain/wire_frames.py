@@ -1,0 +1,98 @@
+"""Messages between server and agent as bytes: msgpack, in frames of a 4-byte big-endian
+length and a body.
+"""
+
+import struct
+from typing import Any
+
+import msgspec
+
+from gpuyard.domain.wire import (
+    LARGEST,
+    FromAgent,
+    NumberedReport,
+    ProgressSeen,
+    ToAgent,
+)
+
+MAX_FRAME = 64 * 1024 * 1024
+_LENGTH = struct.Struct(">I")
+_DEEPEST = 8
+
+_encoder = msgspec.msgpack.Encoder()
+_from_agent: msgspec.msgpack.Decoder[FromAgent] = msgspec.msgpack.Decoder(FromAgent)
+_to_agent: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
+
+
+def encode(message: FromAgent | ToAgent) -> bytes:
+    """One frame: length and body."""
+    body = _encoder.encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+def decode_from_agent(body: bytes) -> FromAgent:
+    """The message in a body that the server received; ValueError when there is none."""
+    message = _from_agent.decode(body)
+    if isinstance(message, NumberedReport) and isinstance(message.body, ProgressSeen):
+        _refuse_complex(message.body.progress, 0)
+    return message
+
+
+def _refuse_complex(value: Any, depth: int) -> None:
+    """ValueError when JSON, or the ledger, could not hold the value."""
+    if depth > _DEEPEST:
+        raise ValueError(f"progress is nested deeper than {_DEEPEST}")
+    match value:
+        case bool() | str() | float() | None:
+            return
+        case int():
+            if abs(value) <= LARGEST:
+                return
+        case list():
+            for item in value:  # pyright: ignore[reportUnknownVariableType]
+                _refuse_complex(item, depth + 1)
+            return
+        case dict():
+            for key, item in value.items():  # pyright: ignore[reportUnknownVariableType]
+                if not isinstance(key, str):
+                    raise ValueError("progress has a key that is no text")
+                _refuse_complex(item, depth + 1)
+            return
+        case _:
+            pass
+    raise ValueError("progress has a value that JSON cannot hold")
+
+
+def decode_to_agent(body: bytes) -> ToAgent:
+    """The message in a body that the agent received; ValueError when there is none."""
+    return _to_agent.decode(body)
+
+
+def frame_length(header: bytes | bytearray) -> int:
+    """The length of the body from a 4-byte header; ValueError when it is too large, so
+    that garbage cannot exhaust memory.
+    """
+    (length,) = _LENGTH.unpack(header)
+    if length > MAX_FRAME:
+        raise ValueError(
+            f"a frame of {length} bytes is more than {MAX_FRAME}; the peer does not"
+            " speak our protocol"
+        )
+    return int(length)
+
+
+def take_frames(received: bytearray) -> list[bytes]:
+    """Take the bodies of all frames that have arrived completely out of `received`;
+    ValueError when one is too large.
+    """
+    frames: list[bytes] = []
+    start = 0
+    while len(received) - start >= _LENGTH.size:
+        body = start + _LENGTH.size
+        end = body + frame_length(received[start:body])
+        if end > len(received):
+            break
+        frames.append(bytes(received[body:end]))
+        start = end
+    del received[:start]
+    return frames
