@@ -116,7 +116,7 @@ def test_both_clients_and_what_is_refused(instance: TestInstance) -> None:
 
     asyncio.run(ask())
     for words, said in (
-        (["--amount", "5"], "says whose budget it is"),
+        (["--amount", "5"], "gpuyard: project: says whose budget it is"),
         (["--amount", "5", "--project", "a", "--user", "b"], "whose budget it is"),
         (["--amount", "-5", "--project", "a"], "amount"),
         (["--amount", "5", "--project", "a", "--currency", "CNY"], "CNY has no rate"),

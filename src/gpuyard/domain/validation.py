@@ -93,7 +93,7 @@ def _fault(item: dict[str, Any], model: type[BaseModel]) -> Fault:
             remedy = f"did you mean {' or '.join(near)}?"
         return Fault(field, "is not a field", remedy)
     if kind == "value_error":
-        return _own_words(field, str(context["error"]))
+        return own_words(field, str(context["error"]))
     if kind == "missing":
         return Fault(field, "is missing", "give it a value")
     # The values of variables and the input of a program may be secrets, so they are
@@ -111,7 +111,7 @@ def _step(part: str | int) -> str:
     return text if text.isprintable() and len(text) <= 60 else quoted(text)
 
 
-def _own_words(field: str, text: str) -> Fault:
+def own_words(field: str, text: str) -> Fault:
     """The fault from a validator of ours. These write `fault; remedy`, with `@field@`
     before it when the model and not a field is at fault.
     """

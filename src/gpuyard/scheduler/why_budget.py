@@ -31,7 +31,7 @@ def out_of_budget(view: View, job: LiveJob) -> Why:
     )
     until = "when somebody raises it is not known"
     if budget.ends_at is not None:
-        until = "then its next period begins"
+        until = f"its next period begins at {iso_time(budget.ends_at)}"
     return Why(said, "budget", until, would_help=tuple(_help(budget, needed)))
 
 

@@ -22,6 +22,7 @@ from gpuyard.domain.errors import (
     UnauthorizedError,
     quoted,
 )
+from gpuyard.domain.validation import own_words
 from gpuyard.gateway import openai
 
 log = structlog.get_logger(__name__)
@@ -119,8 +120,7 @@ def _fault(item: dict[str, Any]) -> Fault:
     if item["type"] == "missing":
         return Fault(field, "is missing", "give it a value")
     if item["type"] == "value_error":
-        fault, _, remedy = str(item["ctx"]["error"]).rpartition("; ")
-        return Fault(field, fault, remedy)
+        return own_words(field, str(item["ctx"]["error"]))
     return Fault(
         field,
         f"is {quoted(item['input'])}",
