@@ -18,6 +18,7 @@ from gpuyard.domain.contents import Stores
 from gpuyard.domain.errors import (
     InsufficientResourcesError,
     JobNotFoundError,
+    ProviderError,
     RefusedError,
 )
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobResult, JobStatus
@@ -101,6 +102,7 @@ class AgentProvider(NodeProvider):
     async def submit_attempt(self, order: AttemptOrder) -> str:
         """Send Start to the order's node, or else to the first node that has enough."""
         refuse_container(order, self.PROVIDER_NAME)
+        _refuse_gang(order, self.PROVIDER_NAME)
         known = self._results.find(order.attempt_id)
         if known and known.is_over:
             return order.attempt_id
@@ -307,6 +309,16 @@ class AgentProvider(NodeProvider):
         """Send Leave to every agent."""
         for link in self.agents.links.values():
             link.send(wire.Leave())
+
+
+def _refuse_gang(order: AttemptOrder, provider: str) -> None:
+    """ProviderError for a job on several nodes, which agents do not start together."""
+    if order.nodes > 1:
+        message = (
+            f"resources.nodes is {order.nodes}, and {provider} runs a job on one node;"
+            " ask for one node with more GPUs, or use Slurm or Kubernetes."
+        )
+        raise ProviderError(message, provider, "UNSUPPORTED")
 
 
 def _refuse_stream_of_older_agent(hello: wire.Hello, *, stdin: bool) -> None:

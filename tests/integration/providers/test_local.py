@@ -8,7 +8,8 @@ import stat
 import pytest
 
 from gpuyard.config.paths import Home
-from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.attempt_order import AttemptOrder
+from gpuyard.domain.errors import InvalidInputError, ProviderError
 from gpuyard.domain.validation import parse_spec
 from gpuyard.providers import local
 from gpuyard.providers.local import LocalProvider, keeper_alive
@@ -188,3 +189,10 @@ def test_a_script_that_may_not_be_read_is_refused(check, tmp_path, monkeypatch):
     found = check("python3", "secret.py")
     assert found
     assert (found.field, "chmod u+r" in found.remedy) == ("command[1]", True)
+
+
+def test_a_job_of_several_nodes_is_refused_and_not_run_on_one(tmp_path, loop):
+    provider = LocalProvider({"home": tmp_path})
+    order = AttemptOrder(attempt_id="a", name="gang", command=("true",), nodes=2)
+    with pytest.raises(ProviderError, match="nodes is 2, and local runs a job on one"):
+        loop.run(provider.submit_attempt(order))
