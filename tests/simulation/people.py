@@ -154,6 +154,8 @@ class People:
         }
         body["retry_count"] = dice.choice((0, 1, 3))
         body["resources"] = dice.choice(({}, {"cpus": 2}, {"gpus": 1}, {"gpus": 2}))
+        if len(self.world.machines) > 1 and dice.random() < 0.1:
+            body["resources"] = {"nodes": 2}
         if not any(machine.host.gpus for machine in self.world.machines):
             body["resources"].pop("gpus", None)
         if dice.random() < 0.2:

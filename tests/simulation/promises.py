@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from gpuyard.domain import wire
+from gpuyard.domain.gangs import attempt_and_rank, share_id
 from gpuyard.domain.run_time import run_time_s
 from gpuyard.domain.states import (
     ATTEMPT_MOVES,
@@ -86,9 +87,9 @@ class Promises:
 
     def commanded(self, host: Host, start: wire.StartAttempt) -> None:
         """What is sent to a host is in the ledger first, and is meant for it."""
+        attempt_id, rank = attempt_and_rank(start.attempt_id)
         row = self._row(
-            "SELECT token, placements, state FROM attempts WHERE id = ?",
-            start.attempt_id,
+            "SELECT token, placements, state FROM attempts WHERE id = ?", attempt_id
         )
         if row is None:
             self.broken(f"{start.attempt_id} was sent before its intent was committed")
@@ -97,9 +98,9 @@ class Promises:
             row["token"] == start.token,
             f"{start.attempt_id} came with token {start.token}",
         )
-        places = {place["node_id"] for place in json.loads(row["placements"])}
+        places = [place["node_id"] for place in json.loads(row["placements"])]
         self.expect(
-            host.node_id in places,
+            host.node_id == places[rank],
             f"{start.attempt_id} was sent to another host than the ledger says",
         )
         if start.resume_sha256:
@@ -116,7 +117,13 @@ class Promises:
             for p in machine.host.history
             if p.alive
         ]
-        twins = [p.attempt_id for p in beside if p.job_id == process.job_id]
+        attempt_id, _ = attempt_and_rank(start.attempt_id)
+        twins = [
+            p.attempt_id
+            for p in beside
+            if p.job_id == process.job_id
+            and attempt_and_rank(p.attempt_id)[0] != attempt_id
+        ]
         self.expect(
             not twins, f"{process.job_id} runs as {process.attempt_id} and as {twins}"
         )
@@ -142,9 +149,7 @@ class Promises:
         self.expect(
             cores <= host.cpus, f"{cores:g} cores are in use on a host of {host.cpus}"
         )
-        row = self._row(
-            "SELECT state, job_id FROM attempts WHERE id = ?", start.attempt_id
-        )
+        row = self._row("SELECT state, job_id FROM attempts WHERE id = ?", attempt_id)
         self.expect(
             row is not None and AttemptState(row["state"]).live,
             f"{start.attempt_id} begins, and is over in the ledger: {row}",
@@ -315,9 +320,10 @@ class Promises:
                     f"{wish.id} completed, and nothing ran to its end",
                 )
             most = (1 + wish.body["retry_count"]) * (1 + wish.resumes)
+            ran = {attempt_and_rank(p.attempt_id)[0] for p in processes}
             self.expect(
-                len(processes) <= most,
-                f"{wish.id} ran {len(processes)} times; {most} were allowed",
+                len(ran) <= most,
+                f"{wish.id} ran {len(ran)} times; {most} were allowed",
             )
 
     def _check_prompt(self, wish: "Wish", row: Any) -> None:
@@ -339,8 +345,17 @@ class Promises:
         }
         for attempt_id, row in tables["attempts"].items():
             process = processes.get(attempt_id)
-            if (
+            shares = len(row["placements"] or ())
+            if shares > 1 and row["exit_code"] == 0 and not row["reason"]:
+                names = [share_id(attempt_id, rank) for rank in range(shares)]
+                self.expect(
+                    all(name in processes for name in names)
+                    and all(processes[name].code == 0 for name in names),
+                    f"{attempt_id} ended well, and one of its shares did not",
+                )
+            elif (
                 process
+                and shares == 1
                 and row["state"] == "ended"
                 and row["reason"] != "exit_status_lost"
             ):

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from gpuyard.domain import wire
 from gpuyard.domain.attempt_order import AttemptOrder
 from gpuyard.domain.errors import GpuyardError, JobNotFoundError, ProviderError
+from gpuyard.domain.gangs import share_id
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobResult, JobStatus
 from gpuyard.providers.base import Sink
 from gpuyard.providers.node_provider import NodeProvider
@@ -282,8 +283,14 @@ class FakeProvider(NodeProvider):
             if host.refuse_times:
                 host.refuse_times -= 1
             raise host.refuse_with
-        host.begin(order)
-        self.deliver_soon(host.node_id)
+        for share in order.shares:
+            name = share_id(order.attempt_id, share.rank)
+            part = replace(order, attempt_id=name, gpu_uuids=share.gpu_uuids)
+            self._host(share.node_id).begin(part)
+            self.deliver_soon(share.node_id)
+        if not order.shares:
+            host.begin(order)
+            self.deliver_soon(host.node_id)
         if host.hold_reply:
             await host.hold_reply.wait()
         return f"fake/{order.attempt_id}"

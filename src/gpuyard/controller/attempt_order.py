@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuyard.domain.arrays import task_environment
-from gpuyard.domain.attempt_order import AttemptOrder, ResumePoint
+from gpuyard.domain.attempt_order import AttemptOrder, ResumePoint, Share
 from gpuyard.domain.jobconfig import GpuSpec
 from gpuyard.domain.jobspec import JobKind, JobSpec, Resources
 from gpuyard.domain.shape import Shape
@@ -67,6 +67,7 @@ def order_for(
         gpu_spec=_gpu_spec(spec.resources),
         spot=spec.spot,
         nodes=shape.nodes,
+        shares=_shares(attempt),
         offer=placement.offer,
         node_id=placement.node_id,
         gpu_uuids=_gpu_uuids(spec, attempt),
@@ -110,6 +111,17 @@ def _program(
         case _:
             stdin = None if spec.stdin is None else spec.stdin.encode()
             return spec.command, stdin
+
+
+def _shares(attempt: LiveAttempt) -> tuple[Share, ...]:
+    """What its nodes are to run, if those are several with agents."""
+    if attempt.offer or len(attempt.placements) == 1:
+        return ()
+    return tuple(
+        Share(rank, placement.node_id, placement.gpu_uuids)
+        for rank, placement in enumerate(attempt.placements)
+        if placement.end is None
+    )
 
 
 def _gpu_uuids(spec: JobSpec, attempt: LiveAttempt) -> tuple[str, ...]:

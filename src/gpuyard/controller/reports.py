@@ -15,6 +15,13 @@ from gpuyard.controller.checkpoints import Checkpoints, ResumeWatch
 from gpuyard.controller.core import Core
 from gpuyard.controller.cpu_watch import CpuWatch
 from gpuyard.controller.disk_alarms import DiskAlarms
+from gpuyard.controller.gangs import (
+    Gangs,
+    has_ended_on,
+    is_gang,
+    runs_on,
+    share_on,
+)
 from gpuyard.controller.gpu_alarms import GpuAlarms
 from gpuyard.controller.job_warnings import warn_of_limited_log
 from gpuyard.controller.launching import Launching
@@ -22,6 +29,7 @@ from gpuyard.controller.requests import Requests
 from gpuyard.domain import wire
 from gpuyard.domain.errors import LedgerError, ProviderError
 from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.domain.gangs import attempt_and_rank
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.providers.configured import Providers
@@ -58,6 +66,7 @@ class Reports:
         self._launching = launching
         self._requests = requests
         self._providers = providers
+        self._gangs = Gangs(core)
         self.checkpoints = Checkpoints(core, blobs)
         self._resume_watch = ResumeWatch(core)
         self._cpu_watch = CpuWatch(core)
@@ -137,13 +146,14 @@ class Reports:
         """Note the process ids, and that jobs in an unknown state are running."""
         core = self._core
         for held in hello.attempts:
-            attempt = core.view.attempts.get(held.attempt_id)
+            attempt_id, rank = attempt_and_rank(held.attempt_id)
+            attempt = core.view.attempts.get(attempt_id)
             job = core.view.jobs.get(attempt.job_id) if attempt else None
             if job is None:
                 continue
-            if held.pid:
+            if held.pid and not rank:
                 core.pids[job.id] = held.pid
-            if held.ran_s is not None:
+            if held.ran_s is not None and not rank:
                 core.run_clock.note(held.attempt_id, held.ran_s)
             if job.state is JobState.UNKNOWN:
                 core.emit([transitions.node_back(job, core.clock())])
@@ -156,7 +166,8 @@ class Reports:
         on_node = {held.attempt_id: held for held in hello.attempts}
         # All lists are made before the first await: later, attempts start and end.
         known = self._agent_attempts(hello.node_id)
-        missing = [attempt for attempt in known if attempt.id not in on_node]
+        shares = {attempt.id: share_on(attempt, hello.node_id) for attempt in known}
+        missing = [attempt for attempt in known if shares[attempt.id] not in on_node]
         unsent = [
             attempt.id
             for attempt in missing
@@ -168,9 +179,9 @@ class Reports:
             attempt
             for attempt in known
             if attempt.state is AttemptState.ENDING
-            and (attempt.id in on_node or attempt.started_at is None)
+            and (shares[attempt.id] in on_node or attempt.started_at is None)
         ]
-        ended = [key for key in on_node if key not in core.view.attempts]
+        ended = [key for key in on_node if not self._is_live(key)]
         for attempt in missing:
             if attempt.id not in unsent and attempt not in to_stop:
                 self._attempt_missing(attempt, hello)
@@ -182,21 +193,25 @@ class Reports:
         except LedgerError:
             # The ends may not be in the ledger. The agents will say Hello again.
             return
-        ended = [key for key in ended if key not in core.view.attempts]
+        ended = [key for key in ended if not self._is_live(key)]
         try:
             await self._stop_and_forget(provider_name, hello, ended)
         except ProviderError:
             return  # the connection broke: the next Hello starts this again
         core.schedule()
 
+    def _is_live(self, share: str) -> bool:
+        return attempt_and_rank(share)[0] in self._core.view.attempts
+
     def _agent_attempts(self, node_id: str) -> list[LiveAttempt]:
         """The attempts that the agent of the node runs; not the containers there, which
-        belong to an external queue.
+        belong to an external queue, nor those whose share there has ended.
         """
         return [
             attempt
             for attempt in self._core.view.attempts_on(node_id)
             if self._providers.node_provider(attempt.provider) is not None
+            and not has_ended_on(attempt, node_id)
         ]
 
     async def _stop_and_forget(
@@ -216,17 +231,25 @@ class Reports:
 
     def _attempt_missing(self, attempt: LiveAttempt, hello: wire.Hello) -> None:
         """Record the loss of an attempt that the node no longer has."""
+        message = (
+            f"node {hello.name} no longer knows this attempt; it was rebooted, or"
+            " its agent's folder removed"
+        )
         is_ending = attempt.state is AttemptState.ENDING
+        stopped = self._requests.why_ending(attempt) if is_ending else ""
+        if is_gang(attempt):
+            end = self._gangs.lost_share(
+                attempt, hello.node_id, Reason.ATTEMPT_LOST, message, stopped
+            )
+            self._share_ended(attempt, end)
+            return
         outcome = AttemptOutcome(
             self._core.clock(),
             started_at=attempt.started_at,
             reason=Reason.ATTEMPT_LOST,
             lost=True,
-            stopped=self._requests.why_ending(attempt) if is_ending else "",
-            message=(
-                f"node {hello.name} no longer knows this attempt; it was rebooted, or"
-                " its agent's folder removed"
-            ),
+            stopped=stopped,
+            message=message,
         )
         self._launching.record_end(attempt, outcome)
 
@@ -270,15 +293,24 @@ class Reports:
         for due, attempt in self._silence_limits(node_id):
             await asyncio.sleep(max(due - waited, 0))
             waited = max(due, waited)
-            outcome = AttemptOutcome(
-                core.clock(),
-                attempt.started_at,
-                reason=Reason.NODE_SILENT,
-                lost=True,
-                message=f"its node said nothing for {due:.0f} s",
-            )
-            self._launching.record_end(attempt, outcome)
+            self._end_silent(attempt, node_id, due)
             core.schedule()
+
+    def _end_silent(self, attempt: LiveAttempt, node_id: str, silent_s: float) -> None:
+        message = f"its node said nothing for {silent_s:.0f} s"
+        if is_gang(attempt):
+            reason = Reason.NODE_SILENT
+            end = self._gangs.lost_share(attempt, node_id, reason, message)
+            self._share_ended(attempt, end)
+            return
+        outcome = AttemptOutcome(
+            self._core.clock(),
+            attempt.started_at,
+            reason=Reason.NODE_SILENT,
+            lost=True,
+            message=message,
+        )
+        self._launching.record_end(attempt, outcome)
 
     def _silence_limits(self, node_id: str) -> list[tuple[float, LiveAttempt]]:
         """The attempts of the node that may not be silent for ever, each with the
@@ -332,12 +364,18 @@ class Reports:
         if isinstance(body, wire.GpusSeen):
             self._gpus_seen(node_id, body)
             return None
-        attempt = self._core.view.attempts.get(body.attempt_id)
-        if attempt is None or attempt.node_id != node_id:
+        attempt_id, rank = attempt_and_rank(body.attempt_id)
+        attempt = self._core.view.attempts.get(attempt_id)
+        if attempt is None or not runs_on(attempt, rank, node_id):
             # A late or repeated report of an attempt that has ended: it changes
             # nothing, and the node need not keep the attempt.
             is_end = isinstance(body, wire.Ended)
             return next(iter(self._providers)) if is_end else None
+        if is_gang(attempt) and isinstance(body, wire.Ended):
+            self._share_ended(attempt, self._gangs.note_end(attempt, rank, body))
+            return attempt.provider
+        if rank:
+            return None  # the first share speaks for all
         match body:
             case wire.Started():
                 self._attempt_started(attempt, body)
@@ -360,6 +398,11 @@ class Reports:
         if attempt.started_at is None:
             started = transitions.started(job, attempt, body.at, body.limits)
             self._core.emit([started], can_wait=True)
+
+    def _share_ended(self, attempt: LiveAttempt, end: wire.Ended | None) -> None:
+        """`end`: that of the attempt, if it was the last share."""
+        if end is not None:
+            self._attempt_ended(attempt, end)
 
     def _attempt_ended(self, attempt: LiveAttempt, body: wire.Ended) -> None:
         outcome = AttemptOutcome(

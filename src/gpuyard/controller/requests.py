@@ -31,6 +31,7 @@ from gpuyard.domain.errors import (
     RefusedError,
 )
 from gpuyard.domain.events import Event
+from gpuyard.domain.gangs import share_id
 from gpuyard.domain.jobspec import JobKind, JobSpec
 from gpuyard.domain.offers import Strategy
 from gpuyard.domain.prompt_fields import refuse_gpus
@@ -39,6 +40,7 @@ from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.providers.base import TRANSIENT
 from gpuyard.providers.configured import Providers
+from gpuyard.providers.node_provider import NodeProvider
 from gpuyard.scheduler.estimate import Estimate, estimate
 from gpuyard.scheduler.explanation import Why
 from gpuyard.scheduler.jobs import LiveJob
@@ -259,9 +261,7 @@ class Requests:
         checkpoint = reason in (Reason.PREEMPTED, Reason.BUDGET)
         try:
             if node_provider is not None:
-                await node_provider.stop_attempt(
-                    attempt.node_id, attempt.id, reason, checkpoint=checkpoint
-                )
+                await _stop_on_nodes(node_provider, attempt, reason, checkpoint)
             elif provider is not None and attempt.provider_ref:
                 await provider.stop_job(attempt.provider_ref, checkpoint=checkpoint)
         except JobNotFoundError:
@@ -462,6 +462,25 @@ class Requests:
                 view.external_queues.reasons[attempt.id] = reason
         now = self._core.clock()
         return why(view, job_id, now, self._core.policy, self.when_it_leaves)
+
+
+async def _stop_on_nodes(
+    provider: NodeProvider, attempt: LiveAttempt, reason: str, checkpoint: bool
+) -> None:
+    """Stop all shares of the attempt. ProviderError if one could not be told."""
+    problem: ProviderError | None = None
+    for rank, placement in enumerate(attempt.placements):
+        if placement.end is not None:
+            continue
+        share = share_id(attempt.id, rank)
+        try:
+            await provider.stop_attempt(
+                placement.node_id, share, reason, checkpoint=checkpoint
+            )
+        except ProviderError as error:
+            problem = error
+    if problem:
+        raise problem
 
 
 def _needs_of(spec: JobSpec) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from gpuyard.config.retention import before
 from gpuyard.controller.core import Core
 from gpuyard.controller.submissions import Submissions
 from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.domain.gangs import share_id
 from gpuyard.ledger.retention import (
     JobWalk,
     PointRemoval,
@@ -223,9 +224,9 @@ class Retention:
         await asyncio.to_thread(_delete_logs, copies)
         nodes: dict[str, list[str]] = {}
         for row in attempts:
-            for share in row["placements"] or ():
+            for rank, share in enumerate(row["placements"] or ()):
                 node_id = share.get("node_id") or ""
-                nodes.setdefault(node_id, []).append(row["id"])
+                nodes.setdefault(node_id, []).append(share_id(row["id"], rank))
         for provider in self._providers.node_providers.values():
             for node_id, attempt_ids in nodes.items():
                 await provider.discard(node_id, attempt_ids)

@@ -297,6 +297,23 @@ def moved(attempt: LiveAttempt, gpu_uuids: Sequence[str], now: float) -> Event:
     return Event(EventKind.ATTEMPT_MOVED, now, (change,), attempt.job_id, info)
 
 
+def share_ended(attempt: LiveAttempt, rank: int, end: wire.Ended, now: float) -> Event:
+    """A share of an attempt on several nodes has ended; others still run."""
+    placements = list(attempt.placements)
+    row: dict[str, Any] = msgspec.to_builtins(end)
+    placements[rank] = replace(placements[rank], end=row)
+    values = {"placements": _placement_rows(placements)}
+    change = Change(Table.ATTEMPTS, attempt.id, values)
+    info = {
+        "attempt_id": attempt.id,
+        "share": rank,
+        "node": placements[rank].node_id,
+        "exit_code": end.exit_code,
+        "reason": end.reason or end.stopped,
+    }
+    return Event(EventKind.ATTEMPT_SHARE_ENDED, now, (change,), attempt.job_id, info)
+
+
 def ending(
     attempt: LiveAttempt, reason: str, now: float, for_job: str | None = None
 ) -> Event:

@@ -29,6 +29,15 @@ class ResumePoint:
     directory: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one node runs of an attempt on several: `rank` counts from 0."""
+
+    rank: int
+    node_id: str
+    gpu_uuids: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOrder:
     """One attempt of a job. Times are in seconds, memory is in GB.
@@ -38,7 +47,8 @@ class AttemptOrder:
     Placement: `offer` is the offer that was chosen in an external queue; `node_id` and
     `gpu_uuids` are the node and the GPUs that the scheduler has booked; of a prompt,
     the GPUs that it prefers. With `shares_gpus` other attempts may use the same GPUs.
-    `nodes` is how many nodes run the attempt together.
+    `nodes` is how many nodes run the attempt together; on nodes with agents, `shares`
+    are those that have not ended.
 
     Workspace: `workspace` is its key, `workspace_folder` its folder on this host.
 
@@ -79,6 +89,7 @@ class AttemptOrder:
     gpu_spec: GpuSpec = NO_GPU
     spot: bool = False
     nodes: int = 1
+    shares: tuple[Share, ...] = ()
     offer: str = ""
     node_id: str = ""
     gpu_uuids: tuple[str, ...] = ()

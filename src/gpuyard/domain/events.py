@@ -68,6 +68,7 @@ class EventKind(StrEnum):
     ATTEMPT_STARTED = "attempt.started"
     ATTEMPT_ENDING = "attempt.ending"
     ATTEMPT_MOVED = "attempt.moved"
+    ATTEMPT_SHARE_ENDED = "attempt.share_ended"
     CHECKPOINT_SAVED = "checkpoint.saved"
     CHECKPOINT_PRUNED = "checkpoint.pruned"
     NODE_CHANGED = "node.changed"

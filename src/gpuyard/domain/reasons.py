@@ -52,6 +52,7 @@ class Reason(StrEnum):
     KILLED_BY_SIGNAL = "killed_by_signal"
     OUT_OF_MEMORY = "out_of_memory"
     GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
+    SHARE_FAILED = "share_failed"
     TIMED_OUT = "timed_out"
     BROKEN_FILE = "broken_file"
     NO_ANSWER = "no_answer"
@@ -186,6 +187,7 @@ _FACTS = {
     Reason.GPU_OUT_OF_MEMORY: _program(
         "the program needed more GPU memory than there was"
     ),
+    Reason.SHARE_FAILED: _program("its share on another node ended before"),
     Reason.BROKEN_FILE: _program("a file that tells how it goes was changed or broken"),
     Reason.NO_ANSWER: _program("the model gave no answer to the prompt"),
     Reason.TIMED_OUT: _program("it ran longer than its time limit"),

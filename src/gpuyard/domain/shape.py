@@ -155,7 +155,8 @@ class Placement:
 
     `prefetched`: nothing is booked; the attempt waits on the node until an attempt of
     its shape ends there. `offer`: an external queue places the attempt, and later
-    reports the `node_id`.
+    reports the `node_id`. `end`: how this share ended, if others still run
+    (`domain/wire.py`, Ended).
     """
 
     node_id: str
@@ -164,6 +165,7 @@ class Placement:
     memory_gb: float = 0.0
     prefetched: bool = False
     offer: str = ""
+    end: Mapping[str, Any] | None = field(default=None, hash=False)
 
     @property
     def booked_gpus(self) -> tuple[str, ...]:
@@ -184,6 +186,8 @@ class Placement:
             row["offer"] = self.offer
         if self.prefetched:
             row["ahead"] = True
+        if self.end is not None:
+            row["end"] = self.end
         return row
 
     @classmethod
@@ -196,4 +200,5 @@ class Placement:
             row["memory_gb"],
             row.get("ahead", False),
             row.get("offer", ""),
+            row.get("end"),
         )

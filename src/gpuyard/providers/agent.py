@@ -39,7 +39,7 @@ from gpuyard.providers.node_provider import NodeProvider
 from gpuyard.providers.node_streams import NodeStream
 from gpuyard.providers.placing import place
 from gpuyard.providers.results import AttemptResults, KnownAttempt
-from gpuyard.providers.start_message import start_message
+from gpuyard.providers.start_message import start_message, start_of_share
 
 # How long an agent holds a request for a log that has nothing new.
 _LOG_WAIT_S = 10.0
@@ -102,7 +102,8 @@ class AgentProvider(NodeProvider):
     async def submit_attempt(self, order: AttemptOrder) -> str:
         """Send Start to the order's node, or else to the first node that has enough."""
         refuse_container(order, self.PROVIDER_NAME)
-        _refuse_gang(order, self.PROVIDER_NAME)
+        if order.nodes > 1:
+            return self._submit_shares(order)
         known = self._results.find(order.attempt_id)
         if known and known.is_over:
             return order.attempt_id
@@ -117,6 +118,27 @@ class AgentProvider(NodeProvider):
             refuse_older_agent(order, hello, self.PROVIDER_NAME)
         link.send(start_message(order, self._epoch, gpu_uuids))
         self._results.add_submitted(order.attempt_id, node_id, gpu_uuids)
+        return order.attempt_id
+
+    def _submit_shares(self, order: AttemptOrder) -> str:
+        """Send Start to each of its nodes; ProviderError unless all are connected."""
+        if not order.shares:
+            message = (
+                f"resources.nodes is {order.nodes}, and it is not said which nodes;"
+                " submit the job to the gpuyard server, which chooses them."
+            )
+            raise ProviderError(message, self.PROVIDER_NAME, "UNSUPPORTED")
+        links = [self.agents.link(share.node_id) for share in order.shares]
+        address = self.agents.address(order.node_id)
+        for share, link in zip(order.shares, links, strict=True):
+            if not self.agents.is_at_home(share.node_id):
+                hello = self.agents.hello(share.node_id)
+                refuse_older_agent(order, hello, self.PROVIDER_NAME)
+            start = start_of_share(order, share, address, self._epoch)
+            link.send(start)
+            self._results.add_submitted(
+                start.attempt_id, share.node_id, share.gpu_uuids
+            )
         return order.attempt_id
 
     def _place(self, order: AttemptOrder) -> tuple[str, list[str]]:
@@ -309,16 +331,6 @@ class AgentProvider(NodeProvider):
         """Send Leave to every agent."""
         for link in self.agents.links.values():
             link.send(wire.Leave())
-
-
-def _refuse_gang(order: AttemptOrder, provider: str) -> None:
-    """ProviderError for a job on several nodes, which agents do not start together."""
-    if order.nodes > 1:
-        message = (
-            f"resources.nodes is {order.nodes}, and {provider} runs a job on one node;"
-            " ask for one node with more GPUs, or use Slurm or Kubernetes."
-        )
-        raise ProviderError(message, provider, "UNSUPPORTED")
 
 
 def _refuse_stream_of_older_agent(hello: wire.Hello, *, stdin: bool) -> None:

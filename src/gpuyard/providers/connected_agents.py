@@ -80,6 +80,10 @@ class ConnectedAgents:
             )
         return link
 
+    def address(self, node_id: str) -> str:
+        """The host of a connected node, as others may reach it."""
+        return self.link(node_id).peer_host or self._hellos[node_id].name
+
     def is_at_home(self, node_id: str) -> bool:
         """Whether the node's agent is that of this server's home."""
         return self._at_home[node_id]

@@ -1,7 +1,10 @@
 """The order for a provider as the message that starts its attempt on a node."""
 
+from msgspec.structs import replace
+
 from gpuyard.domain import wire
-from gpuyard.domain.attempt_order import AttemptOrder
+from gpuyard.domain.attempt_order import AttemptOrder, Share
+from gpuyard.domain.gangs import share_id, share_variables
 
 
 def start_message(
@@ -44,3 +47,22 @@ def start_message(
         code=order.code,
         log_limit_gb=order.log_limit_gb,
     )
+
+
+def start_of_share(
+    order: AttemptOrder, share: Share, address: str, epoch: int
+) -> wire.StartAttempt:
+    """What the agent of one of several nodes is told. `address`: the host of the first
+    share, which alone saves checkpoints and gets the input.
+    """
+    variables = share_variables(order.attempt_id, share.rank, order.nodes, address)
+    message = replace(
+        start_message(order, epoch, list(share.gpu_uuids)),
+        attempt_id=share_id(order.attempt_id, share.rank),
+        environment={**variables, **order.environment},
+        window="",
+        ahead=False,
+    )
+    if share.rank == 0:
+        return message
+    return replace(message, stdin=None, checkpoint_path=None, checkpoint_every_s=None)

@@ -51,6 +51,12 @@ class LiveAttempt:
         """Its first node, whose agent reports about it."""
         return self.placements[0].node_id if self.placements else ""
 
+    def runs_on(self, node_id: str) -> bool:
+        """Whether a share of it runs there, or is to run."""
+        if len(self.placements) <= 1:
+            return self.node_id == node_id
+        return any(share.node_id == node_id for share in self.placements)
+
     @property
     def offer(self) -> str:
         """The offer of an external queue it was sent to; empty on our own nodes."""
@@ -148,7 +154,7 @@ class View:
         return [
             attempt
             for attempt in self.attempts.values()
-            if attempt.node_id == node_id and not attempt.offer
+            if not attempt.offer and attempt.runs_on(node_id)
         ]
 
     def add_job(self, job: LiveJob) -> None:

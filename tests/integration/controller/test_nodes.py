@@ -264,27 +264,3 @@ async def test_a_node_says_nothing_of_another_nodes_attempts(instance: Controlle
     other.ended(attempt_id, exit_code=0)
     await instance.provider.deliver(other.node_id)
     assert instance.job(job_id)["state"] == "running"
-
-
-async def test_a_gang_over_two_nodes_runs_on_the_first_and_is_lost_as_one(
-    instance: Controlled,
-):
-    instance.hosts["node_2"] = FakeHost("node_2")
-    await instance.provider.join("node_2")
-    gang = {"nodes": 2, "cpus": 3}
-    job_id = await instance.submit(resources=gang, retry_count=1)
-    await instance.until(job_id, "running")
-    (attempt,) = instance.attempts(job_id)
-    first, second = (share["node_id"] for share in attempt["placements"])
-    assert {first, second} == {"node_1", "node_2"}
-    assert list(instance.hosts[first].attempts) == [attempt["id"]]
-    assert not instance.hosts[second].attempts
-    instance.hosts[first].reboot()
-    await instance.provider.leave(first)
-    await instance.provider.join(first)
-    # The second try needs the room of the first on both nodes.
-    await eventually(lambda: len(instance.attempts(job_id)) == 2, "a second attempt")
-    lost, again = instance.attempts(job_id)
-    assert (lost["state"], len(again["placements"])) == ("lost", 2)
-    await instance.finish(job_id)
-    assert (await instance.until(job_id))["state"] == "completed"
