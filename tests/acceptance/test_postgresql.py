@@ -35,6 +35,27 @@ with (folder / f"{name}.ran").open("a") as file:
     print("end", file=file, flush=True)
 """
 DEATH_S = 60
+# The first share listens where the variables say, and each other one finds it there.
+SHARE = """
+import os, pathlib, socket, sys, time
+rank, count = int(os.environ["NODE_RANK"]), int(os.environ["NNODES"])
+place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+if rank == 0:
+    with socket.create_server(("", place[1])) as server:
+        server.settimeout(30)
+        for _ in range(count - 1):
+            with server.accept()[0] as other:
+                print("met share", other.recv(10).decode(), flush=True)
+else:
+    for _ in range(300):
+        try:
+            with socket.create_connection(place) as server:
+                server.sendall(str(rank).encode())
+            sys.exit(0)
+        except OSError:
+            time.sleep(0.1)
+    sys.exit(1)
+"""
 
 
 @pytest.fixture
@@ -100,6 +121,26 @@ def submit(client: Client, folder: Path, name: str, **fields):
 def states(instance: TestInstance) -> dict[str, str]:
     with Client(instance.address()) as client:
         return {job.name: job.state.value for job in client.jobs()}
+
+
+def test_a_job_runs_on_the_nodes_of_both_and_its_shares_find_each_other(pair):
+    first, second = pair
+    wait_until(
+        lambda: (
+            [node["state"] for node in first.json("nodes")["items"]]
+            == ["online", "online"]
+        ),
+        30,
+        "both nodes",
+    )
+    with Client(first.address()) as client:
+        command = [sys.executable, "-I", "-S", "-c", SHARE]
+        resources = {"nodes": 2, "cpus": 1}
+        job = client.run(
+            {"command": command, "resources": resources, "workdir": str(second.work)}
+        )
+        assert job.wait(60).state == "completed"
+        assert "".join(job.logs()).strip() == "met share 1"
 
 
 def test_every_server_answers_and_one_schedules(pair):

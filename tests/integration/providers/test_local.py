@@ -191,8 +191,8 @@ def test_a_script_that_may_not_be_read_is_refused(check, tmp_path, monkeypatch):
     assert (found.field, "chmod u+r" in found.remedy) == ("command[1]", True)
 
 
-def test_a_job_of_several_nodes_is_refused_and_not_run_on_one(tmp_path, loop):
+def test_a_job_of_several_nodes_that_are_not_named_is_refused(tmp_path, loop):
     provider = LocalProvider({"home": tmp_path})
     order = AttemptOrder(attempt_id="a", name="gang", command=("true",), nodes=2)
-    with pytest.raises(ProviderError, match="nodes is 2, and local runs a job on one"):
+    with pytest.raises(ProviderError, match="nodes is 2, and it is not said which"):
         loop.run(provider.submit_attempt(order))
