@@ -90,8 +90,15 @@ async def test_an_intent_that_cannot_be_written_is_decided_again_when_there_is_r
 ):
     monkeypatch.setattr("gpuyard.controller.core.RETRY_WRITE_S", 0.02)
     job_id = await instance.submit(retry_count=1)
+    # Its second attempt is not due before commits fail.
+    clock = instance.core.clock
+    before = clock()
+    monkeypatch.setattr(instance.core, "clock", lambda: before)
     await instance.finish(job_id, exit_code=1)
+    await instance.until(job_id, "queued")
     with failing_commits(instance.ledger.engine) as failed:
+        monkeypatch.setattr(instance.core, "clock", clock)
+        instance.core.schedule()
         await eventually(
             lambda: len(failed) >= 3, "the retry to be tried again and again"
         )

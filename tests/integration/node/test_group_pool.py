@@ -28,9 +28,12 @@ from tests.support.wait import wait_until
 
 MOST = 20
 LIMITS = ProcessLimits(processes=MOST, default_memory_bytes=1 << 33)
-# Leaves the session, its parent and its environment, as soon as its group holds it: what
-# a job does in its first half millisecond is another test.
-DAEMON = "sleep 0.05; (setsid env -i sh -c 'echo $$ > daemon.pid; exec sleep 1000' &); "
+# Begins once its group holds it: what a job does in its first half millisecond is
+# another test.
+WHEN_HELD = "while [ ! -e go ]; do sleep 0.01; done; "
+# Leaves the session, its parent and its environment.
+DAEMON = WHEN_HELD
+DAEMON += "(setsid env -i sh -c 'echo $$ > daemon.pid; exec sleep 1000' &); "
 
 Start = Callable[..., Process]
 Ended = Callable[[Process], Exit]
@@ -65,6 +68,7 @@ def end(process: Process, ended: Ended) -> None:
 
 
 def daemon(tmp_path: Path) -> int:
+    (tmp_path / "go").touch()
     file = tmp_path / "daemon.pid"
     return int(
         wait_until(
@@ -112,12 +116,10 @@ def test_its_limits_are_told(pool: GroupPool, start: Start) -> None:
 def test_a_fork_bomb_is_stopped_in_the_first_moment(
     pool: GroupPool, start: Start, log: Path, tmp_path: Path
 ) -> None:
-    go = tmp_path / "go"
-    script = f"while [ ! -e {go} ]; do sleep 0.01; done\n"
-    script += f"for i in $(seq {2 * MOST}); do sleep 1000 & done\n"
+    script = f"{WHEN_HELD} for i in $(seq {2 * MOST}); do sleep 1000 & done"
     group = take(pool)
     start("sh", "-c", script, first_group=group, limits=LIMITS)
-    go.touch()
+    (tmp_path / "go").touch()
     wait_until(lambda: "fork" in log.read_text(), what="the refusal")
     assert len(group.cgroup.procs()) <= MOST
 
@@ -208,10 +210,11 @@ def test_one_that_forks_without_end_is_moved_whole(
     process = start(
         "sh",
         "-c",
-        f"{script} 1; exec sleep 1000",
+        f"{WHEN_HELD} {script} 1; exec sleep 1000",
         first_group=take(pool),
         limits=LIMITS,
     )
+    (tmp_path / "go").touch()
     wait_until(lambda: log.stat().st_size > 20, what="the relay to be running")
     process.settle(LIMITS)
     assert process.kill_all() == []
