@@ -13,14 +13,13 @@ from gpuyard.billing.parts import amount, micros, part, seconds_within
 from gpuyard.billing.periods import Stretch, day_name, day_pieces, stretches
 from gpuyard.domain.cost_keys import INSTANCE_OWNER, NO_PROJECT, CostBy
 from gpuyard.domain.costs import CostLine, CostReport
-from gpuyard.ledger.queries.costs import (
+from gpuyard.ledger.queries.cost_rows import (
+    CostDay,
     CostGroup,
     CostPeriod,
-    CostRows,
     CutAttempt,
-    gpu_of_shape,
-    gpus_and_cpus,
 )
+from gpuyard.ledger.queries.costs import CostRows, gpu_of_shape, gpus_and_cpus
 
 NO_GPU = "no GPU"
 ANY_GPU = "GPU of any kind"
@@ -49,8 +48,12 @@ class ReportOrder:
 
     def period(self) -> CostPeriod:
         """The same for the ledger."""
-        offsets = [(each.begin, each.offset_s) for each in self.offsets]
-        return CostPeriod(self.begin, self.end, offsets)
+        known = self.offsets
+        offsets = [(each.begin, each.offset_s) for each in known]
+        days = day_pieces(self.begin, self.end, known) if known else []
+        return CostPeriod(
+            self.begin, self.end, offsets, [CostDay(*each) for each in days]
+        )
 
 
 @dataclass(slots=True)
@@ -186,7 +189,10 @@ def running_attempts(
 def _add_group(sums: _Sums, group: CostGroup) -> None:
     # PostgreSQL gives decimals for some of these.
     day = "" if group.day is None else day_name(group.day)
-    for each in sums.of(day or _key(sums.by, group), group.currency):
+    own, of_currency = sums.of(day or _key(sums.by, group), group.currency)
+    # An attempt counts once in the sum of its currency, and on each of its days.
+    of_currency.attempts -= group.counted
+    for each in (own, of_currency):
         each.micros += int(group.micros)
         each.attempts += group.attempts
         each.gpu_s += float(group.gpu_s)

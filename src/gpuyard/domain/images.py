@@ -30,16 +30,21 @@ def _pinned(tag: str) -> str:
     return tag
 
 
+# The letters are written out: with those of all languages, as in `\w`, these patterns
+# would take 17 MB.
 Name = Annotated[
     str,
-    Field(max_length=255, pattern=r"^([\w.-]+(:\d+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*$"),
+    Field(
+        max_length=255,
+        pattern=r"^([A-Za-z0-9_.-]+(:[0-9]+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*$",
+    ),
 ]
 Tag = Annotated[
     str,
-    Field(pattern=r"^\w[\w.-]{0,127}(@sha256:[0-9a-f]{64})?$"),
+    Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}(@sha256:[0-9a-f]{64})?$"),
     AfterValidator(_pinned),
 ]
-Version = Annotated[str, Field(pattern=r"^\d+(\.\w+)*$")]
+Version = Annotated[str, Field(pattern=r"^[0-9]+(\.[A-Za-z0-9_]+)*$")]
 
 
 class Image(StrictModel):

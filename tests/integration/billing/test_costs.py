@@ -18,9 +18,10 @@ from gpuyard.billing import focus
 from gpuyard.billing.costs import ReportOrder, report
 from gpuyard.billing.meter import cost
 from gpuyard.domain.cost_keys import CostBy
-from gpuyard.domain.costs import CostReport
+from gpuyard.domain.costs import CostLine, CostReport
 from gpuyard.domain.run_time import run_time_s
 from gpuyard.ledger.ledger import Ledger
+from gpuyard.ledger.queries import cost_days
 from gpuyard.ledger.tables import attempts, checkpoints, jobs
 from tests.support.blank_ledger import blank_ledger
 from tests.support.examples import examples
@@ -298,6 +299,40 @@ def test_a_large_amount_is_exact(ledger: Ledger) -> None:
     long = Ran(BEGIN, BEGIN + 86_400, 86_400.0, "123456789012.345678")
     write(ledger, [long, replace(long, price="0.000001")])
     assert sums_of(made(ledger)) == {"USD": long.cost + Decimal("0.000024")}
+
+
+def test_the_days_are_the_same_where_attempts_are_sorted(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is done where there are more kinds of them than can be looked up."""
+    long = replace(HOUR, started_at=BEGIN - 80_000, used=0.3, price="0.526")
+    ran = [
+        replace(long, ran_s=86_400.0, reason="exit_code"),
+        replace(long, ran_s=86_400.0, gpus=8),
+        replace(long, ran_s=3.5 * 86_400.0, reason="exit_code", project="vision"),
+        replace(long, started_at=NOW - 60),
+        replace(long, started_at=BEGIN + SPAN_S / 2),
+        replace(long, started_at=None, ended_at=BEGIN + 1000, ran_s=None),
+        replace(HOUR, is_of_earlier_version=True, currency="CNY"),
+    ]
+    write(ledger, ran)
+    for bounds in ((BEGIN - 40_000, NOW - 30), ALL):
+        quick = made(ledger, CostBy.DAY, *bounds)
+        with monkeypatch.context() as patch:
+            patch.setattr(cost_days, "MOST_RANGES", 0)
+            slow = made(ledger, CostBy.DAY, *bounds)
+        assert len(quick.items) > 2
+        lines = zip((*quick.items, *quick.sums), (*slow.items, *slow.sums), strict=True)
+        for one, other in lines:
+            assert one.model_dump() == nearly(other)
+
+
+def nearly(line: CostLine) -> dict[str, object]:
+    """The fields of a line; of floats, the first digits count."""
+    return {
+        name: pytest.approx(value) if isinstance(value, float) else value
+        for name, value in line.model_dump().items()
+    }
 
 
 def test_the_same_in_postgresql(request: pytest.FixtureRequest, tmp_path: Path) -> None:

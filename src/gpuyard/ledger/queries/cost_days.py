@@ -1,0 +1,280 @@
+"""Sums of what attempts cost by day, in SQLite, without sorting the attempts.
+
+SQLite groups by sorting, and to sort a million attempts takes longer than to add them
+up. But in the index of reports, the attempts of one kind stand in the order of their
+beginnings. So each day of a kind is a range of it.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from gpuyard.ledger.queries.cost_rows import CostGroup, CostPeriod, CutAttempt
+from gpuyard.ledger.queries.cost_sql import IS_WASTED, RAN, WASTED, CostSql
+
+MOST_RANGES = 50_000
+"""To read more ranges than this takes about as long as to sort a million attempts."""
+_KIND = ("currency", "project", "owner", "provider", "tier", "gpu", "gpus", "cpus")
+# The index of waste has no cores.
+_KIND_OF_WASTE = _KIND[:-1]
+# What a sum of times may be off by.
+_SLACK_S = 1.0
+_SQL = CostSql(is_sqlite=True)
+_MICROS = _SQL.micros
+_SPLIT = "CAST(a.micros * ((:until - a.began) / a.ran_s) AS INTEGER)"
+Kind = tuple[Any, ...]
+"""What attempts have in common: the values of the columns `_KIND`."""
+
+
+class _Range(NamedTuple):
+    """The attempts of a kind that begin on the day of this position in the period.
+    Those that `started` begin at their start, others at their end.
+    """
+
+    kind: Kind
+    position: int
+    started: bool
+
+
+@dataclass(frozen=True)
+class _Index:
+    """An index of `attempts` that begins with the columns of their `kind`. It adds up
+    those `which`, by `sums` of their amount, their seconds and their count, for which
+    it needs more `columns`.
+    """
+
+    attempts: str
+    kind: tuple[str, ...]
+    which: str
+    columns: str
+    sums: Callable[[str, str, str], str]
+
+
+_COSTS = _Index(
+    _SQL.attempts, _KIND, "TRUE", "a.gpus, a.cpus, a.gpu_used", _SQL.sums_of
+)
+_WASTE = _Index(
+    _SQL.failed_attempts, _KIND_OF_WASTE, IS_WASTED, "a.gpus", _SQL.wasted_sums_of
+)
+
+
+class CostDays:
+    """The costs of the days of a period, read in one transaction of SQLite."""
+
+    def __init__(self, connection: sa.Connection, period: CostPeriod) -> None:
+        self._cursor: Any = connection.connection.cursor()
+        self._period = period
+        self._ends = [day.until for day in period.days]
+
+    def read(self) -> tuple[list[CostGroup], list[CutAttempt]] | None:
+        """The sums by day: of the attempts that ran on one day, and of those that ran
+        on two, of which each day has its part. And one by one, those that ran on more
+        days, and those that a bound of the period cuts. None where there are so many
+        kinds of attempts that to sort them is faster.
+        """
+        ranges: list[_Range] = []
+        cut: list[CutAttempt] = []
+        for kind in self._kinds():
+            for started in (True, False):
+                ranges += self._ranges(kind, started=started)
+                cut += self._from_before(kind, started=started)
+            if len(ranges) > MOST_RANGES:
+                return None
+        groups: list[CostGroup] = []
+        for each in ranges:
+            if self._add(groups, each, _COSTS):
+                cut += self._longer(each)
+        # Kinds that differ only in their cores are one there.
+        of_waste = {(each.kind[:-1], each.position, each.started) for each in ranges}
+        for each in of_waste:
+            self._add(groups, _Range(*each), _WASTE)
+        return groups, cut
+
+    def _add(self, groups: list[CostGroup], each: _Range, index: _Index) -> bool:
+        """Add the sums of the range to `groups`. True if some of its attempts ran on
+        more than two days, or beyond the period; these are not added.
+        """
+        at = _begins_at(started=each.started)
+        (row,) = self._rows(_sums_of_all(index, at), self._values(each, index))
+        *found, longest_s, last_end = row
+        if last_end is None:
+            return False
+        groups.append(self._group(each, found))
+        if last_end <= self._ends[each.position]:
+            return False
+        return self._split(groups, each, index, longest_s)
+
+    def _split(
+        self, groups: list[CostGroup], each: _Range, index: _Index, longest_s: float
+    ) -> bool:
+        """Take out what ended on a later day, and add its parts instead. They are those
+        that `billing.parts` would find. True if there is more than those.
+        """
+        values = self._values(each, index)
+        # No other can have ended later.
+        since = max(values["since"], values["until"] - longest_s - _SLACK_S)
+        statement = _sums_of_parts(index, _begins_at(started=each.started))
+        (row,) = self._rows(statement, {**values, "since": since})
+        numbers = [value or 0 for value in row]
+        size = len(numbers) // 3
+        whole = numbers[:size]
+        first = numbers[size : 2 * size]
+        second = numbers[2 * size :]
+        groups.append(self._group(each, [-value for value in whole]))
+        groups.append(self._group(each, first))
+        if each.position + 1 < len(self._ends):
+            following = each._replace(position=each.position + 1)
+            groups.append(self._group(following, second, counted=second[0]))
+        return whole[0] > first[0]
+
+    def _longer(self, each: _Range) -> Iterator[CutAttempt]:
+        """Those of the range that ran on more than two days, or beyond the period."""
+        at = _begins_at(started=each.started)
+        where = f"{_begins_on_day(_COSTS, at)} AND {at} + {RAN} > :second_until"
+        return self._attempts(at, where, self._values(each, _COSTS))
+
+    def _from_before(self, kind: Kind, *, started: bool) -> Iterator[CutAttempt]:
+        """Those that began before the period, and ran into it."""
+        at = _begins_at(started=started)
+        where = f"{_of_kind(_KIND, at)} AND {at} < :begin AND {at} + {RAN} > :begin"
+        begin = self._period.begin
+        return self._attempts(at, where, {**_named(_KIND, kind), "begin": begin})
+
+    def _attempts(
+        self, at: str, where: str, values: dict[str, Any]
+    ) -> Iterator[CutAttempt]:
+        columns = ", ".join(f"a.{each}" for each in _KIND[:6])
+        rows = self._rows(
+            f"SELECT {columns}, {_MICROS}, {at}, {RAN}, a.gpus, a.cpus,"
+            f" {WASTED}, a.gpu_used FROM {_COSTS.attempts} WHERE {where}",
+            values,
+        )
+        return (CutAttempt(*row) for row in rows)
+
+    def _kinds(self) -> Iterator[Kind]:
+        """The kinds in the order of the index, each with one look into it."""
+        columns = ", ".join(f"a.{each}" for each in _KIND)
+        attempts = f"{_COSTS.attempts} WHERE a.ended_at IS NOT NULL"
+        order = f"ORDER BY {columns} LIMIT 1"
+        found = self._rows(f"SELECT {columns} FROM {attempts} {order}", {})
+        while found:
+            kind = tuple(found[0])
+            if kind[_KIND.index("gpus")] is not None:  # else of an earlier version
+                yield kind
+            # The next one differs in the last column, or else in the one before.
+            following = [
+                f"SELECT * FROM (SELECT {columns} FROM {attempts} AND"
+                f" {_is_after(kind, place)} {order})"
+                for place in reversed(range(len(_KIND)))
+            ]
+            statement = f"{' UNION ALL '.join(following)} LIMIT 1"
+            found = self._rows(statement, _named(_KIND, kind))
+
+    def _ranges(self, kind: Kind, *, started: bool) -> list[_Range]:
+        """The days from the first to the last on which attempts of the kind began."""
+        at = _begins_at(started=started)
+        these = f"FROM {_COSTS.attempts} WHERE {_of_kind(_KIND, at)}"
+        # Two questions, because the index answers each with one look.
+        ((first, last),) = self._rows(
+            f"SELECT (SELECT MIN({at}) {these}), (SELECT MAX({at}) {these})",
+            _named(_KIND, kind),
+        )
+        if first is None or last < self._period.begin:
+            return []
+        begin = bisect_right(self._ends, first)
+        end = bisect_right(self._ends, last) + 1
+        positions = range(begin, min(end, len(self._ends)))
+        return [_Range(kind, position, started) for position in positions]
+
+    def _values(self, each: _Range, index: _Index) -> dict[str, Any]:
+        day = self._period.days[each.position]
+        ends = self._ends[each.position : each.position + 2]
+        return {
+            **_named(index.kind, each.kind),
+            "since": day.since,
+            "until": day.until,
+            "second_until": ends[-1],
+        }
+
+    def _group(self, each: _Range, sums: Sequence[Any], counted: int = 0) -> CostGroup:
+        currency = each.kind[0]
+        day = self._period.days[each.position].number
+        return CostGroup(
+            currency, None, None, "", None, None, day, *sums, counted=counted
+        )
+
+    def _rows(self, statement: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
+        # The driver alone: so many small questions take a third of the time.
+        return self._cursor.execute(statement, values).fetchall()
+
+
+def _begins_at(*, started: bool) -> str:
+    """The column of the index that says when an attempt began. One that never started
+    counts when it ended.
+    """
+    return "a.started_at" if started else "a.ended_at"
+
+
+@cache
+def _sums_of_all(index: _Index, at: str) -> str:
+    """Reads the sums of a range, how long the longest of it ran, and when the last of
+    it ended.
+    """
+    sums = index.sums(_MICROS, RAN, "COUNT(*)")
+    return (
+        f"SELECT {sums}, MAX({RAN}), MAX({at} + {RAN}) FROM {index.attempts}"
+        f" WHERE {_begins_on_day(index, at)}"
+    )
+
+
+@cache
+def _sums_of_parts(index: _Index, at: str) -> str:
+    """Reads the sums of those that ended on a later day; of their parts on the first
+    day, and of those on the second.
+    """
+    attempts = (
+        f"SELECT {_MICROS} AS micros, {at} AS began, {RAN} AS ran_s, {index.columns}"
+        f" FROM {index.attempts}"
+        f" WHERE {_begins_on_day(index, at)} AND {at} + {RAN} > :until"
+    )
+    # Nothing, for those that ran longer: so they are in no sum of parts.
+    is_split = "WHEN a.began + a.ran_s <= :second_until THEN"
+    parts = (
+        f"SELECT a.*, CASE {is_split} {_SPLIT} END AS first_part,"
+        f" CASE {is_split} :until - a.began END AS first_s FROM ({attempts}) AS a"
+    )
+    count = "COUNT(a.first_part)"
+    whole = index.sums("a.micros", "a.ran_s", "COUNT(*)")
+    first = index.sums("a.first_part", "a.first_s", count)
+    second = index.sums("(a.micros - a.first_part)", "(a.ran_s - a.first_s)", count)
+    return f"SELECT {whole}, {first}, {second} FROM ({parts}) AS a"
+
+
+def _of_kind(columns: Sequence[str], at: str) -> str:
+    same = " AND ".join(f"a.{each} IS :{each}" for each in columns)
+    started = "NOT NULL" if at == _begins_at(started=True) else "NULL"
+    return f"{same} AND a.ended_at IS NOT NULL AND a.started_at IS {started}"
+
+
+def _begins_on_day(index: _Index, at: str) -> str:
+    """True of an attempt of the kind that began on the day, and is in the sums."""
+    return (
+        f"{_of_kind(index.kind, at)} AND {at} >= :since AND {at} < :until"
+        f" AND {index.which}"
+    )
+
+
+def _is_after(kind: Kind, place: int) -> str:
+    """True of kinds that are the same before this column, and come later by it."""
+    name = _KIND[place]
+    more = "IS NOT NULL" if kind[place] is None else f"> :{name}"
+    same = "".join(f"a.{each} IS :{each} AND " for each in _KIND[:place])
+    return f"{same}a.{name} {more}"
+
+
+def _named(columns: Sequence[str], kind: Kind) -> dict[str, Any]:
+    return dict(zip(columns, kind, strict=False))

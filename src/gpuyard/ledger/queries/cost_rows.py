@@ -1,0 +1,73 @@
+"""What is read of costs: groups of attempts, and attempts one by one.
+
+Amounts are whole millionths, because SQLite has no decimals. Every cost in the ledger
+has six places, so nothing is lost.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class CostGroup(NamedTuple):
+    """What a group of attempts cost: amounts in millionths, times in seconds. Of one
+    group there may be several, to be added up. `counted` of its attempts are also in
+    the group of the day before.
+    """
+
+    currency: str
+    project: str | None
+    owner: str | None
+    provider: str
+    tier: str | None
+    gpu: str | None
+    day: int | None
+    attempts: int
+    micros: int
+    gpu_s: float
+    cpu_s: float
+    waste: int
+    waste_gpu_s: float
+    idle: int
+    idle_gpu_s: float
+    measured_gpu_s: float
+    counted: int = 0
+
+
+class CutAttempt(NamedTuple):
+    """An attempt of which only a part is in a period, or on a day of it."""
+
+    currency: str
+    project: str | None
+    owner: str | None
+    provider: str
+    tier: str | None
+    gpu: str | None
+    micros: int
+    began: float
+    ran_s: float
+    gpus: float
+    cpus: float
+    is_wasted: bool
+    gpu_used: float | None
+
+
+class CostDay(NamedTuple):
+    """The local day of this number, as far as it is in a period."""
+
+    number: int
+    since: float
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class CostPeriod:
+    """From `begin` until before `end`. By day, it also has its `days` in order, without
+    gaps, and `offsets`: from when on (UTC seconds) local clocks are how many seconds
+    ahead of UTC.
+    """
+
+    begin: float
+    end: float
+    offsets: Sequence[tuple[float, int]] = ()
+    days: Sequence[CostDay] = ()
