@@ -142,8 +142,7 @@ class Residents:
             self._core.schedule_soon()
 
     def act(self) -> None:
-        """Remove servers that have ended, then do what the policy wants."""
-        self.servers.remove_ended()
+        """Do what the policy wants."""
         if not self._has_work():
             return
         servers = self.servers
