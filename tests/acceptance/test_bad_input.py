@@ -237,20 +237,24 @@ def test_jobs_that_wait_for_each_other_are_refused_together(
     assert job_count(web) == before
 
 
+@pytest.mark.parametrize(
+    "large",
+    [{**TRUE, "args": {"data": "x" * 10_000_000}}, {"prompt": "x" * 10_000_000}],
+    ids=["args", "prompt"],
+)
 def test_a_spec_of_ten_megabytes_is_refused_alone_and_in_a_list(
-    strict_instance: TestInstance, web: httpx.Client
+    strict_instance: TestInstance, web: httpx.Client, large: dict[str, Any]
 ) -> None:
     before = job_count(web)
-    large = {**TRUE, "args": {"data": "x" * 10_000_000}}
     for document, field in ((large, "(body)"), ([TRUE, large], "1")):
         (strict_instance.work / "large.json").write_text(json.dumps(document))
         problem = check_problem(
             web.post("/api/v1/jobs", json=document), 422, "invalid_input"
         )
         assert problem["faults"][0]["field"] == field
-        assert "10.0 MB; a spec may have 1 MB" in refused(
-            strict_instance, "submit", "large.json", code=2
-        )
+        told = refused(strict_instance, "submit", "large.json", code=2)
+        assert "10.0 MB; a spec may have 1 MB" in told
+        assert "a long prompt by /v1 or `gpuyard llm`" in told
     assert job_count(web) == before
 
 

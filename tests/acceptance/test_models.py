@@ -341,6 +341,9 @@ def test_gpuyard_llm_prints_the_answer_as_it_comes(
     models_instance: TestInstance,
 ) -> None:
     assert models_instance.ok("llm", "a", "one", "two") == "onetwo\n"
+    # A job of this size would be refused.
+    long = "x" * 10_000_000
+    assert models_instance.ok("llm", "a", input=long) == f"{long}\n"
     assert (
         models_instance.json("llm", "a", "hi")["choices"][0]["message"]["content"]
         == "a: hi"

@@ -44,13 +44,11 @@ def all_cpus(instance: TestInstance) -> float:
 def test_an_urgent_job_preempts_a_trainer_which_resumes(instance: TestInstance) -> None:
     (instance.work / "train.py").write_text(TRAINER)
     cpus = all_cpus(instance)
-    trainer = instance.submit(
-        [sys.executable, "train.py"],
-        name="trainer",
-        preemptible=True,
-        resources={"cpus": cpus},
-        checkpoint={"path": "*.ckpt", "signal": "USR1", "grace_s": 20},
-    )
+    saves = ("--checkpoint", "*.ckpt", "--checkpoint-signal", "USR1", "--grace", "20")
+    takes_all = ("--preemptible", "--cpus", str(cpus))
+    trainer = instance.ok(
+        *("run", "--detach", *takes_all, *saves, "--", sys.executable, "train.py")
+    ).strip()
     wait_until(lambda: "training" in instance.ok("logs", trainer), timeout=30)
 
     patient = instance.submit(

@@ -109,6 +109,8 @@ def test_tasks_of_both_classes_come_back_with_their_results(
             "gpu_requirement": "0",
         },
     )
+    long = "x" * 10_000_000
+    put(spool_instance, "llm_queue/priority_3", "long.json", llm("t-4", long))
     first = ended(spool_instance, "complete", "one.json")
     second = ended(spool_instance, "complete", "two.json")
     third = ended(spool_instance, "complete", "three.json")
@@ -124,6 +126,9 @@ def test_tasks_of_both_classes_come_back_with_their_results(
         "t-1",
         "toy: hello\n",
     )
+    fourth = ended(spool_instance, "complete", "long.json")
+    # A result holds the last ten megabytes of an output.
+    assert result(fourth)["output"].rstrip("\n") == long[:-1]
     assert result(second)["output"] == "embedded --size 768\n"
     assert result(second)["duration"] >= 0
     prompt = json.loads(first.read_text())

@@ -63,6 +63,9 @@ class FleetPeople(People):
         most = max(len(machine.host.gpus) for machine in self.world.machines)
         if body["resources"].get("gpus", 0) > most:
             body["resources"] = {"gpus": most}
+        # Urgent prompts and jobs may take its place.
+        if self.keys % 4 == 0:
+            body["preemptible"] = True
         return body
 
     def _prompts(self, model: str) -> list[dict[str, Any]]:

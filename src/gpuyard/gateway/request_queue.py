@@ -166,6 +166,13 @@ class Line:
                 able.append(head)
         return min(able, key=lambda head: self._rank(head, now), default=None)
 
+    def highest_priority(self) -> int:
+        """The highest priority that one of them asks for; 0 if none waits."""
+        priorities = (
+            priority for (priority, _), heap in self._heaps.items() if self._head(heap)
+        )
+        return max(priorities, default=0)
+
     def ahead_of(self, request: WaitingRequest) -> int:
         """How many come before it."""
         now = time.monotonic()

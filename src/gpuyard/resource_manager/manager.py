@@ -66,8 +66,11 @@ class ResourceManager:
     def before_deciding(self) -> None:
         """Move models before jobs are placed.
 
-        Batches come first, because they ask models to leave.
+        Batches come before models, because they ask models to leave; and before them it
+        is noted which model servers have failed, because a batch plans when to load
+        these again.
         """
+        self.residents.servers.remove_ended()
         self._batches.advance()
         self.residents.act()
 

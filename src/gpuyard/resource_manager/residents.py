@@ -37,6 +37,8 @@ from gpuyard.resource_manager.fleet_snapshot import FleetSnapshot
 from gpuyard.resource_manager.learned_timings import LearnedTimings
 from gpuyard.resource_manager.model_servers import ModelServers
 from gpuyard.resource_manager.resident import Resident
+from gpuyard.resource_manager.urgent_models import gpu_of_preemptible_script
+from gpuyard.scheduler.preemption import URGENT
 
 # A policy that wants more actions at once is at fault.
 _MAX_ACTIONS = 1000
@@ -140,8 +142,7 @@ class Residents:
             self._core.schedule_soon()
 
     def act(self) -> None:
-        """Remove servers that have ended, then do what the policy wants."""
-        self.servers.remove_ended()
+        """Do what the policy wants."""
         if not self._has_work():
             return
         servers = self.servers
@@ -162,6 +163,7 @@ class Residents:
         else:
             policy = type(self._policy).__name__
             log.error("the policy wants more and more actions", policy=policy)
+        self._load_urgent(fleet, now)
         self._set_alarm(now)
 
     def _has_work(self) -> bool:
@@ -245,6 +247,22 @@ class Residents:
                 if action is None:
                     break
                 self._carry_out(action, fleet, now)
+
+    def _load_urgent(self, fleet: Fleet, now: float) -> None:
+        """Load the models that urgent requests wait for where preemptible scripts run,
+        if they are to be loaded nowhere else. The jobs of their servers are urgent as
+        well, so the scheduler preempts the scripts.
+        """
+        if self.closed_for_batch:
+            return
+        failing = self._failing_models(now)
+        for model, queue in self.request_queues.by_model.items():
+            is_urgent = queue.waiting.highest_priority() == URGENT
+            if not is_urgent or model in failing or fleet.serving(model):
+                continue
+            gpu = gpu_of_preemptible_script(self._core.view, fleet, model)
+            if gpu is not None:
+                self._carry_out(LoadModel.on(model, [gpu]), fleet, now)
 
     def _set_alarm(self, now: float) -> None:
         """Decide again when the policy wants to, or when a model that failed and is

@@ -35,5 +35,8 @@ def _refuse_large(field: str, size: int) -> None:
     if size > MAX_SPEC_BYTES:
         fault = f"is {size / 1e6:.1f} MB; a spec may have {MAX_SPEC_BYTES / 1e6:.0f} MB"
         raise InvalidInputError.of(
-            field, fault, "put large data into files and name them in args"
+            field,
+            fault,
+            "put large data into files and name them in args; ask a model a long prompt"
+            " by /v1 or `gpuyard llm`",
         )

@@ -97,12 +97,15 @@ class ModelServer:
 
 
 class Managed(Controlled):
-    """`servers`: the model servers that run, by attempt."""
+    """`servers`: the model servers that run, by attempt; none starts while
+    `deaf_servers` is true.
+    """
 
     def __init__(self, folder: Path, gpu_count: int) -> None:
         super().__init__(folder, **SETTINGS)
         self.hosts["node_1"] = FakeHost(gpu_count=gpu_count)
         self.servers: dict[str, ModelServer] = {}
+        self.deaf_servers = False
         self.chat = Chat()
         self.chat.may_answer.set()
 
@@ -130,7 +133,8 @@ class Managed(Controlled):
         while True:
             for attempt_id, attempt in list(self.host.attempts.items()):
                 server = self.servers.get(attempt_id)
-                if attempt.live and server is None and _is_model(attempt.order):
+                may_start = server is None and not self.deaf_servers
+                if attempt.live and may_start and _is_model(attempt.order):
                     self.servers[attempt_id] = server = ModelServer(self.chat)
                     await server.start(int(attempt.order.command[-1]))
                 if not attempt.live and server and server.server:

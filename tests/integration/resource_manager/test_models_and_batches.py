@@ -330,6 +330,24 @@ async def test_a_batch_goes_on_after_a_restart(instance: Managed, tmp_path):
     assert shown["completed"] == 5 and instance.loaded == [("big", "ready")]
 
 
+async def test_a_batch_loads_a_model_again_whose_server_fails_meanwhile(
+    instance: Managed, tmp_path
+):
+    """After a pause, though nothing else happens."""
+    await instance.manager.models.load("big")
+    await eventually(lambda: instance.loaded == [("big", "ready")], "the model")
+    batch_id = await submit(instance, batch(tmp_path / "r", 2, BatchMode.EXCLUSIVE))
+    await eventually(lambda: len(instance.workers(batch_id)) == 2, "two workers")
+    instance.deaf_servers = True
+    await work(instance, batch_id)
+    await eventually(lambda: instance.loaded == [("big", "booting")], "it to boot")
+    (server,) = instance.manager.residents.servers.live
+    await instance.finish(server, exit_code=1)
+    instance.deaf_servers = False
+    await eventually(lambda: over(instance, batch_id), "the batch to end")
+    assert instance.loaded == [("big", "ready")]
+
+
 async def test_a_busy_model_stays_if_the_batch_ends_before_it_has_left(
     instance: Managed, tmp_path
 ):

@@ -307,6 +307,38 @@ async def test_a_script_on_an_idle_gpu_waits_for_no_prompts(instance: Managed):
     await instance.finish(script)
 
 
+async def test_an_urgent_prompt_takes_the_place_of_a_preemptible_script(
+    instance: Managed,
+):
+    script = await instance.submit(resources={"gpus": 1}, preemptible=True)
+    await instance.begun(script)
+    (usual,) = await prompts(instance, "usual", priority=4)
+    await eventually(lambda: in_line(instance) == 1, "it to stand in line")
+    assert not instance.loaded, "only an urgent job preempts"
+    (urgent,) = await prompts(instance, "urgent", priority=5)
+    assert await answer(instance, urgent) == "re: urgent\n"
+    assert await answer(instance, usual) == "re: usual\n"
+    assert (await instance.until(script, "queued"))["reason"] == Reason.PREEMPTED
+    await instance.manager.models.unload("chat")
+    await instance.begun(script)
+    await instance.finish(script)
+
+
+async def test_an_urgent_prompt_leaves_an_urgent_script_and_others_alone(
+    instance: Managed,
+):
+    for fields in ({"preemptible": True, "priority": 5}, {}):
+        script = await instance.submit(resources={"gpus": 1}, **fields)
+        await instance.begun(script)
+        (urgent,) = await prompts(instance, "urgent", priority=5)
+        await eventually(lambda: in_line(instance) == 1, "it to stand in line")
+        instance.core.schedule()
+        assert not instance.loaded
+        await instance.cancel(urgent)
+        await eventually(lambda: in_line(instance) == 0, "it to leave the line")
+        await instance.finish(script)
+
+
 async def test_what_waits_for_a_model_is_counted_wherever_it_waits(instance: Managed):
     await blocked(instance, "second")
     instance.core.view.external_queues.by_name["prompts"].max_pending = 0
