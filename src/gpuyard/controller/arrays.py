@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from gpuyard.controller.access import ALL_RIGHTS, Rights
 from gpuyard.controller.admission import Admission, are_equal
 from gpuyard.controller.array_events import ArraySubmission, PreparedArray
 from gpuyard.controller.core import FOLDED_AT_ONCE, Core
@@ -32,13 +33,16 @@ class Arrays:
         self._admission = admission
         self._queue_lock = asyncio.Lock()
 
-    async def create(self, document: Any, user: str | None = None) -> str:
+    async def create(
+        self, document: Any, user: str | None = None, rights: Rights = ALL_RIGHTS
+    ) -> str:
         """Queue an array given as JSON: the fields of a JobSpec, and `array`. Returns
-        its id after the commit. `user` is who submits it, if that is known.
+        its id after the commit. `user` is who submits it, if that is known, and has
+        these `rights`.
 
         For an idempotency key that was used before it is the first array with that key.
         """
-        array = await self._prepare(document, user)
+        array = await self._prepare(document, user, rights)
         async with self._queue_lock:
             # A request with the same key may have been broken off before its commit.
             await self._core.committed()
@@ -48,13 +52,16 @@ class Arrays:
             await self._queue(array)
         return array.id
 
-    async def _prepare(self, document: Any, user: str | None) -> PreparedArray:
+    async def _prepare(
+        self, document: Any, user: str | None, rights: Rights
+    ) -> PreparedArray:
         (fields, wanted, key) = _taken_apart(document)
         first = wanted.indices[0]
         job = await self._admission.prepare(
             msgspec.Raw(msgspec.json.encode(fields)),
             user,
             lambda words: task_words(words, first),
+            rights,
         )
         refuse_unsuitable(job.spec())
         refuse_too_many(len(job.parents) * len(wanted.indices))

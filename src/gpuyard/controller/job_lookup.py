@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 
+from gpuyard.controller.access import EVERYTHING, Sight
 from gpuyard.controller.core import SLICE, Core
 from gpuyard.domain.arrays import array_range
 from gpuyard.domain.errors import InvalidInputError, IsArrayError, NotFoundError
@@ -96,7 +97,7 @@ class JobLookup:
             found.append(reference if is_whole else self._find_any(reference))
         return found
 
-    def parents(self, reference: str) -> list[str]:
+    def parents(self, reference: str, sight: Sight = EVERYTHING) -> list[str]:
         """The jobs that another is to wait for: one, or the tasks of an array."""
         found = self._find_any(reference)
         if ARRAY_ID.fullmatch(found):

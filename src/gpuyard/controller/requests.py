@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from gpuyard.controller import owner_transitions, transitions
+from gpuyard.controller.access import ALL_RIGHTS, Rights
 from gpuyard.controller.admission import Admission, MakeEvents, refuse_impossible
 from gpuyard.controller.arrays import Arrays
 from gpuyard.controller.core import SLICE, Core
@@ -113,18 +114,24 @@ class Requests:
         bodies: list[msgspec.Raw],
         make_events: MakeEvents | None = None,
         user: str | None = None,
+        rights: Rights = ALL_RIGHTS,
     ) -> list[PreparedJob]:
         """Queue jobs given as JSON, all or none, in one commit with the events that
         `make_events` makes; empties `bodies` to free memory. `user` is who submits
-        them, if that is known.
+        them, if that is known, and has these `rights`.
         """
-        return await self._admission.accept(bodies, make_events, user)
+        return await self._admission.accept(bodies, make_events, user, rights)
 
-    async def check(self, body: msgspec.Raw, user: str | None = None) -> PreparedJob:
+    async def check(
+        self,
+        body: msgspec.Raw,
+        user: str | None = None,
+        rights: Rights = ALL_RIGHTS,
+    ) -> PreparedJob:
         """Check a job given as JSON as if it was to be queued; raises as `accept`
         does.
         """
-        return await self._admission.check(body, user)
+        return await self._admission.check(body, user, rights)
 
     # --- estimate ---
 

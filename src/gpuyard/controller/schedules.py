@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from gpuyard.controller import schedule_events
+from gpuyard.controller.access import ALL_RIGHTS, Rights
 from gpuyard.controller.core import Core
 from gpuyard.controller.intake import PreparedJob
 from gpuyard.controller.requests import Requests
@@ -61,8 +62,9 @@ class Schedules:
     def __init__(self, core: Core, requests: Requests) -> None:
         self._core = core
         self._requests = requests
-        # ForbiddenError for a user who may no longer submit jobs.
-        self.check_submits: Callable[[str], object] = lambda _: None
+        # ForbiddenError or NotFoundError for a user who may no longer submit jobs, or
+        # none of this project.
+        self.check_submits: Callable[[str, str | None], object] = lambda _, __: None
         self._by_id: dict[str, LiveSchedule] = {}
         # The jobs of each, as far as it is known; those that have ended are dropped.
         self._jobs: dict[str, list[str]] = {}
@@ -119,7 +121,12 @@ class Schedules:
         """What `reference` means; errors as for `find_schedule`."""
         return find_schedule(self._by_id.values(), reference)
 
-    async def create(self, spec: ScheduleSpec, user: str | None = None) -> LiveSchedule:
+    async def create(
+        self,
+        spec: ScheduleSpec,
+        user: str | None = None,
+        rights: Rights = ALL_RIGHTS,
+    ) -> LiveSchedule:
         """Add a schedule; its job must be one that could be submitted now. All its jobs
         are those of `user`, if that is known.
 
@@ -127,7 +134,7 @@ class Schedules:
         """
         job = spec.job.given_json()
         raw = msgspec.Raw(msgspec.json.encode(job))
-        prepared = await self._requests.check(raw, user)
+        prepared = await self._requests.check(raw, user, rights)
         if user is not None:
             job["user"] = user
         earlier = self._with_key(spec, job)
@@ -344,7 +351,7 @@ class Schedules:
             body["idempotency_key"] = key
         user = body.pop("user", None)
         if user is not None:
-            self.check_submits(user)
+            self.check_submits(user, body.get("project"))
         raw = msgspec.Raw(msgspec.json.encode(body))
 
         def step(jobs: Sequence[PreparedJob], now: float) -> list[Event]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from gpuyard.controller.access import ALL_RIGHTS, Rights
 from gpuyard.controller.core import Core
 from gpuyard.controller.requests import Requests
 from gpuyard.controller.secrets import Secrets
@@ -86,12 +87,19 @@ class BatchRequests:
 
     # --- submit ---
 
-    async def submit(self, spec: BatchSpec, user: str | None = None) -> dict[str, Any]:
-        """Queue a batch, which `user` submits, if that is known.
+    async def submit(
+        self,
+        spec: BatchSpec,
+        user: str | None = None,
+        rights: Rights = ALL_RIGHTS,
+    ) -> dict[str, Any]:
+        """Queue a batch, which `user` submits, if that is known, and with these
+        `rights`.
 
         A repeated idempotency key gives the first batch with that key; RefusedError if
         that was another batch.
         """
+        rights.check_submits(spec.project)
         script = self._core.scripts.named(spec.script)
         await self._secrets.check(
             {**self._core.scripts[script].secrets, **spec.secrets}

@@ -96,6 +96,7 @@ class AppState:
         if self.election is None or found:
             return found
         if not self.leads and (found := await users.identify_afresh(token)):
+            await self.controller.projects.read_afresh()
             return found
         await self.election.read_anew()
         return OWNER if self.admits(token) else None

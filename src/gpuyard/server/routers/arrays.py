@@ -19,7 +19,7 @@ from gpuyard.server.body import read_bodies
 from gpuyard.server.callers import submitter_of
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import one_json_body
-from gpuyard.server.permissions import check_own
+from gpuyard.server.permissions import check_own, rights_of
 from gpuyard.server.present_arrays import present_array, present_arrays
 from gpuyard.server.routers.jobs import ResumeRequest
 
@@ -68,7 +68,9 @@ async def submit_array(request: Request, app_state: TheAppState) -> Array:
     with reading_json():
         document = msgspec.json.decode(bodies[0])
     user = submitter_of(request.scope)
-    array_id = await app_state.controller.requests.arrays.create(document, user)
+    rights = rights_of(request.scope, app_state.controller)
+    arrays = app_state.controller.requests.arrays
+    array_id = await arrays.create(document, user, rights)
     return await _one(app_state, array_id)
 
 
@@ -135,7 +137,7 @@ async def resume_array(
     """Start a new attempt of each task that has ended without completing, from its
     newest checkpoint.
     """
-    array_id = await _find_own(request, app_state, reference)
+    array_id = await _find_own(request, app_state, reference, starts=True)
     wanted = body or ResumeRequest()
     if wanted.checkpoint is not None:
         raise InvalidInputError.of(
@@ -174,10 +176,14 @@ async def why_array(reference: str, app_state: TheAppState) -> dict[str, Any]:
     }
 
 
-async def _find_own(request: Request, app_state: AppState, reference: str) -> str:
-    """The array that this means; ForbiddenError if who asks may not change it."""
+async def _find_own(
+    request: Request, app_state: AppState, reference: str, *, starts: bool = False
+) -> str:
+    """The array that this means; ForbiddenError if who asks may not change it.
+    `starts`: its tasks are to start again.
+    """
     array_id = _find(app_state, reference)
-    await check_own(request.scope, app_state.queries, [array_id])
+    await check_own(request.scope, app_state.controller, [array_id], starts=starts)
     return array_id
 
 

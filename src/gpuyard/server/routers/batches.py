@@ -12,7 +12,7 @@ from gpuyard.domain.jobspec import Name
 from gpuyard.server.app_state import AppState
 from gpuyard.server.callers import submitter_of
 from gpuyard.server.dependencies import TheAppState
-from gpuyard.server.permissions import check_own
+from gpuyard.server.permissions import check_own, rights_of
 from gpuyard.server.worker_tokens import CLAIM_KEY, WorkerClaim
 
 router = APIRouter(prefix="/batches", tags=["batches"])
@@ -68,7 +68,8 @@ async def submit_batch(
 ) -> dict[str, Any]:
     """Queue a batch. A repeated idempotency key is the first batch again."""
     user = submitter_of(request.scope)
-    return await app_state.manager.batches.submit(batch, user)
+    rights = rights_of(request.scope, app_state.controller)
+    return await app_state.manager.batches.submit(batch, user, rights)
 
 
 @estimates.post("/batch")
@@ -112,10 +113,14 @@ async def take_item(
     }
 
 
-async def _check_own(request: Request, app_state: AppState, batch_id: str) -> None:
-    """ForbiddenError if who asks may not change this batch; NotFoundError."""
+async def _check_own(
+    request: Request, app_state: AppState, batch_id: str, *, starts: bool = False
+) -> None:
+    """ForbiddenError if who asks may not change this batch; NotFoundError. `starts`:
+    items of it are to start again.
+    """
     app_state.manager.batches.summary(batch_id)
-    await check_own(request.scope, app_state.queries, [batch_id])
+    await check_own(request.scope, app_state.controller, [batch_id], starts=starts)
 
 
 @router.post("/{batch_id}/cancel")
@@ -135,7 +140,7 @@ async def retry_batch(
     again: Annotated[Again | None, Body()] = None,
 ) -> dict[str, Any]:
     """Do the items again that failed or were cancelled."""
-    await _check_own(request, app_state, batch_id)
+    await _check_own(request, app_state, batch_id, starts=True)
     return await app_state.manager.batches.retry(
         batch_id, again.mode if again else None
     )

@@ -10,6 +10,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, model_validator
 
+from gpuyard.controller.access import Action
 from gpuyard.controller.users import Identity
 from gpuyard.domain.jobs import JobOutcome
 from gpuyard.domain.jobspec import JobKind
@@ -162,7 +163,7 @@ async def cancel_jobs(
     requests = app_state.controller.requests
     if body.jobs is not None:
         job_ids = await requests.lookup.find_many(body.jobs)
-        await check_own(request.scope, app_state.queries, job_ids)
+        await check_own(request.scope, app_state.controller, job_ids)
     else:
         job_ids = await _meant(app_state, body, identity_of(request.scope))
     before = await _outcomes(app_state, job_ids)
@@ -191,12 +192,22 @@ async def _meant(
     app_state: AppState, body: CancelRequest, identity: Identity
 ) -> list[str]:
     """The jobs that the conditions describe, and that who asks may change."""
+    access = app_state.controller.access
     wanted = body.as_filter()
-    if changes_only_own(identity):
+    is_only_own = wanted.project is None and changes_only_own(identity)
+    if is_only_own:
         if wanted.user not in (None, identity.user):
             return []
         wanted = replace(wanted, user=identity.user)
-    return await asyncio.to_thread(app_state.queries.job_ids, wanted)
+    job_ids = await asyncio.to_thread(app_state.queries.job_ids, wanted)
+    if access.changes_all(identity):
+        return job_ids
+    belongings = await asyncio.to_thread(app_state.queries.belongings_of, job_ids)
+    return [
+        job_id
+        for job_id in job_ids
+        if access.may(identity, Action.CHANGE, *belongings[job_id])
+    ]
 
 
 @router.post("/jobs:hold")
@@ -231,7 +242,7 @@ async def _waiting(
     """
     lookup = app_state.controller.requests.lookup
     job_ids, tasks = await lookup.find_waiting(references)
-    await check_own(request.scope, app_state.queries, [*job_ids, *tasks])
+    await check_own(request.scope, app_state.controller, [*job_ids, *tasks])
     return job_ids, tasks
 
 

@@ -36,7 +36,7 @@ from gpuyard.server.log_stream import (
     position_of,
 )
 from gpuyard.server.openapi import json_body, one_of, text
-from gpuyard.server.permissions import check_own
+from gpuyard.server.permissions import check_own, rights_of
 from gpuyard.server.present import (
     present_checkpoint,
     present_code,
@@ -114,7 +114,9 @@ async def submit(request: Request, app_state: TheAppState) -> Response:
     """
     bodies, many = await read_bodies(request)
     user = submitter_of(request.scope)
-    jobs = await app_state.controller.requests.accept(bodies, user=user)
+    controller = app_state.controller
+    rights = rights_of(request.scope, controller)
+    jobs = await controller.requests.accept(bodies, user=user, rights=rights)
     if not many:
         return Response(_accepted(app_state, jobs)[0], 201, media_type=_JSON)
     return StreamingResponse(_page_of(app_state, jobs), 201, media_type=_JSON)
@@ -273,10 +275,14 @@ async def show_task(reference: str, app_state: TheAppState) -> dict[str, Any]:
     return task_of(_one(app_state, job_id, spec=True), indices.get)
 
 
-async def _find_own(request: Request, app_state: AppState, reference: str) -> str:
-    """The job that this means; ForbiddenError if who asks may not change it."""
+async def _find_own(
+    request: Request, app_state: AppState, reference: str, *, starts: bool = False
+) -> str:
+    """The job that this means; ForbiddenError if who asks may not change it. `starts`:
+    it is to start again.
+    """
     job_id = app_state.controller.requests.find(reference)
-    await check_own(request.scope, app_state.queries, [job_id])
+    await check_own(request.scope, app_state.controller, [job_id], starts=starts)
     return job_id
 
 
@@ -296,7 +302,7 @@ async def resume(
     body: Annotated[ResumeRequest | None, Body()] = None,
 ) -> Job:
     """Start a new attempt of an ended job from a checkpoint."""
-    job_id = await _find_own(request, app_state, reference)
+    job_id = await _find_own(request, app_state, reference, starts=True)
     wanted = body or ResumeRequest()
     await app_state.controller.requests.resume(
         job_id, wanted.checkpoint, wanted.changes()

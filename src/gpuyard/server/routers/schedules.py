@@ -23,7 +23,7 @@ from gpuyard.server.body import read_bodies
 from gpuyard.server.callers import submitter_of
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import one_json_body
-from gpuyard.server.permissions import check_owner, identity_of
+from gpuyard.server.permissions import identity_of, rights_of
 from gpuyard.server.present import present_jobs
 
 router = APIRouter(prefix="/schedules", tags=["schedules"])
@@ -52,7 +52,8 @@ async def create_schedule(request: Request, app_state: TheAppState) -> Schedule:
         document = msgspec.json.decode(bodies[0])
     spec = parse_model(ScheduleSpec, document)
     user = submitter_of(request.scope)
-    schedule = await app_state.controller.schedules.create(spec, user)
+    rights = rights_of(request.scope, app_state.controller)
+    schedule = await app_state.controller.schedules.create(spec, user, rights)
     return await _one(app_state, schedule)
 
 
@@ -113,8 +114,11 @@ async def run_schedule(
 def _check_own(request: Request, app_state: AppState, reference: str) -> None:
     """ForbiddenError if who asks may not change this schedule."""
     schedule = app_state.controller.schedules.find(reference)
+    project = schedule.spec.get("project")
     owner = schedule.spec.get("user")
-    check_owner(identity_of(request.scope), schedule.id, owner)
+    identity = identity_of(request.scope)
+    access = app_state.controller.access
+    access.check_changes(identity, schedule.id, project, owner)
 
 
 async def _one(app_state: AppState, schedule: LiveSchedule) -> Schedule:
