@@ -32,13 +32,14 @@ RunSeconds = Callable[[str, float], float]
 @dataclass(frozen=True, slots=True)
 class ReportOrder:
     """What somebody wants to see: costs `by` something, from `begin` until before
-    `end`, with the days of `zone`.
+    `end`, with the days of `zone`, without what is of `hidden` projects.
     """
 
     by: CostBy
     begin: float
     end: float
     zone: ZoneInfo
+    hidden: Sequence[str] = ()
 
     @property
     def offsets(self) -> list[Stretch]:
@@ -50,7 +51,7 @@ class ReportOrder:
     def period(self) -> CostPeriod:
         """The same for the ledger."""
         offsets = [(each.begin, each.offset_s) for each in self.offsets]
-        return CostPeriod(self.begin, self.end, offsets)
+        return CostPeriod(self.begin, self.end, offsets, self.hidden)
 
 
 @dataclass(slots=True)

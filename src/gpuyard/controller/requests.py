@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from gpuyard.controller import owner_transitions, transitions
-from gpuyard.controller.access import ALL_RIGHTS, Rights
+from gpuyard.controller.access import ALL_RIGHTS, EVERYTHING, Rights, Sight
 from gpuyard.controller.admission import Admission, MakeEvents, refuse_impossible
 from gpuyard.controller.arrays import Arrays
 from gpuyard.controller.core import SLICE, Core
@@ -21,6 +21,7 @@ from gpuyard.controller.intake import PreparedJob
 from gpuyard.controller.job_changes import changed_spec, with_gpus
 from gpuyard.controller.job_lookup import JobLookup
 from gpuyard.controller.known_capacity import KnownCapacity
+from gpuyard.controller.projects import unknown_project
 from gpuyard.controller.secrets import Secrets
 from gpuyard.controller.submissions import PresentCode, Submissions
 from gpuyard.domain.errors import (
@@ -136,15 +137,22 @@ class Requests:
     # --- estimate ---
 
     async def estimate(
-        self, body: msgspec.Raw, strategy: Strategy | None, owner: str | None = None
+        self,
+        body: msgspec.Raw,
+        strategy: Strategy | None,
+        owner: str | None = None,
+        sight: Sight = EVERYTHING,
     ) -> Estimate:
         """Where a job of `owner`, given as JSON, could run; the job is not queued.
 
-        Raises InvalidInputError for a job that is not valid.
+        Raises InvalidInputError for a job that is not valid, NotFoundError for one of a
+        project that does not exist for who asks.
         """
         core = self._core
         prepared = await self._admission.preview(body)
         template = prepared.template
+        if template.project is not None and not sight.sees(template.project):
+            raise unknown_project(template.project)
         labels = msgspec.json.decode(prepared.labels)
         job_type = core.view.learning.type_of(prepared.name, labels)
         job = LiveJob(

@@ -101,6 +101,7 @@ def created(
     info = {
         "schedule": schedule_id,
         "name": spec.job.name,
+        "project": job.get("project"),
         "next_at": values["next_at"],
     }
     return Event(EventKind.SCHEDULE_CREATED, now, (change,), None, info)
@@ -179,7 +180,11 @@ def _dealt_with(moment: float, times: CronTimes | None) -> dict[str, Any]:
 
 
 def _named(schedule: LiveSchedule) -> dict[str, Any]:
-    return {"schedule": schedule.id, "name": schedule.name}
+    return {
+        "schedule": schedule.id,
+        "name": schedule.name,
+        "project": schedule.spec.get("project"),
+    }
 
 
 def job_of(schedule: LiveSchedule, live: Sequence[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from gpuyard.controller.access import ALL_RIGHTS, Rights
+from gpuyard.controller.access import ALL_RIGHTS, Rights, Sight
 from gpuyard.controller.core import Core
 from gpuyard.controller.requests import Requests
 from gpuyard.controller.secrets import Secrets
@@ -351,10 +351,16 @@ class BatchRequests:
     def _row(self, batch_id: str) -> dict[str, Any]:
         row = self._core.queries.batch(batch_id)
         if row is None:
-            raise NotFoundError(
-                f"There is no batch {batch_id!r}.", "`gpuyard batch list` shows them."
-            )
+            raise _unknown(batch_id)
         return row
+
+    def check_seen(self, batch_id: str, sight: Sight) -> None:
+        """NotFoundError if there is no such batch, or none for who asks."""
+        self._row(batch_id)
+        if sight.hidden:
+            owner = self._batches.owners_of([batch_id])[batch_id]
+            if not sight.sees(owner.project):
+                raise _unknown(batch_id)
 
     async def cancel(self, batch_id: str) -> dict[str, Any]:
         """End all items and workers of the batch. Models that made room are loaded
@@ -504,6 +510,12 @@ class BatchRequests:
             "workers": workers,
             "eta_s": eta_s,
         }
+
+
+def _unknown(batch_id: str) -> NotFoundError:
+    return NotFoundError(
+        f"There is no batch {batch_id!r}.", "`gpuyard batch list` shows them."
+    )
 
 
 def _is_same_try(item: Item, done: dict[str, Any]) -> bool:

@@ -7,12 +7,13 @@ is known whose a job is.
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from starlette.types import Scope
 
-from gpuyard.controller.access import Rights
+from gpuyard.controller.access import Action, Rights, Sight
 from gpuyard.controller.controller import Controller
 from gpuyard.controller.users import Identity
 from gpuyard.domain.errors import ForbiddenError
@@ -21,6 +22,10 @@ from gpuyard.ledger.queries import Belonging
 
 # Where the scope of a request (ASGI) has the identity of who has sent it.
 IDENTITY_KEY = "gpuyard.identity"
+# And how to identify again who has sent it, if that is not the owner of the instance.
+AGAIN_KEY = "gpuyard.identify_again"
+# And how to ask whether an identity still sees what is being sent.
+SEES_KEY = "gpuyard.sees"
 
 _NOBODYS = Belonging(None, None)
 _ONE = "[^/]+"
@@ -108,6 +113,30 @@ def changes_only_own(identity: Identity) -> bool:
     projects of which it is a maintainer.
     """
     return not identity.role.includes(Role.MAINTAINER)
+
+
+def present_identity(scope: Mapping[str, Any]) -> Identity:
+    """The same now, after it may have got another role. UnauthorizedError and
+    ForbiddenError if it is not admitted any more.
+    """
+    identify_again: Callable[[], Identity | None] | None = scope.get(AGAIN_KEY)
+    found = identify_again() if identify_again else None
+    return found or identity_of(scope)
+
+
+def sight_of(scope: Mapping[str, Any], controller: Controller) -> Sight:
+    """What exists for who asks."""
+    return controller.access.sight_of(identity_of(scope))
+
+
+def sees_for_as_long(scope: Scope, controller: Controller, job_id: str) -> None:
+    """What is sent of this job may go on for days: it ends when the job does not exist
+    any more for who asks.
+    """
+    projects = controller.core.queries.projects_of_jobs([job_id])
+    project = projects.get(job_id)
+    may = controller.access.may
+    scope[SEES_KEY] = partial(may, action=Action.SEE, project=project)
 
 
 def rights_of(scope: Scope, controller: Controller) -> Rights:

@@ -86,12 +86,28 @@ class CutAttempt(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class CostPeriod:
     """From `begin` until before `end`. With `offsets`, by day: from when on (UTC
-    seconds) local clocks are how many seconds ahead of UTC.
+    seconds) local clocks are how many seconds ahead of UTC. What is of `hidden`
+    projects is left out.
     """
 
     begin: float
     end: float
     offsets: Sequence[tuple[float, int]] = ()
+    hidden: Sequence[str] = ()
+
+    def seen(self, project: str) -> str:
+        """The condition on a column of projects, beginning with AND; empty where
+        nothing is hidden.
+        """
+        if not self.hidden:
+            return ""
+        names = ", ".join(f":hidden_{number}" for number in range(len(self.hidden)))
+        return f" AND ({project} IS NULL OR {project} NOT IN ({names}))"
+
+    def values(self) -> dict[str, Any]:
+        """The values of a statement about it."""
+        hidden = {f"hidden_{number}": name for number, name in enumerate(self.hidden)}
+        return {"begin": self.begin, "end": self.end, **hidden}
 
 
 class CostRows(NamedTuple):
@@ -155,9 +171,10 @@ class _CostReader:
         by all other keys.
         """
         read = self._days if self._period.offsets else self._keys
-        found = read(self._sql.attempts, self._sql.sums, _OF_ONES_OWN)
+        own = f"{_OF_ONES_OWN}{self._period.seen('a.project')}"
+        found = read(self._sql.attempts, self._sql.sums, own)
         # By itself, because most have no reason.
-        wasted = f"{_OF_ONES_OWN} AND {_IS_WASTED}"
+        wasted = f"{own} AND {_IS_WASTED}"
         found += read(self._sql.failed_attempts, self._sql.wasted_sums, wasted)
         return [*found, *self._groups_by_job()] if self._has_earlier else found
 
@@ -169,6 +186,7 @@ class _CostReader:
             f"SELECT a.currency, a.project, a.owner, a.provider, a.tier, a.gpu,"
             f" {sql.micros}, {_BEGAN}, {_RAN}, a.gpus, a.cpus, {_WASTED}, a.gpu_used"
             f" FROM {sql.attempts} WHERE {_OF_ONES_OWN} AND {is_cut}"
+            f"{self._period.seen('a.project')}"
         )
         found = [CutAttempt(*row) for row in own]
         if self._has_earlier:
@@ -176,7 +194,7 @@ class _CostReader:
                 f"SELECT a.currency, j.project, a.provider, a.tier,"
                 f" CAST(j.shape AS TEXT), {sql.micros}, {_BEGAN}, {_RAN}, {_WASTED}"
                 " FROM attempts AS a JOIN jobs AS j ON j.id = a.job_id"
-                f" WHERE {_OF_ITS_JOB} AND {is_cut}"
+                f" WHERE {_OF_ITS_JOB} AND {is_cut}{self._period.seen('j.project')}"
             )
             found += [_cut_by_shape(*row) for row in rows]
         return found
@@ -193,7 +211,8 @@ class _CostReader:
             " FROM attempts AS a JOIN jobs AS j ON j.id = a.job_id"
             f" WHERE a.state IN ({states}) AND a.started_at IS NOT NULL"
         )
-        return [dict(row) for row in result.mappings()]
+        rows = [dict(row) for row in result.mappings()]
+        return [row for row in rows if row["project"] not in self._period.hidden]
 
     def _keys(self, table: str, sums: str, which: str) -> list[CostGroup]:
         keys = "a.currency, a.project, a.owner, a.provider, a.tier, a.gpu"
@@ -230,7 +249,8 @@ class _CostReader:
             f"SELECT {keys}{day}, COUNT(*), SUM({sql.micros}), SUM({_RAN}),"
             f" SUM({sql.micros} * {_WASTED}), SUM({_RAN} * {_WASTED})"
             " FROM attempts AS a JOIN jobs AS j ON j.id = a.job_id"
-            f" WHERE {_OF_ITS_JOB} AND {sql.inside(self._period)} GROUP BY {keys}"
+            f" WHERE {_OF_ITS_JOB} AND {sql.inside(self._period)}"
+            f"{self._period.seen('j.project')} GROUP BY {keys}"
         )
         return [_group_by_shape(*row) for row in rows]
 
@@ -249,9 +269,8 @@ class _CostReader:
             found.append(following)
 
     def _read(self, statement: str, **values: Any) -> Sequence[Sequence[Any]]:
-        period = {"begin": self._period.begin, "end": self._period.end}
         return self._connection.execute(
-            sa.text(statement), {**period, **values}
+            sa.text(statement), {**self._period.values(), **values}
         ).fetchall()
 
 

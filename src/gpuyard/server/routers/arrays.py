@@ -14,12 +14,14 @@ from gpuyard.domain.arrays import MAX_TASKS, Array, count_words
 from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.domain.jobspec import Priority
 from gpuyard.domain.strict_model import StrictModel
+from gpuyard.ledger.queries import JobFilter
 from gpuyard.server.app_state import AppState
 from gpuyard.server.body import read_bodies
 from gpuyard.server.callers import submitter_of
+from gpuyard.server.concealing import conceal
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import one_json_body
-from gpuyard.server.permissions import check_own, rights_of
+from gpuyard.server.permissions import check_own, rights_of, sight_of
 from gpuyard.server.present_arrays import present_array, present_arrays
 from gpuyard.server.routers.jobs import ResumeRequest
 
@@ -76,6 +78,7 @@ async def submit_array(request: Request, app_state: TheAppState) -> Array:
 
 @router.get("")
 async def list_arrays(
+    request: Request,
     app_state: TheAppState,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: str | None = None,
@@ -86,9 +89,11 @@ async def list_arrays(
             "cursor", f"is {quoted(cursor)}", "send the `next` of the page before"
         )
 
+    wanted = JobFilter(hidden=sight_of(request.scope, app_state.controller).hidden)
+
     def read() -> list[Array]:
         queries = app_state.queries
-        rows = queries.arrays_page(limit=limit + 1, before=cursor)
+        rows = queries.arrays_page(limit=limit + 1, before=cursor, wanted=wanted)
         return present_arrays(queries, rows)
 
     items = await asyncio.to_thread(read)
@@ -97,11 +102,11 @@ async def list_arrays(
 
 
 @router.get("/{reference}")
-async def show_array(reference: str, app_state: TheAppState) -> Array:
+async def show_array(reference: str, request: Request, app_state: TheAppState) -> Array:
     """An array by id, by a unique ending of its id, or the newest of a name; with its
     spec and what it has cost. `/api/v1/jobs?array=` lists its tasks.
     """
-    return await _one(app_state, _find(app_state, reference))
+    return await _one(app_state, _find(request, app_state, reference))
 
 
 @router.patch("/{reference}")
@@ -151,20 +156,24 @@ async def resume_array(
 
 
 @router.get("/{reference}/why")
-async def why_array(reference: str, app_state: TheAppState) -> dict[str, Any]:
+async def why_array(
+    reference: str, request: Request, app_state: TheAppState
+) -> dict[str, Any]:
     """Why the first of its tasks that waits is not running; as for a job."""
-    array_id = _find(app_state, reference)
+    array_id = _find(request, app_state, reference)
     queued = await asyncio.to_thread(app_state.queries.task_ids, array_id, queued=True)
     for job_id in queued:
         answer = app_state.controller.requests.why(job_id)
         if answer is not None:
-            return {
+            told = {
                 "array_id": array_id,
                 "job_id": job_id,
                 "waiting": len(queued),
                 "pending": True,
                 **asdict(answer),
             }
+            sight = sight_of(request.scope, app_state.controller)
+            return conceal(app_state.queries, sight, told)
     array = await _one(app_state, array_id)
     summary = f"None of its tasks waits: {count_words(array.counts)}."
     return {
@@ -182,13 +191,14 @@ async def _find_own(
     """The array that this means; ForbiddenError if who asks may not change it.
     `starts`: its tasks are to start again.
     """
-    array_id = _find(app_state, reference)
+    array_id = _find(request, app_state, reference)
     await check_own(request.scope, app_state.controller, [array_id], starts=starts)
     return array_id
 
 
-def _find(app_state: AppState, reference: str) -> str:
-    return app_state.controller.requests.lookup.find_array(reference)
+def _find(request: Request, app_state: AppState, reference: str) -> str:
+    sight = sight_of(request.scope, app_state.controller)
+    return app_state.controller.requests.lookup.find_array(reference, sight)
 
 
 async def _one(app_state: AppState, array_id: str) -> Array:
