@@ -6,9 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpuyard.client import schedule_calls
 from gpuyard.client.connection import Address
 from gpuyard.client.sync import Client
-from gpuyard.domain.errors import ForbiddenError, GpuyardError, NotFoundError
+from gpuyard.domain.errors import (
+    ForbiddenError,
+    GpuyardError,
+    NotFoundError,
+    RefusedError,
+)
 from tests.support.instance import TestInstance, make_instance
 
 # The users, and what each is in the instance; and in the two projects.
@@ -143,6 +149,36 @@ def test_maintainers_of_a_project_say_who_is_in_it(instance: TestInstance) -> No
             lead.update_project("vision", private=True)
         with pytest.raises(ForbiddenError, match="this needs administrator"):
             lead.add_project("other")
+
+
+def test_names_and_keys_are_those_of_their_owner(instance: TestInstance) -> None:
+    with client(instance, "worker") as worker, client(instance, "lead") as lead:
+        first = _one_of_each(worker, "same", ["echo", "worker"])
+        second = _one_of_each(lead, "same", ["echo", "lead"])
+        assert not set(first) & set(second)
+        # A repeated request is the first one again, for each of them.
+        assert _one_of_each(worker, "same", ["echo", "worker"]) == first
+        assert _one_of_each(lead, "same", ["echo", "lead"]) == second
+        for they, own in ((worker, first), (lead, second)):
+            assert they.job("same-job").id == own[0]
+            assert they.array("same-array").id == own[1]
+            assert they.schedule("same-schedule").id == own[2]
+        with pytest.raises(RefusedError, match="'same' was used for another spec"):
+            worker.run(["false"], name="same-job", held=True, idempotency_key="same")
+    with client(instance, "stranger") as stranger:
+        assert stranger.job("same-job").id == second[0]
+    assert instance.json("show", "same-job")["id"] == second[0]
+
+
+def _one_of_each(they: Client, key: str, command: list[str]) -> list[str]:
+    """The ids of a job, an array and a schedule with this idempotency key."""
+    job = they.run(command, name=f"{key}-job", held=True, idempotency_key=key)
+    array = {"command": command, "held": True, "array": "0-1", "name": f"{key}-array"}
+    daily = {"command": command, "name": f"{key}-schedule"}
+    options = {"timezone": "UTC", "idempotency_key": key}
+    schedule = they.call(schedule_calls.create(daily, "@yearly", options))
+    of_array = they.submit_array({**array, "idempotency_key": key}).id
+    return [job.id, of_array, schedule.id]
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ from gpuyard.domain.errors import (
     RefusedError,
 )
 from gpuyard.domain.events import Event
+from gpuyard.domain.idempotency_keys import given_key
 from gpuyard.domain.shape import Shape
 from gpuyard.providers.base import GpuProviderInterface
 from gpuyard.providers.node_provider import NodeProvider
@@ -320,7 +321,7 @@ class Admission:
                 continue
             if not are_equal(spec, job.spec()):
                 raise RefusedError(
-                    f"idempotency_key {key!r} was used for another spec (job"
+                    f"idempotency_key {given_key(key)!r} was used for another spec (job"
                     f" {job_id}).",
                     "Use a new key.",
                 )

@@ -28,6 +28,7 @@ from gpuyard.domain.errors import (
     RefusedError,
 )
 from gpuyard.domain.events import Event
+from gpuyard.domain.idempotency_keys import owned_key
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.schedules import (
     LABEL,
@@ -155,7 +156,9 @@ class Schedules:
         """
         key = spec.idempotency_key
         found = [
-            one for one in self._by_id.values() if key and one.idempotency_key == key
+            one
+            for one in self._by_id.values()
+            if key and one.has_key(key, job.get("user"))
         ]
         if not found:
             return None
@@ -197,16 +200,17 @@ class Schedules:
         """
         schedule = self.find(reference)
         if key is not None:
-            earlier = self._core.queries.jobs_by_idempotency_key([key])
-            if key in earlier:
-                row = self._core.queries.job(earlier[key]) or {}
+            owned = owned_key(key, schedule.spec.get("user"))
+            earlier = self._core.queries.jobs_by_idempotency_key([owned]).get(owned)
+            if earlier is not None:
+                row = self._core.queries.job(earlier) or {}
                 labels: dict[str, str] = row.get("labels") or {}
                 if labels.get(LABEL) != schedule.id:
                     raise RefusedError(
-                        f"idempotency_key {key!r} was used for {earlier[key]}.",
+                        f"idempotency_key {key!r} was used for {earlier}.",
                         "Use a new key.",
                     )
-                return earlier[key]
+                return earlier
         problem = self._overlap_problem(schedule)
         if problem:
             raise RefusedError(

@@ -25,6 +25,7 @@ from gpuyard.domain.batches import (
 )
 from gpuyard.domain.errors import NotFoundError, RefusedError
 from gpuyard.domain.events import Event
+from gpuyard.domain.idempotency_keys import owned_key
 from gpuyard.residency.item_assignment import BatchGpu, GpuPlan, plan_batch
 from gpuyard.resource_manager.batch import (
     Batch,
@@ -129,7 +130,7 @@ class BatchRequests:
         self, spec: BatchSpec, script: str, owner: BatchOwner, code: str
     ) -> dict[str, Any]:
         digest = spec.digest(owner.user)
-        earlier_id = self._earlier_batch(spec.idempotency_key, digest)
+        earlier_id = self._earlier_batch(spec.idempotency_key, owner.user, digest)
         if earlier_id:
             return self.show(earlier_id)
         batch_id = self._name(script, spec.source)
@@ -145,11 +146,21 @@ class BatchRequests:
         core.schedule()
         return self.show(batch_id)
 
-    def _earlier_batch(self, key: str | None, digest: str) -> str | None:
-        """The id of the batch that was submitted with this idempotency key."""
-        row = self._core.queries.batch_by_key(key) if key else None
-        if row is None:
+    def _earlier_batch(
+        self, key: str | None, user: str | None, digest: str
+    ) -> str | None:
+        """The id of the batch that this user submitted with this idempotency key."""
+        if not key:
             return None
+        queries = self._core.queries
+        row = queries.batch_by_key(owned_key(key, user))
+        if row is None:
+            # Those of users from earlier versions stand there as they were given.
+            row = queries.batch_by_key(key)
+            owner = self._batches.owners_of([row["id"]])[row["id"]] if row else None
+            if owner is None or owner.user != user:
+                return None
+        assert row is not None
         if row["digest"] != digest:
             raise RefusedError(
                 f"idempotency_key {key!r} was used for another batch ({row['id']}).",

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from gpuyard.domain.arrays import task_body
+from gpuyard.domain.idempotency_keys import given_key, owned_key
 from gpuyard.domain.states import JobState
 from gpuyard.ledger.queries.base import LedgerReader, Row
 from gpuyard.ledger.queries.job_filter import ALL_JOBS, Condition, JobFilter
@@ -167,14 +168,20 @@ class JobQueries(LedgerReader):
         return [row["id"] for row in self._rows(statement)]
 
     def jobs_by_idempotency_key(self, keys: Sequence[str]) -> dict[str, str]:
-        """The id of the job that was submitted with each of these keys, by key.
+        """The id of the job that was submitted with each of these keys, by key. They
+        are those of their owners (`owned_key`).
 
         Pass at most a few thousand keys.
         """
-        statement = sa.select(jobs.c.idempotency_key, jobs.c.id).where(
-            jobs.c.idempotency_key.in_(keys)
-        )
-        return {row["idempotency_key"]: row["id"] for row in self._rows(statement)}
+        # Those of users from earlier versions stand there as they were given.
+        stored = {*keys, *map(given_key, keys)}
+        columns = (jobs.c.idempotency_key, jobs.c.owner, jobs.c.id)
+        statement = sa.select(*columns).where(jobs.c.idempotency_key.in_(stored))
+        found = {
+            owned_key(given_key(row["idempotency_key"]), row["owner"]): row["id"]
+            for row in self._rows(statement)
+        }
+        return {key: found[key] for key in keys if key in found}
 
     def newest_completed(self, most: int) -> list[Row]:
         """The newest completed jobs: `id`, `name`, `labels` and `shape`."""
