@@ -31,13 +31,14 @@ RunSeconds = Callable[[str, float], float]
 @dataclass(frozen=True, slots=True)
 class ReportOrder:
     """What somebody wants to see: costs `by` something, from `begin` until before
-    `end`, with the days of `zone`.
+    `end`, with the days of `zone`, without what is of `hidden` projects.
     """
 
     by: CostBy
     begin: float
     end: float
     zone: ZoneInfo
+    hidden: Sequence[str] = ()
 
     @property
     def offsets(self) -> list[Stretch]:
@@ -52,7 +53,11 @@ class ReportOrder:
         offsets = [(each.begin, each.offset_s) for each in known]
         days = day_pieces(self.begin, self.end, known) if known else []
         return CostPeriod(
-            self.begin, self.end, offsets, [CostDay(*each) for each in days]
+            self.begin,
+            self.end,
+            offsets,
+            [CostDay(*each) for each in days],
+            self.hidden,
         )
 
 

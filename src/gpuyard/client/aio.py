@@ -19,6 +19,7 @@ from gpuyard.client import calls, cost_calls, job_calls, media, stored_code
 from gpuyard.client.aio_arrays import AsyncArrayMethods
 from gpuyard.client.aio_costs import AsyncCostMethods
 from gpuyard.client.aio_job import AsyncJobHandle
+from gpuyard.client.aio_projects import AsyncProjectMethods
 from gpuyard.client.aio_schedules import AsyncScheduleMethods
 from gpuyard.client.aio_users import AsyncUserMethods
 from gpuyard.client.bodies import Work, batch_body, body_of
@@ -47,7 +48,11 @@ T = TypeVar("T")
 
 
 class AsyncClient(
-    AsyncArrayMethods, AsyncScheduleMethods, AsyncUserMethods, AsyncCostMethods
+    AsyncArrayMethods,
+    AsyncScheduleMethods,
+    AsyncUserMethods,
+    AsyncProjectMethods,
+    AsyncCostMethods,
 ):
     """A connection to an instance.
 

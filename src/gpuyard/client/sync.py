@@ -31,6 +31,7 @@ from gpuyard.client.sse import EventReader
 from gpuyard.client.sync_arrays import ArrayMethods
 from gpuyard.client.sync_costs import CostMethods
 from gpuyard.client.sync_job import JobHandle
+from gpuyard.client.sync_projects import ProjectMethods
 from gpuyard.client.sync_schedules import ScheduleMethods
 from gpuyard.client.sync_users import UserMethods
 from gpuyard.client.transport import (
@@ -48,7 +49,7 @@ from gpuyard.domain.trust import Trust
 T = TypeVar("T")
 
 
-class Client(ArrayMethods, ScheduleMethods, UserMethods, CostMethods):
+class Client(ArrayMethods, ScheduleMethods, UserMethods, ProjectMethods, CostMethods):
     """A connection to an instance.
 
     With no `address`, to `$GPUYARD_URL` or the embedded server, started if need be

@@ -8,11 +8,13 @@ one commit.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
 from gpuyard.controller import transitions
+from gpuyard.controller.access import ALL_RIGHTS, Rights, Sight
 from gpuyard.controller.core import FOLDED_AT_ONCE, SLICE, Core
 from gpuyard.controller.intake import (
     MAX_JOBS,
@@ -37,6 +39,7 @@ from gpuyard.domain.errors import (
     RefusedError,
 )
 from gpuyard.domain.events import Event
+from gpuyard.domain.idempotency_keys import given_key
 from gpuyard.domain.shape import Shape
 from gpuyard.providers.base import GpuProviderInterface
 from gpuyard.providers.node_provider import NodeProvider
@@ -53,15 +56,15 @@ MakeEvents = Callable[[Sequence[PreparedJob], float], Sequence[Event]]
 class Admission:
     """Takes jobs into the queue.
 
-    `find(reference)` gives the ids of the jobs that a person means, `find_gpu(
-    reference)` the UUID of the GPU.
+    `find(reference, sight)` gives the ids of the jobs that a person means,
+    `find_gpu(reference)` the UUID of the GPU.
     """
 
     def __init__(
         self,
         core: Core,
         providers: Mapping[str, GpuProviderInterface],
-        find: Callable[[str], Sequence[str]],
+        find: Callable[[str, Sight], Sequence[str]],
         capacity: KnownCapacity,
         find_gpu: Callable[[str], str],
         secrets: Secrets,
@@ -103,6 +106,7 @@ class Admission:
         bodies: list[msgspec.Raw],
         make_events: MakeEvents | None = None,
         user: str | None = None,
+        rights: Rights = ALL_RIGHTS,
     ) -> list[PreparedJob]:
         """Queue jobs given as JSON, which `user` submits, if that is known; returns
         after the commit. Empties `bodies`, which may be many megabytes.
@@ -112,11 +116,11 @@ class Admission:
         else can refuse the new `jobs`, and may itself refuse them. It is for few jobs.
         DiskFullError while the disk is too full for new jobs.
         """
-        jobs = await self._read(bodies, user)
+        jobs = await self._read(bodies, user, rights)
         bodies.clear()
         await add_script_code(jobs, self._submissions)
         refuse_shared_keys(jobs)
-        find_parents(jobs, self._find_parents)
+        find_parents(jobs, partial(self._find_parents, rights.sight))
         while not await self._queue(jobs, make_events):
             await self._core.committed()
         self._core.schedule()
@@ -125,10 +129,15 @@ class Admission:
         await self._core.committed(own_only=all_are_new)
         return jobs
 
-    async def check(self, body: msgspec.Raw, user: str | None = None) -> PreparedJob:
+    async def check(
+        self,
+        body: msgspec.Raw,
+        user: str | None = None,
+        rights: Rights = ALL_RIGHTS,
+    ) -> PreparedJob:
         """Check a job given as JSON as if `user` was to queue it."""
-        (job,) = await self._read([body], user)
-        find_parents([job], self._find_parents)
+        (job,) = await self._read([body], user, rights)
+        find_parents([job], partial(self._find_parents, rights.sight))
         return job
 
     async def prepare(
@@ -136,6 +145,7 @@ class Admission:
         body: msgspec.Raw,
         user: str | None,
         program: Callable[[Sequence[str]], Sequence[str]],
+        rights: Rights = ALL_RIGHTS,
     ) -> PreparedJob:
         """Check what the tasks of an array share, as for one job that `user` submits.
         `program(command)` is the command of that job.
@@ -143,8 +153,9 @@ class Admission:
         if self._core.settings.defaults.gpus:
             await self._capacity.until_complete()
         (job, command) = await self._read_one(body, user)
+        rights.check_submits(job.template.project)
         await self._check_new([(job, program(command))], set(), None)
-        find_parents([job], self._find_parents)
+        find_parents([job], partial(self._find_parents, rights.sight))
         return job
 
     async def preview(self, body: msgspec.Raw) -> PreparedJob:
@@ -161,7 +172,7 @@ class Admission:
     # --- before anything is queued ---
 
     async def _read(
-        self, bodies: list[msgspec.Raw], user: str | None
+        self, bodies: list[msgspec.Raw], user: str | None, rights: Rights
     ) -> list[PreparedJob]:
         """Read and check all jobs; raises one error for all faults."""
         if not 1 <= len(bodies) <= MAX_JOBS:
@@ -181,6 +192,8 @@ class Admission:
                     read.append(await self._read_one(body, user))
                 except InvalidInputError as error:
                     faults += error.faults if is_single else numbered(error, position)
+            for project in {job.template.project for job, _ in read}:
+                rights.check_submits(project)
             if len(faults) >= _ENOUGH_FAULTS:
                 break
             if not faults:
@@ -273,9 +286,9 @@ class Admission:
             f"name {' or '.join(sorted(with_agents))}, or none",
         )
 
-    def _find_parents(self, reference: str) -> Sequence[str] | None:
+    def _find_parents(self, sight: Sight, reference: str) -> Sequence[str] | None:
         try:
-            return self._find(reference)
+            return self._find(reference, sight)
         except NotFoundError:
             return None
         except InvalidInputError as error:
@@ -308,7 +321,7 @@ class Admission:
                 continue
             if not are_equal(spec, job.spec()):
                 raise RefusedError(
-                    f"idempotency_key {key!r} was used for another spec (job"
+                    f"idempotency_key {given_key(key)!r} was used for another spec (job"
                     f" {job_id}).",
                     "Use a new key.",
                 )

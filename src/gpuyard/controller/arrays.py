@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from gpuyard.controller.access import ALL_RIGHTS, Rights
 from gpuyard.controller.admission import Admission, are_equal
 from gpuyard.controller.array_events import ArraySubmission, PreparedArray
 from gpuyard.controller.core import FOLDED_AT_ONCE, Core
@@ -21,6 +22,7 @@ from gpuyard.domain.arrays import (
     task_words,
 )
 from gpuyard.domain.errors import InvalidInputError, RefusedError
+from gpuyard.domain.idempotency_keys import given_key, owned_key
 from gpuyard.domain.ids import new_id
 
 
@@ -32,13 +34,16 @@ class Arrays:
         self._admission = admission
         self._queue_lock = asyncio.Lock()
 
-    async def create(self, document: Any, user: str | None = None) -> str:
+    async def create(
+        self, document: Any, user: str | None = None, rights: Rights = ALL_RIGHTS
+    ) -> str:
         """Queue an array given as JSON: the fields of a JobSpec, and `array`. Returns
-        its id after the commit. `user` is who submits it, if that is known.
+        its id after the commit. `user` is who submits it, if that is known, and has
+        these `rights`.
 
         For an idempotency key that was used before it is the first array with that key.
         """
-        array = await self._prepare(document, user)
+        array = await self._prepare(document, user, rights)
         async with self._queue_lock:
             # A request with the same key may have been broken off before its commit.
             await self._core.committed()
@@ -48,35 +53,45 @@ class Arrays:
             await self._queue(array)
         return array.id
 
-    async def _prepare(self, document: Any, user: str | None) -> PreparedArray:
+    async def _prepare(
+        self, document: Any, user: str | None, rights: Rights
+    ) -> PreparedArray:
         (fields, wanted, key) = _taken_apart(document)
         first = wanted.indices[0]
         job = await self._admission.prepare(
             msgspec.Raw(msgspec.json.encode(fields)),
             user,
             lambda words: task_words(words, first),
+            rights,
         )
         refuse_unsuitable(job.spec())
         refuse_too_many(len(job.parents) * len(wanted.indices))
         array_id = new_id("array")
         task_ids = [new_id("job") for _ in wanted.indices]
-        return PreparedArray(array_id, key, job, wanted, task_ids)
+        owned = None if key is None else owned_key(key, user)
+        return PreparedArray(array_id, owned, job, wanted, task_ids)
 
     def _earlier(self, array: PreparedArray) -> str | None:
         """The array that an earlier request made with the same key; RefusedError if
         that is another one.
         """
-        row = array.key and self._core.queries.array_by_key(array.key)
-        if not row:
+        if array.key is None:
             return None
-        spec = self._core.queries.specs([row["id"]]).get(row["id"], {})
+        queries = self._core.queries
+        user = array.job.template.user
+        row = queries.array_by_key(array.key)
+        # Those of users from earlier versions stand there as they were given.
+        row = row or queries.array_by_key(given_key(array.key))
+        spec = queries.specs([row["id"]]).get(row["id"], {}) if row else {}
+        if row is None or spec.get("user") != user:
+            return None
         has_same_tasks = (row["tasks"], row["at_most"]) == (
             array.range.text,
             array.range.at_most,
         )
         if not has_same_tasks or not are_equal(spec, array.job.spec()):
             raise RefusedError(
-                f"idempotency_key {array.key!r} was used for another array"
+                f"idempotency_key {given_key(array.key)!r} was used for another array"
                 f" ({row['id']}).",
                 "Use a new key.",
             )
@@ -122,8 +137,12 @@ def _taken_apart(document: Any) -> tuple[dict[str, Any], ArrayRange, str | None]
     wanted = array_range(fields.pop("array"))
     refuse_unsuitable(fields)
     key = fields.pop("idempotency_key", None)
-    if key is not None and not (isinstance(key, str) and 0 < len(key) <= 200):
+    if key is not None and not _is_key(key):
         raise InvalidInputError.of(
-            "idempotency_key", "is not a name", "give 1 to 200 characters"
+            "idempotency_key", "is not a name", "give 1 to 200 characters on one line"
         )
     return fields, wanted, key
+
+
+def _is_key(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 200 and "\n" not in value

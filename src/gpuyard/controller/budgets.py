@@ -18,6 +18,7 @@ from gpuyard.billing.costs import ReportOrder, report
 from gpuyard.billing.parts import amount, micros
 from gpuyard.billing.periods import day_at, month_at
 from gpuyard.controller import transitions
+from gpuyard.controller.access import EVERYTHING, Sight
 from gpuyard.controller.core import Core
 from gpuyard.domain.budgets import Budget, BudgetPeriod, BudgetSpec
 from gpuyard.domain.cost_keys import CostBy
@@ -94,13 +95,18 @@ class Budgets:
 
     # --- what people ask for ---
 
-    def listing(self) -> list[Budget]:
-        """All budgets by name."""
-        return [self._shown(name) for name in sorted(self._kept)]
+    def listing(self, sight: Sight = EVERYTHING) -> list[Budget]:
+        """All budgets by name, but for those of projects that are hidden."""
+        return [
+            self._shown(name)
+            for name in sorted(self._kept)
+            if sight.sees(self._kept[name].row["project"])
+        ]
 
-    def find(self, name: str) -> Budget:
+    def find(self, name: str, sight: Sight = EVERYTHING) -> Budget:
         """The budget of this name; NotFoundError."""
-        if name not in self._kept:
+        kept = self._kept.get(name)
+        if kept is None or not sight.sees(kept.row["project"]):
             raise NotFoundError(
                 f"There is no budget {name}.", "`gpuyard budgets` lists all."
             )
@@ -142,7 +148,7 @@ class Budgets:
         """Remove a budget; what it was. NotFoundError."""
         before = self.find(name)
         change = Change(Table.BUDGETS, name, None)
-        info = {"budget": name}
+        info = {"budget": name, "project": before.project}
         now = self._core.clock()
         self._core.emit([Event(EventKind.BUDGET_REMOVED, now, (change,), None, info)])
         await self._core.committed()
@@ -362,6 +368,7 @@ class Budgets:
         said = f"{amount(used):.2f} of {amount(budget.amount):.2f} {budget.currency}"
         info = {
             "budget": name,
+            "project": kept.row["project"],
             "spent": str(amount(used)),
             "amount": kept.row["amount"],
             "currency": budget.currency,

@@ -10,6 +10,7 @@ from typing import Protocol
 from gpuyard.config.accounts import Accounts
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings
+from gpuyard.controller.access import Access
 from gpuyard.controller.budgets import Budgets
 from gpuyard.controller.core import Core
 from gpuyard.controller.disk_alarms import DiskAlarms
@@ -22,6 +23,7 @@ from gpuyard.controller.launching import Launching
 from gpuyard.controller.log_mirror import LogMirror
 from gpuyard.controller.logs import Logs
 from gpuyard.controller.observed_runs import ObservedRuns
+from gpuyard.controller.projects import Projects
 from gpuyard.controller.reports import Reports
 from gpuyard.controller.requests import Requests
 from gpuyard.controller.retention import Retention
@@ -141,9 +143,16 @@ class Controller:
         )
         self.schedules = Schedules(self.core, self.requests)
         self.users = Users(self.core)
+        self.projects = Projects(self.core, self.users)
+        self.access = Access(self.users, self.projects)
         self.budgets = Budgets(self.core)
-        self.schedules.check_submits = self.users.check_submits
-        self.extensions: list[Extension] = [self.schedules, self.users, self.budgets]
+        self.schedules.check_submits = self.access.check_user_submits
+        self.extensions: list[Extension] = [
+            self.schedules,
+            self.users,
+            self.projects,
+            self.budgets,
+        ]
         self._make_providers = make_providers
 
     async def start(self, epoch: int | None = None) -> None:

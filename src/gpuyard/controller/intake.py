@@ -25,6 +25,7 @@ from gpuyard.controller.program_advice import (
 )
 from gpuyard.controller.submissions import Submissions
 from gpuyard.domain.errors import Fault, InvalidInputError
+from gpuyard.domain.idempotency_keys import given_key, owned_key
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.images import IMAGES, Image
 from gpuyard.domain.jobconfig import is_job_config, spec_from_config
@@ -130,10 +131,10 @@ class PreparedJob:
     """A job ready for the queue. `body` is its whole spec and `labels` its labels, as
     JSON.
 
-    `references` are the parents as given, by field. `parents` are their ids, and
-    `parent_ends` says how they must end, where not `completed`. `queued_at` (UTC
-    seconds) is None until the job is queued, and stays None if an earlier request made
-    the job.
+    `key` is its idempotency key as the ledger holds it. `references` are the parents as
+    given, by field. `parents` are their ids, and `parent_ends` says how they must end,
+    where not `completed`. `queued_at` (UTC seconds) is None until the job is queued,
+    and stays None if an earlier request made the job.
     """
 
     id: str
@@ -157,6 +158,7 @@ class PreparedJob:
                 varying[name] = value
         if given.name == "job":
             del varying["name"]  # the default, which a spec leaves out
+        key = given.idempotency_key
         labels = _NO_LABELS
         if given.labels:
             labels = msgspec.Raw(msgspec.json.encode(given.labels))
@@ -165,7 +167,7 @@ class PreparedJob:
             template,
             given.name,
             labels,
-            given.idempotency_key,
+            None if key is None else owned_key(key, template.user),
             _references(given),
             _join_objects(msgspec.json.encode(varying), template.rest),
         )
@@ -477,7 +479,7 @@ def refuse_shared_keys(jobs: Sequence[PreparedJob]) -> None:
         if job.key is not None and first.setdefault(job.key, position) != position:
             raise InvalidInputError.of(
                 f"{position}.idempotency_key",
-                f"{job.key!r} is also that of job {first[job.key]}",
+                f"{given_key(job.key)!r} is also that of job {first[job.key]}",
                 "give each job a key of its own",
             )
 

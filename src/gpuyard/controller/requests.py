@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from gpuyard.controller import owner_transitions, transitions
+from gpuyard.controller.access import ALL_RIGHTS, EVERYTHING, Rights, Sight
 from gpuyard.controller.admission import Admission, MakeEvents, refuse_impossible
 from gpuyard.controller.arrays import Arrays
 from gpuyard.controller.core import SLICE, Core
@@ -20,6 +21,7 @@ from gpuyard.controller.intake import PreparedJob
 from gpuyard.controller.job_changes import changed_spec, with_gpus
 from gpuyard.controller.job_lookup import JobLookup
 from gpuyard.controller.known_capacity import KnownCapacity
+from gpuyard.controller.projects import unknown_project
 from gpuyard.controller.secrets import Secrets
 from gpuyard.controller.submissions import PresentCode, Submissions
 from gpuyard.domain.errors import (
@@ -115,31 +117,44 @@ class Requests:
         bodies: list[msgspec.Raw],
         make_events: MakeEvents | None = None,
         user: str | None = None,
+        rights: Rights = ALL_RIGHTS,
     ) -> list[PreparedJob]:
         """Queue jobs given as JSON, all or none, in one commit with the events that
         `make_events` makes; empties `bodies` to free memory. `user` is who submits
-        them, if that is known.
+        them, if that is known, and has these `rights`.
         """
-        return await self._admission.accept(bodies, make_events, user)
+        return await self._admission.accept(bodies, make_events, user, rights)
 
-    async def check(self, body: msgspec.Raw, user: str | None = None) -> PreparedJob:
+    async def check(
+        self,
+        body: msgspec.Raw,
+        user: str | None = None,
+        rights: Rights = ALL_RIGHTS,
+    ) -> PreparedJob:
         """Check a job given as JSON as if it was to be queued; raises as `accept`
         does.
         """
-        return await self._admission.check(body, user)
+        return await self._admission.check(body, user, rights)
 
     # --- estimate ---
 
     async def estimate(
-        self, body: msgspec.Raw, strategy: Strategy | None, owner: str | None = None
+        self,
+        body: msgspec.Raw,
+        strategy: Strategy | None,
+        owner: str | None = None,
+        sight: Sight = EVERYTHING,
     ) -> Estimate:
         """Where a job of `owner`, given as JSON, could run; the job is not queued.
 
-        Raises InvalidInputError for a job that is not valid.
+        Raises InvalidInputError for a job that is not valid, NotFoundError for one of a
+        project that does not exist for who asks.
         """
         core = self._core
         prepared = await self._admission.preview(body)
         template = prepared.template
+        if template.project is not None and not sight.sees(template.project):
+            raise unknown_project(template.project)
         labels = msgspec.json.decode(prepared.labels)
         job_type = core.view.learning.type_of(prepared.name, labels)
         job = LiveJob(

@@ -9,6 +9,7 @@ from typing import Any
 from gpuyard.controller.admission import are_equal
 from gpuyard.domain.cron import CronTimes
 from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.domain.idempotency_keys import owned_key
 from gpuyard.domain.schedules import (
     LABEL,
     Overlap,
@@ -57,6 +58,14 @@ class LiveSchedule:
         """When it is due."""
         return CronTimes(self.cron, self.timezone)
 
+    def has_key(self, key: str, user: str | None) -> bool:
+        """Whether this user submitted it with this idempotency key. Those from earlier
+        versions stand there as they were given.
+        """
+        owner = self.spec.get("user")
+        own = self.idempotency_key
+        return owner == user and own in (key, owned_key(key, user))
+
     def means(self, spec: ScheduleSpec, job: Values) -> bool:
         """Whether this is the schedule of `spec`, with jobs of the spec `job`."""
         own = (self.cron, self.timezone, self.overlap, self.starting_deadline_s)
@@ -81,6 +90,7 @@ def created(
     now: float,
 ) -> Event:
     """A new schedule; `job` is the spec of its jobs as JSON."""
+    key = spec.idempotency_key
     values = {
         "name": spec.job.name,
         "state": ScheduleState.ACTIVE.value,
@@ -90,7 +100,7 @@ def created(
         "starting_deadline_s": spec.starting_deadline_s,
         "spec": job,
         "warnings": warnings,
-        "idempotency_key": spec.idempotency_key,
+        "idempotency_key": key and owned_key(key, job.get("user")),
         "created_at": now,
         "last_at": None,
         "last_job_id": None,
@@ -101,6 +111,7 @@ def created(
     info = {
         "schedule": schedule_id,
         "name": spec.job.name,
+        "project": job.get("project"),
         "next_at": values["next_at"],
     }
     return Event(EventKind.SCHEDULE_CREATED, now, (change,), None, info)
@@ -179,7 +190,11 @@ def _dealt_with(moment: float, times: CronTimes | None) -> dict[str, Any]:
 
 
 def _named(schedule: LiveSchedule) -> dict[str, Any]:
-    return {"schedule": schedule.id, "name": schedule.name}
+    return {
+        "schedule": schedule.id,
+        "name": schedule.name,
+        "project": schedule.spec.get("project"),
+    }
 
 
 def job_of(schedule: LiveSchedule, live: Sequence[str]) -> dict[str, Any]:

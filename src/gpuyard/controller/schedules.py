@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from gpuyard.controller import schedule_events
+from gpuyard.controller.access import ALL_RIGHTS, EVERYTHING, Rights, Sight
 from gpuyard.controller.core import Core
 from gpuyard.controller.intake import PreparedJob
 from gpuyard.controller.requests import Requests
@@ -27,6 +28,7 @@ from gpuyard.domain.errors import (
     RefusedError,
 )
 from gpuyard.domain.events import Event
+from gpuyard.domain.idempotency_keys import owned_key
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.schedules import (
     LABEL,
@@ -61,8 +63,9 @@ class Schedules:
     def __init__(self, core: Core, requests: Requests) -> None:
         self._core = core
         self._requests = requests
-        # ForbiddenError for a user who may no longer submit jobs.
-        self.check_submits: Callable[[str], object] = lambda _: None
+        # ForbiddenError or NotFoundError for a user who may no longer submit jobs, or
+        # none of this project.
+        self.check_submits: Callable[[str, str | None], object] = lambda _, __: None
         self._by_id: dict[str, LiveSchedule] = {}
         # The jobs of each, as far as it is known; those that have ended are dropped.
         self._jobs: dict[str, list[str]] = {}
@@ -115,11 +118,16 @@ class Schedules:
         """All that the ledger holds, the oldest first; LedgerError."""
         return [LiveSchedule.of(row) for row in self._core.queries.schedules()]
 
-    def find(self, reference: str) -> LiveSchedule:
+    def find(self, reference: str, sight: Sight = EVERYTHING) -> LiveSchedule:
         """What `reference` means; errors as for `find_schedule`."""
-        return find_schedule(self._by_id.values(), reference)
+        return find_schedule(self._by_id.values(), reference, sight)
 
-    async def create(self, spec: ScheduleSpec, user: str | None = None) -> LiveSchedule:
+    async def create(
+        self,
+        spec: ScheduleSpec,
+        user: str | None = None,
+        rights: Rights = ALL_RIGHTS,
+    ) -> LiveSchedule:
         """Add a schedule; its job must be one that could be submitted now. All its jobs
         are those of `user`, if that is known.
 
@@ -127,7 +135,7 @@ class Schedules:
         """
         job = spec.job.given_json()
         raw = msgspec.Raw(msgspec.json.encode(job))
-        prepared = await self._requests.check(raw, user)
+        prepared = await self._requests.check(raw, user, rights)
         if user is not None:
             job["user"] = user
         earlier = self._with_key(spec, job)
@@ -148,7 +156,9 @@ class Schedules:
         """
         key = spec.idempotency_key
         found = [
-            one for one in self._by_id.values() if key and one.idempotency_key == key
+            one
+            for one in self._by_id.values()
+            if key and one.has_key(key, job.get("user"))
         ]
         if not found:
             return None
@@ -190,16 +200,17 @@ class Schedules:
         """
         schedule = self.find(reference)
         if key is not None:
-            earlier = self._core.queries.jobs_by_idempotency_key([key])
-            if key in earlier:
-                row = self._core.queries.job(earlier[key]) or {}
+            owned = owned_key(key, schedule.spec.get("user"))
+            earlier = self._core.queries.jobs_by_idempotency_key([owned]).get(owned)
+            if earlier is not None:
+                row = self._core.queries.job(earlier) or {}
                 labels: dict[str, str] = row.get("labels") or {}
                 if labels.get(LABEL) != schedule.id:
                     raise RefusedError(
-                        f"idempotency_key {key!r} was used for {earlier[key]}.",
+                        f"idempotency_key {key!r} was used for {earlier}.",
                         "Use a new key.",
                     )
-                return earlier[key]
+                return earlier
         problem = self._overlap_problem(schedule)
         if problem:
             raise RefusedError(
@@ -344,7 +355,7 @@ class Schedules:
             body["idempotency_key"] = key
         user = body.pop("user", None)
         if user is not None:
-            self.check_submits(user)
+            self.check_submits(user, body.get("project"))
         raw = msgspec.Raw(msgspec.json.encode(body))
 
         def step(jobs: Sequence[PreparedJob], now: float) -> list[Event]:
@@ -397,16 +408,20 @@ class Schedules:
         self._set_alarm()
 
 
-def find_schedule(schedules: Collection[LiveSchedule], reference: str) -> LiveSchedule:
+def find_schedule(
+    schedules: Collection[LiveSchedule], reference: str, sight: Sight = EVERYTHING
+) -> LiveSchedule:
     """The schedule of this id, the newest of this name, or the only one whose id ends
-    so.
+    so, among those that exist for who asks; of a name, its own comes first.
 
     Raises NotFoundError for no match, InvalidInputError for several.
     """
-    newest_first = sorted(schedules, key=lambda one: one.id, reverse=True)
-    for schedule in newest_first:
-        if reference in (schedule.id, schedule.name):
-            return schedule
+    seen = [one for one in schedules if sight.sees(one.spec.get("project"))]
+    newest_first = sorted(seen, key=lambda one: one.id, reverse=True)
+    named = [one for one in newest_first if reference in (one.id, one.name)]
+    own = [one for one in named if one.spec.get("user") == sight.user]
+    if named:
+        return (own or named)[0]
     found = [one for one in newest_first if reference and one.id.endswith(reference)]
     if not found:
         raise NotFoundError(

@@ -201,6 +201,10 @@ class Users:
                 "Ask an administrator.",
             )
 
+    def knows(self, name: str) -> bool:
+        """Whether a user of this name was added."""
+        return name in self._users
+
     def digest_for(self, key: str) -> str | None:
         """The digest of the token that proofs call `key`."""
         return self._digests.get(key)

@@ -33,6 +33,8 @@ class Table(StrEnum):
     USERS = "users"
     TOKENS = "tokens"
     BUDGETS = "budgets"
+    PROJECTS = "projects"
+    PROJECT_MEMBERS = "project_members"
 
 
 class EventKind(StrEnum):
@@ -110,6 +112,11 @@ class EventKind(StrEnum):
     USER_CHANGED = "user.changed"
     TOKEN_ISSUED = "token.issued"
     TOKEN_REVOKED = "token.revoked"
+    PROJECT_ADDED = "project.added"
+    PROJECT_CHANGED = "project.changed"
+    PROJECT_MEMBER_SET = "project.member_set"
+    """A user is a member now, or has another role in the project."""
+    PROJECT_MEMBER_REMOVED = "project.member_removed"
     ARRAY_UPDATED = "array.updated"
     """Its owner gave it another limit or priority."""
 

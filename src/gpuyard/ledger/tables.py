@@ -83,7 +83,9 @@ jobs = sa.Table(
     # Who submitted it; NULL: the owner of the instance.
     sa.Column("owner", TEXT),
     sa.Index("jobs_by_state", "state", "id"),
-    sa.Index("jobs_by_name", "name", "id"),
+    # The last two: to find the newest job of a name that is one's own, or that one
+    # may see, without a look at any row.
+    sa.Index("jobs_by_name", "name", "id", "owner", "project"),
     sa.Index("jobs_by_project", "project", "id"),
     # People shorten ids from the end, where they differ.
     sa.Index("jobs_by_tail", sa.text(f"({JOB_TAIL})")),
@@ -369,6 +371,24 @@ tokens = sa.Table(
     sa.Column("expires_at", sa.Float),
 )
 
+# Projects that somebody has registered, and what users may do in them. The id of a
+# member is `PROJECT/USER`.
+projects = sa.Table(
+    "projects",
+    metadata,
+    sa.Column("name", TEXT, primary_key=True),
+    sa.Column("private", sa.Boolean),
+    sa.Column("created_at", sa.Float),
+)
+project_members = sa.Table(
+    "project_members",
+    metadata,
+    sa.Column("id", TEXT, primary_key=True),
+    sa.Column("project", TEXT),
+    sa.Column("user", TEXT),
+    sa.Column("role", TEXT),
+)
+
 # What may be spent, by a project or by an owner. `told`: which share (percent) of it
 # was last told to be used, in the period that began at `told_of`.
 budgets = sa.Table(
@@ -405,6 +425,8 @@ STATE_TABLES: Mapping[Table, sa.Table] = {
     Table.USERS: users,
     Table.TOKENS: tokens,
     Table.BUDGETS: budgets,
+    Table.PROJECTS: projects,
+    Table.PROJECT_MEMBERS: project_members,
 }
 
 

@@ -20,6 +20,7 @@ from gpuyard.domain.batches import (
     ItemState,
 )
 from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.domain.idempotency_keys import owned_key
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.scripts import ScriptSpec
 
@@ -374,6 +375,7 @@ def submitted(
     code: str = "",
 ) -> list[Event]:
     """The events of a new batch: one for the batch, and some for its items."""
+    key = spec.idempotency_key
     values: dict[str, Any] = {
         "state": BatchState.RUNNING.value,
         "script": script,
@@ -388,7 +390,7 @@ def submitted(
         "reload": None,
         "problem": None,
         "digest": digest,
-        "idempotency_key": spec.idempotency_key,
+        "idempotency_key": key and owned_key(key, owner.user),
         "created_at": now,
         "began_at": None,
         "ended_at": None,

@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from gpuyard.controller.access import ALL_RIGHTS, Rights, Sight
 from gpuyard.controller.core import Core
 from gpuyard.controller.requests import Requests
 from gpuyard.controller.secrets import Secrets
@@ -24,6 +25,7 @@ from gpuyard.domain.batches import (
 )
 from gpuyard.domain.errors import NotFoundError, RefusedError
 from gpuyard.domain.events import Event
+from gpuyard.domain.idempotency_keys import owned_key
 from gpuyard.resource_manager.batch import (
     Batch,
     Item,
@@ -84,12 +86,19 @@ class BatchRequests:
 
     # --- submit ---
 
-    async def submit(self, spec: BatchSpec, user: str | None = None) -> dict[str, Any]:
-        """Queue a batch, which `user` submits, if that is known.
+    async def submit(
+        self,
+        spec: BatchSpec,
+        user: str | None = None,
+        rights: Rights = ALL_RIGHTS,
+    ) -> dict[str, Any]:
+        """Queue a batch, which `user` submits, if that is known, and with these
+        `rights`.
 
         A repeated idempotency key gives the first batch with that key; RefusedError if
         that was another batch.
         """
+        rights.check_submits(spec.project)
         script = self._core.scripts.named(spec.script)
         await self._secrets.check(
             {**self._core.scripts[script].secrets, **spec.secrets}
@@ -119,7 +128,7 @@ class BatchRequests:
         self, spec: BatchSpec, script: str, owner: BatchOwner, code: str
     ) -> dict[str, Any]:
         digest = spec.digest(owner.user)
-        earlier_id = self._earlier_batch(spec.idempotency_key, digest)
+        earlier_id = self._earlier_batch(spec.idempotency_key, owner.user, digest)
         if earlier_id:
             return self.show(earlier_id)
         batch_id = self._name(script, spec.source)
@@ -135,11 +144,21 @@ class BatchRequests:
         core.schedule()
         return self.show(batch_id)
 
-    def _earlier_batch(self, key: str | None, digest: str) -> str | None:
-        """The id of the batch that was submitted with this idempotency key."""
-        row = self._core.queries.batch_by_key(key) if key else None
-        if row is None:
+    def _earlier_batch(
+        self, key: str | None, user: str | None, digest: str
+    ) -> str | None:
+        """The id of the batch that this user submitted with this idempotency key."""
+        if not key:
             return None
+        queries = self._core.queries
+        row = queries.batch_by_key(owned_key(key, user))
+        if row is None:
+            # Those of users from earlier versions stand there as they were given.
+            row = queries.batch_by_key(key)
+            owner = self._batches.owners_of([row["id"]])[row["id"]] if row else None
+            if owner is None or owner.user != user:
+                return None
+        assert row is not None
         if row["digest"] != digest:
             raise RefusedError(
                 f"idempotency_key {key!r} was used for another batch ({row['id']}).",
@@ -235,10 +254,16 @@ class BatchRequests:
     def _row(self, batch_id: str) -> dict[str, Any]:
         row = self._core.queries.batch(batch_id)
         if row is None:
-            raise NotFoundError(
-                f"There is no batch {batch_id!r}.", "`gpuyard batch list` shows them."
-            )
+            raise _unknown(batch_id)
         return row
+
+    def check_seen(self, batch_id: str, sight: Sight) -> None:
+        """NotFoundError if there is no such batch, or none for who asks."""
+        self._row(batch_id)
+        if sight.hidden:
+            owner = self._batches.owners_of([batch_id])[batch_id]
+            if not sight.sees(owner.project):
+                raise _unknown(batch_id)
 
     async def cancel(self, batch_id: str) -> dict[str, Any]:
         """End all items and workers of the batch. Models that made room are loaded
@@ -388,6 +413,12 @@ class BatchRequests:
             "workers": workers,
             "eta_s": eta_s,
         }
+
+
+def _unknown(batch_id: str) -> NotFoundError:
+    return NotFoundError(
+        f"There is no batch {batch_id!r}.", "`gpuyard batch list` shows them."
+    )
 
 
 def _is_same_try(item: Item, done: dict[str, Any]) -> bool:

@@ -39,6 +39,7 @@ from gpuyard.server.routers import (
     machines,
     models,
     process,
+    projects,
     schedules,
     secrets,
     tiers,
@@ -113,6 +114,7 @@ def make_app(app_state: AppState) -> FastAPI:
         budgets,
         webhooks,
         users,
+        projects,
         secrets,
         environments,
         code,
@@ -161,6 +163,7 @@ async def _keep_users(app_state: AppState) -> None:
         else:  # another server may have changed them
             with suppress(LedgerError):  # then the next time
                 await app_state.controller.users.read_again()
+                await app_state.controller.projects.read_again()
 
 
 class _NoteUse:

@@ -32,7 +32,12 @@ from gpuyard.server.callers import Caller, CallerKey, caller_of, is_own_user
 from gpuyard.server.guesses import Guesses
 from gpuyard.server.headers import secured
 from gpuyard.server.host_names import HostNames
-from gpuyard.server.permissions import IDENTITY_KEY, check_role
+from gpuyard.server.permissions import (
+    AGAIN_KEY,
+    IDENTITY_KEY,
+    SEES_KEY,
+    check_role,
+)
 from gpuyard.server.worker_tokens import CLAIM_KEY, WorkerClaim
 
 if TYPE_CHECKING:
@@ -50,9 +55,6 @@ _EVERYDAY = re.compile(
 # A WebSocket is open; and ends because who opened it is no longer admitted.
 _OPENED = 101
 _NOT_ADMITTED = 1008
-# Where the scope of a request has how to identify again who has sent it; absent for the
-# owner of the instance.
-_AGAIN_KEY = "gpuyard.identify_again"
 
 
 class Edge:
@@ -169,9 +171,7 @@ class Edge:
         if connection:
             connection.prove()
         if identity.token:
-            scope[_AGAIN_KEY] = partial(
-                self._app_state.controller.users.identify, token
-            )
+            scope[AGAIN_KEY] = partial(self._app_state.controller.users.identify, token)
         self._admit(identity, scope, caller, "token")
 
     def _admit_worker(self, claim: WorkerClaim, scope: Scope, caller: Caller) -> None:
@@ -196,7 +196,7 @@ class Edge:
         else:
             again = partial(self._app_state.controller.users.member, caller.user or "")
             identity = again()
-            scope[_AGAIN_KEY] = again
+            scope[AGAIN_KEY] = again
         if connection := _connection_of(scope):
             connection.prove()
         self._admit(identity, scope, caller, "socket")
@@ -245,7 +245,7 @@ def _is_still_admitted(scope: Scope) -> bool:
     """Whether who was admitted would be admitted now: a stream may last for days, and
     meanwhile a token ends, or a user gets another role.
     """
-    identify_again: Callable[[], Identity | None] | None = scope.get(_AGAIN_KEY)
+    identify_again: Callable[[], Identity | None] | None = scope.get(AGAIN_KEY)
     if identify_again is None:
         return True
     try:
@@ -254,7 +254,8 @@ def _is_still_admitted(scope: Scope) -> bool:
             check_role(identity, _what(scope))
     except GpuyardError:
         return False
-    return identity is not None
+    sees: Callable[[Identity], bool] | None = scope.get(SEES_KEY)
+    return identity is not None and (sees is None or sees(identity))
 
 
 class _Stream:

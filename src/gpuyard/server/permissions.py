@@ -7,19 +7,27 @@ is known whose a job is.
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from starlette.types import Scope
 
+from gpuyard.controller.access import Action, Rights, Sight
+from gpuyard.controller.controller import Controller
 from gpuyard.controller.users import Identity
 from gpuyard.domain.errors import ForbiddenError
 from gpuyard.domain.users import Role
-from gpuyard.ledger.queries import Queries
+from gpuyard.ledger.queries import Belonging
 
 # Where the scope of a request (ASGI) has the identity of who has sent it.
 IDENTITY_KEY = "gpuyard.identity"
+# And how to identify again who has sent it, if that is not the owner of the instance.
+AGAIN_KEY = "gpuyard.identify_again"
+# And how to ask whether an identity still sees what is being sent.
+SEES_KEY = "gpuyard.sees"
 
+_NOBODYS = Belonging(None, None)
 _ONE = "[^/]+"
 # The least role for each kind of request.
 _REQUESTS: Mapping[Role, tuple[str, ...]] = {
@@ -39,6 +47,7 @@ _REQUESTS: Mapping[Role, tuple[str, ...]] = {
         f"POST /api/v1/batches/{_ONE}/(cancel|retry)",
         f"(DELETE /api/v1/schedules/{_ONE}|POST /api/v1/schedules/{_ONE}/run)",
         f"PUT /api/v1/secrets/{_ONE}",
+        f"(PUT|DELETE) /api/v1/projects/{_ONE}/members/{_ONE}",
     ),
     Role.MAINTAINER: (
         "POST /api/v1/models/.+/(load|unload|pin|unpin)",
@@ -80,29 +89,56 @@ def identity_of(scope: Mapping[str, Any]) -> Identity:
     return scope[IDENTITY_KEY]
 
 
-async def check_own(scope: Scope, queries: Queries, ids: Sequence[str]) -> None:
-    """ForbiddenError for who may change only its own, if one of these jobs, arrays or
-    batches is not.
+async def check_own(
+    scope: Scope, controller: Controller, ids: Sequence[str], *, starts: bool = False
+) -> None:
+    """ForbiddenError if who asks may not change one of these jobs, arrays or batches;
+    `starts`: nor start something in its project.
     """
     identity = identity_of(scope)
-    if not changes_only_own(identity):
+    access = controller.access
+    if access.changes_all(identity):
         return
-    owners = await asyncio.to_thread(queries.submitters_of, ids)
+    read = controller.core.queries.belongings_of
+    belongings = await asyncio.to_thread(read, ids)
     for thing_id in ids:
-        check_owner(identity, thing_id, owners.get(thing_id))
+        (project, owner) = belongings.get(thing_id, _NOBODYS)
+        access.check_changes(identity, thing_id, project, owner)
+        if starts:
+            access.check_submits(identity, project)
 
 
 def changes_only_own(identity: Identity) -> bool:
-    """Whether it may change only what it has submitted itself."""
+    """Whether it may change only what it has submitted itself, but for the things of
+    projects of which it is a maintainer.
+    """
     return not identity.role.includes(Role.MAINTAINER)
 
 
-def check_owner(identity: Identity, thing: str, owner: str | None) -> None:
-    """ForbiddenError for who may change only its own, if this is not."""
-    if changes_only_own(identity) and owner != identity.user:
-        whose = owner or "the owner of the instance"
-        raise ForbiddenError(
-            f"{thing} was submitted by {whose}; a {identity.role} such as"
-            f" {identity.user} changes only what is its own.",
-            f"Ask {whose}, or a maintainer.",
-        )
+def present_identity(scope: Mapping[str, Any]) -> Identity:
+    """The same now, after it may have got another role. UnauthorizedError and
+    ForbiddenError if it is not admitted any more.
+    """
+    identify_again: Callable[[], Identity | None] | None = scope.get(AGAIN_KEY)
+    found = identify_again() if identify_again else None
+    return found or identity_of(scope)
+
+
+def sight_of(scope: Mapping[str, Any], controller: Controller) -> Sight:
+    """What exists for who asks."""
+    return controller.access.sight_of(identity_of(scope))
+
+
+def sees_for_as_long(scope: Scope, controller: Controller, job_id: str) -> None:
+    """What is sent of this job may go on for days: it ends when the job does not exist
+    any more for who asks.
+    """
+    projects = controller.core.queries.projects_of_jobs([job_id])
+    project = projects.get(job_id)
+    may = controller.access.may
+    scope[SEES_KEY] = partial(may, action=Action.SEE, project=project)
+
+
+def rights_of(scope: Scope, controller: Controller) -> Rights:
+    """What who asks may submit."""
+    return controller.access.rights_of(identity_of(scope))

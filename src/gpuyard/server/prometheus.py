@@ -6,6 +6,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gpuyard.controller.access import Sight
 from gpuyard.controller.health import ProviderHealth
 from gpuyard.domain.health import HealthState
 from gpuyard.domain.states import JobState
@@ -15,8 +16,11 @@ from gpuyard.server.app_state import AppState
 
 
 class _StateCollector(Collector):
-    def __init__(self, app_state: AppState, job_counts: Mapping[str, int]) -> None:
+    def __init__(
+        self, app_state: AppState, job_counts: Mapping[str, int], sight: Sight
+    ) -> None:
         self._app_state = app_state
+        self._sight = sight
         self._job_counts = job_counts
 
     def collect(self) -> Iterable[Metric]:
@@ -26,7 +30,11 @@ class _StateCollector(Collector):
         for state in JobState:
             jobs.add_metric([state.value], self._job_counts.get(state.value, 0))
         yield jobs
-        attempts = core.view.attempts.values()
+        attempts = [
+            attempt
+            for attempt in core.view.attempts.values()
+            if self._sight.sees(core.view.jobs[attempt.job_id].project)
+        ]
         prompts = sum(bool(core.view.jobs[a.job_id].shape.model) for a in attempts)
         yield GaugeMetricFamily(
             "gpuyard_attempts_live",
@@ -108,9 +116,11 @@ def _dead_letters(notifier: Notifier) -> Metric:
 
 
 def render_metrics(
-    app_state: AppState, job_counts: Mapping[str, int]
+    app_state: AppState, job_counts: Mapping[str, int], sight: Sight
 ) -> tuple[bytes, str]:
-    """The exposition text and its media type. `job_counts`: the jobs by state."""
+    """The exposition text and its media type. `job_counts`: the jobs by state that
+    exist for who asks; `sight` says which do.
+    """
     registry = CollectorRegistry()
-    registry.register(_StateCollector(app_state, job_counts))
+    registry.register(_StateCollector(app_state, job_counts, sight))
     return generate_latest(registry), CONTENT_TYPE_LATEST

@@ -9,7 +9,7 @@ thousand of them do not delay requests.
 import asyncio
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +64,9 @@ class Message:
 def message_of(row: Mapping[str, Any]) -> Message:
     """A journal row as a message."""
     return Message(row["seq"], row["at"], row["kind"], row["job_id"], row["info"])
+
+
+See = Callable[[Sequence[Message]], list[Message]]
 
 
 class EventStream:
@@ -160,10 +163,16 @@ class EventStream:
         return True
 
     async def listen(
-        self, after: int, job_id: str | None, *, from_now: bool = False
+        self,
+        after: int,
+        job_id: str | None,
+        see: See | None = None,
+        *,
+        from_now: bool = False,
     ) -> AsyncIterator[list[Message]]:
         """Batches of messages after the number `after`, of one job if asked; an empty
-        one is a heartbeat. `from_now`: no progress that jobs have made already.
+        one is a heartbeat. `see` takes out what does not exist for who listens.
+        `from_now`: no progress that jobs have made already.
         """
         cursor = after
         version = self._version if from_now else 0
@@ -177,6 +186,8 @@ class EventStream:
             ]
             version = max([version, *(number for number, _ in news)])
             batch += [message for _, message in sorted(news, key=lambda pair: pair[0])]
+            if see is not None:
+                batch = see(batch)
             if batch:
                 yield batch
             elif cursor == before and not await self.changed(

@@ -136,6 +136,6 @@ async def test_an_ambiguous_reference_lists_what_it_could_be(
     instance: Controlled, monkeypatch: pytest.MonkeyPatch
 ):
     ids = [await instance.submit() for _ in range(2)]
-    monkeypatch.setattr(instance.ledger.queries, "find_job_ids", lambda reference: ids)
+    monkeypatch.setattr(instance.ledger.queries, "find_job_ids", lambda *_: ids)
     with pytest.raises(InvalidInputError, match=f"could be {ids[0]}, {ids[1]}"):
         instance.controller.requests.find("dddd")

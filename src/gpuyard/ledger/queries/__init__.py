@@ -11,10 +11,11 @@ from gpuyard.ledger.queries.job_filter import JobFilter
 from gpuyard.ledger.queries.jobs import JobQueries, StoredJob
 from gpuyard.ledger.queries.journal import JournalQueries
 from gpuyard.ledger.queries.metrics import MetricQueries
+from gpuyard.ledger.queries.projects import Belonging, ProjectQueries
 from gpuyard.ledger.queries.schedules import ScheduleQueries
 from gpuyard.ledger.queries.users import UserQueries
 
-__all__ = ["JobFilter", "Queries", "Row", "StoredJob"]
+__all__ = ["Belonging", "JobFilter", "Queries", "Row", "StoredJob"]
 
 
 class Queries(
@@ -28,6 +29,7 @@ class Queries(
     BatchQueries,
     ScheduleQueries,
     UserQueries,
+    ProjectQueries,
     JournalQueries,
 ):
     """All reads of one ledger; they never wait for its writer.

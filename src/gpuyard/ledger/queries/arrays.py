@@ -1,6 +1,6 @@
 """Reading arrays and their tasks."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import sqlalchemy as sa
 
@@ -8,6 +8,7 @@ from gpuyard.domain.states import JobState
 from gpuyard.ledger.queries.base import LedgerReader, Row
 from gpuyard.ledger.queries.job_filter import ALL_JOBS, JobFilter
 from gpuyard.ledger.queries.jobs import SHORTEST_TAIL, escape_like
+from gpuyard.ledger.queries.visibility import visible
 from gpuyard.ledger.tables import arrays, attempts, jobs, specs
 
 _LIVE = tuple(state.value for state in JobState if not state.terminal)
@@ -29,9 +30,11 @@ class ArrayQueries(LedgerReader):
         """The array that was submitted with this idempotency key."""
         return self._row(sa.select(arrays).where(arrays.c.idempotency_key == key))
 
-    def find_array_ids(self, reference: str, limit: int = 3) -> list[str]:
-        """The arrays whose id is `reference` or ends so. One whose tasks are all gone
-        is only kept for its idempotency key.
+    def find_array_ids(
+        self, reference: str, hidden: Collection[str] = (), limit: int = 3
+    ) -> list[str]:
+        """The arrays whose id is `reference` or ends so, but for those of `hidden`
+        projects. One whose tasks are all gone is only kept for its idempotency key.
         """
         if len(reference) < SHORTEST_TAIL:
             return []
@@ -40,6 +43,7 @@ class ArrayQueries(LedgerReader):
         statement = (
             sa.select(arrays.c.id)
             .where(ending, task.correlate(arrays).exists())
+            .where(*visible(arrays.c.project, hidden))
             .order_by(arrays.c.id.desc())
         )
         found = [row["id"] for row in self._rows(statement)]

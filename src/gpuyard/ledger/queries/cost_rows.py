@@ -6,7 +6,7 @@ has six places, so nothing is lost.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class CostGroup(NamedTuple):
@@ -64,10 +64,25 @@ class CostDay(NamedTuple):
 class CostPeriod:
     """From `begin` until before `end`. By day, it also has its `days` in order, without
     gaps, and `offsets`: from when on (UTC seconds) local clocks are how many seconds
-    ahead of UTC.
+    ahead of UTC. What is of `hidden` projects is left out.
     """
 
     begin: float
     end: float
     offsets: Sequence[tuple[float, int]] = ()
     days: Sequence[CostDay] = ()
+    hidden: Sequence[str] = ()
+
+    def seen(self, project: str) -> str:
+        """The condition on a column of projects, beginning with AND; empty where
+        nothing is hidden.
+        """
+        if not self.hidden:
+            return ""
+        names = ", ".join(f":hidden_{number}" for number in range(len(self.hidden)))
+        return f" AND ({project} IS NULL OR {project} NOT IN ({names}))"
+
+    def values(self) -> dict[str, Any]:
+        """The values of a statement about it."""
+        hidden = {f"hidden_{number}": name for number, name in enumerate(self.hidden)}
+        return {"begin": self.begin, "end": self.end, **hidden}

@@ -101,15 +101,16 @@ class _CostReader:
         return groups, cut
 
     def _by_ranges(self) -> tuple[list[CostGroup], list[CutAttempt]] | None:
-        if not (self._sql.is_sqlite and self._period.days):
+        if self._period.hidden or not (self._sql.is_sqlite and self._period.days):
             return None
         return CostDays(self._connection, self._period).read()
 
     def _groups(self) -> list[CostGroup]:
         read = self._days if self._period.offsets else self._keys
-        found = read(self._sql.attempts, self._sql.sums, OF_ONES_OWN)
+        own = f"{OF_ONES_OWN}{self._period.seen('a.project')}"
+        found = read(self._sql.attempts, self._sql.sums, own)
         # By itself, because most have no reason.
-        wasted = f"{OF_ONES_OWN} AND {IS_WASTED}"
+        wasted = f"{own} AND {IS_WASTED}"
         found += read(self._sql.failed_attempts, self._sql.wasted_sums, wasted)
         return found
 
@@ -119,6 +120,7 @@ class _CostReader:
             f"SELECT a.currency, a.project, a.owner, a.provider, a.tier, a.gpu,"
             f" {sql.micros}, {BEGAN}, {RAN}, a.gpus, a.cpus, {WASTED}, a.gpu_used"
             f" FROM {sql.attempts} WHERE {OF_ONES_OWN} AND {sql.cut(self._period)}"
+            f"{self._period.seen('a.project')}"
         )
         return [CutAttempt(*row) for row in rows]
 
@@ -129,6 +131,7 @@ class _CostReader:
             f" CAST(j.shape AS TEXT), {sql.micros}, {BEGAN}, {RAN}, {WASTED}"
             " FROM attempts AS a JOIN jobs AS j ON j.id = a.job_id"
             f" WHERE {OF_ITS_JOB} AND {sql.cut(self._period)}"
+            f"{self._period.seen('j.project')}"
         )
         return [_cut_by_shape(*row) for row in rows]
 
@@ -144,7 +147,8 @@ class _CostReader:
             " FROM attempts AS a JOIN jobs AS j ON j.id = a.job_id"
             f" WHERE a.state IN ({states}) AND a.started_at IS NOT NULL"
         )
-        return [dict(row) for row in result.mappings()]
+        rows = [dict(row) for row in result.mappings()]
+        return [row for row in rows if row["project"] not in self._period.hidden]
 
     def _keys(self, table: str, sums: str, which: str) -> list[CostGroup]:
         keys = "a.currency, a.project, a.owner, a.provider, a.tier, a.gpu"
@@ -181,7 +185,8 @@ class _CostReader:
             f"SELECT {keys}{day}, COUNT(*), SUM({sql.micros}), SUM({RAN}),"
             f" SUM({sql.micros} * {WASTED}), SUM({RAN} * {WASTED})"
             " FROM attempts AS a JOIN jobs AS j ON j.id = a.job_id"
-            f" WHERE {OF_ITS_JOB} AND {sql.inside(self._period)} GROUP BY {keys}"
+            f" WHERE {OF_ITS_JOB} AND {sql.inside(self._period)}"
+            f"{self._period.seen('j.project')} GROUP BY {keys}"
         )
         return [_group_by_shape(*row) for row in rows]
 
@@ -200,9 +205,8 @@ class _CostReader:
             found.append(following)
 
     def _read(self, statement: str, **values: Any) -> Sequence[Sequence[Any]]:
-        period = {"begin": self._period.begin, "end": self._period.end}
         return self._connection.execute(
-            sa.text(statement), {**period, **values}
+            sa.text(statement), {**self._period.values(), **values}
         ).fetchall()
 
 

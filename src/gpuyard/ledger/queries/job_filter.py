@@ -1,10 +1,11 @@
 """Which jobs a listing shows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
+from gpuyard.ledger.queries.visibility import visible
 from gpuyard.ledger.tables import jobs, specs
 
 Condition = sa.ColumnElement[bool] | sa.TextClause
@@ -17,6 +18,7 @@ class JobFilter:
     `names`: one of them; in each, `*` stands for any characters and `?` for one.
     `labels`: all of them. `user`: who submitted it. `since`: it was submitted then or
     later (UTC seconds). `array_id`: a task of this array; `without_tasks`: of none.
+    `hidden`: of none of these projects.
     """
 
     states: Sequence[str] = ()
@@ -28,6 +30,7 @@ class JobFilter:
     since: float | None = None
     array_id: str | None = None
     without_tasks: bool = False
+    hidden: Collection[str] = ()
 
     def conditions(self, dialect: str) -> list[Condition]:
         """The conditions on a row of `jobs`, in the words of that database."""
@@ -40,6 +43,7 @@ class JobFilter:
             found.append(sa.or_(*(_named(name, dialect) for name in self.names)))
         if self.project is not None:
             found.append(jobs.c.project == self.project)
+        found += visible(jobs.c.project, self.hidden)
         if self.user is not None:
             submitter = specs.c.body["user"].as_string()
             theirs = sa.select(specs.c.job_id).where(submitter == self.user)

@@ -1,14 +1,16 @@
 """Reading jobs and their specs."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from gpuyard.domain.arrays import task_body
+from gpuyard.domain.idempotency_keys import given_key, owned_key
 from gpuyard.domain.states import JobState
 from gpuyard.ledger.queries.base import LedgerReader, Row
 from gpuyard.ledger.queries.job_filter import ALL_JOBS, Condition, JobFilter
+from gpuyard.ledger.queries.visibility import visible
 from gpuyard.ledger.tables import JOB_TAIL, attempts, jobs, specs
 
 # SQLite takes 32,766 variables in one statement unless it was built to take more.
@@ -86,26 +88,44 @@ class JobQueries(LedgerReader):
             found |= {row["id"]: row for row in rows}
         return found
 
-    def find_job_ids(self, reference: str, limit: int = 3) -> list[str]:
-        """The ids that `reference` may mean.
+    def find_job_ids(
+        self,
+        reference: str,
+        owner: str | None = None,
+        hidden: Collection[str] = (),
+        limit: int = 3,
+    ) -> list[str]:
+        """The ids that `reference` may mean, but for jobs of `hidden` projects.
 
-        It is an id, else the end of one or several, else the name of a job (its newest
-        job is meant).
+        It is an id, else the end of one or several, else the name of a job: the newest
+        that `owner` has submitted is meant, else the newest of all.
         """
+        seen = visible(jobs.c.project, hidden)
         if len(reference) >= SHORTEST_TAIL:
             tail = sa.literal_column(JOB_TAIL) == reference[-SHORTEST_TAIL:]
             ending = sa.select(jobs.c.id).where(
-                tail, jobs.c.id.like("%" + escape_like(reference), escape="\\")
+                tail, jobs.c.id.like("%" + escape_like(reference), escape="\\"), *seen
             )
             found = [row["id"] for row in self._rows(ending.order_by(jobs.c.id.desc()))]
             if found:
                 return [reference] if reference in found else found[:limit]
-        named = self._row(
-            sa.select(jobs.c.id)
-            .where(jobs.c.name == reference)
-            .order_by(jobs.c.id.desc())
-        )
-        return [named["id"]] if named else []
+        named = sa.select(jobs.c.id).where(jobs.c.name == reference, *seen)
+        newest_first = named.order_by(jobs.c.id.desc())
+        own = jobs.c.owner.is_(None) if owner is None else jobs.c.owner == owner
+        found = self._row(newest_first.where(own)) or self._row(newest_first)
+        return [found["id"]] if found else []
+
+    def visible_job_ids(
+        self, job_ids: Sequence[str], hidden: Collection[str] = ()
+    ) -> set[str]:
+        """Which of these are ids of jobs, but for those of `hidden` projects."""
+        found: set[str] = set()
+        for start in range(0, len(job_ids), _MAX_VARIABLES):
+            part = job_ids[start : start + _MAX_VARIABLES]
+            seen = visible(jobs.c.project, hidden)
+            rows = self._rows(sa.select(jobs.c.id).where(jobs.c.id.in_(part), *seen))
+            found |= {row["id"] for row in rows}
+        return found
 
     def jobs_page(
         self, *, limit: int, before: str | None = None, wanted: JobFilter = ALL_JOBS
@@ -148,14 +168,20 @@ class JobQueries(LedgerReader):
         return [row["id"] for row in self._rows(statement)]
 
     def jobs_by_idempotency_key(self, keys: Sequence[str]) -> dict[str, str]:
-        """The id of the job that was submitted with each of these keys, by key.
+        """The id of the job that was submitted with each of these keys, by key. They
+        are those of their owners (`owned_key`).
 
         Pass at most a few thousand keys.
         """
-        statement = sa.select(jobs.c.idempotency_key, jobs.c.id).where(
-            jobs.c.idempotency_key.in_(keys)
-        )
-        return {row["idempotency_key"]: row["id"] for row in self._rows(statement)}
+        # Those of users from earlier versions stand there as they were given.
+        stored = {*keys, *map(given_key, keys)}
+        columns = (jobs.c.idempotency_key, jobs.c.owner, jobs.c.id)
+        statement = sa.select(*columns).where(jobs.c.idempotency_key.in_(stored))
+        found = {
+            owned_key(given_key(row["idempotency_key"]), row["owner"]): row["id"]
+            for row in self._rows(statement)
+        }
+        return {key: found[key] for key in keys if key in found}
 
     def newest_completed(self, most: int) -> list[Row]:
         """The newest completed jobs: `id`, `name`, `labels` and `shape`."""
@@ -258,15 +284,16 @@ class JobQueries(LedgerReader):
             found += self._rows(sa.select(*columns).where(jobs.c.id.in_(part)))
         return found
 
-    def job_counts(self) -> dict[str, int]:
-        """How many jobs are in each state."""
-        count = sa.func.count()
-        return {
-            row["state"]: row["n"]
-            for row in self._rows(
-                sa.select(jobs.c.state, count.label("n")).group_by("state")
-            )
-        }
+    def job_counts(self, hidden: Collection[str] = ()) -> dict[str, int]:
+        """How many jobs are in each state, but for those of `hidden` projects."""
+        counted = sa.select(jobs.c.state, sa.func.count().label("n")).group_by("state")
+        counts = {row["state"]: int(row["n"]) for row in self._rows(counted)}
+        if hidden:
+            # Subtracted, because an index has all states, and another these projects.
+            of_hidden = counted.where(jobs.c.project.in_(sorted(hidden)))
+            for row in self._rows(of_hidden):
+                counts[row["state"]] = counts.get(row["state"], 0) - int(row["n"])
+        return {state: number for state, number in counts.items() if number > 0}
 
 
 def _is_task_of_spec(job_ids: Sequence[str]) -> sa.ColumnElement[bool]:

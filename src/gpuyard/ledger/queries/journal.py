@@ -28,6 +28,10 @@ class JournalQueries(LedgerReader):
             statement = statement.where(events.c.job_id == job_id)
         return self._rows(statement)
 
+    def event(self, seq: int) -> Row | None:
+        """The journal row of this number."""
+        return self._row(sa.select(events).where(events.c.seq == seq))
+
     def newest_events(
         self, limit: int, job_id: str | None = None, since: float | None = None
     ) -> list[Row]:

@@ -14,12 +14,14 @@ from gpuyard.domain.arrays import MAX_TASKS, Array, count_words
 from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.domain.jobspec import Priority
 from gpuyard.domain.strict_model import StrictModel
+from gpuyard.ledger.queries import JobFilter
 from gpuyard.server.app_state import AppState
 from gpuyard.server.body import read_bodies
 from gpuyard.server.callers import submitter_of
+from gpuyard.server.concealing import conceal
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import one_json_body
-from gpuyard.server.permissions import check_own
+from gpuyard.server.permissions import check_own, rights_of, sight_of
 from gpuyard.server.present_arrays import present_array, present_arrays
 from gpuyard.server.routers.jobs import ResumeRequest
 
@@ -68,12 +70,15 @@ async def submit_array(request: Request, app_state: TheAppState) -> Array:
     with reading_json():
         document = msgspec.json.decode(bodies[0])
     user = submitter_of(request.scope)
-    array_id = await app_state.controller.requests.arrays.create(document, user)
+    rights = rights_of(request.scope, app_state.controller)
+    arrays = app_state.controller.requests.arrays
+    array_id = await arrays.create(document, user, rights)
     return await _one(app_state, array_id)
 
 
 @router.get("")
 async def list_arrays(
+    request: Request,
     app_state: TheAppState,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: str | None = None,
@@ -84,9 +89,11 @@ async def list_arrays(
             "cursor", f"is {quoted(cursor)}", "send the `next` of the page before"
         )
 
+    wanted = JobFilter(hidden=sight_of(request.scope, app_state.controller).hidden)
+
     def read() -> list[Array]:
         queries = app_state.queries
-        rows = queries.arrays_page(limit=limit + 1, before=cursor)
+        rows = queries.arrays_page(limit=limit + 1, before=cursor, wanted=wanted)
         return present_arrays(queries, rows)
 
     items = await asyncio.to_thread(read)
@@ -95,11 +102,11 @@ async def list_arrays(
 
 
 @router.get("/{reference}")
-async def show_array(reference: str, app_state: TheAppState) -> Array:
+async def show_array(reference: str, request: Request, app_state: TheAppState) -> Array:
     """An array by id, by a unique ending of its id, or the newest of a name; with its
     spec and what it has cost. `/api/v1/jobs?array=` lists its tasks.
     """
-    return await _one(app_state, _find(app_state, reference))
+    return await _one(app_state, _find(request, app_state, reference))
 
 
 @router.patch("/{reference}")
@@ -135,7 +142,7 @@ async def resume_array(
     """Start a new attempt of each task that has ended without completing, from its
     newest checkpoint.
     """
-    array_id = await _find_own(request, app_state, reference)
+    array_id = await _find_own(request, app_state, reference, starts=True)
     wanted = body or ResumeRequest()
     if wanted.checkpoint is not None:
         raise InvalidInputError.of(
@@ -149,20 +156,24 @@ async def resume_array(
 
 
 @router.get("/{reference}/why")
-async def why_array(reference: str, app_state: TheAppState) -> dict[str, Any]:
+async def why_array(
+    reference: str, request: Request, app_state: TheAppState
+) -> dict[str, Any]:
     """Why the first of its tasks that waits is not running; as for a job."""
-    array_id = _find(app_state, reference)
+    array_id = _find(request, app_state, reference)
     queued = await asyncio.to_thread(app_state.queries.task_ids, array_id, queued=True)
     for job_id in queued:
         answer = app_state.controller.requests.why(job_id)
         if answer is not None:
-            return {
+            told = {
                 "array_id": array_id,
                 "job_id": job_id,
                 "waiting": len(queued),
                 "pending": True,
                 **asdict(answer),
             }
+            sight = sight_of(request.scope, app_state.controller)
+            return conceal(app_state.queries, sight, told)
     array = await _one(app_state, array_id)
     summary = f"None of its tasks waits: {count_words(array.counts)}."
     return {
@@ -174,15 +185,20 @@ async def why_array(reference: str, app_state: TheAppState) -> dict[str, Any]:
     }
 
 
-async def _find_own(request: Request, app_state: AppState, reference: str) -> str:
-    """The array that this means; ForbiddenError if who asks may not change it."""
-    array_id = _find(app_state, reference)
-    await check_own(request.scope, app_state.queries, [array_id])
+async def _find_own(
+    request: Request, app_state: AppState, reference: str, *, starts: bool = False
+) -> str:
+    """The array that this means; ForbiddenError if who asks may not change it.
+    `starts`: its tasks are to start again.
+    """
+    array_id = _find(request, app_state, reference)
+    await check_own(request.scope, app_state.controller, [array_id], starts=starts)
     return array_id
 
 
-def _find(app_state: AppState, reference: str) -> str:
-    return app_state.controller.requests.lookup.find_array(reference)
+def _find(request: Request, app_state: AppState, reference: str) -> str:
+    sight = sight_of(request.scope, app_state.controller)
+    return app_state.controller.requests.lookup.find_array(reference, sight)
 
 
 async def _one(app_state: AppState, array_id: str) -> Array:

@@ -12,7 +12,7 @@ from gpuyard.domain.jobspec import Name
 from gpuyard.server.app_state import AppState
 from gpuyard.server.callers import submitter_of
 from gpuyard.server.dependencies import TheAppState
-from gpuyard.server.permissions import check_own
+from gpuyard.server.permissions import check_own, rights_of, sight_of
 from gpuyard.server.worker_tokens import CLAIM_KEY, WorkerClaim
 
 router = APIRouter(prefix="/batches", tags=["batches"])
@@ -68,7 +68,8 @@ async def submit_batch(
 ) -> dict[str, Any]:
     """Queue a batch. A repeated idempotency key is the first batch again."""
     user = submitter_of(request.scope)
-    return await app_state.manager.batches.submit(batch, user)
+    rights = rights_of(request.scope, app_state.controller)
+    return await app_state.manager.batches.submit(batch, user, rights)
 
 
 @estimates.post("/batch")
@@ -80,16 +81,20 @@ async def estimate_batch(app_state: TheAppState, batch: BatchSpec) -> dict[str, 
 
 
 @router.get("")
-async def list_batches(app_state: TheAppState) -> dict[str, Any]:
+async def list_batches(request: Request, app_state: TheAppState) -> dict[str, Any]:
     """Every batch, the newest first."""
-    return {"items": app_state.manager.batches.listing(), "next": None}
+    sight = sight_of(request.scope, app_state.controller)
+    found = app_state.manager.batches.listing()
+    items = [batch for batch in found if sight.sees(batch["project"])]
+    return {"items": items, "next": None}
 
 
 @router.get("/{batch_id}")
 async def show_batch(
-    app_state: TheAppState, batch_id: str, items: bool = True
+    request: Request, app_state: TheAppState, batch_id: str, items: bool = True
 ) -> dict[str, Any]:
     """One batch, with its items or without."""
+    _check_seen(request, app_state, batch_id)
     found = app_state.manager.batches
     return found.show(batch_id) if items else found.summary(batch_id)
 
@@ -112,10 +117,20 @@ async def take_item(
     }
 
 
-async def _check_own(request: Request, app_state: AppState, batch_id: str) -> None:
-    """ForbiddenError if who asks may not change this batch; NotFoundError."""
-    app_state.manager.batches.summary(batch_id)
-    await check_own(request.scope, app_state.queries, [batch_id])
+def _check_seen(request: Request, app_state: AppState, batch_id: str) -> None:
+    """NotFoundError if there is no such batch, or none for who asks."""
+    sight = sight_of(request.scope, app_state.controller)
+    app_state.manager.batches.check_seen(batch_id, sight)
+
+
+async def _check_own(
+    request: Request, app_state: AppState, batch_id: str, *, starts: bool = False
+) -> None:
+    """ForbiddenError if who asks may not change this batch; NotFoundError. `starts`:
+    items of it are to start again.
+    """
+    _check_seen(request, app_state, batch_id)
+    await check_own(request.scope, app_state.controller, [batch_id], starts=starts)
 
 
 @router.post("/{batch_id}/cancel")
@@ -135,7 +150,7 @@ async def retry_batch(
     again: Annotated[Again | None, Body()] = None,
 ) -> dict[str, Any]:
     """Do the items again that failed or were cancelled."""
-    await _check_own(request, app_state, batch_id)
+    await _check_own(request, app_state, batch_id, starts=True)
     return await app_state.manager.batches.retry(
         batch_id, again.mode if again else None
     )

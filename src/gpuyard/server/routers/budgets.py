@@ -1,11 +1,12 @@
 """`/api/v1/budgets`: what the jobs of a project or of a user may cost."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
 from gpuyard.domain.budgets import Budget, BudgetSpec
 from gpuyard.domain.jobspec import Name
 from gpuyard.server.dependencies import TheAppState
+from gpuyard.server.permissions import sight_of
 
 router = APIRouter(prefix="/budgets", tags=["costs"])
 
@@ -18,15 +19,17 @@ class BudgetPage(BaseModel):
 
 
 @router.get("")
-async def list_budgets(app_state: TheAppState) -> BudgetPage:
+async def list_budgets(request: Request, app_state: TheAppState) -> BudgetPage:
     """Every budget, by name."""
-    return BudgetPage(items=app_state.controller.budgets.listing())
+    sight = sight_of(request.scope, app_state.controller)
+    return BudgetPage(items=app_state.controller.budgets.listing(sight))
 
 
 @router.get("/{name}")
-async def show_budget(app_state: TheAppState, name: Name) -> Budget:
+async def show_budget(request: Request, app_state: TheAppState, name: Name) -> Budget:
     """One budget: what is spent, reserved and expected in its present period."""
-    return app_state.controller.budgets.find(name)
+    sight = sight_of(request.scope, app_state.controller)
+    return app_state.controller.budgets.find(name, sight)
 
 
 @router.put("/{name}")

@@ -12,6 +12,7 @@ from gpuyard.domain.jobs import Checkpoint
 from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import text
+from gpuyard.server.permissions import sight_of
 from gpuyard.server.present import present_checkpoint
 from gpuyard.server.range_response import blob_response
 from gpuyard.storage.blobs import BlobStore
@@ -20,9 +21,11 @@ router = APIRouter(prefix="/checkpoints", tags=["checkpoints"])
 
 
 @router.get("/{checkpoint_id}")
-async def checkpoint(checkpoint_id: str, app_state: TheAppState) -> Checkpoint:
+async def checkpoint(
+    checkpoint_id: str, request: Request, app_state: TheAppState
+) -> Checkpoint:
     """One checkpoint."""
-    return present_checkpoint(_checkpoint_row(app_state, checkpoint_id))
+    return present_checkpoint(_checkpoint_row(request, app_state, checkpoint_id))
 
 
 @router.get(
@@ -34,7 +37,7 @@ async def checkpoint_content(
     checkpoint_id: str, app_state: TheAppState, request: Request
 ) -> Response:
     """Its bytes; a directory comes as a tar. `ETag` is the SHA-256."""
-    row = _checkpoint_row(app_state, checkpoint_id)
+    row = _checkpoint_row(request, app_state, checkpoint_id)
     blobs = app_state.blobs
     gone = NotFoundError(
         f"Checkpoint {checkpoint_id} is no longer kept.",
@@ -57,8 +60,15 @@ async def checkpoint_content(
     )
 
 
-def _checkpoint_row(app_state: AppState, checkpoint_id: str) -> dict[str, Any]:
+def _checkpoint_row(
+    request: Request, app_state: AppState, checkpoint_id: str
+) -> dict[str, Any]:
     row = app_state.queries.checkpoint(checkpoint_id)
+    sight = sight_of(request.scope, app_state.controller)
+    if row and sight.hidden:
+        projects = app_state.queries.projects_of_jobs([row["job_id"]])
+        if not sight.sees(projects.get(row["job_id"])):
+            row = None
     if row is None:
         raise NotFoundError(
             f"There is no checkpoint {checkpoint_id!r}.",

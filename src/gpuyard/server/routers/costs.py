@@ -2,16 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from typing import Annotated
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 
 from gpuyard.billing import focus
 from gpuyard.billing.costs import ReportOrder, report
 from gpuyard.billing.periods import DAY_S, month_at
+from gpuyard.controller.access import Sight
 from gpuyard.domain.cost_keys import CostBy
 from gpuyard.domain.costs import CostReport
 from gpuyard.domain.cron import time_zone
@@ -20,6 +21,7 @@ from gpuyard.domain.trust import LAST_TIME
 from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import text
+from gpuyard.server.permissions import sight_of
 
 router = APIRouter(prefix="/costs", tags=["costs"])
 # By day, there is a line for each: ten years of them are enough for people.
@@ -40,6 +42,7 @@ TimeZone = Annotated[
 
 @router.get("")
 async def costs(
+    request: Request,
     app_state: TheAppState,
     by: CostBy = CostBy.PROJECT,
     begin: From = None,
@@ -51,12 +54,14 @@ async def costs(
     An attempt that began before the period or ends after it counts with the part of its
     cost that belongs to its seconds in it. One that still runs counts until now.
     """
-    order = _order(by, begin, end, timezone)
+    sight = sight_of(request.scope, app_state.controller)
+    order = _order(by, begin, end, timezone, sight)
     return await asyncio.to_thread(_report, app_state, order)
 
 
 @router.get("/focus", response_class=StreamingResponse, responses=text("text/csv"))
 async def export(
+    request: Request,
     app_state: TheAppState,
     begin: From = None,
     end: To = None,
@@ -65,12 +70,13 @@ async def export(
     """The same for programs that read bills: a CSV file in the columns of FOCUS 1.0,
     with a row for each attempt that has ended, and for each month in which it ran.
     """
-    order = _order(CostBy.PROJECT, begin, end, timezone)
+    sight = sight_of(request.scope, app_state.controller)
+    order = _order(CostBy.PROJECT, begin, end, timezone, sight)
     return StreamingResponse(_lines(app_state, order), media_type="text/csv")
 
 
 def _order(
-    by: CostBy, begin: float | None, end: float | None, timezone: str
+    by: CostBy, begin: float | None, end: float | None, timezone: str, sight: Sight
 ) -> ReportOrder:
     zone = _zone(timezone)
     until = time.time() if end is None else end
@@ -85,7 +91,7 @@ def _order(
         raise InvalidInputError.of(
             "by", f"would give more than {_MOST_DAYS} days", "choose a shorter period"
         )
-    return ReportOrder(by, since, until, zone)
+    return ReportOrder(by, since, until, zone, sorted(sight.hidden))
 
 
 def _zone(name: str) -> ZoneInfo:
@@ -113,6 +119,12 @@ async def _lines(app_state: AppState, order: ReportOrder) -> AsyncIterator[str]:
         if not page:
             return
         yield await asyncio.to_thread(
-            focus.lines, page, order.begin, order.end, order.zone
+            focus.lines, _seen(page, order), order.begin, order.end, order.zone
         )
         after = page[-1]["id"]
+
+
+def _seen(
+    page: Sequence[Mapping[str, Any]], order: ReportOrder
+) -> list[Mapping[str, Any]]:
+    return [row for row in page if row["project"] not in order.hidden]

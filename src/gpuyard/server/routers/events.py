@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
@@ -11,7 +11,8 @@ from fastapi.responses import StreamingResponse
 from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import text
-from gpuyard.server.stream import message_of
+from gpuyard.server.permissions import identity_of, present_identity
+from gpuyard.server.stream import Message, message_of
 
 router = APIRouter(tags=["events"])
 _LAST = 2**63 - 1  # the largest number the journal can give
@@ -40,27 +41,36 @@ async def events(
         raise InvalidInputError.of(
             "after", "does not go with newest or since", "give one of them"
         )
-    job_id = app_state.controller.requests.find(job) if job else None
+    access = app_state.controller.access
+    sight = access.sight_of(identity_of(request.scope))
+    lookup = app_state.controller.requests.lookup
+    job_id = lookup.find(job, sight) if job else None
+    seen = app_state.event_sight.seen
     if "text/event-stream" not in request.headers.get("Accept", ""):
         if newest or since is not None:
             read = app_state.queries.newest_events
             rows = await asyncio.to_thread(read, limit, job_id, since)
-            items = [message_of(row).to_json() for row in rows]
-            return {"items": items, "next": None}
+            found = seen(list(map(message_of, rows)), sight)
+            return {"items": [one.to_json() for one in found], "next": None}
         rows = app_state.queries.events_after(after or 0, limit, job_id)
-        items = [message_of(row).to_json() for row in rows]
+        found = seen(list(map(message_of, rows)), sight)
         return {
-            "items": items,
-            "next": items[-1]["seq"] if len(items) == limit else None,
+            "items": [one.to_json() for one in found],
+            "next": rows[-1]["seq"] if len(rows) == limit else None,
         }
     start = _cursor(last_event_id) if last_event_id else after
+
+    def see(messages: Sequence[Message]) -> list[Message]:
+        # Each time anew: a stream may last for days, and who sees what changes.
+        return seen(messages, access.sight_of(present_identity(request.scope)))
 
     async def body() -> AsyncIterator[bytes]:
         # An id without an event: whoever comes back before the first event misses none.
         begin = app_state.queries.last_seq() if start is None else start
         yield f": gpuyard\n\nid: {begin}\n\n".encode()
         is_new = start is None
-        async for batch in app_state.stream.listen(begin, job_id, from_now=is_new):
+        listen = app_state.stream.listen
+        async for batch in listen(begin, job_id, see, from_now=is_new):
             yield b"".join(message.to_sse() for message in batch) or b": still here\n\n"
 
     return StreamingResponse(

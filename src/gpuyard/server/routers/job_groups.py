@@ -10,6 +10,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, model_validator
 
+from gpuyard.controller.access import Action
 from gpuyard.controller.users import Identity
 from gpuyard.domain.jobs import JobOutcome
 from gpuyard.domain.jobspec import JobKind
@@ -18,7 +19,12 @@ from gpuyard.domain.strict_model import StrictModel
 from gpuyard.ledger.queries import JobFilter
 from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
-from gpuyard.server.permissions import changes_only_own, check_own, identity_of
+from gpuyard.server.permissions import (
+    changes_only_own,
+    check_own,
+    identity_of,
+    sight_of,
+)
 
 # Not below `/jobs/`, where any word is the name of a job.
 router = APIRouter(tags=["jobs"])
@@ -161,8 +167,9 @@ async def cancel_jobs(
     """
     requests = app_state.controller.requests
     if body.jobs is not None:
-        job_ids = await requests.lookup.find_many(body.jobs)
-        await check_own(request.scope, app_state.queries, job_ids)
+        sight = sight_of(request.scope, app_state.controller)
+        job_ids = await requests.lookup.find_many(body.jobs, sight)
+        await check_own(request.scope, app_state.controller, job_ids)
     else:
         job_ids = await _meant(app_state, body, identity_of(request.scope))
     before = await _outcomes(app_state, job_ids)
@@ -191,12 +198,22 @@ async def _meant(
     app_state: AppState, body: CancelRequest, identity: Identity
 ) -> list[str]:
     """The jobs that the conditions describe, and that who asks may change."""
-    wanted = body.as_filter()
-    if changes_only_own(identity):
+    access = app_state.controller.access
+    wanted = replace(body.as_filter(), hidden=access.sight_of(identity).hidden)
+    is_only_own = wanted.project is None and changes_only_own(identity)
+    if is_only_own:
         if wanted.user not in (None, identity.user):
             return []
         wanted = replace(wanted, user=identity.user)
-    return await asyncio.to_thread(app_state.queries.job_ids, wanted)
+    job_ids = await asyncio.to_thread(app_state.queries.job_ids, wanted)
+    if access.changes_all(identity):
+        return job_ids
+    belongings = await asyncio.to_thread(app_state.queries.belongings_of, job_ids)
+    return [
+        job_id
+        for job_id in job_ids
+        if access.may(identity, Action.CHANGE, *belongings[job_id])
+    ]
 
 
 @router.post("/jobs:hold")
@@ -230,8 +247,9 @@ async def _waiting(
     ForbiddenError if who asks may not change one of them.
     """
     lookup = app_state.controller.requests.lookup
-    job_ids, tasks = await lookup.find_waiting(references)
-    await check_own(request.scope, app_state.queries, [*job_ids, *tasks])
+    sight = sight_of(request.scope, app_state.controller)
+    job_ids, tasks = await lookup.find_waiting(references, sight)
+    await check_own(request.scope, app_state.controller, [*job_ids, *tasks])
     return job_ids, tasks
 
 
@@ -243,9 +261,12 @@ async def _outcomes(
 
 
 @router.post("/jobs:wait")
-async def wait_for_jobs(app_state: TheAppState, body: WaitRequest) -> JobOutcomes:
+async def wait_for_jobs(
+    request: Request, app_state: TheAppState, body: WaitRequest
+) -> JobOutcomes:
     """Answer when all of these jobs are over, or after `timeout_s`."""
-    job_ids = await app_state.controller.requests.lookup.find_many(body.jobs)
+    sight = sight_of(request.scope, app_state.controller)
+    job_ids = await app_state.controller.requests.lookup.find_many(body.jobs, sight)
     await app_state.controller.core.folded()
     deadline = time.monotonic() + body.timeout_s
     live = job_ids[::-1]

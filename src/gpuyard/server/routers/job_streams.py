@@ -5,7 +5,7 @@ the frames of domain/stream_frames.py.
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, WebSocket
+from fastapi import APIRouter, Path, Query, Request, WebSocket
 from pydantic import BaseModel
 
 from gpuyard.domain.errors import GpuyardError, RefusedError
@@ -16,7 +16,7 @@ from gpuyard.server.callers import submitter_of
 from gpuyard.server.carrying import carry
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.passing_on import pass_on
-from gpuyard.server.permissions import identity_of
+from gpuyard.server.permissions import identity_of, sees_for_as_long, sight_of
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 sockets = APIRouter(prefix="/api/v1/jobs")
@@ -32,13 +32,15 @@ class ForwardPlace(BaseModel):
 @router.get("/{reference}/forward")
 async def forward_place(
     reference: str,
+    request: Request,
     app_state: TheAppState,
     port: Annotated[int, Query(ge=1, le=65535)],
 ) -> ForwardPlace:
     """The node to whose ports connections can be forwarded now: a WebSocket to
     `/api/v1/jobs/JOB/forward/PORT` is one. It is not asked whether anything listens.
     """
-    job_id = app_state.controller.requests.find(reference)
+    sight = sight_of(request.scope, app_state.controller)
+    job_id = app_state.controller.requests.find(reference, sight)
     return ForwardPlace(node=app_state.controller.streams.node_of(job_id, port))
 
 
@@ -72,8 +74,10 @@ async def _serve(
         if not app_state.leads:
             await pass_on(call, app_state)
             return
-        job_id = app_state.controller.requests.find(reference)
+        sight = sight_of(call.scope, app_state.controller)
+        job_id = app_state.controller.requests.find(reference, sight)
         _refuse_others(app_state, job_id, call)
+        sees_for_as_long(call.scope, app_state.controller, job_id)
         streams = app_state.controller.streams
         async with streams.open(job_id, port, stdin=stdin) as stream:
             await call.accept()

@@ -26,6 +26,7 @@ from gpuyard.ledger.queries import JobFilter
 from gpuyard.server.app_state import AppState
 from gpuyard.server.body import read_bodies
 from gpuyard.server.callers import submitter_of
+from gpuyard.server.concealing import conceal
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.log_stream import (
     NDJSON,
@@ -36,7 +37,12 @@ from gpuyard.server.log_stream import (
     position_of,
 )
 from gpuyard.server.openapi import json_body, one_of, text
-from gpuyard.server.permissions import check_own
+from gpuyard.server.permissions import (
+    check_own,
+    rights_of,
+    sees_for_as_long,
+    sight_of,
+)
 from gpuyard.server.present import (
     present_checkpoint,
     present_code,
@@ -114,7 +120,9 @@ async def submit(request: Request, app_state: TheAppState) -> Response:
     """
     bodies, many = await read_bodies(request)
     user = submitter_of(request.scope)
-    jobs = await app_state.controller.requests.accept(bodies, user=user)
+    controller = app_state.controller
+    rights = rights_of(request.scope, controller)
+    jobs = await controller.requests.accept(bodies, user=user, rights=rights)
     if not many:
         return Response(_accepted(app_state, jobs)[0], 201, media_type=_JSON)
     return StreamingResponse(_page_of(app_state, jobs), 201, media_type=_JSON)
@@ -155,6 +163,7 @@ def _accepted(app_state: AppState, jobs: Sequence[PreparedJob]) -> list[bytes]:
 
 @router.get("", response_model=JobPage)
 async def list_jobs(
+    request: Request,
     app_state: TheAppState,
     state: Annotated[list[JobState] | None, Query()] = None,
     name: Annotated[
@@ -193,6 +202,7 @@ async def list_jobs(
             "folded", "does not go with array", "leave one of them out"
         )
     find_array = app_state.controller.requests.lookup.find_array
+    sight = sight_of(request.scope, app_state.controller)
     wanted = JobFilter(
         states=[one.value for one in state or ()],
         names=[name] if name else [],
@@ -200,8 +210,9 @@ async def list_jobs(
         user=user or None,
         labels=dict(map(_label, label or ())),
         since=since,
-        array_id=None if array is None else find_array(array),
+        array_id=None if array is None else find_array(array, sight),
         without_tasks=folded,
+        hidden=sight.hidden,
     )
     before = is_cursor[1] if is_cursor else None
     # Some conditions make it look through all history.
@@ -250,33 +261,45 @@ def _one(app_state: AppState, job_id: str, *, spec: bool = False) -> Job:
     return job.model_copy(update={"spec": present_spec(app_state, job_id)})
 
 
+def _find(request: Request, app_state: AppState, reference: str) -> str:
+    """The job that this means to who asks."""
+    sight = sight_of(request.scope, app_state.controller)
+    return app_state.controller.requests.find(reference, sight)
+
+
 @router.get("/{reference}")
-async def show(reference: str, app_state: TheAppState) -> Job:
+async def show(reference: str, request: Request, app_state: TheAppState) -> Job:
     """A job by id, by a unique ending of its id, or the newest of a name; with its
     spec.
     """
-    job = _one(app_state, app_state.controller.requests.find(reference), spec=True)
+    job = _one(app_state, _find(request, app_state, reference), spec=True)
     environment = present_environment(app_state, job)
     code = await asyncio.to_thread(present_code, app_state, job)
     return job.model_copy(update={"environment": environment, "code": code})
 
 
 @router.get("/{reference}/task")
-async def show_task(reference: str, app_state: TheAppState) -> dict[str, Any]:
+async def show_task(
+    reference: str, request: Request, app_state: TheAppState
+) -> dict[str, Any]:
     """A job in the form of the seed document's task, schema v2.
 
     `assigned_gpu` is the index of its GPU, and `assigned_gpu_uuid` says which one that
     is: indices change, and each node has its own.
     """
-    job_id = app_state.controller.requests.find(reference)
+    job_id = _find(request, app_state, reference)
     indices = {row["uuid"]: row["index"] for row in app_state.queries.gpus()}
     return task_of(_one(app_state, job_id, spec=True), indices.get)
 
 
-async def _find_own(request: Request, app_state: AppState, reference: str) -> str:
-    """The job that this means; ForbiddenError if who asks may not change it."""
-    job_id = app_state.controller.requests.find(reference)
-    await check_own(request.scope, app_state.queries, [job_id])
+async def _find_own(
+    request: Request, app_state: AppState, reference: str, *, starts: bool = False
+) -> str:
+    """The job that this means; ForbiddenError if who asks may not change it. `starts`:
+    it is to start again.
+    """
+    job_id = _find(request, app_state, reference)
+    await check_own(request.scope, app_state.controller, [job_id], starts=starts)
     return job_id
 
 
@@ -296,7 +319,7 @@ async def resume(
     body: Annotated[ResumeRequest | None, Body()] = None,
 ) -> Job:
     """Start a new attempt of an ended job from a checkpoint."""
-    job_id = await _find_own(request, app_state, reference)
+    job_id = await _find_own(request, app_state, reference, starts=True)
     wanted = body or ResumeRequest()
     await app_state.controller.requests.resume(
         job_id, wanted.checkpoint, wanted.changes()
@@ -318,14 +341,18 @@ async def update(
 
 
 @router.get("/{reference}/why")
-async def why(reference: str, app_state: TheAppState) -> dict[str, Any]:
+async def why(
+    reference: str, request: Request, app_state: TheAppState
+) -> dict[str, Any]:
     """Why a pending job is not running: constraint, candidates and their rejections,
     what would help, an estimate.
     """
-    job_id = app_state.controller.requests.find(reference)
+    job_id = _find(request, app_state, reference)
     answer = app_state.controller.requests.why(job_id)
     if answer is not None:
-        return {"job_id": job_id, "pending": True, **asdict(answer)}
+        told = {"job_id": job_id, "pending": True, **asdict(answer)}
+        sight = sight_of(request.scope, app_state.controller)
+        return conceal(app_state.queries, sight, told)
     job = _one(app_state, job_id)
     summary = f"The job is not waiting: it is {job.state}" + (
         f" ({job.reason})." if job.reason not in (None, job.state) else "."
@@ -360,7 +387,8 @@ async def logs(
     data in Base64; `{}` first and while nothing comes; the last one is `{"end": true}`.
     Without that, the connection broke: go on at the position after the last byte.
     """
-    job_id = app_state.controller.requests.find(reference)
+    job_id = _find(request, app_state, reference)
+    sees_for_as_long(request.scope, app_state.controller, job_id)
     parts = app_state.controller.logs.read(
         job_id,
         lines=lines,
@@ -381,6 +409,7 @@ async def logs(
 @router.get("/{reference}/metrics")
 async def metrics(
     reference: str,
+    request: Request,
     app_state: TheAppState,
     name: Annotated[list[str] | None, Query()] = None,
     points: Annotated[int, Query(ge=4, le=100_000)] = 1000,
@@ -388,7 +417,7 @@ async def metrics(
     """Metric series over all attempts; each at most `points` long, its extremes
     kept.
     """
-    job_id = app_state.controller.requests.find(reference)
+    job_id = _find(request, app_state, reference)
     # A long training has hundreds of thousands of points: reading them must not hold up
     # anyone else.
     found = await asyncio.to_thread(app_state.queries.series, job_id, name or ())
@@ -408,11 +437,12 @@ async def metrics(
 
 
 @router.get("/{reference}/checkpoints")
-async def checkpoints(reference: str, app_state: TheAppState) -> dict[str, Any]:
+async def checkpoints(
+    reference: str, request: Request, app_state: TheAppState
+) -> dict[str, Any]:
     """The job's checkpoints, oldest first."""
-    rows = app_state.queries.checkpoints_of(
-        app_state.controller.requests.find(reference)
-    )
+    job_id = _find(request, app_state, reference)
+    rows = app_state.queries.checkpoints_of(job_id)
     return {
         "items": [present_checkpoint(row) for row in rows if row["kept"]],
         "next": None,

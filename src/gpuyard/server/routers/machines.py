@@ -4,19 +4,23 @@ on.
 
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from gpuyard.controller.core import Core
 from gpuyard.domain.gpus import classify
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.shape import Shape
+from gpuyard.resource_manager.gpu_work import Work
+from gpuyard.server.app_state import AppState
+from gpuyard.server.concealing import conceal, hidden_jobs_of
 from gpuyard.server.dependencies import TheAppState
+from gpuyard.server.permissions import sight_of
 
 router = APIRouter(tags=["machines"])
 
 
 @router.get("/gpus")
-async def list_gpus(app_state: TheAppState) -> dict[str, Any]:
+async def list_gpus(request: Request, app_state: TheAppState) -> dict[str, Any]:
     """Every GPU: its class, its state, and the model or script on it.
 
     `warnings` says that it is hot, its memory nearly full, or that its power limit
@@ -26,7 +30,7 @@ async def list_gpus(app_state: TheAppState) -> dict[str, Any]:
     names = {row["id"]: row["name"] for row in app_state.queries.nodes()}
     figures = app_state.controller.gpus.figures()
     separations = app_state.controller.gpus.separations()
-    work = app_state.manager.gpu_work.all()
+    work = _seen_work(request, app_state)
     view = app_state.controller.core.view
     quarantines = {
         uuid: app_state.manager.gpu_work.quarantine(device)
@@ -54,6 +58,20 @@ async def list_gpus(app_state: TheAppState) -> dict[str, Any]:
     return {"items": items, "next": None}
 
 
+def _seen_work(request: Request, app_state: AppState) -> dict[str, Work]:
+    """What each GPU does; of a job that does not exist for who asks, only that
+    something runs there.
+    """
+    work = app_state.manager.gpu_work.all()
+    sight = sight_of(request.scope, app_state.controller)
+    job_ids = {at["job_id"] for at in work.values() if at["job_id"]}
+    hidden = hidden_jobs_of(app_state.queries, sight, job_ids)
+    return {
+        uuid: {"state": at["state"], "job_id": None} if at["job_id"] in hidden else at
+        for uuid, at in work.items()
+    }
+
+
 @router.post("/gpus/{gpu}/drain")
 async def drain_gpu(app_state: TheAppState, gpu: str) -> dict[str, Any]:
     """Give this GPU (UUID, its beginning, or index) nothing new; what runs on it runs
@@ -75,7 +93,7 @@ async def release_gpu(app_state: TheAppState, gpu: str) -> dict[str, Any]:
 
 
 @router.get("/nodes")
-async def list_nodes(app_state: TheAppState) -> dict[str, Any]:
+async def list_nodes(request: Request, app_state: TheAppState) -> dict[str, Any]:
     """Every node: capacity, what is booked, whether its agent is connected.
 
     `separation` says what keeps its jobs apart: `agreement`, `accounts` or `accounts
@@ -85,8 +103,10 @@ async def list_nodes(app_state: TheAppState) -> dict[str, Any]:
     """
     await app_state.controller.requests.until_node_is_known()
     separations = app_state.controller.gpus.separations()
+    sight = sight_of(request.scope, app_state.controller)
     items: list[dict[str, Any]] = []
     for row in app_state.queries.nodes():
+        disk = app_state.controller.disks.of(row["id"])
         places = [
             place
             for attempt in app_state.controller.core.view.attempts_on(row["id"])
@@ -109,7 +129,7 @@ async def list_nodes(app_state: TheAppState) -> dict[str, Any]:
                 "booked": booked,
                 "quarantine": barred,
                 "separation": separations.get(row["id"]),
-                "disk": app_state.controller.disks.of(row["id"]),
+                "disk": conceal(app_state.queries, sight, disk),
             }
         )
     return {"items": items, "next": None}

@@ -4,17 +4,21 @@ people want of them.
 
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
+from gpuyard.server.concealing import conceal
 from gpuyard.server.dependencies import TheAppState
+from gpuyard.server.permissions import sight_of
 
 router = APIRouter(prefix="/models", tags=["models"])
 
 
 @router.get("")
-async def list_models(app_state: TheAppState) -> dict[str, Any]:
+async def list_models(request: Request, app_state: TheAppState) -> dict[str, Any]:
     """Every configured model, its replicas and who waits for it."""
-    return {"items": app_state.manager.models.listing(), "next": None}
+    found = app_state.manager.models.listing()
+    sight = sight_of(request.scope, app_state.controller)
+    return {"items": conceal(app_state.queries, sight, found), "next": None}
 
 
 @router.post("/{model:path}/load")

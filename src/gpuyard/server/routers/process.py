@@ -5,15 +5,17 @@ import os
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Query, Response
+from fastapi import APIRouter, Body, Depends, Query, Request, Response
 
 from gpuyard import __version__
 from gpuyard.config.proof import NONCE, PATH
+from gpuyard.controller.access import Sight
 from gpuyard.domain.errors import NotFoundError, RefusedError
 from gpuyard.domain.stopping import RunningJobs
 from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import text
+from gpuyard.server.permissions import sight_of
 from gpuyard.server.prometheus import render_metrics
 from gpuyard.server.security_scheme import document_token
 from gpuyard.storage.place import problem_of
@@ -56,16 +58,19 @@ async def prove(
     response_class=Response,
     responses=text("text/plain"),
 )
-async def metrics(app_state: TheAppState) -> Response:
+async def metrics(request: Request, app_state: TheAppState) -> Response:
     """Prometheus metrics."""
-    body, media_type = render_metrics(app_state, await _job_counts(app_state))
+    sight = sight_of(request.scope, app_state.controller)
+    counts = await _job_counts(app_state, sight)
+    body, media_type = render_metrics(app_state, counts, sight)
     return Response(body, media_type=media_type)
 
 
 @router.get("")
-async def about(app_state: TheAppState) -> dict[str, Any]:
+async def about(request: Request, app_state: TheAppState) -> dict[str, Any]:
     """Where this server keeps its things and how many jobs it has."""
     core = app_state.controller.core
+    sight = sight_of(request.scope, app_state.controller)
     leader = app_state.election.leader if app_state.election else None
     return {
         "version": __version__,
@@ -74,15 +79,15 @@ async def about(app_state: TheAppState) -> dict[str, Any]:
         "epoch": core.epoch,
         "leads": app_state.leads,
         "leader": leader.url if leader else app_state.url,
-        "jobs": await _job_counts(app_state),
+        "jobs": await _job_counts(app_state, sight),
     }
 
 
-async def _job_counts(app_state: AppState) -> dict[str, int]:
+async def _job_counts(app_state: AppState, sight: Sight) -> dict[str, int]:
     """How many jobs are in each state. Beside the event loop: it looks at all that the
     ledger has, which takes a tenth of a second for a million.
     """
-    return await asyncio.to_thread(app_state.queries.job_counts)
+    return await asyncio.to_thread(app_state.queries.job_counts, sight.hidden)
 
 
 @router.get("/storage")

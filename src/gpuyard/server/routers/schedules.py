@@ -23,7 +23,7 @@ from gpuyard.server.body import read_bodies
 from gpuyard.server.callers import submitter_of
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import one_json_body
-from gpuyard.server.permissions import check_owner, identity_of
+from gpuyard.server.permissions import identity_of, rights_of, sight_of
 from gpuyard.server.present import present_jobs
 
 router = APIRouter(prefix="/schedules", tags=["schedules"])
@@ -52,22 +52,28 @@ async def create_schedule(request: Request, app_state: TheAppState) -> Schedule:
         document = msgspec.json.decode(bodies[0])
     spec = parse_model(ScheduleSpec, document)
     user = submitter_of(request.scope)
-    schedule = await app_state.controller.schedules.create(spec, user)
+    rights = rights_of(request.scope, app_state.controller)
+    schedule = await app_state.controller.schedules.create(spec, user, rights)
     return await _one(app_state, schedule)
 
 
 @router.get("")
-async def list_schedules(app_state: TheAppState) -> SchedulePage:
+async def list_schedules(request: Request, app_state: TheAppState) -> SchedulePage:
     """Every schedule, the oldest first."""
+    sight = sight_of(request.scope, app_state.controller)
     stored = await asyncio.to_thread(app_state.controller.schedules.stored)
-    return SchedulePage(items=await _presented(app_state, stored))
+    seen = [one for one in stored if sight.sees(one.spec.get("project"))]
+    return SchedulePage(items=await _presented(app_state, seen))
 
 
 @router.get("/{reference}")
-async def show_schedule(reference: str, app_state: TheAppState) -> Schedule:
+async def show_schedule(
+    reference: str, request: Request, app_state: TheAppState
+) -> Schedule:
     """A schedule by id, by a unique ending of its id, or the newest of a name."""
+    sight = sight_of(request.scope, app_state.controller)
     stored = await asyncio.to_thread(app_state.controller.schedules.stored)
-    return await _one(app_state, find_schedule(stored, reference))
+    return await _one(app_state, find_schedule(stored, reference, sight))
 
 
 @router.patch("/{reference}")
@@ -78,8 +84,8 @@ async def change_schedule(
 
     Times that came while it was paused do not count.
     """
-    _check_own(request, app_state, reference)
-    schedule = await app_state.controller.schedules.change(reference, changes)
+    schedule_id = _find_own(request, app_state, reference)
+    schedule = await app_state.controller.schedules.change(schedule_id, changes)
     return await _one(app_state, schedule)
 
 
@@ -88,8 +94,8 @@ async def delete_schedule(
     reference: str, request: Request, app_state: TheAppState
 ) -> Schedule:
     """Delete a schedule; answers with what it was. Its jobs go on."""
-    _check_own(request, app_state, reference)
-    schedule = await app_state.controller.schedules.delete(reference)
+    schedule_id = _find_own(request, app_state, reference)
+    schedule = await app_state.controller.schedules.delete(schedule_id)
     return await _one(app_state, schedule)
 
 
@@ -101,20 +107,25 @@ async def run_schedule(
     body: Annotated[RunRequest | None, Body()] = None,
 ) -> Job:
     """Submit its job now, also while it is paused. Its next time stays."""
-    _check_own(request, app_state, reference)
+    schedule_id = _find_own(request, app_state, reference)
     key = body.idempotency_key if body else None
-    job_id = await app_state.controller.schedules.run_now(reference, key)
+    job_id = await app_state.controller.schedules.run_now(schedule_id, key)
     row = app_state.queries.job(job_id)
     assert row is not None
     (job,) = present_jobs(app_state, [row])
     return job
 
 
-def _check_own(request: Request, app_state: AppState, reference: str) -> None:
-    """ForbiddenError if who asks may not change this schedule."""
-    schedule = app_state.controller.schedules.find(reference)
+def _find_own(request: Request, app_state: AppState, reference: str) -> str:
+    """The schedule that this means; ForbiddenError if who asks may not change it."""
+    sight = sight_of(request.scope, app_state.controller)
+    schedule = app_state.controller.schedules.find(reference, sight)
+    project = schedule.spec.get("project")
     owner = schedule.spec.get("user")
-    check_owner(identity_of(request.scope), schedule.id, owner)
+    identity = identity_of(request.scope)
+    access = app_state.controller.access
+    access.check_changes(identity, schedule.id, project, owner)
+    return schedule.id
 
 
 async def _one(app_state: AppState, schedule: LiveSchedule) -> Schedule:

@@ -2,17 +2,38 @@
 
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
+from gpuyard.controller.access import Sight
+from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
+from gpuyard.server.permissions import sight_of
+from gpuyard.server.stream import message_of
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"])
 
 
 @router.get("")
-async def list_webhooks(app_state: TheAppState) -> dict[str, Any]:
+async def list_webhooks(request: Request, app_state: TheAppState) -> dict[str, Any]:
     """Each configured webhook: its place in the journal, whether its last delivery
     failed, and the events that were put aside (`dead_letters`).
     """
     notifier = app_state.notifier
-    return {"items": notifier.describe() if notifier else [], "next": None}
+    items = notifier.describe() if notifier else []
+    sight = sight_of(request.scope, app_state.controller)
+    return {"items": [_seen(app_state, sight, item) for item in items], "next": None}
+
+
+def _seen(app_state: AppState, sight: Sight, item: dict[str, Any]) -> dict[str, Any]:
+    """A webhook without the events that do not exist for who asks."""
+    if not sight.hidden:
+        return item
+    letters = item["dead_letters"]
+    latest = [
+        letter
+        for letter in letters["latest"]
+        if (row := app_state.queries.event(letter["seq"]))
+        and app_state.event_sight.seen([message_of(row)], sight)
+    ]
+    count = letters["count"] - len(letters["latest"]) + len(latest)
+    return {**item, "dead_letters": {"count": count, "latest": latest}}

@@ -3,9 +3,10 @@
 from dataclasses import asdict
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from gpuyard.server.dependencies import TheAppState
+from gpuyard.server.permissions import sight_of
 from gpuyard.storage.place import in_background
 from gpuyard.storage.workspaces import listing
 
@@ -13,12 +14,17 @@ router = APIRouter(tags=["workspaces"])
 
 
 @router.get("/workspaces")
-async def list_workspaces(app_state: TheAppState) -> dict[str, Any]:
+async def list_workspaces(request: Request, app_state: TheAppState) -> dict[str, Any]:
     """Every workspace with its size, counted anew."""
+    sight = sight_of(request.scope, app_state.controller)
     found = await in_background(
         listing, app_state.settings.workspaces.root(app_state.home)
     )
     return {
-        "items": [{**asdict(one), "path": str(one.path)} for one in found],
+        "items": [
+            {**asdict(one), "path": str(one.path)}
+            for one in found
+            if sight.sees(one.project)
+        ],
         "next": None,
     }

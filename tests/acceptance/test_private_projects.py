@@ -1,0 +1,307 @@
+"""Private projects: for who is no member, nothing of them exists. One thing of each
+kind is made, and every route in the guide is asked for it.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gpuyard.client.connection import Address
+from gpuyard.client.sync import Client
+from tests.support.instance import TestInstance, make_instance
+from tests.support.wait import wait_until
+
+PAGE = Path(__file__).parents[2] / "docs/guides/users.md"
+SCRIPT = Path(__file__).parents[1] / "programs/scripts/steps.py"
+# All that is of the project has this in its name.
+SECRET = "hush"
+MADE_UP = "no-such-thing"
+# A member of nothing, a member of another project, and a maintainer of the instance.
+STRANGERS = ("stranger", "neighbour", "chief")
+PROGRAM = (
+    "echo hush-output; echo x > hush-ckpt.pt; while :; do echo hush; sleep 1; done"
+)
+HANDSHAKE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "MDEyMzQ1Njc4OTAxMjM0NQ==",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Things:
+    """An instance, the tokens of its users, and the id of what is in the project by the
+    noun in its path.
+    """
+
+    instance: TestInstance
+    tokens: Mapping[str, str]
+    ids: Mapping[str, str]
+
+    def client(self, user: str) -> Client:
+        """The SDK as a user."""
+        return Client(Address(self.instance.address().url, self.tokens[user]))
+
+    def web(self, user: str) -> httpx.Client:
+        """Plain HTTP as a user."""
+        headers = {
+            "Authorization": f"Bearer {self.tokens[user]}",
+            "Content-Type": "application/json",
+        }
+        url = self.instance.address().url
+        return httpx.Client(base_url=url, headers=headers, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def things() -> Iterator[Things]:
+    with make_instance() as made:
+        made.home.create()
+        made.home.settings.write_text(f'[scripts.steps]\nfile = "{SCRIPT}"\ngpus = 0\n')
+        made.ok("up", "--simulate-gpus", "1x24")
+        made.ok("project", "add", SECRET, "--private")
+        made.ok("project", "add", "other", "--private")
+        tokens = {
+            user: _add(made, user, role)
+            for user, role in {
+                "worker": "member",
+                "looker": "member",
+                "stranger": "member",
+                "neighbour": "member",
+                "chief": "maintainer",
+            }.items()
+        }
+        made.ok("project", "member", "add", SECRET, "worker")
+        made.ok("project", "member", "add", SECRET, "looker", "--role", "viewer")
+        made.ok("project", "member", "add", "other", "neighbour")
+        # By the owner of the instance: an agent of root runs no jobs of users.
+        with Client(made.address()) as owner:
+            ids = _make(made, owner)
+            running = owner.job(ids["jobs"])
+            wait_until(lambda: running.refresh().checkpoints, 60, "the checkpoint")
+            (kept,) = running.checkpoints()
+            ids["checkpoints"] = kept.id
+        yield Things(made, tokens, ids)
+
+
+def _add(instance: TestInstance, user: str, role: str) -> str:
+    """Add a user; its token."""
+    return str(instance.json("user", "add", user, "--role", role)["token"])
+
+
+def _make(instance: TestInstance, owner: Client) -> dict[str, str]:
+    """One thing of each kind; its id by the noun in its path."""
+    owner.run(["true"], name="hush-ended", project=SECRET).wait(60)
+    running = owner.run(
+        ["bash", "-c", PROGRAM],
+        name="hush-running",
+        project=SECRET,
+        workspace="hush-shelf",
+        workdir=str(instance.work),
+        resources={"gpus": {"count": 1}},
+        checkpoint={"path": "hush-ckpt.pt"},
+    )
+    body = {"command": ["true"], "project": SECRET, "held": True}
+    array = owner.submit_array({**body, "name": "hush-array", "array": "0-1"})
+    schedule = owner.add_schedule(
+        ["true"], "@yearly", name="hush-schedule", project=SECRET
+    )
+    batch = {
+        "script": "steps",
+        "items": [{"path": "/tmp/hush-item"}],
+        "source": "/tmp/hush-source",
+        "results": str(instance.work),
+        "project": SECRET,
+    }
+    headers = {"Authorization": f"Bearer {owner.address.token}"}
+    url = f"{owner.address.url}/api/v1/batches"
+    made = httpx.post(url, json=batch, headers=headers, timeout=60).json()
+    words = ("--project", SECRET, "--amount", "5", "--period", "total")
+    instance.ok("budgets", "set", "hush-budget", *words)
+    return {
+        "jobs": running.id,
+        "arrays": array.id,
+        "schedules": schedule.id,
+        "batches": made["batch_id"],
+        "budgets": "hush-budget",
+        "projects": SECRET,
+    }
+
+
+def documented() -> list[str]:
+    """Each request of the guide: its method and its path."""
+    rows = re.findall(r"^\| `([A-Z]+ /\S+)` \| \w+ \|$", PAGE.read_text(), re.M)
+    return [what for what in rows if "/ledger/" not in what and "stop" not in what]
+
+
+def _ask(
+    web: httpx.Client, method: str, path: str, body: Any = None
+) -> tuple[int, str]:
+    if method == "WEBSOCKET":
+        answer = web.get(path, headers=HANDSHAKE)
+        return answer.status_code, answer.text
+    content = None if method in ("GET", "DELETE") else json.dumps(body or {})
+    with web.stream(method, path, content=content) as answer:
+        answer.read()
+        return answer.status_code, answer.text
+
+
+@pytest.mark.parametrize("user", STRANGERS)
+def test_what_is_of_a_private_project_is_answered_as_if_it_was_not_there(
+    things: Things, user: str
+) -> None:
+    wrong: list[str] = []
+    asked = 0
+    with things.web(user) as web:
+        for what in documented():
+            method, path = what.split(" ")
+            noun = path.split("/")[3] if path.startswith("/api/v1/") else ""
+            if "{" not in path or noun not in things.ids:
+                continue
+            body = {"cron": "@monthly"} if noun == "schedules" else {"priority": 2}
+            body = body if method == "PATCH" else {}
+            for reference in _references(things, noun):
+                asked += 1
+                (first, *_) = re.findall(r"\{\w+\}", path)
+                found = [
+                    _ask(web, method, _filled(path.replace(first, name, 1)), body)
+                    for name in (reference, MADE_UP)
+                ]
+                (real, unreal) = found
+                told = (real[0], real[1].replace(reference, MADE_UP))
+                if told != unreal or real[0] not in (403, 404):
+                    wrong.append(f"{what} {reference}: {real}")
+    assert not wrong
+    assert asked > 40
+
+
+def _references(things: Things, noun: str) -> list[str]:
+    """What a stranger might call it."""
+    whole = things.ids[noun]
+    if noun in ("jobs", "arrays", "schedules"):
+        name = "hush-running" if noun == "jobs" else f"hush-{noun[:-1]}"
+        return [whole, whole[-8:], name]
+    return [whole]
+
+
+def _filled(path: str) -> str:
+    path = path.replace("{port}", "1").replace("{user}", "stranger")
+    return f"{path}?port=1" if path.endswith("/forward") else path
+
+
+@pytest.mark.parametrize("user", STRANGERS)
+def test_no_list_and_no_count_has_anything_of_it(things: Things, user: str) -> None:
+    lists = [
+        what.split(" ")[1]
+        for what in documented()
+        if what.startswith("GET ") and "{" not in what
+    ]
+    lists += ["/api/v1/jobs?folded=true", f"/api/v1/jobs?project={SECRET}"]
+    lists += ["/api/v1/events?newest=true", "/api/v1/events?limit=10000"]
+    lists += [f"/api/v1/costs?by={by}" for by in ("user", "tier", "gpu", "day")]
+    wrong: list[str] = []
+    with things.web(user) as web:
+        for path in lists:
+            status, text = _ask(web, "GET", path)
+            told = [each for each in (SECRET, *things.ids.values()) if each in text]
+            if status != 200 or told:
+                wrong.append(f"{path}: {status} {told}")
+        assert not wrong
+        assert web.get("/api/v1/server").json()["jobs"] == {}
+        assert re.search(r'gpuyard_jobs\{state="running"\} 0', web.get("/metrics").text)
+        for by in ("project", "day"):
+            assert web.get(f"/api/v1/costs?by={by}").json()["items"] == []
+        (gpu,) = web.get("/api/v1/gpus").json()["items"]
+        assert (gpu["state"], gpu["job_id"]) == ("script_busy", None)
+
+
+@pytest.mark.parametrize("user", STRANGERS)
+def test_requests_about_many_jobs_know_nothing_of_it(things: Things, user: str) -> None:
+    job = things.ids["jobs"]
+    with things.web(user) as web:
+        for call in ("cancel", "hold", "release", "wait"):
+            body = {"jobs": [job]}
+            status, text = _ask(web, "POST", f"/api/v1/jobs:{call}", body)
+            assert (status, f"There is no job '{job}'" in text) == (404, True)
+        everything = {"all": True, "dry_run": True}
+        status, text = _ask(web, "POST", "/api/v1/jobs:cancel", everything)
+        assert (status, json.loads(text)["items"]) == (200, [])
+        later = {"command": ["true"], "depends_on": [job]}
+        status, text = _ask(web, "POST", "/api/v1/jobs", later)
+        assert (status, f"there is no job '{job}'" in text) == (422, True)
+        for path in ("jobs", "estimate"):
+            named = {"command": ["true"], "project": SECRET}
+            assert _ask(web, "POST", f"/api/v1/{path}", named)[0] == 404
+
+
+def test_streams_show_strangers_nothing_of_it(things: Things) -> None:
+    headers = {"Accept": "text/event-stream"}
+    with (
+        things.web("stranger") as web,
+        things.client("worker") as worker,
+        web.stream("GET", "/api/v1/events", headers=headers) as events,
+    ):
+        lines = events.iter_lines()
+        next(lines)
+        hidden = worker.run(["true"], name="hush-later", project=SECRET, held=True)
+        hidden.cancel()
+        open_ = worker.run(["true"], name="open", held=True)
+        open_.cancel()
+        seen: list[str] = []
+        for line in lines:
+            seen.append(line)
+            if "job.cancelled" in line:
+                break
+    text = "\n".join(seen)
+    assert "open" in text
+    assert SECRET not in text
+    assert hidden.id not in text
+
+
+def test_why_names_no_job_of_it(things: Things) -> None:
+    with things.client("stranger") as stranger:
+        waiting = stranger.run(["true"], resources={"gpus": {"count": 1}})
+        told = json.dumps(waiting.why())
+        waiting.cancel()
+    assert "wait for a job of others (no timeout)" in told
+    assert things.ids["jobs"] not in told
+
+
+def test_its_members_see_all_of_it(things: Things) -> None:
+    with things.web("looker") as web:
+        paths = [
+            f"/api/v1/{noun}/{things.ids[noun]}"
+            for noun in things.ids
+            if noun != "checkpoints"
+        ]
+        paths.append(f"/api/v1/checkpoints/{things.ids['checkpoints']}/content")
+        statuses = {path: web.get(path).status_code for path in paths}
+        assert set(statuses.values()) == {200}, statuses
+        assert SECRET in web.get("/api/v1/events").text
+        assert SECRET in web.get("/api/v1/costs").text
+        assert SECRET in web.get("/api/v1/workspaces").text
+        assert web.get("/api/v1/server").json()["jobs"]["running"] >= 1
+        job = things.ids["jobs"]
+        assert _ask(web, "POST", f"/api/v1/jobs/{job}/cancel")[0] == 403
+
+
+def test_a_log_ends_for_who_is_no_member_any_more(things: Things) -> None:
+    instance = things.instance
+    instance.ok("project", "member", "add", SECRET, "stranger")
+    path = f"/api/v1/jobs/{things.ids['jobs']}/logs?follow=true"
+    try:
+        with things.web("stranger") as web, web.stream("GET", path) as log:
+            parts = log.iter_text()
+            assert "hush-output" in next(parts)
+            instance.ok("project", "member", "remove", SECRET, "stranger")
+            with pytest.raises(httpx.HTTPError):
+                for _ in parts:
+                    pass
+    finally:
+        instance.run("project", "member", "remove", SECRET, "stranger")
