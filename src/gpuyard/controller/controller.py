@@ -27,6 +27,7 @@ from gpuyard.controller.requests import Requests
 from gpuyard.controller.retention import Retention
 from gpuyard.controller.schedules import Schedules
 from gpuyard.controller.secrets import Secrets
+from gpuyard.controller.sign_ins import SignIns
 from gpuyard.controller.stored_contents import stores_of
 from gpuyard.controller.submissions import Submissions
 from gpuyard.controller.trust import TrustRecords
@@ -141,6 +142,7 @@ class Controller:
         )
         self.schedules = Schedules(self.core, self.requests)
         self.users = Users(self.core)
+        self.sign_ins = SignIns(self.users)
         self.budgets = Budgets(self.core)
         self.schedules.check_submits = self.users.check_submits
         self.extensions: list[Extension] = [self.schedules, self.users, self.budgets]

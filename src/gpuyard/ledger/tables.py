@@ -361,6 +361,10 @@ users = sa.Table(
     sa.Column("role", TEXT),
     sa.Column("disabled", sa.Boolean),
     sa.Column("created_at", sa.Float),
+    sa.Column("issuer", TEXT),
+    sa.Column("subject", TEXT),
+    sa.Column("awaits_sign_in", sa.Boolean),
+    sa.Column("role_from_provider", sa.Boolean),
 )
 tokens = sa.Table(
     "tokens",
@@ -372,6 +376,7 @@ tokens = sa.Table(
     sa.Column("sha256", TEXT),
     sa.Column("created_at", sa.Float),
     sa.Column("expires_at", sa.Float),
+    sa.Column("kind", TEXT),
 )
 
 # Outside the journal: series are measurements, not state. The key makes a log that is

@@ -41,6 +41,7 @@ from gpuyard.server.routers import (
     process,
     schedules,
     secrets,
+    sign_in,
     tiers,
     trust,
     users,
@@ -122,6 +123,9 @@ def make_app(app_state: AppState) -> FastAPI:
     api.include_router(batches.estimates)
     app.include_router(api)
     app.include_router(process.open_router, dependencies=known_only)
+    app.include_router(sign_in.open_router, dependencies=known_only)
+    app.include_router(sign_in.browsers)
+    app.include_router(sign_in.commands)
     app.include_router(docs_page.make_router(app.openapi), dependencies=known_only)
     app.include_router(agents.router)
     app.include_router(job_streams.sockets)

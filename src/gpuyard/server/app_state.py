@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from starlette.types import Scope
+
 from gpuyard.config.dialling import Tls
 from gpuyard.config.paths import Home
 from gpuyard.config.proof import digest_of, key_id, proof
@@ -20,6 +22,7 @@ from gpuyard.notify.notifier import Notifier
 from gpuyard.resource_manager.manager import ResourceManager
 from gpuyard.server import worker_tokens
 from gpuyard.server.election import Election
+from gpuyard.server.sign_in.service import SignIn
 from gpuyard.server.stream import EventStream
 from gpuyard.server.whole_ledger import WholeLedger
 from gpuyard.server.worker_tokens import WorkerClaim
@@ -53,10 +56,12 @@ class AppState:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     used_at: float = field(default_factory=time.monotonic)
     whole_ledger: WholeLedger = field(init=False)
+    sign_in: SignIn = field(init=False)
 
     def __post_init__(self) -> None:
         self.whole_ledger = WholeLedger(self.controller.core.ledger, self.home.root)
         self.controller.launching.worker_token = self._worker_token
+        self.sign_in = SignIn(self.settings, self.controller, self.url, self.token)
 
     def admits(self, token: str) -> bool:
         """Is this the token of this server, or of one that shares its ledger?
@@ -99,6 +104,21 @@ class AppState:
             return found
         await self.election.read_anew()
         return OWNER if self.admits(token) else None
+
+    async def session_of(self, scope: Scope) -> Identity | None:
+        """Who has signed in with the browser that sends a request; None if nobody has.
+
+        UnauthorizedError if that is too long ago; ForbiddenError if the user is
+        disabled.
+        """
+        cookies = self.sign_in.cookies
+        token = cookies.read(dict(scope["headers"]), cookies.session)
+        if token is None or self.settings.sign_in.openid is None:
+            return None
+        users = self.controller.users
+        if self.leads:
+            return users.identify(token, session=True)
+        return await users.identify_afresh(token, session=True)
 
     def _worker_token(self, attempt_id: str, fence: int, batch_id: str) -> str:
         claim = WorkerClaim(attempt_id, fence, batch_id)
