@@ -3,7 +3,7 @@ discovery, keys, a page to sign in, codes and signed tokens.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +33,7 @@ class Provider:
 
 
 @contextmanager
-def openid_provider() -> Iterator[Provider]:
+def openid_provider() -> Generator[Provider]:
     """A provider, for as long as a test needs it."""
     with oidc_provider_mock.run_server_in_thread() as server:
         yield Provider(f"http://localhost:{server.server_port}")

@@ -73,6 +73,12 @@ class SignInSettings(SettingsSection):
     session_s: Period = DAY_S / 2
     command_s: Period = 30 * DAY_S
 
+    @property
+    def own_secrets(self) -> frozenset[str]:
+        """Secrets that are the server's own: no job gets them."""
+        name = self.openid.client_secret if self.openid else None
+        return frozenset([name] if name else [])
+
     def check_reached_safely(self, host: str, server_url: str | None) -> None:
         """ValueError if people would sign in over a network without TLS. Where the
         server itself listens (`host`), it has none.

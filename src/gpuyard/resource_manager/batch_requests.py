@@ -94,7 +94,7 @@ class BatchRequests:
         """
         script = self._core.scripts.named(spec.script)
         await self._secrets.check(
-            {**self._core.scripts[script].secrets, **spec.secrets}
+            {**self._core.scripts[script].secrets, **spec.secrets}, user
         )
         owner = BatchOwner(spec.project, user)
         code = await self._code_of(script, owner)

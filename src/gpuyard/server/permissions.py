@@ -38,12 +38,11 @@ _REQUESTS: Mapping[Role, tuple[str, ...]] = {
         f"WEBSOCKET /api/v1/jobs/{_ONE}/(exec|stdin|forward/{_ONE})",
         f"POST /api/v1/batches/{_ONE}/(cancel|retry)",
         f"(DELETE /api/v1/schedules/{_ONE}|POST /api/v1/schedules/{_ONE}/run)",
-        f"PUT /api/v1/secrets/{_ONE}",
+        f"(PUT|DELETE) /api/v1/secrets/{_ONE}",
     ),
     Role.MAINTAINER: (
         "POST /api/v1/models/.+/(load|unload|pin|unpin)",
         f"POST /api/v1/gpus/{_ONE}/(drain|undrain|release)",
-        f"DELETE /api/v1/secrets/{_ONE}",
         "(PUT|DELETE) /api/v1/trust/.+",
         "GET /api/v1/ledger/(check|prune)",
     ),
