@@ -14,9 +14,13 @@ import httpx
 import pytest
 from playwright.sync_api import Browser
 
+from tests.support.browser import browser
 from tests.support.instance import TestInstance, make_instance
 from tests.support.openid import Provider, Visitor, openid_provider
 
+__all__ = ["browser"]
+# The provider signs with a library that has words for its own authors.
+pytestmark = pytest.mark.filterwarnings("ignore:.*:DeprecationWarning:authlib.*")
 SECRET = "the-secret-of-the-client"
 
 

@@ -3,6 +3,7 @@ discovery, keys, a page to sign in, codes and signed tokens.
 """
 
 import re
+import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from typing import Any
 from urllib.parse import urljoin
 
 import httpx
-import oidc_provider_mock
 
 from gpuyard.server.sign_in.cookies import Cookies
 from tests.support.instance import TestInstance
@@ -35,6 +35,10 @@ class Provider:
 @contextmanager
 def openid_provider() -> Generator[Provider]:
     """A provider, for as long as a test needs it."""
+    with warnings.catch_warnings():
+        # It warns of a library that it uses itself.
+        warnings.simplefilter("ignore")
+        import oidc_provider_mock
     with oidc_provider_mock.run_server_in_thread() as server:
         yield Provider(f"http://localhost:{server.server_port}")
 
