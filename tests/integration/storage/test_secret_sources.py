@@ -89,7 +89,8 @@ async def test_a_user_has_its_own_secret_before_the_shared_one(
     sources.store.put("ana/HF_TOKEN", "of ana", 1.0)
 
     async def given(name: str, user: str | None) -> str:
-        spec = JobSpec(command=["true"], secrets={"A": name}, user=user)
+        asked = JobSpec(command=("true",), secrets={"A": name})
+        spec = asked.model_copy(update={"user": user})
         found = await secrets.values(f"attempt_{user}", spec)
         hidden = secrets.hide(f"attempt_{user}", found["A"])
         assert hidden == "*" * len(found["A"]) or len(found["A"]) < 8
