@@ -49,6 +49,7 @@ from gpuyard.server.routers import (
     workspaces,
 )
 from gpuyard.server.security_scheme import document_token
+from gpuyard.server.sign_in.service import SignIn
 from gpuyard.storage.place import problem_of
 
 _HOUSEKEEPING_S = 5.0
@@ -58,6 +59,9 @@ log = structlog.get_logger(__name__)
 def make_app(app_state: AppState) -> FastAPI:
     """The application that serves the instance. Its lifespan runs the upkeep."""
 
+    app_state.sign_in = SignIn(
+        app_state.settings, app_state.controller, app_state.url, app_state.token
+    )
     audit = AuditLog(
         app_state.home.audit_log, app_state.settings.server, app_state.token
     )

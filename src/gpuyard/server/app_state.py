@@ -8,8 +8,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-
-from starlette.types import Scope
+from typing import TYPE_CHECKING
 
 from gpuyard.config.dialling import Tls
 from gpuyard.config.paths import Home
@@ -22,11 +21,15 @@ from gpuyard.notify.notifier import Notifier
 from gpuyard.resource_manager.manager import ResourceManager
 from gpuyard.server import worker_tokens
 from gpuyard.server.election import Election
-from gpuyard.server.sign_in.service import SignIn
 from gpuyard.server.stream import EventStream
 from gpuyard.server.whole_ledger import WholeLedger
 from gpuyard.server.worker_tokens import WorkerClaim
 from gpuyard.storage.blobs import Blobs
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
+
+    from gpuyard.server.sign_in.service import SignIn
 
 
 @dataclass(slots=True)
@@ -35,8 +38,8 @@ class AppState:
     the last request's time.
 
     `notifier` is there where webhooks are configured; the server that leads has it
-    started. `election` is there where several servers may share the ledger. `leads`
-    becomes true when this one schedules, and
+    started. `election` is there where several servers may share the ledger. `sign_in`
+    is made with the application. `leads` becomes true when this one schedules, and
     stays so: a server that may lead no longer calls `start_over`, which does not
     return.
     """
@@ -56,12 +59,11 @@ class AppState:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     used_at: float = field(default_factory=time.monotonic)
     whole_ledger: WholeLedger = field(init=False)
-    sign_in: SignIn = field(init=False)
+    sign_in: "SignIn" = field(init=False)
 
     def __post_init__(self) -> None:
         self.whole_ledger = WholeLedger(self.controller.core.ledger, self.home.root)
         self.controller.launching.worker_token = self._worker_token
-        self.sign_in = SignIn(self.settings, self.controller, self.url, self.token)
 
     def admits(self, token: str) -> bool:
         """Is this the token of this server, or of one that shares its ledger?
@@ -105,7 +107,7 @@ class AppState:
         await self.election.read_anew()
         return OWNER if self.admits(token) else None
 
-    async def session_of(self, scope: Scope) -> Identity | None:
+    async def session_of(self, scope: "Scope") -> Identity | None:
         """Who has signed in with the browser that sends a request; None if nobody has.
 
         UnauthorizedError if that is too long ago; ForbiddenError if the user is

@@ -20,7 +20,8 @@ from joserfc.jwk import OctKey, RSAKey
 
 from gpuyard.config.sign_in import OpenIdSettings
 from gpuyard.domain.errors import UnauthorizedError
-from gpuyard.server.sign_in.provider import BadProviderError, Begun, OpenIdProvider
+from gpuyard.server.sign_in.begun import Begun
+from gpuyard.server.sign_in.provider import BadProviderError, OpenIdProvider
 
 CLIENT = "gpuyard"
 NOW = 1_700_000_000.0

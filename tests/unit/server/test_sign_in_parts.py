@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import httpx
 import pytest
 
+from gpuyard.config.dialling import Tls
 from gpuyard.config.sign_in import OpenIdSettings
 from gpuyard.domain.errors import (
     ForbiddenError,
@@ -13,12 +15,12 @@ from gpuyard.domain.errors import (
     UnauthorizedError,
 )
 from gpuyard.domain.users import Role
+from gpuyard.server.member_client import member_client
 from gpuyard.server.sign_in import devices
-from gpuyard.server.sign_in.begun import LASTS_S, Seal, checked_next
+from gpuyard.server.sign_in.begun import LASTS_S, Begun, Seal, checked_next
 from gpuyard.server.sign_in.claims import person_of
 from gpuyard.server.sign_in.cookies import Cookies
 from gpuyard.server.sign_in.devices import DeviceError, Devices
-from gpuyard.server.sign_in.provider import Begun
 
 CALLER = ("192.0.2.1", None)
 
@@ -199,3 +201,11 @@ def test_cookies_of_servers_with_tls_are_of_this_host_alone() -> None:
             with_tls.check_own_page("POST", headers)
     with_tls.check_own_page("POST", {b"origin": b"https://gpu.example.org"})
     with_tls.check_own_page("GET", {})
+
+
+def test_what_a_standby_passes_on_leaves_no_cookie_behind() -> None:
+    client = member_client("http://127.0.0.1:8400", "token", Tls(None, None))
+    given = {"Set-Cookie": "gpuyard_8400_session=of-somebody; Path=/"}
+    request = httpx.Request("GET", "http://127.0.0.1:8400/auth/callback")
+    client.cookies.extract_cookies(httpx.Response(303, headers=given, request=request))
+    assert not client.cookies

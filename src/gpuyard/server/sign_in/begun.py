@@ -12,10 +12,10 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import sha256
 
 from gpuyard.domain.errors import InvalidInputError, UnauthorizedError
-from gpuyard.server.sign_in.provider import Begun
 
 # How long a person may take at the provider.
 LASTS_S = 600.0
@@ -23,6 +23,28 @@ HOME = "/auth"
 _NONCE_BYTES = 12
 _MOST_USED = 4096
 _MOST_NEXT = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A sign-in that has begun: what its answer is compared with. `verifier` is that of
+    PKCE.
+    """
+
+    state: str
+    nonce: str
+    verifier: str
+
+    @classmethod
+    def new(cls) -> "Begun":
+        """A new one, which nobody can guess."""
+        return cls(*(secrets.token_urlsafe(32) for _ in range(3)))
+
+    @property
+    def challenge(self) -> str:
+        """What the provider is told of the verifier."""
+        digest = sha256(self.verifier.encode()).digest()
+        return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
 class Seal:

@@ -9,10 +9,7 @@ import json
 import secrets
 import ssl
 import time
-from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any, cast
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -27,6 +24,7 @@ from gpuyard.domain.errors import (
     UnauthorizedError,
     UnreachableError,
 )
+from gpuyard.server.sign_in.begun import Begun
 from gpuyard.server.sign_in.claims import Claims, wanted_claims
 
 log = structlog.get_logger(__name__)
@@ -47,28 +45,6 @@ class BadProviderError(UnreachableError):
     """The OpenID provider does not answer as one does."""
 
     code = "bad_provider"
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """A sign-in that has begun: what its answer is compared with. `verifier` is that of
-    PKCE.
-    """
-
-    state: str
-    nonce: str
-    verifier: str
-
-    @classmethod
-    def new(cls) -> "Begun":
-        """A new one, which nobody can guess."""
-        return cls(*(secrets.token_urlsafe(32) for _ in range(3)))
-
-    @property
-    def challenge(self) -> str:
-        """What the provider is told of the verifier."""
-        digest = sha256(self.verifier.encode()).digest()
-        return urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
 class OpenIdProvider:

@@ -1,6 +1,7 @@
 """Signing in at this server: the provider, the browsers and the commands."""
 
 import os
+from typing import TYPE_CHECKING
 
 from gpuyard.config.settings import Settings
 from gpuyard.controller.controller import Controller
@@ -8,11 +9,13 @@ from gpuyard.controller.users import Identity
 from gpuyard.domain.errors import NotFoundError
 from gpuyard.domain.sign_in import SignInWays
 from gpuyard.domain.users import IssuedToken, TokenKind, User
-from gpuyard.server.sign_in.begun import Seal
+from gpuyard.server.sign_in.begun import Begun, Seal
 from gpuyard.server.sign_in.claims import person_of
 from gpuyard.server.sign_in.cookies import Cookies
 from gpuyard.server.sign_in.devices import Devices, Grant
-from gpuyard.server.sign_in.provider import Begun, OpenIdProvider
+
+if TYPE_CHECKING:
+    from gpuyard.server.sign_in.provider import OpenIdProvider
 
 _LONGEST_NAME = 64
 
@@ -31,11 +34,17 @@ class SignIn:
         self.settings = settings.sign_in
         self._controller = controller
         self._seal = Seal(secret)
-        self._provider: OpenIdProvider | None = None
-        if self.settings.openid:
-            self._provider = OpenIdProvider(
-                self.settings.openid, f"{self.url}/auth/callback", self._client_secret
-            )
+        self._provider = self._make_provider()
+
+    def _make_provider(self) -> "OpenIdProvider | None":
+        if self.settings.openid is None:
+            return None
+        # Late: a server without a provider needs no HTTP client.
+        from gpuyard.server.sign_in.provider import OpenIdProvider
+
+        return OpenIdProvider(
+            self.settings.openid, f"{self.url}/auth/callback", self._client_secret
+        )
 
     @property
     def ways(self) -> SignInWays:
@@ -46,7 +55,7 @@ class SignIn:
         return SignInWays(openid=True, issuer=openid.issuer)
 
     @property
-    def provider(self) -> OpenIdProvider:
+    def provider(self) -> "OpenIdProvider":
         """The provider; NotFoundError without one."""
         if self._provider is None:
             raise NotFoundError(
