@@ -124,8 +124,11 @@ def test_a_refused_command_has_no_token(
         f"{visitor.url}/auth/device", data={"host": "<b>evil</b>"}
     ).json()
     code = asked["user_code"]
-    page = visitor.web.get("/auth/device", params={"user_code": code}).text
-    assert "&lt;b&gt;evil&lt;/b&gt;" in page
+    # Neither the name of the machine nor the code brings words onto the page.
+    typed = f'{code} ЭТО OUI 0"><i>'
+    page = visitor.web.get("/auth/device", params={"user_code": typed}).text
+    assert code in page
+    assert not re.search("evil|ЭТО|OUI|<i>", page)
     from_elsewhere = visitor.web.post(
         "/auth/device/confirm",
         data={"user_code": code, "answer": "yes"},
@@ -139,6 +142,20 @@ def test_a_refused_command_has_no_token(
     assert refused.json() == {"error": "access_denied"}
     assert httpx.post(token_url, data=poll).json() == {"error": "expired_token"}
     assert httpx.post(token_url, data={}).json() == {"error": "expired_token"}
+
+
+def test_a_command_is_not_signed_in_as_who_is_somebody_else_now(
+    instance: TestInstance, provider: Provider
+) -> None:
+    visitor = Visitor(instance)
+    visitor.sign_in(know(provider, "ida", "gpu-users"))
+    asked = httpx.post(f"{visitor.url}/auth/device", data={"host": "lab-1"}).json()
+    code = asked["user_code"]
+    assert visitor.post("/auth/device/confirm", user_code=code, answer="yes").is_success
+    instance.ok("user", "update", "ida", "--sign-in")
+    poll = {"device_code": asked["device_code"]}
+    refused = httpx.post(f"{visitor.url}/auth/device/token", data=poll)
+    assert refused.json() == {"error": "access_denied"}
 
 
 def test_a_changed_name_makes_nobody_somebody_else(

@@ -86,13 +86,15 @@ class SignIns:
         self, user: User, person: Person, *, is_new: bool = False
     ) -> User:
         """The user with the role that its groups give now. Who had its role of a group
-        that it has left does not keep it.
+        that it has left does not keep it, in whatever tokens there are.
         """
         role = person.role
         if role is None and user.role_from_provider:
             role = person.default_role
             if role is None:
-                await self._sign_out_everywhere(user)
+                lesser = user.model_copy(update={"role": Role.VIEWER})
+                await self._users.change(user.name, lesser)
+                await self._users.sign_out_everywhere(user.name)
                 raise ForbiddenError(
                     f"None of your groups gives {user.name} a role here any more.",
                     "Ask an administrator.",
@@ -106,15 +108,6 @@ class SignIns:
         if is_new or changed != user:
             await self._users.change(user.name, changed)
         return changed
-
-    async def _sign_out_everywhere(self, user: User) -> None:
-        """It is worth a viewer's from now on, whatever tokens there are."""
-        for kind in (TokenKind.SESSION, TokenKind.COMMAND):
-            for token in self._users.tokens_of(user.name):
-                if token.kind is kind:
-                    await self._users.revoke_token(token)
-        lesser = user.model_copy(update={"role": Role.VIEWER})
-        await self._users.change(user.name, lesser)
 
     async def open(
         self, user: str, kind: TokenKind, name: str, lasts_s: float

@@ -265,13 +265,19 @@ class Users:
         info = {"user": name, **values}
         if changes.awaits_sign_in is not None:
             values |= {"issuer": None, "subject": None}
-            for token in self.tokens_of(name):
-                if token.kind is not TokenKind.TOKEN:
-                    await self.revoke_token(token)
         if changes.role is not None or changes.awaits_sign_in is not None:
             values["role_from_provider"] = False
         user = before.model_copy(update=values)
-        return await self._write_user(user, EventKind.USER_CHANGED, info)
+        changed = await self._write_user(user, EventKind.USER_CHANGED, info)
+        if changes.awaits_sign_in is not None:
+            await self.sign_out_everywhere(name)
+        return changed
+
+    async def sign_out_everywhere(self, name: str) -> None:
+        """End the browsers and commands with which a user has signed in."""
+        for token in self.tokens_of(name):
+            if token.kind is not TokenKind.TOKEN:
+                await self.revoke_token(token)
 
     async def change(self, name: str, user: User) -> None:
         """Write what a provider says of a user."""

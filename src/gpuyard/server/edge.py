@@ -39,11 +39,12 @@ if TYPE_CHECKING:
     from gpuyard.server.connections import Connection
 
 # All that is answered without a token.
+_CALLBACK = "/auth/callback"
 _SIGN_IN_PATHS = frozenset(
     {
+        _CALLBACK,
         "/auth",
         "/auth/login",
-        "/auth/callback",
         "/auth/logout",
         "/auth/device",
         "/auth/device/confirm",
@@ -100,7 +101,10 @@ class Edge:
         caller = caller_of(scope)
         try:
             self._hosts.check(headers.get(b"host", b""))
-            if scope["path"] == proof.PATH:
+            if scope["path"] == _CALLBACK and self._trusts_own_user:
+                # Each wrong answer of a provider is asked of that provider.
+                await self._slow_down(caller)
+            elif scope["path"] == proof.PATH:
                 # Also where a token was shown: a viewer has one, and may look for the
                 # owner's.
                 await self._slow_down(caller)
@@ -278,6 +282,9 @@ class Edge:
             # Whoever learns that the server knows a key knows its token, too.
             self._guesses.wrong(caller.key)
             self._audit.refused(caller, what, NotFoundError.code)
+        elif scope["path"] == _CALLBACK and status == UnauthorizedError.status:
+            self._guesses.wrong(caller.key)
+            self._audit.refused(caller, what, UnauthorizedError.code)
         elif scope["path"] in _SIGN_IN_PATHS:
             if user := _user_of(scope):  # who has just signed in or out
                 self._audit.act(caller, what, str(status or "no answer"), user)

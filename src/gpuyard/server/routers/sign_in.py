@@ -2,6 +2,7 @@
 a browser.
 """
 
+import re
 from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import parse_qsl, quote
@@ -25,6 +26,7 @@ from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import IDENTITY_KEY
 from gpuyard.server.sign_in import begun, devices, pages
 
+_HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 open_router = APIRouter(tags=["users"])
 commands = APIRouter(prefix="/auth", include_in_schema=False)
 
@@ -144,7 +146,13 @@ async def ask(request: Request, app_state: TheAppState) -> DeviceCode:
     except ValidationError as error:
         raise InvalidInputError(faults_of(error, DeviceRequest)) from None
     caller = caller_of(request.scope)
-    codes = sign_in.devices.ask(asked.host[:100], caller.address, caller.key)
+    # Behind a proxy, everybody has its address.
+    is_behind_proxy = app_state.settings.server.url is not None
+    codes = sign_in.devices.ask(
+        _host_name(asked.host),
+        "" if is_behind_proxy else caller.address,
+        None if is_behind_proxy else caller.key,
+    )
     page = f"{sign_in.url}/auth/device"
     return DeviceCode(
         device_code=codes.device_code,
@@ -190,7 +198,7 @@ async def look(
     if not user_code:
         return pages.code_page()
     grant = app_state.sign_in.devices.look(user_code, identity.user or "")
-    return pages.confirm_page(identity, user_code.upper(), grant)
+    return pages.confirm_page(identity, devices.shown_code(user_code), grant)
 
 
 @browsers.post("/device/confirm")
@@ -205,7 +213,10 @@ async def confirm(request: Request, app_state: TheAppState) -> Response:
     fields = await _form(request)
     allow = fields.get("answer") == "yes"
     code = fields.get("user_code", "")
-    grant = sign_in.devices.decide(code, identity.user or "", allow=allow)
+    user = app_state.controller.users.named(identity.user or "")
+    if user is None:
+        raise ForbiddenError("There is no such user.", "Ask an administrator.")
+    grant = sign_in.devices.decide(code, user.name, allow=allow, subject=user.subject)
     return pages.decided_page(grant)
 
 
@@ -217,6 +228,13 @@ async def _signed_in(request: Request, app_state: TheAppState) -> Identity | Non
 
 
 # --- requests and answers ---
+
+
+def _host_name(text: str) -> str:
+    """What a command calls its machine, if that can be a name: a page shows it to whom
+    the command wants to be.
+    """
+    return text if _HOST_NAME.fullmatch(text) else ""
 
 
 async def _form(request: Request) -> dict[str, str]:

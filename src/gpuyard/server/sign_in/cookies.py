@@ -7,7 +7,6 @@ because cookies do not tell apart what listens on other ports.
 """
 
 from collections.abc import Mapping
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
 from gpuyard.domain.errors import ForbiddenError
@@ -25,7 +24,7 @@ class Cookies:
         prefix = "__Host-gpuyard_" if self._is_secure else f"gpuyard_{parts.port}_"
         self.session = f"{prefix}session"
         self.begun = f"{prefix}sign_in"
-        self._origin = f"{parts.scheme}://{parts.netloc}".lower()
+        self._origin = _origin(url)
 
     def header(self, name: str, value: str, lasts_s: float) -> str:
         """`Set-Cookie`; a cookie that lasts 0 seconds is removed."""
@@ -40,11 +39,11 @@ class Cookies:
         given = headers.get(b"cookie", b"")
         if len(given) > _MOST_BYTES:
             return None
-        try:
-            found = SimpleCookie(given.decode("latin-1")).get(name)
-        except CookieError:
-            return None
-        return found.value if found and found.value else None
+        for pair in given.decode("latin-1").split(";"):
+            key, _, value = pair.strip().partition("=")
+            if key == name:
+                return value or None
+        return None
 
     def check_own_page(self, method: str, headers: Mapping[bytes, bytes]) -> None:
         """ForbiddenError if a request that changes something, or a WebSocket, was not
@@ -58,3 +57,10 @@ class Cookies:
                 "This request does not come from a page of this server.",
                 f"Open {self._origin} itself; programs send a token.",
             )
+
+
+def _origin(url: str) -> str:
+    """What browsers say of pages at `url`: without the usual port."""
+    parts = urlsplit(url.lower())
+    usual = {"https": ":443", "http": ":80"}.get(parts.scheme, "")
+    return f"{parts.scheme}://{parts.netloc.removesuffix(usual)}"

@@ -38,9 +38,11 @@ class Grant:
 
     host: str
     address: str
-    caller: CallerKey
+    caller: CallerKey | None
     ends_at: float
     user: str | None = None
+    # Who that was to the provider.
+    subject: str | None = None
     denied: bool = False
     looks: int = 0
     interval_s: float = INTERVAL_S
@@ -76,10 +78,14 @@ class Devices:
 
     # --- the command ---
 
-    def ask(self, host: str, address: str, caller: CallerKey) -> Codes:
-        """A command wants to sign in. TooManyRequestsError."""
+    def ask(self, host: str, address: str, caller: CallerKey | None) -> Codes:
+        """A command wants to sign in; without `caller`, it is not known from where.
+        TooManyRequestsError.
+        """
         self._forget()
-        of_address = sum(grant.caller == caller for grant in self._grants.values())
+        of_address = 0
+        if caller is not None:
+            of_address = sum(one.caller == caller for one in self._grants.values())
         if of_address >= MOST_OF_ADDRESS or len(self._grants) >= MOST:
             raise TooManyRequestsError(
                 "Too many commands wait for someone to sign them in.",
@@ -91,7 +97,7 @@ class Devices:
         digest = self._digest(device_code)
         self._grants[digest] = Grant(host, address, caller, now + LASTS_S)
         self._long[self._digest(user_code)] = digest
-        return Codes(device_code, f"{user_code[:4]}-{user_code[4:]}")
+        return Codes(device_code, shown_code(user_code))
 
     def redeem(self, device_code: str) -> Grant:
         """The grant of a command that asks; it is used up then. DeviceError while it
@@ -137,7 +143,9 @@ class Devices:
             self._drop(digest)
         return grant
 
-    def decide(self, user_code: str, user: str, *, allow: bool) -> Grant:
+    def decide(
+        self, user_code: str, user: str, *, allow: bool, subject: str | None = None
+    ) -> Grant:
         """The user says whether it is their command. NotFoundError, also when somebody
         has decided already.
         """
@@ -148,6 +156,7 @@ class Devices:
             )
         if allow:
             grant.user = user
+            grant.subject = subject
         else:
             grant.denied = True
         return grant
@@ -177,6 +186,12 @@ class Devices:
         self._long = {
             short: long for short, long in self._long.items() if long != digest
         }
+
+
+def shown_code(user_code: str) -> str:
+    """A code as it is shown, and nothing that somebody has written beside it."""
+    plain = _plain(user_code)[:_LENGTH]
+    return f"{plain[:4]}-{plain[4:]}"
 
 
 def _plain(user_code: str) -> str:

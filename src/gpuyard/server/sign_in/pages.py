@@ -81,13 +81,14 @@ def code_page() -> HTMLResponse:
 
 def confirm_page(identity: Identity, user_code: str, grant: Grant) -> HTMLResponse:
     """Asks whether it is this person's command."""
-    host = escape(grant.host) or "a machine that gives no name"
+    host = escape(grant.host) or "nothing in particular"
+    where = f" ({escape(grant.address)})" if grant.address else ""
     who = escape(identity.user or "")
     code = escape(user_code, quote=True)
     return _page(
         "Sign a command in",
         f'<p class="code">{code}</p><p>A command on a machine that calls itself'
-        f" <b>{host}</b> ({escape(grant.address)}) wants to act as <b>{who}</b>, a"
+        f" <b>{host}</b>{where} wants to act as <b>{who}</b>, a"
         f" {escape(identity.role)}.</p><p>Go on only if you have just typed"
         " <code>gpuyard login</code> there, and it shows this code. Nobody else has a"
         ' reason to send you here.</p><form method="post"'
@@ -103,6 +104,6 @@ def decided_page(grant: Grant) -> HTMLResponse:
         return _page("Refused", "<p>The command is not signed in.</p>")
     return _page(
         "Signed in",
-        f"<p>The command on <b>{escape(grant.host or grant.address)}</b> is signed in."
+        f"<p>The command on <b>{escape(grant.host or 'its machine')}</b> is signed in."
         " You can close this page.</p>",
     )

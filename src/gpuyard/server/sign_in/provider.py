@@ -5,6 +5,7 @@ Nothing that comes from the provider is believed before its signature was checke
 the provider's own keys, by an algorithm with a public key.
 """
 
+import asyncio
 import json
 import secrets
 import ssl
@@ -38,6 +39,7 @@ _MOST_BYTES = 1 << 20
 _OK = 200
 # For so long it is not asked again where its pages are.
 _KEEP_S = 3600.0
+_FAILURE_S = 3.0
 _ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 
 
@@ -65,6 +67,9 @@ class OpenIdProvider:
         self._clock = clock
         self._metadata: Mapping[str, Any] = {}
         self._read_at = float("-inf")
+        self._discovering = asyncio.Lock()
+        self._failure: BadProviderError | None = None
+        self._failed_at = float("-inf")
         self._keys: Any = None
         self._client: httpx.AsyncClient | None = None
 
@@ -209,9 +214,22 @@ class OpenIdProvider:
     # --- its pages ---
 
     async def _discover(self) -> Mapping[str, Any]:
-        """What the provider says of itself."""
-        if time.monotonic() - self._read_at < _KEEP_S:
-            return self._metadata
+        """What the provider says of itself. Whoever asks in vain, asks not again for a
+        moment: anybody may begin a sign-in.
+        """
+        async with self._discovering:
+            if time.monotonic() - self._read_at < _KEEP_S:
+                return self._metadata
+            if time.monotonic() - self._failed_at < _FAILURE_S and self._failure:
+                raise BadProviderError(self._failure.message, self._failure.remedy)
+            try:
+                return await self._read_metadata()
+            except BadProviderError as error:
+                self._failure = error
+                self._failed_at = time.monotonic()
+                raise
+
+    async def _read_metadata(self) -> Mapping[str, Any]:
         issuer = self._settings.issuer
         url = issuer.rstrip("/") + _DISCOVERY
         status, found = await self._ask("GET", url)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from gpuyard.config.settings import Settings
 from gpuyard.controller.controller import Controller
 from gpuyard.controller.users import Identity
-from gpuyard.domain.errors import NotFoundError
+from gpuyard.domain.errors import ForbiddenError, NotFoundError
 from gpuyard.domain.sign_in import SignInWays
 from gpuyard.domain.users import IssuedToken, TokenKind, User
 from gpuyard.server.sign_in.begun import Begun, Seal
@@ -108,9 +108,14 @@ class SignIn:
 
     async def token_for(self, grant: Grant) -> IssuedToken:
         """The token of a command that somebody has signed in. ForbiddenError if that
-        user is disabled meanwhile.
+        user is disabled meanwhile, or is somebody else.
         """
         assert grant.user
+        user = self._controller.users.named(grant.user)
+        if user is None or user.subject != grant.subject:
+            raise ForbiddenError(
+                f"Somebody else is {grant.user} now.", "Ask an administrator."
+            )
         name = f"login at {grant.host or grant.address}"[:_LONGEST_NAME]
         lasts_s = self.settings.command_s
         return await self._controller.sign_ins.open(
