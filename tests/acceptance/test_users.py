@@ -24,7 +24,13 @@ from tests.support.wait import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs/guides/users.md"
 # These need no token.
-OPEN = {"/healthz", "/docs", "/openapi.json", "/api/v1/server/proof"}
+OPEN = {
+    "/healthz",
+    "/docs",
+    "/openapi.json",
+    "/api/v1/server/proof",
+    "/api/v1/sign-in",
+}
 # What is asked for in vain: nothing has this name, and no number is so small.
 MADE_UP = "no-such-thing"
 
@@ -143,25 +149,39 @@ def test_no_job_carries_the_environment_of_another_user(instance: TestInstance) 
         member.run(["true"], carried_environment=spec["carried_environment"])
 
 
-def test_a_member_sets_secrets_and_replaces_none(instance: TestInstance) -> None:
-    with client(instance, "member") as member:
-        member.set_secret("new", "first-value")
-        with pytest.raises(ForbiddenError, match="replaces none"):
-            member.set_secret("new", "second-value")
-    with client(instance, "maintainer") as maintainer:
-        maintainer.set_secret("new", "second-value")
-        maintainer.remove_secret("new")
-
-
-def test_a_member_hides_no_secret_of_another_source(tmp_path: Path) -> None:
-    (tmp_path / "WANDB_KEY").write_text("of all")
-    with make_instance(GPUYARD_SECRETS__FOLDER=str(tmp_path)) as instance:
-        instance.ok("up")
-        instance.ok("user", "add", "member")
-        with client(instance, "member") as member:
-            with pytest.raises(ForbiddenError, match="replaces none"):
-                member.set_secret("WANDB_KEY", "of an attacker")
-            member.set_secret("OTHER_KEY", "their own")
+def test_members_set_and_remove_secrets_of_their_own(
+    instance: TestInstance,
+) -> None:
+    instance.ok("user", "add", "neighbour")
+    with (
+        client(instance, "member") as member,
+        client(instance, "neighbour") as neighbour,
+        client(instance, "maintainer") as maintainer,
+    ):
+        assert member.set_secret("key", "of-the-member").owner == "member"
+        with pytest.raises(InvalidInputError, match="there is no secret 'key'"):
+            neighbour.run(["true"], secrets={"A": "key"})
+        assert neighbour.secrets() == []
+        with pytest.raises(ForbiddenError, match="only secrets of its own"):
+            neighbour.set_secret("key", "of-an-attacker", shared=True)
+        with pytest.raises(ForbiddenError, match="only secrets of its own"):
+            neighbour.remove_secret("key", owner="member")
+        assert maintainer.set_secret("key", "of-all", shared=True).owner is None
+        neighbour.run(["true"], secrets={"A": "key"}, held=True)
+        member.set_secret("key", "replaced")
+        member.remove_secret("key")
+        with pytest.raises(NotFoundError, match="no secret of member 'key'"):
+            member.remove_secret("key")
+        neighbour.set_secret("key", "own")
+        rows = instance.ok("secret", "list").splitlines()
+        assert [row.split()[:2] for row in rows[1:]] == [
+            ["key", "shared"],
+            ["key", "neighbour"],
+        ]
+        maintainer.remove_secret("key", owner="neighbour")
+        maintainer.remove_secret("key", shared=True)
+    with instance.client() as owner:
+        assert owner.secrets() == []
 
 
 def test_a_token_ends_with_its_time_its_user_and_its_revocation(

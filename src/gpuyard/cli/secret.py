@@ -31,13 +31,19 @@ def register(app: typer.Typer) -> None:
     app.add_typer(secret, name="secret")
 
 
-def set_(name: Name, as_json: AsJson = False) -> None:
-    """Set or replace a secret. Its value is asked for, or read from standard input;
-    it is never an argument, because other programs see those.
+Shared = Annotated[
+    bool,
+    typer.Option("--shared", help="It is for the jobs of all, not only for yours."),
+]
+
+
+def set_(name: Name, shared: Shared = False, as_json: AsJson = False) -> None:
+    """Set or replace a secret of yours, which your jobs get. Its value is asked for, or
+    read from standard input; it is never an argument, because other programs see those.
     """
     value = _read_value(name)
     with connect() as client:
-        facts = client.set_secret(name, value)
+        facts = client.set_secret(name, value, shared=shared)
     if as_json:
         print_json(facts)
     else:
@@ -58,8 +64,8 @@ def _read_value(name: str) -> str:
 
 
 def listing(as_json: AsJson = False) -> None:
-    """List secrets: their names, when they were set and when a job last got them;
-    never their values.
+    """List the shared secrets and yours: their names, whose they are, when they were
+    set and when a job last got them; never their values.
     """
     with connect() as client:
         found = client.secrets()
@@ -69,6 +75,7 @@ def listing(as_json: AsJson = False) -> None:
     rows = [
         (
             facts.name,
+            facts.owner or "shared",
             facts.source,
             clock(facts.set_at) if facts.set_at else None,
             clock(facts.used_at) if facts.used_at else None,
@@ -76,18 +83,25 @@ def listing(as_json: AsJson = False) -> None:
         for facts in found
     ]
     print_table(
-        ("NAME", "SOURCE", "SET", "LAST USED"),
+        ("NAME", "OWNER", "SOURCE", "SET", "LAST USED"),
         rows,
         empty="There are no secrets: set one with `gpuyard secret set NAME`.",
     )
 
 
-def remove(name: Name, as_json: AsJson = False) -> None:
-    """Remove a secret. Jobs that run keep its value; jobs that wait for a place fail
-    when they start.
+def remove(
+    name: Name,
+    shared: Shared = False,
+    user: Annotated[
+        str | None, typer.Option(metavar="USER", help="Whose; by default, yours.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove a secret of yours. Jobs that run keep its value; jobs that wait for a
+    place fail when they start.
     """
     with connect() as client:
-        facts = client.remove_secret(name)
+        facts = client.remove_secret(name, shared=shared, owner=user)
     if as_json:
         print_json(facts)
     else:

@@ -17,7 +17,7 @@ from gpuyard.cli.output import (
     short_id,
 )
 from gpuyard.cli.session import connect
-from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.errors import InvalidInputError, RefusedError
 from gpuyard.domain.units import seconds
 
 if TYPE_CHECKING:
@@ -31,6 +31,14 @@ RoleOption = Annotated[
 ExpiresOption = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="How long the token is good, such as 90d."),
+]
+SignInOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--sign-in/--no-sign-in",
+        help="Whether the next person whom the provider calls so becomes this user; who"
+        " was it before is no longer.",
+    ),
 ]
 _COMMAND_LINE = "gpuyard login"
 
@@ -64,6 +72,13 @@ def add(
     name: UserName,
     role: RoleOption = None,
     expires: ExpiresOption = None,
+    sign_in: Annotated[
+        bool,
+        typer.Option(
+            "--sign-in",
+            help="It signs in through the provider; no token is issued.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Add a user, by default as a member, and issue its first token, which is shown
@@ -71,7 +86,10 @@ def add(
     """
     expires_in_s = _expiry(expires)
     with connect() as client:
-        user = client.add_user(name, role or "member")
+        user = client.add_user(name, role or "member", awaits_sign_in=sign_in)
+        if sign_in:
+            _print_user(user, _awaited(user, client.address.url), as_json)
+            return
         token = client.issue_token(user=name, name="first", expires_in_s=expires_in_s)
         url = client.address.url
     if as_json:
@@ -93,25 +111,50 @@ def list_users(as_json: AsJson = False) -> None:
             user.name,
             user.role,
             "disabled" if user.disabled else None,
+            _sign_in_of(user),
             clock(user.created_at),
         )
         for user in found
     ]
     print_table(
-        ("USER", "ROLE", "STATE", "ADDED"),
+        ("USER", "ROLE", "STATE", "SIGN-IN", "ADDED"),
         rows,
         empty="Nobody but the owner of this instance: add users with `gpuyard user add"
         " NAME`.",
     )
 
 
-def update(name: UserName, role: RoleOption = None, as_json: AsJson = False) -> None:
-    """Give a user another role. It counts from its next request on."""
-    if role is None:
+def update(
+    name: UserName,
+    role: RoleOption = None,
+    sign_in: SignInOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a user another role, or let somebody else sign in as it. It counts from its
+    next request on.
+    """
+    given = {"role": role, "awaits_sign_in": sign_in}
+    changes = {name: value for name, value in given.items() if value is not None}
+    if not changes:
         raise InvalidInputError.of("role", "is missing", "give --role member")
     with connect() as client:
-        user = client.update_user(name, role=role)
-    _print_user(user, f"{user.name} is a {user.role} now", as_json)
+        user = client.update_user(name, **changes)
+        url = client.address.url
+    text = _awaited(user, url) if sign_in else f"{user.name} is a {user.role} now"
+    _print_user(user, text, as_json)
+
+
+def _awaited(user: "User", url: str) -> str:
+    return (
+        f"{user.name} is a {user.role}, and signs in with a browser: {_COMMAND_LINE}"
+        f" {url}"
+    )
+
+
+def _sign_in_of(user: "User") -> str | None:
+    if user.awaits_sign_in:
+        return "awaited"
+    return user.issuer
 
 
 def disable(name: UserName, as_json: AsJson = False) -> None:
@@ -186,6 +229,7 @@ def list_tokens(as_json: AsJson = False) -> None:
             short_id(token.id),
             token.user,
             token.name,
+            token.kind,
             token.role,
             clock(token.created_at),
             clock(token.expires_at) if token.expires_at else None,
@@ -194,7 +238,7 @@ def list_tokens(as_json: AsJson = False) -> None:
         for token in found
     ]
     print_table(
-        ("TOKEN", "USER", "NAME", "ROLE", "ISSUED", "EXPIRES", "LAST USED"),
+        ("TOKEN", "USER", "NAME", "KIND", "ROLE", "ISSUED", "EXPIRES", "LAST USED"),
         rows,
         empty="There are no tokens: issue one with `gpuyard token new --user NAME`.",
     )
@@ -231,18 +275,28 @@ def login(
     url: Annotated[
         str, typer.Argument(metavar="URL", help="Such as https://gpu.example.org.")
     ],
+    browser: Annotated[
+        bool | None,
+        typer.Option(
+            "--browser/--token",
+            help="Sign in with a browser, or with a token. By default with a browser"
+            " if the server can do that and you are at a terminal.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Sign in to the server of another machine or user: all commands use it from then
-    on. The token is asked for, or read from standard input.
+    on. You sign in with a browser, on any machine; or with a token, which is asked for,
+    or read from standard input.
     """
     from gpuyard.client.connection import Address
     from gpuyard.client.login import Login, keep_login
     from gpuyard.client.sync import Client
     from gpuyard.config.paths import Home
 
-    token = _read_token()
-    where = Login(url.rstrip("/"), token)
+    url = url.rstrip("/")
+    token = _sign_in_with_browser(url, browser) or _read_token()
+    where = Login(url, token)
     with Client(Address(where.url, where.token)) as client:
         me = client.who_am_i()
     keep_login(Home.find(), where)
@@ -250,6 +304,31 @@ def login(
         print_json(me)
     else:
         typer.echo(f"You are {_described(me)} at {where.url} now.")
+
+
+def _sign_in_with_browser(url: str, wanted: bool | None) -> str | None:
+    """The token for who signs in with a browser; None if a token is to be asked for.
+    RefusedError if a browser is wanted and the server cannot do that.
+    """
+    if wanted is False or (wanted is None and not sys.stdin.isatty()):
+        return None
+    from gpuyard.client.browser_login import BrowserLogin
+
+    with BrowserLogin(url) as login:
+        if not login.ways().openid:
+            if wanted:
+                raise RefusedError(
+                    f"Nobody signs in to {url} with a browser.",
+                    "Use a token: `gpuyard login --token`.",
+                )
+            return None
+        code = login.begin()
+        typer.echo(
+            f"Open {code.verification_uri_complete} in a browser, and check that it"
+            f" shows the code {code.user_code}.",
+            err=True,
+        )
+        return login.wait(code)
 
 
 def _read_token() -> str:

@@ -24,9 +24,9 @@ class AsyncUserMethods:
         """Every user, by name."""
         return await self.call(user_calls.users())
 
-    async def add_user(self, name: str, role: str = Role.MEMBER) -> User:
+    async def add_user(self, name: str, role: str = Role.MEMBER, **fields: Any) -> User:
         """Add a user; RefusedError if there is one of this name."""
-        return await self.call(user_calls.add_user(name, {"role": role}))
+        return await self.call(user_calls.add_user(name, {"role": role, **fields}))
 
     async def update_user(self, name: str, **changes: Any) -> User:
         """Give a user another `role`, or make it `disabled`; NotFoundError."""

@@ -250,21 +250,29 @@ def secrets() -> Call[list[SecretFacts]]:
     )
 
 
-def set_secret(name: str, value: str) -> Call[SecretFacts]:
-    """Set or replace a secret."""
+def set_secret(name: str, value: str, *, shared: bool = False) -> Call[SecretFacts]:
+    """Set or replace a secret: one's own, or a shared one."""
+    body: dict[str, Any] = {"value": value}
+    if shared:
+        body["shared"] = True
     return Call(
         "PUT",
         f"/api/v1/secrets/{_segment(name)}",
         SecretFacts.model_validate,
-        body={"value": value},
+        body=body,
         done_once=True,
     )
 
 
-def remove_secret(name: str) -> Call[SecretFacts]:
-    """Remove a secret; what it was."""
+def remove_secret(
+    name: str, *, shared: bool = False, owner: str | None = None
+) -> Call[SecretFacts]:
+    """Remove a secret: one's own, a shared one, or that of `owner`; what it was."""
     path = f"/api/v1/secrets/{_segment(name)}"
-    return Call("DELETE", path, SecretFacts.model_validate)
+    parameters: dict[str, Any] = {"shared": "true"} if shared else {}
+    if owner is not None:
+        parameters["owner"] = owner
+    return Call("DELETE", path, SecretFacts.model_validate, params=parameters)
 
 
 def chat(body: Json, *, streamed: bool, priority: int | None) -> StreamCall:

@@ -240,13 +240,20 @@ class Client(ArrayMethods, ScheduleMethods, UserMethods, ProjectMethods, CostMet
         """Every secret whose name is known; never its value."""
         return self.call(calls.secrets())
 
-    def set_secret(self, name: str, value: str) -> SecretFacts:
-        """Set or replace a secret, which jobs refer to by its name."""
-        return self.call(calls.set_secret(name, value))
+    def set_secret(self, name: str, value: str, *, shared: bool = False) -> SecretFacts:
+        """Set or replace a secret, which jobs refer to by its name: your own jobs, or
+        with `shared` those of all.
+        """
+        return self.call(calls.set_secret(name, value, shared=shared))
 
-    def remove_secret(self, name: str) -> SecretFacts:
-        """Remove a secret; what it was. NotFoundError."""
-        return self.call(calls.remove_secret(name))
+    def remove_secret(
+        self, name: str, *, shared: bool = False, owner: str | None = None
+    ) -> SecretFacts:
+        """Remove a secret of yours, a shared one, or that of `owner`; what it was.
+        NotFoundError.
+        """
+        call = calls.remove_secret(name, shared=shared, owner=owner)
+        return self.call(call)
 
     def trust(self) -> list[Trust]:
         """What is recorded about places where jobs run: scores and quarantines."""

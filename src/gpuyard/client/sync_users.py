@@ -24,9 +24,11 @@ class UserMethods:
         """Every user, by name."""
         return self.call(user_calls.users())
 
-    def add_user(self, name: str, role: str = Role.MEMBER) -> User:
-        """Add a user; RefusedError if there is one of this name."""
-        return self.call(user_calls.add_user(name, {"role": role}))
+    def add_user(self, name: str, role: str = Role.MEMBER, **fields: Any) -> User:
+        """Add a user; RefusedError if there is one of this name. With `awaits_sign_in`,
+        it signs in through the provider.
+        """
+        return self.call(user_calls.add_user(name, {"role": role, **fields}))
 
     def update_user(self, name: str, **changes: Any) -> User:
         """Give a user another `role`, or make it `disabled`; NotFoundError."""

@@ -38,6 +38,7 @@ from gpuyard.config.sections import (
 )
 from gpuyard.config.shares import FairShareSettings, QuotaSettings
 from gpuyard.config.sharing import SharedSettings
+from gpuyard.config.sign_in import SignInSettings
 from gpuyard.config.verification import VerificationSettings
 from gpuyard.domain.errors import Fault, InvalidInputError
 from gpuyard.domain.images import IMAGES, Image, read_catalogue
@@ -355,6 +356,7 @@ class Settings(BaseSettings):
     notify: NotifySettings = NotifySettings()
     workspaces: WorkspaceSettings = WorkspaceSettings()
     secrets: SecretSettings = SecretSettings()
+    sign_in: SignInSettings = SignInSettings()
     verification: VerificationSettings = VerificationSettings()
     residency: ResidencySettings = ResidencySettings()
     models: dict[str, ModelSpec] = Field(default_factory=dict[str, ModelSpec])
@@ -373,6 +375,11 @@ class Settings(BaseSettings):
                     f"@resource_manager.default_models.{task_type}@there is no model"
                     f" {model!r}; name one that has a section [models.NAME]: {known}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _browsers_reach_it_safely(self) -> Self:
+        self.sign_in.check_reached_safely(self.server.host, self.server.url)
         return self
 
     @classmethod

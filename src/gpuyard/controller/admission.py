@@ -256,9 +256,9 @@ class Admission:
                 f"configured here: {names}",
             )
         self._refuse_without_agent(template)
-        asked = tuple(template.secrets.items())
+        asked = (template.user, *template.secrets.items())
         if asked not in checked:
-            await self._secrets.check(template.secrets)
+            await self._secrets.check(template.secrets, template.user)
             checked.add(asked)
         start = (name, program, template.workdir, template.path)
         # The files in an image cannot be checked from here.

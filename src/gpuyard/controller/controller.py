@@ -29,6 +29,7 @@ from gpuyard.controller.requests import Requests
 from gpuyard.controller.retention import Retention
 from gpuyard.controller.schedules import Schedules
 from gpuyard.controller.secrets import Secrets
+from gpuyard.controller.sign_ins import SignIns
 from gpuyard.controller.stored_contents import stores_of
 from gpuyard.controller.submissions import Submissions
 from gpuyard.controller.trust import TrustRecords
@@ -91,7 +92,8 @@ class Controller:
         self.core = Core(ledger, settings, clock)
         self.providers = Providers()
         folder = settings.secrets.root(home)
-        self.secrets = Secrets(SecretSources(folder, settings.secrets))
+        sources = SecretSources(folder, settings.secrets)
+        self.secrets = Secrets(sources, settings.sign_in.own_secrets)
         stores = stores_of(ledger, home.root, clock)
         accounts = Accounts.of(settings.node)
         self.submissions = Submissions(home, settings.jobs, stores, clock, accounts)
@@ -145,6 +147,7 @@ class Controller:
         self.users = Users(self.core)
         self.projects = Projects(self.core, self.users)
         self.access = Access(self.users, self.projects)
+        self.sign_ins = SignIns(self.users)
         self.budgets = Budgets(self.core)
         self.schedules.check_submits = self.access.check_user_submits
         self.extensions: list[Extension] = [

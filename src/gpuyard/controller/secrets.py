@@ -33,12 +33,24 @@ _NOTHING = Mask(())
 class Secrets:
     """Gives values to attempts, and remembers until their ends what to hide."""
 
-    def __init__(self, sources: SecretSources) -> None:
+    def __init__(
+        self, sources: SecretSources, reserved: frozenset[str] = frozenset()
+    ) -> None:
+        """`reserved`: the server's own shared secrets, which no job gets."""
         self.sources = sources
+        self._reserved = reserved
         self._masks: dict[str, Mask] = {}
 
-    async def check(self, secrets: Mapping[str, str]) -> None:
-        """InvalidInputError if a job refers to a secret that does not exist.
+    async def _value(self, name: str, owner: str | None) -> str:
+        """What a job of `owner` gets. SecretMissingError, SecretUnavailableError,
+        RefusedError.
+        """
+        if name in self._reserved and not self.sources.has_own(name, owner):
+            raise SecretMissingError(name)
+        return await self.sources.value(name, owner)
+
+    async def check(self, secrets: Mapping[str, str], owner: str | None) -> None:
+        """InvalidInputError if a job of `owner` refers to a secret that does not exist.
 
         `secrets` are names of secrets by variable. A source that does not answer is
         asked again at the launch.
@@ -47,7 +59,7 @@ class Secrets:
         for variable, name in secrets.items():
             try:
                 with suppress(SecretUnavailableError):
-                    await self.sources.value(name)
+                    await self._value(name, owner)
             except SecretMissingError:
                 fault = f"there is no secret {name!r}"
                 remedy = f"set it first: gpuyard secret set {name}"
@@ -65,11 +77,11 @@ class Secrets:
         if not spec.secrets:
             return {}
         values = {
-            variable: await self.sources.value(name)
+            variable: await self._value(name, spec.user)
             for variable, name in spec.secrets.items()
         }
         self._masks[attempt_id] = Mask(values.values())
-        self.sources.note_use(spec.secrets.values())
+        self.sources.note_use(spec.secrets.values(), spec.user)
         return values
 
     async def mask(self, attempt_id: str, spec: JobSpec) -> Mask:
@@ -80,7 +92,7 @@ class Secrets:
             values: list[str] = []
             for name in spec.secrets.values():
                 with suppress(GpuyardError, OSError):
-                    values.append(await self.sources.value(name))
+                    values.append(await self._value(name, spec.user))
             self._masks[attempt_id] = Mask(values)
         return self._masks.get(attempt_id, _NOTHING)
 

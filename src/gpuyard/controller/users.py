@@ -27,6 +27,7 @@ from gpuyard.domain.users import (
     NewUser,
     Role,
     Token,
+    TokenKind,
     User,
     UserChanges,
 )
@@ -148,17 +149,22 @@ class Users:
 
     # --- who asks ---
 
-    def identify(self, token: str) -> Identity | None:
-        """Who has this token; None if it is no user's. UnauthorizedError if it has
-        expired; ForbiddenError if its user is disabled.
+    def identify(self, token: str, *, session: bool = False) -> Identity | None:
+        """Who has this token; None if it is no user's. With `session`, it came as a
+        browser's cookie: only sessions do, and they come no other way.
+        UnauthorizedError if it has expired; ForbiddenError if its user is disabled.
         """
         # What one could learn from the time of a look-up is of digests, from which no
         # token can be told.
         found = self._tokens.get(digest_of(token))
-        if found is None:
+        if found is None or (found.kind is TokenKind.SESSION) != session:
             return None
         now = self._core.clock()
         if found.expires_at is not None and now >= found.expires_at:
+            if found.kind is not TokenKind.TOKEN:
+                raise UnauthorizedError(
+                    f"The sign-in of {found.user} has expired.", "Sign in again."
+                )
             raise UnauthorizedError(
                 f"The token {found.name!r} of {found.user} has expired.",
                 "Ask an administrator for another: `gpuyard token new --user"
@@ -173,14 +179,16 @@ class Users:
         role = self._users[token.user].role
         return token.role if token.role and role.includes(token.role) else role
 
-    async def identify_afresh(self, token: str) -> Identity | None:
+    async def identify_afresh(
+        self, token: str, *, session: bool = False
+    ) -> Identity | None:
         """`identify`, for a server that does not lead: it looks into the ledger for
         what another server has changed.
         """
         is_old = time.monotonic() - self._read_at > _READ_AGAIN_S
         if is_old or digest_of(token) not in self._tokens:
             await self.read_again()
-        return self.identify(token)
+        return self.identify(token, session=session)
 
     def member(self, name: str) -> Identity:
         """A user whom the kernel has named. Without an entry of its own, it may do what
@@ -209,6 +217,22 @@ class Users:
         """The digest of the token that proofs call `key`."""
         return self._digests.get(key)
 
+    def named(self, name: str) -> User | None:
+        """The user of this name, if there is one."""
+        return self._users.get(name)
+
+    def of_subject(self, issuer: str, subject: str) -> User | None:
+        """The user who is this subject to this issuer, if there is one."""
+        wanted = (issuer, subject)
+        for user in self._users.values():
+            if (user.issuer, user.subject) == wanted:
+                return user
+        return None
+
+    def now(self) -> float:
+        """The time, in UTC seconds."""
+        return self._core.clock()
+
     # --- what people ask for ---
 
     def listing(self) -> list[User]:
@@ -224,24 +248,45 @@ class Users:
             for token in oldest_first
         ]
 
-    async def add(self, given: NewUser) -> User:
-        """Add a user; RefusedError if there is one of this name."""
+    async def add(self, given: NewUser, **linked: Any) -> User:
+        """Add a user; RefusedError if there is one of this name. `linked`: who it is to
+        a provider.
+        """
         if given.name in self._users:
             raise RefusedError(
                 f"There is a user {given.name} already.",
                 f"Change it with `gpuyard user update {given.name}`.",
             )
         now = self._core.clock()
-        user = User(name=given.name, role=given.role, created_at=now)
+        user = User(**given.model_dump(), created_at=now, **linked)
         info = {"user": user.name, "role": user.role.value}
         return await self._write_user(user, EventKind.USER_ADDED, info)
 
     async def update(self, name: str, changes: UserChanges) -> User:
         """Change a user. It counts from the next request on. NotFoundError."""
         values = changes.model_dump(exclude_none=True)
-        user = self._find(name).model_copy(update=values)
+        before = self._find(name)
         info = {"user": name, **values}
-        return await self._write_user(user, EventKind.USER_CHANGED, info)
+        if changes.awaits_sign_in is not None:
+            values |= {"issuer": None, "subject": None}
+        if changes.role is not None or changes.awaits_sign_in is not None:
+            values["role_from_provider"] = False
+        user = before.model_copy(update=values)
+        changed = await self._write_user(user, EventKind.USER_CHANGED, info)
+        if changes.awaits_sign_in is not None:
+            await self.sign_out_everywhere(name)
+        return changed
+
+    async def sign_out_everywhere(self, name: str) -> None:
+        """End the browsers and commands with which a user has signed in."""
+        for token in self.tokens_of(name):
+            if token.kind is not TokenKind.TOKEN:
+                await self.revoke_token(token)
+
+    async def change(self, name: str, user: User) -> None:
+        """Write what a provider says of a user."""
+        info = {"user": name, "role": user.role.value}
+        await self._write_user(user, EventKind.USER_CHANGED, info)
 
     async def _write_user(
         self, user: User, kind: EventKind, info: dict[str, Any]
@@ -259,7 +304,8 @@ class Users:
         no longer. ForbiddenError, InvalidInputError, NotFoundError.
         """
         user = self._find(self._user_of(given, by))
-        if len(self.tokens_of(user.name)) >= MOST_TOKENS:
+        issued = [t for t in self.tokens_of(user.name) if t.kind is TokenKind.TOKEN]
+        if len(issued) >= MOST_TOKENS:
             raise RefusedError(
                 f"{user.name} has {MOST_TOKENS} tokens, and nobody has more.",
                 "Revoke some: `gpuyard token list`, `gpuyard token revoke TOKEN`.",
@@ -281,8 +327,6 @@ class Users:
                 f"This token is that of a {by.role}, and issues no {role}'s.",
                 "Ask an administrator.",
             )
-        text = TOKEN_PREFIX + secrets.token_urlsafe(32)
-        digest = digest_of(text)
         token = Token(
             id=new_id("token"),
             user=user.name,
@@ -291,6 +335,28 @@ class Users:
             created_at=now,
             expires_at=expires_at,
         )
+        return await self._issue(token)
+
+    async def issue_as(
+        self, user: str, name: str, kind: TokenKind, expires_at: float
+    ) -> IssuedToken:
+        """A token for a user who has signed in at a provider. ForbiddenError if it is
+        disabled.
+        """
+        _refuse_disabled(self._find(user))
+        token = Token(
+            id=new_id("token"),
+            user=user,
+            name=name,
+            kind=kind,
+            created_at=self.now(),
+            expires_at=expires_at,
+        )
+        return await self._issue(token)
+
+    async def _issue(self, token: Token) -> IssuedToken:
+        text = TOKEN_PREFIX + secrets.token_urlsafe(32)
+        digest = digest_of(text)
         values = token.model_dump(mode="json", exclude={"id", "used_at"})
         self._emit(EventKind.TOKEN_ISSUED, token, {**values, "sha256": digest})
         self._keep({**self._tokens, digest: token})
@@ -319,11 +385,17 @@ class Users:
         those that are worth more than the one that `by` has shown.
         """
         token = self._find_token(reference, by)
+        await self.revoke_token(token)
+        return token
+
+    async def revoke_token(self, token: Token) -> None:
+        """Revoke a token. It counts from the next request on."""
         self._emit(EventKind.TOKEN_REVOKED, token, None)
-        rest = {digest: one for digest, one in self._tokens.items() if one is not token}
+        rest = {
+            digest: one for digest, one in self._tokens.items() if one.id != token.id
+        }
         self._keep(rest)
         await self._core.committed()
-        return token
 
     def _find_token(self, reference: str, by: Identity) -> Token:
         theirs = [

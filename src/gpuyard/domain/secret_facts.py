@@ -4,11 +4,13 @@ from pydantic import BaseModel
 
 
 class SecretFacts(BaseModel):
-    """A secret. `source` is `store`, `environment` or `folder`. Times are UTC
+    """A secret. `source` is `store`, `environment` or `folder`. Only jobs of its
+    `owner` get it; without one, it is shared, and all may have it. Times are UTC
     seconds.
     """
 
     name: str
+    owner: str | None = None
     source: str
     set_at: float | None = None
     used_at: float | None = None

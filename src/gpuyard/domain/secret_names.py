@@ -32,6 +32,19 @@ def is_secret_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
+def stored_name(name: str, owner: str | None) -> str:
+    """How the store calls a secret: those of a user have its name before theirs, and
+    no name of either holds a slash.
+    """
+    return name if owner is None else f"{owner}/{name}"
+
+
+def split_stored(stored: str) -> tuple[str, str | None]:
+    """The name and the owner of a secret in the store; without one, it is shared."""
+    owner, slash, name = stored.rpartition("/")
+    return name, owner if slash else None
+
+
 def looks_like_key(name: str) -> bool:
     """True for names such as HF_TOKEN, AWS_SECRET_ACCESS_KEY and PGPASSWORD."""
     return _KEY.search(name.upper()) is not None

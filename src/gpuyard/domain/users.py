@@ -2,13 +2,14 @@
 
 import re
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     Field,
     StringConstraints,
+    field_validator,
     model_validator,
 )
 
@@ -41,6 +42,11 @@ class Role(StrEnum):
         return order.index(self) >= order.index(other)
 
 
+def is_user_name(value: str) -> bool:
+    """Whether a user may have this name."""
+    return value != INSTANCE_OWNER and _USER_NAME.fullmatch(value) is not None
+
+
 def _user_name(value: str) -> str:
     if value == INSTANCE_OWNER:
         raise ValueError(
@@ -62,32 +68,60 @@ TokenName = Annotated[Name, StringConstraints(max_length=64)]
 class User(BaseModel):
     """A user. One that is `disabled` is refused, and so are its tokens. `created_at` is
     in UTC seconds.
+
+    Who signs in with OpenID Connect is known by `issuer` and `subject`. With
+    `awaits_sign_in`, the next person whom the provider calls by this name becomes this
+    user. `role_from_provider`: the role is that of a group at the provider.
     """
 
     name: str
     role: Role
     disabled: bool = False
     created_at: float
+    issuer: str | None = None
+    subject: str | None = None
+    awaits_sign_in: bool = False
+    role_from_provider: bool = False
+
+    @field_validator("awaits_sign_in", "role_from_provider", mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, value: Any) -> Any:
+        return False if value is None else value
 
 
 class NewUser(StrictModel):
-    """A user to be added."""
+    """A user to be added. With `awaits_sign_in`, it signs in with OpenID Connect."""
 
     name: UserName
     role: Role = Role.MEMBER
+    awaits_sign_in: bool = False
 
 
 class UserChanges(StrictModel):
-    """What is to differ."""
+    """What is to differ. `awaits_sign_in`: whoever signed in as this user before does
+    so no longer, and the next person of this name does (false: nobody).
+    """
 
     role: Role | None = None
     disabled: bool | None = None
+    awaits_sign_in: bool | None = None
 
     @model_validator(mode="after")
     def _changes_something(self) -> Self:
-        if self.role is None and self.disabled is None:
-            raise ValueError("changes nothing; give role or disabled")
+        if self.role is None and self.disabled is None and self.awaits_sign_in is None:
+            raise ValueError("changes nothing; give role, disabled or awaits_sign_in")
         return self
+
+
+class TokenKind(StrEnum):
+    """How a token came about, and where it counts."""
+
+    TOKEN = "token"
+    """Issued by somebody, for programs and commands."""
+    COMMAND = "command"
+    """Of a command that has signed in through a browser."""
+    SESSION = "session"
+    """Of a browser: it counts as a cookie, and nowhere else."""
 
 
 class Token(BaseModel):
@@ -100,10 +134,16 @@ class Token(BaseModel):
     id: str
     user: str
     name: str
+    kind: TokenKind = TokenKind.TOKEN
     role: Role | None = None
     created_at: float
     expires_at: float | None = None
     used_at: float | None = None
+
+    @field_validator("kind", mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, value: Any) -> Any:
+        return TokenKind.TOKEN if value is None else value
 
 
 class NewToken(StrictModel):

@@ -358,6 +358,10 @@ users = sa.Table(
     sa.Column("role", TEXT),
     sa.Column("disabled", sa.Boolean),
     sa.Column("created_at", sa.Float),
+    sa.Column("issuer", TEXT),
+    sa.Column("subject", TEXT),
+    sa.Column("awaits_sign_in", sa.Boolean),
+    sa.Column("role_from_provider", sa.Boolean),
 )
 tokens = sa.Table(
     "tokens",
@@ -369,6 +373,7 @@ tokens = sa.Table(
     sa.Column("sha256", TEXT),
     sa.Column("created_at", sa.Float),
     sa.Column("expires_at", sa.Float),
+    sa.Column("kind", TEXT),
 )
 
 # Projects that somebody has registered, and what users may do in them. The id of a

@@ -101,7 +101,7 @@ class BatchRequests:
         rights.check_submits(spec.project)
         script = self._core.scripts.named(spec.script)
         await self._secrets.check(
-            {**self._core.scripts[script].secrets, **spec.secrets}
+            {**self._core.scripts[script].secrets, **spec.secrets}, user
         )
         owner = BatchOwner(spec.project, user)
         code = await self._code_of(script, owner)

@@ -42,6 +42,7 @@ from gpuyard.server.routers import (
     projects,
     schedules,
     secrets,
+    sign_in,
     tiers,
     trust,
     users,
@@ -49,6 +50,7 @@ from gpuyard.server.routers import (
     workspaces,
 )
 from gpuyard.server.security_scheme import document_token
+from gpuyard.server.sign_in.service import SignIn
 from gpuyard.storage.place import problem_of
 
 _HOUSEKEEPING_S = 5.0
@@ -58,6 +60,9 @@ log = structlog.get_logger(__name__)
 def make_app(app_state: AppState) -> FastAPI:
     """The application that serves the instance. Its lifespan runs the upkeep."""
 
+    app_state.sign_in = SignIn(
+        app_state.settings, app_state.controller, app_state.url, app_state.token
+    )
     audit = AuditLog(
         app_state.home.audit_log, app_state.settings.server, app_state.token
     )
@@ -124,6 +129,9 @@ def make_app(app_state: AppState) -> FastAPI:
     api.include_router(batches.estimates)
     app.include_router(api)
     app.include_router(process.open_router, dependencies=known_only)
+    app.include_router(sign_in.open_router, dependencies=known_only)
+    app.include_router(sign_in.browsers)
+    app.include_router(sign_in.commands)
     app.include_router(docs_page.make_router(app.openapi), dependencies=known_only)
     app.include_router(agents.router)
     app.include_router(job_streams.sockets)

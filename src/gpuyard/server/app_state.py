@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gpuyard.config.dialling import Tls
 from gpuyard.config.paths import Home
@@ -26,6 +27,11 @@ from gpuyard.server.whole_ledger import WholeLedger
 from gpuyard.server.worker_tokens import WorkerClaim
 from gpuyard.storage.blobs import Blobs
 
+if TYPE_CHECKING:
+    from starlette.types import Scope
+
+    from gpuyard.server.sign_in.service import SignIn
+
 
 @dataclass(slots=True)
 class AppState:
@@ -33,8 +39,8 @@ class AppState:
     the last request's time.
 
     `notifier` is there where webhooks are configured; the server that leads has it
-    started. `election` is there where several servers may share the ledger. `leads`
-    becomes true when this one schedules, and
+    started. `election` is there where several servers may share the ledger. `sign_in`
+    is made with the application. `leads` becomes true when this one schedules, and
     stays so: a server that may lead no longer calls `start_over`, which does not
     return.
     """
@@ -55,6 +61,7 @@ class AppState:
     used_at: float = field(default_factory=time.monotonic)
     whole_ledger: WholeLedger = field(init=False)
     event_sight: EventSight = field(init=False)
+    sign_in: "SignIn" = field(init=False)
 
     def __post_init__(self) -> None:
         self.whole_ledger = WholeLedger(self.controller.core.ledger, self.home.root)
@@ -103,6 +110,21 @@ class AppState:
             return found
         await self.election.read_anew()
         return OWNER if self.admits(token) else None
+
+    async def session_of(self, scope: "Scope") -> Identity | None:
+        """Who has signed in with the browser that sends a request; None if nobody has.
+
+        UnauthorizedError if that is too long ago; ForbiddenError if the user is
+        disabled.
+        """
+        cookies = self.sign_in.cookies
+        token = cookies.read(dict(scope["headers"]), cookies.session)
+        if token is None or self.settings.sign_in.openid is None:
+            return None
+        users = self.controller.users
+        if self.leads:
+            return users.identify(token, session=True)
+        return await users.identify_afresh(token, session=True)
 
     def _worker_token(self, attempt_id: str, fence: int, batch_id: str) -> str:
         claim = WorkerClaim(attempt_id, fence, batch_id)

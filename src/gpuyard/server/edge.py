@@ -44,7 +44,25 @@ if TYPE_CHECKING:
     from gpuyard.server.connections import Connection
 
 # All that is answered without a token.
-PUBLIC_PATHS = frozenset({"/healthz", "/docs", "/openapi.json", proof.PATH})
+_CALLBACK = "/auth/callback"
+_SIGN_IN_PATHS = frozenset(
+    {
+        _CALLBACK,
+        "/auth",
+        "/auth/login",
+        "/auth/logout",
+        "/auth/device",
+        "/auth/device/confirm",
+        "/auth/device/token",
+    }
+)
+PUBLIC_PATHS = _SIGN_IN_PATHS | {
+    "/healthz",
+    "/docs",
+    "/openapi.json",
+    "/api/v1/sign-in",
+    proof.PATH,
+}
 # What is done all day: it changes something, and still is no act for the audit log.
 _EVERYDAY = re.compile(
     r"(GET|HEAD|OPTIONS) .*|WEBSOCKET /api/v1/agent|POST (/v1/.*"
@@ -65,7 +83,9 @@ class Edge:
         self._app_state = app_state
         self._audit = audit
         settings = app_state.settings.server
-        urls = [app_state.url, *([settings.url] if settings.url else [])]
+        urls = [app_state.url, app_state.sign_in.url]
+        if settings.url:
+            urls.append(settings.url)
         self._hosts = HostNames(settings.hosts, urls)
         self._bodies = Bodies(settings)
         self._guesses = Guesses()
@@ -83,7 +103,10 @@ class Edge:
         caller = caller_of(scope)
         try:
             self._hosts.check(headers.get(b"host", b""))
-            if scope["path"] == proof.PATH:
+            if scope["path"] == _CALLBACK and self._trusts_own_user:
+                # Each wrong answer of a provider is asked of that provider.
+                await self._slow_down(caller)
+            elif scope["path"] == proof.PATH:
                 # Also where a token was shown: a viewer has one, and may look for the
                 # owner's.
                 await self._slow_down(caller)
@@ -157,7 +180,8 @@ class Edge:
         """
         token = _bearer(headers)
         if token is None:
-            raise _unauthorized()
+            await self._admit_browser(scope, headers, caller)
+            return
         if claim := await self._app_state.worker_of(token):
             self._admit_worker(claim, scope, caller)
             return
@@ -173,6 +197,28 @@ class Edge:
         if identity.token:
             scope[AGAIN_KEY] = partial(self._app_state.controller.users.identify, token)
         self._admit(identity, scope, caller, "token")
+
+    async def _admit_browser(
+        self, scope: Scope, headers: Mapping[bytes, bytes], caller: Caller
+    ) -> None:
+        """Admit who has signed in with a browser, from our own pages.
+        UnauthorizedError, ForbiddenError.
+
+        Its connection stays a new one: those that guess are slowed down.
+        """
+        cookies = self._app_state.sign_in.cookies
+        token = cookies.read(headers, cookies.session)
+        if token is None:
+            raise _unauthorized()
+        await self._slow_down(caller)
+        identity = await self._app_state.session_of(scope)
+        if identity is None:
+            self._guesses.wrong(caller.key)
+            raise _unauthorized()
+        cookies.check_own_page(scope.get("method", "WEBSOCKET"), headers)
+        users = self._app_state.controller.users
+        scope[AGAIN_KEY] = partial(users.identify, token, session=True)
+        self._admit(identity, scope, caller, "session")
 
     def _admit_worker(self, claim: WorkerClaim, scope: Scope, caller: Caller) -> None:
         """Admit a worker to its own call. ForbiddenError.
@@ -236,6 +282,12 @@ class Edge:
             # Whoever learns that the server knows a key knows its token, too.
             self._guesses.wrong(caller.key)
             self._audit.refused(caller, what, NotFoundError.code)
+        elif scope["path"] == _CALLBACK and status == UnauthorizedError.status:
+            self._guesses.wrong(caller.key)
+            self._audit.refused(caller, what, UnauthorizedError.code)
+        elif scope["path"] in _SIGN_IN_PATHS:
+            if user := _user_of(scope):  # who has just signed in or out
+                self._audit.act(caller, what, str(status or "no answer"), user)
         elif scope["path"] not in PUBLIC_PATHS and not _EVERYDAY.fullmatch(what):
             user = _user_of(scope)
             self._audit.act(caller, what, str(status or "no answer"), user)

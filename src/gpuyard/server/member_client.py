@@ -3,6 +3,7 @@ has proven who it is: by TLS, or by the challenge of `config/proof.py`.
 """
 
 from collections.abc import Iterable
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, cast
 
 import httpcore
@@ -27,7 +28,11 @@ def member_client(url: str, token: str, tls: Tls) -> httpx.AsyncClient:
         )
     else:
         transport = _ChallengingTransport(url, token)
-    return httpx.AsyncClient(transport=transport, trust_env=False, timeout=_TIMEOUT)
+    # It passes on what many people send, so it keeps no cookies of any.
+    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+    return httpx.AsyncClient(
+        transport=transport, trust_env=False, timeout=_TIMEOUT, cookies=no_cookies
+    )
 
 
 class _ChallengingTransport(httpx.AsyncHTTPTransport):

@@ -16,7 +16,7 @@ from gpuyard.config.private_environment import public_environment
 from gpuyard.config.settings import SecretSettings
 from gpuyard.domain.errors import GpuyardError
 from gpuyard.domain.secret_facts import SecretFacts
-from gpuyard.domain.secret_names import is_secret_name
+from gpuyard.domain.secret_names import is_secret_name, split_stored, stored_name
 from gpuyard.storage.secret_store import SecretStore
 
 MAX_VALUE_BYTES = 64_000
@@ -47,25 +47,41 @@ class SecretSources:
         self._noted_at = 0.0
 
     def listing(self) -> list[SecretFacts]:
-        """The secrets whose names are known, by name; never their values."""
+        """The secrets whose names are known, by name, the shared one first; never their
+        values.
+        """
         used = self._times_of_use()
         set_at = self.store.times()
         # The first source that has a name gives its value.
         sources = dict.fromkeys(self._file_names(), "folder")
         sources |= dict.fromkeys(self._settings.environment, "environment")
         sources |= dict.fromkeys(set_at, "store")
-        return [
-            SecretFacts(
-                name=name,
-                source=source,
-                set_at=set_at.get(name),
-                used_at=used.get(name),
+        found: list[SecretFacts] = []
+        for stored, source in sources.items():
+            name, owner = split_stored(stored)
+            found.append(
+                SecretFacts(
+                    name=name,
+                    owner=owner,
+                    source=source,
+                    set_at=set_at.get(stored),
+                    used_at=used.get(stored),
+                )
             )
-            for name, source in sorted(sources.items())
-        ]
+        return sorted(found, key=lambda facts: (facts.name, facts.owner or ""))
 
-    async def value(self, name: str) -> str:
-        """The value. SecretMissingError, SecretUnavailableError, RefusedError."""
+    async def value(self, name: str, owner: str | None = None) -> str:
+        """The value for a job of `owner`: that of its own secret, else of the shared
+        one. SecretMissingError, SecretUnavailableError, RefusedError.
+        """
+        own = self.store.get(stored_name(name, owner)) if owner else None
+        return await self._shared(name) if own is None else own
+
+    def has_own(self, name: str, owner: str | None) -> bool:
+        """Whether a user has a secret of this name of its own."""
+        return owner is not None and stored_name(name, owner) in self.store.times()
+
+    async def _shared(self, name: str) -> str:
         found = self.store.get(name)
         if found is None and name in self._settings.environment:
             found = os.environ.get(name)
@@ -77,10 +93,14 @@ class SecretSources:
             raise SecretMissingError(name)
         return found
 
-    def note_use(self, names: Iterable[str]) -> None:
-        """Note that a job gets these now; written now and then."""
+    def note_use(self, names: Iterable[str], owner: str | None = None) -> None:
+        """Note that a job of `owner` gets these now; written now and then."""
         used = self._times_of_use()
-        used.update(dict.fromkeys(names, time.time()))
+        kept = self.store.times()
+        now = time.time()
+        for name in names:
+            own = stored_name(name, owner)
+            used[own if own in kept else name] = now
         if time.monotonic() - self._noted_at < _NOTE_USE_S:
             return
         self._noted_at = time.monotonic()

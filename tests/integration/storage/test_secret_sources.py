@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 
 from gpuyard.config.settings import SecretSettings
+from gpuyard.controller.secrets import Secrets
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.jobspec import JobSpec
 from gpuyard.storage.secret_sources import (
     MAX_VALUE_BYTES,
     SecretMissingError,
@@ -76,3 +79,33 @@ async def test_the_longest_value_is_given_whole(
 ) -> None:
     (mounted / "LONG").write_bytes(b"x" * MAX_VALUE_BYTES + b"\n")
     assert len(await sources.value("LONG")) == MAX_VALUE_BYTES
+
+
+async def test_a_user_has_its_own_secret_before_the_shared_one(
+    tmp_path: Path, mounted: Path
+) -> None:
+    sources = SecretSources(tmp_path / "store", SecretSettings(folder=mounted))
+    secrets = Secrets(sources, reserved=frozenset({"SHARED"}))
+    sources.store.put("ana/HF_TOKEN", "of ana", 1.0)
+
+    async def given(name: str, user: str | None) -> str:
+        asked = JobSpec(command=("true",), secrets={"A": name})
+        spec = asked.model_copy(update={"user": user})
+        found = await secrets.values(f"attempt_{user}", spec)
+        hidden = secrets.hide(f"attempt_{user}", found["A"])
+        assert hidden == "*" * len(found["A"]) or len(found["A"]) < 8
+        return found["A"]
+
+    assert await given("HF_TOKEN", "ana") == "of ana"
+    assert await given("HF_TOKEN", "ben") == "from the folder"
+    assert await given("HF_TOKEN", None) == "from the folder"
+    facts = {(one.name, one.owner): one for one in sources.listing()}
+    assert facts[("HF_TOKEN", "ana")].used_at
+    # What is the server's own is no job's.
+    for user in ("ben", None):
+        with pytest.raises(SecretMissingError):
+            await given("SHARED", user)
+    sources.store.put("ben/SHARED", "of ben", 2.0)
+    assert await given("SHARED", "ben") == "of ben"
+    with pytest.raises(InvalidInputError, match="no secret 'SHARED'"):
+        await secrets.check({"A": "SHARED"}, "ana")

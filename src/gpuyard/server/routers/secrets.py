@@ -7,14 +7,12 @@ from pydantic import BaseModel
 
 from gpuyard.domain.errors import ForbiddenError, InvalidInputError, NotFoundError
 from gpuyard.domain.secret_facts import SecretFacts
-from gpuyard.domain.secret_names import secret_name
+from gpuyard.domain.secret_names import secret_name, stored_name
+from gpuyard.server.app_state import AppState
+from gpuyard.server.callers import submitter_of
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import changes_only_own, identity_of
-from gpuyard.storage.secret_sources import (
-    MAX_VALUE_BYTES,
-    SecretMissingError,
-    SecretSources,
-)
+from gpuyard.storage.secret_sources import MAX_VALUE_BYTES
 
 router = APIRouter(prefix="/secrets", tags=["secrets"])
 
@@ -31,60 +29,85 @@ ValueBody = Annotated[Any, Body(examples=[{"value": "…"}])]
 
 
 @router.get("")
-async def list_secrets(app_state: TheAppState) -> SecretPage:
-    """Every secret by name: when it was set, and when a job last got it."""
-    return SecretPage(items=app_state.controller.secrets.sources.listing())
+async def list_secrets(request: Request, app_state: TheAppState) -> SecretPage:
+    """The shared secrets and your own, as a maintainer all, by name: whose each is,
+    when it was set, and when a job last got it.
+    """
+    listed = app_state.controller.secrets.sources.listing()
+    if changes_only_own(identity_of(request.scope)):
+        user = submitter_of(request.scope)
+        listed = [facts for facts in listed if facts.owner in (None, user)]
+    return SecretPage(items=listed)
 
 
 @router.put("/{name}")
 async def set_secret(
     request: Request, app_state: TheAppState, name: str, body: ValueBody
 ) -> SecretFacts:
-    """Set a secret in the store, given as `{"value": …}`, or, as a maintainer, replace
-    one. Jobs get the new value when they start.
+    """Set or replace a secret in the store, given as `{"value": …}`. It is yours, and
+    only your jobs get it; as a maintainer, you may make it `shared`. Jobs get the new
+    value when they start.
     """
     _check_name(name)
-    sources = app_state.controller.secrets.sources
-    await _check_may_set(request, sources, name)
-    sources.store.put(name, _checked(body), app_state.controller.core.clock())
-    return _facts(app_state, name)
+    fields = cast("dict[str, Any]", body) if isinstance(body, dict) else {}
+    value = _checked(fields.get("value"))
+    owner = _owner(request, shared=_flag(fields.get("shared", False)))
+    store = app_state.controller.secrets.sources.store
+    now = app_state.controller.core.clock()
+    store.put(stored_name(name, owner), value, now)
+    return _facts(app_state, name, owner)
 
 
 @router.delete("/{name}")
-async def remove_secret(app_state: TheAppState, name: str) -> SecretFacts:
-    """Remove a secret from the store; answers with what it was."""
+async def remove_secret(
+    request: Request,
+    app_state: TheAppState,
+    name: str,
+    shared: bool = False,
+    owner: str | None = None,
+) -> SecretFacts:
+    """Remove a secret of yours from the store; as a maintainer also one that is
+    `shared`, or that of another `owner`. Answers with what it was.
+    """
     _check_name(name)
+    whose = _owner(request, shared=shared, other=owner)
     store = app_state.controller.secrets.sources.store
-    if name not in store.times():
+    if stored_name(name, whose) not in store.times():
+        kind = f"secret of {whose}" if whose else "shared secret"
         raise NotFoundError(
-            f"The store has no secret {name!r}.", "`gpuyard secret list` lists them."
+            f"The store has no {kind} {name!r}.", "`gpuyard secret list` lists them."
         )
-    facts = _facts(app_state, name)
-    store.remove(name)
+    facts = _facts(app_state, name, whose)
+    store.remove(stored_name(name, whose))
     return facts
 
 
-async def _check_may_set(request: Request, sources: SecretSources, name: str) -> None:
-    """ForbiddenError for who may change only its own, if any source has this secret: it
-    is not kept whose it is, and the store comes before the others.
+def _owner(request: Request, *, shared: bool, other: str | None = None) -> str | None:
+    """Whose secret is meant. Those of the owner of the instance are shared.
+    ForbiddenError, InvalidInputError.
     """
+    if shared and other is not None:
+        raise InvalidInputError.of(
+            "owner", "is given, and so is shared", "a shared secret has no owner"
+        )
     identity = identity_of(request.scope)
-    if not changes_only_own(identity):
-        return
-    try:
-        await sources.value(name)
-    except SecretMissingError:
-        return
-    raise ForbiddenError(
-        f"There is a secret {name!r} already; a {identity.role} such as"
-        f" {identity.user} replaces none.",
-        "Give yours another name, or ask a maintainer.",
-    )
+    user = submitter_of(request.scope)
+    if not shared and other in (None, user):
+        return user
+    if changes_only_own(identity):
+        raise ForbiddenError(
+            f"A {identity.role} such as {identity.user} sets and removes only secrets"
+            " of its own.",
+            "Ask a maintainer.",
+        )
+    return other
 
 
-def _facts(app_state: TheAppState, name: str) -> SecretFacts:
+def _facts(app_state: AppState, name: str, owner: str | None) -> SecretFacts:
     listing = app_state.controller.secrets.sources.listing()
-    return next(facts for facts in listing if facts.name == name)
+    return next(
+        facts for facts in listing if (facts.name, facts.owner) == (name, owner)
+    )
 
 
 def _check_name(name: str) -> None:
@@ -95,9 +118,13 @@ def _check_name(name: str) -> None:
         raise InvalidInputError.of("name", fault, remedy) from None
 
 
-def _checked(body: Any) -> str:
-    fields = cast("dict[str, Any]", body) if isinstance(body, dict) else {}
-    value = fields.get("value")
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInputError.of("shared", "is neither true nor false", "send one")
+    return value
+
+
+def _checked(value: Any) -> str:
     if not isinstance(value, str):
         remedy = 'send {"value": "…"}'
         raise InvalidInputError.of("value", "is missing or no text", remedy)

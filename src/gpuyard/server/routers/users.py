@@ -43,9 +43,13 @@ async def who_am_i(request: Request) -> WhoAmI:
 
 
 @router.get("/users")
-async def list_users(app_state: TheAppState) -> UserPage:
-    """Every user."""
-    return UserPage(items=app_state.controller.users.listing())
+async def list_users(request: Request, app_state: TheAppState) -> UserPage:
+    """Every user. Administrators also see who they are to the provider."""
+    users = app_state.controller.users.listing()
+    if identity_of(request.scope).role is not Role.ADMINISTRATOR:
+        hidden = {"issuer": None, "subject": None}
+        users = [user.model_copy(update=hidden) for user in users]
+    return UserPage(items=users)
 
 
 @router.post("/users", status_code=201)

@@ -1,0 +1,1 @@
+"""Signing in through an OpenID provider: browsers, and commands through browsers."""
