@@ -33,6 +33,7 @@ class Table(StrEnum):
     USERS = "users"
     TOKENS = "tokens"
     BUDGETS = "budgets"
+    RESERVATIONS = "reservations"
 
 
 class EventKind(StrEnum):
@@ -103,6 +104,12 @@ class EventKind(StrEnum):
     """Four fifths of it are used; the owner can still act."""
     BUDGET_SPENT = "budget.spent"
     """Nothing new of it starts; what runs is ended if it is hard."""
+    RESERVATION_ADDED = "reservation.added"
+    RESERVATION_REMOVED = "reservation.removed"
+    RESERVATION_BEGAN = "reservation.began"
+    """From now on, only jobs of its holder start on its GPUs."""
+    RESERVATION_SHORT = "reservation.short"
+    """It has begun, and does not have all of its GPUs."""
     ARRAY_SUBMITTED = "array.submitted"
     """Its tasks follow, each with its own `job.submitted`, in the same commit."""
     USER_ADDED = "user.added"

@@ -27,12 +27,14 @@ def group_of(line: Line) -> Group:
 
 
 class Party(NamedTuple):
-    """Whose a job is: its line, and the project and user whose quotas it is under. Both
-    are empty where they do not count.
+    """Whose a job is: its line, the project and user whose quotas it is under, and
+    those for which something is reserved (`claims`). All are empty where they do not
+    count.
     """
 
     line: Line = ONE_LINE
     limits: Line = ONE_LINE
+    claims: Line = ONE_LINE
 
 
 EVERYBODY = Party()

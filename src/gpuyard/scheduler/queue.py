@@ -436,6 +436,22 @@ class Queue:
         first = heap.first() if heap else None
         return self._jobs[first] if first is not None else None
 
+    def claiming(self) -> RankedLine:
+        """The ranked buckets of all jobs for whose project or user something is
+        reserved, in order.
+        """
+        return sorted(
+            entry
+            for line in self.lines.values()
+            for entry in line
+            if entry[1][-1].claims != ONE_LINE
+        )
+
+    def first_jobs(self, bucket: Bucket, most: int) -> list[LiveJob]:
+        """The first so many jobs of the bucket."""
+        heap = self._buckets.get(bucket, ())
+        return [self._jobs[job_id] for job_id in heapq.nsmallest(most, heap)]
+
     # --- for people's questions: slower than a decision may be ---
 
     def heads(self, ranking: Ranking, now: float) -> Iterator[LiveJob]:

@@ -19,7 +19,7 @@ from gpuyard.domain.states import AttemptState
 from gpuyard.ledger.faults import ledger_error, place
 from gpuyard.ledger.prune import consistent_read
 from gpuyard.ledger.queries.base import LedgerReader, Row
-from gpuyard.ledger.tables import budgets
+from gpuyard.ledger.tables import budgets, reservations
 
 # An attempt counts from its start on, for as long as it ran by a clock that nobody
 # sets. So it has one place in time, whatever becomes of wall clocks.
@@ -121,6 +121,19 @@ class CostQueries(LedgerReader):
     def budgets(self) -> list[Row]:
         """Every budget, by name."""
         return self._rows(sa.select(budgets).order_by(budgets.c.name))
+
+    def reservations(self) -> list[Row]:
+        """Every reservation, the first to begin first."""
+        return self.reservations_after(0.0)
+
+    def reservations_after(self, at: float) -> list[Row]:
+        """The reservations that end after that time (UTC seconds)."""
+        columns = reservations.c
+        return self._rows(
+            sa.select(reservations)
+            .where(columns.ends_at > at)
+            .order_by(columns.begins_at, columns.id)
+        )
 
     def ended_attempts(self, begin: float, end: float, after: str) -> list[Row]:
         """A page of the ended attempts that ran from `begin` until before `end`, after
