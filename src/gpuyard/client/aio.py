@@ -19,6 +19,7 @@ from gpuyard.client import calls, cost_calls, job_calls, media, stored_code
 from gpuyard.client.aio_arrays import AsyncArrayMethods
 from gpuyard.client.aio_costs import AsyncCostMethods
 from gpuyard.client.aio_job import AsyncJobHandle
+from gpuyard.client.aio_reservations import AsyncReservationMethods
 from gpuyard.client.aio_schedules import AsyncScheduleMethods
 from gpuyard.client.aio_users import AsyncUserMethods
 from gpuyard.client.calls import Call, StreamCall, Work
@@ -46,7 +47,11 @@ T = TypeVar("T")
 
 
 class AsyncClient(
-    AsyncArrayMethods, AsyncScheduleMethods, AsyncUserMethods, AsyncCostMethods
+    AsyncArrayMethods,
+    AsyncScheduleMethods,
+    AsyncUserMethods,
+    AsyncCostMethods,
+    AsyncReservationMethods,
 ):
     """A connection to an instance.
 

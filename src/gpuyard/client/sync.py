@@ -30,6 +30,7 @@ from gpuyard.client.sse import EventReader
 from gpuyard.client.sync_arrays import ArrayMethods
 from gpuyard.client.sync_costs import CostMethods
 from gpuyard.client.sync_job import JobHandle
+from gpuyard.client.sync_reservations import ReservationMethods
 from gpuyard.client.sync_schedules import ScheduleMethods
 from gpuyard.client.sync_users import UserMethods
 from gpuyard.client.transport import (
@@ -47,7 +48,9 @@ from gpuyard.domain.trust import Trust
 T = TypeVar("T")
 
 
-class Client(ArrayMethods, ScheduleMethods, UserMethods, CostMethods):
+class Client(
+    ArrayMethods, ScheduleMethods, UserMethods, CostMethods, ReservationMethods
+):
     """A connection to an instance.
 
     With no `address`, to `$GPUYARD_URL` or the embedded server, started if need be

@@ -24,6 +24,7 @@ from gpuyard.controller.logs import Logs
 from gpuyard.controller.observed_runs import ObservedRuns
 from gpuyard.controller.reports import Reports
 from gpuyard.controller.requests import Requests
+from gpuyard.controller.reservations import ReservationBook
 from gpuyard.controller.retention import Retention
 from gpuyard.controller.schedules import Schedules
 from gpuyard.controller.secrets import Secrets
@@ -142,8 +143,14 @@ class Controller:
         self.schedules = Schedules(self.core, self.requests)
         self.users = Users(self.core)
         self.budgets = Budgets(self.core)
+        self.reservations = ReservationBook(self.core)
         self.schedules.check_submits = self.users.check_submits
-        self.extensions: list[Extension] = [self.schedules, self.users, self.budgets]
+        self.extensions: list[Extension] = [
+            self.schedules,
+            self.users,
+            self.budgets,
+            self.reservations,
+        ]
         self._make_providers = make_providers
 
     async def start(self, epoch: int | None = None) -> None:

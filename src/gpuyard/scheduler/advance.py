@@ -157,11 +157,22 @@ def _phase(one: AdvanceReservation, now: float, notice_s: float) -> int:
     return (one.begins_at - notice_s <= now) + (one.begins_at <= now)
 
 
+def whole_shares(
+    reservations: Iterable[AdvanceReservation],
+) -> dict[str, list[Placement]]:
+    """What these have on each node."""
+    whole: dict[str, list[Placement]] = {}
+    for one in reservations:
+        for node_id, share in one.shares.items():
+            whole.setdefault(node_id, []).append(share)
+    return whole
+
+
 def kept_shares(
     reservations: Iterable[AdvanceReservation], nodes: Mapping[str, Node]
 ) -> dict[str, list[Placement]]:
-    """What these keep on each node: their GPUs, and what is left of their cores and
-    memory.
+    """What these keep on each node now: their GPUs, and what is left of their cores
+    and memory.
     """
     kept: dict[str, list[Placement]] = {}
     for one in reservations:

@@ -175,7 +175,7 @@ def _cheapest(
     possible.
     """
     chosen: list[Device] = []
-    left = list(free)
+    left: list[Device] = list(free)
     while left and len(chosen) < count:
         least = min(cost[device.uuid] for device in left)
         on_nodes: dict[str, list[Device]] = {}
@@ -187,9 +187,8 @@ def _cheapest(
 
         best = _best_node(on_nodes, missing, used)
         # Jobs take the first GPUs of a node first, so these are the last to reserve.
-        picked = sorted(on_nodes[best], key=lambda device: device.order, reverse=True)[
-            :missing
-        ]
+        in_order = sorted(on_nodes[best], key=lambda device: device.order)
+        picked = in_order[::-1][:missing]
         chosen += picked
         left = [device for device in left if device not in picked]
     return tuple(chosen)

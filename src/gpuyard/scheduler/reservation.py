@@ -19,7 +19,7 @@ from itertools import chain
 
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import AttemptState
-from gpuyard.scheduler.advance import AdvanceReservation, kept_shares
+from gpuyard.scheduler.advance import AdvanceReservation, kept_shares, whole_shares
 from gpuyard.scheduler.fitting import fit, may_use, share_of, suitable_devices
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node, Space
@@ -99,7 +99,8 @@ class Reservations:
         """Reserve places for `job` where it can start first; None if it fits nowhere
         beside the earlier reservations.
         """
-        kept = self.kept_from(job)
+        # All of their cores, because those who use them now may end before.
+        kept = whole_shares(self.kept_out_by(job))
         waits = self._shortest_waits(job.shape, kept)
         if len(waits) < job.shape.nodes:
             return None

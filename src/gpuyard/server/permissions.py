@@ -45,6 +45,7 @@ _REQUESTS: Mapping[Role, tuple[str, ...]] = {
         f"POST /api/v1/gpus/{_ONE}/(drain|undrain|release)",
         f"DELETE /api/v1/secrets/{_ONE}",
         "(PUT|DELETE) /api/v1/trust/.+",
+        f"(POST /api/v1/reservations|DELETE /api/v1/reservations/{_ONE})",
         "GET /api/v1/ledger/(check|prune)",
     ),
 }
