@@ -45,6 +45,8 @@ async def add_reservation(
     names these, and the next time that is free.
     """
     by = identity_of(request.scope).user
+    # Right after its start, a server does not know what there is.
+    await app_state.controller.requests.until_node_is_known()
     return await app_state.controller.reservations.add(spec, by)
 
 
