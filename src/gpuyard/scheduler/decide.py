@@ -52,6 +52,8 @@ def decide(view: View, now: float, policy: Policy) -> Decision:
     view.end_cooling(now)
     view.release_delayed(now, policy.retry_max_s)
     view.forget_ended()
+    if view.usage.look_at_month(now):
+        view.queue.retry_all = True
     if view.advance.refresh(now, policy.reservation_notice_s):
         assign(view, Reservations(view, now, policy), now)
         view.queue.retry_all = True
@@ -87,6 +89,8 @@ def _next_change(view: View, now: float, policy: Policy) -> float | None:
     changes = [view.queue.next_ageing(), view.external_queues.trust.next_change()]
     changes.append(min(view.cooling.values(), default=None))
     changes.append(view.advance.next_change(now, policy.reservation_notice_s))
+    if view.usage.limits_months:
+        changes.append(view.usage.month.ends_at)
     if view.queue.has_ranked:
         changes.append(view.victims.next_change())
         changes.append(view.external_queues.next_retry(now))

@@ -68,6 +68,7 @@ def estimate(
 ) -> Estimate:
     """Where the job could run. `own_per_hour`: the list price for our own nodes."""
     view.apply_quarantines(now)
+    view.usage.look_at_month(now)
     strategy = Strategy(job.shape.strategy) if job.shape.strategy else policy.strategy
     need = need_of(job, view.learning, view.external_queues.workspace_providers)
     if job.estimated_s:

@@ -87,14 +87,7 @@ class QueuedJob:
         """Why it does not start."""
         quota = quota_in_words(self.view, self.job)
         if quota:
-            return Why(
-                quota,
-                "quota",
-                "when jobs under this quota end is not known",
-                position=self.ahead + 1,
-                ahead=self.ahead,
-                would_help=("wait for a job under this quota to end, or cancel one",),
-            )
+            return self._over_quota(quota)
         answer = self._without_quota()
         share = share_in_the_way(self.view, self.job, self.now, self.by_line)
         if not share:
@@ -104,6 +97,25 @@ class QueuedJob:
             constraint = "share"
         summary = f"{answer.summary} {share}"
         return replace(answer, summary=summary, constraint=constraint)
+
+    def _over_quota(self, quota: str) -> Why:
+        answer = Why(
+            quota,
+            "quota",
+            "when jobs under this quota end is not known",
+            position=self.ahead + 1,
+            ahead=self.ahead,
+            would_help=("wait for a job under this quota to end, or cancel one",),
+        )
+        month = self.view.usage.month_in_the_way(self.job)
+        if month is None:
+            return answer
+        return replace(
+            answer,
+            estimate_basis="then the next month begins",
+            estimate_s=month.ends_at - self.now,
+            would_help=("wait for the next month, or ask for a higher quota",),
+        )
 
     def _without_quota(self) -> Why:
         if self.job.shape.model:
