@@ -17,6 +17,10 @@ from gpuyard.scheduler.reservation import Reservations
 from gpuyard.scheduler.victims import Victim
 from gpuyard.scheduler.view import Preempt, View
 
+TRIED = 64
+"""After so many waiting jobs that find no place on a reservation, the rest wait for the
+next decision.
+"""
 _Places = tuple[tuple[Placement, ...], list[Victim]]
 
 
@@ -27,8 +31,9 @@ def starts(
     caller starts each before it asks for the next.
     """
     for booked in view.advance.current(now):
-        heads = view.queue.claiming()
-        while heads:
+        heads = view.queue.claiming() if _has_room(view, booked) else []
+        tried = 0
+        while heads and tried < TRIED:
             _, bucket = heapq.heappop(heads)
             job = view.queue.head(bucket)
             if job is None or not _may_start(view, job, booked):
@@ -36,11 +41,23 @@ def starts(
             spaces = _spaces(view, booked, reservations.spaces(job, float("inf")))
             placements = place_within(view, job.shape, spaces)
             if placements is None:
+                tried += 1
                 continue
             yield job, placements
             rank = view.queue.head_rank(bucket)
             if rank is not None:
                 heapq.heappush(heads, (rank, bucket))
+
+
+def _has_room(view: View, booked: AdvanceReservation) -> bool:
+    """True if a GPU of the reservation is free, or if it is a whole node."""
+    if booked.gpus is None:
+        return True
+    return any(
+        device.uuid in share.gpu_uuids
+        for node_id, share in booked.shares.items()
+        for device in view.nodes[node_id].free.devices
+    )
 
 
 def _may_start(view: View, job: LiveJob, booked: AdvanceReservation) -> bool:
@@ -79,9 +96,13 @@ def take_back(view: View, now: float, policy: Policy) -> list[Preempt]:
         return actions
     reservations = Reservations(view, now, policy)
     for booked in view.advance.current(now):
+        failed = 0
         for job in _waiting_for(view, booked):
+            if failed >= TRIED:
+                break
             places = _places(view, booked, job, reservations)
             if places is None:
+                failed += 1
                 continue
             shares, victims = places
             for victim in victims:

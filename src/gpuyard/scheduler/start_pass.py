@@ -14,6 +14,7 @@ from operator import attrgetter
 
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import AttemptState, JobState
+from gpuyard.scheduler.advance import kept_shares
 from gpuyard.scheduler.external_queues import Dispatch
 from gpuyard.scheduler.fitting import SLACK, fit, may_use
 from gpuyard.scheduler.jobs import LiveJob
@@ -251,6 +252,8 @@ class StartPass:
         heads = queue.ranked if retry_all else queue.new_heads()
         least = None
         position = 0
+        if retry_all and view.advance.coming and queue.open:
+            self._close_if_full(least_of(queue.open))
         while position < len(heads) and (self._hopeful or queue.preemptible):
             rank, bucket = heads[position]
             job = view.jobs[rank[-1]]
@@ -280,7 +283,53 @@ class StartPass:
         is_full = not self._view.index.has_room(least)
         if is_full:
             self._view.queue.close_all()
+        elif self._view.advance.coming:
+            self._hopeful &= self._hopeful_on_reserved(least)
         return is_full
+
+    def _hopeful_on_reserved(self, least: Shape) -> set[Shape]:
+        """The hopeful shapes, if there is room for `least` that is not reserved; else
+        those of jobs that may start on what is.
+        """
+        view = self._view
+        kept = kept_shares(view.advance.coming, view.nodes)
+        keepers: set[str] = set()
+        for node_id in view.index.with_room(least):
+            space = view.nodes[node_id].free
+            for share in kept.get(node_id, ()):
+                space = space.minus(share)
+            has_room = (
+                len(space.devices) >= least.gpus
+                and space.cpus + SLACK >= least.cpus
+                and space.memory_gb + SLACK >= least.memory_gb
+            )
+            if has_room:
+                return self._hopeful
+            keepers.add(node_id)
+        begins = [
+            one.begins_at
+            for one in view.advance.coming
+            if not keepers.isdisjoint(one.shares)
+        ]
+        until = max(begins, default=-math.inf)
+        return {shape for shape in self._hopeful if self._may_be_lent(shape, until)}
+
+    def _may_be_lent(self, shape: Shape, until: float) -> bool:
+        """True if a job of the shape may be preempted, ends by then, or has something
+        reserved that has not begun.
+        """
+        queue = self._view.queue
+        if until <= self._now:
+            return shape in queue.preemptible_shapes
+        shortest_s = min(
+            queue.shortest(shape) + self._policy.end_margin_s,
+            self._policy.reservation_notice_s,
+        )
+        return (
+            self._now + shortest_s <= until
+            or shape in queue.preemptible_shapes
+            or any(bucket[1] is shape for _, bucket in queue.claiming())
+        )
 
     def _try(self, job: LiveJob, rank: Rank) -> tuple[Placement, ...] | None:
         """Where the job can start; None if nowhere. Most jobs without a chance cost
