@@ -20,6 +20,7 @@ from gpuyard.client.aio_arrays import AsyncArrayMethods
 from gpuyard.client.aio_costs import AsyncCostMethods
 from gpuyard.client.aio_job import AsyncJobHandle
 from gpuyard.client.aio_projects import AsyncProjectMethods
+from gpuyard.client.aio_reservations import AsyncReservationMethods
 from gpuyard.client.aio_schedules import AsyncScheduleMethods
 from gpuyard.client.aio_users import AsyncUserMethods
 from gpuyard.client.bodies import Work, batch_body, body_of
@@ -53,6 +54,7 @@ class AsyncClient(
     AsyncUserMethods,
     AsyncProjectMethods,
     AsyncCostMethods,
+    AsyncReservationMethods,
 ):
     """A connection to an instance.
 

@@ -32,6 +32,7 @@ from gpuyard.client.sync_arrays import ArrayMethods
 from gpuyard.client.sync_costs import CostMethods
 from gpuyard.client.sync_job import JobHandle
 from gpuyard.client.sync_projects import ProjectMethods
+from gpuyard.client.sync_reservations import ReservationMethods
 from gpuyard.client.sync_schedules import ScheduleMethods
 from gpuyard.client.sync_users import UserMethods
 from gpuyard.client.transport import (
@@ -49,7 +50,14 @@ from gpuyard.domain.trust import Trust
 T = TypeVar("T")
 
 
-class Client(ArrayMethods, ScheduleMethods, UserMethods, ProjectMethods, CostMethods):
+class Client(
+    ArrayMethods,
+    ScheduleMethods,
+    UserMethods,
+    ProjectMethods,
+    CostMethods,
+    ReservationMethods,
+):
     """A connection to an instance.
 
     With no `address`, to `$GPUYARD_URL` or the embedded server, started if need be

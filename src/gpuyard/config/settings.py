@@ -115,7 +115,8 @@ class SchedulerSettings(SettingsSection):
     """`policy`: how waiting jobs are ordered (see the guide on scheduling). `strategy`:
     how offers are ranked (see the guide on offers). A waiting job gains one priority
     after each `ageing_s`. The pauses between retries grow from `retry_base_s` to
-    `retry_max_s`.
+    `retry_max_s`. A job without a time limit is kept off GPUs that are reserved within
+    `reservation_notice` from now.
     """
 
     policy: Literal["gittins", "backfill", "fcfs", "fair"] = "gittins"
@@ -123,6 +124,7 @@ class SchedulerSettings(SettingsSection):
     ageing_s: Period = 21600.0
     retry_base_s: Seconds = 1.0
     retry_max_s: Seconds = 300.0
+    reservation_notice: Period = 7 * 86400.0
 
 
 class NodeSettings(SettingsSection):

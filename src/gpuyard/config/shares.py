@@ -1,8 +1,15 @@
 """The settings of fair shares and quotas."""
 
-from pydantic import Field
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
 
 from gpuyard.config.sections import Period, SettingsSection
+from gpuyard.domain.cron import time_zone
+
+
+def _timezone(value: str) -> str:
+    return time_zone(value).key
 
 
 class UserShare(SettingsSection):
@@ -33,17 +40,21 @@ class FairShareSettings(SettingsSection):
 
 class QuotaLimits(SettingsSection):
     """`running_gpus`: the most GPUs that may run at once. `queued_jobs`: the most jobs
-    that may be queued; unset, any number.
+    that may be queued. `gpu_hours_per_month`: when so many GPU hours were used in a
+    month, further jobs wait for the next one. Unset, any number.
     """
 
     running_gpus: int | None = Field(default=None, ge=0)
     queued_jobs: int | None = Field(default=None, ge=0)
+    gpu_hours_per_month: float | None = Field(default=None, ge=0, le=1e9)
 
 
 class QuotaSettings(SettingsSection):
     """Quotas of users and projects, by name (see the guide on fair shares). Those under
-    `default` are of all that are not named.
+    `default` are of all that are not named. `timezone`: whose months count.
     """
+
+    timezone: Annotated[str, AfterValidator(_timezone)] = "UTC"
 
     users: dict[str, QuotaLimits] = Field(default_factory=dict[str, QuotaLimits])
     projects: dict[str, QuotaLimits] = Field(default_factory=dict[str, QuotaLimits])

@@ -26,6 +26,7 @@ from gpuyard.controller.observed_runs import ObservedRuns
 from gpuyard.controller.projects import Projects
 from gpuyard.controller.reports import Reports
 from gpuyard.controller.requests import Requests
+from gpuyard.controller.reservations import ReservationBook
 from gpuyard.controller.retention import Retention
 from gpuyard.controller.schedules import Schedules
 from gpuyard.controller.secrets import Secrets
@@ -149,12 +150,14 @@ class Controller:
         self.access = Access(self.users, self.projects)
         self.sign_ins = SignIns(self.users)
         self.budgets = Budgets(self.core)
+        self.reservations = ReservationBook(self.core)
         self.schedules.check_submits = self.access.check_user_submits
         self.extensions: list[Extension] = [
             self.schedules,
             self.users,
             self.projects,
             self.budgets,
+            self.reservations,
         ]
         self._make_providers = make_providers
 

@@ -76,6 +76,7 @@ class Core:
             ageing_s=settings.scheduler.ageing_s,
             retry_base_s=settings.scheduler.retry_base_s,
             retry_max_s=settings.scheduler.retry_max_s,
+            reservation_notice_s=settings.scheduler.reservation_notice,
             strategy=Strategy(settings.scheduler.strategy),
         )
         self.ledger = ledger

@@ -32,6 +32,8 @@ def rebuild_view(queries: Queries, now: float, empty: View | None = None) -> Vie
     _observe_rows(view, Table.TRUST, "place", queries.trust(), now)
     _observe_rows(view, Table.NODES, "id", queries.nodes(), now)
     _observe_rows(view, Table.GPUS, "uuid", queries.gpus(), now)
+    reservations = queries.reservations_after(now)
+    _observe_rows(view, Table.RESERVATIONS, "id", reservations, now)
     _learn_durations(view, queries)
     _observe_rows(view, Table.ARRAYS, "id", queries.limited_arrays(), now)
     # By pages: all rows at once would take more memory than the view.
@@ -99,7 +101,7 @@ def _add_jobs(view: View, queries: Queries, rows: Sequence[StoredJob]) -> None:
             job.served_s = served_s
             job.preemptions = preemptions
             job.last_provider = homes.get(job.id, "")
-        job.party = view.usage.party(job.project, job.owner)
+        job.party = view.party(job.project, job.owner)
         view.add_job(job)
         view.usage.note_state(job, None, job.state)
         if job.state is JobState.QUEUED:

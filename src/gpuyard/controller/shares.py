@@ -4,10 +4,12 @@ refusal of jobs over a quota.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
+from zoneinfo import ZoneInfo
 
 import msgspec
 
+from gpuyard.billing.periods import month_at
 from gpuyard.config.settings import Settings
 from gpuyard.config.shares import QuotaLimits
 from gpuyard.domain.errors import RefusedError
@@ -38,12 +40,13 @@ def new_usage(settings: Settings) -> Usage:
         ShareRules(shares.half_life, projects, users),
         Quotas(_quotas(settings.quotas.users), _quotas(settings.quotas.projects)),
         by_share=settings.scheduler.policy == QueueOrder.FAIR,
+        month_of=partial(month_at, zone=ZoneInfo(settings.quotas.timezone)),
     )
 
 
 def _quotas(limits: Mapping[str, QuotaLimits]) -> dict[str, Quota]:
     return {
-        name: Quota(limit.running_gpus, limit.queued_jobs)
+        name: Quota(limit.running_gpus, limit.queued_jobs, limit.gpu_hours_per_month)
         for name, limit in limits.items()
     }
 
@@ -51,6 +54,11 @@ def _quotas(limits: Mapping[str, QuotaLimits]) -> dict[str, Quota]:
 def read_past_usage(view: View, queries: Queries, now: float) -> None:
     """Count what ended attempts have used; `view` knows the nodes."""
     usage = view.usage
+    if usage.look_at_month(now):
+        begins_at = usage.month.begins_at
+        for project, owner, gpu_seconds in queries.gpu_seconds_since(begins_at):
+            usage.month.settled["user", owner or ""] += gpu_seconds
+            usage.month.settled["project", project or ""] += gpu_seconds
     if not usage.by_share:
         return
     capacity = usage.capacity(view.nodes)

@@ -35,6 +35,7 @@ class Table(StrEnum):
     BUDGETS = "budgets"
     PROJECTS = "projects"
     PROJECT_MEMBERS = "project_members"
+    RESERVATIONS = "reservations"
 
 
 class EventKind(StrEnum):
@@ -106,6 +107,12 @@ class EventKind(StrEnum):
     """Four fifths of it are used; the owner can still act."""
     BUDGET_SPENT = "budget.spent"
     """Nothing new of it starts; what runs is ended if it is hard."""
+    RESERVATION_ADDED = "reservation.added"
+    RESERVATION_REMOVED = "reservation.removed"
+    RESERVATION_BEGAN = "reservation.began"
+    """From now on, only jobs of its holder start on its GPUs."""
+    RESERVATION_SHORT = "reservation.short"
+    """It has begun, and does not have all of its GPUs."""
     ARRAY_SUBMITTED = "array.submitted"
     """Its tasks follow, each with its own `job.submitted`, in the same commit."""
     USER_ADDED = "user.added"

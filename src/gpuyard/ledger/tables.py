@@ -412,6 +412,25 @@ budgets = sa.Table(
     sa.Column("told", INTEGER),
 )
 
+# GPUs, or a node, that a project or an owner has from one time to another. Without
+# `gpus`, it is all of the node. `told`: its begin was announced.
+reservations = sa.Table(
+    "reservations",
+    metadata,
+    sa.Column("id", TEXT, primary_key=True),
+    sa.Column("project", TEXT),
+    sa.Column("owner", TEXT),
+    sa.Column("gpus", INTEGER),
+    sa.Column("gpu_class", TEXT),
+    sa.Column("node", TEXT),
+    sa.Column("begins_at", sa.Float),
+    sa.Column("ends_at", sa.Float),
+    sa.Column("timezone", TEXT),
+    sa.Column("created_at", sa.Float),
+    sa.Column("created_by", TEXT),
+    sa.Column("told", INTEGER),
+)
+
 STATE_TABLES: Mapping[Table, sa.Table] = {
     Table.JOBS: jobs,
     Table.SPECS: specs,
@@ -432,6 +451,7 @@ STATE_TABLES: Mapping[Table, sa.Table] = {
     Table.BUDGETS: budgets,
     Table.PROJECTS: projects,
     Table.PROJECT_MEMBERS: project_members,
+    Table.RESERVATIONS: reservations,
 }
 
 

@@ -33,6 +33,10 @@ _VERBS: Mapping[EventKind, str] = {
     EventKind.PROVIDER_DOWN: "is down",
     EventKind.PROVIDER_UP: "is up again",
     EventKind.DISK_FILLING: "takes most of a disk that is nearly full",
+    EventKind.RESERVATION_ADDED: "was added",
+    EventKind.RESERVATION_REMOVED: "was removed",
+    EventKind.RESERVATION_BEGAN: "has begun",
+    EventKind.RESERVATION_SHORT: "has begun and lacks something",
     EventKind.BUDGET_SET: "was set",
     EventKind.BUDGET_REMOVED: "was removed",
     EventKind.BUDGET_NEARLY_SPENT: "is nearly spent",
@@ -99,6 +103,8 @@ def sentence(event: Row, job: Row | None) -> str:
         subject = f"Array {data['name']} ({data['array_id']}, {data['total']} jobs)"
     elif "schedule" in data:
         subject = f"Schedule {data['name']} ({data['schedule']})"
+    elif "reservation" in data:
+        subject = f"Reservation {data['reservation']}"
     elif "budget" in data:
         subject = f"Budget {data['budget']}"
     elif kind is EventKind.GPU_WARNING:

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 
 from gpuyard.domain.reasons import Reason
 from gpuyard.scheduler.actions import Action, Fail, Preempt, Start, Withdraw
+from gpuyard.scheduler.advance_gpus import assign
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.preemption import Preemption
 from gpuyard.scheduler.ranking import Ranking
+from gpuyard.scheduler.reservation import Reservations
+from gpuyard.scheduler.reserved_pass import take_back
 from gpuyard.scheduler.share_pass import SharePass
 from gpuyard.scheduler.start_pass import StartPass
 from gpuyard.scheduler.view import View
@@ -43,6 +46,11 @@ def decide(view: View, now: float, policy: Policy) -> Decision:
     view.end_cooling(now)
     view.release_delayed(now, policy.retry_max_s)
     view.forget_ended()
+    if view.usage.look_at_month(now):
+        view.queue.retry_all = True
+    if view.advance.refresh(now, policy.reservation_notice_s):
+        assign(view, Reservations(view, now, policy), now)
+        view.queue.retry_all = True
     failed = [
         _fail(view, child, parent) for child, parent in sorted(view.doomed.items())
     ]
@@ -62,17 +70,21 @@ def decide(view: View, now: float, policy: Policy) -> Decision:
     )
     preempted = list[Preempt]()
     if not has_outdated:
-        preempted = Preemption(view, now, policy, ranking).plan()
+        preempted = take_back(view, now, policy)
+        preempted += Preemption(view, now, policy, ranking).plan()
     actions = (*failed, *started, *preempted)
-    wake_at = now if has_outdated else _next_change(view, now)
+    wake_at = now if has_outdated else _next_change(view, now, policy)
     view.settled = None if actions else (view.revision, policy, now, wake_at)
     return Decision(actions, wake_at)
 
 
-def _next_change(view: View, now: float) -> float | None:
+def _next_change(view: View, now: float, policy: Policy) -> float | None:
     """When time alone next changes what can be decided; None if never."""
     changes = [view.queue.next_ageing(), view.external_queues.trust.next_change()]
     changes.append(min(view.cooling.values(), default=None))
+    changes.append(view.advance.next_change(now, policy.reservation_notice_s))
+    if view.usage.limits_months:
+        changes.append(view.usage.month.ends_at)
     if view.queue.has_ranked:
         changes.append(view.victims.next_change())
         changes.append(view.external_queues.next_retry(now))

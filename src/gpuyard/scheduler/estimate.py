@@ -20,6 +20,7 @@ from gpuyard.scheduler.standings import (
 )
 from gpuyard.scheduler.verdicts import offer_forecasts
 from gpuyard.scheduler.view import View
+from gpuyard.scheduler.why_reserved import in_the_way, in_words
 
 _WHOLE: SpaceOf = attrgetter("whole")
 
@@ -67,6 +68,7 @@ def estimate(
 ) -> Estimate:
     """Where the job could run. `own_per_hour`: the list price for our own nodes."""
     view.apply_quarantines(now)
+    view.usage.look_at_month(now)
     strategy = Strategy(job.shape.strategy) if job.shape.strategy else policy.strategy
     need = need_of(job, view.learning, view.external_queues.workspace_providers)
     if job.estimated_s:
@@ -88,16 +90,20 @@ def estimate(
 def _line_before(
     view: View, job: LiveJob, now: float, policy: Policy
 ) -> tuple[int, str]:
-    """How many jobs would come before the job, and whose share or quota is in the
-    way.
+    """How many jobs would come before the job, and whose share, quota or reservation
+    is in the way.
     """
     ranking = Ranking(policy, view.learning)
     quota = quota_in_words(view, job)
+    kept = in_words(in_the_way(view, job, now, policy))
+    kept = f"{kept[:1].upper()}{kept[1:]}." if kept else ""
     if not view.usage.by_share:
         rank = ranking.of(job, now)
-        return sum(ranking.of(other, now) < rank for other in view.queue), quota
+        before = sum(ranking.of(other, now) < rank for other in view.queue)
+        return before, " ".join(filter(None, [quota, kept]))
     ahead = jobs_ahead(view, job, now, ranking)
-    return ahead.total(), quota or share_in_the_way(view, job, now, ahead)
+    share = quota or share_in_the_way(view, job, now, ahead)
+    return ahead.total(), " ".join(filter(None, [share, kept]))
 
 
 def _nodes(

@@ -24,11 +24,10 @@ class Why:
     """Why a job has not started.
 
     `constraint` is one word: `dependency`, `backoff`, `starting`, `preempting`,
-    `priority`, `share`, `quota`, `budget`, `reservation`, `capacity`, `no_nodes`,
-    `offline`,
-    `quarantined`, `engine` (an external queue), `impossible`, or the need that cannot
-    be met: `pinned`, `gpu_class`, `gpu_memory`, `gpu_capability`, `gpus`, `nodes`,
-    `cpus`, `memory`.
+    `priority`, `share`, `quota`, `budget`, `reservation`, `reserved`, `capacity`,
+    `no_nodes`, `offline`, `quarantined`, `engine` (an external queue), `impossible`, or
+    the need that cannot be met: `pinned`, `gpu_class`, `gpu_memory`, `gpu_capability`,
+    `gpus`, `nodes`, `cpus`, `memory`.
 
     `position` (from 1) and `ahead` count the jobs that may start now; `position` is
     None for a job that may not. `estimate_s`: in how many seconds it starts at the

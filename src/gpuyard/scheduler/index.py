@@ -114,6 +114,13 @@ class NodeIndex:
         self.refresh()
         return any(next(group.entries(least), None) for group in self._groups.values())
 
+    def with_room(self, least: Shape) -> Iterator[str]:
+        """The nodes that have as many free GPUs, cores and gigabytes."""
+        self.refresh()
+        for group in self._groups.values():
+            for _, (_, _, node_id) in group.entries(least):
+                yield node_id
+
     def _group(self, node: Node) -> NodeGroup:
         known = self._hardware.get(node.id)
         # `whole` is a new object whenever the hardware may have changed.

@@ -18,6 +18,7 @@ from gpuyard.domain.reasons import Blame, Reason
 from gpuyard.domain.run_time import run_time_s
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import AttemptState, JobState
+from gpuyard.scheduler.advance import AdvanceReservation
 from gpuyard.scheduler.array_limits import limit_array
 from gpuyard.scheduler.history import AttemptEnd
 from gpuyard.scheduler.jobs import LiveJob
@@ -73,9 +74,12 @@ def observe(view: View, event: Event) -> None:
     view.revision += 1
     for change in event.changes:
         fold = _FOLDS.get(change.table)
-        # Only what ended long ago is ever removed, and the view holds nothing of it.
         if fold is not None and change.values is not None:
             fold(view, change.key, change.values)
+        elif change.table is Table.RESERVATIONS:
+            view.remove_reservation(change.key)
+        # Of all else only what ended long ago is ever removed, and the view holds
+        # nothing of it.
 
 
 def note_completed_job(
@@ -229,7 +233,7 @@ def _new_job(view: View, job_id: str, row: Row) -> LiveJob:
         array_id=_interned(row.get("array_id")),
         array_index=row.get("array_index"),
         owner=owner,
-        party=view.usage.party(row.get("project"), owner),
+        party=view.party(row.get("project"), owner),
     )
 
 
@@ -427,6 +431,21 @@ def _array(view: View, array_id: str, row: Row) -> None:
         limit_array(view, array_id, row["at_most"], row.get("total") or 0)
 
 
+def _reservation(view: View, reservation_id: str, row: Row) -> None:
+    view.add_reservation(
+        AdvanceReservation(
+            reservation_id,
+            row["begins_at"],
+            row["ends_at"],
+            row["project"],
+            row["owner"],
+            row["gpus"],
+            row["gpu_class"] or "",
+            row["node"] or "",
+        )
+    )
+
+
 _FOLDS: Mapping[Table, Callable[[View, str, Row], None]] = {
     Table.JOBS: _job,
     Table.ATTEMPTS: _attempt,
@@ -434,4 +453,5 @@ _FOLDS: Mapping[Table, Callable[[View, str, Row], None]] = {
     Table.GPUS: _gpu,
     Table.TRUST: _trust,
     Table.ARRAYS: _array,
+    Table.RESERVATIONS: _reservation,
 }

@@ -27,12 +27,14 @@ def group_of(line: Line) -> Group:
 
 
 class Party(NamedTuple):
-    """Whose a job is: its line, and the project and user whose quotas it is under. Both
-    are empty where they do not count.
+    """Whose a job is: its line, the project and user whose quotas it is under, and
+    those for which something is reserved (`claims`). All are empty where they do not
+    count.
     """
 
     line: Line = ONE_LINE
     limits: Line = ONE_LINE
+    claims: Line = ONE_LINE
 
 
 EVERYBODY = Party()
@@ -81,12 +83,13 @@ class ShareRules:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The most GPUs that may run at once, and the most jobs that may be queued; None
-    for no limit.
+    """The most GPUs that may run at once, the most jobs that may be queued, and the
+    GPU hours that may be used in a month; None for no limit.
     """
 
     running_gpus: int | None = None
     queued_jobs: int | None = None
+    gpu_hours_per_month: float | None = None
 
 
 NO_QUOTA = Quota()
@@ -118,6 +121,12 @@ class Quotas:
         """True if any limits running GPUs."""
         every = (*self.users.values(), *self.projects.values())
         return any(quota.running_gpus is not None for quota in every)
+
+    @property
+    def limit_months(self) -> bool:
+        """True if any limits the GPU hours of a month."""
+        every = (*self.users.values(), *self.projects.values())
+        return any(quota.gpu_hours_per_month is not None for quota in every)
 
     @property
     def limit_queued(self) -> bool:

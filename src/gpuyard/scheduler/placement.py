@@ -64,6 +64,10 @@ def place(
         # The first nodes of a uniform group are the best. In a mixed group that depends
         # on the free devices, so all nodes are looked at.
         found += islice(candidates, shape.nodes if group.uniform else None)
+    return _best(found, shape)
+
+
+def _best(found: list[Candidate], shape: Shape) -> tuple[Placement, ...] | None:
     if len(found) < shape.nodes:
         return None
     # For one node, `min` is faster.
@@ -74,6 +78,20 @@ def place(
     return tuple(
         share_of(candidate.node, candidate.devices, shape) for candidate in best
     )
+
+
+def place_within(
+    view: View, shape: Shape, spaces: Mapping[str, Space]
+) -> tuple[Placement, ...] | None:
+    """The best places for the shape in these spaces, by node; None if not all shares
+    fit.
+    """
+    found: list[Candidate] = []
+    for node_id, space in spaces.items():
+        candidate = _candidate(view.nodes[node_id], space, shape)
+        if candidate:
+            found.append(candidate)
+    return _best(found, shape)
 
 
 def fitting(view: View, shape: Shape) -> Iterator[Node]:

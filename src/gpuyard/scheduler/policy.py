@@ -46,6 +46,8 @@ class Policy:
     - `preempt_most`: after this many preemptions, only an urgent job may displace a job
       again.
     - `strategy`: which offer is best, for jobs that name no strategy.
+    - `reservation_notice_s`: a job without a time limit is kept off GPUs whose
+      reservation begins within this time.
     """
 
     order: QueueOrder = QueueOrder.GITTINS
@@ -59,6 +61,7 @@ class Policy:
     preempt_gain: float = 1.5
     preempt_most: int = 30
     strategy: Strategy = Strategy.BALANCED
+    reservation_notice_s: float = 7 * 86_400.0
 
     def __post_init__(self) -> None:
         if not self.ageing_s > 0:

@@ -10,7 +10,7 @@ in comparison, and a job that was displaced often is left alone. The freed place
 promised to the job they were freed for, so no other job takes them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpuyard.domain.shape import Placement, Shape
@@ -20,6 +20,7 @@ from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node
 from gpuyard.scheduler.policy import Policy, QueueOrder
 from gpuyard.scheduler.ranking import AGED, Ranking
+from gpuyard.scheduler.reservation import Reservations
 from gpuyard.scheduler.victims import Victim
 from gpuyard.scheduler.view import View
 
@@ -90,6 +91,7 @@ class Preemption:
         self._ranking = ranking
         self._gittins = policy.order is QueueOrder.GITTINS
         self._victims = view.victims
+        self._kept = Reservations(view, now, policy)
 
     def plan(self) -> list[Preempt]:
         """The preemptions; they are tentative in the view at once."""
@@ -151,7 +153,8 @@ class Preemption:
                 found.append(place)
         if job.shape.nodes > 1:
             for node in self._view.nodes.values():
-                place = _free_place(node, job.shape)
+                kept = self._kept.kept_from(job).get(node.id, ())
+                place = _free_place(node, job.shape, kept)
                 if place is not None:
                     found.append(place)
         # At most one place on each node: the cheapest.
@@ -170,15 +173,16 @@ class Preemption:
             return None
         if fit(node.whole, shape) is None:
             return None
-        promised = self._promised_on(node)
+        kept = self._kept.kept_from(contender.job).get(node.id, ())
+        promised = [*self._promised_on(node), *kept]
         victims = self._choose_victims(node, contender, promised)
         if victims is None:
             return None
         leaving = {victim.attempt.id for victim in victims}
-        kept = [
+        staying = [
             share for holder, share in node.bookings.items() if holder not in leaving
         ]
-        devices = fit(node.space([*kept, *promised]), shape)
+        devices = fit(node.space([*staying, *promised]), shape)
         if devices is None:
             return None
         loss = sum(contender.loss(victim) for victim in victims)
@@ -239,8 +243,9 @@ class _Missing:
 
     def __init__(self, node: Node, shape: Shape, promised: list[Placement]) -> None:
         space = node.space([*node.bookings.values(), *promised])
+        free_for_others = node.space(promised).devices
         self._suitable = {
-            device.uuid for device in suitable_devices(node.whole.devices, shape)
+            device.uuid for device in suitable_devices(free_for_others, shape)
         }
         self._gpus = shape.gpus - len(suitable_devices(space.devices, shape))
         self._cpus = shape.cpus - space.cpus
@@ -275,11 +280,14 @@ def _gains(contender: _Contender, places: list[_Place]) -> bool:
     return not losses or sum(losses) < contender.gain
 
 
-def _free_place(node: Node, shape: Shape) -> _Place | None:
-    """A share that fits on the node as it is."""
+def _free_place(node: Node, shape: Shape, kept: Sequence[Placement]) -> _Place | None:
+    """A share that fits on the node as it is, without what is `kept` for others."""
     if not node.online or not may_use(node, shape):
         return None
-    devices = fit(node.free, shape)
+    space = node.free
+    for share in kept:
+        space = space.minus(share)
+    devices = fit(space, shape)
     if devices is None:
         return None
     return _Place(0.0, share_of(node, devices, shape), ())

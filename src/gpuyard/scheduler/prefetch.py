@@ -55,7 +55,13 @@ def plan_prefetches(
             if not is_short or must_cool or not view.usage.allows(job):
                 return  # no later job may overtake this one
             if job.shape not in to_fill:
-                to_fill[job.shape] = _nodes_to_fill(view, job.shape, providers)
+                to_fill[job.shape] = [
+                    node_id
+                    for node_id in _nodes_to_fill(view, job.shape, providers)
+                    if not view.advance.keeps_from_prefetching(
+                        node_id, now, policy.reservation_notice_s
+                    )
+                ]
             node_id = _node_with_room(view, job.shape, to_fill[job.shape])
             if node_id is None:
                 return

@@ -85,7 +85,8 @@ class Queue:
 
     - `open`: queued shapes that may fit somewhere.
     - `closed`: queued shapes that fit nowhere until more is free.
-    - `preemptible`: the ids of preemptible jobs.
+    - `preemptible`: the ids of preemptible jobs; `preemptible_shapes` counts their
+      shapes.
     - `prompts`: how many prompts there are for each model.
     - `with_gpus`: the jobs that ask for GPUs, by id, the first to come first.
     - `lines`: all ranked buckets in order, each with the rank of its head, by line;
@@ -103,6 +104,7 @@ class Queue:
         "_by_job_type",
         "_by_shape",
         "_changed",
+        "_claiming",
         "_due",
         "_jobs",
         "_new",
@@ -119,6 +121,7 @@ class Queue:
         "lines",
         "open",
         "preemptible",
+        "preemptible_shapes",
         "prompts",
         "retry_all",
         "seen_order",
@@ -131,10 +134,13 @@ class Queue:
         self.fresh: set[Bucket] = set()
         self.retry_all = False
         self.preemptible: set[str] = set()
+        self.preemptible_shapes = Counter[Shape]()
         self.prompts = Counter[str]()
         self.with_gpus: dict[str, LiveJob] = {}
         self._jobs: dict[str, LiveJob] = {}
         self._buckets: dict[Bucket, LazyHeap[str]] = {}
+        # Buckets of jobs for whose project or user something is reserved.
+        self._claiming: set[Bucket] = set()
         self._by_shape: dict[Shape, set[Bucket]] = {}
         self._by_job_type: dict[str, set[Bucket]] = {}
         self._shortest: dict[Shape, float] = {}
@@ -171,14 +177,17 @@ class Queue:
         if job.shape.model and job.id not in self._jobs:
             self.prompts[job.shape.model] += 1
         self._jobs[job.id] = job
-        if job.preemptible:
+        if job.preemptible and job.id not in self.preemptible:
             self.preemptible.add(job.id)
+            self.preemptible_shapes[job.shape] += 1
         if job.shape.gpus:
             self.with_gpus[job.id] = job
         bucket = bucket_of(job)
         heap = self._buckets.get(bucket)
         if heap is None:
             heap = self._buckets[bucket] = LazyHeap()
+            if job.party.claims != ONE_LINE:
+                self._claiming.add(bucket)
             if job.shape not in self._by_shape:
                 self._by_shape[job.shape] = set()
                 self.open.add(job.shape)
@@ -200,7 +209,11 @@ class Queue:
             return
         if job.shape.model:
             self.prompts[job.shape.model] -= 1
-        self.preemptible.discard(job_id)
+        if job_id in self.preemptible:
+            self.preemptible.discard(job_id)
+            self.preemptible_shapes[job.shape] -= 1
+            if not self.preemptible_shapes[job.shape]:
+                del self.preemptible_shapes[job.shape]
         self.with_gpus.pop(job_id, None)
         bucket = bucket_of(job)
         heap = self._buckets[bucket]
@@ -210,6 +223,7 @@ class Queue:
         heap.discard(job_id)
         if not heap:
             del self._buckets[bucket]
+            self._claiming.discard(bucket)
             _drop(self._by_shape, job.shape, bucket)
             self._drop_from_line(bucket)
             _drop(self._by_job_type, job.job_type, bucket)
@@ -435,6 +449,21 @@ class Queue:
         heap = self._buckets.get(bucket)
         first = heap.first() if heap else None
         return self._jobs[first] if first is not None else None
+
+    def claiming(self) -> RankedLine:
+        """The ranked buckets of all jobs for whose project or user something is
+        reserved, in order.
+        """
+        return sorted(
+            (self._rank_of[bucket], bucket)
+            for bucket in self._claiming
+            if bucket in self._rank_of
+        )
+
+    def first_jobs(self, bucket: Bucket, most: int) -> list[LiveJob]:
+        """The first so many jobs of the bucket."""
+        heap = self._buckets.get(bucket, ())
+        return [self._jobs[job_id] for job_id in heapq.nsmallest(most, heap)]
 
     # --- for people's questions: slower than a decision may be ---
 

@@ -13,12 +13,13 @@ earlier ones leave.
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import AttemptState
+from gpuyard.scheduler.advance import AdvanceReservation, kept_shares, whole_shares
 from gpuyard.scheduler.fitting import fit, may_use, share_of, suitable_devices
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node, Space
@@ -71,6 +72,7 @@ class Reservations:
         self._ends: dict[str, float] = {}
         self._rooms: dict[str, dict[float, Space]] = {}
         self._promised: dict[str, list[Placement]] = {}
+        self._kept: dict[tuple[str, ...], dict[str, list[Placement]]] = {}
 
     def backfill(
         self, job: LiveJob, waiting: Sequence[LiveJob]
@@ -84,7 +86,7 @@ class Reservations:
             if len(self.made) < self._most:
                 self.reserve(other)
         self._tried = len(waiting)
-        return place(self._view, job.shape, self.spaces(self.latest_end(job.id)))
+        return place(self._view, job.shape, self.spaces(job, self.latest_end(job.id)))
 
     def hold(self, job: LiveJob, placements: tuple[Placement, ...]) -> None:
         """Keep `placements` for `job`, for which they are being freed; no other job
@@ -97,12 +99,16 @@ class Reservations:
         """Reserve places for `job` where it can start first; None if it fits nowhere
         beside the earlier reservations.
         """
-        waits = self._shortest_waits(job.shape)
+        # All of their cores, because those who use them now may end before.
+        kept = whole_shares(self.kept_out_by(job))
+        waits = self._shortest_waits(job.shape, kept)
         if len(waits) < job.shape.nodes:
             return None
         at = waits[-1].until
         nodes = [self._view.nodes[wait.node_id] for wait in waits]
-        placements = tuple(self._share(node, job.shape, at) for node in nodes)
+        placements = tuple(
+            self._share(node, job.shape, at, kept.get(node.id, ())) for node in nodes
+        )
         return self._promise(job, at, placements)
 
     def _promise(
@@ -122,6 +128,7 @@ class Reservations:
         reservation is not spare then.
         """
         end = self.latest_end(job.id)
+        self._kept.clear()
         for share in placements:
             if share.offer:
                 continue
@@ -156,7 +163,24 @@ class Reservations:
             started_at = attempt.started_at
         return max(self._now, started_at + job.timeout_s + self._policy.end_margin_s)
 
-    def spaces(self, end: float) -> dict[str, Space]:
+    def kept_out_by(self, job: LiveJob) -> tuple[AdvanceReservation, ...]:
+        """The advance reservations whose GPUs the job may not use if it starts now."""
+        advance = self._view.advance
+        if not advance.coming:
+            return ()
+        end = self.latest_end(job.id)
+        notice_s = self._policy.reservation_notice_s
+        return advance.keeping_out(job, self._now, end, notice_s)
+
+    def kept_from(self, job: LiveJob) -> dict[str, list[Placement]]:
+        """What advance reservations keep from the job, by node."""
+        kept_out_by = self.kept_out_by(job)
+        key = tuple(one.id for one in kept_out_by)
+        if key not in self._kept:
+            self._kept[key] = kept_shares(kept_out_by, self._view.nodes)
+        return self._kept[key]
+
+    def spaces(self, job: LiveJob, end: float) -> dict[str, Space]:
         """What a job that ends at `end` at the latest may use now of each node with
         reservations.
         """
@@ -166,6 +190,9 @@ class Reservations:
                 for node_id, spare in reservation.spare.items():
                     space = spaces.get(node_id) or self._view.nodes[node_id].free
                     spaces[node_id] = space.within(spare)
+        for node_id, shares in self.kept_from(job).items():
+            space = spaces.get(node_id) or self._view.nodes[node_id].free
+            spaces[node_id] = _without(space, shares)
         return spaces
 
     def binds_from(self, end: float) -> float:
@@ -177,7 +204,9 @@ class Reservations:
             default=-math.inf,
         )
 
-    def _shortest_waits(self, shape: Shape) -> list[_Wait]:
+    def _shortest_waits(
+        self, shape: Shape, kept: Mapping[str, Sequence[Placement]]
+    ) -> list[_Wait]:
         """The shortest waits for shares of the shape, one for each node that it needs;
         fewer if there are not enough nodes.
         """
@@ -187,7 +216,7 @@ class Reservations:
                 extra = looked_at - shape.nodes
                 if not self._may_be_better(bound, best[shape.nodes - 1], extra):
                     break
-            if wait := self._wait(node, shape):
+            if wait := self._wait(node, shape, kept.get(node.id, ())):
                 insort(best, wait)
         return best[: shape.nodes]
 
@@ -229,13 +258,15 @@ class Reservations:
         others = ((bound, node) for bound, node in by_bound if node.id not in fits_now)
         return chain(first, others)
 
-    def _wait(self, node: Node, shape: Shape) -> _Wait | None:
+    def _wait(
+        self, node: Node, shape: Shape, kept: Sequence[Placement]
+    ) -> _Wait | None:
         """How long a share must wait on `node`; None if it does not fit even when the
-        node is empty.
+        node is empty but for what is `kept` for others.
         """
         if not node.online or not may_use(node, shape):
             return None
-        if fit(self._room_when_empty(node), shape) is None:
+        if fit(_without(self._room_when_empty(node), kept), shape) is None:
             return None
         ends = {self.latest_end(holder) for holder in node.bookings}
         ends.add(self._now)
@@ -243,12 +274,12 @@ class Reservations:
         times = sorted(ends)
 
         def fits(at: float) -> bool:
-            return fit(self._room(node, at), shape) is not None
+            return fit(_without(self._room(node, at), kept), shape) is not None
 
         # Room only grows with time.
         index = bisect_left(times, True, key=fits)
         until = times[index] if index < len(times) else math.inf
-        room = self._room(node, until)
+        room = _without(self._room(node, until), kept)
         missing = (
             max(0, shape.gpus - len(suitable_devices(room.devices, shape))),
             max(0.0, shape.cpus - room.cpus),
@@ -276,21 +307,29 @@ class Reservations:
         return self._without_promised(node, node.whole)
 
     def _without_promised(self, node: Node, space: Space) -> Space:
-        for share in self._promised.get(node.id, ()):
-            space = space.minus(share)
-        return space
+        return _without(space, self._promised.get(node.id, ()))
 
-    def _share(self, node: Node, shape: Shape, at: float) -> Placement:
+    def _share(
+        self, node: Node, shape: Shape, at: float, kept: Sequence[Placement]
+    ) -> Placement:
         """The share to reserve on `node`: devices that are free at `at` come before
         those whose attempts have no known end.
         """
-        free = suitable_devices(self._room(node, at).devices, shape)
+        room = _without(self._room(node, at), kept)
+        when_empty = _without(self._room_when_empty(node), kept)
+        free = suitable_devices(room.devices, shape)
         others = [
             device
-            for device in suitable_devices(self._room_when_empty(node).devices, shape)
+            for device in suitable_devices(when_empty.devices, shape)
             if device not in free
         ]
         return share_of(node, (*free, *others)[: shape.gpus], shape)
+
+
+def _without(space: Space, shares: Iterable[Placement]) -> Space:
+    for share in shares:
+        space = space.minus(share)
+    return space
 
 
 def may_outlast(end: float, at: float) -> bool:

@@ -41,6 +41,8 @@ class SharePass(StartPass):
         self._hopeful = set(queue.open)
         if not self._hopeful:
             return
+        if view.advance.coming:
+            self._close_if_full(least_of(queue.open))
         order = turns(view, self._now)
         retry_all = bool(view.index.freed) or queue.retry_all
         # A line that has overtaken others may start what was refused before.

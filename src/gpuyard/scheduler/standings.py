@@ -5,7 +5,7 @@ people's questions and not for decisions.
 from collections import Counter
 from collections.abc import Iterable
 
-from gpuyard.domain.units import format_duration
+from gpuyard.domain.units import format_duration, iso_time
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.parties import Group, Line, group_of
 from gpuyard.scheduler.ranking import Ranking
@@ -110,17 +110,29 @@ def _capitalised(text: str) -> str:
 
 def quota_in_words(view: View, job: LiveJob) -> str:
     """The quota that keeps the job from starting, for people; empty if none does."""
+    month = view.usage.month_in_the_way(job)
+    if month is not None:
+        return (
+            f"{_whose(month.whose, job)} may use {month.hours:g} GPU hours in a month"
+            f" (the quota gpu_hours_per_month), and has used {month.used:.1f}. The"
+            f" month ends at {iso_time(month.ends_at)}."
+        )
     quota = view.usage.quota_in_the_way(job)
     if quota is None:
         return ""
     whose, limit, running = quota
-    is_project = whose == "project"
-    who = f"project {job.project}" if is_project else named(("", job.owner or ""))
     gpus = "GPU" if limit == 1 else "GPUs"
     return (
-        f"{_capitalised(who)} may use {limit} {gpus} at once (the quota"
+        f"{_whose(whose, job)} may use {limit} {gpus} at once (the quota"
         f" running_gpus), and {running} {'is' if running == 1 else 'are'} in use."
     )
+
+
+def _whose(whose: str, job: LiveJob) -> str:
+    """Whose quota it is, at the beginning of a sentence."""
+    is_project = whose == "project"
+    who = f"project {job.project}" if is_project else named(("", job.owner or ""))
+    return _capitalised(who)
 
 
 def _listed(ahead: Iterable[tuple[Line, int]]) -> str:

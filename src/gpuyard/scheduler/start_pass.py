@@ -15,6 +15,7 @@ from operator import attrgetter
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.scheduler.actions import Start, Withdraw
+from gpuyard.scheduler.advance import kept_shares
 from gpuyard.scheduler.external_queues import Dispatch
 from gpuyard.scheduler.fitting import SLACK, fit, may_use
 from gpuyard.scheduler.jobs import LiveJob
@@ -24,6 +25,7 @@ from gpuyard.scheduler.policy import Policy, QueueOrder
 from gpuyard.scheduler.queue import Bucket, bucket_of
 from gpuyard.scheduler.ranking import Rank, Ranking
 from gpuyard.scheduler.reservation import Reservations, may_outlast
+from gpuyard.scheduler.reserved_pass import starts
 from gpuyard.scheduler.view import LiveAttempt, Promise, View
 
 _IN_EXTERNAL_QUEUE = (AttemptState.SENT, AttemptState.PENDING)
@@ -33,6 +35,7 @@ MANY_OPEN = 1000
 is tried.
 """
 MANY_TRIED = 64
+_Ids = tuple[str, ...]
 MANY_FREED = 64
 """If more nodes than this have more room, all closed shapes are tried again, because to
 find those that fit would take longer.
@@ -65,6 +68,8 @@ class StartPass:
         _reopen(view)
         view.external_queues.recheck_waiting |= bool(view.index.freed)
         self._keep_promises()
+        for job, placements in starts(view, self._now, self._reservations):
+            self._take(job, placements)
         self._start_in_order()
         if view.external_queues.by_name:
             self._withdraw()
@@ -242,6 +247,8 @@ class StartPass:
         heads = queue.ranked if retry_all else queue.new_heads()
         least = None
         position = 0
+        if retry_all and view.advance.coming and queue.open:
+            self._close_if_full(least_of(queue.open))
         while position < len(heads) and (self._hopeful or queue.preemptible):
             rank, bucket = heads[position]
             job = view.jobs[rank[-1]]
@@ -271,7 +278,53 @@ class StartPass:
         is_full = not self._view.index.has_room(least)
         if is_full:
             self._view.queue.close_all()
+        elif self._view.advance.coming:
+            self._hopeful &= self._hopeful_on_reserved(least)
         return is_full
+
+    def _hopeful_on_reserved(self, least: Shape) -> set[Shape]:
+        """The hopeful shapes, if there is room for `least` that is not reserved; else
+        those of jobs that may start on what is.
+        """
+        view = self._view
+        kept = kept_shares(view.advance.coming, view.nodes)
+        keepers: set[str] = set()
+        for node_id in view.index.with_room(least):
+            space = view.nodes[node_id].free
+            for share in kept.get(node_id, ()):
+                space = space.minus(share)
+            has_room = (
+                len(space.devices) >= least.gpus
+                and space.cpus + SLACK >= least.cpus
+                and space.memory_gb + SLACK >= least.memory_gb
+            )
+            if has_room:
+                return self._hopeful
+            keepers.add(node_id)
+        begins = [
+            one.begins_at
+            for one in view.advance.coming
+            if not keepers.isdisjoint(one.shares)
+        ]
+        until = max(begins, default=-math.inf)
+        return {shape for shape in self._hopeful if self._may_be_lent(shape, until)}
+
+    def _may_be_lent(self, shape: Shape, until: float) -> bool:
+        """True if a job of the shape may be preempted, ends by then, or has something
+        reserved that has not begun.
+        """
+        queue = self._view.queue
+        if until <= self._now:
+            return shape in queue.preemptible_shapes
+        shortest_s = min(
+            queue.shortest(shape) + self._policy.end_margin_s,
+            self._policy.reservation_notice_s,
+        )
+        return (
+            self._now + shortest_s <= until
+            or shape in queue.preemptible_shapes
+            or any(bucket[1] is shape for _, bucket in queue.claiming())
+        )
 
     def _try(self, job: LiveJob, rank: Rank) -> tuple[Placement, ...] | None:
         """Where the job can start; None if nowhere. Most jobs without a chance cost
@@ -295,8 +348,11 @@ class StartPass:
         if placements is None:
             view.queue.close(job.shape)
             self._hopeful.discard(job.shape)
-        elif view.promises:
-            placements = place(view, job.shape, self._reservations.spaces(math.inf))
+        elif view.promises or view.advance.coming:
+            spaces = self._reservations.spaces(job, math.inf)
+            placements = place(view, job.shape, spaces)
+            if placements is None and view.advance.coming:
+                self._refused.add(job.shape, -math.inf, self._kept_out_by(job))
         return placements
 
     def _may_start(self, job: LiveJob, rank: Rank) -> tuple[Placement, ...] | None:
@@ -311,12 +367,19 @@ class StartPass:
     def _backfill(self, job: LiveJob, rank: Rank) -> tuple[Placement, ...] | None:
         """Where the job can start without delaying the first ones before it."""
         end = self._reservations.latest_end(job.id)
-        if self._refused.covers(job.shape, end) or self._fits(job) is None:
+        kept_out_by = self._kept_out_by(job)
+        is_refused = self._refused.covers(job.shape, end, kept_out_by)
+        if is_refused or self._fits(job) is None:
             return None
         placements = self._reservations.backfill(job, self._heads_before(rank))
         if placements is None:
-            self._refused.add(job.shape, self._reservations.binds_from(end))
+            until = self._reservations.binds_from(end)
+            self._refused.add(job.shape, until, kept_out_by)
         return placements
+
+    def _kept_out_by(self, job: LiveJob) -> _Ids:
+        """The ids of the advance reservations that keep GPUs from the job."""
+        return tuple(one.id for one in self._reservations.kept_out_by(job))
 
     def _has_hope(self, shape: Shape) -> bool:
         """False if not even the shortest job of the shape can start beside the
@@ -324,9 +387,11 @@ class StartPass:
         """
         if shape not in self._hopeful:
             return False
+        if self._view.advance.coming:
+            return True  # it depends on whose job it is
         shortest_s = self._view.queue.shortest(shape)
         if self._refused.covers(
-            shape, self._now + shortest_s + self._policy.end_margin_s
+            shape, self._now + shortest_s + self._policy.end_margin_s, ()
         ):
             self._hopeful.discard(shape)
             return False
@@ -370,18 +435,19 @@ class StartPass:
 
 @dataclass(slots=True)
 class _Refused:
-    """The refusals of one pass. Each also holds for jobs that ask for at least as much
-    and may outlast the same reservation.
+    """The refusals of one pass. Each also holds for jobs that ask for at least as much,
+    may outlast the same reservation, and are kept out by the same advance reservations.
     """
 
     # GPUs, cores, gigabytes and time, by the shape without its amounts.
-    _needs: dict[Shape, list[tuple[int, float, float, float]]] = field(
-        default_factory=dict[Shape, list[tuple[int, float, float, float]]]
+    _needs: dict[tuple[Shape, _Ids], list[tuple[int, float, float, float]]] = field(
+        default_factory=dict[tuple[Shape, _Ids], list[tuple[int, float, float, float]]]
     )
 
-    def covers(self, shape: Shape, end: float) -> bool:
+    def covers(self, shape: Shape, end: float, kept_out_by: _Ids) -> bool:
         """True if a job that ends at `end` at the latest need not be tried."""
-        for gpus, cpus, memory_gb, until in self._needs.get(_constraints(shape), ()):
+        key = _constraints(shape), kept_out_by
+        for gpus, cpus, memory_gb, until in self._needs.get(key, ()):
             if (
                 may_outlast(end, until)
                 and gpus <= shape.gpus
@@ -391,11 +457,11 @@ class _Refused:
                 return True
         return False
 
-    def add(self, shape: Shape, until: float) -> None:
+    def add(self, shape: Shape, until: float, kept_out_by: _Ids) -> None:
         """Note that a job of this shape which may outlast `until` was refused."""
-        self._needs.setdefault(_constraints(shape), []).append(
-            (shape.gpus, shape.cpus, shape.memory_gb, until)
-        )
+        key = _constraints(shape), kept_out_by
+        needs = shape.gpus, shape.cpus, shape.memory_gb, until
+        self._needs.setdefault(key, []).append(needs)
 
 
 @lru_cache(maxsize=1 << 14)

@@ -21,6 +21,13 @@ from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import JobState
 from gpuyard.scheduler.jobs import LiveJob
+from gpuyard.scheduler.month import (
+    MonthlyLimit,
+    MonthlyUse,
+    MonthOf,
+    Whose,
+    limit_in_the_way,
+)
 from gpuyard.scheduler.nodes import Device, Node
 from gpuyard.scheduler.parties import (
     EVERYBODY,
@@ -80,14 +87,15 @@ class Meter:
 
 @dataclass(slots=True)
 class _Hold:
-    """What an attempt, or a job with a tentative start, holds. `started_at` (UTC
-    seconds) is None until it runs.
+    """What an attempt, or a job with a tentative start, holds. `limited`: whose month
+    it counts to. `started_at` (UTC seconds) is None until it runs.
     """
 
     project: str
     meters: tuple[Meter, ...]
     rate: float
     gpus: int
+    limited: tuple[Whose, ...] = ()
     started_at: float | None = None
 
 
@@ -137,6 +145,9 @@ class Usage:
 
     `by_share`: jobs wait in lines by party. `active`: that, or quotas are set; else
     nothing is counted. `queued_by_user` and `queued_by_project` count queued jobs.
+
+    `month` is used if quotas limit months; `now` (UTC seconds) is the time of the last
+    `look_at_month`.
     """
 
     def __init__(
@@ -145,13 +156,19 @@ class Usage:
         quotas: Quotas | None = None,
         *,
         by_share: bool = False,
+        month_of: MonthOf = lambda _: (-math.inf, math.inf),
     ) -> None:
         self.rules = rules or ShareRules()
         self.quotas = quotas or Quotas()
         self.by_share = by_share
         self.limits_running = self.quotas.limit_running
         self.limits_queued = self.quotas.limit_queued
-        self.active = by_share or self.limits_running or self.limits_queued
+        self.limits_months = self.quotas.limit_months
+        self.active = (
+            by_share or self.limits_running or self.limits_queued or self.limits_months
+        )
+        self.month = MonthlyUse(month_of)
+        self.now = -math.inf
         self.queued_by_user = Counter[str]()
         self.queued_by_project = Counter[str]()
         self._users: dict[str, Meter] = {}
@@ -172,7 +189,8 @@ class Usage:
         known = self._parties.get(key)
         if known is None:
             line = self.line(*key) if self.by_share else ONE_LINE
-            limits = key if self.limits_running else ONE_LINE
+            is_limited = self.limits_running or self.limits_months
+            limits = key if is_limited else ONE_LINE
             known = self._parties[key] = Party(line, limits)
         return known
 
@@ -219,7 +237,10 @@ class Usage:
             meter.held += rate
             meter.gpus += gpus
             meter.holders += 1
-        self._holds[holder] = _Hold(project, meters, rate, gpus)
+        limited: tuple[Whose, ...] = ()
+        if self.limits_months and gpus and job.kind not in OWN_KINDS:
+            limited = ("user", user), ("project", project)
+        self._holds[holder] = _Hold(project, meters, rate, gpus, limited)
 
     def _meters(self, project: str, user: str) -> tuple[Meter, ...]:
         """The meters that count work of this user in this project."""
@@ -242,6 +263,8 @@ class Usage:
         if hold is None or hold.started_at is not None:
             return
         hold.started_at = started_at
+        if hold.limited:
+            self.month.begin(holder, hold.limited, hold.gpus, started_at)
         offset = hold.rate * self._summed(started_at)
         for meter in hold.meters:
             meter.rate += hold.rate
@@ -252,6 +275,7 @@ class Usage:
         hold = self._holds.pop(holder, None)
         if hold is None:
             return
+        self.month.end(holder, ran_s)
         used = offset = rate = 0.0
         if hold.started_at is not None:
             # The later time first: it may begin the inflation anew.
@@ -293,6 +317,7 @@ class Usage:
         replaces.
         """
         self._origin = before._origin
+        self.month.take(before.month)
         self._users = _settled(before._users)
         self._projects = _settled(before._projects)
         self._lines = _settled(before._lines)
@@ -311,7 +336,29 @@ class Usage:
 
     def allows(self, job: LiveJob) -> bool:
         """True if no quota keeps the job from starting now."""
-        return not self.limits_running or self.quota_in_the_way(job) is None
+        if self.limits_running and self.quota_in_the_way(job) is not None:
+            return False
+        return not self.limits_months or self.month_in_the_way(job) is None
+
+    def look_at_month(self, now: float) -> bool:
+        """It is `now`; returns whether a new month has begun."""
+        if not self.limits_months:
+            return False
+        self.now = now
+        return self.month.turn(now)
+
+    def month_in_the_way(self, job: LiveJob) -> MonthlyLimit | None:
+        """The quota of the month that keeps the job from starting now; None if none
+        does.
+        """
+        if not self.limits_months or not job.shape.gpus or job.kind in OWN_KINDS:
+            return None
+        project, user = job.project or "", job.owner or ""
+        hours = {
+            ("user", user): self.quotas.of_user(user).gpu_hours_per_month,
+            ("project", project): self.quotas.of_project(project).gpu_hours_per_month,
+        }
+        return limit_in_the_way(self.month, hours, self.now)
 
     def quota_in_the_way(self, job: LiveJob) -> tuple[str, int, int] | None:
         """The quota of running GPUs that keeps the job from starting now: whose it is

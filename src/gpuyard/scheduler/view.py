@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.scheduler.actions import Action, Preempt, Start, Withdraw
+from gpuyard.scheduler.advance import AdvanceReservation, AdvanceTable
 from gpuyard.scheduler.arrays import LiveArray
 from gpuyard.scheduler.budgets import BudgetTable
 from gpuyard.scheduler.external_queues import ExternalQueue, ExternalQueueTable
@@ -18,6 +19,7 @@ from gpuyard.scheduler.index import NodeIndex
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.learning import Learning
 from gpuyard.scheduler.nodes import Device, Node
+from gpuyard.scheduler.parties import Party
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.prefetch_sites import PrefetchSites
 from gpuyard.scheduler.queue import LazyHeap, Queue
@@ -135,6 +137,7 @@ class View:
     release_times: ReleaseTimes = field(default_factory=ReleaseTimes)
     external_queues: ExternalQueueTable = field(default_factory=ExternalQueueTable)
     usage: Usage = field(default_factory=Usage)
+    advance: AdvanceTable = field(default_factory=AdvanceTable)
     revision: int = 0
     settled: tuple[int, Policy, float, float | None] | None = None
 
@@ -156,6 +159,39 @@ class View:
             for attempt in self.attempts.values()
             if not attempt.offer and attempt.runs_on(node_id)
         ]
+
+    def party(self, project: str | None, owner: str | None) -> Party:
+        """The party of a job of this project and owner."""
+        party = self.usage.party(project, owner)
+        if not self.advance.by_id:
+            return party
+        return party._replace(claims=self.advance.claims(project, owner))
+
+    def add_reservation(self, booked: AdvanceReservation) -> None:
+        """Add or replace an advance reservation."""
+        self.advance.add(booked)
+        self._claims_changed()
+
+    def remove_reservation(self, reservation_id: str) -> None:
+        """Remove an advance reservation; idempotent."""
+        self.advance.remove(reservation_id)
+        self._claims_changed()
+
+    def _claims_changed(self) -> None:
+        """File the jobs in the queue anew for which something is reserved now, or is no
+        more.
+        """
+        self.revision += 1
+        for job in self.jobs.values():
+            party = self.party(job.project, job.owner)
+            if party == job.party:
+                continue
+            is_queued = job.id in self.queue
+            if is_queued:
+                self.queue.remove(job.id)
+            job.party = party
+            if is_queued:
+                self.queue.add(job)
 
     def add_job(self, job: LiveJob) -> None:
         """A job is live from now on. `enqueue` says where it waits."""
@@ -397,6 +433,7 @@ class View:
                 self.devices[uuid] = changed
                 node.devices[uuid] = changed
         node.rebuild()
+        self.advance.outdated = True
         self.usage.capacity_changed()
         self._changed(node)
 

@@ -50,6 +50,7 @@ def why(
     if job.state is not JobState.QUEUED:
         return None
     view.apply_quarantines(now)
+    view.usage.look_at_month(now)
     view.release_delayed(now, policy.retry_max_s)
     action = view.tentative.get(job_id)
     if isinstance(action, Start):

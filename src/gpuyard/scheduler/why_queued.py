@@ -50,6 +50,7 @@ from gpuyard.scheduler.verdicts import (
     offer_verdicts,
 )
 from gpuyard.scheduler.view import View
+from gpuyard.scheduler.why_reserved import in_the_way, in_words, kept_for_others
 
 MOST_NAMED = 3
 """An explanation names at most this many jobs."""
@@ -86,14 +87,7 @@ class QueuedJob:
         """Why it does not start."""
         quota = quota_in_words(self.view, self.job)
         if quota:
-            return Why(
-                quota,
-                "quota",
-                "when jobs under this quota end is not known",
-                position=self.ahead + 1,
-                ahead=self.ahead,
-                would_help=("wait for a job under this quota to end, or cancel one",),
-            )
+            return self._over_quota(quota)
         answer = self._without_quota()
         share = share_in_the_way(self.view, self.job, self.now, self.by_line)
         if not share:
@@ -104,13 +98,34 @@ class QueuedJob:
         summary = f"{answer.summary} {share}"
         return replace(answer, summary=summary, constraint=constraint)
 
+    def _over_quota(self, quota: str) -> Why:
+        answer = Why(
+            quota,
+            "quota",
+            "when jobs under this quota end is not known",
+            position=self.ahead + 1,
+            ahead=self.ahead,
+            would_help=("wait for a job under this quota to end, or cancel one",),
+        )
+        month = self.view.usage.month_in_the_way(self.job)
+        if month is None:
+            return answer
+        return replace(
+            answer,
+            estimate_basis="then the next month begins",
+            estimate_s=month.ends_at - self.now,
+            would_help=("wait for the next month, or ask for a higher quota",),
+        )
+
     def _without_quota(self) -> Why:
         if self.job.shape.model:
             return replace(
                 self._waits_for_model(), position=self.ahead + 1, ahead=self.ahead
             )
-        fits = place(self.view, self.job.shape) is not None
-        answer = self._room_for_others() if fits else self._no_room()
+        answer = kept_for_others(self.view, self.job, self.now, self.policy)
+        if answer is None:
+            fits = place(self.view, self.job.shape) is not None
+            answer = self._room_for_others() if fits else self._no_room()
         verdicts = (
             *node_verdicts(self.view, self.job),
             *offer_verdicts(self.view, self.job, self.now, self.policy),
@@ -291,6 +306,8 @@ class QueuedJob:
         before = ""
         if self.ahead and not self.by_line:  # else the share tells
             before = f"; {count(self.ahead, 'job')} before it in line"
+        kept_out_by = in_the_way(self.view, self.job, self.now, self.policy)
+        kept = f" Also, {in_words(kept_out_by)}." if kept_out_by else ""
         estimate_s, basis = self._estimate()
         help_ = (
             *self._jobs_to_wait_for(),
@@ -298,7 +315,7 @@ class QueuedJob:
             *(item.text for item in advice),
         )
         return Why(
-            f"What it needs is in use: {describe(self.job.shape)}{before}.",
+            f"What it needs is in use: {describe(self.job.shape)}{before}.{kept}",
             _narrow_choice(advice) or "capacity",
             basis,
             estimate_s,

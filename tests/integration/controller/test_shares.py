@@ -19,7 +19,13 @@ SETTINGS: dict[str, Any] = {
         "projects": {"vision": {"shares": 3, "users": {"ana": {"shares": 2}}}},
     },
     "quotas": {
-        "users": {"default": {"queued_jobs": 3, "running_gpus": 2}},
+        "users": {
+            "default": {
+                "queued_jobs": 3,
+                "running_gpus": 2,
+                "gpu_hours_per_month": 1000,
+            }
+        },
         "projects": {"vision": {"queued_jobs": 1}},
     },
 }
@@ -98,6 +104,28 @@ def used(instance: Controlled) -> tuple[float, ...]:
     now = instance.core.clock()
     by_user, _ = usage.gpu_seconds(("", ""), now)
     return (*usage.gpu_seconds(("vision", ""), now), by_user)
+
+
+async def test_what_was_used_in_this_month_is_known_after_a_restart(
+    instance: Controlled,
+):
+    job_id = await instance.submit(project="vision", resources={"gpus": {"count": 2}})
+    await instance.on_host(job_id, lambda host, i: host.started(i))
+    await instance.until(job_id, "running")
+    began = instance.core.clock()
+    await instance.on_host(
+        job_id, lambda host, i: host.ended(i, exit_code=0, ran_s=9.0)
+    )
+    await instance.until(job_id)
+    month = instance.core.view.usage.month
+    # The month may have begun a moment ago.
+    expected = 2 * 9.0 if began >= month.begins_at else 0.0
+    for whose in (("user", ""), ("project", "vision")):
+        assert month.settled[whose] == pytest.approx(expected, abs=0.1)
+    await instance.restart()
+    month = instance.core.view.usage.month
+    for whose in (("user", ""), ("project", "vision")):
+        assert month.settled[whose] == pytest.approx(expected, abs=0.1)
 
 
 async def test_the_estimate_tells_what_comes_before(instance: Controlled):

@@ -1,5 +1,6 @@
 """Whatever happens, in whatever order: what must hold of the scheduler."""
 
+import math
 from collections import Counter
 from dataclasses import replace
 
@@ -14,14 +15,15 @@ from hypothesis.stateful import (
 )
 
 from gpuyard.domain.states import JobState
-from gpuyard.scheduler.decide import Fail, Start, decide, undo
+from gpuyard.scheduler.decide import Fail, Preempt, Start, decide, undo
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.observe import observe
 from gpuyard.scheduler.parties import ProjectShare, Quota, Quotas, ShareRules
-from gpuyard.scheduler.placement import place
+from gpuyard.scheduler.placement import place, place_within
 from gpuyard.scheduler.policy import Policy, QueueOrder
 from gpuyard.scheduler.ranking import Ranking
 from gpuyard.scheduler.refusal import impossible
+from gpuyard.scheduler.reservation import Reservations
 from gpuyard.scheduler.turns import heads_in_turn
 from gpuyard.scheduler.usage import Usage
 from gpuyard.scheduler.view import View
@@ -51,13 +53,17 @@ class Scheduler(RuleBasedStateMachine):
     """A small cluster to which everything happens."""
 
     order = QueueOrder.GITTINS
-    projects = ("lab",)
+    projects = ("lab", "guests")
     owners = (None,)
 
     def __init__(self) -> None:
         super().__init__()
         policy = Policy(
-            order=self.order, ageing_s=500.0, end_margin_s=5.0, reserved_heads=3
+            order=self.order,
+            ageing_s=500.0,
+            end_margin_s=5.0,
+            reserved_heads=3,
+            reservation_notice_s=300.0,
         )
         self.world = World(policy, self.new_usage())
         self.outcomes: dict[str, str] = {}
@@ -84,6 +90,7 @@ class Scheduler(RuleBasedStateMachine):
         timeout_s=st.sampled_from([None, 5.0, 50.0]),
         wait=st.sampled_from([None, -1.0, 20.0]),
         quarantined=st.sampled_from([False, False, True]),
+        preemptible=st.sampled_from([False, False, True]),
         parents=st.lists(st.integers(0, 1000), max_size=2),
         whose=st.integers(0, 1000),
     )
@@ -133,6 +140,10 @@ class Scheduler(RuleBasedStateMachine):
         }
         decision = decide(view, now, self.world.policy)
         for action in decision.actions:
+            if isinstance(action, Preempt):
+                assert view.jobs[action.job_id].preemptible
+                self.world.preempt(action)
+                continue
             if isinstance(action, Fail):
                 assert any(
                     self.outcomes[parent] not in ("queued", "running", "completed")
@@ -149,9 +160,10 @@ class Scheduler(RuleBasedStateMachine):
         started = [
             waiting[action.job_id]
             for action in decision.actions
-            if not isinstance(action, Fail)
+            if isinstance(action, Start)
         ]
         self.check_order(started)
+        self.check_holders()
         # not always: what is known from one decision to the next must stay true over
         # many
         if look_again:
@@ -186,6 +198,7 @@ class Scheduler(RuleBasedStateMachine):
             == len(placements)
             == job.shape.nodes
         )
+        self.check_reserved(job, placements)
         for share in placements:
             node = self.world.view.nodes[share.node_id]
             assert node.online
@@ -200,6 +213,65 @@ class Scheduler(RuleBasedStateMachine):
                 job.shape.cpus,
                 job.shape.memory_gb,
             )
+
+    def check_reserved(self, job, placements):
+        """It takes nothing that is reserved for others by the time when it ends."""
+        used = {uuid for share in placements for uuid in share.gpu_uuids}
+        notice_s = self.world.policy.reservation_notice_s
+        runs_s = notice_s if job.timeout_s is None else job.timeout_s + 5.0
+        for booked in self.world.view.advance.coming:
+            if not job.preemptible and not booked.is_held_by(job):
+                is_over = self.world.now + runs_s <= booked.begins_at
+                assert is_over or used.isdisjoint(booked.uuids())
+
+    def check_holders(self):
+        """No job waits that fits on what is free of the GPUs reserved for it."""
+        view = self.world.view
+        for booked in view.advance.current(self.world.now):
+            for job in view.queue:
+                is_other = not booked.is_held_by(job) or not job.shape.gpus
+                if is_other or job.id in view.promises or not view.usage.allows(job):
+                    continue
+                free = self.free_for(job)
+                spaces = {}
+                for node_id, share in booked.shares.items():
+                    space = free.get(node_id) or view.nodes[node_id].free
+                    devices = [d for d in space.devices if d.uuid in share.gpu_uuids]
+                    spaces[node_id] = replace(space, devices=tuple(devices))
+                assert place_within(view, job.shape, spaces) is None
+
+    def free_for(self, job):
+        """What the job may use of nodes where something is promised or reserved."""
+        view = self.world.view
+        reservations = Reservations(view, self.world.now, self.world.policy)
+        spaces = reservations.spaces(job, math.inf)
+        for promise in view.promises.values():
+            for share in promise.placements:
+                space = spaces.get(share.node_id) or view.nodes[share.node_id].free
+                spaces[share.node_id] = space.minus(share)
+        return spaces
+
+    @rule(
+        begins_in=st.sampled_from([-1.0, 10.0, 100.0, 900.0]),
+        lasts=st.sampled_from([20.0, 60.0, 1000.0]),
+        gpus=st.sampled_from([1, 2, 4, None]),
+        node=st.sampled_from([None, "big", "small"]),
+        whose=st.integers(0, 1000),
+    )
+    def reserve(self, begins_in, lasts, gpus, node, whose):
+        project = self.projects[whose % len(self.projects)]
+        user = None if project else "ana"
+        begins_at = self.world.now + begins_in
+        node = node or (None if gpus else "cpu")
+        self.world.reserve(
+            begins_at, begins_at + lasts, project, user, gpus=gpus, node=node
+        )
+
+    @precondition(lambda self: self.world.view.advance.by_id)
+    @rule(number=st.integers(0, 1000))
+    def unreserve(self, number):
+        known = sorted(self.world.view.advance.by_id)
+        self.world.unreserve(known[number % len(known)])
 
     def check_order(self, started):
         """First come, first served within a bucket; and the first of all in line waits
@@ -217,7 +289,8 @@ class Scheduler(RuleBasedStateMachine):
             "closed, and yet it fits"
         )
         first = self.first_in_line()
-        assert first is None or place(view, first.shape) is None
+        if first is not None and first.id not in view.promises:
+            assert place(view, first.shape, self.free_for(first)) is None
 
     def first_in_line(self) -> LiveJob | None:
         view = self.world.view
@@ -419,6 +492,8 @@ class Scheduler(RuleBasedStateMachine):
             self.world.set_gpu(uuid, node_id=uuid.split("-")[1], state="idle")
         for place_ in PLACES:
             self.place_is_judged(place_, None)
+        for reservation_id in list(self.world.view.advance.by_id):
+            self.world.unreserve(reservation_id)
         for job_id in sorted(self.world.view.jobs):
             self.world.set_job(job_id, held=False)
         for _ in range(2 * len(self.outcomes) + 2):

@@ -7,7 +7,7 @@ from copy import deepcopy
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import JobState
-from gpuyard.scheduler.decide import Fail, Start, decide
+from gpuyard.scheduler.decide import Fail, Preempt, Start, decide
 from gpuyard.scheduler.explanation import Why
 from gpuyard.scheduler.learning import Learning
 from gpuyard.scheduler.observe import observe
@@ -34,6 +34,7 @@ class World:
         self.now = 1000.0
         self.journal: list[Event] = []
         self.jobs = 0
+        self.reservations = 0
 
     def record(
         self, *changes: Change, kind: EventKind = EventKind.NODE_CHANGED
@@ -122,6 +123,7 @@ class World:
         array_id=None,
         project="lab",
         owner=None,
+        preemptible=False,
         **shape,
     ) -> str:
         self.jobs += 1
@@ -137,7 +139,7 @@ class World:
             "estimated_duration_s": None,
             "project": project,
             "owner": owner,
-            "preemptible": False,
+            "preemptible": preemptible,
             "depends_on": list(depends_on),
             "array_id": array_id,
             "reason": None,
@@ -155,6 +157,34 @@ class World:
         self.record(Change(Table.ARRAYS, array_id, row))
         return array_id
 
+    def reserve(
+        self,
+        begins_at: float,
+        ends_at: float,
+        project: str | None = "lab",
+        user: str | None = None,
+        gpus: int | None = 1,
+        gpu_class: str | None = None,
+        node: str | None = None,
+    ) -> str:
+        """Reserve GPUs from one time to another."""
+        self.reservations += 1
+        reservation_id = f"reservation_{self.reservations:03d}"
+        row = {
+            "project": project,
+            "owner": user,
+            "gpus": gpus,
+            "gpu_class": gpu_class,
+            "node": node,
+            "begins_at": begins_at,
+            "ends_at": ends_at,
+        }
+        self.record(Change(Table.RESERVATIONS, reservation_id, row))
+        return reservation_id
+
+    def unreserve(self, reservation_id: str) -> None:
+        self.record(Change(Table.RESERVATIONS, reservation_id, None))
+
     def set_job(self, job_id: str, **columns) -> None:
         self.record(Change(Table.JOBS, job_id, columns), kind=EventKind.JOB_SUBMITTED)
 
@@ -167,6 +197,8 @@ class World:
         for action in decide(self.view, self.now, self.policy).actions:
             if isinstance(action, Fail):
                 self.set_job(action.job_id, state="failed", reason=action.reason)
+            elif isinstance(action, Preempt):
+                self.preempt(action)
             else:
                 self.intend(action)
                 started[action.job_id] = action.placements
@@ -197,6 +229,11 @@ class World:
         assigned = Change(Table.JOBS, start.job_id, {"state": "assigned"})
         attempt = Change(Table.ATTEMPTS, f"attempt_{start.job_id}", row)
         self.record(assigned, attempt, kind=EventKind.ATTEMPT_INTENDED)
+
+    def preempt(self, action: Preempt) -> None:
+        """The attempt is asked to save its work and to leave."""
+        row = {"state": "ending", "reason": "preempted"}
+        self.record(Change(Table.ATTEMPTS, action.attempt_id, row))
 
     def run(self, job_id: str) -> None:
         self.record(
@@ -281,5 +318,6 @@ def snapshot(view: View) -> dict:
             "doomed": view.doomed,
             "tentative": view.tentative,
             "ended": view.ended,
+            "reservations": set(view.advance.by_id),
         }
     )

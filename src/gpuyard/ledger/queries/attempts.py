@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.states import AttemptState
 from gpuyard.ledger.queries.base import LedgerReader, Row
@@ -91,6 +92,36 @@ class AttemptQueries(LedgerReader):
             .order_by(attempts.c.id)
         )
         return {row["job_id"]: row["provider"] for row in self._rows(found)}
+
+    def gpu_seconds_since(
+        self, begin: float
+    ) -> list[tuple[str | None, str | None, float]]:
+        """What ended attempts of people's jobs have used since then (UTC seconds), in
+        GPU seconds: project, owner and sum.
+        """
+        by_wall_clock = attempts.c.ended_at - attempts.c.started_at
+        ran_s = sa.func.coalesce(attempts.c.ran_s, by_wall_clock)
+        before_s = sa.case(
+            (attempts.c.started_at < begin, begin - attempts.c.started_at), else_=0.0
+        )
+        within_s = sa.case((ran_s > before_s, ran_s - before_s), else_=0.0)
+        whose = (jobs.c.project, jobs.c.owner)
+        found = (
+            sa.select(*whose, sa.func.sum(attempts.c.gpus * within_s))
+            .join(jobs, jobs.c.id == attempts.c.job_id)
+            .where(
+                attempts.c.ended_at >= begin,
+                attempts.c.started_at.is_not(None),
+                attempts.c.gpus > 0,
+                jobs.c.kind.not_in([JobKind.MODEL, JobKind.WORKER]),
+            )
+            .group_by(*whose)
+        )
+        return self._results(
+            found,
+            (),
+            lambda result: [(row[0], row[1], float(row[2])) for row in result],
+        )
 
     def past_usage(
         self, now: float, half_life_s: float, half_lives: int, *, by_place: bool

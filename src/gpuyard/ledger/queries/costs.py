@@ -29,7 +29,7 @@ from gpuyard.ledger.queries.cost_sql import (
     WASTED,
     CostSql,
 )
-from gpuyard.ledger.tables import budgets
+from gpuyard.ledger.tables import budgets, reservations
 
 _PAGE = 2000
 
@@ -61,6 +61,19 @@ class CostQueries(LedgerReader):
     def budgets(self) -> list[Row]:
         """Every budget, by name."""
         return self._rows(sa.select(budgets).order_by(budgets.c.name))
+
+    def reservations(self) -> list[Row]:
+        """Every reservation, the first to begin first."""
+        return self.reservations_after(0.0)
+
+    def reservations_after(self, at: float) -> list[Row]:
+        """The reservations that end after that time (UTC seconds)."""
+        columns = reservations.c
+        return self._rows(
+            sa.select(reservations)
+            .where(columns.ends_at > at)
+            .order_by(columns.begins_at, columns.id)
+        )
 
     def ended_attempts(self, begin: float, end: float, after: str) -> list[Row]:
         """A page of the ended attempts that ran from `begin` until before `end`, after

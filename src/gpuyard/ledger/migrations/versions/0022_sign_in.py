@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0022"
-down_revision = "0018"
+down_revision = "0020"
 branch_labels = None
 depends_on = None
 TEXT = sa.String().with_variant(sa.Text(collation="C"), "postgresql")
