@@ -33,6 +33,7 @@ class Table(StrEnum):
     USERS = "users"
     TOKENS = "tokens"
     BUDGETS = "budgets"
+    INVITATIONS = "invitations"
 
 
 class EventKind(StrEnum):
@@ -71,6 +72,9 @@ class EventKind(StrEnum):
     CHECKPOINT_SAVED = "checkpoint.saved"
     CHECKPOINT_PRUNED = "checkpoint.pruned"
     NODE_CHANGED = "node.changed"
+    NODE_INVITED = "node.invited"
+    NODE_JOINED = "node.joined"
+    NODE_REMOVED = "node.removed"
     DISK_FILLING = "disk.filling"
     """The disk of a node's home is nearly full; its job takes most of it."""
     GPU_WARNING = "gpu.warning"

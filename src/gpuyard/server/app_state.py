@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gpuyard.config.dialling import Tls
 from gpuyard.config.paths import Home
@@ -25,6 +26,9 @@ from gpuyard.server.whole_ledger import WholeLedger
 from gpuyard.server.worker_tokens import WorkerClaim
 from gpuyard.storage.blobs import Blobs
 
+if TYPE_CHECKING:
+    from gpuyard.server.agents_door import AgentsDoor
+
 
 @dataclass(slots=True)
 class AppState:
@@ -32,9 +36,9 @@ class AppState:
     the last request's time.
 
     `notifier` is there where webhooks are configured; the server that leads has it
-    started. `election` is there where several servers may share the ledger. `leads`
-    becomes true when this one schedules, and
-    stays so: a server that may lead no longer calls `start_over`, which does not
+    started. `agents_door` is there where machines may join. `election` is there where
+    several servers may share the ledger. `leads` becomes true when this one schedules,
+    and stays so: a server that may lead no longer calls `start_over`, which does not
     return.
     """
 
@@ -48,6 +52,7 @@ class AppState:
     url: str
     election: Election | None = None
     notifier: Notifier | None = None
+    agents_door: "AgentsDoor | None" = None
     leads: bool = False
     start_over: Callable[[str], None] = lambda _: None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)

@@ -43,6 +43,7 @@ _REQUESTS: Mapping[Role, tuple[str, ...]] = {
     Role.MAINTAINER: (
         "POST /api/v1/models/.+/(load|unload|pin|unpin)",
         f"POST /api/v1/gpus/{_ONE}/(drain|undrain|release)",
+        f"POST /api/v1/nodes/{_ONE}/(cordon|uncordon|drain)",
         f"DELETE /api/v1/secrets/{_ONE}",
         "(PUT|DELETE) /api/v1/trust/.+",
         "GET /api/v1/ledger/(check|prune)",
