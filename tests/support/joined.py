@@ -84,6 +84,16 @@ class JoinedMachine:
         twin._keeper = None
         return twin
 
+    def programs(self) -> list[int]:
+        """The processes of jobs on it."""
+        folder = os.fsencode(self.home.node / "attempts")
+        found: list[int] = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if os.fsencode((process / "cwd").readlink()).startswith(folder):
+                    found.append(int(process.name))
+        return found
+
     def refusal(self) -> str:
         """Why the server does not serve its agent; empty if it does."""
         with suppress(OSError):
