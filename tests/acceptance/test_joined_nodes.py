@@ -91,6 +91,13 @@ def test_a_job_that_needs_a_folder_waits_for_the_machine_that_has_it(lab, machin
     lab.ok("cancel", job)
 
 
+def test_a_folder_without_code_is_one_there_too(lab, machine):
+    empty = lab.work / "empty"
+    empty.mkdir()
+    said = lab.ok("run", "pwd", cwd=empty)
+    assert str(machine.home.node) in said
+
+
 def test_an_invitation_is_good_once_and_for_its_time(lab, machine):
     url, code = invite(lab, "--name", "once")
     first = JoinedMachine(lab)
