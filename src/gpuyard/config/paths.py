@@ -203,6 +203,18 @@ class Home:
         return self.node / "fetched"
 
     @property
+    def authority(self) -> Path:
+        """The certificate authority by which machines join (`server/authority.py`)."""
+        return self.root / "authority"
+
+    @property
+    def membership(self) -> Path:
+        """Of a machine that has joined an instance: its certificate, and where the
+        server is (`config/joined.py`).
+        """
+        return self.root / "joined"
+
+    @property
     def peers(self) -> Path:
         """The addresses of the instance's other servers, for this home's agent:
         `{"urls", "token"}`, mode 0600.

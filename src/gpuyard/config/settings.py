@@ -22,6 +22,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from gpuyard.config.addresses import HostAndPort
 from gpuyard.config.disk import DiskSettings
 from gpuyard.config.gpus import GpuSettings
 from gpuyard.config.jobs import JobSettings
@@ -84,6 +85,8 @@ class ServerSettings(SettingsSection):
     (unset, those of the system), and `tls_name` the name in these, if it is not the
     host.
 
+    At `agents_listen` (HOST:PORT) it listens for machines that join (see the guide).
+
     `max_body_mb` limits a submission, a batch and a prompt; all other bodies may have
     1 MB. Bodies that are being worked on may have `max_bodies_mb` together. A client
     may have `max_requests` at a time, and `max_new_connections` that have not shown the
@@ -99,6 +102,7 @@ class ServerSettings(SettingsSection):
     ca_file: Path | None = None
     tls_name: str | None = None
     hosts: tuple[str, ...] = ()
+    agents_listen: HostAndPort | None = None
     idle_exit_s: Seconds = 1800.0
     restart: bool = True
     max_body_mb: Megabytes = 64.0

@@ -1,4 +1,5 @@
-"""A unit of systemd that runs the server of a home.
+"""Units of systemd: for the server of a home, and for the agent of a machine that has
+joined an instance.
 
 Standard library only.
 """
@@ -9,14 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 UNIT = "gpuyard.service"
+AGENT_UNIT = "gpuyard-agent.service"
 
 
-def unit_path(*, system: bool) -> Path:
+def unit_path(*, system: bool, name: str = UNIT) -> Path:
     """Where the unit of the system, or of this user, is kept."""
     if system:
-        return Path("/etc/systemd/system") / UNIT
+        return Path("/etc/systemd/system") / name
     config = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(config).expanduser() / "systemd" / "user" / UNIT
+    return Path(config).expanduser() / "systemd" / "user" / name
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,36 @@ EnvironmentFile=-{_escaped(str(keys))}
 Restart=on-failure
 RestartSec=1
 # Agent, keeper and jobs outlive the server.
+KillMode=process
+OOMPolicy=continue
+# The limits of jobs are control groups below this one.
+Delegate=yes
+
+[Install]
+WantedBy={wanted_by}
+"""
+
+
+def agent_unit_text(home: Path, *, system: bool) -> str:
+    """The unit of the agent of a machine that has joined an instance."""
+    command = [sys.executable, "-m", "gpuyard.server.joined_node", "--service"]
+    wanted_by = "multi-user.target" if system else "default.target"
+    return f"""\
+# Written by `gpuyard join`.
+[Unit]
+Description=gpuyard, the agent of a machine that has joined
+After=network-online.target
+Wants=network-online.target
+StartLimitIntervalSec=0
+
+[Service]
+Type=exec
+ExecStart={" ".join(map(_quoted, command))}
+Environment={_quoted(f"GPUYARD_HOME={home}")}
+Environment={_quoted(f"PATH={os.environ.get('PATH', os.defpath)}")}
+Restart=on-failure
+RestartSec=1
+# Agent, keeper and jobs outlive it.
 KillMode=process
 OOMPolicy=continue
 # The limits of jobs are control groups below this one.

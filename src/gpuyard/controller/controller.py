@@ -19,9 +19,11 @@ from gpuyard.controller.gpu_alarms import GpuAlarms
 from gpuyard.controller.health import ProviderHealth
 from gpuyard.controller.job_changes import JobChanges
 from gpuyard.controller.job_streams import JobStreams
+from gpuyard.controller.joined_nodes import JoinedNodes
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.log_mirror import LogMirror
 from gpuyard.controller.logs import Logs
+from gpuyard.controller.node_access import NodeAccess
 from gpuyard.controller.observed_runs import ObservedRuns
 from gpuyard.controller.projects import Projects
 from gpuyard.controller.reports import Reports
@@ -41,11 +43,18 @@ from gpuyard.providers.configured import (
     Providers,
     configured_providers,
     keep_host_agent,
+    stop_host_agent,
 )
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.secret_sources import SecretSources
 
-__all__ = ["Controller", "Extension", "configured_providers", "keep_host_agent"]
+__all__ = [
+    "Controller",
+    "Extension",
+    "configured_providers",
+    "keep_host_agent",
+    "stop_host_agent",
+]
 
 
 class Extension(Protocol):
@@ -98,6 +107,7 @@ class Controller:
         stores = stores_of(ledger, home.root, clock)
         accounts = Accounts.of(settings.node)
         self.submissions = Submissions(home, settings.jobs, stores, clock, accounts)
+        self.node_access = NodeAccess(self.core, stores, blobs)
         self.requests = Requests(
             self.core, self.providers, self.secrets, self.submissions
         )
@@ -124,6 +134,7 @@ class Controller:
             blobs,
             self.disks,
             self.gpu_alarms,
+            self.node_access,
         )
         self.gpus = self.requests.gpus
         self.trust = TrustRecords(self.core, self.launching, self.providers)
@@ -152,12 +163,16 @@ class Controller:
         self.budgets = Budgets(self.core)
         self.reservations = ReservationBook(self.core)
         self.schedules.check_submits = self.access.check_user_submits
+        self.joined_nodes = JoinedNodes(
+            self.core, self.providers, self.launching, self.requests
+        )
         self.extensions: list[Extension] = [
             self.schedules,
             self.users,
             self.projects,
             self.budgets,
             self.reservations,
+            self.joined_nodes,
         ]
         self._make_providers = make_providers
 
@@ -212,11 +227,17 @@ class Controller:
         return all(extension.idle for extension in self.extensions)
 
     async def serve_agent(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        node_id: str = "",
     ) -> None:
-        """Serve the connection of an agent that called this server, until it ends."""
+        """Serve the connection of an agent that called this server, until it ends.
+        `node_id`: the machine that has called, if it has joined.
+        """
+        caller = self.node_access.caller(node_id) if node_id else None
         for provider in self.providers.node_providers.values():
-            await provider.serve(reader, writer)
+            await provider.serve(reader, writer, caller)
             return
         writer.close()
 

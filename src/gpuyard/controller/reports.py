@@ -24,7 +24,9 @@ from gpuyard.controller.gangs import (
 )
 from gpuyard.controller.gpu_alarms import GpuAlarms
 from gpuyard.controller.job_warnings import warn_of_limited_log
+from gpuyard.controller.joined_nodes import REMOVED
 from gpuyard.controller.launching import Launching
+from gpuyard.controller.node_access import NodeAccess
 from gpuyard.controller.requests import Requests
 from gpuyard.domain import wire
 from gpuyard.domain.errors import LedgerError, ProviderError
@@ -59,8 +61,10 @@ class Reports:
         blobs: Blobs,
         disks: DiskAlarms,
         gpu_alarms: GpuAlarms,
+        access: NodeAccess,
     ) -> None:
         self._core = core
+        self._access = access
         self._disks = disks
         self._gpu_alarms = gpu_alarms
         self._launching = launching
@@ -96,6 +100,7 @@ class Reports:
             "memory_gb": hello.memory_gb,
             "limits": hello.limits,
             "seen_at": now,
+            "version": hello.version,
         }
         changes = (
             Change(Table.NODES, hello.node_id, row),
@@ -113,6 +118,7 @@ class Reports:
     ) -> list[Change]:
         """Changes of all GPUs of the node, and of those that it has lost."""
         changes: list[Change] = []
+        gpus = self._own_gpus(node_id, gpus)
         for gpu in gpus:
             values: dict[str, Any] = {
                 "node_id": node_id,
@@ -130,6 +136,23 @@ class Reports:
         lost = [uuid for uuid in known if uuid not in reported]
         changes += [Change(Table.GPUS, uuid, {"node_id": None}) for uuid in lost]
         return changes
+
+    def _own_gpus(
+        self, node_id: str, gpus: Sequence[wire.GpuStatus]
+    ) -> Sequence[wire.GpuStatus]:
+        """Without those that a machine that has joined claims of other nodes."""
+        view = self._core.view
+        if not view.node(node_id).joined:
+            return gpus
+        own: list[wire.GpuStatus] = []
+        for gpu in gpus:
+            device = view.devices.get(gpu.uuid)
+            holder = device.node_id if device else None
+            if holder in (None, node_id):
+                own.append(gpu)
+            else:
+                log.warning("a node claims another's GPU", node=node_id, gpu=gpu.uuid)
+        return own
 
     def _is_news(self, change: Change) -> bool:
         """Whether a change of a GPU differs from the view, which holds no driver."""
@@ -262,7 +285,8 @@ class Reports:
         still running.
         """
         core = self._core
-        if node_id not in core.view.nodes:
+        known = core.view.nodes.get(node_id)
+        if known is None or known.state == REMOVED:
             # The commit of its joining failed. This change alone would make an
             # incomplete row.
             return
@@ -384,11 +408,20 @@ class Reports:
             case wire.UsageSeen():
                 self._used(attempt, body)
             case wire.CheckpointSaved():
-                self.checkpoints.saved(attempt, body)
+                self._checkpoint_saved(attempt, body)
             case _:
                 self._attempt_ended(attempt, body)
                 return attempt.provider
         return None
+
+    def _checkpoint_saved(
+        self, attempt: LiveAttempt, body: wire.CheckpointSaved
+    ) -> None:
+        is_joined = self._core.view.node(attempt.node_id).joined
+        if is_joined and not self._access.may_claim(attempt.id, body.sha256):
+            log.warning("a node claims a blob of others", attempt=attempt.id)
+            return
+        self.checkpoints.saved(attempt, body)
 
     def _attempt_started(self, attempt: LiveAttempt, body: wire.Started) -> None:
         job = self._core.view.jobs[attempt.job_id]

@@ -36,6 +36,7 @@ class Table(StrEnum):
     PROJECTS = "projects"
     PROJECT_MEMBERS = "project_members"
     RESERVATIONS = "reservations"
+    INVITATIONS = "invitations"
 
 
 class EventKind(StrEnum):
@@ -75,6 +76,9 @@ class EventKind(StrEnum):
     CHECKPOINT_SAVED = "checkpoint.saved"
     CHECKPOINT_PRUNED = "checkpoint.pruned"
     NODE_CHANGED = "node.changed"
+    NODE_INVITED = "node.invited"
+    NODE_JOINED = "node.joined"
+    NODE_REMOVED = "node.removed"
     DISK_FILLING = "disk.filling"
     """The disk of a node's home is nearly full; its job takes most of it."""
     GPU_WARNING = "gpu.warning"

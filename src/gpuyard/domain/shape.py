@@ -21,8 +21,10 @@ class Shape:
 
     `image`: it runs in a container. `owned`: it runs only where an agent of gpuyard is.
     `workspace`: the key of its workspace. `quarantined`: it may also run on quarantined
-    places. `model`: it is a prompt for this model, and takes no place on a node; then
-    `gpu_uuids` are the GPUs whose server it prefers.
+    places. `portable`: it brings its code along, so it may run on machines that have
+    joined, which have none of the server's folders. `model`: it is a prompt for this
+    model, and takes no place on a node; then `gpu_uuids` are the GPUs whose server it
+    prefers.
 
     For external places: the `regions` where it may run (empty: any), `max_price`, the
     most that all of it may cost per hour in the currency of billing (0: no limit),
@@ -48,6 +50,7 @@ class Shape:
     strategy: str = ""
     workspace: str = ""
     quarantined: bool = False
+    portable: bool = False
     model: str = ""
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
@@ -93,6 +96,7 @@ class Shape:
             strategy=spec.strategy or "",
             workspace=workspace,
             quarantined=spec.allowed.quarantined,
+            portable=_is_portable(spec),
         ).interned()
 
     @classmethod
@@ -129,6 +133,12 @@ class Shape:
 def _from_items(items: tuple[tuple[str, Any], ...]) -> Shape:
     # A starting server reads a hundred thousand rows with few different shapes.
     return Shape(**dict(items)).interned()
+
+
+def _is_portable(spec: JobSpec) -> bool:
+    """Whether the job needs no folder of the machine where it was submitted."""
+    needs_folder = bool(spec.workspace or (spec.workdir and not spec.submitted_code))
+    return spec.kind is JobKind.COMMAND and not (needs_folder or spec.image)
 
 
 # A model's server needs a core only now and then.

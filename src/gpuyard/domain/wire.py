@@ -97,7 +97,8 @@ class Hello(_Message, frozen=True, tag="Hello"):
     `separation` says how jobs are kept apart (`domain/separation.py`). `streams`: it
     knows OpenStream. `stdin_streams`: it knows those to the standard input of a
     program, too. `fetches`: it fetches what jobs took along. An agent of an older
-    version does not.
+    version does not. `process`: a word that this agent's process has made up, so that
+    its own next link is told from that of another one.
     """
 
     node_id: str
@@ -115,6 +116,7 @@ class Hello(_Message, frozen=True, tag="Hello"):
     streams: bool = False
     stdin_streams: bool = False
     fetches: bool = False
+    process: Annotated[str, Meta(max_length=64)] = ""
 
 
 class DiskUser(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -277,7 +279,45 @@ class FetchContents(_Message, frozen=True, tag="FetchContents"):
     digests: Annotated[list[Sha256], Meta(max_length=MAX_FETCHED)]
 
 
+class StoreBlob(_Message, frozen=True, tag="StoreBlob"):
+    """The first message of a connection on which the agent of a joined machine stores a
+    checkpoint of its attempt: parts follow, and the server answers with BlobStored.
+    """
+
+    attempt_id: AttemptId
+    sha256: Sha256
+    size: Count
+
+
+class BlobPart(_Message, frozen=True, tag="BlobPart"):
+    """The next bytes of a blob that an agent stores, or its `end`, without bytes."""
+
+    data: bytes = b""
+    end: bool = False
+
+
+class FetchBlob(_Message, frozen=True, tag="FetchBlob"):
+    """The first message of a connection on which the agent of a joined machine fetches
+    the checkpoint from which its attempt resumes: ContentParts follow.
+    """
+
+    attempt_id: AttemptId
+
+
 # --- server to agent ---
+
+
+class BlobStored(_Message, frozen=True, tag="BlobStored"):
+    """The blob is stored."""
+
+
+class Refused(_Message, frozen=True, tag="Refused"):
+    """The server does not serve this connection, and why, for people. `removed`: the
+    machine is no longer part of the instance, so its attempts are to end.
+    """
+
+    reason: str
+    removed: bool = False
 
 
 class Welcome(_Message, frozen=True, tag="Welcome"):
@@ -425,7 +465,18 @@ class Leave(_Message, frozen=True, tag="Leave"):
     """
 
 
-FromAgent = Hello | NumberedReport | LogPart | Found | JoinStream | FetchContents | Beat
+FromAgent = (
+    Hello
+    | NumberedReport
+    | LogPart
+    | Found
+    | JoinStream
+    | FetchContents
+    | StoreBlob
+    | BlobPart
+    | FetchBlob
+    | Beat
+)
 ToAgent = (
     Welcome
     | StartAttempt
@@ -436,6 +487,8 @@ ToAgent = (
     | Find
     | OpenStream
     | ContentPart
+    | BlobStored
+    | Refused
     | Release
     | Leave
     | Beat

@@ -219,6 +219,26 @@ nodes = sa.Table(
     sa.Column("memory_gb", sa.Float),
     sa.Column("limits", sa.JSON),
     sa.Column("seen_at", sa.Float),
+    sa.Column("version", TEXT),
+    # It gets no new jobs, because a person said so.
+    sa.Column("cordoned", sa.Boolean),
+    # Of machines that have joined: the SHA-256 of its certificate; empty once it was
+    # removed. NULL: it is a node of a server's home.
+    sa.Column("certificate", TEXT),
+)
+
+# Invitations to join; of the code only the SHA-256. `node_id`: who has used it.
+invitations = sa.Table(
+    "invitations",
+    metadata,
+    sa.Column("id", TEXT, primary_key=True),
+    sa.Column("name", TEXT),
+    sa.Column("sha256", TEXT),
+    sa.Column("created_at", sa.Float),
+    sa.Column("expires_at", sa.Float),
+    sa.Column("used_at", sa.Float),
+    sa.Column("used_from", TEXT),
+    sa.Column("node_id", TEXT),
 )
 
 gpus = sa.Table(
@@ -452,6 +472,7 @@ STATE_TABLES: Mapping[Table, sa.Table] = {
     Table.PROJECTS: projects,
     Table.PROJECT_MEMBERS: project_members,
     Table.RESERVATIONS: reservations,
+    Table.INVITATIONS: invitations,
 }
 
 

@@ -14,6 +14,7 @@ if __name__ == "__main__":
 import argparse
 import asyncio
 import gc
+import secrets
 import sys
 import time
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ import uvloop
 from gpuyard import __version__
 from gpuyard.config.accounts import Accounts, job_folder
 from gpuyard.config.gil import shorten_gil_interval
+from gpuyard.config.joined import read_membership
 from gpuyard.config.locks import is_locked
 from gpuyard.config.logs import configure_logging
 from gpuyard.config.paths import Home
@@ -35,8 +37,14 @@ from gpuyard.config.settings import NodeSettings, Settings, load_settings
 from gpuyard.devices.host import HostReading, read_host
 from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.reasons import Reason
 from gpuyard.domain.separation import Separation
-from gpuyard.node.agent_files import last_contact, lock_agent, node_id
+from gpuyard.node.agent_files import (
+    RefusalNote,
+    last_contact,
+    lock_agent,
+    node_id,
+)
 from gpuyard.node.attempts import AttemptParts, NodeAttempts
 from gpuyard.node.disk_watch import DiskWatch, JobFiles, running_files
 from gpuyard.node.fetching import Fetching
@@ -53,6 +61,7 @@ from gpuyard.node.link import (
     open_link,
     server_addresses,
 )
+from gpuyard.node.linked_blobs import BlobLink
 from gpuyard.node.logs import LogSender, LogWatch
 from gpuyard.node.memory_reserve import default_memory_gb
 from gpuyard.node.outbox import Outbox
@@ -96,6 +105,8 @@ class Agent:
             self._accounts = JobAccounts(settings, accounts, lambda: self._gpus.devices)
         self._groups = GroupPool(name, settings.max_processes)
         self._prefetched = PrefetchQueue()
+        is_joined = read_membership(home) is not None
+        self._blob_link = BlobLink(lambda: self._server) if is_joined else None
         context = AgentContext(
             self.journal,
             self._blobs,
@@ -111,8 +122,15 @@ class Agent:
             workspaces,
             self._accounts,
             default_memory_gb(self._host.memory_mb / 1024, settings.reserve_memory_gb),
-            Fetching(home.root, self.journal, lambda: self._server, accounts),
+            Fetching(
+                home.root,
+                self.journal,
+                lambda: self._server,
+                accounts,
+                is_joined=is_joined,
+            ),
             runs_others=lambda: self.attempts.are_several(),
+            blob_link=self._blob_link,
         )
         self._node_id = name
         parts = AttemptParts(
@@ -134,11 +152,15 @@ class Agent:
         self._sign_of_life = home.node / "pulse"
         self._silent_since = last_contact(self._last_contact_file)
         self._leaving = asyncio.Event()
+        self._process = secrets.token_hex(8)
+        self._refusal = RefusalNote(home.node / "refused")
         self._log_watch = LogWatch()
 
     async def run(self) -> None:
         """Adopt the attempts of the previous agent, then work until told to leave."""
         self._blobs.sweep()
+        if self._blob_link:
+            self._blob_link.begin()
         self._groups.sweep()
         # What earlier agents, which were killed, have left behind.
         remove_empty(self.journal.is_settled)
@@ -243,6 +265,9 @@ class Agent:
                     welcome_timer.cancel()
                     working = self._welcomed(message, writer)
                     self._server = address
+                    self._refusal.forget()
+                elif isinstance(message, wire.Refused):
+                    self._refused(message)
                 elif isinstance(message, wire.ReadLog):
                     self._send_log(message, logs)
                 elif isinstance(message, wire.OpenStream):
@@ -254,6 +279,15 @@ class Agent:
             logs.close()
             for task in working:
                 task.cancel()
+
+    def _refused(self, message: wire.Refused) -> None:
+        """The server does not serve this agent; ConnectionError says why."""
+        self._refusal.note(message.reason)
+        if message.removed:
+            # Its jobs are somewhere else by now.
+            for attempt in self.attempts:
+                attempt.stop(Reason.SUPERSEDED)
+        raise ConnectionError(message.reason)
 
     def _welcomed(
         self, message: wire.Welcome, writer: asyncio.StreamWriter
@@ -294,6 +328,7 @@ class Agent:
             streams=True,
             stdin_streams=True,
             fetches=True,
+            process=self._process,
         )
 
     def _separation(self) -> Separation:
@@ -326,9 +361,9 @@ class Agent:
                 self._gpus.release(message.gpu_uuids)
             case wire.Leave():
                 self._leaving.set()
-            case wire.Welcome() | wire.ReadLog() | wire.OpenStream():
+            case wire.Welcome() | wire.ReadLog() | wire.OpenStream() | wire.Refused():
                 pass  # `_talk` handles these
-            case wire.ContentPart() | wire.Beat():
+            case wire.ContentPart() | wire.BlobStored() | wire.Beat():
                 pass  # contents have connections of their own; a Beat needs no answer
 
     # --- the host and its output ---

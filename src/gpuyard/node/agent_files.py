@@ -1,15 +1,20 @@
-"""The agent's own files in its home: its lock, the node's id, and the time of the last
-contact with a server.
+"""The agent's own files in its home: its lock, the node's id, the time of the last
+contact with a server, and why a server does not serve it.
 """
 
 import fcntl
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+import structlog
+
 from gpuyard.config.locks import open_lock
 from gpuyard.domain.ids import new_id
+
+log = structlog.get_logger(__name__)
 
 
 def lock_agent(path: Path) -> IO[str]:
@@ -42,3 +47,27 @@ def last_contact(path: Path) -> float:
         return min(float(path.read_text()), now)
     except (FileNotFoundError, ValueError):
         return now
+
+
+class RefusalNote:
+    """Why the server does not serve this agent, in a file for who asks; without the
+    file it does, or was not reached.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._noted = ""
+
+    def note(self, reason: str) -> None:
+        """The server has refused this agent."""
+        if reason != self._noted:
+            log.error("the server refuses this agent", why=reason)
+            with suppress(OSError):
+                self._path.write_text(reason)
+        self._noted = reason
+
+    def forget(self) -> None:
+        """The server serves this agent."""
+        self._noted = ""
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)

@@ -23,6 +23,7 @@ from gpuyard.storage.listing import SETTLED_NS, look
 from gpuyard.storage.untrusted import remove_tree
 
 _UNFINISHED = "code.new"
+_ABSENT = "absent"
 _MOST_REMEMBERED = 1000
 _Looks = tuple[tuple[int, ...], ...]
 
@@ -58,9 +59,11 @@ class CodeFolders:
         identity: Identity | None = None,
         *,
         always: bool = False,
+        is_elsewhere: bool = False,
     ) -> Path:
         """Where an attempt finds the code `digest`: in the folder `live`, or, if the
-        code there has changed or `always`, in a new one.
+        code there has changed or `always`, in a new one. `is_elsewhere`: `live` is on
+        another machine, and what has this name here is something else.
 
         `identity`: what the attempt's process becomes, if that is not the agent's user;
         then all that touches `live` is done as its account, and the new folder is its
@@ -70,6 +73,8 @@ class CodeFolders:
         target = folder_of(private)
         if target.is_dir():
             return target  # an earlier agent made it
+        if is_elsewhere:
+            live = private / _ABSENT
         tree = self._store.get(digest)
         name = identity.account.name if identity else ""
         # Elsewhere jobs may have other accounts; the server has checked it.
@@ -80,10 +85,17 @@ class CodeFolders:
             )
         if identity:
             return self._prepare_as(
-                identity, digest, tree, live, private, always=always
+                identity,
+                digest,
+                tree,
+                live,
+                private,
+                always=always,
+                is_elsewhere=is_elsewhere,
             )
-        changed = self._reader.changes(tree, live)
-        if not (changed or always) or not live.is_dir():
+        is_here = live.is_dir()
+        changed = self._reader.changes(tree, live) if is_here else []
+        if not (changed or always) or not (is_here or is_elsewhere):
             return live
         with beside(target) as fresh:
             CodeBuilder(tree, self._store.file, live, fresh).build()
@@ -100,6 +112,7 @@ class CodeFolders:
         private: Path,
         *,
         always: bool,
+        is_elsewhere: bool,
     ) -> Path:
         """As `prepare`, for a job of an account. Root looks at the user's files, so
         that not every job needs a process of its own, and opens none of them.
@@ -112,6 +125,8 @@ class CodeFolders:
         changed = account_work.changes(account, tree, live)
         if changed == [] and looks:
             self._remember(key, looks)
+        if changed is None and is_elsewhere:
+            changed = []
         if changed is None or not (changed or always):
             return live
         # Only root makes entries in `private`: what is in it is no link.

@@ -69,7 +69,8 @@ def _files_of(attempt: AttemptRun, context: AgentContext) -> JobFiles:
     if start.workspace:
         folders.add(context.workspaces / start.workspace)
     kept = record.checkpoints[-context.settings.keep_checkpoints :]
-    are_here = Path(context.blobs.name).is_relative_to(context.home)
+    is_folder = Path(context.blobs.name).is_relative_to(context.home)
+    are_here = is_folder and not context.is_joined
     return JobFiles(
         start.attempt_id,
         journal.log_path(start.attempt_id),

@@ -45,7 +45,8 @@ def sweep_fetched(home: Path, now: float) -> None:
 class Fetching:
     """Fetches for the node of a home. `server()` is the address of the server that its
     agent is linked with, None while it is linked with none. `accounts`: those that jobs
-    have, if any; then the agent reads no working folders.
+    have, if any; then the agent reads no working folders. `is_joined`: this machine has
+    joined an instance, so working folders are elsewhere.
     """
 
     def __init__(
@@ -54,7 +55,10 @@ class Fetching:
         journal: AttemptJournal,
         server: Callable[[], ServerAddress | None],
         accounts: Accounts | None = None,
+        *,
+        is_joined: bool = False,
     ) -> None:
+        self._is_joined = is_joined
         self._home = home
         self._journal = journal
         self._accounts = accounts
@@ -84,7 +88,9 @@ class Fetching:
         await self._have(ContentKind.TREE, [start.code])
         folders = code_folders(self._home)
         # The code of a script does not lie in its working folder.
-        is_live = not self._accounts and start.command[0] != wire.SCRIPT
+        # Nor is it on a machine that has joined: what lies there is something else.
+        is_script = start.command[0] == wire.SCRIPT
+        is_live = not (self._accounts or self._is_joined or is_script)
         live = workdir if is_live else None
         try:
             files = await in_background(folders.files_needed, start.code, live)
@@ -164,6 +170,8 @@ async def _next_part(reader: asyncio.StreamReader) -> wire.ContentPart:
         header = await reader.readexactly(4)
         frame = await reader.readexactly(wire_frames.frame_length(header))
     message = wire_frames.decode_to_agent(frame)
+    if isinstance(message, wire.Refused):
+        raise ValueError(message.reason)
     if not isinstance(message, wire.ContentPart):
         raise ValueError(f"the server sent {type(message).__name__}")
     return message

@@ -2,8 +2,10 @@
 another server of the instance.
 
 The home's server lists the others (`config/peers.py`). They prove who they are before
-they are told the token. Either way the link is a stream of frames (domain/wire.py): a
-WebSocket is connected to the agent through a pair of sockets.
+they are told the token. A machine that has joined an instance has one server, and both
+prove who they are by certificates (`config/joined.py`). Either way the link is a stream
+of frames (domain/wire.py): a WebSocket is connected to the agent through a pair of
+sockets.
 """
 
 import asyncio
@@ -17,11 +19,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuyard.config.dialling import SYSTEM_TLS, Tls
+from gpuyard.config.joined import (
+    JoinedServer,
+    open_agent_websocket,
+    read_membership,
+)
 from gpuyard.config.paths import Home
 from gpuyard.config.peers import read_peers
 from gpuyard.config.sockets import connected_socket
 from gpuyard.config.websockets import open_websocket
 from gpuyard.domain import wire, wire_frames
+from gpuyard.domain.joining import SERVER_NAME
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -42,19 +50,24 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
     """Where a server is: a Unix socket, or a URL with the token for it and how the
-    server proves itself.
+    server proves itself. `joined`: the server that this machine has joined.
     """
 
     path: Path
     url: str = ""
     token: str = ""
     tls: Tls = SYSTEM_TLS
+    joined: JoinedServer | None = None
 
 
 def server_addresses(home: Home) -> list[ServerAddress]:
     """The addresses of all servers, this home's own first. They are read again for each
     round, because servers come and go.
     """
+    membership = read_membership(home)
+    if membership:
+        joined = JoinedServer(membership, home.membership, SERVER_NAME)
+        return [ServerAddress(home.socket, joined.url, joined=joined)]
     peers = read_peers(home)
     own = ServerAddress(home.socket)
     others = [
@@ -86,17 +99,7 @@ async def open_link(address: ServerAddress) -> AsyncGenerator[Streams]:
 
 @asynccontextmanager
 async def _open_websocket(address: ServerAddress) -> AsyncGenerator[Streams]:
-    from websockets.exceptions import InvalidStatus
-
-    try:
-        link = await open_websocket(
-            address.url, "/api/v1/agent", address.token, address.tls
-        )
-    except InvalidStatus as error:
-        raise ConnectionRefusedError(
-            f"{address.url} does not take this agent: {error}"
-        ) from None
-    async with link:
+    async with await _opened(address) as link:
         ours, theirs = socket.socketpair()
         reader, writer = await asyncio.open_unix_connection(sock=theirs)
         copying = asyncio.create_task(_copy_bytes(link, reader, writer))
@@ -105,6 +108,22 @@ async def _open_websocket(address: ServerAddress) -> AsyncGenerator[Streams]:
         finally:
             copying.cancel()
             await asyncio.gather(copying, return_exceptions=True)
+
+
+async def _opened(address: ServerAddress) -> "ClientConnection":
+    """A WebSocket to a server; OSError."""
+    from websockets.exceptions import InvalidStatus
+
+    if address.joined:
+        return await open_agent_websocket(address.joined)
+    try:
+        return await open_websocket(
+            address.url, "/api/v1/agent", address.token, address.tls
+        )
+    except InvalidStatus as error:
+        raise ConnectionRefusedError(
+            f"{address.url} does not take this agent: {error}"
+        ) from None
 
 
 async def _copy_bytes(

@@ -109,7 +109,12 @@ class AttemptStarter:
         identity = self._identity()
         try:
             return folders.prepare(
-                self._start.code, live, self._private, identity, always=always
+                self._start.code,
+                live,
+                self._private,
+                identity,
+                always=always or self._context.is_joined,
+                is_elsewhere=self._context.is_joined,
             )
         except CodeMissingError as error:
             raise LaunchError(Reason.CODE_MISSING, str(error)) from None
@@ -133,7 +138,7 @@ class AttemptStarter:
             # Nobody else can enter it until all of it belongs to the account.
             remove_tree(folder)
             make_closed(folder)
-        self._context.blobs.restore(
+        self._context.blobs_of(start.attempt_id).restore(
             start.resume_sha256, target, directory=start.resume_directory
         )
         if self._account:

@@ -23,6 +23,7 @@ from gpuyard.node.fetching import Fetching
 from gpuyard.node.fixed_delay import FixedDelay
 from gpuyard.node.journal import AttemptJournal, AttemptRecord
 from gpuyard.node.launcher import Process, find_attempt
+from gpuyard.node.linked_blobs import BlobLink, blobs_of
 from gpuyard.node.masked_log import MaskedLog
 from gpuyard.node.output import OutputFollower
 from gpuyard.node.sampling import UsageSampler
@@ -54,7 +55,8 @@ class AgentContext:
     once a job has run for `SHORT_S`. `runs_others`: whether the agent attends to other
     attempts, too; then `launchers` are the threads that start the process. `settlers`:
     the threads that give it control groups of its own; others may be busy for seconds,
-    and its limit of memory begins there.
+    and its limit of memory begins there. `blob_link`: how checkpoints get to the
+    server, on a machine that has joined an instance.
     """
 
     journal: AttemptJournal
@@ -80,6 +82,16 @@ class AgentContext:
     settlers: Executor = field(
         default_factory=partial(ThreadPoolExecutor, 2, "settlers")
     )
+    blob_link: BlobLink | None = None
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether this machine has joined: then the folders of jobs are elsewhere."""
+        return self.blob_link is not None
+
+    def blobs_of(self, attempt_id: str) -> Blobs:
+        """Where the checkpoints of an attempt are."""
+        return blobs_of(self.blobs, self.blob_link, attempt_id)
 
 
 class AttemptWatch:
@@ -145,7 +157,7 @@ class AttemptWatch:
 
     def _watcher(self, began_at: float) -> CheckpointWatcher:
         start = self._record.start
-        blobs = self._context.blobs
+        blobs = self._context.blobs_of(self._id)
         return CheckpointWatcher(
             start,
             self._workdir,

@@ -32,6 +32,7 @@ from gpuyard.providers.base import (
     refuse_container,
     with_logs,
 )
+from gpuyard.providers.callers import Caller
 from gpuyard.providers.connected_agents import ConnectedAgents
 from gpuyard.providers.content_sender import refuse_older_agent
 from gpuyard.providers.link import LOG_PART
@@ -77,10 +78,17 @@ class AgentProvider(NodeProvider):
         await self.agents.close()
 
     async def serve(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        caller: Caller | None = None,
     ) -> None:
         """See NodeProvider."""
-        await self.agents.serve(reader, writer)
+        await self.agents.serve(reader, writer, caller)
+
+    def dismiss_node(self, node_id: str, reason: str) -> None:
+        """See NodeProvider."""
+        self.agents.dismiss(node_id, reason)
 
     def shares_home(self, node_id: str) -> bool:
         """Whether the node's agent is that of this server's home."""

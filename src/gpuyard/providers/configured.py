@@ -87,3 +87,8 @@ def _setting(provider: str, field: str) -> str:
 async def keep_host_agent(home: Home) -> None:
     """Keep the agent of this host alive until cancelled; it finds the leader itself."""
     await local.keep_keeper(home)
+
+
+def stop_host_agent(home: Home) -> None:
+    """End the agent of this host and its keeper. Running jobs go on."""
+    local.stop_keeper(home)

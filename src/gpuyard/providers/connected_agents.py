@@ -4,17 +4,22 @@ reports that they send.
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import structlog
 from msgspec.structs import replace as replaced
 
+from gpuyard import __version__
 from gpuyard.config.sockets import refuse_other_users
-from gpuyard.domain import wire
+from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.contents import Stores
-from gpuyard.domain.errors import GpuyardError, ProviderError
+from gpuyard.domain.errors import GpuyardError, ProviderError, RefusedError
+from gpuyard.domain.joining import work_together
 from gpuyard.providers.base import Sink
+from gpuyard.providers.blob_transfer import receive_blob, send_blob
+from gpuyard.providers.callers import Caller
 from gpuyard.providers.content_sender import send_contents
 from gpuyard.providers.link import Link
 from gpuyard.providers.node_streams import NodeStreams
@@ -121,14 +126,19 @@ class ConnectedAgents:
     # --- one connection ---
 
     async def serve(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        caller: Caller | None = None,
     ) -> None:
-        """Serve one agent's connection, from its Hello to its end."""
+        """Serve one agent's connection, from its Hello to its end. `caller`: the
+        machine at its other end, if that has joined.
+        """
         if self._closed:
             writer.close()
             return
         link = Link(reader, writer, self._provider)
-        serving = self._serve(link, reader, writer)
+        serving = self._serve(link, reader, writer, caller)
         task = asyncio.create_task(serving, name="agent-link")
         self._serving[link] = task
         try:
@@ -137,35 +147,44 @@ class ConnectedAgents:
             del self._serving[link]
 
     async def _serve(
-        self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        link: Link,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        caller: Caller | None,
     ) -> None:
         node_id = ""
         reporting = None
         watching = None
         try:
             _refuse_other_users(writer)
-            async for message in link.messages():
+            _refuse_removed(caller, link)
+            messages = link.messages()
+            async for message in messages:
                 if isinstance(message, wire.NumberedReport) and node_id:
                     link.add_report(message)
                 elif isinstance(message, wire.Hello) and not node_id:
-                    node_id = message.node_id
-                    await self._join(message, link)
+                    hello = self._admitted(message, caller) if caller else message
+                    node_id = hello.node_id
+                    await self._join(hello, link)
                     reporting = asyncio.create_task(
                         self._forward_reports(node_id, link), name="forward-reports"
                     )
-                elif isinstance(message, wire.JoinStream) and not node_id:
-                    await self.streams.join(message, reader, writer)
-                    break
-                elif isinstance(message, wire.FetchContents) and not node_id:
-                    if self.stores:
-                        await send_contents(self.stores, message, writer)
-                    break
                 elif isinstance(message, wire.Beat):
                     link.send(message)
                     if watching is None:
                         watching = asyncio.create_task(
                             link.expect_beats(self._heartbeat_s)
                         )
+                elif isinstance(message, wire.JoinStream) and not node_id:
+                    await self.streams.join(message, reader, writer)
+                    break
+                elif not node_id:
+                    await self._transfer(message, caller, messages, writer)
+                    break
+        except RefusedError as error:
+            log.warning("an agent is refused", node=node_id, error=str(error))
+            _tell(link, str(error))
         except (GpuyardError, ValueError, OSError) as error:
             log.warning("agent link ended", node=node_id, error=str(error))
         finally:
@@ -175,6 +194,60 @@ class ConnectedAgents:
             if reporting:
                 await reporting
             await self._leave(node_id, link)
+
+    async def _transfer(
+        self,
+        message: wire.FromAgent,
+        caller: Caller | None,
+        messages: AsyncIterator[wire.FromAgent],
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        """Serve a connection that is for one transfer only. RefusedError."""
+        match message:
+            case wire.FetchContents():
+                if caller:
+                    caller.check_fetch(message)
+                if self.stores:
+                    await send_contents(self.stores, message, writer)
+            case wire.StoreBlob() if caller:
+                await receive_blob(message, caller, messages)
+                writer.write(wire_frames.encode(wire.BlobStored()))
+            case wire.FetchBlob() if caller:
+                await send_blob(message, caller, writer)
+            case _:
+                raise RefusedError("That is nothing to begin a connection with.")
+
+    def _admitted(self, hello: wire.Hello, caller: Caller) -> wire.Hello:
+        """What a machine that has joined says of itself, but for who it is: its
+        certificate says that. RefusedError if it may not come in.
+        """
+        if not work_together(hello.version, __version__):
+            raise RefusedError(
+                f"The agent of {caller.name} is of version {hello.version}, and the"
+                f" server of version {__version__}: they work together when they are at"
+                " most one minor version apart.",
+                "Upgrade the older one.",
+            )
+        old = self._links.get(caller.node_id)
+        if old and not old.closed:
+            known = self._hellos[caller.node_id].process
+            if not hello.process or hello.process != known:
+                raise RefusedError(
+                    f"Another agent with the certificate of {caller.name} is connected."
+                    " A certificate is for one machine.",
+                    "Was its home copied? Invite the second machine by itself:"
+                    " `gpuyard nodes invite`.",
+                )
+        return replaced(hello, node_id=caller.node_id, name=caller.name)
+
+    def dismiss(self, node_id: str, reason: str) -> None:
+        """Tell a machine that it is no longer part of the instance, and end its
+        link.
+        """
+        link = self._links.get(node_id)
+        if link:
+            _tell(link, reason, removed=True)
+            link.close()
 
     async def _join(self, hello: wire.Hello, link: Link) -> None:
         assert self.sink is not None
@@ -231,6 +304,20 @@ class ConnectedAgents:
                 self._hellos[node_id] = replaced(
                     self._hellos[node_id], gpus=body.gpus, problem=body.problem
                 )
+
+
+def _refuse_removed(caller: Caller | None, link: Link) -> None:
+    """RefusedError if the machine is no longer part of the instance."""
+    if caller and caller.is_removed():
+        reason = f"{caller.name} was removed from the instance."
+        _tell(link, reason, removed=True)
+        raise RefusedError(reason)
+
+
+def _tell(link: Link, reason: str, *, removed: bool = False) -> None:
+    """Say why a connection is not served, if it is still there."""
+    with suppress(ProviderError):
+        link.send(wire.Refused(reason, removed))
 
 
 def _refuse_other_users(writer: asyncio.StreamWriter) -> None:

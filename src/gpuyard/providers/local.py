@@ -105,6 +105,13 @@ class LocalProvider(AgentProvider):
             check_command(program, base, path)
 
 
+def stop_keeper(home: Home) -> None:
+    """Let the keeper end, and the agent with it. Running jobs go on."""
+    if keeper := keeper_of(home.node):
+        with suppress(ProcessLookupError):
+            os.kill(keeper, signal.SIGTERM)
+
+
 def keeper_alive(home: Home) -> bool:
     """True while a process holds the keeper's lock."""
     return is_locked(home.node / "keeper.lock")

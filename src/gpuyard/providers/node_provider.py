@@ -11,6 +11,7 @@ from gpuyard.domain.contents import Stores
 from gpuyard.domain.errors import ProviderError, RefusedError
 from gpuyard.domain.jobconfig import JobConfig
 from gpuyard.providers.base import GpuProviderInterface
+from gpuyard.providers.callers import Caller
 from gpuyard.providers.node_streams import NodeStream
 
 
@@ -41,9 +42,19 @@ class NodeProvider(GpuProviderInterface):
 
     @abstractmethod
     async def serve(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        caller: Caller | None = None,
     ) -> None:
-        """Serve one agent's connection, from its Hello to its end."""
+        """Serve one agent's connection, from its Hello to its end. `caller`: the
+        machine at its other end, if that has joined.
+        """
+
+    def dismiss_node(self, node_id: str, reason: str) -> None:
+        """Tell a machine that it is no longer part of the instance, and end its
+        link.
+        """
 
     def hand_out(self, stores: Stores) -> None:
         """Let agents fetch from `stores` what jobs took along from their submission."""

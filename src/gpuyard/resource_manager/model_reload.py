@@ -108,7 +108,7 @@ class ModelReload:
             if gpu not in view.devices or not view.devices[gpu].node_id:
                 return True  # the GPU is gone
         for gpu in gpus:
-            if not view.node(view.devices[gpu].node_id or "").online:
+            if view.node(view.devices[gpu].node_id or "").state != "online":
                 return False  # its state is known when its node connects
         exclusive = {device.uuid for device in self._gpus.exclusive(batch)}
         if not exclusive.issuperset(gpus):

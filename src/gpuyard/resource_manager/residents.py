@@ -224,7 +224,7 @@ class Residents:
         device = self._core.view.devices.get(gpu)
         if device is None or device.node_id is None:
             return True
-        return self._core.view.node(device.node_id).online
+        return self._core.view.node(device.node_id).state == "online"
 
     def _failing_models(self, now: float) -> set[str]:
         """The models that failed a moment ago and are not loaded for a while."""

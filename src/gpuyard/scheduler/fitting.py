@@ -20,6 +20,8 @@ def provider_for(node: Node, shape: Shape) -> str:
     """
     if shape.model:
         return ""
+    if node.joined and not shape.portable:
+        return ""
     provider = shape.provider or (node.containers if shape.image else node.provider)
     if provider not in (node.provider, node.containers):
         return ""

@@ -18,7 +18,7 @@ from gpuyard.scheduler.nodes import Node, Space
 Entry = tuple[float, float, str]
 """Free cores, free gigabytes, node id."""
 DeviceKind = tuple[float, tuple[int, int], GPUClass | None, bool, int]
-Hardware = tuple[str, float, float, tuple[DeviceKind, ...], frozenset[str]]
+Hardware = tuple[str, float, float, tuple[DeviceKind, ...], frozenset[str], bool]
 
 
 @dataclass(slots=True)
@@ -142,6 +142,7 @@ class NodeIndex:
             node.memory_gb,
             kinds,
             frozenset(node.barred),
+            node.joined,
         )
         group = self._groups.get(hardware)
         if group is None:
@@ -180,6 +181,7 @@ def _emptied(node: Node) -> Node:
         state="online",
         whole=node.whole,
         barred=node.barred,
+        joined=node.joined,
     )
 
 

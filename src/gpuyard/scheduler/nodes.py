@@ -120,7 +120,8 @@ class Node:
     `whole` is the room if nothing were booked, `free` the room now; neither counts
     unusable devices. `containers` is the provider that runs containers here, empty if
     none does. `barred`: the providers in quarantine here, each with the reason; only
-    jobs that allow quarantine may use them.
+    jobs that allow quarantine may use them. `cordoned`: a person wants no new jobs
+    here. `joined`: it is another machine, which has none of the server's folders.
     """
 
     id: str
@@ -129,6 +130,8 @@ class Node:
     containers: str = ""
     state: str = "unknown"
     reason: str | None = "has not reported yet"
+    cordoned: bool = False
+    joined: bool = False
     cpus: float = 0.0
     memory_gb: float = 0.0
     devices: dict[str, Device] = field(default_factory=dict[str, Device])
@@ -140,13 +143,15 @@ class Node:
     @property
     def online(self) -> bool:
         """True while attempts may be placed here."""
-        return self.state == "online"
+        return self.state == "online" and not self.cordoned
 
     @property
     def why_not(self) -> str:
         """Why it is not online, for people; empty when it is."""
         if self.online:
             return ""
+        if self.cordoned and self.state == "online":
+            return "cordoned: it gets no new jobs"
         return f"{self.state}: {self.reason}" if self.reason else self.state
 
     @property

@@ -400,6 +400,10 @@ def _node(view: View, node_id: str, row: Row) -> None:
     for column in _NODE_COLUMNS:
         if column in row:
             setattr(node, column, row[column])
+    if "cordoned" in row:
+        node.cordoned = bool(row["cordoned"])
+    if "certificate" in row:
+        node.joined = bool(row["certificate"])
     view.rebuild(node)
 
 

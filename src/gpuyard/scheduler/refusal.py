@@ -23,6 +23,10 @@ from gpuyard.scheduler.nodes import Device, Node, Space
 from gpuyard.scheduler.view import View
 
 _MOST_OFFERS = 3
+NOT_PORTABLE = (
+    "is another machine, and the job runs only where its folder is: submit it without"
+    " --live, --workspace and --image from a folder whose code can be stored"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,9 @@ def reasons(node: Node, shape: Shape, space: Space) -> tuple[str, ...]:
     can.
     """
     found: list[str] = []
-    if not allowed(node, shape):
+    if node.joined and not shape.portable:
+        found.append(NOT_PORTABLE)
+    elif not allowed(node, shape):
         found.append(
             f"belongs to provider {node.provider}, which the job does not allow"
         )

@@ -472,13 +472,13 @@ class View:
             self.external_queues.recheck_waiting = True
 
     def usable_devices(self) -> list[Device]:
-        """The GPUs that may get work: they are usable, their nodes are online, and
-        neither is in quarantine.
+        """The GPUs that models and batches may get: they are usable, their nodes are
+        online, neither is in quarantine, and the gateway reaches their machines.
         """
         usable_nodes = {
             node.id
             for node in self.nodes.values()
-            if node.online and node.provider not in node.barred
+            if node.online and not node.joined and node.provider not in node.barred
         }
         return [
             device

@@ -450,6 +450,10 @@ def _narrow_choice(advice: list[Advice]) -> str:
 def _how_to_bring_online(node: Node) -> str:
     if node.state == "draining":
         return f"stop draining node {node.title} (it is {node.why_not})"
+    if node.cordoned:
+        return (
+            f"give node {node.title} jobs again (gpuyard nodes uncordon {node.title})"
+        )
     return f"start the agent of node {node.title} (it is {node.why_not})"
 
 

@@ -40,6 +40,7 @@ from gpuyard.config.accounts import Accounts, workers_socket
 from gpuyard.config.database import find_database
 from gpuyard.config.dialling import loopback_id
 from gpuyard.config.garbage import keep_what_is_loaded
+from gpuyard.config.joined import read_membership
 from gpuyard.config.logs import configure_logging
 from gpuyard.config.open_files import allow_many_files, restore_files
 from gpuyard.config.paths import Home
@@ -52,6 +53,7 @@ from gpuyard.domain.errors import (
     InvalidInputError,
     LedgerError,
     LedgerUnreachableError,
+    RefusedError,
 )
 from gpuyard.domain.ids import new_id
 from gpuyard.ledger.lease import Lease, Member
@@ -148,6 +150,7 @@ def _run(
     home: Home, inherited: list[int] | None, *, foreground: bool, takes_over: bool
 ) -> None:
     settings = load_settings(home)
+    _refuse_joined(home)
     # The agent would find the same fault, but say it less.
     accounts = Accounts.of(settings.node)
     hooks = read_webhooks(settings.notify.webhooks, os.environ)
@@ -217,6 +220,17 @@ def _check(home: Home) -> None:
         sys.exit(error.exit_code)
 
 
+def _refuse_joined(home: Home) -> None:
+    """RefusedError if this home is that of a machine which has joined an instance."""
+    membership = read_membership(home)
+    if membership:
+        raise RefusedError(
+            f"{home.root} is part of the instance at {membership.host}, as"
+            f" {membership.name}.",
+            "Use another $GPUYARD_HOME for a server of your own.",
+        )
+
+
 def _check_membership(app_state: AppState, election: Election) -> None:
     """InvalidInputError when this server could not reach others, or they not it."""
     try:
@@ -226,6 +240,13 @@ def _check_membership(app_state: AppState, election: Election) -> None:
         remedy = "name a file of certificates in PEM"
         raise InvalidInputError.of("server.ca_file", fault, remedy) from None
     election.refuse_loopback()
+    if app_state.settings.server.agents_listen:
+        raise InvalidInputError.of(
+            "server.agents_listen",
+            "needs a ledger in a file: servers that share a database have agents of"
+            " their own",
+            "remove it, or `url` of [ledger]",
+        )
 
 
 def _make_app_state(

@@ -38,6 +38,7 @@ from gpuyard.server.routers import (
     ledger,
     machines,
     models,
+    nodes,
     process,
     projects,
     reservations,
@@ -108,6 +109,7 @@ def make_app(app_state: AppState) -> FastAPI:
         batches,
         checkpoints,
         machines,
+        nodes,
         estimate,
         models,
         tiers,
@@ -216,7 +218,8 @@ async def _housekeeping(app_state: AppState) -> None:
         await asyncio.sleep(_HOUSEKEEPING_S)
         idle_exit_s = app_state.settings.server.idle_exit_s
         # A server that others count on does not leave by itself.
-        if not app_state.controller.idle or app_state.election:
+        is_needed = app_state.election or app_state.agents_door
+        if not app_state.controller.idle or is_needed:
             app_state.used_at = time.monotonic()
         elif idle_exit_s and time.monotonic() - app_state.used_at > idle_exit_s:
             log.info("leaving: idle", seconds=idle_exit_s)

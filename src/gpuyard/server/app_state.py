@@ -30,6 +30,7 @@ from gpuyard.storage.blobs import Blobs
 if TYPE_CHECKING:
     from starlette.types import Scope
 
+    from gpuyard.server.agents_door import AgentsDoor
     from gpuyard.server.sign_in.service import SignIn
 
 
@@ -39,9 +40,10 @@ class AppState:
     the last request's time.
 
     `notifier` is there where webhooks are configured; the server that leads has it
-    started. `election` is there where several servers may share the ledger. `sign_in`
-    is made with the application. `leads` becomes true when this one schedules, and
-    stays so: a server that may lead no longer calls `start_over`, which does not
+    started. `agents_door` is there where machines may join. `election` is there where
+    several servers may share the ledger. `sign_in` is made with the application.
+    `leads` becomes true when this one schedules, and stays so: a server that may lead
+    no longer calls `start_over`, which does not
     return.
     """
 
@@ -55,6 +57,7 @@ class AppState:
     url: str
     election: Election | None = None
     notifier: Notifier | None = None
+    agents_door: "AgentsDoor | None" = None
     leads: bool = False
     start_over: Callable[[str], None] = lambda _: None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)

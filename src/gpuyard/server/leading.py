@@ -44,6 +44,7 @@ class Leading:
             await app_state.controller.start()
             app_state.manager.keep_gpu_state(app_state.home.gpu_state)
             await self._notify()
+            await self._open_to_agents()
             app_state.leads = True
             self._back_up()
             return
@@ -65,6 +66,8 @@ class Leading:
         await self._stop_tasks()
         if self._app_state.notifier:
             await self._app_state.notifier.close()
+        if self._app_state.agents_door:
+            await self._app_state.agents_door.close()
         await self._app_state.controller.close()
         if self._app_state.election:
             await self._app_state.election.close()
@@ -106,6 +109,20 @@ class Leading:
         ledger = app_state.controller.core.ledger
         backups = Backups(app_state.home, app_state.settings.backup, ledger)
         self._spawn(backups.run(), "backups")
+
+    async def _open_to_agents(self) -> None:
+        """Listen for the agents of machines that have joined, if they may."""
+        app_state = self._app_state
+        listen = app_state.settings.server.agents_listen
+        if listen is None:
+            return
+        # Late: a server without such machines needs neither TLS nor certificates.
+        from gpuyard.server.agents_door import AgentsDoor
+        from gpuyard.server.authority import Authority
+
+        authority = Authority.of(app_state.home.authority)
+        app_state.agents_door = AgentsDoor(listen, authority, app_state.controller)
+        await app_state.agents_door.open()
 
     async def _notify(self) -> None:
         """Tell webhooks of events: who leads does."""

@@ -27,6 +27,8 @@ class CodeBuilder:
 
     def build(self) -> None:
         """Fill it; OSError."""
+        # A folder without code is one, too.
+        self._fresh.mkdir(parents=True, exist_ok=True)
         for folder in sorted(self._folders):
             (self._fresh / folder).mkdir(parents=True, exist_ok=True)
             self._link_others(folder)

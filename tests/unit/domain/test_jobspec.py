@@ -178,7 +178,7 @@ def test_defaults_are_what_the_contract_says():
     ) == (3, 0, None, False, False)
     assert spec.resources.nodes == 1
     assert spec.resources.gpus.count == 0
-    assert Shape.of(spec) == Shape(cpus=1.0, memory_gb=0.0, nodes=1, gpus=0)
+    assert Shape.of(spec) == Shape(cpus=1.0, portable=True)
 
 
 def test_asking_for_gpus_without_a_count_asks_for_one():

@@ -40,6 +40,8 @@ LIMITED = {
     "gpus": gpus,
     "port": st.integers(0, 65535),
     "digests": st.lists(st.from_regex(r"\A[0-9a-f]{64}\Z"), max_size=3),
+    "sha256": st.from_regex(r"\A[0-9a-f]{64}\Z"),
+    "process": st.text(max_size=64),
 }
 
 

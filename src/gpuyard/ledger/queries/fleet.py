@@ -3,7 +3,15 @@
 import sqlalchemy as sa
 
 from gpuyard.ledger.queries.base import LedgerReader, Row
-from gpuyard.ledger.tables import gpus, habits, models, nodes, timings, trust
+from gpuyard.ledger.tables import (
+    gpus,
+    habits,
+    invitations,
+    models,
+    nodes,
+    timings,
+    trust,
+)
 
 
 class FleetQueries(LedgerReader):
@@ -12,6 +20,10 @@ class FleetQueries(LedgerReader):
     def nodes(self) -> list[Row]:
         """Every node."""
         return self._rows(sa.select(nodes).order_by(nodes.c.id))
+
+    def invitations(self) -> list[Row]:
+        """Every invitation to join."""
+        return self._rows(sa.select(invitations).order_by(invitations.c.id))
 
     def gpus(self) -> list[Row]:
         """Every GPU that is on a node, by node and index."""

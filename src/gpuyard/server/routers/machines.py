@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from gpuyard.controller.core import Core
+from gpuyard.controller.joined_nodes import REMOVED
 from gpuyard.domain.gpus import classify
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.shape import Shape
@@ -96,6 +97,7 @@ async def release_gpu(app_state: TheAppState, gpu: str) -> dict[str, Any]:
 async def list_nodes(request: Request, app_state: TheAppState) -> dict[str, Any]:
     """Every node: capacity, what is booked, whether its agent is connected.
 
+    `joined`: it is another machine that has joined; `cordoned`: it gets no new jobs.
     `separation` says what keeps its jobs apart: `agreement`, `accounts` or `accounts
     and devices`; null while its agent is not connected. `disk` is that of its home:
     its `problem` says when it is nearly full, and which job takes most. A server that
@@ -105,8 +107,10 @@ async def list_nodes(request: Request, app_state: TheAppState) -> dict[str, Any]
     separations = app_state.controller.gpus.separations()
     sight = sight_of(request.scope, app_state.controller)
     items: list[dict[str, Any]] = []
-    for row in app_state.queries.nodes():
-        disk = app_state.controller.disks.of(row["id"])
+    for stored in app_state.queries.nodes():
+        if stored["state"] == REMOVED:
+            continue
+        row = {name: stored[name] for name in stored if name != "certificate"}
         places = [
             place
             for attempt in app_state.controller.core.view.attempts_on(row["id"])
@@ -125,11 +129,15 @@ async def list_nodes(request: Request, app_state: TheAppState) -> dict[str, Any]
         items.append(
             {
                 **row,
+                "cordoned": bool(row["cordoned"]),
+                "joined": bool(stored["certificate"]),
                 "gpus": gpus,
                 "booked": booked,
                 "quarantine": barred,
                 "separation": separations.get(row["id"]),
-                "disk": conceal(app_state.queries, sight, disk),
+                "disk": conceal(
+                    app_state.queries, sight, app_state.controller.disks.of(row["id"])
+                ),
             }
         )
     return {"items": items, "next": None}

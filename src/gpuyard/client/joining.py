@@ -1,0 +1,179 @@
+"""Joins this machine to an instance: makes a key, and gets a certificate for it.
+
+The first connection trusts nobody and says nothing: it only fetches the certificate of
+the instance's authority. If that has the fingerprint of the invitation, the second one
+relies on it, and shows the code.
+"""
+
+import hashlib
+import json
+import socket
+import ssl
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from gpuyard import __version__
+from gpuyard.config.joined import Membership, read_membership, write_membership
+from gpuyard.config.paths import Home
+from gpuyard.domain.errors import (
+    GpuyardError,
+    InvalidInputError,
+    RefusedError,
+    UnreachableError,
+)
+from gpuyard.domain.joining import (
+    SERVER_NAME,
+    JoinAnswer,
+    JoinRequest,
+    code_parts,
+)
+
+_OPEN_S = 10.0
+_LARGEST = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where machines ask to join."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, url: str) -> "Door":
+        """The door of a URL; InvalidInputError."""
+        try:
+            parts = urlsplit(url)
+            if parts.scheme == "https" and parts.hostname and parts.port:
+                return cls(parts.hostname, parts.port)
+        except ValueError:
+            pass
+        raise InvalidInputError.of(
+            "URL",
+            f"is {url!r}",
+            "copy the whole line that `gpuyard nodes invite` prints: gpuyard join"
+            " https://HOST:PORT CODE",
+        )
+
+
+def join(home: Home, url: str, code: str) -> Membership:
+    """Join; returns who this machine is now.
+
+    InvalidInputError, UnreachableError; RefusedError if this home has joined before or
+    has a server, or if the instance does not take it.
+    """
+    door = Door.of(url)
+    fingerprint, secret = code_parts(code)
+    _refuse_used_home(home)
+    home.create()
+    authority = _authority_of(door, fingerprint)
+    key, csr = _new_key()
+    request = JoinRequest(
+        secret=secret, csr=csr, host=socket.gethostname(), version=__version__
+    )
+    with _connected(door, _trusting(authority)) as connection:
+        connection.recv(timeout=_OPEN_S)
+        connection.send(request.model_dump_json())
+        body = json.loads(connection.recv(timeout=_OPEN_S))
+    if "refused" in body:
+        raise RefusedError(str(body["refused"]))
+    answer = JoinAnswer.model_validate(body)
+    membership = Membership(door.host, answer.port, answer.node_id, answer.name)
+    write_membership(
+        home, membership, authority=authority, certificate=answer.certificate + key
+    )
+    return membership
+
+
+def _refuse_used_home(home: Home) -> None:
+    known = read_membership(home)
+    if known:
+        raise RefusedError(
+            f"{home.root} has joined {known.host} already, as {known.name}.",
+            "`gpuyard join` without more starts its agent; for another instance, name"
+            " another $GPUYARD_HOME.",
+        )
+    if home.ledger.exists() or home.server.exists():
+        raise RefusedError(
+            f"{home.root} is the home of a server.",
+            "Name another home for the machine that joins, such as"
+            " GPUYARD_HOME=~/.gpuyard-node.",
+        )
+
+
+def _authority_of(door: Door, fingerprint: str) -> str:
+    """The certificate of the instance's authority, in PEM. RefusedError if it is
+    another's.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with _connected(door, context) as connection:
+        pem = str(json.loads(connection.recv(timeout=_OPEN_S))["authority"])
+    try:
+        shown = hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
+    except ValueError:
+        shown = ""
+    if shown != fingerprint:
+        raise RefusedError(
+            f"{door.host}:{door.port} is not the instance that has invited this"
+            " machine: its authority has another fingerprint.",
+            "Somebody may be in between, or the invitation is from another instance."
+            " Nothing was sent.",
+        )
+    return pem
+
+
+def _trusting(authority: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(cadata=authority)
+    return context
+
+
+def _connected(door: Door, context: ssl.SSLContext) -> Any:
+    """A connection to the door, to be closed."""
+    from websockets.exceptions import WebSocketException
+    from websockets.sync.client import connect
+
+    shown = f"[{door.host}]" if ":" in door.host else door.host
+    try:
+        return connect(
+            f"wss://{shown}:{door.port}/join",
+            ssl=context,
+            server_hostname=SERVER_NAME,
+            open_timeout=_OPEN_S,
+            max_size=_LARGEST,
+            proxy=None,
+        )
+    except (OSError, WebSocketException) as error:
+        raise _not_reached(door, error) from None
+
+
+def _not_reached(door: Door, error: Exception) -> GpuyardError:
+    return UnreachableError(
+        f"{door.host}:{door.port} does not answer: {error}.",
+        "Can this machine reach it, and is the invitation still good? The server"
+        " listens there only while one is open.",
+    )
+
+
+def _new_key() -> tuple[str, str]:
+    """A new key and the request for its certificate, both in PEM. The request names
+    nobody: who this machine is, the instance says.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+    csr = request.sign(key, hashes.SHA256())
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    encoded = csr.public_bytes(serialization.Encoding.PEM)
+    return secret.decode(), encoded.decode()

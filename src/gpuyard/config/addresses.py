@@ -1,0 +1,21 @@
+"""Addresses in the settings."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from gpuyard.domain.errors import quoted
+
+
+def _host_and_port(value: str) -> str:
+    host, colon, port = value.rpartition(":")
+    # At the next port machines ask to join.
+    if not (host and colon and port.isdecimal() and 0 < int(port) < 65535):
+        raise ValueError(
+            f"{quoted(value)} is no HOST:PORT; write an address of this machine and a"
+            " port, such as 0.0.0.0:7433"
+        )
+    return value
+
+
+HostAndPort = Annotated[str, AfterValidator(_host_and_port)]

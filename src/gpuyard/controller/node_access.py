@@ -1,0 +1,138 @@
+"""What the agent of a machine that has joined may have: what its own attempts need, and
+nothing else.
+"""
+
+from gpuyard.controller.core import Core
+from gpuyard.controller.joined_nodes import REMOVED
+from gpuyard.domain import wire
+from gpuyard.domain.contents import ContentKind, Stores
+from gpuyard.domain.errors import RefusedError
+from gpuyard.domain.jobspec import JobSpec
+from gpuyard.scheduler.view import LiveAttempt
+from gpuyard.storage.blobs import Blobs
+from gpuyard.storage.code_store import CodeMissingError, CodeStore
+
+_MOST_REMEMBERED = 10_000
+
+
+class NodeAccess:
+    """Decides for all machines."""
+
+    def __init__(self, core: Core, stores: Stores, blobs: Blobs) -> None:
+        self._core = core
+        self._code = CodeStore(stores)
+        self.blobs = blobs
+        # What was stored by which attempt, in this order.
+        self._stored: dict[tuple[str, str], None] = {}
+
+    def caller(self, node_id: str) -> "JoinedCaller":
+        """A machine that has joined."""
+        return JoinedCaller(self, node_id)
+
+    def title(self, node_id: str) -> str:
+        """The name of a node."""
+        return self._core.view.node(node_id).title
+
+    def is_removed(self, node_id: str) -> bool:
+        """Whether the node is no longer part of the instance."""
+        return self._core.view.node(node_id).state == REMOVED
+
+    def attempt(self, node_id: str, attempt_id: str) -> LiveAttempt:
+        """A live attempt of the node; RefusedError if there is none."""
+        found = self._core.view.attempts.get(attempt_id)
+        if found is None or found.node_id != node_id:
+            raise RefusedError(f"{attempt_id} is no attempt on this machine.")
+        return found
+
+    def check_fetch(self, node_id: str, request: wire.FetchContents) -> None:
+        """RefusedError unless attempts on the node need these contents."""
+        specs = self._specs_on(node_id)
+        match request.kind:
+            case ContentKind.ENVIRONMENT:
+                needed = {spec.carried_environment for spec in specs}
+            case ContentKind.TREE:
+                needed = {spec.submitted_code for spec in specs}
+            case ContentKind.FILE:
+                trees = {spec.submitted_code for spec in specs if spec.submitted_code}
+                needed = {file for tree in trees for file in self._files(tree)}
+        if not needed.issuperset(request.digests):
+            raise RefusedError(
+                f"No attempt on {self.title(node_id)} needs this {request.kind}."
+            )
+
+    def _specs_on(self, node_id: str) -> list[JobSpec]:
+        attempts = self._core.view.attempts_on(node_id)
+        bodies = self._core.queries.specs({attempt.job_id for attempt in attempts})
+        return [self._core.read_spec(body) for body in bodies.values()]
+
+    def _files(self, tree: str) -> set[str]:
+        try:
+            entries = self._code.get(tree).entries
+        except CodeMissingError:
+            return set()
+        return {entry.sha256 for entry in entries}
+
+    def stored(self, request: wire.StoreBlob) -> None:
+        """Remember that an attempt has stored a blob."""
+        self._stored[request.attempt_id, request.sha256] = None
+        if len(self._stored) > _MOST_REMEMBERED:
+            del self._stored[next(iter(self._stored))]
+
+    def may_claim(self, attempt_id: str, sha256: str) -> bool:
+        """Whether a blob is a checkpoint of the attempt: it has stored it, or, before
+        this server has started, somebody has whose it is not yet.
+        """
+        if (attempt_id, sha256) in self._stored:
+            return True
+        return not self._core.queries.blob_is_used(sha256)
+
+    def blob_to_resume(self, node_id: str, attempt_id: str) -> str:
+        """The SHA-256 of the checkpoint from which an attempt of the node resumes;
+        RefusedError.
+        """
+        attempt = self.attempt(node_id, attempt_id)
+        queries = self._core.queries
+        rows = queries.attempts_of([attempt.job_id])[attempt.job_id]
+        own = next((row for row in rows if row["id"] == attempt_id), None)
+        checkpoint = queries.checkpoint(own["resumed_from"] or "") if own else None
+        if checkpoint is None:
+            raise RefusedError(f"{attempt_id} resumes from no checkpoint.")
+        return str(checkpoint["sha256"])
+
+
+class JoinedCaller:
+    """One machine (`providers.callers.Caller`)."""
+
+    def __init__(self, access: NodeAccess, node_id: str) -> None:
+        self._access = access
+        self.node_id = node_id
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return self._access.title(self.node_id)
+
+    @property
+    def blobs(self) -> Blobs:
+        """Where its checkpoints are stored."""
+        return self._access.blobs
+
+    def is_removed(self) -> bool:
+        """See Caller."""
+        return self._access.is_removed(self.node_id)
+
+    def check_fetch(self, request: wire.FetchContents) -> None:
+        """See Caller."""
+        self._access.check_fetch(self.node_id, request)
+
+    def check_store(self, request: wire.StoreBlob) -> None:
+        """See Caller."""
+        self._access.attempt(self.node_id, request.attempt_id)
+
+    def stored(self, request: wire.StoreBlob) -> None:
+        """See Caller."""
+        self._access.stored(request)
+
+    def blob_to_resume(self, attempt_id: str) -> str:
+        """See Caller."""
+        return self._access.blob_to_resume(self.node_id, attempt_id)

@@ -1,0 +1,60 @@
+"""`/api/v1/nodes/…`: invite machines, keep new jobs from nodes, and remove them."""
+
+from fastapi import APIRouter
+
+from gpuyard.domain.errors import RefusedError
+from gpuyard.domain.joining import Invitation, NewInvitation, TendedNode
+from gpuyard.server.dependencies import TheAppState
+
+router = APIRouter(prefix="/nodes", tags=["machines"])
+
+
+@router.post("/invitations", status_code=201)
+async def invite_node(app_state: TheAppState, body: NewInvitation) -> Invitation:
+    """Invite one machine to join. The code is shown here, and never again."""
+    door = app_state.agents_door
+    if door is None:
+        raise RefusedError(
+            "This server listens for no machines.",
+            'Set agents_listen = "0.0.0.0:7433" in [server] of gpuyard.toml, and'
+            " restart it.",
+        )
+    made, secret = await app_state.controller.joined_nodes.invite(body)
+    await door.expect_machines()
+    return Invitation(
+        id=made.id,
+        name=made.name,
+        url=door.url(),
+        code=f"{door.authority.fingerprint}.{secret}",
+        expires_at=made.expires_at,
+    )
+
+
+@router.post("/{node}/cordon")
+async def cordon_node(app_state: TheAppState, node: str) -> TendedNode:
+    """Give this node (name, id or end of an id) no new jobs; what runs there runs
+    on.
+    """
+    return await app_state.controller.joined_nodes.cordon(node, cordoned=True)
+
+
+@router.post("/{node}/uncordon")
+async def uncordon_node(app_state: TheAppState, node: str) -> TendedNode:
+    """Give this node jobs again."""
+    return await app_state.controller.joined_nodes.cordon(node, cordoned=False)
+
+
+@router.post("/{node}/drain")
+async def drain_node(app_state: TheAppState, node: str) -> TendedNode:
+    """Cordon this node, and let the jobs move that can go on elsewhere: those that are
+    preemptible or save checkpoints. The others end there.
+    """
+    return await app_state.controller.joined_nodes.drain(node)
+
+
+@router.delete("/{node}")
+async def remove_node(app_state: TheAppState, node: str) -> TendedNode:
+    """Remove a machine that has joined: its certificate is worth nothing from now on,
+    and its jobs are tried again elsewhere as their retries say.
+    """
+    return await app_state.controller.joined_nodes.remove(node)

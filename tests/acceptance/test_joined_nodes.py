@@ -1,0 +1,251 @@
+"""Machines that join by an invitation, and run jobs of the instance."""
+
+import hashlib
+import ssl
+import time
+
+import pytest
+from websockets.exceptions import InvalidMessage
+from websockets.sync.client import connect
+
+from gpuyard.domain import wire
+from gpuyard.domain.contents import ContentKind
+from gpuyard.domain.errors import RefusedError
+from tests.support.instance import make_instance
+from tests.support.joined import (
+    JoinedMachine,
+    free_ports,
+    invite,
+    joined_machine,
+    nodes,
+)
+from tests.support.wait import wait_until
+
+# It saves a checkpoint, and ends when it has resumed from one, or is told to.
+SAVES = """\
+import os, pathlib, sys, time
+resumed = os.environ.get("GPUYARD_RESUME_FROM")
+print("in", os.getcwd(), flush=True)
+if resumed:
+    print("resumed from", pathlib.Path(resumed).read_text(), flush=True)
+    sys.exit()
+pathlib.Path("step-3.ck").write_text("three")
+print("saved", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def lab():
+    """An instance at which machines may join. Its own machine gets no jobs."""
+    port = free_ports()
+    with make_instance(GPUYARD_SERVER__AGENTS_LISTEN=f"127.0.0.1:{port}") as instance:
+        instance.ok("up")
+        wait_until(lambda: nodes(instance), 30, "the server's own node")
+        (instance.own,) = nodes(instance)
+        instance.port = port
+        instance.ok("nodes", "cordon", instance.own)
+        (instance.work / "saves.py").write_text(SAVES)
+        yield instance
+
+
+@pytest.fixture(scope="module")
+def machine(lab):
+    """A machine that has joined as lab2."""
+    with joined_machine(lab, "lab2") as joined:
+        yield joined
+
+
+def run(lab, *words):
+    return lab.ok("run", "--detach", *words).strip()
+
+
+def test_a_job_runs_on_a_joined_machine_and_all_of_it_comes_and_goes_by_the_link(
+    lab, machine
+):
+    job = run(lab, "--checkpoint", "*.ck", "--env", "FLAVOUR=mint", "saves.py")
+    lab.wait(job, "running")
+    saved = wait_until(lambda: lab.json("checkpoints", job)["items"], 30, "it to save")
+    assert lab.job(job).node == nodes(lab)["lab2"]["id"]
+    assert saved[0]["sha256"] == hashlib.sha256(b"three").hexdigest()
+    blob = lab.home.blobs / saved[0]["sha256"][:2] / saved[0]["sha256"][2:]
+    assert blob.read_text() == "three"
+    place, said = lab.ok("logs", job).splitlines()
+    assert place.startswith(f"in {machine.home.node}")
+    assert said == "saved"
+    assert lab.ok("exec", job, "--", "printenv", "FLAVOUR", input="") == "mint\n"
+    assert not list(machine.home.blobs.glob("??/*")), "it keeps a copy"
+    lab.ok("cancel", job)
+    lab.wait(job)
+    # What it needs to resume comes back by the link.
+    lab.ok("resume", job)
+    assert lab.wait(job).state == "completed"
+    assert "resumed from three" in lab.ok("logs", job)
+
+
+def test_a_job_that_needs_a_folder_waits_for_the_machine_that_has_it(lab, machine):
+    job = run(lab, "--live", "true")
+    why = lab.ok("why", job)
+    assert "lab2: is another machine, and the job runs only where its folder" in why
+    assert f"gpuyard nodes uncordon {lab.own}" in why
+    lab.ok("cancel", job)
+
+
+def test_a_folder_without_code_is_one_there_too(lab, machine):
+    empty = lab.work / "empty"
+    empty.mkdir()
+    said = lab.ok("run", "pwd", cwd=empty)
+    assert str(machine.home.node) in said
+
+
+def test_an_invitation_is_good_once_and_for_its_time(lab, machine):
+    url, code = invite(lab, "--name", "once")
+    first = JoinedMachine(lab)
+    second = JoinedMachine(lab)
+    try:
+        first.join(url, code)
+        with pytest.raises(RefusedError, match=r"was used .* from 127\.0\.0\.1, by"):
+            second.join(url, code)
+        with pytest.raises(RefusedError, match="has joined 127"):
+            first.join(url, code)
+        short = lab.json("nodes", "invite", "--expires", "0.05s")
+        wait_until(lambda: time.time() > short["expires_at"], 10, "its end")
+        with pytest.raises(RefusedError, match="has expired"):
+            second.join(short["url"], short["code"])
+        guessed = f"{code.partition('.')[0]}.{'a' * 32}"
+        with pytest.raises(RefusedError, match="no such invitation"):
+            second.join(url, guessed)
+        other = f"{'0' * 64}.{code.partition('.')[2]}"
+        with pytest.raises(RefusedError, match="has another fingerprint"):
+            second.join(url, other)
+        taken = lab.run("nodes", "invite", "--name", "lab2")
+        assert "There is a node lab2 already" in taken.stderr
+        assert not (second.home.membership / "server.json").exists()
+    finally:
+        first.end()
+        second.end()
+        lab.ok("nodes", "remove", "once")
+
+
+def test_the_door_opens_only_to_certificates_of_the_instance(lab, machine):
+    bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    bare.check_hostname = False
+    bare.verify_mode = ssl.CERT_NONE
+    with pytest.raises((ssl.SSLError, InvalidMessage, OSError)):
+        _knock(lab.port, bare)
+    with make_instance() as other:
+        from gpuyard.server.authority import Authority
+
+        stranger = Authority.of(other.home.authority)
+        theirs = stranger.server_context(for_agents=False)
+        assert theirs
+        # A certificate that another authority has signed for the same node.
+        key, csr = _request()
+        pem = stranger.sign_for_node(csr, nodes(lab)["lab2"]["id"])
+        file = other.work / "certificate.pem"
+        from gpuyard.server.authority import pem_of
+
+        file.write_text(pem_of(pem) + key)
+        bare.load_cert_chain(file)
+        with pytest.raises((ssl.SSLError, InvalidMessage, OSError)):
+            _knock(lab.port, bare)
+
+
+def _knock(port, context):
+    with connect(
+        f"wss://127.0.0.1:{port}/api/v1/agent", ssl=context, open_timeout=5
+    ) as connection:
+        connection.recv(timeout=5)
+
+
+def _request():
+    from gpuyard.client.joining import _new_key
+
+    return _new_key()
+
+
+def hello(machine, **fields):
+    return wire.Hello("node_of_others", "server", "boot", 64, 512.0, **fields)
+
+
+def test_a_machine_is_whom_its_certificate_names_and_gets_only_what_is_its_own(
+    lab, machine
+):
+    """A second machine, which says whatever it likes."""
+    job = run(lab, "--checkpoint", "*.ck", "saves.py")
+    lab.wait(job, "running")
+    wait_until(lambda: lab.json("checkpoints", job)["items"], 30, "it to save")
+    with lab.client() as client:
+        spec = client.job(job).info
+        attempt = spec.attempts[0].id
+        code = lab.json("show", job)["spec"]["submitted_code"]
+    liar = JoinedMachine(lab)
+    try:
+        node_id = liar.join(*invite(lab, "--name", "liar"))
+        tree = wire.FetchContents(ContentKind.TREE, [code])
+        store = wire.StoreBlob(attempt, "0" * 64, 1)
+        for message in (tree, store, wire.FetchBlob(attempt)):
+            (answer,) = liar.ask(message)
+            assert isinstance(answer, wire.Refused)
+        ended = wire.Ended(attempt, time.time(), None, exit_code=0)
+        gpu = wire.GpuStatus("GPU-of-liar", 0, "NVIDIA T4", 15000)
+        answers = liar.ask(hello(liar, gpus=[gpu]), wire.NumberedReport(1, ended))
+        assert any(isinstance(each, wire.Welcome) for each in answers)
+        found = nodes(lab)
+        assert found["liar"]["id"] == node_id
+        assert found["liar"]["cpus"] == 64
+        assert found["lab2"]["state"] == "online"
+        assert "server" not in found
+        assert lab.job(job).state == "running"
+        (too_old,) = liar.ask(hello(liar, version="0.99.0"))
+        assert isinstance(too_old, wire.Refused)
+        assert "at most one minor version apart" in too_old.reason
+    finally:
+        liar.end()
+        lab.ok("nodes", "remove", "liar")
+        lab.ok("cancel", job)
+
+
+def test_the_second_of_two_machines_with_one_certificate_is_refused(lab, machine):
+    twin = machine.copy()
+    try:
+        twin.start()
+        refusal = wait_until(twin.refusal, 30, "it to be refused")
+        assert "Another agent with the certificate of lab2 is connected" in refusal
+        assert nodes(lab)["lab2"]["state"] == "online"
+        assert not machine.refusal()
+    finally:
+        twin.end()
+
+
+def test_drained_jobs_move_with_their_checkpoints_and_a_removed_node_is_out(
+    lab, machine
+):
+    with joined_machine(lab, "lab3") as third:
+        lab.ok("nodes", "cordon", "lab3")
+        moves = run(lab, "--checkpoint", "*.ck", "saves.py")
+        stays = run(lab, "--retries", "1", "sleep", "600")
+        for job in (moves, stays):
+            lab.wait(job, "running")
+        wait_until(lambda: lab.json("checkpoints", moves)["items"], 30, "it to save")
+        lab.ok("nodes", "uncordon", "lab3")
+        drained = lab.json("nodes", "drain", "lab2")
+        assert drained["moved"] == [moves]
+        assert drained["left"] == [stays]
+        assert lab.wait(moves).state == "completed"
+        assert lab.job(moves).node == nodes(lab)["lab3"]["id"]
+        assert lab.job(stays).state == "running"
+        # lab2 goes for good while a job runs there.
+        lab.ok("nodes", "remove", "lab2")
+        wait_until(lambda: lab.job(stays).node == nodes(lab)["lab3"]["id"], 30, "lab3")
+        assert [each.reason for each in lab.job(stays).attempts] == [
+            "attempt_lost",
+            None,
+        ]
+        assert "lab2" not in nodes(lab)
+        refusal = wait_until(machine.refusal, 30, "it to be told")
+        assert "lab2 was removed" in refusal
+        lab.ok("cancel", stays)
+        assert not third.refusal()
+    refused = lab.run("nodes", "remove", lab.own)
+    assert "is the server's own machine" in refused.stderr

@@ -1,0 +1,76 @@
+"""The authority of an instance signs for whom the instance says, and for nobody else."""
+
+import ssl
+from stat import S_IMODE
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from gpuyard.domain.errors import RefusedError
+from gpuyard.server.authority import Authority
+
+
+def request(key, name="", **more):
+    subject = [x509.NameAttribute(x509.NameOID.COMMON_NAME, name)] if name else []
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(subject))
+    for names in more.values():
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), False)
+    csr = builder.sign(key, hashes.SHA256())
+    return csr.public_bytes(serialization.Encoding.PEM).decode()
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return Authority.of(tmp_path / "authority")
+
+
+@pytest.fixture(scope="module")
+def key():
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def test_a_certificate_names_the_node_and_is_for_clients_only(authority, key):
+    certificate = authority.sign_for_node(request(key), "node_7")
+    (name,) = certificate.subject
+    assert name.value == "node_7"
+    extensions = certificate.extensions
+    uses = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(uses) == [ExtendedKeyUsageOID.CLIENT_AUTH]
+    assert not extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    certificate.verify_directly_issued_by(
+        x509.load_pem_x509_certificate(authority.pem.encode())
+    )
+
+
+def test_the_key_is_kept_and_only_its_owner_reads_it(authority, tmp_path):
+    file = tmp_path / "authority" / "authority.pem"
+    assert S_IMODE(file.stat().st_mode) == 0o600
+    assert S_IMODE(file.parent.stat().st_mode) == 0o700
+    authority.server_context(for_agents=True)
+    assert [each.name for each in file.parent.iterdir()] == ["authority.pem"]
+    assert Authority.of(file.parent).fingerprint == authority.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda key: request(key, "gpuyard-server"), "asks to be gpuyard-server"),
+        (lambda key: request(key, sans=[x509.DNSName("a")]), "asks to be"),
+        (lambda _: request(rsa.generate_private_key(65537, 2048)), "elliptic"),
+        (lambda _: "nonsense", "no certificate request"),
+    ],
+)
+def test_a_request_that_wishes_more_is_refused(authority, key, make, why):
+    with pytest.raises(RefusedError, match=why):
+        authority.sign_for_node(make(key), "node_7")
+
+
+def test_agents_need_a_certificate_and_machines_that_join_do_not(authority):
+    agents = authority.server_context(for_agents=True)
+    machines = authority.server_context(for_agents=False)
+    assert agents.verify_mode is ssl.CERT_REQUIRED
+    assert machines.verify_mode is ssl.CERT_NONE
+    assert agents.minimum_version is ssl.TLSVersion.TLSv1_3
