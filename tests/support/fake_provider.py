@@ -167,6 +167,7 @@ class FakeProvider(NodeProvider):
         self.hosts: dict[str, FakeHost] = config["hosts"]
         self.discarded: list[tuple[str, str]] = []
         self.linked: set[str] = set()
+        self._greeted: set[str] = set()
         self.released: list[tuple[str, list[str]]] = []
         self._away: set[str] = set()
         self._sink: Sink | None = None
@@ -190,6 +191,7 @@ class FakeProvider(NodeProvider):
         """
         self._away.discard(node_id)
         self.linked.discard(node_id)
+        self._greeted.discard(node_id)
         await self._dial(node_id)
 
     async def leave(self, node_id: str) -> None:
@@ -222,12 +224,18 @@ class FakeProvider(NodeProvider):
             except GpuyardError:
                 await self._hang_up(node_id)
                 await asyncio.sleep(DIAL_AGAIN_S)
+            else:
+                # It takes a moment until the host has the answer.
+                await asyncio.sleep(0)
+                if node_id in self.linked:
+                    self._greeted.add(node_id)
         await self.deliver(node_id)
 
     async def _hang_up(self, node_id: str) -> None:
         assert self._sink is not None
         if node_id in self.linked:
             self.linked.discard(node_id)
+            self._greeted.discard(node_id)
             self.hosts[node_id].prefetched.clear()
             await self._sink.node_left(node_id)
 
@@ -239,7 +247,8 @@ class FakeProvider(NodeProvider):
         host = self.hosts[node_id]
         async with self._delivering:
             batch = list(host.outbox)
-            if not batch or node_id not in self.linked:
+            # As an agent, it says nothing before its Hello is answered.
+            if not batch or node_id not in self.linked & self._greeted:
                 return
             try:
                 await self._sink.reported(node_id, batch)

@@ -75,21 +75,23 @@ class RsyncHost:
 
 async def _run(command: Sequence[str], stdin: bytes, provider: str) -> tuple[int, str]:
     """The exit code, and the first line of the error output."""
-    pipe = asyncio.subprocess.PIPE
-    nothing = asyncio.subprocess.DEVNULL
+    # No pipe: uvloop raises RuntimeError if rsync has ended before it is written to.
+    with os.fdopen(os.memfd_create("stdin"), "w+b") as given:
+        given.write(stdin)
+        given.seek(0)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=given,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                env=public_environment(),
+            )
+        except FileNotFoundError:
+            message = "rsync is not on this host, and files have to travel. Install it."
+            raise ProviderError(message, provider, "NOT_INSTALLED") from None
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=pipe,
-            stdout=nothing,
-            stderr=pipe,
-            env=public_environment(),
-        )
-    except FileNotFoundError:
-        message = "rsync is not on this host, and files have to travel. Install it."
-        raise ProviderError(message, provider, "NOT_INSTALLED") from None
-    try:
-        _, err = await process.communicate(stdin)
+        _, err = await process.communicate()
     except asyncio.CancelledError:
         process.kill()
         raise

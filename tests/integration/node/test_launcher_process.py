@@ -54,11 +54,13 @@ def daemon(
 ) -> tuple[Process, int]:
     """Start an attempt that leaves a daemon; the attempt and the daemon's pid."""
     (folder / "daemon.sh").write_text(DAEMON)
-    # The pause is for the control group: what a job does in its first half millisecond
-    # is another test.
+    # It waits for its control group: what a job does in its first half millisecond is
+    # another test.
+    when_held = "while [ ! -e go ]; do sleep 0.01; done; "
     process = start(
-        "sh", "-c", "sleep 0.05; " + AS_DAEMON.format(env=env, then=then), **launch
+        "sh", "-c", when_held + AS_DAEMON.format(env=env, then=then), **launch
     )
+    (folder / "go").touch()
     file = folder / "daemon.pid"
     return process, int(
         wait_until(

@@ -5,8 +5,10 @@ host.
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.rsync import RsyncHost, WorkspaceSync
@@ -191,3 +193,20 @@ def test_many_that_use_one_at_once_find_it_there(places: Places) -> None:
     assert places.read(places.there) == places.read(places.here)
     for n in range(8):
         places.bring_back(f"n{n}")
+
+
+def test_one_that_ends_before_its_input_is_written_is_no_fault(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server's loop refuses to write to a program that has ended."""
+    create = asyncio.create_subprocess_exec
+
+    async def create_slowly(*words: str, **more: Any) -> asyncio.subprocess.Process:
+        process = await create(*words, **more)
+        await process.wait()
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", create_slowly)
+    places.write(places.here, "corpus/a", "a")
+    uvloop.run(RsyncHost("test").copy(f"{places.here}/", str(places.there)))
+    assert places.read(places.there) == {"corpus/a": "a"}
