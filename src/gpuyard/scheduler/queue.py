@@ -79,6 +79,46 @@ class LazyHeap(Generic[Item]):
         return self._heap[0] if self._heap else None
 
 
+class IdHeap:
+    """Ids that are each added once, and the least of them. Unlike `LazyHeap`, it does
+    not know what it has, because a queue may hold 100,000 jobs and knows them anyway.
+    """
+
+    __slots__ = ("_heap", "_removed")
+
+    def __init__(self) -> None:
+        self._heap: list[str] = []
+        self._removed: set[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self._heap) - len(self._removed or ())
+
+    def add(self, job_id: str) -> None:
+        """Add an id that is not in it."""
+        if self._removed and job_id in self._removed:
+            self._removed.discard(job_id)  # and so it is still in the heap
+            return
+        heapq.heappush(self._heap, job_id)
+
+    def remove(self, job_id: str) -> None:
+        """Remove an id that is in it."""
+        removed = self._removed
+        if removed is None:
+            removed = self._removed = set()
+        removed.add(job_id)
+        # Free the memory after many removals, such as a mass cancel.
+        if 2 * len(removed) > len(self._heap) + 64:
+            self._heap = [each for each in self._heap if each not in removed]
+            heapq.heapify(self._heap)
+            self._removed = None
+
+    def first(self) -> str | None:
+        """The least id, or None."""
+        while self._removed and self._heap[0] in self._removed:
+            self._removed.discard(heapq.heappop(self._heap))
+        return self._heap[0] if self._heap else None
+
+
 class Queue:
     """The jobs that may start now. Adding and removing a job cost O(log n); so does
     `refresh` for each bucket that changed.
@@ -134,7 +174,7 @@ class Queue:
         self.prompts = Counter[str]()
         self.with_gpus: dict[str, LiveJob] = {}
         self._jobs: dict[str, LiveJob] = {}
-        self._buckets: dict[Bucket, LazyHeap[str]] = {}
+        self._buckets: dict[Bucket, IdHeap] = {}
         self._by_shape: dict[Shape, set[Bucket]] = {}
         self._by_job_type: dict[str, set[Bucket]] = {}
         self._shortest: dict[Shape, float] = {}
@@ -168,7 +208,8 @@ class Queue:
         """Add `job`. While it is in the queue, the parts of its bucket must not
         change.
         """
-        if job.shape.model and job.id not in self._jobs:
+        is_new = job.id not in self._jobs
+        if job.shape.model and is_new:
             self.prompts[job.shape.model] += 1
         self._jobs[job.id] = job
         if job.preemptible:
@@ -178,7 +219,7 @@ class Queue:
         bucket = bucket_of(job)
         heap = self._buckets.get(bucket)
         if heap is None:
-            heap = self._buckets[bucket] = LazyHeap()
+            heap = self._buckets[bucket] = IdHeap()
             if job.shape not in self._by_shape:
                 self._by_shape[job.shape] = set()
                 self.open.add(job.shape)
@@ -187,7 +228,8 @@ class Queue:
             self._by_job_type.setdefault(job.job_type, set()).add(bucket)
         if job.timeout_s is not None and job.timeout_s < self.shortest(job.shape):
             self._shortest[job.shape] = job.timeout_s
-        heap.add(job.id)
+        if is_new:
+            heap.add(job.id)
         if bucket not in self._rank_of:
             self._new[bucket] = None
         elif heap.first() == job.id:
@@ -207,7 +249,7 @@ class Queue:
         if heap.first() == job_id and bucket in self._rank_of:
             self._changed.add(bucket)
             self.retry_all = True
-        heap.discard(job_id)
+        heap.remove(job_id)
         if not heap:
             del self._buckets[bucket]
             _drop(self._by_shape, job.shape, bucket)
@@ -470,7 +512,8 @@ class Queue:
 
 def bucket_of(job: LiveJob) -> Bucket:
     """The bucket of the job."""
-    served_span = span(job.served_s) if job.served_s else 0
+    served_s = job.service.served_s
+    served_span = span(served_s) if served_s else 0
     return job.priority, job.shape, job.job_type, served_span, job.party
 
 
