@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import JobState
+from gpuyard.scheduler.heaps import IdHeap, LazyHeap
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.learning import ENOUGH, Learning
 from gpuyard.scheduler.policy import Policy
-from gpuyard.scheduler.queue import AT_ONCE, IdHeap, LazyHeap, Queue, bucket_of
+from gpuyard.scheduler.queue import AT_ONCE, Queue, bucket_of
 from gpuyard.scheduler.ranking import Ranking
 
 ONE = Shape(gpus=1).interned()
