@@ -14,7 +14,7 @@ from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import JobState
 from gpuyard.ledger.queries import Queries, Row, StoredJob
-from gpuyard.scheduler.jobs import ALL_CAUSES, LiveJob
+from gpuyard.scheduler.jobs import ALL_CAUSES, LiveJob, Service
 from gpuyard.scheduler.observe import note_completed_job, observe
 from gpuyard.scheduler.view import View
 
@@ -98,9 +98,8 @@ def _add_jobs(view: View, queries: Queries, rows: Sequence[StoredJob]) -> None:
         job = _live_job(row, type_of)
         if row.attempts:
             served_s, preemptions = service.get(job.id, _NO_SERVICE)
-            job.served_s = served_s
-            job.preemptions = preemptions
-            job.last_provider = homes.get(job.id, "")
+            home = homes.get(job.id, "")
+            job.service = Service(served_s, preemptions, home)
         job.party = view.party(job.project, job.owner)
         view.add_job(job)
         view.usage.note_state(job, None, job.state)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from gpuyard.scheduler.heaps import LazyHeap
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.queue import LazyHeap
 
 
 @dataclass(slots=True)

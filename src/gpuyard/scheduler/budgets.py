@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from gpuyard.domain.cost_keys import INSTANCE_OWNER
 from gpuyard.domain.jobspec import JobKind
+from gpuyard.scheduler.heaps import LazyHeap
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.queue import LazyHeap
 
 
 @dataclass(slots=True)

@@ -394,4 +394,4 @@ def need_of(
     """
     run_s = job.estimated_s or learning.usual_s(job.job_type) or USUAL_RUN_S
     workspace_provider = workspace_providers.get(job.shape.workspace, "")
-    return Need(run_s, job.last_provider or workspace_provider)
+    return Need(run_s, job.service.last_provider or workspace_provider)

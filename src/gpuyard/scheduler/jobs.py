@@ -12,6 +12,21 @@ from gpuyard.scheduler.parties import EVERYBODY, Party
 ALL_CAUSES = frozenset(RetryCause)
 
 
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Of the ended attempts of a job: `served_s` is how many seconds they ran,
+    `preemptions` how many were preempted, `last_provider` where the newest one ran.
+    """
+
+    served_s: float = 0.0
+    preemptions: int = 0
+    last_provider: str = ""
+
+
+# One for all jobs that never ran, because 100,000 of them may wait.
+NO_SERVICE = Service()
+
+
 @dataclass(slots=True)
 class LiveJob:
     """A job that has not ended. Times are UTC seconds; `waits_for` are the parents that
@@ -20,8 +35,7 @@ class LiveJob:
     it is tried again.
 
     `job_type`: jobs of one type are expected to run equally long (see `learning`).
-    Of its ended attempts: `served_s` is how many seconds they ran, `preemptions` how
-    many were preempted, `last_provider` where the newest one ran.
+    `service` is what it got in its ended attempts.
 
     A task of an array has the id of that, and an index of its own. `owner` is the user
     whose job it is; None is the owner of the instance.
@@ -51,9 +65,7 @@ class LiveJob:
     resume_from: str | None = None
     kind: str = JobKind.COMMAND
     job_type: str = ""
-    served_s: float = 0.0
-    preemptions: int = 0
-    last_provider: str = ""
+    service: Service = NO_SERVICE
     array_id: str | None = None
     array_index: int | None = None
     owner: str | None = None

@@ -21,7 +21,7 @@ from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.scheduler.advance import AdvanceReservation
 from gpuyard.scheduler.array_limits import limit_array
 from gpuyard.scheduler.history import AttemptEnd
-from gpuyard.scheduler.jobs import LiveJob
+from gpuyard.scheduler.jobs import NO_SERVICE, LiveJob, Service
 from gpuyard.scheduler.nodes import Device
 from gpuyard.scheduler.view import LiveAttempt, View
 
@@ -228,13 +228,18 @@ def _new_job(view: View, job_id: str, row: Row) -> LiveJob:
         # A job that has begun waits for nobody.
         waits_for=() if row.get("attempts") else tuple(row.get("depends_on") or ()),
         parent_ends=row.get("parent_ends"),
-        served_s=row.get("served_s", 0.0),
-        preemptions=row.get("preemptions", 0),
+        service=_service(row),
         array_id=_interned(row.get("array_id")),
         array_index=row.get("array_index"),
         owner=owner,
         party=view.party(row.get("project"), owner),
     )
+
+
+def _service(row: Row) -> Service:
+    if "served_s" not in row and "preemptions" not in row:
+        return NO_SERVICE
+    return Service(row.get("served_s", 0.0), row.get("preemptions", 0))
 
 
 def _interned(text: str | None) -> str | None:
@@ -270,8 +275,8 @@ def _job_ended(view: View, job_id: str, state: JobState) -> None:
         view.remove_job(job)
         view.leave_array(job, has_ended=True)
         view.usage.note_state(job, job.state, state)
-        if state is JobState.COMPLETED and job.served_s > 0:
-            view.learning.add(job.job_type, job.width, job.served_s)
+        if state is JobState.COMPLETED and job.service.served_s > 0:
+            view.learning.add(job.job_type, job.width, job.service.served_s)
         job.state = state
         # For callers that still hold the object.
         job.attempt_id = None
@@ -384,15 +389,19 @@ def _attempt_ended(
     if "cost" in row:
         view.budgets.note_cost(job, row["cost"], attempt.currency)
     if started_at is not None and ended_at is not None:
-        job.served_s += ran_s
-        job.last_provider = attempt.provider
+        job.service = replace(
+            job.service,
+            served_s=job.service.served_s + ran_s,
+            last_provider=attempt.provider,
+        )
         workspace = job.shape.workspace
         if workspace:
             view.external_queues.workspace_providers[workspace] = attempt.provider
         if attempt.placements and _ran_once(attempt.number, row):
             _note_run(view, job.job_type, attempt.placements, ran_s)
     if reason == Reason.PREEMPTED:
-        job.preemptions += 1
+        preemptions = job.service.preemptions + 1
+        job.service = replace(job.service, preemptions=preemptions)
 
 
 def _node(view: View, node_id: str, row: Row) -> None:

@@ -144,7 +144,7 @@ class Preemption:
         contender = _Contender(
             job,
             self._ranking.effective_priority(job, self._now),
-            self._ranking.gain_per_gpu(job, job.served_s) * job.width,
+            self._ranking.gain_per_gpu(job, job.service.served_s) * job.width,
         )
         found: list[_Place] = []
         for node_id in self._victims.nodes():

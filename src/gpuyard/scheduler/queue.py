@@ -17,10 +17,11 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from gpuyard.domain.shape import Shape
 from gpuyard.scheduler.gittins import span
+from gpuyard.scheduler.heaps import IdHeap
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.parties import ONE_LINE, Group, Line, Party, group_of
 from gpuyard.scheduler.ranking import Rank, Ranking
@@ -31,52 +32,9 @@ NEW_AT_ONCE = 400
 """New buckets ranked in one decision. They are more, because no job starts before all
 are ranked.
 """
-Item = TypeVar("Item", str, tuple[float, str])
 Bucket = tuple[int, Shape, str, int, Party]
 """Priority, shape, type, span of attained service, party."""
 RankedLine = list[tuple[Rank, "Bucket"]]
-
-
-class LazyHeap(Generic[Item]):
-    """A set that knows its least item.
-
-    A removed item stays in the heap until it is the least; then it is dropped.
-    """
-
-    __slots__ = ("_heap", "_items")
-
-    def __init__(self) -> None:
-        self._heap: list[Item] = []
-        self._items: set[Item] = set()
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __iter__(self) -> Iterator[Item]:
-        return iter(self._items)
-
-    def __contains__(self, item: Item) -> bool:
-        return item in self._items
-
-    def add(self, item: Item) -> None:
-        """Add `item`; idempotent."""
-        if item not in self._items:
-            self._items.add(item)
-            heapq.heappush(self._heap, item)
-
-    def discard(self, item: Item) -> None:
-        """Remove `item`; idempotent."""
-        self._items.discard(item)
-        # Free the memory after many removals, such as a mass cancel.
-        if len(self._heap) > 2 * len(self._items) + 64:
-            self._heap = list(self._items)
-            heapq.heapify(self._heap)
-
-    def first(self) -> Item | None:
-        """The least item, or None."""
-        while self._heap and self._heap[0] not in self._items:
-            heapq.heappop(self._heap)
-        return self._heap[0] if self._heap else None
 
 
 class Queue:
@@ -138,7 +96,7 @@ class Queue:
         self.prompts = Counter[str]()
         self.with_gpus: dict[str, LiveJob] = {}
         self._jobs: dict[str, LiveJob] = {}
-        self._buckets: dict[Bucket, LazyHeap[str]] = {}
+        self._buckets: dict[Bucket, IdHeap] = {}
         # Buckets of jobs for whose project or user something is reserved.
         self._claiming: set[Bucket] = set()
         self._by_shape: dict[Shape, set[Bucket]] = {}
@@ -174,7 +132,8 @@ class Queue:
         """Add `job`. While it is in the queue, the parts of its bucket must not
         change.
         """
-        if job.shape.model and job.id not in self._jobs:
+        is_new = job.id not in self._jobs
+        if job.shape.model and is_new:
             self.prompts[job.shape.model] += 1
         self._jobs[job.id] = job
         if job.preemptible and job.id not in self.preemptible:
@@ -185,7 +144,7 @@ class Queue:
         bucket = bucket_of(job)
         heap = self._buckets.get(bucket)
         if heap is None:
-            heap = self._buckets[bucket] = LazyHeap()
+            heap = self._buckets[bucket] = IdHeap()
             if job.party.claims != ONE_LINE:
                 self._claiming.add(bucket)
             if job.shape not in self._by_shape:
@@ -196,7 +155,8 @@ class Queue:
             self._by_job_type.setdefault(job.job_type, set()).add(bucket)
         if job.timeout_s is not None and job.timeout_s < self.shortest(job.shape):
             self._shortest[job.shape] = job.timeout_s
-        heap.add(job.id)
+        if is_new:
+            heap.add(job.id)
         if bucket not in self._rank_of:
             self._new[bucket] = None
         elif heap.first() == job.id:
@@ -220,7 +180,7 @@ class Queue:
         if heap.first() == job_id and bucket in self._rank_of:
             self._changed.add(bucket)
             self.retry_all = True
-        heap.discard(job_id)
+        heap.remove(job_id)
         if not heap:
             del self._buckets[bucket]
             self._claiming.discard(bucket)
@@ -499,7 +459,8 @@ class Queue:
 
 def bucket_of(job: LiveJob) -> Bucket:
     """The bucket of the job."""
-    served_span = span(job.served_s) if job.served_s else 0
+    served_s = job.service.served_s
+    served_span = span(served_s) if served_s else 0
     return job.priority, job.shape, job.job_type, served_span, job.party
 
 

@@ -43,7 +43,7 @@ class Ranking:
         effective = self.effective_priority(job, now)
         if effective >= AGED:
             return -effective, 0.0, job.id
-        return -effective, -self.gain_per_gpu(job, job.served_s), job.id
+        return -effective, -self.gain_per_gpu(job, job.service.served_s), job.id
 
     def gain_per_gpu(self, job: LiveJob, served_s: float) -> float:
         """What a job that has run for `served_s` gains per second and GPU (the Gittins

@@ -188,11 +188,11 @@ def _appraised(
     now: float,
 ) -> Victim:
     ran_s = now - attempt.started_at if attempt.started_at is not None else 0.0
-    served_s = job.served_s + max(0.0, ran_s)
+    served_s = job.service.served_s + max(0.0, ran_s)
     effective_priority = ranking.effective_priority(job, now)
     gain_per_gpu = ranking.gain_per_gpu(job, served_s)
     displaceable_at = now - ran_s + RUN_COSTS * policy.preempt_cost_s
-    if job.preemptions >= policy.preempt_most:
+    if job.service.preemptions >= policy.preempt_most:
         displaceable_at = math.inf
     changes: list[float] = []
     if ranking.learns:

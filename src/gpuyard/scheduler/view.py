@@ -15,6 +15,7 @@ from gpuyard.scheduler.advance import AdvanceReservation, AdvanceTable
 from gpuyard.scheduler.arrays import LiveArray
 from gpuyard.scheduler.budgets import BudgetTable
 from gpuyard.scheduler.external_queues import ExternalQueue, ExternalQueueTable
+from gpuyard.scheduler.heaps import LazyHeap
 from gpuyard.scheduler.index import NodeIndex
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.learning import Learning
@@ -22,7 +23,7 @@ from gpuyard.scheduler.nodes import Device, Node
 from gpuyard.scheduler.parties import Party
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.prefetch_sites import PrefetchSites
-from gpuyard.scheduler.queue import LazyHeap, Queue
+from gpuyard.scheduler.queue import Queue
 from gpuyard.scheduler.release_times import ReleaseTimes
 from gpuyard.scheduler.usage import Usage
 from gpuyard.scheduler.victims import Victims

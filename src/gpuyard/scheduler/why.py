@@ -74,7 +74,7 @@ def why(
     if job_id not in view.queue:
         return _backoff(job, now)
     answer = QueuedJob(view, job, now, policy, when_it_leaves).explain()
-    if job.preemptions:
+    if job.service.preemptions:
         return replace(answer, summary=f"It was preempted. {answer.summary}")
     return answer
 

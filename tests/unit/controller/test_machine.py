@@ -16,6 +16,7 @@ from gpuyard.domain.errors import IllegalMoveError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.run_time import run_time_s
 from gpuyard.domain.states import ATTEMPT_MOVES, JOB_MOVES, AttemptState, JobState
+from gpuyard.scheduler.jobs import NO_SERVICE
 from gpuyard.scheduler.view import View
 from tests.support.examples import examples
 from tests.support.life import PRICE, Life, view_of
@@ -38,8 +39,7 @@ def memory(view: View) -> tuple[dict, dict]:
     # Where and for how long ended attempts ran is not in the rows of live jobs; the
     # controller reads it when it starts.
     return {
-        key: replace(job, served_s=0.0, preemptions=0, last_provider="")
-        for key, job in view.jobs.items()
+        key: replace(job, service=NO_SERVICE) for key, job in view.jobs.items()
     }, view.attempts
 
 

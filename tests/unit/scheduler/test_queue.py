@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import JobState
+from gpuyard.scheduler.heaps import IdHeap, LazyHeap
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.learning import ENOUGH, Learning
 from gpuyard.scheduler.policy import Policy
-from gpuyard.scheduler.queue import AT_ONCE, LazyHeap, Queue, bucket_of
+from gpuyard.scheduler.queue import AT_ONCE, Queue, bucket_of
 from gpuyard.scheduler.ranking import Ranking
 
 ONE = Shape(gpus=1).interned()
@@ -247,3 +248,29 @@ def test_the_heap_is_a_set_that_knows_its_least(steps):
         (model.add if put else model.discard)(f"{number:02d}")
         assert heap.first() == min(model, default=None)
         assert set(heap) == model
+
+
+@given(st.lists(st.integers(0, 20), max_size=300))
+def test_the_heap_of_ids_knows_its_least(steps):
+    heap = IdHeap()
+    model = set()
+    for number in steps:
+        job_id = f"{number:02d}"
+        if job_id in model:
+            heap.remove(job_id)
+            model.discard(job_id)
+        else:
+            heap.add(job_id)
+            model.add(job_id)
+        assert heap.first() == min(model, default=None)
+        assert len(heap) == len(model)
+
+
+def test_the_heap_of_ids_gives_memory_back():
+    heap = IdHeap()
+    for number in range(1000):
+        heap.add(f"{number:04d}")
+    for number in range(10, 1000):
+        heap.remove(f"{number:04d}")
+    assert len(heap) == 10
+    assert len(heap._heap) <= 2 * len(heap) + 64
