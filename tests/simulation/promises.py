@@ -314,7 +314,11 @@ class Promises:
                     any(p.code == 0 for p in processes),
                     f"{wish.id} completed, and nothing ran to its end",
                 )
-            most = (1 + wish.body["retry_count"]) * (1 + wish.resumes)
+            preempted = sum(
+                attempt["job_id"] == wish.id and attempt["reason"] == "preempted"
+                for attempt in tables["attempts"].values()
+            )
+            most = (1 + wish.body["retry_count"]) * (1 + wish.resumes) + preempted
             self.expect(
                 len(processes) <= most,
                 f"{wish.id} ran {len(processes)} times; {most} were allowed",

@@ -174,13 +174,13 @@ class Reports:
         for attempt in missing:
             if attempt.id not in unsent and attempt not in to_stop:
                 self._attempt_missing(attempt, hello)
-        for attempt in to_stop:
-            await self._requests.stop(attempt, self._requests.why_ending(attempt))
-        await self._launching.launch(unsent)
+        # A commit that fails undoes ends and cancels. The agents will say Hello again.
         try:
             await core.committed()
+            await self._stop_all(to_stop)
+            await self._launching.launch(unsent)
+            await core.committed()
         except LedgerError:
-            # The ends may not be in the ledger. The agents will say Hello again.
             return
         ended = [key for key in ended if key not in core.view.attempts]
         try:
@@ -188,6 +188,12 @@ class Reports:
         except ProviderError:
             return  # the connection broke: the next Hello starts this again
         core.schedule()
+
+    async def _stop_all(self, attempts: Sequence[LiveAttempt]) -> None:
+        """Stop those of these attempts that have not ended meanwhile."""
+        for attempt in attempts:
+            if attempt.id in self._core.view.attempts:
+                await self._requests.stop(attempt, self._requests.why_ending(attempt))
 
     def _agent_attempts(self, node_id: str) -> list[LiveAttempt]:
         """The attempts that the agent of the node runs; not the containers there, which
