@@ -319,7 +319,11 @@ class Promises:
                     any(p.code == 0 for p in processes),
                     f"{wish.id} completed, and nothing ran to its end",
                 )
-            most = (1 + wish.body["retry_count"]) * (1 + wish.resumes)
+            preempted = sum(
+                attempt["job_id"] == wish.id and attempt["reason"] == "preempted"
+                for attempt in tables["attempts"].values()
+            )
+            most = (1 + wish.body["retry_count"]) * (1 + wish.resumes) + preempted
             ran = {attempt_and_rank(p.attempt_id)[0] for p in processes}
             self.expect(
                 len(ran) <= most,

@@ -91,7 +91,10 @@ def soak(
         wait_until(lambda: work.unfinished() == 0, 120, "every job to be over")
         result.jobs = len(work.wanted)
         result.faults = broken_promises(work)
-        instance.ok("down")
+        stopped = instance.run("down")
+        if stopped.returncode:
+            log = (instance.home.logs / "server.log").read_text()[-3000:]
+            result.faults.append(f"`down` failed: {stopped.stderr}{log}")
         checked = instance.run("ledger", "check")
         if checked.returncode:
             result.faults.append(

@@ -208,13 +208,13 @@ class Reports:
         for attempt in missing:
             if attempt.id not in unsent and attempt not in to_stop:
                 self._attempt_missing(attempt, hello)
-        for attempt in to_stop:
-            await self._requests.stop(attempt, self._requests.why_ending(attempt))
-        await self._launching.launch(unsent)
+        # A commit that fails undoes ends and cancels. The agents will say Hello again.
         try:
             await core.committed()
+            await self._stop_all(to_stop)
+            await self._launching.launch(unsent)
+            await core.committed()
         except LedgerError:
-            # The ends may not be in the ledger. The agents will say Hello again.
             return
         ended = [key for key in ended if not self._is_live(key)]
         try:
@@ -225,6 +225,12 @@ class Reports:
 
     def _is_live(self, share: str) -> bool:
         return attempt_and_rank(share)[0] in self._core.view.attempts
+
+    async def _stop_all(self, attempts: Sequence[LiveAttempt]) -> None:
+        """Stop those of these attempts that have not ended meanwhile."""
+        for attempt in attempts:
+            if attempt.id in self._core.view.attempts:
+                await self._requests.stop(attempt, self._requests.why_ending(attempt))
 
     def _agent_attempts(self, node_id: str) -> list[LiveAttempt]:
         """The attempts that the agent of the node runs; not the containers there, which

@@ -261,8 +261,17 @@ class Residents:
             if not is_urgent or model in failing or fleet.serving(model):
                 continue
             gpu = gpu_of_preemptible_script(self._core.view, fleet, model)
-            if gpu is not None:
-                self._carry_out(LoadModel.on(model, [gpu]), fleet, now)
+            if gpu is None:
+                continue
+            # A server that sleeps there would wake at once, beside the script. The next
+            # decision starts another one.
+            is_asleep_there = gpu.resident(model) is not None
+            action = (
+                UnloadModel(model, gpu.id)
+                if is_asleep_there
+                else LoadModel.on(model, [gpu])
+            )
+            self._carry_out(action, fleet, now)
 
     def _set_alarm(self, now: float) -> None:
         """Decide again when the policy wants to, or when a model that failed and is

@@ -324,6 +324,21 @@ async def test_an_urgent_prompt_takes_the_place_of_a_preemptible_script(
     await instance.finish(script)
 
 
+async def test_an_urgent_prompt_wakes_no_model_beside_a_preemptible_script(
+    instance: Managed,
+):
+    """Where the model sleeps, its server makes way for another one."""
+    await instance.restart_with(residency={"policy": "lru"})
+    await load(instance)
+    script = await instance.submit(resources={"gpus": 1}, preemptible=True)
+    await instance.begun(script)
+    assert instance.loaded == [("chat", "asleep")]
+    (urgent,) = await prompts(instance, "urgent", priority=5)
+    assert await answer(instance, urgent) == "re: urgent\n"
+    # It may run again by now: the idle model has made room for it.
+    assert instance.attempts(script)[0]["reason"] == Reason.PREEMPTED
+
+
 async def test_an_urgent_prompt_leaves_an_urgent_script_and_others_alone(
     instance: Managed,
 ):
