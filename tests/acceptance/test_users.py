@@ -79,14 +79,19 @@ def test_the_guide_names_every_request(instance: TestInstance) -> None:
     assert told == served
 
 
-@pytest.mark.parametrize("user", ["nobody", "viewer", "member", "maintainer"])
+@pytest.mark.parametrize(
+    "user", ["nobody", "viewer", "member", "maintainer", "expired"]
+)
 def test_each_role_may_do_what_the_guide_says(
     instance: TestInstance, user: str
 ) -> None:
-    has_token = user != "nobody"
+    has_token = user not in ("nobody", "expired")
     headers = {"Content-Type": "application/json"}
     if has_token:
         headers["Authorization"] = f"Bearer {token(instance, user)}"
+    elif user == "expired":
+        expired = _expired_token(instance)
+        headers["Authorization"] = f"Bearer {expired}"
     wrong: list[str] = []
     with httpx.Client(base_url=instance.address().url, headers=headers) as web:
         for what, role in documented().items():
@@ -98,6 +103,18 @@ def test_each_role_may_do_what_the_guide_says(
             if refused == may:
                 wrong.append(f"{what}: {status}")
     assert not wrong
+
+
+def _expired_token(instance: TestInstance) -> str:
+    """A token of a maintainer whose time is over."""
+    issued = token(instance, "maintainer", "--expires", "0.05")
+    url = f"{instance.address().url}/api/v1/whoami"
+    headers = {"Authorization": f"Bearer {issued}"}
+    wait_until(
+        lambda: httpx.get(url, headers=headers).status_code == 401,
+        what="the token to expire",
+    )
+    return issued
 
 
 def _status(web: httpx.Client, what: str) -> int:

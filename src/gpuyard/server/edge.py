@@ -111,6 +111,8 @@ class Edge:
                 # owner's.
                 await self._slow_down(caller)
             elif scope["path"] not in PUBLIC_PATHS and caller.is_member:
+                if not self._app_state.leads:
+                    await self._app_state.controller.projects.read_afresh()
                 self._sign_in(scope, caller)
             elif scope["path"] not in PUBLIC_PATHS:
                 await self._authenticate(scope, headers, caller)
