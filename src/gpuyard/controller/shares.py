@@ -57,8 +57,8 @@ def read_past_usage(view: View, queries: Queries, now: float) -> None:
     if usage.look_at_month(now):
         begins_at = usage.month.begins_at
         for project, owner, gpu_seconds in queries.gpu_seconds_since(begins_at):
-            usage.month.settled["user", owner or ""] += gpu_seconds
-            usage.month.settled["project", project or ""] += gpu_seconds
+            usage.month.add(("user", owner or ""), gpu_seconds)
+            usage.month.add(("project", project or ""), gpu_seconds)
     if not usage.by_share:
         return
     capacity = usage.capacity(view.nodes)

@@ -2,7 +2,6 @@
 still runs.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -32,7 +31,7 @@ class MonthlyUse:
     month_of: MonthOf
     begins_at: float = 0.0
     ends_at: float = 0.0
-    settled: Counter[Whose] = field(default_factory=Counter[Whose])
+    settled: dict[Whose, float] = field(default_factory=dict[Whose, float])
     _runs: dict[str, _Run] = field(default_factory=dict[str, _Run])
     _by_whose: dict[Whose, dict[str, None]] = field(
         default_factory=dict[Whose, dict[str, None]]
@@ -52,6 +51,10 @@ class MonthlyUse:
         self.ends_at = before.ends_at
         self.settled = before.settled.copy()
 
+    def add(self, whose: Whose, gpu_seconds: float) -> None:
+        """What has ended used so much in this month."""
+        self.settled[whose] = self.settled.get(whose, 0.0) + gpu_seconds
+
     def begin(
         self, holder: str, whose: Iterable[Whose], gpus: int, started_at: float
     ) -> None:
@@ -67,7 +70,7 @@ class MonthlyUse:
             return
         used = self._within(run, run.started_at + ran_s)
         for one in run.whose:
-            self.settled[one] += used
+            self.add(one, used)
             del self._by_whose[one][holder]
             if not self._by_whose[one]:
                 del self._by_whose[one]
@@ -75,7 +78,9 @@ class MonthlyUse:
     def used(self, whose: Whose, now: float) -> float:
         """GPU seconds of this user or project in the month until `now`."""
         running = (self._runs[holder] for holder in self._by_whose.get(whose, ()))
-        return self.settled[whose] + sum(self._within(run, now) for run in running)
+        return self.settled.get(whose, 0.0) + sum(
+            self._within(run, now) for run in running
+        )
 
     def _within(self, run: _Run, until: float) -> float:
         since = max(run.started_at, self.begins_at)

@@ -120,7 +120,7 @@ class AttemptQueries(LedgerReader):
         return self._results(
             found,
             (),
-            lambda result: [(row[0], row[1], float(row[2])) for row in result],
+            lambda result: [_gpu_seconds(*row) for row in result],
         )
 
     def past_usage(
@@ -154,6 +154,12 @@ class AttemptQueries(LedgerReader):
         return self._results(
             found, (), lambda result: [PastUsage(*row) for row in result]
         )
+
+
+def _gpu_seconds(
+    project: str | None, owner: str | None, used: float
+) -> tuple[str | None, str | None, float]:
+    return project, owner, float(used)
 
 
 def _decayed(age: sa.ColumnElement[float], half_lives: int) -> sa.ColumnElement[float]:
