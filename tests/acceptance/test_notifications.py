@@ -1,5 +1,5 @@
-"""Webhooks through the command: a failed job arrives, signed; killed in between, the
-server tells it afterwards.
+"""Webhooks and e-mails through the command: a failed job arrives, signed; killed in
+between, the server tells it afterwards.
 """
 
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.instance import TestInstance, make_instance
+from tests.support.mail_server import mail_server
 from tests.support.postgres import PostgresServer
 from tests.support.receiver import Receiver, receiver
 from tests.support.wait import wait_until
@@ -19,6 +20,15 @@ url = "http://user:{key}@127.0.0.1:{port}/hook?token={key}"
 events = ["job.failed", "job.completed"]
 secret_env = "GPUYARD_HOOK_KEY"
 """
+EMAIL = """
+[notify.email]
+host = "127.0.0.1"
+port = {port}
+tls = "none"
+from = "gpuyard@example.org"
+to = "ops@example.org"
+events = ["job.failed"]
+"""
 
 
 @pytest.fixture
@@ -28,8 +38,9 @@ def instance() -> Iterator[TestInstance]:
         yield made
 
 
-def configure(instance: TestInstance, there: Receiver) -> None:
-    instance.home.settings.write_text(CONFIG.format(port=there.port, key=KEY))
+def configure(instance: TestInstance, there: Receiver, more: str = "") -> None:
+    text = CONFIG.format(port=there.port, key=KEY)
+    instance.home.settings.write_text(text + more)
 
 
 def told(there: Receiver) -> dict[str, str]:
@@ -86,8 +97,8 @@ def test_a_job_that_fails_is_told_of_signed_and_no_secret_is_anywhere(
 def test_what_the_receiver_missed_comes_after_the_server_was_killed(
     instance: TestInstance,
 ):
-    with receiver() as there:
-        configure(instance, there)
+    with receiver() as there, mail_server() as post:
+        configure(instance, there, EMAIL.format(port=post.port))
         instance.ok("up")
         first = instance.submit(["false"])
         wait_until(
@@ -97,9 +108,12 @@ def test_what_the_receiver_missed_comes_after_the_server_was_killed(
     for job in missed:
         instance.wait(job)
     instance.kill("server")
-    with receiver(there.port) as back:
+    with receiver(there.port) as back, mail_server(post.port) as office:
         instance.ok("up")
         wait_until(lambda: set(told(back)) >= set(missed), 30, "the others to be told")
+        mail = [f"[gpuyard] Job false ({job}) failed: exit code 1." for job in missed]
+        wait_until(lambda: set(office.subjects()) >= set(mail), 30, "all e-mails")
+        assert [one for one in office.subjects() if one in mail] == mail
         seqs = [body["seq"] for body in back.bodies()]
         assert seqs == sorted(seqs)
         last = instance.submit(["true"])
