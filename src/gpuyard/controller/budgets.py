@@ -231,7 +231,7 @@ class Budgets:
         spent = 0
         missing: list[str] = []
         for line in found.items:
-            if line.key != whose:
+            if whose is not None and line.key != whose:
                 continue
             worth = self.worth(str(line.amount), line.currency, row["currency"])
             spent += worth or 0

@@ -13,8 +13,8 @@ from gpuyard.scheduler.queue import LazyHeap
 
 @dataclass(slots=True)
 class LiveBudget:
-    """What jobs of a project or of a user may cost until `ends_at` (UTC seconds; None:
-    for ever).
+    """What jobs of a project or of a user, or all jobs, may cost until `ends_at` (UTC
+    seconds; None: for ever).
 
     `spent` is what attempts that have ended cost. `reserved` is what each job may still
     cost that is in the queue or has an attempt. `waiting` are the jobs that could be in
@@ -46,6 +46,8 @@ class LiveBudget:
             return False
         if self.project is not None:
             return job.project == self.project
+        if self.user is None:
+            return True
         return self.user == (job.owner or INSTANCE_OWNER)
 
     def reserve(self, job_id: str, amount: int) -> None:
