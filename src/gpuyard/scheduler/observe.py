@@ -378,7 +378,7 @@ def _attempt_ended(
     if job is None:
         return
     if "cost" in row:
-        view.budgets.note_cost(job, row["cost"], attempt.currency)
+        view.budgets.note_cost(job, attempt.id, row["cost"], attempt.currency)
     if started_at is not None and ended_at is not None:
         job.served_s += ran_s
         job.last_provider = attempt.provider

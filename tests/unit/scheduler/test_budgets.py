@@ -48,7 +48,7 @@ def submit(
 
 
 def end(view: View, job: LiveJob, cost: float = 0.0) -> None:
-    view.budgets.note_cost(job, str(cost), "USD")
+    view.budgets.note_cost(job, f"att_{job.id}", str(cost), "USD")
     del view.jobs[job.id]
     view.remove_job(job)
     view.leave_array(job)
