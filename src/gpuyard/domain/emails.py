@@ -73,8 +73,9 @@ class EmailSpec(StrictModel):
     only events of that project's jobs.
 
     The server signs in as `user`, if that is given, with the password in the
-    environment variable `password_env`. `ca_file` has the certificates by which the
-    mail server proves itself (unset, those of the system).
+    environment variable `password_env`, such as GPUYARD_SMTP_PASSWORD. `ca_file` has
+    the certificates by which the mail server proves itself (unset, those of the
+    system).
     """
 
     host: Annotated[str, AfterValidator(_host)]
