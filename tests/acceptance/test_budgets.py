@@ -81,6 +81,17 @@ def test_a_hard_budget_tells_in_time_and_ends_what_runs_after_it_has_saved(
     assert "in all" in why["summary"]
 
 
+def test_a_budget_of_all_counts_whoever_has_spent(instance: TestInstance) -> None:
+    job = instance.submit(["sleep", "0.2"], project="vision")
+    spent = Decimal(instance.wait(job).cost.amount)
+    instance.ok("budgets", "set", "all", "--amount", str(spent), "--period", "total")
+    (budget,) = instance.json("budgets")["items"]
+    assert Decimal(budget["spent"]) == spent
+    assert "all jobs" in instance.ok("budgets")
+    late = instance.submit(["true"], timeout_s=1)
+    assert instance.json("why", late)["constraint"] == "budget"
+
+
 def test_it_is_told_once_when_one_is_nearly_and_when_it_is_wholly_spent(
     instance: TestInstance,
 ) -> None:
@@ -116,8 +127,7 @@ def test_both_clients_and_what_is_refused(instance: TestInstance) -> None:
 
     asyncio.run(ask())
     for words, said in (
-        (["--amount", "5"], "gpuyard: project: says whose budget it is"),
-        (["--amount", "5", "--project", "a", "--user", "b"], "whose budget it is"),
+        (["--amount", "5", "--project", "a", "--user", "b"], "does not go with user"),
         (["--amount", "-5", "--project", "a"], "amount"),
         (["--amount", "5", "--project", "a", "--currency", "CNY"], "CNY has no rate"),
         (["--amount", "5", "--project", "a", "--period", "year"], "period"),

@@ -1,5 +1,5 @@
-"""Webhooks through the command: a failed job arrives, signed; killed in between, the
-server tells it afterwards.
+"""Webhooks and e-mails through the command: a failed job arrives, signed; killed in
+between, the server tells it afterwards.
 """
 
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.instance import TestInstance, make_instance
+from tests.support.mail_server import MailServer, mail_server
 from tests.support.postgres import PostgresServer
 from tests.support.receiver import Receiver, receiver
 from tests.support.wait import wait_until
@@ -19,6 +20,15 @@ url = "http://user:{key}@127.0.0.1:{port}/hook?token={key}"
 events = ["job.failed", "job.completed"]
 secret_env = "GPUYARD_HOOK_KEY"
 """
+EMAIL = """
+[notify.email]
+host = "127.0.0.1"
+port = {port}
+tls = "none"
+from = "gpuyard@example.org"
+to = "ops@example.org"
+events = ["job.failed"]
+"""
 
 
 @pytest.fixture
@@ -28,13 +38,20 @@ def instance() -> Iterator[TestInstance]:
         yield made
 
 
-def configure(instance: TestInstance, there: Receiver) -> None:
-    instance.home.settings.write_text(CONFIG.format(port=there.port, key=KEY))
+def configure(instance: TestInstance, there: Receiver, more: str = "") -> None:
+    text = CONFIG.format(port=there.port, key=KEY)
+    instance.home.settings.write_text(text + more)
 
 
 def told(there: Receiver) -> dict[str, str]:
     """What it was told last of each job."""
     return {body["job_id"]: body["kind"] for body in there.bodies()}
+
+
+def mailed(office: MailServer, jobs: list[str]) -> list[str]:
+    """Of which of these jobs an e-mail has told, in order."""
+    found = [job for one in office.subjects() for job in jobs if f"({job})" in one]
+    return list(dict.fromkeys(found))
 
 
 def counted(instance: TestInstance) -> dict[str, float]:
@@ -86,8 +103,8 @@ def test_a_job_that_fails_is_told_of_signed_and_no_secret_is_anywhere(
 def test_what_the_receiver_missed_comes_after_the_server_was_killed(
     instance: TestInstance,
 ):
-    with receiver() as there:
-        configure(instance, there)
+    with receiver() as there, mail_server() as post:
+        configure(instance, there, EMAIL.format(port=post.port))
         instance.ok("up")
         first = instance.submit(["false"])
         wait_until(
@@ -97,9 +114,12 @@ def test_what_the_receiver_missed_comes_after_the_server_was_killed(
     for job in missed:
         instance.wait(job)
     instance.kill("server")
-    with receiver(there.port) as back:
+    with receiver(there.port) as back, mail_server(post.port) as office:
         instance.ok("up")
         wait_until(lambda: set(told(back)) >= set(missed), 30, "the others to be told")
+        wait_until(
+            lambda: mailed(office, missed) == missed, 30, "all e-mails, in order"
+        )
         seqs = [body["seq"] for body in back.bodies()]
         assert seqs == sorted(seqs)
         last = instance.submit(["true"])

@@ -36,15 +36,7 @@ def tls_door(address: str, folder: Path, *, mutual: bool = True) -> Iterator[Doo
     """A door to `address`, closed afterwards; `mutual`: clients need a certificate,
     too.
     """
-    authority_key = ec.generate_private_key(ec.SECP256R1())
-    authority = _certificate("authority", authority_key, None, authority_key)
-    for name in ("server", "client"):
-        key = ec.generate_private_key(ec.SECP256R1())
-        (folder / f"{name}.pem").write_bytes(
-            _pem(_certificate(name, key, authority, authority_key))
-        )
-        (folder / f"{name}.key").write_bytes(_private(key))
-    (folder / "authority.pem").write_bytes(_pem(authority))
+    make_certificates(folder)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.pem", folder / "server.key")
     context.load_verify_locations(folder / "authority.pem")
@@ -62,6 +54,21 @@ def tls_door(address: str, folder: Path, *, mutual: bool = True) -> Iterator[Doo
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
+
+
+def make_certificates(folder: Path) -> None:
+    """Write `authority.pem`, and of `server` and `client` NAME.pem and NAME.key, which
+    it has signed for 127.0.0.1.
+    """
+    authority_key = ec.generate_private_key(ec.SECP256R1())
+    authority = _certificate("authority", authority_key, None, authority_key)
+    for name in ("server", "client"):
+        key = ec.generate_private_key(ec.SECP256R1())
+        (folder / f"{name}.pem").write_bytes(
+            _pem(_certificate(name, key, authority, authority_key))
+        )
+        (folder / f"{name}.key").write_bytes(_private(key))
+    (folder / "authority.pem").write_bytes(_pem(authority))
 
 
 async def _serve(address: str, context: ssl.SSLContext) -> int:

@@ -1,4 +1,4 @@
-"""`gpuyard budgets`: what the jobs of a project or of a user may cost."""
+"""`gpuyard budgets`: what the jobs of a project or of a user, or all, may cost."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,7 +61,9 @@ def set_budget(
     project: Annotated[
         str | None, typer.Option(help="The project whose jobs it pays.")
     ] = None,
-    user: Annotated[str | None, typer.Option(help="Or the user.")] = None,
+    user: Annotated[
+        str | None, typer.Option(help="Or the user; neither: all jobs.")
+    ] = None,
     period: Annotated[
         str, typer.Option(help="day, month or total: when it begins anew.")
     ] = "month",
@@ -78,8 +80,8 @@ def set_budget(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set what the jobs of a project or of a user may cost in each period. When that is
-    spent or reserved, no more of them start.
+    """Set what the jobs of a project or of a user, or all jobs, may cost in each
+    period. When that is spent or reserved, no more of them start.
     """
     fields = {
         "project": project,
@@ -111,10 +113,9 @@ def remove(name: Name, as_json: AsJson = False) -> None:
 
 
 def _row(budget: "Budget") -> tuple[str | None, ...]:
-    of = f"project {budget.project}" if budget.project else f"user {budget.user}"
     return (
         budget.name,
-        of,
+        _whose(budget),
         _money(budget, "amount"),
         budget.period.value,
         _money(budget, "spent"),
@@ -124,6 +125,12 @@ def _row(budget: "Budget") -> tuple[str | None, ...]:
         "yes" if budget.hard else "no",
         clock(budget.ends_at),
     )
+
+
+def _whose(budget: "Budget") -> str:
+    if budget.project:
+        return f"project {budget.project}"
+    return f"user {budget.user}" if budget.user else "all jobs"
 
 
 def _money(budget: "Budget", field: str) -> str:

@@ -41,6 +41,7 @@ from gpuyard.config.shares import FairShareSettings, QuotaSettings
 from gpuyard.config.sharing import SharedSettings
 from gpuyard.config.sign_in import SignInSettings
 from gpuyard.config.verification import VerificationSettings
+from gpuyard.domain.emails import EmailSpec
 from gpuyard.domain.errors import Fault, InvalidInputError
 from gpuyard.domain.images import IMAGES, Image, read_catalogue
 from gpuyard.domain.models import ModelSpec
@@ -299,6 +300,7 @@ class NotifySettings(SettingsSection):
     """
 
     webhooks: Webhooks = ()
+    email: EmailSpec | None = None
     give_up_s: Period = 6 * 3600.0
 
 

@@ -7,6 +7,7 @@ begins, and now and then.
 """
 
 import asyncio
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -205,45 +206,55 @@ class Budgets:
     def _read(self, table: BudgetTable, name: str) -> None:
         """Read from the ledger what is spent. Blocks on it."""
         kept = self._kept[name]
-        spent, missing = self._spent(kept)
+        spent, missing, _ = self._spent(kept, {})
         table.by_name[name].spent = spent
         kept.missing = missing
         kept.read_at = self._core.clock()
 
     async def _read_soon(self, name: str) -> None:
-        """The same in a thread. What ends meanwhile may count twice until the next
-        time, and never not at all.
+        """The same in a thread. What ends meanwhile counts once, whether the ledger had
+        it already when it was read or not.
         """
         kept = self._kept[name]
-        before = self._table.by_name[name].spent
-        spent, missing = await asyncio.to_thread(self._spent, kept)
+        noted: dict[str, int] = {}
+        self._table.by_name[name].noted = noted
+        # What ended before is in the ledger then.
+        await self._core.committed()
+        spent, missing, ended = await asyncio.to_thread(self._spent, kept, noted)
         budget = self._table.by_name.get(name)
-        if budget is None or self._kept.get(name) is not kept:
+        if budget is None or budget.noted is not noted:
             return
-        budget.spent = spent + max(budget.spent - before, 0)
+        budget.noted = None
+        later = [
+            worth for attempt_id, worth in noted.items() if attempt_id not in ended
+        ]
+        budget.spent = spent + sum(later)
         kept.missing = missing
         kept.read_at = self._core.clock()
 
-    def _spent(self, kept: _Kept) -> tuple[int, tuple[str, ...]]:
-        """What attempts that have ended cost in its period, and the currencies for
-        which there is no rate.
+    def _spent(
+        self, kept: _Kept, noted: Mapping[str, int]
+    ) -> tuple[int, tuple[str, ...], Set[str]]:
+        """What attempts that have ended cost in its period, the currencies for which
+        there is no rate, and which of the `noted` attempts are in there.
         """
         row = kept.row
         by = CostBy.USER if row["project"] is None else CostBy.PROJECT
         order = ReportOrder(by, kept.begin, kept.end, ZoneInfo("UTC"))
-        rows = self._core.queries.costs(order.period())._replace(live=[])
+        read = self._core.queries.costs(order.period(), lambda: list(noted))
+        rows = read._replace(live=[])
         found = report(order, rows, lambda _, __: 0.0, row["currency"], lambda _: 1.0)
         whose = row["project"] or row["owner"]
         spent = 0
         missing: list[str] = []
         for line in found.items:
-            if line.key != whose:
+            if whose is not None and line.key != whose:
                 continue
             worth = self.worth(str(line.amount), line.currency, row["currency"])
             spent += worth or 0
             if worth is None:
                 missing.append(line.currency)
-        return spent, tuple(missing)
+        return spent, tuple(missing), rows.ended
 
     def _admit_anew(self) -> None:
         """A budget was changed: reserve for what runs or is in the queue, and see who

@@ -1,4 +1,6 @@
-"""Budgets: what the jobs of a project or of a user may cost. Times are UTC seconds."""
+"""Budgets: what the jobs of a project or of a user, or all jobs, may cost. Times are
+UTC seconds.
+"""
 
 from decimal import Decimal
 from enum import StrEnum
@@ -29,8 +31,9 @@ Amount = Annotated[Decimal, Field(gt=0, le=Decimal("1e9"), decimal_places=6)]
 
 
 class BudgetSpec(StrictModel):
-    """A budget of a `project` or of a `user`. When it is spent, nothing new starts; if
-    it is `hard`, what runs is asked to save its work and ended.
+    """A budget of a `project` or of a `user`; with neither, of all jobs. When it is
+    spent, nothing new starts; if it is `hard`, what runs is asked to save its work and
+    ended.
     """
 
     project: Name | None = None
@@ -43,8 +46,11 @@ class BudgetSpec(StrictModel):
 
     @model_validator(mode="after")
     def _is_of_one(self) -> Self:
-        if (self.project is None) == (self.user is None):
-            raise ValueError("@project@says whose budget it is; give project or user")
+        if self.project is not None and self.user is not None:
+            raise ValueError(
+                "@project@does not go with user; give one of them, or neither for all"
+                " jobs"
+            )
         return self
 
 

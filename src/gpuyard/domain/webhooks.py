@@ -87,6 +87,20 @@ def _variable(text: str) -> str:
     return text
 
 
+EventPatterns = Annotated[
+    tuple[Annotated[str, AfterValidator(_glob)], ...], AfterValidator(_some)
+]
+"""Patterns for kinds of events; each matches at least one."""
+VariableName = Annotated[str, AfterValidator(_variable)]
+"""The name of a variable of the server that jobs do not see; empty for none."""
+DEFAULT_EVENTS = (
+    EventKind.JOB_FAILED.value,
+    EventKind.JOB_TIMED_OUT.value,
+    EventKind.DISK_FILLING.value,
+    "provider.*",
+)
+
+
 class WebhookSpec(StrictModel):
     """One webhook. `events` are patterns for kinds of events; `project`: only events of
     that project's jobs.
@@ -96,15 +110,8 @@ class WebhookSpec(StrictModel):
     """
 
     url: Annotated[str, BeforeValidator(_address)] = Field(repr=False)
-    events: Annotated[
-        tuple[Annotated[str, AfterValidator(_glob)], ...], AfterValidator(_some)
-    ] = (
-        EventKind.JOB_FAILED.value,
-        EventKind.JOB_TIMED_OUT.value,
-        EventKind.DISK_FILLING.value,
-        "provider.*",
-    )
-    secret_env: Annotated[str, AfterValidator(_variable)] = ""
+    events: EventPatterns = DEFAULT_EVENTS
+    secret_env: VariableName = ""
     format: WebhookFormat = WebhookFormat.JSON
     project: str = ""
 

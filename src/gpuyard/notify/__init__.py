@@ -1,1 +1,1 @@
-"""Webhooks: who is told of what happens, at least once and in order."""
+"""Webhooks and e-mails: who is told of what happens, at least once and in order."""

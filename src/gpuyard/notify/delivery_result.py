@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from gpuyard.notify.payload import Payload
-from gpuyard.notify.webhook import Webhook
+from gpuyard.notify.receiver import Receiver
 
 
 class DeliveryOutcome(StrEnum):
@@ -36,7 +36,7 @@ class DeliveryResult:
 class Deliverer(Protocol):
     """Sends payloads to receivers."""
 
-    async def deliver(self, hook: Webhook, payload: Payload) -> DeliveryResult:
+    async def deliver(self, receiver: Receiver, payload: Payload) -> DeliveryResult:
         """Try once; a receiver's failure is a result, not an exception."""
         ...
 

@@ -1,7 +1,7 @@
-"""The notifier sends events to webhooks.
+"""The notifier sends events to receivers: webhooks and mailboxes.
 
-Each webhook has a position in the journal, which advances when its receiver has
-accepted the event. Nothing is queued in memory: a webhook holds at most one page of the
+Each has a position in the journal, which advances when the receiver has
+accepted the event. Nothing is queued in memory: a receiver has at most one page of the
 journal, which it shares with others at the same place, and a dead receiver delays no
 other. Positions are saved in the ledger a moment later. After a crash an event may come
 twice; its id shows that.
@@ -26,7 +26,7 @@ from gpuyard.ledger.writer import Writer
 from gpuyard.notify.dead_letters import DeadLetter, DeadLetters
 from gpuyard.notify.delivery_result import Deliverer, DeliveryOutcome, DeliveryResult
 from gpuyard.notify.journal_pages import JournalPage, JournalPages
-from gpuyard.notify.webhook import Webhook
+from gpuyard.notify.receiver import Receiver
 
 NOTE = "webhooks"
 DEAD_LETTERS_NOTE = "webhook_dead_letters"
@@ -50,13 +50,13 @@ Row = Mapping[str, Any]
 
 
 @dataclass(slots=True)
-class _WebhookState:
-    """One webhook and the last event that it does not need any more.
+class _ReceiverState:
+    """One receiver and the last event that it does not need any more.
 
     `idle`: it has received everything. `failing`: why its last delivery failed.
     """
 
-    hook: Webhook
+    receiver: Receiver
     seq: int = 0
     idle: bool = False
     failing: str = ""
@@ -70,7 +70,7 @@ class _WebhookState:
 
 
 class Notifier:
-    """Sends events to webhooks.
+    """Sends events to receivers.
 
     `outcomes` counts the results. Only one server at a time may have it started.
     `give_up_s`: after this time without success an event becomes a dead letter.
@@ -78,7 +78,7 @@ class Notifier:
 
     def __init__(
         self,
-        hooks: Sequence[Webhook],
+        receivers: Sequence[Receiver],
         queries: Queries,
         writer: Writer,
         deliverer: Deliverer,
@@ -88,10 +88,10 @@ class Notifier:
         give_up_s: float = GIVE_UP_S,
     ) -> None:
         self.outcomes = Counter[DeliveryOutcome]()
-        self._states = [_WebhookState(hook) for hook in hooks]
-        self._by_kinds: dict[frozenset[EventKind], list[_WebhookState]] = {}
+        self._states = [_ReceiverState(receiver) for receiver in receivers]
+        self._by_kinds: dict[frozenset[EventKind], list[_ReceiverState]] = {}
         for state in self._states:
-            self._by_kinds.setdefault(state.hook.kinds, []).append(state)
+            self._by_kinds.setdefault(state.receiver.kinds, []).append(state)
         self._queries = queries
         self._pages = JournalPages(queries)
         self._writer = writer
@@ -107,7 +107,7 @@ class Notifier:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Continue at each webhook's saved position; a new one starts at the end.
+        """Continue at each receiver's saved position; a new one starts at the end.
 
         The writer must have been started.
         """
@@ -115,12 +115,12 @@ class Notifier:
         positions = await asyncio.to_thread(self._queries.note, NOTE)
         dead_letters = await asyncio.to_thread(self._queries.note, DEAD_LETTERS_NOTE)
         for state in self._states:
-            state.seq = min(positions.get(state.hook.id, last), last)
-            state.dead_letters = DeadLetters.of(dead_letters.get(state.hook.id, {}))
+            state.seq = min(positions.get(state.receiver.id, last), last)
+            state.dead_letters = DeadLetters.of(dead_letters.get(state.receiver.id, {}))
         self._last_seq = last
         self._save_positions()
         self._tasks = [
-            asyncio.create_task(self._run(state), name=f"notify {state.hook.label}")
+            asyncio.create_task(self._run(state), name=f"notify {state.receiver.label}")
             for state in self._states
         ]
 
@@ -136,11 +136,11 @@ class Notifier:
         await self._deliverer.close()
 
     def describe(self) -> list[dict[str, Any]]:
-        """Each webhook for people: without its address, which may be a secret."""
+        """Each receiver for people: without its URL, which may be a secret."""
         return [
             {
-                "webhook": state.hook.label,
-                "events": sorted(state.hook.kinds),
+                "webhook": state.receiver.label,
+                "events": sorted(state.receiver.kinds),
                 "position": self._position(state),
                 "behind": self._last_seq - self._position(state),
                 "failing": state.failing or None,
@@ -171,7 +171,7 @@ class Notifier:
 
     # --- positions ---
 
-    def _position(self, state: _WebhookState) -> int:
+    def _position(self, state: _ReceiverState) -> int:
         return self._last_seq if state.up_to_date else state.seq
 
     def _save_soon(self) -> None:
@@ -183,12 +183,12 @@ class Notifier:
     def _save_positions(self) -> None:
         self._saving = None
         self._saved_seq = self._last_seq
-        positions = {state.hook.id: self._position(state) for state in self._states}
+        positions = {state.receiver.id: self._position(state) for state in self._states}
         self._writer.set_note(NOTE, positions)
 
-    # --- one webhook ---
+    # --- one receiver ---
 
-    async def _run(self, state: _WebhookState) -> None:
+    async def _run(self, state: _ReceiverState) -> None:
         while True:
             try:
                 await self._catch_up(state)
@@ -197,35 +197,34 @@ class Notifier:
                 state.idle = False
             except LedgerError as error:
                 log.warning(
-                    "the journal cannot be read for a webhook",
-                    webhook=state.hook.label,
+                    "the journal cannot be read for a receiver",
+                    receiver=state.receiver.label,
                     error=str(error),
                 )
                 await asyncio.sleep(_LEDGER_RETRY_S)
             except Exception as error:  # noqa: BLE001 - its text and trace may hold the address
                 log.error(
-                    "notifying a webhook failed",
-                    webhook=state.hook.label,
+                    "notifying a receiver failed",
+                    receiver=state.receiver.label,
                     cause=type(error).__name__,
                 )
                 await asyncio.sleep(self._longest_wait_s)
 
-    async def _catch_up(self, state: _WebhookState) -> None:
+    async def _catch_up(self, state: _ReceiverState) -> None:
         """Deliver every event up to the end of the journal."""
         last = False
         while not last:
             state.news.clear()
-            page = await self._pages.after(state.hook.kinds, state.seq)
+            page = await self._pages.after(state.receiver.kinds, state.seq)
             if page.pruned:
                 self.outcomes[DeliveryOutcome.PRUNED] += page.pruned
                 log.warning(
-                    "events were pruned from the journal before a webhook"
-                    " received them",
-                    webhook=state.hook.label,
+                    "events were pruned from the journal before a receiver got them",
+                    receiver=state.receiver.label,
                     events=page.pruned,
                 )
             for event in page.events:
-                if state.hook.wants(page.job_of(event)):
+                if state.receiver.wants(page.job_of(event)):
                     await self._deliver(state, page, event)
                     state.seq = event["seq"]
                     self._save_soon()
@@ -233,18 +232,18 @@ class Notifier:
             last = page.last
 
     async def _deliver(
-        self, state: _WebhookState, page: JournalPage, event: Row
+        self, state: _ReceiverState, page: JournalPage, event: Row
     ) -> None:
         """Send until the receiver accepts it, or put it aside."""
-        hook = state.hook
+        receiver = state.receiver
         wait_s = self._first_wait_s
         tries = 0
         began = time.monotonic()
         while True:
             slots = self._retry_slots if state.failing else self._slots
             async with slots:
-                payload = page.payload(event, hook.format)
-                answer = await self._deliverer.deliver(hook, payload)
+                payload = page.payload(event, receiver.format)
+                answer = await self._deliverer.deliver(receiver, payload)
             tries += 1
             if answer.outcome is DeliveryOutcome.RETRIED and self._gives_up(
                 tries, began
@@ -255,8 +254,8 @@ class Notifier:
                 break
             if not state.failing:
                 log.warning(
-                    "a webhook does not answer, will try again",
-                    webhook=hook.label,
+                    "a receiver does not answer, will try again",
+                    receiver=receiver.label,
                     why=answer.why,
                 )
             state.failing = answer.why
@@ -266,7 +265,7 @@ class Notifier:
             self._put_aside(state, payload.id, event, tries, answer.why)
             return
         if state.failing:
-            log.info("a webhook answers again", webhook=hook.label, tries=tries)
+            log.info("a receiver answers again", receiver=receiver.label, tries=tries)
         state.failing = ""
 
     def _gives_up(self, tries: int, began: float) -> bool:
@@ -274,7 +273,7 @@ class Notifier:
         return tries >= _GIVE_UP_TRIES and waited_s >= self._give_up_s
 
     def _put_aside(
-        self, state: _WebhookState, event_id: str, event: Row, tries: int, why: str
+        self, state: _ReceiverState, event_id: str, event: Row, tries: int, why: str
     ) -> None:
         letter = DeadLetter(
             event_id,
@@ -288,7 +287,7 @@ class Notifier:
         state.failing = why
         state.dead_letters.add(letter)
         notes = {
-            other.hook.id: other.dead_letters.to_json()
+            other.receiver.id: other.dead_letters.to_json()
             for other in self._states
             if other.dead_letters.count
         }
@@ -297,8 +296,8 @@ class Notifier:
         count = state.dead_letters.count
         if count & (count - 1) == 0:
             log.warning(
-                "a webhook did not take an event, which is put aside",
-                webhook=state.hook.label,
+                "a receiver did not take an event, which is put aside",
+                receiver=state.receiver.label,
                 why=why,
                 event_id=event_id,
                 tries=tries,

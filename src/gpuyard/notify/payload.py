@@ -1,4 +1,4 @@
-"""What a webhook receives about an event: a body, and headers with its signature."""
+"""What a receiver gets about an event: a body, and headers with its signature."""
 
 import hashlib
 import hmac
@@ -12,6 +12,7 @@ from gpuyard import __version__
 from gpuyard.domain.events import EventKind
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.webhooks import WebhookFormat
+from gpuyard.notify.slack import slack_message
 
 Row = Mapping[str, Any]
 _VERBS: Mapping[EventKind, str] = {
@@ -55,14 +56,18 @@ _REDUNDANT_REASONS = frozenset({Reason.CANCELLED, Reason.TIMED_OUT})
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """One event in one webhook's format.
+    """One event in one receiver's format.
 
-    `id` is the event's own, the same each time it is sent.
+    `id` is the event's own, the same each time it is sent. `text` says it in words for
+    people; `at` is when it happened (UTC seconds).
     """
 
     id: str
     kind: str
     body: bytes
+    text: str
+    at: float
+    job_id: str | None
 
 
 def make_payload(event: Row, job: Row | None, form: WebhookFormat) -> Payload:
@@ -84,8 +89,8 @@ def make_payload(event: Row, job: Row | None, form: WebhookFormat) -> Payload:
         "data": event["info"],
         "text": text,
     }
-    sent = body if form is WebhookFormat.JSON else {"text": _for_slack(text)}
-    return Payload(body["id"], kind, msgspec.json.encode(sent))
+    sent = slack_message(text, kind, job_id) if form is WebhookFormat.SLACK else body
+    return Payload(body["id"], kind, msgspec.json.encode(sent), text, at, job_id)
 
 
 def sentence(event: Row, job: Row | None) -> str:
@@ -131,11 +136,6 @@ def _reason(data: Row) -> str:
     if not reason or reason in _REDUNDANT_REASONS:
         return ""
     return str(reason).replace("_", " ")
-
-
-def _for_slack(text: str) -> str:
-    """Escape a text: a job's name must not mention everyone in the channel."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def headers(payload: Payload, secret: bytes, now: float) -> dict[str, str]:

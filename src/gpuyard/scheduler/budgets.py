@@ -13,12 +13,13 @@ from gpuyard.scheduler.jobs import LiveJob
 
 @dataclass(slots=True)
 class LiveBudget:
-    """What jobs of a project or of a user may cost until `ends_at` (UTC seconds; None:
-    for ever).
+    """What jobs of a project or of a user, or all jobs, may cost until `ends_at` (UTC
+    seconds; None: for ever).
 
     `spent` is what attempts that have ended cost. `reserved` is what each job may still
     cost that is in the queue or has an attempt. `waiting` are the jobs that could be in
-    the queue but for this budget: the most urgent first, then the oldest.
+    the queue but for this budget: the most urgent first, then the oldest. `noted` is
+    there while `spent` is read from the ledger: what attempts cost that end meanwhile.
     """
 
     name: str
@@ -29,6 +30,7 @@ class LiveBudget:
     period: str = "total"
     ends_at: float | None = None
     spent: int = 0
+    noted: dict[str, int] | None = None
     reserved: dict[str, int] = field(default_factory=dict[str, int])
     waiting: LazyHeap[tuple[int, str]] = field(
         default_factory=LazyHeap[tuple[int, str]]
@@ -46,6 +48,8 @@ class LiveBudget:
             return False
         if self.project is not None:
             return job.project == self.project
+        if self.user is None:
+            return True
         return self.user == (job.owner or INSTANCE_OWNER)
 
     def reserve(self, job_id: str, amount: int) -> None:
@@ -132,10 +136,15 @@ class BudgetTable:
                 elif budget.waiting.first() == first:
                     break  # else it waits for another budget now
 
-    def note_cost(self, job: LiveJob, cost: str, currency: str) -> None:
+    def note_cost(
+        self, job: LiveJob, attempt_id: str, cost: str, currency: str
+    ) -> None:
         """An attempt of the job has ended, and cost so much."""
         for budget in self.of(job):
-            budget.spent += self.worth(cost, currency, budget.currency) or 0
+            worth = self.worth(cost, currency, budget.currency) or 0
+            budget.spent += worth
+            if budget.noted is not None:
+                budget.noted[attempt_id] = worth
 
     def waiting_jobs(self) -> list[LiveJob]:
         """All jobs that wait for a budget."""

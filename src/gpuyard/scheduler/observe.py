@@ -387,7 +387,7 @@ def _attempt_ended(
     if job is None:
         return
     if "cost" in row:
-        view.budgets.note_cost(job, row["cost"], attempt.currency)
+        view.budgets.note_cost(job, attempt.id, row["cost"], attempt.currency)
     if started_at is not None and ended_at is not None:
         job.service = replace(
             job.service,

@@ -61,7 +61,8 @@ from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.reserve import Reserve
 from gpuyard.ledger.store import lock_ledger
 from gpuyard.notify.notifier import Notifier
-from gpuyard.notify.webhook import Webhook, read_webhooks
+from gpuyard.notify.receiver import Receiver, read_receivers
+from gpuyard.notify.senders import Senders
 from gpuyard.resource_manager.manager import ResourceManager
 from gpuyard.server.app_state import AppState
 from gpuyard.server.auth import ensure_token
@@ -153,7 +154,7 @@ def _run(
     _refuse_joined(home)
     # The agent would find the same fault, but say it less.
     accounts = Accounts.of(settings.node)
-    hooks = read_webhooks(settings.notify.webhooks, os.environ)
+    receivers = read_receivers(settings.notify, os.environ)
     blobs = open_store(home.root, settings.storage)
     if inherited:
         lock = os.fdopen(inherited[0], "a+")
@@ -170,9 +171,9 @@ def _run(
     )
     if app_state.election and not inherited:
         _check_membership(app_state, app_state.election)
-    if hooks:
+    if receivers:
         give_up_s = settings.notify.give_up_s
-        app_state.notifier = _notifier(hooks, app_state.controller, give_up_s)
+        app_state.notifier = _notifier(receivers, app_state.controller, give_up_s)
     command = [sys.executable, "-m", "gpuyard.server", "--home", str(home.root)]
     if foreground:
         command.append("--foreground")
@@ -210,7 +211,7 @@ def _check(home: Home) -> None:
     try:
         settings = load_settings(home)
         Accounts.of(settings.node)
-        read_webhooks(settings.notify.webhooks, os.environ)
+        read_receivers(settings.notify, os.environ)
         open_store(home.root, settings.storage)
         find_database(home, settings.ledger.url)
         configured_providers(home.root, settings)
@@ -273,13 +274,12 @@ def _make_app_state(
 
 
 def _notifier(
-    hooks: Sequence[Webhook], controller: Controller, give_up_s: float
+    receivers: Sequence[Receiver], controller: Controller, give_up_s: float
 ) -> Notifier:
-    # Late: a server without webhooks needs no HTTP client.
-    from gpuyard.notify.delivery import Delivery
-
     core = controller.core
-    return Notifier(hooks, core.queries, core.writer, Delivery(), give_up_s=give_up_s)
+    return Notifier(
+        receivers, core.queries, core.writer, Senders(), give_up_s=give_up_s
+    )
 
 
 def _open_ledger(home: Home, settings: Settings) -> Ledger:

@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 
+from gpuyard.domain.emails import EmailSpec
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.webhooks import WebhookSpec
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.notify.delivery import Delivery
+from gpuyard.notify.email_delivery import EmailDelivery
+from gpuyard.notify.mailbox import read_mailboxes
 from gpuyard.notify.notifier import Notifier
 from gpuyard.notify.webhook import read_webhooks
 from tests.support.blank_ledger import blank_ledger
+from tests.support.mail_server import PASSWORD
 
 KEY = "GPUYARD_HOOK_KEY"
 SECRET = "hunter2hunter2"
@@ -43,14 +47,23 @@ class Serving:
     """A server's part: it commits, and its notifier tells."""
 
     def __init__(
-        self, ledger: Ledger, specs: list[WebhookSpec], timeout_s: float, **waits: float
+        self,
+        ledger: Ledger,
+        specs: list[WebhookSpec | EmailSpec],
+        timeout_s: float,
+        **waits: float,
     ) -> None:
         self.writer = ledger.writer(
             lambda first, events: self.notifier.on_commit(first, events)
         )
-        hooks = read_webhooks(specs, {KEY: SECRET})
+        webhooks = [spec for spec in specs if isinstance(spec, WebhookSpec)]
+        emails = [spec for spec in specs if isinstance(spec, EmailSpec)]
+        receivers = [*read_webhooks(webhooks, {KEY: SECRET})]
+        for spec in emails:
+            receivers += read_mailboxes(spec, {KEY: PASSWORD})
+        deliverer = EmailDelivery(timeout_s) if emails else Delivery(timeout_s)
         self.notifier = Notifier(
-            hooks, ledger.queries, self.writer, Delivery(timeout_s), **waits
+            receivers, ledger.queries, self.writer, deliverer, **waits
         )
 
     async def happens(
@@ -90,7 +103,7 @@ def serve(ledger: Ledger) -> Serve:
 
     @asynccontextmanager
     async def serving(
-        *specs: WebhookSpec,
+        *specs: WebhookSpec | EmailSpec,
         killed: bool = False,
         timeout_s: float = 10.0,
         give_up_s: float = 3600.0,

@@ -62,7 +62,9 @@ async def test_each_has_its_own_events_project_and_form(serve: Serve):
             await serving.happens(2)
             await serving.happens(3, kind=EventKind.JOB_COMPLETED)
             await eventually(lambda: chat.taken and vision.taken)
-    assert chat.bodies() == [{"text": "Job train-3 (job_3) completed: exit code 3."}]
+    assert [body["text"] for body in chat.bodies()] == [
+        "Job train-3 (job_3) completed: exit code 3."
+    ]
     assert numbers(vision) == [2]
 
 

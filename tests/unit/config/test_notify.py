@@ -11,6 +11,7 @@ from gpuyard.config.settings import load_settings
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.events import EventKind
 from gpuyard.domain.webhooks import WebhookFormat
+from gpuyard.notify.mailbox import read_mailboxes
 from gpuyard.notify.webhook import read_webhooks
 
 HOOK = "[[notify.webhooks]]\n"
@@ -165,3 +166,50 @@ def test_webhooks_of_one_address_are_told_apart_and_known_again(home):
     assert hooks == read_webhooks(load_settings(home).notify.webhooks, {})
     assert hooks[2].label == "notify.webhooks.2 at h.example"
     assert "hunter2" not in repr(hooks)
+
+
+EMAIL = '[notify.email]\nhost = "smtp.example.org"\nfrom = "g@example.org"\n'
+
+
+def test_an_email_needs_a_host_a_sender_and_who_gets_it(home):
+    home.settings.write_text(EMAIL + 'to = ["a@example.org", "b@example.org"]\n')
+    spec = load_settings(home).notify.email
+    one, other = read_mailboxes(spec, {})
+    assert (one.address, other.address) == ("a@example.org", "b@example.org")
+    assert one.id != other.id
+    assert (one.server.port, one.server.security) == (587, "starttls")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "notify.email.to: is missing"),
+        ("to = []\n", "notify.email.to: is empty"),
+        ('to = "Ana <a@example.org>"\n', "is no plain address"),
+        ('to = "a@example.org\\r\\nRCPT"\n', "is no plain address"),
+        ('to = "a@h"\ntls = "ssl"\n', "notify.email.tls"),
+        ('to = "a@h"\nuser = "u"\n', "notify.email.password_env: is missing"),
+        (
+            'to = "a@h"\nuser = "u"\npassword_env = "GPUYARD_P"\ntls = "none"\n',
+            "notify.email.tls: is none, so that all between could read the password",
+        ),
+        ('to = "a@h"\npassword_env = "HOME"\n', "notify.email.password_env"),
+        ('to = "a@h"\nevents = ["job.exploded"]\n', "matches no event"),
+    ],
+)
+def test_what_an_email_may_not_say(home, text, said):
+    home.settings.write_text(EMAIL + text)
+    with pytest.raises(InvalidInputError) as refused:
+        load_settings(home)
+    assert said in str(refused.value)
+
+
+def test_a_password_comes_from_the_environment_and_is_shown_nowhere(home):
+    more = 'to = "a@example.org"\nuser = "u"\npassword_env = "GPUYARD_P"\n'
+    home.settings.write_text(EMAIL + more)
+    spec = load_settings(home).notify.email
+    (mailbox,) = read_mailboxes(spec, {"GPUYARD_P": "hunter2"})
+    assert mailbox.server.password == "hunter2"
+    assert "hunter2" not in repr(mailbox)
+    with pytest.raises(InvalidInputError, match="GPUYARD_P is not set"):
+        read_mailboxes(spec, {})

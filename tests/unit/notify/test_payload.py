@@ -112,12 +112,30 @@ def test_sentences(event, job, said):
     assert sentence({**EVENT, "info": {}, **event}, job) == said
 
 
-def test_slack_is_sent_one_text_in_which_a_name_calls_on_nobody():
+def test_in_slack_a_name_is_shown_as_it_is_and_calls_on_nobody():
     payload = make_payload(
-        EVENT, {**JOB, "name": "<!channel> & co"}, WebhookFormat.SLACK
+        EVENT, {**JOB, "name": "<!channel> & *co* @here"}, WebhookFormat.SLACK
     )
+    said = "Job &lt;!channel&gt; &amp; *co* @\u200bhere (job_1) failed: exit code 3."
     assert json.loads(payload.body) == {
-        "text": "Job &lt;!channel&gt; &amp; co (job_1) failed: exit code 3."
+        "text": said,
+        "mrkdwn": False,
+        "blocks": [
+            {
+                "type": "section",
+                "text": {"type": "plain_text", "text": said, "emoji": False},
+            },
+            {
+                "type": "context",
+                "elements": [
+                    {
+                        "type": "plain_text",
+                        "text": "job.failed · job_1",
+                        "emoji": False,
+                    }
+                ],
+            },
+        ],
     }
 
 

@@ -48,7 +48,7 @@ def submit(
 
 
 def end(view: View, job: LiveJob, cost: float = 0.0) -> None:
-    view.budgets.note_cost(job, str(cost), "USD")
+    view.budgets.note_cost(job, f"att_{job.id}", str(cost), "USD")
     del view.jobs[job.id]
     view.remove_job(job)
     view.leave_array(job)
@@ -104,6 +104,18 @@ def test_the_budget_of_a_user_is_of_nobody_else():
     submit(view, 4, 100)
     submit(view, 5, 500, owner="ben")
     assert queued(view) == ["job_001", "job_003", "job_005"]
+
+
+def test_a_budget_of_all_is_everybodys_and_holds_beside_others():
+    all_jobs = LiveBudget("all", 100, "USD")
+    anas = LiveBudget("ana's", 90, "USD", user="ana")
+    view = view_with(all_jobs, anas)
+    submit(view, 1, 60, owner="ana")
+    submit(view, 2, 60, owner="ben", project=None)
+    submit(view, 3, 40, owner="ben")
+    submit(view, 4, 30, owner="ana")
+    assert queued(view) == ["job_001", "job_003"]
+    assert (all_jobs.left, anas.left) == (0, 30)
 
 
 def test_what_has_no_rate_waits_and_says_so():

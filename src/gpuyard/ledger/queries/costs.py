@@ -6,7 +6,7 @@ Amounts are whole millionths, because SQLite has no decimals. Every cost in the 
 has six places, so nothing is lost.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -32,29 +32,36 @@ from gpuyard.ledger.queries.cost_sql import (
 from gpuyard.ledger.tables import budgets, reservations
 
 _PAGE = 2000
+_IDS = 500
 
 
 class CostRows(NamedTuple):
     """What a report is made of, all at one moment: sums of the ended attempts that ran
     wholly in the period; those that are cut by a bound of it, or of a day; and those
-    that have begun and not ended.
+    that have begun and not ended. `ended`: which of the attempts asked for have ended.
     """
 
     groups: list[CostGroup]
     cut: list[CutAttempt]
     live: list[Row]
+    ended: frozenset[str] = frozenset()
 
 
 class CostQueries(LedgerReader):
     """Reads of what attempts cost."""
 
-    def costs(self, period: CostPeriod) -> CostRows:
-        """What the attempts of the period cost."""
+    def costs(
+        self, period: CostPeriod, asked_for: Callable[[], list[str]] = list
+    ) -> CostRows:
+        """What the attempts of the period cost. `asked_for` is called after all others
+        were read, and gives ids of attempts.
+        """
         try:
             # Of one moment: no attempt may end between two statements.
             with consistent_read(self._engine) as connection:
                 read = _CostReader(connection, period)
-                return CostRows(*read.ended(), read.live())
+                rows = CostRows(*read.ended(), read.live())
+                return rows._replace(ended=read.ended_among(asked_for()))
         except DBAPIError as error:
             raise ledger_error(error, place(self._engine)) from error
 
@@ -162,6 +169,17 @@ class _CostReader:
         )
         rows = [dict(row) for row in result.mappings()]
         return [row for row in rows if row["project"] not in self._period.hidden]
+
+    def ended_among(self, ids: Sequence[str]) -> frozenset[str]:
+        """Which of these attempts have ended."""
+        found: set[str] = set()
+        statement = sa.text(
+            "SELECT id FROM attempts WHERE ended_at IS NOT NULL AND id IN :ids"
+        ).bindparams(sa.bindparam("ids", expanding=True))
+        for start in range(0, len(ids), _IDS):
+            some = {"ids": list(ids[start : start + _IDS])}
+            found.update(self._connection.execute(statement, some).scalars())
+        return frozenset(found)
 
     def _keys(self, table: str, sums: str, which: str) -> list[CostGroup]:
         keys = "a.currency, a.project, a.owner, a.provider, a.tier, a.gpu"
