@@ -63,6 +63,11 @@ class IdHeap:
     def __len__(self) -> int:
         return len(self._heap) - len(self._removed or ())
 
+    def __iter__(self) -> Iterator[str]:
+        """All ids, in no order."""
+        removed = self._removed or ()
+        return (each for each in self._heap if each not in removed)
+
     def add(self, job_id: str) -> None:
         """Add an id that is not in it."""
         if self._removed and job_id in self._removed:

@@ -422,8 +422,9 @@ class Queue:
 
     def first_jobs(self, bucket: Bucket, most: int) -> list[LiveJob]:
         """The first so many jobs of the bucket."""
-        heap = self._buckets.get(bucket, ())
-        return [self._jobs[job_id] for job_id in heapq.nsmallest(most, heap)]
+        heap = self._buckets.get(bucket)
+        ids = heapq.nsmallest(most, heap) if heap else []
+        return [self._jobs[job_id] for job_id in ids]
 
     # --- for people's questions: slower than a decision may be ---
 
