@@ -18,7 +18,7 @@ from tests.support.receiver import receiver
 from tests.support.wait import eventually
 
 pytestmark = pytest.mark.anyio
-PAYLOAD = Payload("event_1", "job.failed", b"{}")
+PAYLOAD = Payload("event_1", "job.failed", b"{}", "a job failed", 1.0, None)
 
 
 @pytest.fixture

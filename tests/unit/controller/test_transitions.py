@@ -218,7 +218,7 @@ def test_a_submission_carries_the_whole_spec_and_its_shape():
     row = {change.table: change.values for change in event.changes}
     assert JobSpec.model_validate(row[Table.SPECS]["body"]) == spec
     assert (row[Table.JOBS]["shape"], row[Table.JOBS]["labels"]) == (
-        {"cpus": 2.0},
+        {"cpus": 2.0, "portable": True},
         {"x": "y"},
     )
     assert (row[Table.JOBS]["depends_on"], row[Table.JOBS]["warnings"]) == (

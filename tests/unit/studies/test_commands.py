@@ -1,6 +1,7 @@
 """`gpuyard study …`, and what the command knows of plugins before one is called."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -48,7 +49,7 @@ def test_help_names_the_wing_and_imports_none_of_it() -> None:
         check=True,
     )
     text, _, modules = done.stdout.rpartition("IMPORTED")
-    assert "study        Compare ways of splitting" in text
+    assert re.search("study +Compare ways of splitting", text)
     assert not HEAVY & set(modules.split())
 
 
@@ -75,9 +76,8 @@ def test_a_wing_that_cannot_be_imported_says_so_when_it_is_called(
         called = CliRunner().invoke(app, ["ghost"])
     finally:
         plugins._plugins.cache_clear()
-    assert (
-        listing.exit_code == 0 and "ghost        (cannot be loaded)" in listing.output
-    )
+    assert listing.exit_code == 0
+    assert re.search(r"ghost +\(cannot be loaded\)", listing.output)
     assert isinstance(called.exception, GpuyardError)
     assert "No module named 'no'" in str(called.exception)
 
