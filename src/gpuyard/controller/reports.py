@@ -208,11 +208,11 @@ class Reports:
         for attempt in missing:
             if attempt.id not in unsent and attempt not in to_stop:
                 self._attempt_missing(attempt, hello)
+        await self._launching.launch(unsent)
         # A commit that fails undoes ends and cancels. The agents will say Hello again.
         try:
             await core.committed()
             await self._stop_all(to_stop)
-            await self._launching.launch(unsent)
             await core.committed()
         except LedgerError:
             return
