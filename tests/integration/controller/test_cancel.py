@@ -179,6 +179,7 @@ async def test_a_launch_that_is_cancelled_before_it_reaches_its_host_never_runs(
 
 
 async def test_a_launch_that_is_being_cancelled_is_not_begun(instance: Controlled):
+    await instance.settled()  # the host's Hello has been dealt with
     instance.host.hold_start = asyncio.Event()
     one, two = await instance.controller.requests.submit([{"command": ["true"]}] * 2)
     await instance.core.committed()
