@@ -154,7 +154,8 @@ def model_of(field: FieldInfo) -> type[BaseModel] | None:
 
 def http_page() -> Iterator[str]:
     """The reference of the HTTP interface, from its OpenAPI description."""
-    document = make_app(MagicMock(election=None)).openapi()
+    server = MagicMock(election=None, settings=Settings(), url="http://127.0.0.1")
+    document = make_app(server).openapi()
     yield "# HTTP API\n"
     yield (
         "Every call needs the header `Authorization: Bearer TOKEN`, except `/healthz`."

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpuyard.domain import wire
 from gpuyard.domain.reasons import Reason, RetryRule
 from gpuyard.domain.states import JobState
 from gpuyard.scheduler.jobs import LiveJob
@@ -29,6 +30,23 @@ class AttemptOutcome:
     usage: Mapping[str, float] = field(default_factory=dict[str, float])
     limits: Mapping[str, str] = field(default_factory=dict[str, str])
     lost: bool = False
+
+
+def outcome_of(end: wire.Ended) -> AttemptOutcome:
+    """The outcome that an agent reports."""
+    return AttemptOutcome(
+        end.at,
+        started_at=end.started_at,
+        ran_s=end.ran_s,
+        exit_code=end.exit_code,
+        signal=end.signal,
+        reason=end.reason,
+        stopped=end.stopped,
+        message=end.message,
+        usage=end.usage,
+        limits=end.limits,
+        lost=Reason.of(end.reason).lost,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ from gpuyard.controller.submissions import Submissions
 from gpuyard.controller.trust import TrustRecords
 from gpuyard.controller.users import Users
 from gpuyard.ledger.ledger import Ledger
+from gpuyard.providers.callers import Machine
 from gpuyard.providers.configured import (
     MakeProviders,
     Providers,
@@ -230,12 +231,12 @@ class Controller:
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        node_id: str = "",
+        machine: Machine | None = None,
     ) -> None:
         """Serve the connection of an agent that called this server, until it ends.
-        `node_id`: the machine that has called, if it has joined.
+        `machine`: the one that has called, if it has joined.
         """
-        caller = self.node_access.caller(node_id) if node_id else None
+        caller = self.node_access.caller(machine) if machine else None
         for provider in self.providers.node_providers.values():
             await provider.serve(reader, writer, caller)
             return

@@ -55,6 +55,8 @@ class Gangs:
     ) -> wire.Ended | None:
         """Record the end of a share; the end of the attempt, if that was the last."""
         core = self._core
+        if not is_gang(attempt):
+            return end
         if attempt.placements[rank].end is None:
             core.emit([transitions.share_ended(attempt, rank, end, core.clock())])
         ends = [placement.end for placement in attempt.placements]

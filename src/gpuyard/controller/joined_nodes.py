@@ -11,8 +11,9 @@ from typing import Any
 
 from gpuyard.config.proof import digest_of
 from gpuyard.controller import transitions
-from gpuyard.controller.attempt_outcome import AttemptOutcome
+from gpuyard.controller.attempt_outcome import outcome_of
 from gpuyard.controller.core import Core
+from gpuyard.controller.gangs import Gangs, has_ended_on
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.requests import Requests
 from gpuyard.domain.errors import NotFoundError, RefusedError
@@ -68,6 +69,7 @@ class JoinedNodes:
         self._core = core
         self._providers = providers
         self._launching = launching
+        self._gangs = Gangs(core)
         self._requests = requests
         # By the digests of their secrets; and nodes by the fingerprints of theirs.
         self._invitations: dict[str, OpenInvitation] = {}
@@ -327,14 +329,7 @@ class JoinedNodes:
         gone = [Change(Table.GPUS, uuid, {"node_id": None}) for uuid in node.devices]
         self._change(node, EventKind.NODE_REMOVED, values, gone)
         for attempt in self._attempts_on(node):
-            outcome = AttemptOutcome(
-                core.clock(),
-                started_at=attempt.started_at,
-                reason=Reason.ATTEMPT_LOST,
-                lost=True,
-                message=f"its node {node.title} was removed from the instance",
-            )
-            self._launching.record_end(attempt, outcome)
+            self._lose(attempt, node)
         # Not before the commit: what is told to go must not be part of it afterwards.
         await core.committed()
         for provider in self._providers.node_providers.values():
@@ -342,11 +337,23 @@ class JoinedNodes:
         core.schedule()
         return _tended(core.view.node(node.id))
 
+    def _lose(self, attempt: LiveAttempt, node: Node) -> None:
+        """An attempt is lost; one on several nodes once its other shares have ended."""
+        lost = self._gangs.lost_share(
+            attempt,
+            node.id,
+            Reason.ATTEMPT_LOST,
+            f"its node {node.title} was removed from the instance",
+        )
+        if lost is not None:
+            self._launching.record_end(attempt, outcome_of(lost))
+
     def _attempts_on(self, node: Node) -> list[LiveAttempt]:
         return [
             attempt
             for attempt in self._core.view.attempts_on(node.id)
             if self._providers.node_provider(attempt.provider) is not None
+            and not has_ended_on(attempt, node.id)
         ]
 
     def _take_back_prefetched(self, node: Node) -> None:

@@ -3,11 +3,14 @@ nothing else.
 """
 
 from gpuyard.controller.core import Core
+from gpuyard.controller.gangs import runs_on
 from gpuyard.controller.joined_nodes import REMOVED
 from gpuyard.domain import wire
 from gpuyard.domain.contents import ContentKind, Stores
 from gpuyard.domain.errors import RefusedError
+from gpuyard.domain.gangs import attempt_and_rank
 from gpuyard.domain.jobspec import JobSpec
+from gpuyard.providers.callers import Machine
 from gpuyard.scheduler.view import LiveAttempt
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.code_store import CodeMissingError, CodeStore
@@ -25,9 +28,9 @@ class NodeAccess:
         # What was stored by which attempt, in this order.
         self._stored: dict[tuple[str, str], None] = {}
 
-    def caller(self, node_id: str) -> "JoinedCaller":
-        """A machine that has joined."""
-        return JoinedCaller(self, node_id)
+    def caller(self, machine: Machine) -> "JoinedCaller":
+        """A machine that has joined, as one who calls."""
+        return JoinedCaller(self, machine)
 
     def title(self, node_id: str) -> str:
         """The name of a node."""
@@ -38,9 +41,10 @@ class NodeAccess:
         return self._core.view.node(node_id).state == REMOVED
 
     def attempt(self, node_id: str, attempt_id: str) -> LiveAttempt:
-        """A live attempt of the node; RefusedError if there is none."""
-        found = self._core.view.attempts.get(attempt_id)
-        if found is None or found.node_id != node_id:
+        """A live attempt with a share on the node; RefusedError if there is none."""
+        whole_id, rank = attempt_and_rank(attempt_id)
+        found = self._core.view.attempts.get(whole_id)
+        if found is None or not runs_on(found, rank, node_id):
             raise RefusedError(f"{attempt_id} is no attempt on this machine.")
         return found
 
@@ -93,7 +97,7 @@ class NodeAccess:
         attempt = self.attempt(node_id, attempt_id)
         queries = self._core.queries
         rows = queries.attempts_of([attempt.job_id])[attempt.job_id]
-        own = next((row for row in rows if row["id"] == attempt_id), None)
+        own = next((row for row in rows if row["id"] == attempt.id), None)
         checkpoint = queries.checkpoint(own["resumed_from"] or "") if own else None
         if checkpoint is None:
             raise RefusedError(f"{attempt_id} resumes from no checkpoint.")
@@ -103,14 +107,15 @@ class NodeAccess:
 class JoinedCaller:
     """One machine (`providers.callers.Caller`)."""
 
-    def __init__(self, access: NodeAccess, node_id: str) -> None:
+    def __init__(self, access: NodeAccess, machine: Machine) -> None:
         self._access = access
-        self.node_id = node_id
+        self.machine = machine
+        self._node_id = machine.node_id
 
     @property
     def name(self) -> str:
         """What people call it."""
-        return self._access.title(self.node_id)
+        return self._access.title(self._node_id)
 
     @property
     def blobs(self) -> Blobs:
@@ -119,15 +124,15 @@ class JoinedCaller:
 
     def is_removed(self) -> bool:
         """See Caller."""
-        return self._access.is_removed(self.node_id)
+        return self._access.is_removed(self._node_id)
 
     def check_fetch(self, request: wire.FetchContents) -> None:
         """See Caller."""
-        self._access.check_fetch(self.node_id, request)
+        self._access.check_fetch(self._node_id, request)
 
     def check_store(self, request: wire.StoreBlob) -> None:
         """See Caller."""
-        self._access.attempt(self.node_id, request.attempt_id)
+        self._access.attempt(self._node_id, request.attempt_id)
 
     def stored(self, request: wire.StoreBlob) -> None:
         """See Caller."""
@@ -135,4 +140,4 @@ class JoinedCaller:
 
     def blob_to_resume(self, attempt_id: str) -> str:
         """See Caller."""
-        return self._access.blob_to_resume(self.node_id, attempt_id)
+        return self._access.blob_to_resume(self._node_id, attempt_id)

@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from gpuyard.controller import transitions
-from gpuyard.controller.attempt_outcome import AttemptOutcome
+from gpuyard.controller.attempt_outcome import AttemptOutcome, outcome_of
 from gpuyard.controller.checkpoints import Checkpoints, ResumeWatch
 from gpuyard.controller.core import Core
 from gpuyard.controller.cpu_watch import CpuWatch
@@ -444,20 +444,7 @@ class Reports:
             self._attempt_ended(attempt, end)
 
     def _attempt_ended(self, attempt: LiveAttempt, body: wire.Ended) -> None:
-        outcome = AttemptOutcome(
-            body.at,
-            started_at=body.started_at,
-            ran_s=body.ran_s,
-            exit_code=body.exit_code,
-            signal=body.signal,
-            reason=body.reason,
-            stopped=body.stopped,
-            message=body.message,
-            usage=body.usage,
-            limits=body.limits,
-            lost=Reason.of(body.reason).lost,
-        )
-        self._launching.record_end(attempt, outcome, body.successor)
+        self._launching.record_end(attempt, outcome_of(body), body.successor)
 
     def clock(self) -> float:
         """The server's time, UTC seconds."""

@@ -137,7 +137,9 @@ class AgentProvider(NodeProvider):
             )
             raise ProviderError(message, self.PROVIDER_NAME, "UNSUPPORTED")
         links = [self.agents.link(share.node_id) for share in order.shares]
-        address = self.agents.address(order.node_id)
+        address = self.agents.address(
+            order.node_id, [share.node_id for share in order.shares]
+        )
         for share, link in zip(order.shares, links, strict=True):
             if not self.agents.is_at_home(share.node_id):
                 hello = self.agents.hello(share.node_id)

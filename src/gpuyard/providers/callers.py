@@ -3,17 +3,27 @@
 Who calls is known by its certificate, before the agent has said anything.
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from gpuyard.domain import wire
 from gpuyard.storage.blobs import Blobs
 
 
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine that has joined, and the addresses of both ends of its connection."""
+
+    node_id: str
+    address: str
+    server_address: str
+
+
 class Caller(Protocol):
     """The machine at the other end. What it may not do is a RefusedError."""
 
     @property
-    def node_id(self) -> str: ...
+    def machine(self) -> Machine: ...
 
     @property
     def name(self) -> str: ...

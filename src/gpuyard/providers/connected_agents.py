@@ -4,7 +4,7 @@ reports that they send.
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -50,6 +50,7 @@ class ConnectedAgents:
         self._serving: dict[Link, asyncio.Task[None]] = {}
         self._links: dict[str, Link] = {}
         self._hellos: dict[str, wire.Hello] = {}
+        self._callers: dict[str, Caller | None] = {}
         # Whether a node's agent is that of this server's home, by node.
         self._at_home: dict[str, bool] = {}
         self._closed = False
@@ -85,9 +86,14 @@ class ConnectedAgents:
             )
         return link
 
-    def address(self, node_id: str) -> str:
-        """The host of a connected node, as others may reach it."""
-        return self.link(node_id).peer_host or self._hellos[node_id].name
+    def address(self, node_id: str, others: Iterable[str]) -> str:
+        """The host of a node, as those of other nodes reach it."""
+        if caller := self._callers.get(node_id):
+            return caller.machine.address
+        for other in others:
+            if caller := self._callers.get(other):
+                return caller.machine.server_address
+        return self._hellos[node_id].name
 
     def is_at_home(self, node_id: str) -> bool:
         """Whether the node's agent is that of this server's home."""
@@ -166,7 +172,7 @@ class ConnectedAgents:
                 elif isinstance(message, wire.Hello) and not node_id:
                     hello = self._admitted(message, caller) if caller else message
                     node_id = hello.node_id
-                    await self._join(hello, link)
+                    await self._join(hello, link, caller)
                     reporting = asyncio.create_task(
                         self._forward_reports(node_id, link), name="forward-reports"
                     )
@@ -228,9 +234,10 @@ class ConnectedAgents:
                 " most one minor version apart.",
                 "Upgrade the older one.",
             )
-        old = self._links.get(caller.node_id)
+        node_id = caller.machine.node_id
+        old = self._links.get(node_id)
         if old and not old.closed:
-            known = self._hellos[caller.node_id].process
+            known = self._hellos[node_id].process
             if not hello.process or hello.process != known:
                 raise RefusedError(
                     f"Another agent with the certificate of {caller.name} is connected."
@@ -238,7 +245,7 @@ class ConnectedAgents:
                     "Was its home copied? Invite the second machine by itself:"
                     " `gpuyard nodes invite`.",
                 )
-        return replaced(hello, node_id=caller.node_id, name=caller.name)
+        return replaced(hello, node_id=node_id, name=caller.name)
 
     def dismiss(self, node_id: str, reason: str) -> None:
         """Tell a machine that it is no longer part of the instance, and end its
@@ -249,13 +256,14 @@ class ConnectedAgents:
             _tell(link, reason, removed=True)
             link.close()
 
-    async def _join(self, hello: wire.Hello, link: Link) -> None:
+    async def _join(self, hello: wire.Hello, link: Link, caller: Caller | None) -> None:
         assert self.sink is not None
         old = self._links.get(hello.node_id)
         if old:
             old.close()
         self._links[hello.node_id] = link
         self._hellos[hello.node_id] = hello
+        self._callers[hello.node_id] = caller
         self._at_home[hello.node_id] = self._shares_home(hello.node_id)
         for attempt in hello.attempts:
             self._results.add_listed(hello.node_id, attempt.attempt_id, attempt.state)

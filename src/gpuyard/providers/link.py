@@ -34,13 +34,6 @@ class Link:
         self._reports: list[wire.NumberedReport] = []
         self._has_reports = asyncio.Event()
 
-    @property
-    def peer_host(self) -> str:
-        """From which host the agent has connected; empty on this one."""
-        # A tuple of a network address; the path of a Unix socket is text.
-        peer: tuple[str, int] | str | None = self._writer.get_extra_info("peername")
-        return peer[0] if isinstance(peer, tuple) else ""
-
     async def messages(self) -> AsyncIterator[wire.FromAgent]:
         """Every message until the link ends, except answers to requests.
 

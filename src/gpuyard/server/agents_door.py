@@ -19,6 +19,7 @@ from gpuyard.config.sockets import keep_alive
 from gpuyard.controller.controller import Controller
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.domain.joining import JoinAnswer, JoinRefusal, JoinRequest
+from gpuyard.providers.callers import Machine
 from gpuyard.server.authority import (
     Authority,
     fingerprint_of,
@@ -192,11 +193,14 @@ class AgentsDoor:
             await connection.close(1008, "this certificate is none of this instance")
             return
         keep_alive(connection.transport.get_extra_info("socket"))
+        machine = Machine(
+            node.id, _address_of(connection), str(connection.local_address[0])
+        )
         ours, theirs = socket.socketpair()
         reader, writer = await asyncio.open_unix_connection(sock=theirs)
         serving = asyncio.create_task(
             self._controller.serve_agent(
-                *await asyncio.open_unix_connection(sock=ours), node.id
+                *await asyncio.open_unix_connection(sock=ours), machine
             )
         )
         try:
