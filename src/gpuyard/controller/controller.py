@@ -37,8 +37,8 @@ from gpuyard.controller.stored_contents import stores_of
 from gpuyard.controller.submissions import Submissions
 from gpuyard.controller.trust import TrustRecords
 from gpuyard.controller.users import Users
+from gpuyard.domain.joining import Machine
 from gpuyard.ledger.ledger import Ledger
-from gpuyard.providers.callers import Machine
 from gpuyard.providers.configured import (
     MakeProviders,
     Providers,

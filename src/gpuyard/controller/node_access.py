@@ -10,7 +10,7 @@ from gpuyard.domain.contents import ContentKind, Stores
 from gpuyard.domain.errors import RefusedError
 from gpuyard.domain.gangs import attempt_and_rank
 from gpuyard.domain.jobspec import JobSpec
-from gpuyard.providers.callers import Machine
+from gpuyard.domain.joining import Machine
 from gpuyard.scheduler.view import LiveAttempt
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.code_store import CodeMissingError, CodeStore

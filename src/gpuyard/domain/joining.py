@@ -1,6 +1,7 @@
 """How a machine joins an instance: invitations, and what is said on the way in."""
 
 import re
+from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, Field
@@ -59,6 +60,15 @@ class Invitation(BaseModel):
     def command(self) -> str:
         """What to type on the other machine."""
         return f"gpuyard join {self.url} {self.code}"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine that has joined, and the addresses of both ends of its connection."""
+
+    node_id: str
+    address: str
+    server_address: str
 
 
 class JoinRequest(StrictModel):

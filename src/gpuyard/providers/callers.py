@@ -3,20 +3,11 @@
 Who calls is known by its certificate, before the agent has said anything.
 """
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from gpuyard.domain import wire
+from gpuyard.domain.joining import Machine
 from gpuyard.storage.blobs import Blobs
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """A machine that has joined, and the addresses of both ends of its connection."""
-
-    node_id: str
-    address: str
-    server_address: str
 
 
 class Caller(Protocol):

@@ -7,7 +7,7 @@ for every job that asks for at least as much.
 
 import math
 from bisect import insort
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import attrgetter
@@ -307,11 +307,16 @@ class StartPass:
             if not keepers.isdisjoint(one.shares)
         ]
         until = max(begins, default=-math.inf)
-        return {shape for shape in self._hopeful if self._may_be_lent(shape, until)}
+        claiming = {bucket[1] for _, bucket in view.queue.claiming()}
+        return {
+            shape
+            for shape in self._hopeful
+            if self._may_be_lent(shape, until, claiming)
+        }
 
-    def _may_be_lent(self, shape: Shape, until: float) -> bool:
+    def _may_be_lent(self, shape: Shape, until: float, claiming: Set[Shape]) -> bool:
         """True if a job of the shape may be preempted, ends by then, or has something
-        reserved that has not begun.
+        reserved that has not begun. `claiming`: the shapes for which something is.
         """
         queue = self._view.queue
         if until <= self._now:
@@ -323,7 +328,7 @@ class StartPass:
         return (
             self._now + shortest_s <= until
             or shape in queue.preemptible_shapes
-            or any(bucket[1] is shape for _, bucket in queue.claiming())
+            or shape in claiming
         )
 
     def _try(self, job: LiveJob, rank: Rank) -> tuple[Placement, ...] | None:

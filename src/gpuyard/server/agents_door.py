@@ -18,8 +18,7 @@ from pydantic import ValidationError
 from gpuyard.config.sockets import keep_alive
 from gpuyard.controller.controller import Controller
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
-from gpuyard.domain.joining import JoinAnswer, JoinRefusal, JoinRequest
-from gpuyard.providers.callers import Machine
+from gpuyard.domain.joining import JoinAnswer, JoinRefusal, JoinRequest, Machine
 from gpuyard.server.authority import (
     Authority,
     fingerprint_of,
