@@ -19,9 +19,10 @@ from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import JobState
 from gpuyard.ledger.retention import removal_event
+from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.observe import observe
-from gpuyard.scheduler.view import LiveAttempt, View
+from gpuyard.scheduler.view import View
 
 PRICE = Price(Decimal("3.6"), "USD", "list", "GPU_SMALL")
 

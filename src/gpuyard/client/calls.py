@@ -213,9 +213,7 @@ def tend_gpu(gpu: str, action: str) -> Call[str]:
 def invite_node(name: str | None, expires_in_s: float) -> Call[Invitation]:
     """Invite one machine to join; the code is shown only once."""
     body = {"name": name, "expires_in_s": expires_in_s}
-    return Call(
-        "POST", "/api/v1/nodes/invitations", Invitation.model_validate, body=body
-    )
+    return Call("POST", "/api/v1/nodes:invite", Invitation.model_validate, body=body)
 
 
 def tend_node(node: str, action: str) -> Call[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """The base class and the types of the settings' sections."""
 
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
@@ -19,6 +20,17 @@ Days = Annotated[float, Field(ge=0, le=MOST_DAYS)]
 Hours = Annotated[float, Field(ge=0, le=MOST_DAYS * 24)]
 Gigabytes = Annotated[float, BeforeValidator(units.memory_gb), Field(gt=0, le=_MOST_GB)]
 Megabytes = Annotated[float, Field(gt=0, le=_MOST_GB * 1000)]
+
+
+def absolute(path: Path | None) -> Path | None:
+    """The path with its `~` expanded; ValueError if it is relative."""
+    found = path.expanduser() if path else None
+    if found and not found.is_absolute():
+        raise ValueError(
+            f"{str(path)!r} is no absolute path; server, agents and jobs each run"
+            " somewhere else"
+        )
+    return found
 
 
 class SettingsSection(StrictModel):

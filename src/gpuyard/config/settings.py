@@ -26,16 +26,17 @@ from gpuyard.config.addresses import HostAndPort
 from gpuyard.config.disk import DiskSettings
 from gpuyard.config.gpus import GpuSettings
 from gpuyard.config.jobs import JobSettings
+from gpuyard.config.ledger import BackupSettings, LedgerSettings
 from gpuyard.config.paths import Home
 from gpuyard.config.resource_manager import ResourceManagerSettings
 from gpuyard.config.retention import RetentionSettings
 from gpuyard.config.sections import (
     Gigabytes,
-    Hours,
     Megabytes,
     Period,
     Seconds,
     SettingsSection,
+    absolute,
 )
 from gpuyard.config.shares import FairShareSettings, QuotaSettings
 from gpuyard.config.sharing import SharedSettings
@@ -62,16 +63,6 @@ def _simulated(text: str | None) -> str | None:
             f"{text!r} is not COUNTxGIGABYTES; write 5x24 for five GPUs of 24 GB"
         )
     return text
-
-
-def _absolute(path: Path | None) -> Path | None:
-    found = path.expanduser() if path else None
-    if found and not found.is_absolute():
-        raise ValueError(
-            f"{str(path)!r} is no absolute path; server, agents and jobs each run"
-            " somewhere else"
-        )
-    return found
 
 
 class ServerSettings(SettingsSection):
@@ -166,7 +157,7 @@ class NodeSettings(SettingsSection):
     run_as_submitter: bool = False
     accounts: dict[str, AccountName] = Field(default_factory=dict[str, AccountName])
     allow_system_accounts: tuple[str, ...] = ()
-    accounts_folder: Annotated[Path, AfterValidator(_absolute)] = Path(
+    accounts_folder: Annotated[Path, AfterValidator(absolute)] = Path(
         "/var/lib/gpuyard"
     )
     job_umask: str = Field(default="077", pattern=r"^0?[0-7]{3}$")
@@ -266,7 +257,7 @@ class WorkspaceSettings(SettingsSection):
     Several servers need a path that all of them share.
     """
 
-    path: Annotated[Path | None, AfterValidator(_absolute)] = None
+    path: Annotated[Path | None, AfterValidator(absolute)] = None
 
     def root(self, home: Home) -> Path:
         """The folder of all workspaces."""
@@ -281,9 +272,9 @@ class SecretSettings(SettingsSection):
     secret. It gets `command_environment` in addition to what jobs get.
     """
 
-    path: Annotated[Path | None, AfterValidator(_absolute)] = None
+    path: Annotated[Path | None, AfterValidator(absolute)] = None
     environment: tuple[Annotated[str, AfterValidator(secret_name)], ...] = ()
-    folder: Annotated[Path | None, AfterValidator(_absolute)] = None
+    folder: Annotated[Path | None, AfterValidator(absolute)] = None
     command: tuple[str, ...] = ()
     command_timeout_s: Period = 10.0
     command_environment: tuple[str, ...] = ()
@@ -302,29 +293,6 @@ class NotifySettings(SettingsSection):
     webhooks: Webhooks = ()
     email: EmailSpec | None = None
     give_up_s: Period = 6 * 3600.0
-
-
-class LedgerSettings(SettingsSection):
-    """`keep_events`: how many events of the journal stay before images of the rows that
-    they changed replace the oldest (see the guide on history).
-
-    `url` is the address of a PostgreSQL database; unset, the one given to `gpuyard up
-    --database`, else the home's own file.
-    """
-
-    url: str | None = Field(default=None, repr=False)
-    keep_events: int = Field(default=1_000_000, ge=1000)
-
-
-class BackupSettings(SettingsSection):
-    """A backup of the ledger every `every_h` hours (0: none; unset: 24, and none with
-    PostgreSQL) in the folder `path`, by default `backups` in the home. The newest
-    `keep` stay.
-    """
-
-    every_h: Hours | None = None
-    keep: int = Field(default=3, ge=1)
-    path: Annotated[Path | None, AfterValidator(_absolute)] = None
 
 
 # A job finds its node's name where the section `node` would stand.

@@ -13,7 +13,7 @@ from gpuyard.domain.jobspec import JobKind, JobSpec, Resources
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.tasks import task_id_of
 from gpuyard.domain.wire import SCRIPT
-from gpuyard.scheduler.view import LiveAttempt
+from gpuyard.scheduler.attempts import LiveAttempt
 
 # Of an attempt's id and fencing token and of a batch's id; see `Launching`.
 WorkerToken = Callable[[str, int, str], str]

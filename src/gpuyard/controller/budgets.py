@@ -28,9 +28,9 @@ from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.states import AttemptState
 from gpuyard.ledger.queries import Row
+from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.scheduler.budgets import BudgetTable, LiveBudget
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.view import LiveAttempt
 
 LOOK_AGAIN_S = 2.0
 # How often the ledger is read while attempts end.

@@ -13,7 +13,7 @@ from gpuyard.domain import wire
 from gpuyard.domain.errors import LedgerError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
-from gpuyard.scheduler.view import LiveAttempt
+from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import in_background
 

@@ -32,6 +32,7 @@ from gpuyard.domain.states import JobState
 from gpuyard.domain.tiers import Tiers
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.scheduler.actions import Action, Fail, Preempt, Start, Withdraw
+from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.scheduler.budgets import BudgetTable
 from gpuyard.scheduler.decide import decide
 from gpuyard.scheduler.fitting import provider_for
@@ -39,7 +40,7 @@ from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.observe import observe
 from gpuyard.scheduler.policy import Policy, QueueOrder
 from gpuyard.scheduler.prefetch import plan_prefetches
-from gpuyard.scheduler.view import LiveAttempt, View
+from gpuyard.scheduler.view import View
 
 # After a failed commit (a full disk), the next decision follows after this time.
 RETRY_WRITE_S = 1.0

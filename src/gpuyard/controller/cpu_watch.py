@@ -7,8 +7,8 @@ from dataclasses import replace
 from gpuyard.controller.core import Core
 from gpuyard.controller.job_warnings import warn
 from gpuyard.domain.events import EventKind
+from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.scheduler.refusal import impossible
-from gpuyard.scheduler.view import LiveAttempt
 
 _MOST_CHARACTERS = 200  # an agent may send anything
 _MOST_JOBS = 10_000

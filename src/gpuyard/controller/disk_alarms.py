@@ -12,7 +12,7 @@ from gpuyard.domain import wire
 from gpuyard.domain.errors import DiskFullError
 from gpuyard.domain.events import Event, EventKind
 from gpuyard.domain.units import format_duration, format_gb
-from gpuyard.scheduler.view import LiveAttempt
+from gpuyard.scheduler.attempts import LiveAttempt
 
 # A disk that has become so much emptier may fill again, and is told again.
 _EMPTIER_PERCENT = 5.0

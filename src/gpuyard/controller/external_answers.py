@@ -23,7 +23,7 @@ from gpuyard.domain.jobconfig import JobResult, JobStatus
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.states import AttemptState
 from gpuyard.providers.configured import Providers
-from gpuyard.scheduler.view import LiveAttempt
+from gpuyard.scheduler.attempts import LiveAttempt
 
 _STOP_AGAIN_S = 20.0
 """An attempt that should end and still runs is stopped again after this time, because

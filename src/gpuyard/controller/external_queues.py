@@ -32,9 +32,9 @@ from gpuyard.domain.reasons import Reason
 from gpuyard.domain.states import AttemptState
 from gpuyard.providers.base import TRANSIENT, GpuProviderInterface
 from gpuyard.providers.configured import Providers
+from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.scheduler.external_queues import ExternalQueue
 from gpuyard.scheduler.observe import note_ended_attempt
-from gpuyard.scheduler.view import LiveAttempt
 
 _HEALTH_TIMEOUT_S = 15.0
 _WITHOUT_PROVIDER_EVERY_S = 2.0

@@ -11,10 +11,12 @@ import msgspec
 from gpuyard.controller import transitions
 from gpuyard.controller.core import Core
 from gpuyard.domain import wire
+from gpuyard.domain.errors import ProviderError
 from gpuyard.domain.gangs import share_id
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.states import AttemptState
-from gpuyard.scheduler.view import LiveAttempt
+from gpuyard.providers.node_provider import NodeProvider
+from gpuyard.scheduler.attempts import LiveAttempt
 
 
 def is_gang(attempt: LiveAttempt) -> bool:
@@ -42,6 +44,25 @@ def share_on(attempt: LiveAttempt, node_id: str) -> str:
 def has_ended_on(attempt: LiveAttempt, node_id: str) -> bool:
     """Whether the share of the node has ended, while the attempt lives."""
     return attempt.placements[rank_on(attempt, node_id)].end is not None
+
+
+async def stop_shares(
+    provider: NodeProvider, attempt: LiveAttempt, reason: str, checkpoint: bool
+) -> None:
+    """Stop all shares of the attempt. ProviderError if one could not be told."""
+    problem: ProviderError | None = None
+    for rank, placement in enumerate(attempt.placements):
+        if placement.end is not None:
+            continue
+        share = share_id(attempt.id, rank)
+        try:
+            await provider.stop_attempt(
+                placement.node_id, share, reason, checkpoint=checkpoint
+            )
+        except ProviderError as error:
+            problem = error
+    if problem:
+        raise problem
 
 
 class Gangs:

@@ -8,8 +8,8 @@ from gpuyard.controller.core import Core
 from gpuyard.domain.events import Event
 from gpuyard.domain.health import DAY_S, Health
 from gpuyard.domain.reasons import Blame, Reason
+from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.view import LiveAttempt
 
 
 class ProviderHealth:

@@ -12,7 +12,7 @@ from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.providers.configured import Providers
 from gpuyard.providers.node_provider import NodeProvider
 from gpuyard.providers.node_streams import NodeStream
-from gpuyard.scheduler.view import LiveAttempt
+from gpuyard.scheduler.attempts import LiveAttempt
 
 # A browser opens some dozens at a time for one page.
 MOST_STREAMS = 64

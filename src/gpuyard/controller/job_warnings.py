@@ -8,7 +8,7 @@ from typing import Any
 from gpuyard.controller.core import Core
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.units import format_gb
-from gpuyard.scheduler.view import LiveAttempt
+from gpuyard.scheduler.attempts import LiveAttempt
 
 
 def warn(

@@ -23,8 +23,8 @@ from gpuyard.domain.joining import CODE_BYTES, NewInvitation, TendedNode, node_n
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.states import AttemptState
 from gpuyard.providers.configured import Providers
+from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.scheduler.nodes import Node
-from gpuyard.scheduler.view import LiveAttempt
 
 REMOVED = "removed"
 """The state of a node that is no longer part of the instance."""

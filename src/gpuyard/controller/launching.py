@@ -31,10 +31,10 @@ from gpuyard.domain.reasons import Reason, RetryRule
 from gpuyard.domain.states import AttemptState
 from gpuyard.providers.base import TRANSIENT, GpuProviderInterface
 from gpuyard.providers.configured import Providers
+from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.policy import backoff_s
 from gpuyard.scheduler.prefetch import may_prefetch
-from gpuyard.scheduler.view import LiveAttempt
 from gpuyard.storage.blobs import BucketError
 from gpuyard.storage.secret_sources import SecretMissingError, SecretUnavailableError
 

@@ -17,7 +17,7 @@ from gpuyard.controller.log_mirror import LogMirror
 from gpuyard.domain.errors import LedgerError, ProviderError
 from gpuyard.domain.states import AttemptState
 from gpuyard.providers.base import GpuProviderInterface
-from gpuyard.scheduler.view import LiveAttempt
+from gpuyard.scheduler.attempts import LiveAttempt
 
 _FIRST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 600.0

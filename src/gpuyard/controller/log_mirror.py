@@ -29,7 +29,7 @@ from gpuyard.providers.base import (
     OutputPart,
     SavedFile,
 )
-from gpuyard.scheduler.view import LiveAttempt
+from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.storage.blobs import Blob, Blobs
 from gpuyard.storage.logfile import LogFile
 from gpuyard.storage.place import in_background

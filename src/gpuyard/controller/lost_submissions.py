@@ -12,7 +12,7 @@ from gpuyard.controller.launching import Launching
 from gpuyard.controller.requests import Requests
 from gpuyard.domain.states import AttemptState
 from gpuyard.providers.configured import Providers
-from gpuyard.scheduler.view import LiveAttempt
+from gpuyard.scheduler.attempts import LiveAttempt
 
 _LONGEST_PAUSE_S = 5.0
 

@@ -11,7 +11,7 @@ from gpuyard.domain.errors import RefusedError
 from gpuyard.domain.gangs import attempt_and_rank
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.joining import Machine
-from gpuyard.scheduler.view import LiveAttempt
+from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.code_store import CodeMissingError, CodeStore
 

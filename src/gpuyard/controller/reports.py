@@ -35,7 +35,7 @@ from gpuyard.domain.gangs import attempt_and_rank
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.providers.configured import Providers
-from gpuyard.scheduler.view import LiveAttempt
+from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.storage.blobs import Blobs
 
 # A broken connection is usually back within a second. After this time its jobs are

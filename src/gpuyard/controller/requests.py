@@ -16,6 +16,7 @@ from gpuyard.controller.access import ALL_RIGHTS, EVERYTHING, Rights, Sight
 from gpuyard.controller.admission import Admission, MakeEvents, refuse_impossible
 from gpuyard.controller.arrays import Arrays
 from gpuyard.controller.core import SLICE, Core
+from gpuyard.controller.gangs import stop_shares
 from gpuyard.controller.gpus import Gpus
 from gpuyard.controller.intake import PreparedJob
 from gpuyard.controller.job_changes import changed_spec, with_gpus
@@ -33,7 +34,6 @@ from gpuyard.domain.errors import (
     RefusedError,
 )
 from gpuyard.domain.events import Event
-from gpuyard.domain.gangs import share_id
 from gpuyard.domain.jobspec import JobKind, JobSpec
 from gpuyard.domain.offers import Strategy
 from gpuyard.domain.prompt_fields import refuse_gpus
@@ -42,11 +42,10 @@ from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.providers.base import TRANSIENT
 from gpuyard.providers.configured import Providers
-from gpuyard.providers.node_provider import NodeProvider
+from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.scheduler.estimate import Estimate, estimate
 from gpuyard.scheduler.explanation import Why
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.view import LiveAttempt
 from gpuyard.scheduler.why import why
 from gpuyard.storage.place import in_background
 
@@ -276,7 +275,7 @@ class Requests:
         checkpoint = reason in (Reason.PREEMPTED, Reason.BUDGET)
         try:
             if node_provider is not None:
-                await _stop_on_nodes(node_provider, attempt, reason, checkpoint)
+                await stop_shares(node_provider, attempt, reason, checkpoint)
             elif provider is not None and attempt.provider_ref:
                 await provider.stop_job(attempt.provider_ref, checkpoint=checkpoint)
         except JobNotFoundError:
@@ -477,25 +476,6 @@ class Requests:
                 view.external_queues.reasons[attempt.id] = reason
         now = self._core.clock()
         return why(view, job_id, now, self._core.policy, self.when_it_leaves)
-
-
-async def _stop_on_nodes(
-    provider: NodeProvider, attempt: LiveAttempt, reason: str, checkpoint: bool
-) -> None:
-    """Stop all shares of the attempt. ProviderError if one could not be told."""
-    problem: ProviderError | None = None
-    for rank, placement in enumerate(attempt.placements):
-        if placement.end is not None:
-            continue
-        share = share_id(attempt.id, rank)
-        try:
-            await provider.stop_attempt(
-                placement.node_id, share, reason, checkpoint=checkpoint
-            )
-        except ProviderError as error:
-            problem = error
-    if problem:
-        raise problem
 
 
 def _needs_of(spec: JobSpec) -> dict[str, Any]:

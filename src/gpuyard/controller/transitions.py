@@ -28,8 +28,8 @@ from gpuyard.domain.states import (
     JobState,
     check_move,
 )
+from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.view import LiveAttempt
 
 Placements = tuple[Placement, ...]
 

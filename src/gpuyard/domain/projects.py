@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel
+from pydantic import AfterValidator, BaseModel, StrictBool
 
 from gpuyard.domain.cost_keys import NO_PROJECT
 from gpuyard.domain.jobspec import Name
@@ -48,7 +48,7 @@ class Project(BaseModel):
     """
 
     name: str
-    private: bool = False
+    private: StrictBool = False
     created_at: float
     members: list[ProjectMember] = []
 
@@ -57,13 +57,13 @@ class NewProject(StrictModel):
     """A project to be registered."""
 
     name: ProjectName
-    private: bool = False
+    private: StrictBool = False
 
 
 class ProjectChanges(StrictModel):
     """What is to differ."""
 
-    private: bool
+    private: StrictBool
 
 
 class NewMember(StrictModel):

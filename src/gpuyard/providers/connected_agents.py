@@ -27,6 +27,8 @@ from gpuyard.providers.results import AttemptResults
 
 # How long a call waits for the first agent to connect.
 _CONNECT_S = 10.0
+# What an agent may begin a connection with that is for one transfer only.
+_TRANSFERS = (wire.FetchContents, wire.StoreBlob, wire.FetchBlob)
 log = structlog.get_logger(__name__)
 
 
@@ -185,7 +187,7 @@ class ConnectedAgents:
                 elif isinstance(message, wire.JoinStream) and not node_id:
                     await self.streams.join(message, reader, writer)
                     break
-                elif not node_id:
+                elif isinstance(message, _TRANSFERS) and not node_id:
                     await self._transfer(message, caller, messages, writer)
                     break
         except RefusedError as error:

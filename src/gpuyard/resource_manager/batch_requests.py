@@ -36,7 +36,7 @@ from gpuyard.resource_manager.batch import (
 from gpuyard.resource_manager.batch_estimates import BatchEstimates
 from gpuyard.resource_manager.batches import Batches
 from gpuyard.resource_manager.residents import Residents
-from gpuyard.scheduler.view import LiveAttempt
+from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.storage.place import in_background
 
 log = structlog.get_logger(__name__)

@@ -18,8 +18,9 @@ from gpuyard.resource_manager.batches import Batches
 from gpuyard.resource_manager.models import GPU_STATES, PHASES_BY_ACTIVITY
 from gpuyard.resource_manager.resident import Resident
 from gpuyard.resource_manager.residents import Residents
+from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.scheduler.nodes import Device
-from gpuyard.scheduler.view import LiveAttempt, cooling_holder
+from gpuyard.scheduler.view import cooling_holder
 
 Work = dict[str, Any]
 

@@ -10,7 +10,7 @@ from gpuyard.controller.core import Core
 from gpuyard.domain.shape import Placement
 from gpuyard.residency.fleet import Phase
 from gpuyard.resource_manager.resident import Resident
-from gpuyard.scheduler.view import LiveAttempt
+from gpuyard.scheduler.attempts import LiveAttempt
 
 
 class SharedBookings:

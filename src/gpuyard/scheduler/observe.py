@@ -20,10 +20,11 @@ from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.scheduler.advance import AdvanceReservation
 from gpuyard.scheduler.array_limits import limit_array
+from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.scheduler.history import AttemptEnd
 from gpuyard.scheduler.jobs import NO_SERVICE, LiveJob, Service
 from gpuyard.scheduler.nodes import Device
-from gpuyard.scheduler.view import LiveAttempt, View
+from gpuyard.scheduler.view import View
 
 _JOB_COLUMNS = (
     "priority",

@@ -7,7 +7,7 @@ for every job that asks for at least as much.
 
 import math
 from bisect import insort
-from collections.abc import Collection, Set
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import attrgetter
@@ -15,10 +15,11 @@ from operator import attrgetter
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.scheduler.actions import Start, Withdraw
-from gpuyard.scheduler.advance import kept_shares
+from gpuyard.scheduler.attempts import LiveAttempt, Promise
 from gpuyard.scheduler.external_queues import Dispatch
 from gpuyard.scheduler.fitting import SLACK, fit, may_use
 from gpuyard.scheduler.jobs import LiveJob
+from gpuyard.scheduler.lending import lendable
 from gpuyard.scheduler.nodes import Node, Space
 from gpuyard.scheduler.placement import place
 from gpuyard.scheduler.policy import Policy, QueueOrder
@@ -26,7 +27,7 @@ from gpuyard.scheduler.queue import Bucket, bucket_of
 from gpuyard.scheduler.ranking import Rank, Ranking
 from gpuyard.scheduler.reservation import Reservations, may_outlast
 from gpuyard.scheduler.reserved_pass import starts
-from gpuyard.scheduler.view import LiveAttempt, Promise, View
+from gpuyard.scheduler.view import View
 
 _IN_EXTERNAL_QUEUE = (AttemptState.SENT, AttemptState.PENDING)
 MANY_OPEN = 1000
@@ -279,57 +280,10 @@ class StartPass:
         if is_full:
             self._view.queue.close_all()
         elif self._view.advance.coming:
-            self._hopeful &= self._hopeful_on_reserved(least)
-        return is_full
-
-    def _hopeful_on_reserved(self, least: Shape) -> set[Shape]:
-        """The hopeful shapes, if there is room for `least` that is not reserved; else
-        those of jobs that may start on what is.
-        """
-        view = self._view
-        kept = kept_shares(view.advance.coming, view.nodes)
-        keepers: set[str] = set()
-        for node_id in view.index.with_room(least):
-            space = view.nodes[node_id].free
-            for share in kept.get(node_id, ()):
-                space = space.minus(share)
-            has_room = (
-                len(space.devices) >= least.gpus
-                and space.cpus + SLACK >= least.cpus
-                and space.memory_gb + SLACK >= least.memory_gb
+            self._hopeful = lendable(
+                self._view, self._hopeful, least, self._now, self._policy
             )
-            if has_room:
-                return self._hopeful
-            keepers.add(node_id)
-        begins = [
-            one.begins_at
-            for one in view.advance.coming
-            if not keepers.isdisjoint(one.shares)
-        ]
-        until = max(begins, default=-math.inf)
-        claiming = {bucket[1] for _, bucket in view.queue.claiming()}
-        return {
-            shape
-            for shape in self._hopeful
-            if self._may_be_lent(shape, until, claiming)
-        }
-
-    def _may_be_lent(self, shape: Shape, until: float, claiming: Set[Shape]) -> bool:
-        """True if a job of the shape may be preempted, ends by then, or has something
-        reserved that has not begun. `claiming`: the shapes for which something is.
-        """
-        queue = self._view.queue
-        if until <= self._now:
-            return shape in queue.preemptible_shapes
-        shortest_s = min(
-            queue.shortest(shape) + self._policy.end_margin_s,
-            self._policy.reservation_notice_s,
-        )
-        return (
-            self._now + shortest_s <= until
-            or shape in queue.preemptible_shapes
-            or shape in claiming
-        )
+        return is_full
 
     def _try(self, job: LiveJob, rank: Rank) -> tuple[Placement, ...] | None:
         """Where the job can start; None if nowhere. Most jobs without a chance cost

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from gpuyard.domain.shape import Placement
-from gpuyard.domain.states import AttemptState, JobState
+from gpuyard.domain.states import JobState
 from gpuyard.scheduler.actions import Action, Preempt, Start, Withdraw
 from gpuyard.scheduler.advance import AdvanceReservation, AdvanceTable
 from gpuyard.scheduler.arrays import LiveArray
+from gpuyard.scheduler.attempts import LiveAttempt, Promise
 from gpuyard.scheduler.budgets import BudgetTable
 from gpuyard.scheduler.external_queues import ExternalQueue, ExternalQueueTable
 from gpuyard.scheduler.heaps import LazyHeap
@@ -29,59 +30,9 @@ from gpuyard.scheduler.usage import Usage
 from gpuyard.scheduler.victims import Victims
 
 
-@dataclass(slots=True)
-class LiveAttempt:
-    """An attempt that has not ended. Times are UTC seconds; `started_at` is None until
-    it runs, `reason` until it is asked to end.
-    """
-
-    id: str
-    job_id: str
-    state: AttemptState
-    token: int
-    placements: tuple[Placement, ...]
-    created_at: float
-    started_at: float | None = None
-    number: int = 1
-    provider: str = ""
-    provider_ref: str | None = None
-    price_per_hour: str = "0"
-    currency: str = ""
-    reason: str | None = None
-
-    @property
-    def node_id(self) -> str:
-        """Its first node, whose agent reports about it."""
-        return self.placements[0].node_id if self.placements else ""
-
-    def runs_on(self, node_id: str) -> bool:
-        """Whether a share of it runs there, or is to run."""
-        if len(self.placements) <= 1:
-            return self.node_id == node_id
-        return any(share.node_id == node_id for share in self.placements)
-
-    @property
-    def offer(self) -> str:
-        """The offer of an external queue it was sent to; empty on our own nodes."""
-        return self.placements[0].offer if self.placements else ""
-
-    @property
-    def prefetched(self) -> bool:
-        """True while it waits on its node for another attempt to end."""
-        return any(share.prefetched for share in self.placements)
-
-
 def cooling_holder(gpu_uuid: str) -> str:
     """Who books a GPU while it cools."""
     return f"cooling {gpu_uuid}"
-
-
-@dataclass(slots=True)
-class Promise:
-    """Places that are kept for a job while `attempts` leave them."""
-
-    placements: tuple[Placement, ...]
-    attempts: frozenset[str]
 
 
 @dataclass(slots=True, eq=False)

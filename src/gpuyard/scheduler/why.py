@@ -8,11 +8,12 @@ from gpuyard.domain.states import JobState, ParentEnd
 from gpuyard.domain.units import format_duration
 from gpuyard.scheduler.actions import Start
 from gpuyard.scheduler.arrays import LiveArray
+from gpuyard.scheduler.attempts import LiveAttempt, Promise
 from gpuyard.scheduler.explanation import Why
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.verdicts import offer_verdicts
-from gpuyard.scheduler.view import LiveAttempt, Promise, View
+from gpuyard.scheduler.view import View
 from gpuyard.scheduler.why_budget import out_of_budget
 from gpuyard.scheduler.why_queued import MOST_NAMED, QueuedJob, WhenItLeaves
 

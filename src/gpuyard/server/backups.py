@@ -7,8 +7,8 @@ from pathlib import Path
 
 import structlog
 
+from gpuyard.config.ledger import BackupSettings
 from gpuyard.config.paths import Home
-from gpuyard.config.settings import BackupSettings
 from gpuyard.domain.errors import LedgerError
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.transfer import backup

@@ -16,7 +16,7 @@ from gpuyard.controller.observed_runs import ObservedRuns
 from gpuyard.domain.jobconfig import JobResult, JobStatus
 from gpuyard.providers.base import OutputPart
 from gpuyard.providers.configured import Providers
-from gpuyard.scheduler.view import LiveAttempt
+from gpuyard.scheduler.attempts import LiveAttempt
 from tests.support.controlled import Controlled
 from tests.support.wait import eventually
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuyard.config.ledger import BackupSettings
 from gpuyard.config.paths import Home
-from gpuyard.config.settings import BackupSettings
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.server.backups import DOWNLOADS, Backups, sweep_downloads
 from tests.support.wait import eventually

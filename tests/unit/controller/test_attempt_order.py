@@ -9,7 +9,7 @@ from gpuyard.domain.attempt_order import ResumePoint, config_from_order
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import AttemptState
-from gpuyard.scheduler.view import LiveAttempt
+from gpuyard.scheduler.attempts import LiveAttempt
 
 ATTEMPT = LiveAttempt(
     "attempt_1",

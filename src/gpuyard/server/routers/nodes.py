@@ -9,7 +9,7 @@ from gpuyard.server.dependencies import TheAppState
 router = APIRouter(prefix="/nodes", tags=["machines"])
 
 
-@router.post("/invitations", status_code=201)
+@router.post(":invite", status_code=201)
 async def invite_node(app_state: TheAppState, body: NewInvitation) -> Invitation:
     """Invite one machine to join. The code is shown here, and never again."""
     door = app_state.agents_door
