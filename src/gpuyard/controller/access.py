@@ -31,7 +31,7 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Visibility:
     """What exists for who asks: all but the `hidden` projects. A name means first what
     is the `user`'s own (None: the owner of the instance).
     """
@@ -44,7 +44,7 @@ class Sight:
         return project not in self.hidden
 
 
-EVERYTHING = Sight()
+EVERYTHING = Visibility()
 
 
 def _may_always(_: str | None) -> None:
@@ -57,7 +57,7 @@ class Rights:
     ForbiddenError or NotFoundError where it may start nothing.
     """
 
-    sight: Sight = EVERYTHING
+    visibility: Visibility = EVERYTHING
     check_submits: Callable[[str | None], None] = _may_always
 
 
@@ -71,17 +71,19 @@ class Access:
         self._users = users
         self._projects = projects
 
-    def sight_of(self, identity: Identity) -> Sight:
+    def visibility_of(self, identity: Identity) -> Visibility:
         """What exists for who asks."""
         if identity.role is Role.ADMINISTRATOR:
-            return Sight(identity.user)
-        return Sight(identity.user, self._projects.hidden_from(identity.user))
+            return Visibility(identity.user)
+        return Visibility(identity.user, self._projects.hidden_from(identity.user))
 
     def rights_of(self, identity: Identity) -> Rights:
         """What who asks may submit, and what exists for it meanwhile."""
         if identity.role is Role.ADMINISTRATOR:
-            return Rights(Sight(identity.user))
-        return Rights(self.sight_of(identity), partial(self.check_submits, identity))
+            return Rights(Visibility(identity.user))
+        return Rights(
+            self.visibility_of(identity), partial(self.check_submits, identity)
+        )
 
     def may(
         self,

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpuyard.controller import transitions
-from gpuyard.controller.access import ALL_RIGHTS, Rights, Sight
+from gpuyard.controller.access import ALL_RIGHTS, Rights, Visibility
 from gpuyard.controller.core import FOLDED_AT_ONCE, SLICE, Core
 from gpuyard.controller.intake import (
     MAX_JOBS,
@@ -56,7 +56,7 @@ MakeEvents = Callable[[Sequence[PreparedJob], float], Sequence[Event]]
 class Admission:
     """Takes jobs into the queue.
 
-    `find(reference, sight)` gives the ids of the jobs that a person means,
+    `find(reference, visibility)` gives the ids of the jobs that a person means,
     `find_gpu(reference)` the UUID of the GPU.
     """
 
@@ -64,7 +64,7 @@ class Admission:
         self,
         core: Core,
         providers: Mapping[str, GpuProviderInterface],
-        find: Callable[[str, Sight], Sequence[str]],
+        find: Callable[[str, Visibility], Sequence[str]],
         capacity: KnownCapacity,
         find_gpu: Callable[[str], str],
         secrets: Secrets,
@@ -120,7 +120,7 @@ class Admission:
         bodies.clear()
         await add_script_code(jobs, self._submissions)
         refuse_shared_keys(jobs)
-        find_parents(jobs, partial(self._find_parents, rights.sight))
+        find_parents(jobs, partial(self._find_parents, rights.visibility))
         while not await self._queue(jobs, make_events):
             await self._core.committed()
         self._core.schedule()
@@ -137,7 +137,7 @@ class Admission:
     ) -> PreparedJob:
         """Check a job given as JSON as if `user` was to queue it."""
         (job,) = await self._read([body], user, rights)
-        find_parents([job], partial(self._find_parents, rights.sight))
+        find_parents([job], partial(self._find_parents, rights.visibility))
         return job
 
     async def prepare(
@@ -155,7 +155,7 @@ class Admission:
         (job, command) = await self._read_one(body, user)
         rights.check_submits(job.template.project)
         await self._check_new([(job, program(command))], set(), None)
-        find_parents([job], partial(self._find_parents, rights.sight))
+        find_parents([job], partial(self._find_parents, rights.visibility))
         return job
 
     async def preview(self, body: msgspec.Raw) -> PreparedJob:
@@ -286,9 +286,11 @@ class Admission:
             f"name {' or '.join(sorted(with_agents))}, or none",
         )
 
-    def _find_parents(self, sight: Sight, reference: str) -> Sequence[str] | None:
+    def _find_parents(
+        self, visibility: Visibility, reference: str
+    ) -> Sequence[str] | None:
         try:
-            return self._find(reference, sight)
+            return self._find(reference, visibility)
         except NotFoundError:
             return None
         except InvalidInputError as error:

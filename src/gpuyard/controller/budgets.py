@@ -19,7 +19,7 @@ from gpuyard.billing.costs import ReportOrder, report
 from gpuyard.billing.parts import amount, micros
 from gpuyard.billing.periods import day_at, month_at
 from gpuyard.controller import transitions
-from gpuyard.controller.access import EVERYTHING, Sight
+from gpuyard.controller.access import EVERYTHING, Visibility
 from gpuyard.controller.core import Core
 from gpuyard.domain.budgets import Budget, BudgetPeriod, BudgetSpec
 from gpuyard.domain.cost_keys import CostBy
@@ -96,18 +96,18 @@ class Budgets:
 
     # --- what people ask for ---
 
-    def listing(self, sight: Sight = EVERYTHING) -> list[Budget]:
+    def listing(self, visibility: Visibility = EVERYTHING) -> list[Budget]:
         """All budgets by name, but for those of projects that are hidden."""
         return [
             self._shown(name)
             for name in sorted(self._kept)
-            if sight.sees(self._kept[name].row["project"])
+            if visibility.sees(self._kept[name].row["project"])
         ]
 
-    def find(self, name: str, sight: Sight = EVERYTHING) -> Budget:
+    def find(self, name: str, visibility: Visibility = EVERYTHING) -> Budget:
         """The budget of this name; NotFoundError."""
         kept = self._kept.get(name)
-        if kept is None or not sight.sees(kept.row["project"]):
+        if kept is None or not visibility.sees(kept.row["project"]):
             raise NotFoundError(
                 f"There is no budget {name}.", "`gpuyard budgets` lists all."
             )

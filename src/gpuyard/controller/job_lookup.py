@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 
-from gpuyard.controller.access import EVERYTHING, Sight
+from gpuyard.controller.access import EVERYTHING, Visibility
 from gpuyard.controller.core import SLICE, Core
 from gpuyard.domain.arrays import array_range
 from gpuyard.domain.errors import InvalidInputError, IsArrayError, NotFoundError
@@ -19,20 +19,20 @@ class JobLookup:
     """Finds jobs and arrays. A person names them by id, by the end of an id, or by
     name, and the task of an array by its array and its index: `sweep_7`.
 
-    `sight` says what exists for who asks. A name means the newest of its own jobs, else
-    the newest of all that it may see.
+    `visibility` says what exists for who asks. A name means the newest of its own jobs,
+    else the newest of all that it may see.
     """
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
-    def find(self, reference: str, sight: Sight = EVERYTHING) -> str:
+    def find(self, reference: str, visibility: Visibility = EVERYTHING) -> str:
         """The id of the job that `reference` means.
 
         Raises NotFoundError for no match, InvalidInputError for several, IsArrayError
         if it means an array.
         """
-        found = self._find_any(reference, sight)
+        found = self._find_any(reference, visibility)
         if not ARRAY_ID.fullmatch(found):
             return found
         row = self._core.queries.array(found)
@@ -44,11 +44,11 @@ class JobLookup:
             f"Name one of them, such as {reference}_{first}.",
         )
 
-    def find_array(self, reference: str, sight: Sight = EVERYTHING) -> str:
+    def find_array(self, reference: str, visibility: Visibility = EVERYTHING) -> str:
         """The id of the array that `reference` means; NotFoundError if it means none,
         InvalidInputError if several.
         """
-        found = self._find_any(reference, sight)
+        found = self._find_any(reference, visibility)
         if ARRAY_ID.fullmatch(found):
             return found
         raise NotFoundError(
@@ -57,13 +57,13 @@ class JobLookup:
         )
 
     async def find_many(
-        self, references: Sequence[str], sight: Sight = EVERYTHING
+        self, references: Sequence[str], visibility: Visibility = EVERYTHING
     ) -> list[str]:
         """The ids of the jobs that these mean, each once and in their order; the errors
         of `find`. An array means its tasks.
         """
         found: dict[str, None] = {}
-        for job_or_array in await self._find_each(references, sight):
+        for job_or_array in await self._find_each(references, visibility):
             if ARRAY_ID.fullmatch(job_or_array):
                 task_ids = self._core.queries.task_ids
                 tasks = await asyncio.to_thread(task_ids, job_or_array)
@@ -73,12 +73,12 @@ class JobLookup:
         return list(found)
 
     async def find_waiting(
-        self, references: Sequence[str], sight: Sight = EVERYTHING
+        self, references: Sequence[str], visibility: Visibility = EVERYTHING
     ) -> tuple[list[str], list[str]]:
         """The jobs that these mean, and of the arrays that they mean the tasks in the
         queue, each once; the errors of `find`.
         """
-        each = await self._find_each(references, sight)
+        each = await self._find_each(references, visibility)
         arrays = {found for found in each if ARRAY_ID.fullmatch(found)}
         jobs = dict.fromkeys(found for found in each if found not in arrays)
         tasks: list[str] = []
@@ -88,37 +88,41 @@ class JobLookup:
             )
         return list(jobs), [job_id for job_id in tasks if job_id not in jobs]
 
-    async def _find_each(self, references: Sequence[str], sight: Sight) -> list[str]:
+    async def _find_each(
+        self, references: Sequence[str], visibility: Visibility
+    ) -> list[str]:
         """The id of the job or of the array that each means."""
         found: list[str] = []
-        live = self._core.view.jobs if not sight.hidden else ()
+        live = self._core.view.jobs if not visibility.hidden else ()
         others = [one for one in references if one not in live]
         read = self._core.queries.visible_job_ids
-        whole_ids = await asyncio.to_thread(read, others, sight.hidden)
+        whole_ids = await asyncio.to_thread(read, others, visibility.hidden)
         for position, reference in enumerate(references):
             if position % SLICE == 0:
                 await asyncio.sleep(0)
             is_whole = reference in live or reference in whole_ids
-            found.append(reference if is_whole else self._find_any(reference, sight))
+            found.append(
+                reference if is_whole else self._find_any(reference, visibility)
+            )
         return found
 
-    def parents(self, reference: str, sight: Sight = EVERYTHING) -> list[str]:
+    def parents(self, reference: str, visibility: Visibility = EVERYTHING) -> list[str]:
         """The jobs that another is to wait for: one, or the tasks of an array."""
-        found = self._find_any(reference, sight)
+        found = self._find_any(reference, visibility)
         if ARRAY_ID.fullmatch(found):
             return self._core.queries.task_ids(found)
         return [found]
 
-    def _find_any(self, reference: str, sight: Sight) -> str:
+    def _find_any(self, reference: str, visibility: Visibility) -> str:
         """The id of the job or of the array that `reference` means."""
         queries = self._core.queries
-        found = queries.find_job_ids(reference, sight.user, sight.hidden)
+        found = queries.find_job_ids(reference, visibility.user, visibility.hidden)
         if len(found) == 1 and not found[0].endswith(reference):
             return self._named(reference, found[0])
         if not found:
-            found = queries.find_array_ids(reference, sight.hidden)
+            found = queries.find_array_ids(reference, visibility.hidden)
         if not found:
-            found = self._find_task(reference, sight)
+            found = self._find_task(reference, visibility)
         if not found:
             raise _unknown(reference)
         if len(found) > 1:
@@ -129,12 +133,12 @@ class JobLookup:
             )
         return found[0]
 
-    def _find_task(self, reference: str, sight: Sight) -> list[str]:
+    def _find_task(self, reference: str, visibility: Visibility) -> list[str]:
         match = _TASK.fullmatch(reference)
         if match is None:
             return []
         try:
-            array_id = self._find_any(match[1], sight)
+            array_id = self._find_any(match[1], visibility)
         except NotFoundError:
             return []
         if not ARRAY_ID.fullmatch(array_id):

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from gpuyard.controller import owner_transitions, transitions
-from gpuyard.controller.access import ALL_RIGHTS, EVERYTHING, Rights, Sight
+from gpuyard.controller.access import ALL_RIGHTS, EVERYTHING, Rights, Visibility
 from gpuyard.controller.admission import Admission, MakeEvents, refuse_impossible
 from gpuyard.controller.arrays import Arrays
 from gpuyard.controller.core import SLICE, Core
@@ -142,7 +142,7 @@ class Requests:
         body: msgspec.Raw,
         strategy: Strategy | None,
         owner: str | None = None,
-        sight: Sight = EVERYTHING,
+        visibility: Visibility = EVERYTHING,
     ) -> Estimate:
         """Where a job of `owner`, given as JSON, could run; the job is not queued.
 
@@ -152,7 +152,7 @@ class Requests:
         core = self._core
         prepared = await self._admission.preview(body)
         template = prepared.template
-        if template.project is not None and not sight.sees(template.project):
+        if template.project is not None and not visibility.sees(template.project):
             raise unknown_project(template.project)
         labels = msgspec.json.decode(prepared.labels)
         job_type = core.view.learning.type_of(prepared.name, labels)

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from gpuyard.controller import schedule_events
-from gpuyard.controller.access import ALL_RIGHTS, EVERYTHING, Rights, Sight
+from gpuyard.controller.access import ALL_RIGHTS, EVERYTHING, Rights, Visibility
 from gpuyard.controller.core import Core
 from gpuyard.controller.intake import PreparedJob
 from gpuyard.controller.requests import Requests
@@ -118,9 +118,9 @@ class Schedules:
         """All that the ledger holds, the oldest first; LedgerError."""
         return [LiveSchedule.of(row) for row in self._core.queries.schedules()]
 
-    def find(self, reference: str, sight: Sight = EVERYTHING) -> LiveSchedule:
+    def find(self, reference: str, visibility: Visibility = EVERYTHING) -> LiveSchedule:
         """What `reference` means; errors as for `find_schedule`."""
-        return find_schedule(self._by_id.values(), reference, sight)
+        return find_schedule(self._by_id.values(), reference, visibility)
 
     async def create(
         self,
@@ -409,17 +409,19 @@ class Schedules:
 
 
 def find_schedule(
-    schedules: Collection[LiveSchedule], reference: str, sight: Sight = EVERYTHING
+    schedules: Collection[LiveSchedule],
+    reference: str,
+    visibility: Visibility = EVERYTHING,
 ) -> LiveSchedule:
     """The schedule of this id, the newest of this name, or the only one whose id ends
     so, among those that exist for who asks; of a name, its own comes first.
 
     Raises NotFoundError for no match, InvalidInputError for several.
     """
-    seen = [one for one in schedules if sight.sees(one.spec.get("project"))]
+    seen = [one for one in schedules if visibility.sees(one.spec.get("project"))]
     newest_first = sorted(seen, key=lambda one: one.id, reverse=True)
     named = [one for one in newest_first if reference in (one.id, one.name)]
-    own = [one for one in named if one.spec.get("user") == sight.user]
+    own = [one for one in named if one.spec.get("user") == visibility.user]
     if named:
         return (own or named)[0]
     found = [one for one in newest_first if reference and one.id.endswith(reference)]

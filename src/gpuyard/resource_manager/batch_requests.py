@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from gpuyard.controller.access import ALL_RIGHTS, Rights, Sight
+from gpuyard.controller.access import ALL_RIGHTS, Rights, Visibility
 from gpuyard.controller.core import Core
 from gpuyard.controller.requests import Requests
 from gpuyard.controller.secrets import Secrets
@@ -257,12 +257,12 @@ class BatchRequests:
             raise _unknown(batch_id)
         return row
 
-    def check_seen(self, batch_id: str, sight: Sight) -> None:
+    def check_seen(self, batch_id: str, visibility: Visibility) -> None:
         """NotFoundError if there is no such batch, or none for who asks."""
         self._row(batch_id)
-        if sight.hidden:
+        if visibility.hidden:
             owner = self._batches.owners_of([batch_id])[batch_id]
-            if not sight.sees(owner.project):
+            if not visibility.sees(owner.project):
                 raise _unknown(batch_id)
 
     async def cancel(self, batch_id: str) -> dict[str, Any]:

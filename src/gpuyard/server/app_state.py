@@ -21,7 +21,7 @@ from gpuyard.notify.notifier import Notifier
 from gpuyard.resource_manager.manager import ResourceManager
 from gpuyard.server import worker_tokens
 from gpuyard.server.election import Election
-from gpuyard.server.event_sight import EventSight
+from gpuyard.server.event_visibility import EventVisibility
 from gpuyard.server.stream import EventStream
 from gpuyard.server.whole_ledger import WholeLedger
 from gpuyard.server.worker_tokens import WorkerClaim
@@ -63,12 +63,12 @@ class AppState:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     used_at: float = field(default_factory=time.monotonic)
     whole_ledger: WholeLedger = field(init=False)
-    event_sight: EventSight = field(init=False)
+    event_visibility: EventVisibility = field(init=False)
     sign_in: "SignIn" = field(init=False)
 
     def __post_init__(self) -> None:
         self.whole_ledger = WholeLedger(self.controller.core.ledger, self.home.root)
-        self.event_sight = EventSight(self.queries)
+        self.event_visibility = EventVisibility(self.queries)
         self.controller.launching.worker_token = self._worker_token
 
     def admits(self, token: str) -> bool:

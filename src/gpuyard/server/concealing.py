@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from gpuyard.controller.access import Sight
+from gpuyard.controller.access import Visibility
 from gpuyard.ledger.queries import Queries
 
 _JOB_ID = re.compile(r"job_[0-9a-f]{32}")
@@ -14,29 +14,29 @@ _ANOTHER = "a job of others"
 _OTHERS = "others"
 
 
-def conceal(queries: Queries, sight: Sight, document: Any) -> Any:
+def conceal(queries: Queries, visibility: Visibility, document: Any) -> Any:
     """The document without what is hidden: in texts, a job of a hidden project becomes
     one of others; in lists, it is left out.
     """
-    if not sight.hidden:
+    if not visibility.hidden:
         return document
-    hidden_jobs = hidden_jobs_of(queries, sight, set(_job_ids(document)))
-    return _without(document, hidden_jobs, _naming(sight.hidden))
+    hidden_jobs = hidden_jobs_of(queries, visibility, set(_job_ids(document)))
+    return _without(document, hidden_jobs, _naming(visibility.hidden))
 
 
 def hidden_jobs_of(
-    queries: Queries, sight: Sight, job_ids: Collection[str]
+    queries: Queries, visibility: Visibility, job_ids: Collection[str]
 ) -> frozenset[str]:
     """Which of these jobs do not exist for who asks. One that is not in the ledger any
     more is taken for hidden: nobody knows whose it was.
     """
-    if not sight.hidden:
+    if not visibility.hidden:
         return frozenset()
     projects = queries.projects_of_jobs(job_ids)
     return frozenset(
         job_id
         for job_id in job_ids
-        if job_id not in projects or not sight.sees(projects[job_id])
+        if job_id not in projects or not visibility.sees(projects[job_id])
     )
 
 

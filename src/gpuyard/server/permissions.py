@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.types import Scope
 
-from gpuyard.controller.access import Action, Rights, Sight
+from gpuyard.controller.access import Action, Rights, Visibility
 from gpuyard.controller.controller import Controller
 from gpuyard.controller.users import Identity
 from gpuyard.domain.errors import ForbiddenError
@@ -125,9 +125,9 @@ def present_identity(scope: Mapping[str, Any]) -> Identity:
     return found or identity_of(scope)
 
 
-def sight_of(scope: Mapping[str, Any], controller: Controller) -> Sight:
+def visibility_of(scope: Mapping[str, Any], controller: Controller) -> Visibility:
     """What exists for who asks."""
-    return controller.access.sight_of(identity_of(scope))
+    return controller.access.visibility_of(identity_of(scope))
 
 
 def sees_for_as_long(scope: Scope, controller: Controller, job_id: str) -> None:

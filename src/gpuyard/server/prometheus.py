@@ -6,7 +6,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gpuyard.controller.access import Sight
+from gpuyard.controller.access import Visibility
 from gpuyard.controller.health import ProviderHealth
 from gpuyard.domain.health import HealthState
 from gpuyard.domain.states import JobState
@@ -17,10 +17,10 @@ from gpuyard.server.app_state import AppState
 
 class _StateCollector(Collector):
     def __init__(
-        self, app_state: AppState, job_counts: Mapping[str, int], sight: Sight
+        self, app_state: AppState, job_counts: Mapping[str, int], visibility: Visibility
     ) -> None:
         self._app_state = app_state
-        self._sight = sight
+        self._visibility = visibility
         self._job_counts = job_counts
 
     def collect(self) -> Iterable[Metric]:
@@ -33,7 +33,7 @@ class _StateCollector(Collector):
         attempts = [
             attempt
             for attempt in core.view.attempts.values()
-            if self._sight.sees(core.view.jobs[attempt.job_id].project)
+            if self._visibility.sees(core.view.jobs[attempt.job_id].project)
         ]
         prompts = sum(bool(core.view.jobs[a.job_id].shape.model) for a in attempts)
         yield GaugeMetricFamily(
@@ -116,11 +116,11 @@ def _dead_letters(notifier: Notifier) -> Metric:
 
 
 def render_metrics(
-    app_state: AppState, job_counts: Mapping[str, int], sight: Sight
+    app_state: AppState, job_counts: Mapping[str, int], visibility: Visibility
 ) -> tuple[bytes, str]:
     """The exposition text and its media type. `job_counts`: the jobs by state that
-    exist for who asks; `sight` says which do.
+    exist for who asks; `visibility` says which do.
     """
     registry = CollectorRegistry()
-    registry.register(_StateCollector(app_state, job_counts, sight))
+    registry.register(_StateCollector(app_state, job_counts, visibility))
     return generate_latest(registry), CONTENT_TYPE_LATEST

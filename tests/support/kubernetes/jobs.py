@@ -47,7 +47,7 @@ class _Memory:
 
 
 @dataclass
-class _Sight:
+class _Snapshot:
     """A Job and its pods as one pass sees them."""
 
     job: Object
@@ -145,203 +145,212 @@ class JobController(Controller):
                 return []
         memory = self._memory.setdefault(uid(job), _Memory())
         with self.store.edit("jobs", job) as draft:
-            sight = _Sight(job, pods, memory, draft)
+            snapshot = _Snapshot(job, pods, memory, draft)
             if finished:
-                self._tally(sight)
+                self._tally(snapshot)
             else:
-                self._advance(sight)
-        return sight.wakes
+                self._advance(snapshot)
+        return snapshot.wakes
 
-    def _advance(self, sight: _Sight) -> None:
-        self._start(sight)
-        self._count(sight)
-        verdict = self._judge(sight)
+    def _advance(self, snapshot: _Snapshot) -> None:
+        self._start(snapshot)
+        self._count(snapshot)
+        verdict = self._judge(snapshot)
         if verdict:
-            self._fail(sight, verdict)
-        elif self._done(sight):
-            if self._is_due(sight):
-                self._complete(sight)
-        elif sight.spec.get("suspend"):
-            self._suspend(sight)
+            self._fail(snapshot, verdict)
+        elif self._done(snapshot):
+            if self._is_due(snapshot):
+                self._complete(snapshot)
+        elif snapshot.spec.get("suspend"):
+            self._suspend(snapshot)
         else:
-            self._resume(sight)
-            self._manage(sight)
-        self._tally(sight)
+            self._resume(snapshot)
+            self._manage(snapshot)
+        self._tally(snapshot)
 
-    def _is_due(self, sight: _Sight) -> bool:
+    def _is_due(self, snapshot: _Snapshot) -> bool:
         """Whether the Job is marked now: a real controller takes its time."""
-        memory = sight.memory
+        memory = snapshot.memory
         memory.done_at = memory.done_at or time.monotonic()
         left = memory.done_at + self._options.job_mark_s - time.monotonic()
         if left > 0:
-            sight.wakes.append(left)
+            snapshot.wakes.append(left)
         return left <= 0
 
-    def _start(self, sight: _Sight) -> None:
-        if not sight.spec.get("suspend") and not sight.status.get("startTime"):
-            sight.status["startTime"] = self.clock.stamp()
-        if not sight.spec.get("suspend") and sight.memory.started is None:
-            sight.memory.started = time.monotonic()
+    def _start(self, snapshot: _Snapshot) -> None:
+        if not snapshot.spec.get("suspend") and not snapshot.status.get("startTime"):
+            snapshot.status["startTime"] = self.clock.stamp()
+        if not snapshot.spec.get("suspend") and snapshot.memory.started is None:
+            snapshot.memory.started = time.monotonic()
 
-    def _count(self, sight: _Sight) -> None:
+    def _count(self, snapshot: _Snapshot) -> None:
         """Take the pods that have ended into the status, each once: then its finalizer
         goes.
         """
-        for pod in sight.pods:
+        for pod in snapshot.pods:
             if TRACKING not in (pod["metadata"].get("finalizers") or ()):
                 continue
             if phase(pod) == "Succeeded":
-                self._succeed(sight, pod)
+                self._succeed(snapshot, pod)
                 self._release(pod)
-            elif sight.failed(pod):
+            elif snapshot.failed(pod):
                 verdict = (
-                    judge(sight.job, pod)
+                    judge(snapshot.job, pod)
                     if phase(pod) == "Failed"
                     else Verdict("Count")
                 )
-                if verdict.action == "FailJob" and not sight.verdict:
-                    sight.verdict = Verdict("PodFailurePolicy", verdict.message)
+                if verdict.action == "FailJob" and not snapshot.verdict:
+                    snapshot.verdict = Verdict("PodFailurePolicy", verdict.message)
                 if verdict.action != "Ignore":
-                    sight.status["failed"] = sight.status.get("failed", 0) + 1
-                    sight.memory.failed_at = time.monotonic()
+                    snapshot.status["failed"] = snapshot.status.get("failed", 0) + 1
+                    snapshot.memory.failed_at = time.monotonic()
                 self._release(pod)
 
-    def _succeed(self, sight: _Sight, pod: Object) -> None:
-        if not sight.indexed:
-            sight.status["succeeded"] = sight.status.get("succeeded", 0) + 1
+    def _succeed(self, snapshot: _Snapshot, pod: Object) -> None:
+        if not snapshot.indexed:
+            snapshot.status["succeeded"] = snapshot.status.get("succeeded", 0) + 1
             return
-        done = indexes.parse(sight.status.get("completedIndexes", "")) | {
+        done = indexes.parse(snapshot.status.get("completedIndexes", "")) | {
             indexes.index_of(pod) or 0
         }
-        sight.status.update(completedIndexes=indexes.show(done), succeeded=len(done))
+        snapshot.status.update(completedIndexes=indexes.show(done), succeeded=len(done))
 
-    def _judge(self, sight: _Sight) -> Verdict | None:
+    def _judge(self, snapshot: _Snapshot) -> Verdict | None:
         """Why the Job fails, if it does."""
         target = next(
             (
                 each
-                for each in sight.status.get("conditions", [])
+                for each in snapshot.status.get("conditions", [])
                 if each["type"] == "FailureTarget"
             ),
             None,
         )
         if target:
             return Verdict(target["reason"], target["message"])
-        if sight.verdict:
-            return sight.verdict
-        if sight.status.get("failed", 0) > sight.spec["backoffLimit"]:
+        if snapshot.verdict:
+            return snapshot.verdict
+        if snapshot.status.get("failed", 0) > snapshot.spec["backoffLimit"]:
             return _BACKOFF
-        limit = sight.spec.get("activeDeadlineSeconds")
+        limit = snapshot.spec.get("activeDeadlineSeconds")
         if (
             limit is not None
-            and not sight.spec.get("suspend")
-            and sight.memory.started is not None
+            and not snapshot.spec.get("suspend")
+            and snapshot.memory.started is not None
         ):
-            left = sight.memory.started + limit - time.monotonic()
+            left = snapshot.memory.started + limit - time.monotonic()
             if left <= 0:
                 return _DEADLINE
-            sight.wakes.append(left)
+            snapshot.wakes.append(left)
         return None
 
-    def _fail(self, sight: _Sight, verdict: Verdict) -> None:
+    def _fail(self, snapshot: _Snapshot, verdict: Verdict) -> None:
         stamp = self.clock.stamp()
         ending = {"reason": verdict.action, "message": verdict.message}
         if verdict.action == "PodFailurePolicy" or self._options.minor >= 31:
-            set_condition(sight.draft, "FailureTarget", "True", stamp, **ending)
-        for pod in sight.active:
-            self._delete(sight, pod)
-        sight.pods = [
-            found for pod in sight.pods if (found := self.store.current("pods", pod))
+            set_condition(snapshot.draft, "FailureTarget", "True", stamp, **ending)
+        for pod in snapshot.active:
+            self._delete(snapshot, pod)
+        snapshot.pods = [
+            found for pod in snapshot.pods if (found := self.store.current("pods", pod))
         ]
-        sight.over = self._options.minor < 31
-        self._count(sight)
-        if self._options.minor >= 31 and sight.terminating:
+        snapshot.over = self._options.minor < 31
+        self._count(snapshot)
+        if self._options.minor >= 31 and snapshot.terminating:
             return
-        set_condition(sight.draft, "Failed", "True", stamp, **ending)
-        self._recorder.warning(sight.job, verdict.action, verdict.message)
+        set_condition(snapshot.draft, "Failed", "True", stamp, **ending)
+        self._recorder.warning(snapshot.job, verdict.action, verdict.message)
 
-    def _done(self, sight: _Sight) -> bool:
-        wanted = sight.spec.get("completions")
-        succeeded = sight.status.get("succeeded", 0)
+    def _done(self, snapshot: _Snapshot) -> bool:
+        wanted = snapshot.spec.get("completions")
+        succeeded = snapshot.status.get("succeeded", 0)
         if wanted is None:
-            return succeeded > 0 and not sight.active and not sight.terminating
+            return succeeded > 0 and not snapshot.active and not snapshot.terminating
         return succeeded >= wanted
 
-    def _complete(self, sight: _Sight) -> None:
-        for pod in sight.active:
-            self._delete(sight, pod)
+    def _complete(self, snapshot: _Snapshot) -> None:
+        for pod in snapshot.active:
+            self._delete(snapshot, pod)
         stamp = self.clock.stamp()
-        set_condition(sight.draft, "Complete", "True", stamp)
-        sight.status["completionTime"] = stamp
-        self._recorder.normal(sight.job, "Completed", "Job completed")
+        set_condition(snapshot.draft, "Complete", "True", stamp)
+        snapshot.status["completionTime"] = stamp
+        self._recorder.normal(snapshot.job, "Completed", "Job completed")
 
-    def _suspend(self, sight: _Sight) -> None:
-        for pod in sight.active:
+    def _suspend(self, snapshot: _Snapshot) -> None:
+        for pod in snapshot.active:
             self._release(pod)
-            self._delete(sight, pod)
-        if not holds(sight.draft, "Suspended"):
+            self._delete(snapshot, pod)
+        if not holds(snapshot.draft, "Suspended"):
             set_condition(
-                sight.draft,
+                snapshot.draft,
                 "Suspended",
                 "True",
                 self.clock.stamp(),
                 reason="JobSuspended",
                 message="Job suspended",
             )
-            self._recorder.normal(sight.job, "Suspended", "Job suspended")
-        sight.status.pop("startTime", None)
-        sight.memory.started = None
+            self._recorder.normal(snapshot.job, "Suspended", "Job suspended")
+        snapshot.status.pop("startTime", None)
+        snapshot.memory.started = None
 
-    def _resume(self, sight: _Sight) -> None:
-        if holds(sight.draft, "Suspended"):
+    def _resume(self, snapshot: _Snapshot) -> None:
+        if holds(snapshot.draft, "Suspended"):
             set_condition(
-                sight.draft,
+                snapshot.draft,
                 "Suspended",
                 "False",
                 self.clock.stamp(),
                 reason="JobResumed",
                 message="Job resumed",
             )
-            self._recorder.normal(sight.job, "Resumed", "Job resumed")
+            self._recorder.normal(snapshot.job, "Resumed", "Job resumed")
 
-    def _manage(self, sight: _Sight) -> None:
+    def _manage(self, snapshot: _Snapshot) -> None:
         """Have as many pods as there should be."""
-        busy = [*sight.active, *(sight.terminating if sight.only_failed else ())]
-        wanted = self._wanted(sight)
-        for pod in sight.active[wanted:] if len(busy) > wanted else ():
+        busy = [
+            *snapshot.active,
+            *(snapshot.terminating if snapshot.only_failed else ()),
+        ]
+        wanted = self._wanted(snapshot)
+        for pod in snapshot.active[wanted:] if len(busy) > wanted else ():
             self._release(pod)
-            self._delete(sight, pod)
+            self._delete(snapshot, pod)
         missing = wanted - len(busy)
         if missing <= 0:
             return
-        wait = self._wait_s(sight)
+        wait = self._wait_s(snapshot)
         if wait > 0:
-            sight.wakes.append(wait)
+            snapshot.wakes.append(wait)
             return
         taken = {indexes.index_of(pod) for pod in busy} | indexes.parse(
-            sight.status.get("completedIndexes", "")
+            snapshot.status.get("completedIndexes", "")
         )
         free = (
             each
-            for each in range(sight.spec.get("completions") or 0)
+            for each in range(snapshot.spec.get("completions") or 0)
             if each not in taken
         )
         for _ in range(missing):
-            if not self._create(sight, next(free, None) if sight.indexed else None):
+            if not self._create(
+                snapshot, next(free, None) if snapshot.indexed else None
+            ):
                 return
 
-    def _wanted(self, sight: _Sight) -> int:
-        parallelism = sight.spec["parallelism"]
-        wanted = sight.spec.get("completions")
+    def _wanted(self, snapshot: _Snapshot) -> int:
+        parallelism = snapshot.spec["parallelism"]
+        wanted = snapshot.spec.get("completions")
         if wanted is None:
-            return len(sight.active) if sight.status.get("succeeded") else parallelism
-        return min(parallelism, wanted - sight.status.get("succeeded", 0))
+            return (
+                len(snapshot.active)
+                if snapshot.status.get("succeeded")
+                else parallelism
+            )
+        return min(parallelism, wanted - snapshot.status.get("succeeded", 0))
 
-    def _wait_s(self, sight: _Sight) -> float:
+    def _wait_s(self, snapshot: _Snapshot) -> float:
         """How long until the next pod may be made, which doubles with each failure."""
-        memory = sight.memory
+        memory = snapshot.memory
         now = time.monotonic()
-        failures = min(sight.status.get("failed", 0), 12)
+        failures = min(snapshot.status.get("failed", 0), 12)
         after = (
             memory.failed_at + self._options.job_backoff_s * 2 ** (failures - 1)
             if memory.failed_at
@@ -349,32 +358,33 @@ class JobController(Controller):
         )
         return max(after, memory.again_at) - now
 
-    def _create(self, sight: _Sight, index: int | None) -> bool:
-        pod = pod_of(sight.job, index)
+    def _create(self, snapshot: _Snapshot, index: int | None) -> bool:
+        pod = pod_of(snapshot.job, index)
         try:
-            made = self._admission.create("pods", namespace(sight.job), pod)
+            made = self._admission.create("pods", namespace(snapshot.job), pod)
         except ApiError as error:
-            sight.memory.refused += 1
+            snapshot.memory.refused += 1
             wait = min(
-                self._options.job_backoff_s * 2 ** min(sight.memory.refused, 10), 10.0
+                self._options.job_backoff_s * 2 ** min(snapshot.memory.refused, 10),
+                10.0,
             )
-            sight.memory.again_at = time.monotonic() + wait
-            sight.wakes.append(wait)
+            snapshot.memory.again_at = time.monotonic() + wait
+            snapshot.wakes.append(wait)
             self._recorder.warning(
-                sight.job, "FailedCreate", f"Error creating: {error.message}"
+                snapshot.job, "FailedCreate", f"Error creating: {error.message}"
             )
             return False
-        sight.memory.refused = 0
-        sight.pods.append(made)
+        snapshot.memory.refused = 0
+        snapshot.pods.append(made)
         self._recorder.normal(
-            sight.job, "SuccessfulCreate", f"Created pod: {name(made)}"
+            snapshot.job, "SuccessfulCreate", f"Created pod: {name(made)}"
         )
         return True
 
-    def _delete(self, sight: _Sight, pod: Object) -> None:
+    def _delete(self, snapshot: _Snapshot, pod: Object) -> None:
         delete(self.store, "pods", pod)
         self._recorder.normal(
-            sight.job, "SuccessfulDelete", f"Deleted pod: {name(pod)}"
+            snapshot.job, "SuccessfulDelete", f"Deleted pod: {name(pod)}"
         )
 
     def _release(self, pod: Object) -> None:
@@ -385,10 +395,10 @@ class JobController(Controller):
                     each for each in draft["metadata"]["finalizers"] if each != TRACKING
                 ]
 
-    def _tally(self, sight: _Sight) -> None:
+    def _tally(self, snapshot: _Snapshot) -> None:
         """How many pods are at it now."""
         pods = [
-            found for pod in sight.pods if (found := self.store.current("pods", pod))
+            found for pod in snapshot.pods if (found := self.store.current("pods", pod))
         ]
         running = [pod for pod in pods if not ended(pod) and not deleting(pod)]
         ready = sum(holds(pod, "Ready") for pod in running)
@@ -399,7 +409,7 @@ class JobController(Controller):
             ("terminating", ending),
         ):
             if value or key != "active":
-                sight.status[key] = value
+                snapshot.status[key] = value
             else:
-                sight.status.pop(key, None)
-        sight.status.setdefault("uncountedTerminatedPods", {})
+                snapshot.status.pop(key, None)
+        snapshot.status.setdefault("uncountedTerminatedPods", {})

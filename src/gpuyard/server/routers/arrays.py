@@ -21,7 +21,7 @@ from gpuyard.server.callers import submitter_of
 from gpuyard.server.concealing import conceal
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import one_json_body
-from gpuyard.server.permissions import check_own, rights_of, sight_of
+from gpuyard.server.permissions import check_own, rights_of, visibility_of
 from gpuyard.server.present_arrays import present_array, present_arrays
 from gpuyard.server.routers.jobs import ResumeRequest
 
@@ -89,7 +89,7 @@ async def list_arrays(
             "cursor", f"is {quoted(cursor)}", "send the `next` of the page before"
         )
 
-    wanted = JobFilter(hidden=sight_of(request.scope, app_state.controller).hidden)
+    wanted = JobFilter(hidden=visibility_of(request.scope, app_state.controller).hidden)
 
     def read() -> list[Array]:
         queries = app_state.queries
@@ -172,8 +172,8 @@ async def why_array(
                 "pending": True,
                 **asdict(answer),
             }
-            sight = sight_of(request.scope, app_state.controller)
-            return conceal(app_state.queries, sight, told)
+            visibility = visibility_of(request.scope, app_state.controller)
+            return conceal(app_state.queries, visibility, told)
     array = await _one(app_state, array_id)
     summary = f"None of its tasks waits: {count_words(array.counts)}."
     return {
@@ -197,8 +197,8 @@ async def _find_own(
 
 
 def _find(request: Request, app_state: AppState, reference: str) -> str:
-    sight = sight_of(request.scope, app_state.controller)
-    return app_state.controller.requests.lookup.find_array(reference, sight)
+    visibility = visibility_of(request.scope, app_state.controller)
+    return app_state.controller.requests.lookup.find_array(reference, visibility)
 
 
 async def _one(app_state: AppState, array_id: str) -> Array:

@@ -12,7 +12,7 @@ from gpuyard.domain.jobspec import Name
 from gpuyard.server.app_state import AppState
 from gpuyard.server.callers import submitter_of
 from gpuyard.server.dependencies import TheAppState
-from gpuyard.server.permissions import check_own, rights_of, sight_of
+from gpuyard.server.permissions import check_own, rights_of, visibility_of
 from gpuyard.server.worker_tokens import CLAIM_KEY, WorkerClaim
 
 router = APIRouter(prefix="/batches", tags=["batches"])
@@ -83,9 +83,9 @@ async def estimate_batch(app_state: TheAppState, batch: BatchSpec) -> dict[str, 
 @router.get("")
 async def list_batches(request: Request, app_state: TheAppState) -> dict[str, Any]:
     """Every batch, the newest first."""
-    sight = sight_of(request.scope, app_state.controller)
+    visibility = visibility_of(request.scope, app_state.controller)
     found = app_state.manager.batches.listing()
-    items = [batch for batch in found if sight.sees(batch["project"])]
+    items = [batch for batch in found if visibility.sees(batch["project"])]
     return {"items": items, "next": None}
 
 
@@ -119,8 +119,8 @@ async def take_item(
 
 def _check_seen(request: Request, app_state: AppState, batch_id: str) -> None:
     """NotFoundError if there is no such batch, or none for who asks."""
-    sight = sight_of(request.scope, app_state.controller)
-    app_state.manager.batches.check_seen(batch_id, sight)
+    visibility = visibility_of(request.scope, app_state.controller)
+    app_state.manager.batches.check_seen(batch_id, visibility)
 
 
 async def _check_own(

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 from gpuyard.domain.budgets import Budget, BudgetSpec
 from gpuyard.domain.jobspec import Name
 from gpuyard.server.dependencies import TheAppState
-from gpuyard.server.permissions import sight_of
+from gpuyard.server.permissions import visibility_of
 
 router = APIRouter(prefix="/budgets", tags=["costs"])
 
@@ -21,15 +21,15 @@ class BudgetPage(BaseModel):
 @router.get("")
 async def list_budgets(request: Request, app_state: TheAppState) -> BudgetPage:
     """Every budget, by name."""
-    sight = sight_of(request.scope, app_state.controller)
-    return BudgetPage(items=app_state.controller.budgets.listing(sight))
+    visibility = visibility_of(request.scope, app_state.controller)
+    return BudgetPage(items=app_state.controller.budgets.listing(visibility))
 
 
 @router.get("/{name}")
 async def show_budget(request: Request, app_state: TheAppState, name: Name) -> Budget:
     """One budget: what is spent, reserved and expected in its present period."""
-    sight = sight_of(request.scope, app_state.controller)
-    return app_state.controller.budgets.find(name, sight)
+    visibility = visibility_of(request.scope, app_state.controller)
+    return app_state.controller.budgets.find(name, visibility)
 
 
 @router.put("/{name}")

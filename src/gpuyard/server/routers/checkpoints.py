@@ -12,7 +12,7 @@ from gpuyard.domain.jobs import Checkpoint
 from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import text
-from gpuyard.server.permissions import sight_of
+from gpuyard.server.permissions import visibility_of
 from gpuyard.server.present import present_checkpoint
 from gpuyard.server.range_response import blob_response
 from gpuyard.storage.blobs import BlobStore
@@ -64,10 +64,10 @@ def _checkpoint_row(
     request: Request, app_state: AppState, checkpoint_id: str
 ) -> dict[str, Any]:
     row = app_state.queries.checkpoint(checkpoint_id)
-    sight = sight_of(request.scope, app_state.controller)
-    if row and sight.hidden:
+    visibility = visibility_of(request.scope, app_state.controller)
+    if row and visibility.hidden:
         projects = app_state.queries.projects_of_jobs([row["job_id"]])
-        if not sight.sees(projects.get(row["job_id"])):
+        if not visibility.sees(projects.get(row["job_id"])):
             row = None
     if row is None:
         raise NotFoundError(

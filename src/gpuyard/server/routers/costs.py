@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from gpuyard.billing import focus
 from gpuyard.billing.costs import ReportOrder, report
 from gpuyard.billing.periods import DAY_S, month_at
-from gpuyard.controller.access import Sight
+from gpuyard.controller.access import Visibility
 from gpuyard.domain.cost_keys import CostBy
 from gpuyard.domain.costs import CostReport
 from gpuyard.domain.cron import time_zone
@@ -21,7 +21,7 @@ from gpuyard.domain.trust import LAST_TIME
 from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import text
-from gpuyard.server.permissions import sight_of
+from gpuyard.server.permissions import visibility_of
 
 router = APIRouter(prefix="/costs", tags=["costs"])
 # By day, there is a line for each: ten years of them are enough for people.
@@ -54,8 +54,8 @@ async def costs(
     An attempt that began before the period or ends after it counts with the part of its
     cost that belongs to its seconds in it. One that still runs counts until now.
     """
-    sight = sight_of(request.scope, app_state.controller)
-    order = _order(by, begin, end, timezone, sight)
+    visibility = visibility_of(request.scope, app_state.controller)
+    order = _order(by, begin, end, timezone, visibility)
     return await asyncio.to_thread(_report, app_state, order)
 
 
@@ -70,13 +70,17 @@ async def export(
     """The same for programs that read bills: a CSV file in the columns of FOCUS 1.0,
     with a row for each attempt that has ended, and for each month in which it ran.
     """
-    sight = sight_of(request.scope, app_state.controller)
-    order = _order(CostBy.PROJECT, begin, end, timezone, sight)
+    visibility = visibility_of(request.scope, app_state.controller)
+    order = _order(CostBy.PROJECT, begin, end, timezone, visibility)
     return StreamingResponse(_lines(app_state, order), media_type="text/csv")
 
 
 def _order(
-    by: CostBy, begin: float | None, end: float | None, timezone: str, sight: Sight
+    by: CostBy,
+    begin: float | None,
+    end: float | None,
+    timezone: str,
+    visibility: Visibility,
 ) -> ReportOrder:
     zone = _zone(timezone)
     until = time.time() if end is None else end
@@ -91,7 +95,7 @@ def _order(
         raise InvalidInputError.of(
             "by", f"would give more than {_MOST_DAYS} days", "choose a shorter period"
         )
-    return ReportOrder(by, since, until, zone, sorted(sight.hidden))
+    return ReportOrder(by, since, until, zone, sorted(visibility.hidden))
 
 
 def _zone(name: str) -> ZoneInfo:

@@ -15,7 +15,7 @@ from gpuyard.server.callers import submitter_of
 from gpuyard.server.concealing import conceal
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import json_body
-from gpuyard.server.permissions import sight_of
+from gpuyard.server.permissions import visibility_of
 
 router = APIRouter(prefix="/estimate", tags=["estimate"])
 
@@ -36,16 +36,16 @@ async def estimate(
         raise InvalidInputError.of("(body)", "is a list", "send one job")
     (body, tasks) = one_task(bodies[0])
     user = submitter_of(request.scope)
-    sight = sight_of(request.scope, app_state.controller)
+    visibility = visibility_of(request.scope, app_state.controller)
     requests = app_state.controller.requests
-    found = await requests.estimate(body, strategy, user, sight)
+    found = await requests.estimate(body, strategy, user, visibility)
     return {
         "tasks": tasks,
         "strategy": found.strategy,
         "run_s": found.run_s,
         "basis": found.basis,
         "ahead": found.ahead,
-        "in_the_way": conceal(app_state.queries, sight, found.in_the_way),
+        "in_the_way": conceal(app_state.queries, visibility, found.in_the_way),
         "currency": app_state.controller.core.settings.billing.currency,
         "items": [asdict(place) for place in found.places],
         "next": None,

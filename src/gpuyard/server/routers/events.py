@@ -42,18 +42,18 @@ async def events(
             "after", "does not go with newest or since", "give one of them"
         )
     access = app_state.controller.access
-    sight = access.sight_of(identity_of(request.scope))
+    visibility = access.visibility_of(identity_of(request.scope))
     lookup = app_state.controller.requests.lookup
-    job_id = lookup.find(job, sight) if job else None
-    seen = app_state.event_sight.seen
+    job_id = lookup.find(job, visibility) if job else None
+    seen = app_state.event_visibility.seen
     if "text/event-stream" not in request.headers.get("Accept", ""):
         if newest or since is not None:
             read = app_state.queries.newest_events
             rows = await asyncio.to_thread(read, limit, job_id, since)
-            found = seen(list(map(message_of, rows)), sight)
+            found = seen(list(map(message_of, rows)), visibility)
             return {"items": [one.to_json() for one in found], "next": None}
         rows = app_state.queries.events_after(after or 0, limit, job_id)
-        found = seen(list(map(message_of, rows)), sight)
+        found = seen(list(map(message_of, rows)), visibility)
         return {
             "items": [one.to_json() for one in found],
             "next": rows[-1]["seq"] if len(rows) == limit else None,
@@ -62,7 +62,7 @@ async def events(
 
     def see(messages: Sequence[Message]) -> list[Message]:
         # Each time anew: a stream may last for days, and who sees what changes.
-        return seen(messages, access.sight_of(present_identity(request.scope)))
+        return seen(messages, access.visibility_of(present_identity(request.scope)))
 
     async def body() -> AsyncIterator[bytes]:
         # An id without an event: whoever comes back before the first event misses none.

@@ -23,7 +23,7 @@ from gpuyard.server.permissions import (
     changes_only_own,
     check_own,
     identity_of,
-    sight_of,
+    visibility_of,
 )
 
 # Not below `/jobs/`, where any word is the name of a job.
@@ -167,8 +167,8 @@ async def cancel_jobs(
     """
     requests = app_state.controller.requests
     if body.jobs is not None:
-        sight = sight_of(request.scope, app_state.controller)
-        job_ids = await requests.lookup.find_many(body.jobs, sight)
+        visibility = visibility_of(request.scope, app_state.controller)
+        job_ids = await requests.lookup.find_many(body.jobs, visibility)
         await check_own(request.scope, app_state.controller, job_ids)
     else:
         job_ids = await _meant(app_state, body, identity_of(request.scope))
@@ -199,7 +199,7 @@ async def _meant(
 ) -> list[str]:
     """The jobs that the conditions describe, and that who asks may change."""
     access = app_state.controller.access
-    wanted = replace(body.as_filter(), hidden=access.sight_of(identity).hidden)
+    wanted = replace(body.as_filter(), hidden=access.visibility_of(identity).hidden)
     is_only_own = wanted.project is None and changes_only_own(identity)
     if is_only_own:
         if wanted.user not in (None, identity.user):
@@ -247,8 +247,8 @@ async def _waiting(
     ForbiddenError if who asks may not change one of them.
     """
     lookup = app_state.controller.requests.lookup
-    sight = sight_of(request.scope, app_state.controller)
-    job_ids, tasks = await lookup.find_waiting(references, sight)
+    visibility = visibility_of(request.scope, app_state.controller)
+    job_ids, tasks = await lookup.find_waiting(references, visibility)
     await check_own(request.scope, app_state.controller, [*job_ids, *tasks])
     return job_ids, tasks
 
@@ -265,8 +265,10 @@ async def wait_for_jobs(
     request: Request, app_state: TheAppState, body: WaitRequest
 ) -> JobOutcomes:
     """Answer when all of these jobs are over, or after `timeout_s`."""
-    sight = sight_of(request.scope, app_state.controller)
-    job_ids = await app_state.controller.requests.lookup.find_many(body.jobs, sight)
+    visibility = visibility_of(request.scope, app_state.controller)
+    job_ids = await app_state.controller.requests.lookup.find_many(
+        body.jobs, visibility
+    )
     await app_state.controller.core.folded()
     deadline = time.monotonic() + body.timeout_s
     live = job_ids[::-1]

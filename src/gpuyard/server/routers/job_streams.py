@@ -16,7 +16,7 @@ from gpuyard.server.callers import submitter_of
 from gpuyard.server.carrying import carry
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.passing_on import pass_on
-from gpuyard.server.permissions import identity_of, sees_for_as_long, sight_of
+from gpuyard.server.permissions import identity_of, sees_for_as_long, visibility_of
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 sockets = APIRouter(prefix="/api/v1/jobs")
@@ -39,8 +39,8 @@ async def forward_place(
     """The node to whose ports connections can be forwarded now: a WebSocket to
     `/api/v1/jobs/JOB/forward/PORT` is one. It is not asked whether anything listens.
     """
-    sight = sight_of(request.scope, app_state.controller)
-    job_id = app_state.controller.requests.find(reference, sight)
+    visibility = visibility_of(request.scope, app_state.controller)
+    job_id = app_state.controller.requests.find(reference, visibility)
     return ForwardPlace(node=app_state.controller.streams.node_of(job_id, port))
 
 
@@ -74,8 +74,8 @@ async def _serve(
         if not app_state.leads:
             await pass_on(call, app_state)
             return
-        sight = sight_of(call.scope, app_state.controller)
-        job_id = app_state.controller.requests.find(reference, sight)
+        visibility = visibility_of(call.scope, app_state.controller)
+        job_id = app_state.controller.requests.find(reference, visibility)
         _refuse_others(app_state, job_id, call)
         sees_for_as_long(call.scope, app_state.controller, job_id)
         streams = app_state.controller.streams

@@ -41,7 +41,7 @@ from gpuyard.server.permissions import (
     check_own,
     rights_of,
     sees_for_as_long,
-    sight_of,
+    visibility_of,
 )
 from gpuyard.server.present import (
     present_checkpoint,
@@ -202,7 +202,7 @@ async def list_jobs(
             "folded", "does not go with array", "leave one of them out"
         )
     find_array = app_state.controller.requests.lookup.find_array
-    sight = sight_of(request.scope, app_state.controller)
+    visibility = visibility_of(request.scope, app_state.controller)
     wanted = JobFilter(
         states=[one.value for one in state or ()],
         names=[name] if name else [],
@@ -210,9 +210,9 @@ async def list_jobs(
         user=user or None,
         labels=dict(map(_label, label or ())),
         since=since,
-        array_id=None if array is None else find_array(array, sight),
+        array_id=None if array is None else find_array(array, visibility),
         without_tasks=folded,
-        hidden=sight.hidden,
+        hidden=visibility.hidden,
     )
     before = is_cursor[1] if is_cursor else None
     # Some conditions make it look through all history.
@@ -263,8 +263,8 @@ def _one(app_state: AppState, job_id: str, *, spec: bool = False) -> Job:
 
 def _find(request: Request, app_state: AppState, reference: str) -> str:
     """The job that this means to who asks."""
-    sight = sight_of(request.scope, app_state.controller)
-    return app_state.controller.requests.find(reference, sight)
+    visibility = visibility_of(request.scope, app_state.controller)
+    return app_state.controller.requests.find(reference, visibility)
 
 
 @router.get("/{reference}")
@@ -351,8 +351,8 @@ async def why(
     answer = app_state.controller.requests.why(job_id)
     if answer is not None:
         told = {"job_id": job_id, "pending": True, **asdict(answer)}
-        sight = sight_of(request.scope, app_state.controller)
-        return conceal(app_state.queries, sight, told)
+        visibility = visibility_of(request.scope, app_state.controller)
+        return conceal(app_state.queries, visibility, told)
     job = _one(app_state, job_id)
     summary = f"The job is not waiting: it is {job.state}" + (
         f" ({job.reason})." if job.reason not in (None, job.state) else "."

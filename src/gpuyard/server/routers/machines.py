@@ -15,7 +15,7 @@ from gpuyard.resource_manager.gpu_work import Work
 from gpuyard.server.app_state import AppState
 from gpuyard.server.concealing import conceal, hidden_jobs_of
 from gpuyard.server.dependencies import TheAppState
-from gpuyard.server.permissions import sight_of
+from gpuyard.server.permissions import visibility_of
 
 router = APIRouter(tags=["machines"])
 
@@ -64,9 +64,9 @@ def _seen_work(request: Request, app_state: AppState) -> dict[str, Work]:
     something runs there.
     """
     work = app_state.manager.gpu_work.all()
-    sight = sight_of(request.scope, app_state.controller)
+    visibility = visibility_of(request.scope, app_state.controller)
     job_ids = {at["job_id"] for at in work.values() if at["job_id"]}
-    hidden = hidden_jobs_of(app_state.queries, sight, job_ids)
+    hidden = hidden_jobs_of(app_state.queries, visibility, job_ids)
     return {
         uuid: {"state": at["state"], "job_id": None} if at["job_id"] in hidden else at
         for uuid, at in work.items()
@@ -105,7 +105,7 @@ async def list_nodes(request: Request, app_state: TheAppState) -> dict[str, Any]
     """
     await app_state.controller.requests.until_node_is_known()
     separations = app_state.controller.gpus.separations()
-    sight = sight_of(request.scope, app_state.controller)
+    visibility = visibility_of(request.scope, app_state.controller)
     items: list[dict[str, Any]] = []
     for stored in app_state.queries.nodes():
         if stored["state"] == REMOVED:
@@ -136,7 +136,9 @@ async def list_nodes(request: Request, app_state: TheAppState) -> dict[str, Any]
                 "quarantine": barred,
                 "separation": separations.get(row["id"]),
                 "disk": conceal(
-                    app_state.queries, sight, app_state.controller.disks.of(row["id"])
+                    app_state.queries,
+                    visibility,
+                    app_state.controller.disks.of(row["id"]),
                 ),
             }
         )

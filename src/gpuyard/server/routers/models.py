@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 
 from gpuyard.server.concealing import conceal
 from gpuyard.server.dependencies import TheAppState
-from gpuyard.server.permissions import sight_of
+from gpuyard.server.permissions import visibility_of
 
 router = APIRouter(prefix="/models", tags=["models"])
 
@@ -17,8 +17,8 @@ router = APIRouter(prefix="/models", tags=["models"])
 async def list_models(request: Request, app_state: TheAppState) -> dict[str, Any]:
     """Every configured model, its replicas and who waits for it."""
     found = app_state.manager.models.listing()
-    sight = sight_of(request.scope, app_state.controller)
-    return {"items": conceal(app_state.queries, sight, found), "next": None}
+    visibility = visibility_of(request.scope, app_state.controller)
+    return {"items": conceal(app_state.queries, visibility, found), "next": None}
 
 
 @router.post("/{model:path}/load")

@@ -9,13 +9,13 @@ from fastapi import APIRouter, Body, Depends, Query, Request, Response
 
 from gpuyard import __version__
 from gpuyard.config.proof import NONCE, PATH
-from gpuyard.controller.access import Sight
+from gpuyard.controller.access import Visibility
 from gpuyard.domain.errors import NotFoundError, RefusedError
 from gpuyard.domain.stopping import RunningJobs
 from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import text
-from gpuyard.server.permissions import sight_of
+from gpuyard.server.permissions import visibility_of
 from gpuyard.server.prometheus import render_metrics
 from gpuyard.server.security_scheme import document_token
 from gpuyard.storage.place import problem_of
@@ -60,9 +60,9 @@ async def prove(
 )
 async def metrics(request: Request, app_state: TheAppState) -> Response:
     """Prometheus metrics."""
-    sight = sight_of(request.scope, app_state.controller)
-    counts = await _job_counts(app_state, sight)
-    body, media_type = render_metrics(app_state, counts, sight)
+    visibility = visibility_of(request.scope, app_state.controller)
+    counts = await _job_counts(app_state, visibility)
+    body, media_type = render_metrics(app_state, counts, visibility)
     return Response(body, media_type=media_type)
 
 
@@ -70,7 +70,7 @@ async def metrics(request: Request, app_state: TheAppState) -> Response:
 async def about(request: Request, app_state: TheAppState) -> dict[str, Any]:
     """Where this server keeps its things and how many jobs it has."""
     core = app_state.controller.core
-    sight = sight_of(request.scope, app_state.controller)
+    visibility = visibility_of(request.scope, app_state.controller)
     leader = app_state.election.leader if app_state.election else None
     return {
         "version": __version__,
@@ -79,15 +79,15 @@ async def about(request: Request, app_state: TheAppState) -> dict[str, Any]:
         "epoch": core.epoch,
         "leads": app_state.leads,
         "leader": leader.url if leader else app_state.url,
-        "jobs": await _job_counts(app_state, sight),
+        "jobs": await _job_counts(app_state, visibility),
     }
 
 
-async def _job_counts(app_state: AppState, sight: Sight) -> dict[str, int]:
+async def _job_counts(app_state: AppState, visibility: Visibility) -> dict[str, int]:
     """How many jobs are in each state. Beside the event loop: it looks at all that the
     ledger has, which takes a tenth of a second for a million.
     """
-    return await asyncio.to_thread(app_state.queries.job_counts, sight.hidden)
+    return await asyncio.to_thread(app_state.queries.job_counts, visibility.hidden)
 
 
 @router.get("/storage")

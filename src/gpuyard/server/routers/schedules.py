@@ -23,7 +23,7 @@ from gpuyard.server.body import read_bodies
 from gpuyard.server.callers import submitter_of
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import one_json_body
-from gpuyard.server.permissions import identity_of, rights_of, sight_of
+from gpuyard.server.permissions import identity_of, rights_of, visibility_of
 from gpuyard.server.present import present_jobs
 
 router = APIRouter(prefix="/schedules", tags=["schedules"])
@@ -60,9 +60,9 @@ async def create_schedule(request: Request, app_state: TheAppState) -> Schedule:
 @router.get("")
 async def list_schedules(request: Request, app_state: TheAppState) -> SchedulePage:
     """Every schedule, the oldest first."""
-    sight = sight_of(request.scope, app_state.controller)
+    visibility = visibility_of(request.scope, app_state.controller)
     stored = await asyncio.to_thread(app_state.controller.schedules.stored)
-    seen = [one for one in stored if sight.sees(one.spec.get("project"))]
+    seen = [one for one in stored if visibility.sees(one.spec.get("project"))]
     return SchedulePage(items=await _presented(app_state, seen))
 
 
@@ -71,9 +71,9 @@ async def show_schedule(
     reference: str, request: Request, app_state: TheAppState
 ) -> Schedule:
     """A schedule by id, by a unique ending of its id, or the newest of a name."""
-    sight = sight_of(request.scope, app_state.controller)
+    visibility = visibility_of(request.scope, app_state.controller)
     stored = await asyncio.to_thread(app_state.controller.schedules.stored)
-    return await _one(app_state, find_schedule(stored, reference, sight))
+    return await _one(app_state, find_schedule(stored, reference, visibility))
 
 
 @router.patch("/{reference}")
@@ -118,8 +118,8 @@ async def run_schedule(
 
 def _find_own(request: Request, app_state: AppState, reference: str) -> str:
     """The schedule that this means; ForbiddenError if who asks may not change it."""
-    sight = sight_of(request.scope, app_state.controller)
-    schedule = app_state.controller.schedules.find(reference, sight)
+    visibility = visibility_of(request.scope, app_state.controller)
+    schedule = app_state.controller.schedules.find(reference, visibility)
     project = schedule.spec.get("project")
     owner = schedule.spec.get("user")
     identity = identity_of(request.scope)

@@ -4,10 +4,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from gpuyard.controller.access import Sight
+from gpuyard.controller.access import Visibility
 from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
-from gpuyard.server.permissions import sight_of
+from gpuyard.server.permissions import visibility_of
 from gpuyard.server.stream import message_of
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"])
@@ -20,20 +20,25 @@ async def list_webhooks(request: Request, app_state: TheAppState) -> dict[str, A
     """
     notifier = app_state.notifier
     items = notifier.describe() if notifier else []
-    sight = sight_of(request.scope, app_state.controller)
-    return {"items": [_seen(app_state, sight, item) for item in items], "next": None}
+    visibility = visibility_of(request.scope, app_state.controller)
+    return {
+        "items": [_seen(app_state, visibility, item) for item in items],
+        "next": None,
+    }
 
 
-def _seen(app_state: AppState, sight: Sight, item: dict[str, Any]) -> dict[str, Any]:
+def _seen(
+    app_state: AppState, visibility: Visibility, item: dict[str, Any]
+) -> dict[str, Any]:
     """A webhook without the events that do not exist for who asks."""
-    if not sight.hidden:
+    if not visibility.hidden:
         return item
     letters = item["dead_letters"]
     latest = [
         letter
         for letter in letters["latest"]
         if (row := app_state.queries.event(letter["seq"]))
-        and app_state.event_sight.seen([message_of(row)], sight)
+        and app_state.event_visibility.seen([message_of(row)], visibility)
     ]
     count = letters["count"] - len(letters["latest"]) + len(latest)
     return {**item, "dead_letters": {"count": count, "latest": latest}}

@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from gpuyard.server.dependencies import TheAppState
-from gpuyard.server.permissions import sight_of
+from gpuyard.server.permissions import visibility_of
 from gpuyard.storage.place import in_background
 from gpuyard.storage.workspaces import listing
 
@@ -16,7 +16,7 @@ router = APIRouter(tags=["workspaces"])
 @router.get("/workspaces")
 async def list_workspaces(request: Request, app_state: TheAppState) -> dict[str, Any]:
     """Every workspace with its size, counted anew."""
-    sight = sight_of(request.scope, app_state.controller)
+    visibility = visibility_of(request.scope, app_state.controller)
     found = await in_background(
         listing, app_state.settings.workspaces.root(app_state.home)
     )
@@ -24,7 +24,7 @@ async def list_workspaces(request: Request, app_state: TheAppState) -> dict[str,
         "items": [
             {**asdict(one), "path": str(one.path)}
             for one in found
-            if sight.sees(one.project)
+            if visibility.sees(one.project)
         ],
         "next": None,
     }

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpuyard.controller.access import Sight
+from gpuyard.controller.access import Visibility
 from gpuyard.ledger.queries import Queries
 from gpuyard.server.concealing import conceal
 from gpuyard.server.stream import Message
@@ -16,22 +16,24 @@ _MOST_KNOWN = 50_000
 _GONE = object()
 
 
-class EventSight:
+class EventVisibility:
     """Knows of which project events are."""
 
     def __init__(self, queries: Queries) -> None:
         self._queries = queries
         self._known: dict[str, str | None] = {}
 
-    def seen(self, messages: Sequence[Message], sight: Sight) -> list[Message]:
+    def seen(
+        self, messages: Sequence[Message], visibility: Visibility
+    ) -> list[Message]:
         """Those that exist for who asks, without the names of what does not."""
-        if not sight.hidden or not messages:
+        if not visibility.hidden or not messages:
             return list(messages)
         self._learn({message.job_id for message in messages if message.job_id})
         return [
-            _concealed(message, self._queries, sight)
+            _concealed(message, self._queries, visibility)
             for message in messages
-            if self._is_seen(message, sight)
+            if self._is_seen(message, visibility)
         ]
 
     def _learn(self, job_ids: set[str]) -> None:
@@ -41,13 +43,13 @@ class EventSight:
         if new:
             self._known |= self._queries.projects_of_jobs(new)
 
-    def _is_seen(self, message: Message, sight: Sight) -> bool:
+    def _is_seen(self, message: Message, visibility: Visibility) -> bool:
         """What is no longer in the ledger is hidden: nobody knows whose it was."""
         if message.job_id:
             project: Any = self._known.get(message.job_id, _GONE)
         else:
             project = self._project_of(message.data)
-        return project is not _GONE and sight.sees(project)
+        return project is not _GONE and visibility.sees(project)
 
     def _project_of(self, data: Mapping[str, Any]) -> Any:
         """The project of what an event without a job is about; None if that is of no
@@ -69,6 +71,6 @@ class EventSight:
         return _GONE if is_of_project else None
 
 
-def _concealed(message: Message, queries: Queries, sight: Sight) -> Message:
-    data = conceal(queries, sight, message.data)
+def _concealed(message: Message, queries: Queries, visibility: Visibility) -> Message:
+    data = conceal(queries, visibility, message.data)
     return message if data == message.data else replace(message, data=data, _sse=b"")
