@@ -31,6 +31,8 @@ class Checkpoints:
     def __init__(self, core: Core, blobs: Blobs) -> None:
         self._core = core
         self._blobs = blobs
+        # The ids of those whose removal is on its way to the ledger.
+        self._leaving: set[str] = set()
 
     def saved(self, attempt: LiveAttempt, body: wire.CheckpointSaved) -> None:
         """Record a checkpoint of the attempt that is in the blob store."""
@@ -76,24 +78,35 @@ class Checkpoints:
         is gone.
         """
         core = self._core
-        job_id = attempt.job_id
         try:
             await core.committed(can_wait=True)
-            kept = [row for row in core.queries.checkpoints_of(job_id) if row["kept"]]
-            old = removable(kept, core.settings.node.keep_checkpoints, attempt.id)
-            changes = tuple(
-                Change(Table.CHECKPOINTS, row["id"], {"kept": False}) for row in old
-            )
-            if not changes:
-                return
-            kind = EventKind.CHECKPOINT_PRUNED
-            info = {"count": len(old)}
-            core.emit([Event(kind, core.clock(), changes, job_id, info)])
-            await core.committed()
+            rows = core.queries.checkpoints_of(attempt.job_id)
         except LedgerError:
             return
+        kept = [row for row in rows if row["kept"] and row["id"] not in self._leaving]
+        old = removable(kept, core.settings.node.keep_checkpoints, attempt.id)
+        if not old:
+            return
+        ids = {row["id"] for row in old}
+        self._leaving |= ids
+        try:
+            await self._write_removal(attempt.job_id, old)
+        except LedgerError:
+            return
+        finally:
+            self._leaving -= ids
         for row in old:
             await self._delete_blob(row["sha256"])
+
+    async def _write_removal(self, job_id: str, old: Sequence[Row]) -> None:
+        core = self._core
+        changes = tuple(
+            Change(Table.CHECKPOINTS, row["id"], {"kept": False}) for row in old
+        )
+        kind = EventKind.CHECKPOINT_PRUNED
+        info = {"count": len(old)}
+        core.emit([Event(kind, core.clock(), changes, job_id, info)])
+        await core.committed()
 
     async def _delete_blob(self, sha256: str) -> None:
         """Delete a blob that no checkpoint needs; repeat while a bucket does not
