@@ -24,7 +24,7 @@ def is_gang(attempt: LiveAttempt) -> bool:
     return len(attempt.placements) > 1 and not attempt.offer
 
 
-def runs_on(attempt: LiveAttempt, rank: int, node_id: str) -> bool:
+def is_share_on(attempt: LiveAttempt, rank: int, node_id: str) -> bool:
     """Whether this share of the attempt is that of the node."""
     placements = attempt.placements
     return rank < len(placements) and placements[rank].node_id == node_id

@@ -3,7 +3,7 @@ nothing else.
 """
 
 from gpuyard.controller.core import Core
-from gpuyard.controller.gangs import runs_on
+from gpuyard.controller.gangs import is_share_on
 from gpuyard.controller.joined_nodes import REMOVED
 from gpuyard.domain import wire
 from gpuyard.domain.contents import ContentKind, Stores
@@ -44,7 +44,7 @@ class NodeAccess:
         """A live attempt with a share on the node; RefusedError if there is none."""
         whole_id, rank = attempt_and_rank(attempt_id)
         found = self._core.view.attempts.get(whole_id)
-        if found is None or not runs_on(found, rank, node_id):
+        if found is None or not is_share_on(found, rank, node_id):
             raise RefusedError(f"{attempt_id} is no attempt on this machine.")
         return found
 

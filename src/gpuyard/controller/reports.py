@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from gpuyard.controller import transitions
-from gpuyard.controller.attempt_outcome import AttemptOutcome, outcome_of
+from gpuyard.controller.attempt_outcome import outcome_of
 from gpuyard.controller.checkpoints import Checkpoints, ResumeWatch
 from gpuyard.controller.core import Core
 from gpuyard.controller.cpu_watch import CpuWatch
@@ -18,8 +18,7 @@ from gpuyard.controller.disk_alarms import DiskAlarms
 from gpuyard.controller.gangs import (
     Gangs,
     has_ended_on,
-    is_gang,
-    runs_on,
+    is_share_on,
     share_on,
 )
 from gpuyard.controller.gpu_alarms import GpuAlarms
@@ -260,27 +259,16 @@ class Reports:
 
     def _attempt_missing(self, attempt: LiveAttempt, hello: wire.Hello) -> None:
         """Record the loss of an attempt that the node no longer has."""
+        is_ending = attempt.state is AttemptState.ENDING
+        stopped = self._requests.why_ending(attempt) if is_ending else ""
         message = (
             f"node {hello.name} no longer knows this attempt; it was rebooted, or"
             " its agent's folder removed"
         )
-        is_ending = attempt.state is AttemptState.ENDING
-        stopped = self._requests.why_ending(attempt) if is_ending else ""
-        if is_gang(attempt):
-            end = self._gangs.lost_share(
-                attempt, hello.node_id, Reason.ATTEMPT_LOST, message, stopped
-            )
-            self._share_ended(attempt, end)
-            return
-        outcome = AttemptOutcome(
-            self._core.clock(),
-            started_at=attempt.started_at,
-            reason=Reason.ATTEMPT_LOST,
-            lost=True,
-            stopped=stopped,
-            message=message,
+        lost = self._gangs.lost_share(
+            attempt, hello.node_id, Reason.ATTEMPT_LOST, message, stopped
         )
-        self._launching.record_end(attempt, outcome)
+        self._share_ended(attempt, lost)
 
     # --- silent nodes ---
 
@@ -328,19 +316,8 @@ class Reports:
 
     def _end_silent(self, attempt: LiveAttempt, node_id: str, silent_s: float) -> None:
         message = f"its node said nothing for {silent_s:.0f} s"
-        if is_gang(attempt):
-            reason = Reason.NODE_SILENT
-            end = self._gangs.lost_share(attempt, node_id, reason, message)
-            self._share_ended(attempt, end)
-            return
-        outcome = AttemptOutcome(
-            self._core.clock(),
-            attempt.started_at,
-            reason=Reason.NODE_SILENT,
-            lost=True,
-            message=message,
-        )
-        self._launching.record_end(attempt, outcome)
+        lost = self._gangs.lost_share(attempt, node_id, Reason.NODE_SILENT, message)
+        self._share_ended(attempt, lost)
 
     def _silence_limits(self, node_id: str) -> list[tuple[float, LiveAttempt]]:
         """The attempts of the node that may not be silent for ever, each with the
@@ -396,12 +373,12 @@ class Reports:
             return None
         attempt_id, rank = attempt_and_rank(body.attempt_id)
         attempt = self._core.view.attempts.get(attempt_id)
-        if attempt is None or not runs_on(attempt, rank, node_id):
+        if attempt is None or not is_share_on(attempt, rank, node_id):
             # A late or repeated report of an attempt that has ended: it changes
             # nothing, and the node need not keep the attempt.
             is_end = isinstance(body, wire.Ended)
             return next(iter(self._providers)) if is_end else None
-        if is_gang(attempt) and isinstance(body, wire.Ended):
+        if isinstance(body, wire.Ended):
             self._share_ended(attempt, self._gangs.note_end(attempt, rank, body))
             return attempt.provider
         if rank:
@@ -416,8 +393,7 @@ class Reports:
             case wire.CheckpointSaved():
                 self._checkpoint_saved(attempt, body)
             case _:
-                self._attempt_ended(attempt, body)
-                return attempt.provider
+                pass
         return None
 
     def _checkpoint_saved(
@@ -441,10 +417,7 @@ class Reports:
     def _share_ended(self, attempt: LiveAttempt, end: wire.Ended | None) -> None:
         """`end`: that of the attempt, if it was the last share."""
         if end is not None:
-            self._attempt_ended(attempt, end)
-
-    def _attempt_ended(self, attempt: LiveAttempt, body: wire.Ended) -> None:
-        self._launching.record_end(attempt, outcome_of(body), body.successor)
+            self._launching.record_end(attempt, outcome_of(end), end.successor)
 
     def clock(self) -> float:
         """The server's time, UTC seconds."""
