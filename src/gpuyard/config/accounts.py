@@ -99,8 +99,8 @@ class Accounts:
         """The account of a job of this project that `user` submitted (empty: the
         server does not know who); InvalidInputError names the setting.
 
-        Who is signed in gets no other account, whatever project the job names: nobody
-        has said which projects are whose.
+        Who is signed in gets no other account, whatever project the job names: a node
+        does not know who is in which project.
         """
         if self.by_submitter and user:
             return self.find(user, "node.run_as_submitter")

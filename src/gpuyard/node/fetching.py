@@ -18,7 +18,7 @@ from gpuyard.domain.reasons import Reason
 from gpuyard.node.code_folder import code_folders
 from gpuyard.node.journal import AttemptJournal
 from gpuyard.node.launcher import LaunchError
-from gpuyard.node.link import ServerAddress, open_link
+from gpuyard.node.link import ServerAddress, open_link, read_answer
 from gpuyard.storage.code_folders import folder_of
 from gpuyard.storage.code_store import CodeMissingError
 from gpuyard.storage.contents import folder_stores
@@ -154,27 +154,17 @@ class Fetching:
         folder = Home(self._home).fetched
         with tempfile.SpooledTemporaryFile(PART_BYTES, dir=str(folder)) as spooled:
             file = cast("IO[bytes]", spooled)
-            while not (part := await _next_part(reader)).end:
+            part = await read_answer(reader, wire.ContentPart, _ANSWER_S)
+            while not part.end:
                 if part.missing:
                     return
                 hashed.update(part.data)
                 await asyncio.to_thread(file.write, part.data)
+                part = await read_answer(reader, wire.ContentPart, _ANSWER_S)
             if hashed.hexdigest() != digest:
                 raise ValueError(f"the server sent something else than {digest}")
             file.seek(0)
             await in_background(self._fetched(kind).put_file, file)
-
-
-async def _next_part(reader: asyncio.StreamReader) -> wire.ContentPart:
-    async with asyncio.timeout(_ANSWER_S):
-        header = await reader.readexactly(4)
-        frame = await reader.readexactly(wire_frames.frame_length(header))
-    message = wire_frames.decode_to_agent(frame)
-    if isinstance(message, wire.Refused):
-        raise ValueError(message.reason)
-    if not isinstance(message, wire.ContentPart):
-        raise ValueError(f"the server sent {type(message).__name__}")
-    return message
 
 
 def _not_fetched(kind: ContentKind, error: Exception) -> LaunchError:

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from gpuyard.config.dialling import SYSTEM_TLS, Tls
 from gpuyard.config.joined import (
@@ -81,6 +81,26 @@ def longer_pause_s(pause_s: float, addresses: Sequence[ServerAddress]) -> float:
     is_at_home = not any(address.url for address in addresses)
     longest_s = _LONGEST_PAUSE_AT_HOME_S if is_at_home else _LONGEST_PAUSE_S
     return min(pause_s * 1.5, longest_s)
+
+
+Answer = TypeVar("Answer")
+
+
+async def read_answer(
+    reader: asyncio.StreamReader, kind: type[Answer], within_s: float
+) -> Answer:
+    """The next message of the server on a connection for one transfer. ValueError if it
+    refuses or says something else; EOFError, TimeoutError.
+    """
+    async with asyncio.timeout(within_s):
+        header = await reader.readexactly(4)
+        frame = await reader.readexactly(wire_frames.frame_length(header))
+    message = wire_frames.decode_to_agent(frame)
+    if isinstance(message, wire.Refused):
+        raise ValueError(message.reason)
+    if not isinstance(message, kind):
+        raise ValueError(f"the server sent {type(message).__name__}")
+    return message
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.contents import PART_BYTES
-from gpuyard.node.link import ServerAddress, Streams, open_link
+from gpuyard.node.link import ServerAddress, open_link, read_answer
 from gpuyard.storage.blobs import Blob, Blobs, BlobStore, BucketError
 
 _ANSWER_S = 60.0
@@ -62,22 +62,25 @@ class BlobLink:
 
     async def _store(self, attempt_id: str, blob: Blob, path: Path) -> None:
         async with open_link(self._address()) as streams:
-            _, writer = streams
+            reader, writer = streams
             request = wire.StoreBlob(attempt_id, blob.sha256, blob.size)
             await _write(wire_frames.encode(request), writer)
             with path.open("rb") as file:
                 while data := await asyncio.to_thread(file.read, PART_BYTES):
                     await _write(wire_frames.encode(wire.BlobPart(data)), writer)
             await _write(wire_frames.encode(wire.BlobPart(end=True)), writer)
-            await _answer(streams, wire.BlobStored)
+            await read_answer(reader, wire.BlobStored, _ANSWER_S)
 
     async def _fetch(self, attempt_id: str, write: Callable[[bytes], object]) -> bool:
         async with open_link(self._address()) as streams:
-            await _write(wire_frames.encode(wire.FetchBlob(attempt_id)), streams[1])
-            while not (part := await _answer(streams, wire.ContentPart)).end:
+            reader, writer = streams
+            await _write(wire_frames.encode(wire.FetchBlob(attempt_id)), writer)
+            part = await read_answer(reader, wire.ContentPart, _ANSWER_S)
+            while not part.end:
                 if part.missing:
                     return False
                 await asyncio.to_thread(write, part.data)
+                part = await read_answer(reader, wire.ContentPart, _ANSWER_S)
         return True
 
 
@@ -85,19 +88,6 @@ async def _write(frame: bytes, writer: asyncio.StreamWriter) -> None:
     writer.write(frame)
     async with asyncio.timeout(_DRAIN_S):
         await writer.drain()
-
-
-async def _answer(streams: Streams, kind: type[Any]) -> Any:
-    reader, _ = streams
-    async with asyncio.timeout(_ANSWER_S):
-        header = await reader.readexactly(4)
-        frame = await reader.readexactly(wire_frames.frame_length(header))
-    message = wire_frames.decode_to_agent(frame)
-    if isinstance(message, wire.Refused):
-        raise ValueError(message.reason)
-    if not isinstance(message, kind):
-        raise ValueError(f"the server sent {type(message).__name__}")
-    return message
 
 
 class LinkedBlobs:
