@@ -7,6 +7,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from gpuyard.controller.core import Core
+from gpuyard.controller.joined_nodes import REMOVED
 from gpuyard.domain.errors import InvalidInputError, NotFoundError, RefusedError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
@@ -22,8 +23,6 @@ from gpuyard.scheduler.advance import AdvanceReservation
 from gpuyard.scheduler.advance_gpus import choose
 from gpuyard.scheduler.nodes import Node
 from gpuyard.scheduler.view import View
-
-_GONE = "gone"
 
 
 class ReservationBook:
@@ -214,7 +213,7 @@ def refuse_conflict(view: View, wanted: AdvanceReservation, zone: ZoneInfo) -> N
     """RefusedError if there are not enough GPUs for it beside the others. It names
     these, and the next time that is free in `zone`.
     """
-    nodes = [node for node in view.nodes.values() if node.state != _GONE]
+    nodes = [node for node in view.nodes.values() if node.state != REMOVED]
     others = [one for one in view.advance.by_id.values() if one.overlaps(wanted)]
     if _all_fit(nodes, others, wanted):
         return

@@ -4,6 +4,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from gpuyard.controller.joined_nodes import REMOVED
 from gpuyard.controller.reservations import live_reservation, refuse_conflict
 from gpuyard.domain.errors import RefusedError
 from gpuyard.domain.local_times import moment_in
@@ -78,3 +79,9 @@ def test_as_many_as_there_are_at_each_moment_fit_however_they_overlap(world):
         world.reserve(at(f"{hour:02}:00"), at(f"{hour + 4:02}:00"), gpus=2)
     with pytest.raises(RefusedError, match="None is free then"):
         refuse_conflict(world.view, wanted("03:00", "05:00", 1), UTC)
+
+
+def test_a_node_that_was_removed_cannot_be_reserved(world):
+    world.view.node("two").state = REMOVED
+    with pytest.raises(RefusedError, match="There is no node two"):
+        refuse_conflict(world.view, wanted("09:00", "10:00", None, node="two"), UTC)
