@@ -284,8 +284,10 @@ class VerificationBatch:
 
         All files of a batch together would be too large for memory.
         """
-        check.answers = self._ports.folder / check.id
-        check.answers.write_bytes(answers)
+        path = self._ports.folder / check.id
+        path.write_bytes(answers)
+        # Set only now: who is interrupted meanwhile judges what is there.
+        check.answers = path
         check.judge()
 
     # --- at the end ---

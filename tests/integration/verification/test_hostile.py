@@ -240,3 +240,14 @@ async def test_files_that_never_come_hold_nobody_up(context: Context, tmp_path: 
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+async def test_answers_that_we_cannot_keep_are_no_fault_of_the_executor(
+    context: Context, tmp_path: Path
+):
+    folder = tmp_path / "removed"
+    batch = make_batch(context, Executors(honest=Honest()), [A], folder)
+    (check,) = await batch.run([executor("honest", A)])
+    assert check.outcome is CheckOutcome.BLAMELESS
+    assert check.fault is not None
+    assert "No such file or directory" in check.fault
