@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gpuyard.domain import wire
+from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.contents import ContentKind
 from gpuyard.domain.errors import RefusedError
 from gpuyard.server.authority import Authority, pem_of
@@ -154,7 +154,7 @@ def _is_let_in(port, certificate):
             socket.create_connection(("127.0.0.1", port), 10) as connected,
             context.wrap_socket(connected) as tls,
         ):
-            tls.sendall(b"GET / HTTP/1.1\r\nHost: server\r\n\r\n")
+            tls.sendall(wire_frames.encode(wire.FetchBlob("none")))
             return bool(tls.recv(1))
     except OSError:
         return False

@@ -18,7 +18,7 @@ from typing import Any
 
 import gpuyard
 from gpuyard.client import joining
-from gpuyard.config.joined import JoinedServer, open_agent_websocket, read_membership
+from gpuyard.config.joined import JoinedServer, open_agent_streams, read_membership
 from gpuyard.config.paths import Home
 from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.joining import SERVER_NAME
@@ -130,17 +130,19 @@ class JoinedMachine:
         server = JoinedServer(membership, self.home.membership, SERVER_NAME)
         answers: list[wire.ToAgent] = []
         received = bytearray()
-        async with await open_agent_websocket(server) as connection:
-            for message in messages:
-                await connection.send(wire_frames.encode(message))
-            async for part in connection:
-                assert isinstance(part, bytes)
+        reader, writer = await open_agent_streams(server)
+        for message in messages:
+            writer.write(wire_frames.encode(message))
+        try:
+            while part := await reader.read(1 << 16):
                 received += part
                 answers += map(
                     wire_frames.decode_to_agent, wire_frames.take_frames(received)
                 )
                 if any(isinstance(each, wire.Welcome) for each in answers):
                     break
+        finally:
+            writer.close()
         return answers
 
 

@@ -51,6 +51,7 @@ class Recorder:
         self.reports: list[Any] = []
         self.refused: list[Any] = []
         self.left: list[str] = []
+        self.claims: list[tuple[str, str]] = []
 
     async def node_joined(self, provider: str, hello: wire.Hello) -> wire.Welcome:
         self.hellos.append(hello)
@@ -58,6 +59,9 @@ class Recorder:
 
     async def node_left(self, node_id: str) -> None:
         self.left.append(node_id)
+
+    async def node_claimed(self, node_id: str, address: str) -> None:
+        self.claims.append((node_id, address))
 
     async def reported(
         self, node_id: str, bodies: Sequence[wire.NumberedReport]

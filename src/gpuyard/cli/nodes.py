@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
         invoke_without_command=True,
     )
     nodes.callback()(list_nodes)
-    for command in (invite, cordon, uncordon, drain, remove):
+    for command in (invite, invitations, revoke, cordon, uncordon, drain, remove):
         nodes.command()(command)
     app.add_typer(nodes, name="nodes")
     app.command()(join)
@@ -105,6 +105,48 @@ def invite(
         return
     typer.echo(made.command)
     typer.echo(f"Good once, until {clock(made.expires_at)}.", err=True)
+
+
+def invitations(as_json: AsJson = False) -> None:
+    """List the invitations: which are open, and who has used which."""
+    from gpuyard.client import calls
+
+    with connect() as client:
+        found = client.call(calls.listing("invitations"))
+    if as_json:
+        print_page(found)
+        return
+    rows = [
+        (
+            one["id"][-8:],
+            one["name"],
+            one["state"],
+            clock(one["expires_at"]),
+            clock(one["used_at"]) if one["used_at"] else "",
+            one["used_from"],
+        )
+        for one in found
+    ]
+    columns = ("ID", "NAME", "STATE", "EXPIRES", "USED", "FROM")
+    print_table(columns, rows, empty="No invitations yet.")
+
+
+def revoke(
+    invitation: Annotated[
+        str,
+        typer.Argument(metavar="INVITATION", help="Its name, its id, or its end."),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Let nobody join with an invitation any more."""
+    from gpuyard.client import calls
+
+    with connect() as client:
+        found = client.call(calls.revoke_invitation(invitation))
+    if as_json:
+        print_json(found.model_dump())
+        return
+    typer.echo(f"Nobody can join with {found.id} any more")
 
 
 def cordon(node: NodeArgument, as_json: AsJson = False) -> None:
@@ -181,19 +223,22 @@ def join(
     machine that has joined.
     """
     from gpuyard.client import joining
-    from gpuyard.config.joined import read_membership
+    from gpuyard.config.joined import read_membership, refuse_copied_home
 
     home = Home.find()
+    known = read_membership(home)
     if url and code:
         membership = joining.join(home, url, code)
         typer.echo(f"This machine is {membership.name} now, of {membership.host}.")
-    elif url or read_membership(home) is None:
+    elif url or known is None:
         raise InvalidInputError.of(
             "CODE",
             "is missing",
             "copy the whole line that `gpuyard nodes invite` prints: gpuyard join"
             " https://HOST:PORT CODE",
         )
+    else:
+        refuse_copied_home(home, known)
     if not foreground:
         from gpuyard.cli.service import install_agent
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 from gpuyard.client.segments import segment as _segment
 from gpuyard.config.dialling import loopback_id
 from gpuyard.domain.jobs import Checkpoint, Job
-from gpuyard.domain.joining import Invitation
+from gpuyard.domain.joining import Invitation, KnownInvitation
 from gpuyard.domain.secret_facts import SecretFacts
 from gpuyard.domain.trust import Trust
 
@@ -179,7 +179,9 @@ def checkpoints(reference: str) -> Call[list[Checkpoint]]:
 
 
 def listing(noun: str) -> Call[list[dict[str, Any]]]:
-    """Everything of `gpus`, `nodes`, `providers`, `tiers`, `offers` or `workspaces`."""
+    """Everything of `gpus`, `nodes`, `invitations`, `providers`, `tiers`, `offers` or
+    `workspaces`.
+    """
     return Call("GET", f"/api/v1/{noun}", _items)
 
 
@@ -214,6 +216,12 @@ def invite_node(name: str | None, expires_in_s: float) -> Call[Invitation]:
     """Invite one machine to join; the code is shown only once."""
     body = {"name": name, "expires_in_s": expires_in_s}
     return Call("POST", "/api/v1/nodes:invite", Invitation.model_validate, body=body)
+
+
+def revoke_invitation(invitation: str) -> Call[KnownInvitation]:
+    """Let nobody join with an invitation any more; what it was."""
+    path = f"/api/v1/invitations/{_segment(invitation)}"
+    return Call("DELETE", path, KnownInvitation.model_validate, done_once=True)
 
 
 def tend_node(node: str, action: str) -> Call[dict[str, Any]]:

@@ -6,15 +6,23 @@ relies on it, and shows the code.
 """
 
 import hashlib
-import json
 import socket
 import ssl
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
+from pydantic import TypeAdapter, ValidationError
+
 from gpuyard import __version__
-from gpuyard.config.joined import Membership, read_membership, write_membership
+from gpuyard.config.joined import (
+    Membership,
+    read_membership,
+    this_machine,
+    write_membership,
+)
 from gpuyard.config.paths import Home
 from gpuyard.domain.errors import (
     GpuyardError,
@@ -31,6 +39,7 @@ from gpuyard.domain.joining import (
 
 _OPEN_S = 10.0
 _LARGEST = 1 << 16
+_object = TypeAdapter(dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +81,32 @@ def join(home: Home, url: str, code: str) -> Membership:
     request = JoinRequest(
         secret=secret, csr=csr, host=socket.gethostname(), version=__version__
     )
-    with _connected(door, _trusting(authority)) as connection:
-        connection.recv(timeout=_OPEN_S)
-        connection.send(request.model_dump_json())
-        body = json.loads(connection.recv(timeout=_OPEN_S))
-    if "refused" in body:
-        raise RefusedError(str(body["refused"]))
-    answer = JoinAnswer.model_validate(body)
-    membership = Membership(door.host, answer.port, answer.node_id, answer.name)
+    answer = _asked(door, authority, request)
+    membership = Membership(
+        door.host, answer.port, answer.node_id, answer.name, this_machine()
+    )
     write_membership(
         home, membership, authority=authority, certificate=answer.certificate + key
     )
     return membership
+
+
+def _asked(door: Door, authority: str, request: JoinRequest) -> JoinAnswer:
+    """What the instance answers; RefusedError if it does not take this machine."""
+    with _connected(door, _trusting(authority)) as line:
+        _read(door, line)
+        try:
+            line.write(request.model_dump_json().encode() + b"\n")
+            line.flush()
+        except OSError as error:
+            raise _not_reached(door, error) from None
+        body = _read(door, line)
+    if "refused" in body:
+        raise RefusedError(str(body["refused"]))
+    try:
+        return JoinAnswer.model_validate(body)
+    except ValidationError:
+        raise _no_instance(door) from None
 
 
 def _refuse_used_home(home: Home) -> None:
@@ -109,8 +132,8 @@ def _authority_of(door: Door, fingerprint: str) -> str:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    with _connected(door, context) as connection:
-        pem = str(json.loads(connection.recv(timeout=_OPEN_S))["authority"])
+    with _connected(door, context) as line:
+        pem = str(_read(door, line).get("authority"))
     try:
         shown = hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
     except ValueError:
@@ -132,23 +155,41 @@ def _trusting(authority: str) -> ssl.SSLContext:
     return context
 
 
-def _connected(door: Door, context: ssl.SSLContext) -> Any:
-    """A connection to the door, to be closed."""
-    from websockets.exceptions import WebSocketException
-    from websockets.sync.client import connect
+@contextmanager
+def _connected(door: Door, context: ssl.SSLContext) -> Generator[IO[bytes]]:
+    """A connection to the door, on which lines are said; UnreachableError."""
+    with ExitStack() as stack:
+        try:
+            plain = socket.create_connection((door.host, door.port), _OPEN_S)
+            stack.enter_context(plain)
+            tls = context.wrap_socket(plain, server_hostname=SERVER_NAME)
+            stack.enter_context(tls)
+            line = stack.enter_context(tls.makefile("rwb"))
+        except OSError as error:
+            raise _not_reached(door, error) from None
+        yield line
 
-    shown = f"[{door.host}]" if ":" in door.host else door.host
+
+def _read(door: Door, line: IO[bytes]) -> dict[str, Any]:
+    """The next line, a JSON object. UnreachableError if nothing or something else
+    comes.
+    """
     try:
-        return connect(
-            f"wss://{shown}:{door.port}/join",
-            ssl=context,
-            server_hostname=SERVER_NAME,
-            open_timeout=_OPEN_S,
-            max_size=_LARGEST,
-            proxy=None,
-        )
-    except (OSError, WebSocketException) as error:
+        said = line.readline(_LARGEST)
+    except OSError as error:
         raise _not_reached(door, error) from None
+    try:
+        return _object.validate_json(said)
+    except ValidationError:
+        raise _no_instance(door) from None
+
+
+def _no_instance(door: Door) -> GpuyardError:
+    return UnreachableError(
+        f"What answers at {door.host}:{door.port} is no gpuyard that expects machines.",
+        "Copy the whole line that `gpuyard nodes invite` prints; is the server of a"
+        " version near to this one?",
+    )
 
 
 def _not_reached(door: Door, error: Exception) -> GpuyardError:

@@ -3,31 +3,34 @@ which its agent is known there. All of it is in the folder `joined` of its home,
 only the agent's user reads.
 """
 
+import asyncio
+import hashlib
 import json
 import os
 import ssl
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpuyard.config.paths import Home
 from gpuyard.config.sockets import keep_alive
+from gpuyard.domain.errors import RefusedError
 
-if TYPE_CHECKING:
-    from websockets.asyncio.client import ClientConnection
-
+MACHINE_ID = Path("/etc/machine-id")
 _OPEN_S = 10.0
-_CLOSE_S = 1.0
+_SHUTDOWN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Where the server is, and who this machine is there."""
+    """Where the server is, and who this machine is there. `machine` tells it from
+    others; empty if nothing does.
+    """
 
     host: str
     port: int
     node_id: str
     name: str
+    machine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class JoinedServer:
         """Where the agent dials."""
         host = self.membership.host
         shown = f"[{host}]" if ":" in host else host
-        return f"wss://{shown}:{self.membership.port}"
+        return f"https://{shown}:{self.membership.port}"
 
     def context(self) -> ssl.SSLContext:
         """TLS with our certificate, to whom the instance's authority has signed for.
@@ -64,10 +67,37 @@ def read_membership(home: Home) -> Membership | None:
     try:
         body = json.loads((home.membership / "server.json").read_text())
         return Membership(
-            str(body["host"]), int(body["port"]), str(body["node_id"]), body["name"]
+            str(body["host"]),
+            int(body["port"]),
+            str(body["node_id"]),
+            body["name"],
+            str(body.get("machine", "")),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def this_machine() -> str:
+    """What tells this machine from others; empty if the system has no such id. Nobody
+    learns the id itself.
+    """
+    try:
+        machine_id = MACHINE_ID.read_bytes().strip()
+    except OSError:
+        return ""
+    return hashlib.sha256(b"gpuyard" + machine_id).hexdigest() if machine_id else ""
+
+
+def refuse_copied_home(home: Home, membership: Membership) -> None:
+    """RefusedError if the home was copied from the machine that has joined."""
+    here = this_machine()
+    if membership.machine and here and membership.machine != here:
+        raise RefusedError(
+            f"{home.root} was copied from another machine, {membership.name}: what is"
+            " in it is good on that one only.",
+            f"Remove {home.root}, and invite this machine by itself: `gpuyard nodes"
+            " invite`.",
+        )
 
 
 def write_membership(
@@ -97,24 +127,18 @@ def _write(path: Path, text: str) -> None:
     draft.rename(path)
 
 
-async def open_agent_websocket(server: JoinedServer) -> "ClientConnection":
-    """A WebSocket to the server's door for agents; OSError."""
-    from websockets.asyncio.client import connect
-    from websockets.exceptions import WebSocketException
-
-    try:
-        connection = await connect(
-            f"{server.url}/api/v1/agent",
-            max_size=None,
-            compression=None,
-            ping_interval=None,
-            open_timeout=_OPEN_S,
-            close_timeout=_CLOSE_S,
-            proxy=None,
+async def open_agent_streams(
+    server: JoinedServer,
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to the server's door for agents; OSError."""
+    membership = server.membership
+    async with asyncio.timeout(_OPEN_S):
+        reader, writer = await asyncio.open_connection(
+            membership.host,
+            membership.port,
             ssl=server.context(),
             server_hostname=server.server_name,
+            ssl_shutdown_timeout=_SHUTDOWN_S,
         )
-    except (WebSocketException, TimeoutError) as error:
-        raise ConnectionRefusedError(f"{server.url}: {error}") from None
-    keep_alive(connection.transport.get_extra_info("socket"))
-    return connection
+    keep_alive(writer.get_extra_info("socket"))
+    return reader, writer

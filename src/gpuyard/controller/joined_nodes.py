@@ -19,7 +19,14 @@ from gpuyard.controller.requests import Requests
 from gpuyard.domain.errors import NotFoundError, RefusedError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
-from gpuyard.domain.joining import CODE_BYTES, NewInvitation, TendedNode, node_name
+from gpuyard.domain.joining import (
+    CODE_BYTES,
+    InvitationState,
+    KnownInvitation,
+    NewInvitation,
+    TendedNode,
+    node_name,
+)
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.states import AttemptState
 from gpuyard.providers.configured import Providers
@@ -42,6 +49,33 @@ class OpenInvitation:
     used_at: float | None = None
     used_from: str | None = None
     node_id: str | None = None
+
+    def is_open(self, now: float) -> bool:
+        """Whether a machine may join with it."""
+        return not self.used_at and now < self.expires_at
+
+    def is_called(self, reference: str) -> bool:
+        """Whether people mean it with this name, id or end of an id."""
+        if reference in (self.id, self.name):
+            return True
+        return len(reference) >= _SHORTEST_TAIL and self.id.endswith(reference)
+
+    def known(self, now: float) -> KnownInvitation:
+        """As people see it."""
+        state = InvitationState.OPEN if self.is_open(now) else InvitationState.OVER
+        return KnownInvitation(
+            id=self.id,
+            name=self.name,
+            state=InvitationState.USED if self.used_at else state,
+            expires_at=self.expires_at,
+            used_at=self.used_at,
+            used_from=self.used_from,
+        )
+
+    def used_at_ago(self, now: float) -> str:
+        """When it was used, and from where."""
+        ago_s = max(now - (self.used_at or now), 0.0)
+        return f"{ago_s:.0f} s ago, from {self.used_from}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +158,7 @@ class JoinedNodes:
                 f"Give another --name, or remove it: `gpuyard nodes remove"
                 f" {given.name}`.",
             )
-        waiting = [one for one in self._invitations.values() if one.expires_at > now]
+        waiting = [one for one in self._invitations.values() if one.is_open(now)]
         if len(waiting) >= _MOST_OPEN:
             raise RefusedError(
                 f"There are {_MOST_OPEN} invitations, and no more at a time.",
@@ -146,6 +180,53 @@ class JoinedNodes:
         self._invitations[digest_of(secret)] = made
         await self._core.committed()
         return made, secret
+
+    def invitations(self) -> list[KnownInvitation]:
+        """All invitations, the newest last."""
+        now = self._core.clock()
+        found = sorted(self._invitations.values(), key=lambda one: one.id)
+        return [one.known(now) for one in found]
+
+    async def revoke(self, reference: str) -> KnownInvitation:
+        """Let nobody join with this invitation any more. NotFoundError; RefusedError if
+        a machine has joined with it.
+        """
+        now = self._core.clock()
+        secret, found = self._find_invitation(reference, now)
+        if found.used_at:
+            raise RefusedError(
+                f"It was used {found.used_at_ago(now)}, by the machine that is"
+                f" {found.name} now.",
+                f"To keep that out: `gpuyard nodes remove {found.name}`.",
+            )
+        revoked = replace(found, expires_at=min(found.expires_at, now))
+        values = {"expires_at": revoked.expires_at}
+        change = Change(Table.INVITATIONS, found.id, values)
+        info = {"invitation": found.id, "name": found.name}
+        kind = EventKind.INVITATION_REVOKED
+        self._core.emit([Event(kind, now, (change,), None, info)])
+        self._invitations[secret] = revoked
+        await self._core.committed()
+        return revoked.known(now)
+
+    def _find_invitation(
+        self, reference: str, now: float
+    ) -> tuple[str, "OpenInvitation"]:
+        """The one with this id, end of an id, or name; of several with a name, the only
+        one that is open. With the digest of its secret.
+        """
+        known = self._invitations.items()
+        found = [entry for entry in known if entry[1].is_called(reference)]
+        if len(found) > 1:
+            still = [entry for entry in found if entry[1].is_open(now)]
+            found = still or found
+        if len(found) == 1:
+            return found[0]
+        seen = "`gpuyard nodes invitations` lists them."
+        if not found:
+            raise NotFoundError(f"There is no invitation {reference!r}.", seen)
+        ids = ", ".join(one.id for _, one in found)
+        raise NotFoundError(f"{reference!r} could be {ids}.", seen)
 
     async def join(
         self,
@@ -201,15 +282,14 @@ class JoinedNodes:
         if found is None:
             raise RefusedError("There is no such invitation.", again)
         if found.used_at:
-            ago = max(now - found.used_at, 0.0)
             raise RefusedError(
-                f"This invitation was used {ago:.0f} s ago, from {found.used_from}, by"
-                f" the machine that is {found.name} now.",
+                f"This invitation was used {found.used_at_ago(now)}, by the machine"
+                f" that is {found.name} now.",
                 f"If that was not you, remove it: `gpuyard nodes remove {found.name}`."
                 f" {again}",
             )
         if now >= found.expires_at:
-            raise RefusedError("This invitation has expired.", again)
+            raise RefusedError("This invitation has expired, or was revoked.", again)
         return found
 
     def _name_for(self, invitation: OpenInvitation, host: str) -> str:

@@ -322,7 +322,8 @@ class Launching:
         free = attempt.placements
         takeovers: dict[str, transitions.Placements] = {}
         named = view.attempts.get(successor)
-        if named:
+        # A node says so of its own attempts only.
+        if named and named.node_id == attempt.node_id:
             takeovers[successor] = free
             free = named.placements
         if self._may_be_taken_over(job, attempt, outcome, free):

@@ -13,6 +13,7 @@ from gpuyard.controller.core import Core
 from gpuyard.domain.errors import NotFoundError, ProviderError
 from gpuyard.domain.states import JobState
 from gpuyard.providers.base import GpuProviderInterface, LogPiece
+from gpuyard.providers.node_provider import NodeProvider
 from gpuyard.storage.logfile import LogFile
 
 _LONGEST_WAIT_S = 5.0
@@ -175,9 +176,7 @@ class Logs:
                 return
         sent = 0
         if provider and (self._is_live(attempt) or not copy.exists()):
-            pieces = provider.stream_log_pieces(
-                self._reference(attempt), offset=offset, lines=lines, follow=follow
-            )
+            pieces = self._provided(provider, attempt, offset, lines, follow)
             try:
                 async for piece in pieces:
                     sent += len(piece.data)
@@ -192,6 +191,25 @@ class Logs:
         if not self._is_live(attempt) and copy.exists():
             async for piece in _read_file(copy, offset, lines):
                 yield piece
+
+    def _provided(
+        self,
+        provider: GpuProviderInterface,
+        attempt: Row,
+        offset: int,
+        lines: int | None,
+        follow: bool,
+    ) -> AsyncIterator[LogPiece]:
+        """From the provider."""
+        reference = self._reference(attempt)
+        node_id = attempt["placements"][0]["node_id"] if attempt["placements"] else ""
+        if isinstance(provider, NodeProvider) and node_id:
+            return provider.stream_log_pieces_of(
+                node_id, reference, offset=offset, lines=lines, follow=follow
+            )
+        return provider.stream_log_pieces(
+            reference, offset=offset, lines=lines, follow=follow
+        )
 
     async def _wait_for_copy(self, attempt: Row, copy: Path) -> None:
         """Wait until the copy of a live attempt is begun."""

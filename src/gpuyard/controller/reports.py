@@ -26,9 +26,10 @@ from gpuyard.controller.job_warnings import warn_of_limited_log
 from gpuyard.controller.joined_nodes import REMOVED
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.node_access import NodeAccess
+from gpuyard.controller.node_claims import NodeClaims
 from gpuyard.controller.requests import Requests
 from gpuyard.domain import wire
-from gpuyard.domain.errors import LedgerError, ProviderError
+from gpuyard.domain.errors import LedgerError, ProviderError, RefusedError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.gangs import attempt_and_rank
 from gpuyard.domain.reasons import Reason
@@ -70,6 +71,7 @@ class Reports:
         self._requests = requests
         self._providers = providers
         self._gangs = Gangs(core)
+        self._claims = NodeClaims(core)
         self.checkpoints = Checkpoints(core, blobs)
         self._resume_watch = ResumeWatch(core)
         self._cpu_watch = CpuWatch(core)
@@ -81,19 +83,22 @@ class Reports:
 
     async def node_joined(self, provider: str, hello: wire.Hello) -> wire.Welcome:
         """A node has connected: its GPUs can be used, and its attempts are compared
-        with the ledger.
+        with the ledger. RefusedError if it was removed.
         """
         core = self._core
         now = self._core.clock()
+        if core.view.node(hello.node_id).state == REMOVED:
+            raise RefusedError(f"{hello.name} was removed from the instance.")
         self._requests.capacity.node_joined()
         watch = self._silence_watches.pop(hello.node_id, None)
         if watch:
             watch.cancel()
+        gpus, problem = self._claims.own_gpus(hello.node_id, hello.gpus)
         row: dict[str, Any] = {
             "name": hello.name,
             "provider": provider,
             "state": "online",
-            "reason": hello.problem,
+            "reason": problem or hello.problem,
             "boot_id": hello.boot_id,
             "cpus": hello.cpus,
             "memory_gb": hello.memory_gb,
@@ -103,7 +108,7 @@ class Reports:
         }
         changes = (
             Change(Table.NODES, hello.node_id, row),
-            *self._gpu_changes(hello.node_id, hello.gpus),
+            *self._gpu_changes(hello.node_id, gpus),
         )
         info = {"node": hello.node_id, "state": "online"}
         core.emit([Event(EventKind.NODE_CHANGED, now, changes, None, info)])
@@ -117,7 +122,6 @@ class Reports:
     ) -> list[Change]:
         """Changes of all GPUs of the node, and of those that it has lost."""
         changes: list[Change] = []
-        gpus = self._own_gpus(node_id, gpus)
         for gpu in gpus:
             values: dict[str, Any] = {
                 "node_id": node_id,
@@ -135,23 +139,6 @@ class Reports:
         lost = [uuid for uuid in known if uuid not in reported]
         changes += [Change(Table.GPUS, uuid, {"node_id": None}) for uuid in lost]
         return changes
-
-    def _own_gpus(
-        self, node_id: str, gpus: Sequence[wire.GpuStatus]
-    ) -> Sequence[wire.GpuStatus]:
-        """Without those that a machine that has joined claims of other nodes."""
-        view = self._core.view
-        if not view.node(node_id).joined:
-            return gpus
-        own: list[wire.GpuStatus] = []
-        for gpu in gpus:
-            device = view.devices.get(gpu.uuid)
-            holder = device.node_id if device else None
-            if holder in (None, node_id):
-                own.append(gpu)
-            else:
-                log.warning("a node claims another's GPU", node=node_id, gpu=gpu.uuid)
-        return own
 
     def _is_news(self, change: Change) -> bool:
         """Whether a change of a GPU differs from the view, which holds no driver."""
@@ -171,12 +158,14 @@ class Reports:
             attempt_id, rank = attempt_and_rank(held.attempt_id)
             attempt = core.view.attempts.get(attempt_id)
             job = core.view.jobs.get(attempt.job_id) if attempt else None
-            if job is None:
+            if attempt is None or job is None:
+                continue
+            if not is_share_on(attempt, rank, hello.node_id):
                 continue
             if held.pid and not rank:
                 core.pids[job.id] = held.pid
             if held.ran_s is not None and not rank:
-                core.run_clock.note(held.attempt_id, held.ran_s)
+                core.run_clock.note(attempt.id, self._claims.ran_s(attempt, held.ran_s))
             if job.state is JobState.UNKNOWN:
                 core.emit([transitions.node_back(job, core.clock())])
 
@@ -292,6 +281,10 @@ class Reports:
         core.emit([Event(EventKind.NODE_CHANGED, core.clock(), (change,), None, info)])
         self.watch_silence(node_id)
 
+    async def node_claimed(self, node_id: str, address: str) -> None:
+        """A second machine uses the certificate of the node."""
+        await self._claims.claimed_from(node_id, address)
+
     def watch_silence(self, node_id: str) -> None:
         """Show the jobs of a silent node as `unknown` after a while, and end those
         whose `max_silence_s` has passed.
@@ -343,6 +336,8 @@ class Reports:
         """Apply reports; returns after the commit, so that they can be
         acknowledged.
         """
+        if self._core.view.node(node_id).state == REMOVED:
+            return  # said before it heard of that
         ended = {
             report.body.attempt_id
             for report in bodies
@@ -379,13 +374,14 @@ class Reports:
             is_end = isinstance(body, wire.Ended)
             return next(iter(self._providers)) if is_end else None
         if isinstance(body, wire.Ended):
-            self._share_ended(attempt, self._gangs.note_end(attempt, rank, body))
+            end = self._claims.ended(attempt, body)
+            self._share_ended(attempt, self._gangs.note_end(attempt, rank, end))
             return attempt.provider
         if rank:
             return None  # the first share speaks for all
         match body:
             case wire.Started():
-                self._attempt_started(attempt, body)
+                self._attempt_started(attempt, self._claims.started(attempt, body))
             case wire.ProgressSeen():
                 self.progressed(body)
             case wire.UsageSeen():
@@ -452,11 +448,12 @@ class Reports:
 
     def _gpus_seen(self, node_id: str, body: wire.GpusSeen) -> None:
         if body.disk:
-            self._disks.seen(node_id, body.disk)
-        self._gpu_alarms.seen(node_id, body.gpus)
+            self._disks.seen(node_id, self._claims.own_users(node_id, body.disk))
+        own, _ = self._claims.own_gpus(node_id, body.gpus)
+        self._gpu_alarms.seen(node_id, own)
         changes = tuple(
             change
-            for change in self._gpu_changes(node_id, body.gpus)
+            for change in self._gpu_changes(node_id, own)
             if self._is_news(change)
         )
         if not changes:

@@ -77,6 +77,7 @@ class EventKind(StrEnum):
     CHECKPOINT_PRUNED = "checkpoint.pruned"
     NODE_CHANGED = "node.changed"
     NODE_INVITED = "node.invited"
+    INVITATION_REVOKED = "node.invitation_revoked"
     NODE_JOINED = "node.joined"
     NODE_REMOVED = "node.removed"
     DISK_FILLING = "disk.filling"

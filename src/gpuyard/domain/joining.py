@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, Field
@@ -60,6 +61,28 @@ class Invitation(BaseModel):
     def command(self) -> str:
         """What to type on the other machine."""
         return f"gpuyard join {self.url} {self.code}"
+
+
+class InvitationState(StrEnum):
+    """What has become of an invitation."""
+
+    OPEN = "open"
+    USED = "used"
+    OVER = "over"
+    """It has expired, or was revoked."""
+
+
+class KnownInvitation(BaseModel):
+    """An invitation, without its code. `name` is that of the machine which has used it,
+    if one has; `used_from` is the address from which. Times are in UTC seconds.
+    """
+
+    id: str
+    name: str | None
+    state: InvitationState
+    expires_at: float
+    used_at: float | None
+    used_from: str | None
 
 
 @dataclass(frozen=True, slots=True)

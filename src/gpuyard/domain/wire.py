@@ -35,6 +35,9 @@ Time = Annotated[float, Meta(ge=0.0, le=1e11)]
 Capability = Annotated[
     str, Meta(pattern=r"^([0-9]{1,2}(\.[0-9]{1,2})?)?\Z", max_length=5)
 ]
+# As NVML knows them.
+GpuWord = Annotated[str, Meta(max_length=256)]
+MAX_GPUS = 1024
 # An attempt's id names files on the node.
 AttemptId = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\Z", max_length=200)
@@ -62,19 +65,22 @@ class GpuStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     them apart.
     """
 
-    uuid: str
+    uuid: GpuWord
     index: Whole
-    name: str
+    name: GpuWord
     memory_mb: Count
     compute_capability: Capability = ""
-    driver: str = ""
+    driver: GpuWord = ""
     free_mb: Whole = 0
     temperature_c: Whole | None = None
     utilization: Amount | None = None
     problem: str | None = None
-    state: str = "idle"
+    state: GpuWord = "idle"
     power_limited: bool = False
     hardware_slowed: bool = False
+
+
+GpuStatuses = Annotated[list[GpuStatus], Meta(max_length=MAX_GPUS)]
 
 
 class HeldAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -106,7 +112,7 @@ class Hello(_Message, frozen=True, tag="Hello"):
     boot_id: str
     cpus: Count
     memory_gb: Annotated[float, Meta(ge=0.0, le=1e9)]
-    gpus: list[GpuStatus] = []
+    gpus: GpuStatuses = []
     attempts: list[HeldAttempt] = []
     epoch: Count = 0
     version: str = ""
@@ -147,7 +153,7 @@ class GpusSeen(_Message, frozen=True, tag="GpusSeen"):
     then with what was found on the disk.
     """
 
-    gpus: list[GpuStatus]
+    gpus: GpuStatuses
     problem: str | None = None
     disk: DiskStatus | None = None
 

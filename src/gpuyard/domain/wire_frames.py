@@ -16,6 +16,8 @@ from gpuyard.domain.wire import (
 )
 
 MAX_FRAME = 64 * 1024 * 1024
+# From a machine that has joined: whatever an agent says is much smaller.
+MAX_FRAME_OF_OTHERS = 16 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
 _DEEPEST = 8
 
@@ -68,28 +70,28 @@ def decode_to_agent(body: bytes) -> ToAgent:
     return _to_agent.decode(body)
 
 
-def frame_length(header: bytes | bytearray) -> int:
-    """The length of the body from a 4-byte header; ValueError when it is too large, so
-    that garbage cannot exhaust memory.
+def frame_length(header: bytes | bytearray, most: int = MAX_FRAME) -> int:
+    """The length of the body from a 4-byte header; ValueError when it is more than
+    `most`, so that garbage cannot exhaust memory.
     """
     (length,) = _LENGTH.unpack(header)
-    if length > MAX_FRAME:
+    if length > most:
         raise ValueError(
-            f"a frame of {length} bytes is more than {MAX_FRAME}; the peer does not"
+            f"a frame of {length} bytes is more than {most}; the peer does not"
             " speak our protocol"
         )
     return int(length)
 
 
-def take_frames(received: bytearray) -> list[bytes]:
+def take_frames(received: bytearray, most: int = MAX_FRAME) -> list[bytes]:
     """Take the bodies of all frames that have arrived completely out of `received`;
-    ValueError when one is too large.
+    ValueError when one is larger than `most`.
     """
     frames: list[bytes] = []
     start = 0
     while len(received) - start >= _LENGTH.size:
         body = start + _LENGTH.size
-        end = body + frame_length(received[start:body])
+        end = body + frame_length(received[start:body], most)
         if end > len(received):
             break
         frames.append(bytes(received[body:end]))

@@ -95,3 +95,5 @@ class FrameChannel:
         """No more frames follow."""
         if self._writer.can_write_eof():
             self._writer.write_eof()
+        else:
+            self._writer.close()  # TLS ends both ways; what was written is sent first

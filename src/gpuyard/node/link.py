@@ -3,7 +3,7 @@ another server of the instance.
 
 The home's server lists the others (`config/peers.py`). They prove who they are before
 they are told the token. A machine that has joined an instance has one server, and both
-prove who they are by certificates (`config/joined.py`). Either way the link is a stream
+prove who they are by certificates (`config/joined.py`). Each way the link is a stream
 of frames (domain/wire.py): a WebSocket is connected to the agent through a pair of
 sockets.
 """
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 from gpuyard.config.dialling import SYSTEM_TLS, Tls
 from gpuyard.config.joined import (
     JoinedServer,
-    open_agent_websocket,
+    open_agent_streams,
     read_membership,
 )
 from gpuyard.config.paths import Home
@@ -112,6 +112,11 @@ async def open_link(address: ServerAddress) -> AsyncGenerator[Streams]:
         with contextlib.closing(writer):
             yield reader, writer
         return
+    if address.joined:
+        reader, writer = await open_agent_streams(address.joined)
+        with contextlib.closing(writer):
+            yield reader, writer
+        return
     async with _open_websocket(address) as (reader, writer):
         with contextlib.closing(writer):
             yield reader, writer
@@ -134,8 +139,6 @@ async def _opened(address: ServerAddress) -> "ClientConnection":
     """A WebSocket to a server; OSError."""
     from websockets.exceptions import InvalidStatus
 
-    if address.joined:
-        return await open_agent_websocket(address.joined)
     try:
         return await open_websocket(
             address.url, "/api/v1/agent", address.token, address.tls

@@ -239,6 +239,36 @@ class AgentProvider(NodeProvider):
         """See GpuProviderInterface."""
         known = self._results.find(job_id)
         node_id = known.node_id if known else await self._node_of(job_id)
+        pieces = self._read_log(node_id, job_id, offset, lines, follow)
+        async for piece in pieces:
+            yield piece
+
+    async def stream_log_pieces_of(
+        self,
+        node_id: str,
+        job_id: str,
+        *,
+        offset: int,
+        lines: int | None,
+        follow: bool,
+    ) -> AsyncIterator[LogPiece]:
+        """See NodeProvider."""
+        if self._results.find(job_id) is None:
+            await self.agents.wait_for_one()
+            if node_id not in self.agents.links:
+                raise JobNotFoundError(job_id, self.PROVIDER_NAME)
+        pieces = self._read_log(node_id, job_id, offset, lines, follow)
+        async for piece in pieces:
+            yield piece
+
+    async def _read_log(
+        self,
+        node_id: str,
+        job_id: str,
+        offset: int,
+        lines: int | None,
+        follow: bool,
+    ) -> AsyncIterator[LogPiece]:
         if lines == 0 and not follow:
             return
         tail = lines or 0
@@ -320,8 +350,10 @@ class AgentProvider(NodeProvider):
     def figures(self) -> Mapping[str, wire.GpuStatus]:
         """See NodeProvider."""
         newest: dict[str, wire.GpuStatus] = {}
-        for hello in self.agents.hellos.values():
-            for gpu in hello.gpus:
+        hellos = self.agents.hellos
+        # Of two that tell of the same GPU, a node of our own is right.
+        for node_id in sorted(hellos, key=self.agents.has_joined, reverse=True):
+            for gpu in hellos[node_id].gpus:
                 newest[gpu.uuid] = gpu
         return newest
 

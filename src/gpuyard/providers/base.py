@@ -74,6 +74,12 @@ class Sink(Protocol):
         """The connection to a node's agent is broken."""
         ...
 
+    async def node_claimed(self, node_id: str, address: str) -> None:
+        """A second machine, at this address, uses the certificate of the node; it was
+        not let in.
+        """
+        ...
+
     async def reported(
         self, node_id: str, bodies: Sequence[wire.NumberedReport]
     ) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -29,7 +30,20 @@ from gpuyard.providers.results import AttemptResults
 _CONNECT_S = 10.0
 # What an agent may begin a connection with that is for one transfer only.
 _TRANSFERS = (wire.FetchContents, wire.StoreBlob, wire.FetchBlob)
+# What an agent that was killed may have left unread in its connection is less.
+_BEATS_OF_THE_LIVING = 3
 log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Rival:
+    """An agent that was refused, because another one with its certificate has `link`.
+    `beats`: how often that has beaten since.
+    """
+
+    link: Link
+    address: str
+    beats: int = 0
 
 
 class ConnectedAgents:
@@ -53,6 +67,7 @@ class ConnectedAgents:
         self._links: dict[str, Link] = {}
         self._hellos: dict[str, wire.Hello] = {}
         self._callers: dict[str, Caller | None] = {}
+        self._rivals: dict[str, Rival] = {}
         # Whether a node's agent is that of this server's home, by node.
         self._at_home: dict[str, bool] = {}
         self._closed = False
@@ -96,6 +111,10 @@ class ConnectedAgents:
             if caller := self._callers.get(other):
                 return caller.machine.server_address
         return self._hellos[node_id].name
+
+    def has_joined(self, node_id: str) -> bool:
+        """Whether the node is another machine that has joined."""
+        return self._callers.get(node_id) is not None
 
     def is_at_home(self, node_id: str) -> bool:
         """Whether the node's agent is that of this server's home."""
@@ -145,7 +164,8 @@ class ConnectedAgents:
         if self._closed:
             writer.close()
             return
-        link = Link(reader, writer, self._provider)
+        most = wire_frames.MAX_FRAME_OF_OTHERS if caller else wire_frames.MAX_FRAME
+        link = Link(reader, writer, self._provider, most)
         serving = self._serve(link, reader, writer, caller)
         task = asyncio.create_task(serving, name="agent-link")
         self._serving[link] = task
@@ -166,11 +186,12 @@ class ConnectedAgents:
         watching = None
         try:
             _refuse_other_users(writer)
-            _refuse_removed(caller, link)
+            _refuse_removed(caller)
             messages = link.messages()
             async for message in messages:
+                _refuse_removed(caller)
                 if isinstance(message, wire.NumberedReport) and node_id:
-                    link.add_report(message)
+                    await link.add_report(message)
                 elif isinstance(message, wire.Hello) and not node_id:
                     hello = self._admitted(message, caller) if caller else message
                     node_id = hello.node_id
@@ -180,6 +201,7 @@ class ConnectedAgents:
                     )
                 elif isinstance(message, wire.Beat):
                     link.send(message)
+                    await self._beaten(node_id, link)
                     if watching is None:
                         watching = asyncio.create_task(
                             link.expect_beats(self._heartbeat_s)
@@ -192,7 +214,8 @@ class ConnectedAgents:
                     break
         except RefusedError as error:
             log.warning("an agent is refused", node=node_id, error=str(error))
-            _tell(link, str(error))
+            removed = caller is not None and caller.is_removed()
+            _tell(link, str(error), removed=removed)
         except (GpuyardError, ValueError, OSError) as error:
             log.warning("agent link ended", node=node_id, error=str(error))
         finally:
@@ -241,6 +264,7 @@ class ConnectedAgents:
         if old and not old.closed:
             known = self._hellos[node_id].process
             if not hello.process or hello.process != known:
+                self._note_rival(node_id, old, caller.machine.address)
                 raise RefusedError(
                     f"Another agent with the certificate of {caller.name} is connected."
                     " A certificate is for one machine.",
@@ -248,6 +272,23 @@ class ConnectedAgents:
                     " `gpuyard nodes invite`.",
                 )
         return replaced(hello, node_id=node_id, name=caller.name)
+
+    def _note_rival(self, node_id: str, link: Link, address: str) -> None:
+        known = self._rivals.get(node_id)
+        if known is None or known.link is not link:
+            self._rivals[node_id] = Rival(link, address)
+
+    async def _beaten(self, node_id: str, link: Link) -> None:
+        """Tell of a second agent with the certificate of this one, once this one has
+        proved to be alive: an agent that was killed is replaced by its next one, which
+        is refused for a moment if its own link has not ended yet.
+        """
+        rival = self._rivals.get(node_id)
+        if rival is None or rival.link is not link or self.sink is None:
+            return
+        rival.beats += 1
+        if rival.beats == _BEATS_OF_THE_LIVING:
+            await self.sink.node_claimed(node_id, rival.address)
 
     def dismiss(self, node_id: str, reason: str) -> None:
         """Tell a machine that it is no longer part of the instance, and end its
@@ -263,6 +304,7 @@ class ConnectedAgents:
         old = self._links.get(hello.node_id)
         if old:
             old.close()
+        self._rivals.pop(hello.node_id, None)
         self._links[hello.node_id] = link
         self._hellos[hello.node_id] = hello
         self._callers[hello.node_id] = caller
@@ -316,12 +358,10 @@ class ConnectedAgents:
                 )
 
 
-def _refuse_removed(caller: Caller | None, link: Link) -> None:
+def _refuse_removed(caller: Caller | None) -> None:
     """RefusedError if the machine is no longer part of the instance."""
     if caller and caller.is_removed():
-        reason = f"{caller.name} was removed from the instance."
-        _tell(link, reason, removed=True)
-        raise RefusedError(reason)
+        raise RefusedError(f"{caller.name} was removed from the instance.")
 
 
 def _tell(link: Link, reason: str, *, removed: bool = False) -> None:

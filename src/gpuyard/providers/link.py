@@ -16,14 +16,24 @@ Answer = TypeVar("Answer", wire.LogPart, wire.Found)
 LOG_PART = 1 << 16
 _ANSWER_S = 30.0
 _READ_BYTES = 1 << 16
+# What an agent has not read, or not had acknowledged: beyond any that works.
+_MOST_UNREAD = 4 * wire_frames.MAX_FRAME
+_MOST_REPORTS = 10_000
 
 
 class Link:
-    """The server's end of an agent's connection. Its errors name the `provider`."""
+    """The server's end of an agent's connection. Its errors name the `provider`;
+    `max_frame` is the most bytes that the agent may say at once.
+    """
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, provider: str
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        provider: str,
+        max_frame: int = wire_frames.MAX_FRAME,
     ) -> None:
+        self._max_frame = max_frame
         self._reader = reader
         self._writer = writer
         self._provider = provider
@@ -33,6 +43,8 @@ class Link:
         self._silent_beats = 0
         self._reports: list[wire.NumberedReport] = []
         self._has_reports = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._has_room.set()
 
     async def messages(self) -> AsyncIterator[wire.FromAgent]:
         """Every message until the link ends, except answers to requests.
@@ -57,11 +69,12 @@ class Link:
         """
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             header = await self._reader.readexactly(4)
-            yield await self._reader.readexactly(wire_frames.frame_length(header))
+            length = wire_frames.frame_length(header, self._max_frame)
+            yield await self._reader.readexactly(length)
             received = bytearray()
             while part := await self._reader.read(_READ_BYTES):
                 received += part
-                for frame in wire_frames.take_frames(received):
+                for frame in wire_frames.take_frames(received, self._max_frame):
                     yield frame
 
     async def expect_beats(self, every_s: float) -> None:
@@ -73,20 +86,27 @@ class Link:
             # Counted, not timed: a server that was stopped itself must not take live
             # agents for dead.
             await asyncio.sleep(every_s)
-            self._silent_beats += 1
+            if self._has_room.is_set():
+                self._silent_beats += 1
         # close() would wait for an agent that does not read.
         self._writer.transport.abort()
 
-    def add_report(self, report: wire.NumberedReport) -> None:
-        """Keep a report for the next call of `next_reports`."""
+    async def add_report(self, report: wire.NumberedReport) -> None:
+        """Keep a report for the next call of `next_reports`; waits while there are too
+        many, so that who says more than can be committed cannot exhaust memory.
+        """
         self._reports.append(report)
         self._has_reports.set()
+        if len(self._reports) >= _MOST_REPORTS and not self.closed:
+            self._has_room.clear()
+            await self._has_room.wait()
 
     async def next_reports(self) -> list[wire.NumberedReport]:
         """Wait for reports and take all there are; none once the link has ended."""
         await self._has_reports.wait()
         batch = self._reports
         self._reports = []
+        self._has_room.set()
         if not self.closed:
             self._has_reports.clear()
         return batch
@@ -104,6 +124,9 @@ class Link:
             text = f"{len(frame)} bytes are more than the {most} an agent takes."
             raise self._error(text, "TOO_LARGE")
         self._writer.write(frame)
+        if self._writer.transport.get_write_buffer_size() > _MOST_UNREAD:
+            # It does not read what it makes us say.
+            self._writer.transport.abort()
 
     def _error(self, message: str, code: str) -> ProviderError:
         return ProviderError(message, self._provider, code)
@@ -149,6 +172,7 @@ class Link:
         self.closed = True
         self._writer.close()
         self._has_reports.set()
+        self._has_room.set()
         for future in self._waiting.values():
             if not future.done():
                 error = self._error(

@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import ClassVar
 
 from gpuyard.domain import wire
@@ -10,7 +10,7 @@ from gpuyard.domain.attempt_order import AttemptOrder, order_from_config
 from gpuyard.domain.contents import Stores
 from gpuyard.domain.errors import ProviderError, RefusedError
 from gpuyard.domain.jobconfig import JobConfig
-from gpuyard.providers.base import GpuProviderInterface
+from gpuyard.providers.base import GpuProviderInterface, LogPiece
 from gpuyard.providers.callers import Caller
 from gpuyard.providers.node_streams import NodeStream
 
@@ -73,6 +73,18 @@ class NodeProvider(GpuProviderInterface):
         self, node_id: str, attempt_id: str, reason: str, *, checkpoint: bool
     ) -> None:
         """End an attempt; with `checkpoint` it gets the checkpoint signal first."""
+
+    def stream_log_pieces_of(
+        self,
+        node_id: str,
+        job_id: str,
+        *,
+        offset: int,
+        lines: int | None,
+        follow: bool,
+    ) -> AsyncIterator[LogPiece]:
+        """As `stream_log_pieces`, from this node; no other is asked, or believed."""
+        return self.stream_log_pieces(job_id, offset=offset, lines=lines, follow=follow)
 
     async def open_stream(
         self, node_id: str, attempt_id: str, port: int = 0, *, stdin: bool = False

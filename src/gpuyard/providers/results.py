@@ -88,8 +88,8 @@ class AttemptResults:
         if old is None:
             result = JobResult(attempt_id, JobStatus.UNKNOWN, created_at=time.time())
             old = KnownAttempt(node_id, result)
-        if old.is_over:
-            return
+        if old.is_over or old.node_id != node_id:
+            return  # an attempt does not move, whatever another node says
         known = KnownAttempt(node_id, replace(old.result, **values), old.gpu_uuids)
         if not known.is_over:
             self._live[attempt_id] = known

@@ -9,14 +9,15 @@ import asyncio
 import json
 import socket
 import ssl
+from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import structlog
 from pydantic import ValidationError
 
 from gpuyard.config.sockets import keep_alive
 from gpuyard.controller.controller import Controller
+from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.domain.joining import JoinAnswer, JoinRefusal, JoinRequest, Machine
 from gpuyard.server.authority import (
@@ -25,17 +26,12 @@ from gpuyard.server.authority import (
     fingerprint_of_der,
     pem_of,
 )
+from gpuyard.server.doorway import Doorway
 
-if TYPE_CHECKING:
-    from websockets.asyncio.server import Server, ServerConnection
-
-_HANDSHAKE_S = 10.0
 _ANSWER_S = 20.0
 _LOOK_S = 60.0
-_PART = 1 << 16
-# Agents send parts of 64 KB.
-_LARGEST = 1 << 20
-_LARGEST_REQUEST = 1 << 15
+# One for its link, and one for each transfer and each stream to a job.
+_MOST_OF_ONE_NODE = 256
 log = structlog.get_logger(__name__)
 
 
@@ -51,8 +47,9 @@ class AgentsDoor:
         self.authority = authority
         self._controller = controller
         self._nodes = controller.joined_nodes
-        self._agents: Server | None = None
-        self._joins: Server | None = None
+        self._agents: Doorway | None = None
+        self._joins: Doorway | None = None
+        self._of_node: Counter[str] = Counter()
         self._join_port = 0
         self._closing: asyncio.Task[None] | None = None
 
@@ -60,20 +57,13 @@ class AgentsDoor:
         """Listen for agents, and for machines if an invitation is open.
         InvalidInputError when the address cannot be used.
         """
-        from websockets.asyncio.server import serve
-
         sock = self._bind(self._port)
         self._port = int(sock.getsockname()[1])
-        self._agents = await serve(
+        self._agents = Doorway(
+            sock,
+            self.authority.server_context(for_agents=True),
             self._serve_agent,
-            sock=sock,
-            ssl=self.authority.server_context(for_agents=True),
-            ssl_handshake_timeout=_HANDSHAKE_S,
-            open_timeout=_HANDSHAKE_S,
-            max_size=_LARGEST,
-            compression=None,
-            ping_interval=None,
-            close_timeout=1.0,
+            checks_certificates=True,
         )
         log.info("listening for agents", port=self._port)
         await self.expect_machines()
@@ -101,27 +91,20 @@ class AgentsDoor:
         if self._nodes.open_until <= self._controller.core.clock():
             return
         if self._joins is None:
-            await self._listen_for_machines()
+            self._listen_for_machines()
         if self._closing is None:
             self._closing = asyncio.create_task(
                 self._close_in_time(), name="close-door"
             )
 
-    async def _listen_for_machines(self) -> None:
-        from websockets.asyncio.server import serve
-
+    def _listen_for_machines(self) -> None:
         sock = self._bind(self._port + 1)
         self._join_port = int(sock.getsockname()[1])
-        self._joins = await serve(
+        self._joins = Doorway(
+            sock,
+            self.authority.server_context(for_agents=False),
             self._serve_machine,
-            sock=sock,
-            ssl=self.authority.server_context(for_agents=False),
-            ssl_handshake_timeout=_HANDSHAKE_S,
-            open_timeout=_HANDSHAKE_S,
-            max_size=_LARGEST_REQUEST,
-            compression=None,
-            ping_interval=None,
-            close_timeout=1.0,
+            checks_certificates=False,
         )
 
     async def _close_in_time(self) -> None:
@@ -132,7 +115,7 @@ class AgentsDoor:
             await asyncio.sleep(min(left_s, _LOOK_S))
             left_s = self._nodes.open_until - clock()
         if self._joins:
-            self._joins.close(close_connections=False)
+            await self._joins.close(with_connections=False)
             self._joins = None
         self._closing = None
 
@@ -144,16 +127,19 @@ class AgentsDoor:
         shown = f"[{host}]" if ":" in host else host
         return f"https://{shown}:{self._join_port}"
 
-    async def _serve_machine(self, connection: "ServerConnection") -> None:
-        from websockets.exceptions import ConnectionClosed
-
-        with suppress(ConnectionClosed, TimeoutError, OSError):
-            await connection.send(json.dumps({"authority": self.authority.pem}))
+    async def _serve_machine(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Say who we are, in a line of JSON, and answer the line of the machine."""
+        with suppress(OSError, EOFError, asyncio.LimitOverrunError):
             async with asyncio.timeout(_ANSWER_S):
-                said = await connection.recv()
-            await connection.send(await self._answer(said, _address_of(connection)))
+                await _say(writer, json.dumps({"authority": self.authority.pem}))
+                said = await reader.readuntil()
+            answer = await self._answer(said, _address_of(writer))
+            async with asyncio.timeout(_ANSWER_S):
+                await _say(writer, answer)
 
-    async def _answer(self, said: str | bytes, address: str) -> str:
+    async def _answer(self, said: bytes, address: str) -> str:
         try:
             request = JoinRequest.model_validate_json(said)
         except ValidationError:
@@ -181,72 +167,50 @@ class AgentsDoor:
 
     # --- agents ---
 
-    async def _serve_agent(self, connection: "ServerConnection") -> None:
-        tls: ssl.SSLObject = connection.transport.get_extra_info("ssl_object")
+    async def _serve_agent(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        tls: ssl.SSLObject = writer.get_extra_info("ssl_object")
         certificate = tls.getpeercert(binary_form=True)
         node = None
         if certificate:
             node = self._nodes.node_of(fingerprint_of_der(certificate))
         if node is None:
-            log.warning("an unknown certificate", address=_address_of(connection))
-            await connection.close(1008, "this certificate is none of this instance")
+            _refuse(writer, "This certificate is none of this instance.")
             return
-        keep_alive(connection.transport.get_extra_info("socket"))
-        machine = Machine(
-            node.id, _address_of(connection), str(connection.local_address[0])
-        )
-        ours, theirs = socket.socketpair()
-        reader, writer = await asyncio.open_unix_connection(sock=theirs)
-        serving = asyncio.create_task(
-            self._controller.serve_agent(
-                *await asyncio.open_unix_connection(sock=ours), machine
-            )
-        )
+        if self._of_node[node.id] >= _MOST_OF_ONE_NODE:
+            _refuse(writer, f"{node.title} has too many connections.")
+            return
+        keep_alive(writer.get_extra_info("socket"))
+        server_address = str(writer.get_extra_info("sockname")[0])
+        machine = Machine(node.id, _address_of(writer), server_address)
+        self._of_node[node.id] += 1
         try:
-            await _carry(connection, reader, writer)
+            await self._controller.serve_agent(reader, writer, machine)
         finally:
-            writer.close()
-            await serving
+            self._of_node[node.id] -= 1
 
     async def close(self) -> None:
         """Let nobody in any more. The links end with their provider."""
         if self._closing:
             self._closing.cancel()
-        for server in (self._joins, self._agents):
-            if server:
-                server.close()
+        for doorway in (self._joins, self._agents):
+            if doorway:
+                await doorway.close(with_connections=False)
 
 
-async def _carry(
-    connection: "ServerConnection",
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-) -> None:
-    """Carry bytes both ways until one of them ends."""
-    from websockets.exceptions import ConnectionClosed
-
-    async def down() -> None:
-        while part := await reader.read(_PART):
-            await connection.send(part)
-
-    async def up() -> None:
-        async for part in connection:
-            writer.write(part if isinstance(part, bytes) else part.encode())
-            await writer.drain()
-
-    ways = [asyncio.create_task(down()), asyncio.create_task(up())]
-    try:
-        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
-    with suppress(ConnectionClosed, OSError):
-        await connection.close()
+async def _say(writer: asyncio.StreamWriter, line: str) -> None:
+    writer.write(line.encode() + b"\n")
+    await writer.drain()
 
 
-def _address_of(connection: "ServerConnection") -> str:
-    address = connection.remote_address
+def _refuse(writer: asyncio.StreamWriter, reason: str) -> None:
+    log.warning("an agent is refused", address=_address_of(writer), why=reason)
+    writer.write(wire_frames.encode(wire.Refused(reason)))
+
+
+def _address_of(writer: asyncio.StreamWriter) -> str:
+    address = writer.get_extra_info("peername")
     return str(address[0]) if address else "an unknown address"
 
 

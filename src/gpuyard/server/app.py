@@ -131,6 +131,7 @@ def make_app(app_state: AppState) -> FastAPI:
     for noun in nouns:
         api.include_router(noun.router)
     api.include_router(batches.estimates)
+    api.include_router(nodes.invitations)
     app.include_router(api)
     app.include_router(process.open_router, dependencies=known_only)
     app.include_router(sign_in.open_router, dependencies=known_only)

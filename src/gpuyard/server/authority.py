@@ -5,7 +5,7 @@ that join it.
 import hashlib
 import os
 import ssl
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
@@ -18,10 +18,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from gpuyard.domain.errors import RefusedError
 from gpuyard.domain.joining import SERVER_NAME
 
-# A machine's clock may be behind the server's.
-_SKEW = timedelta(days=1)
-# A machine is removed by its name, not by the end of its certificate.
-_LIFE = timedelta(days=3650)
+# A certificate ends when its machine is removed, and whatever the clock of a machine
+# says, it is valid until then. The second is how RFC 5280 says "without an end".
+_ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
+_FOR_EVER = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 _NODE_URI = "gpuyard:node:"
 
 
@@ -179,7 +179,6 @@ def _new_authority() -> str:
 def _builder(
     name: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
 ) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
     builder = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -187,7 +186,7 @@ def _builder(
         .public_key(key)
         .serial_number(x509.random_serial_number())
     )
-    return builder.not_valid_before(now - _SKEW).not_valid_after(now + _LIFE)
+    return builder.not_valid_before(_ALWAYS).not_valid_after(_FOR_EVER)
 
 
 def _name(text: str) -> x509.Name:

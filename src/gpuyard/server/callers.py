@@ -48,7 +48,7 @@ class Caller:
         """
         self.is_member = is_member
         self.address = client[0] if client else ""
-        self.network = _network(self.address)
+        self.network = network_of(self.address)
         self._ends = (client, server)
         self._uid: int | None = None
         if connected and connected.family == socket.AF_UNIX:
@@ -153,7 +153,7 @@ def _kernel() -> socket.socket:
 
 
 @lru_cache(maxsize=1024)
-def _network(address: str) -> str:
+def network_of(address: str) -> str:
     """All addresses that one client can have at will."""
     with suppress(ValueError):
         parsed = ip_address(address)

@@ -12,7 +12,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from gpuyard.config.joined import read_membership
+from gpuyard.config.joined import read_membership, refuse_copied_home
 from gpuyard.config.logs import configure_logging
 from gpuyard.config.paths import Home
 from gpuyard.config.private_environment import protect
@@ -28,8 +28,14 @@ def main() -> None:
     parser.add_argument("--service", action="store_true")
     arguments = parser.parse_args()
     home = Home(arguments.home.absolute()) if arguments.home else Home.find()
-    if read_membership(home) is None:
+    membership = read_membership(home)
+    if membership is None:
         sys.stderr.write(f"gpuyard: {home.root} has not joined any instance\n")
+        sys.exit(RefusedError.exit_code)
+    try:
+        refuse_copied_home(home, membership)
+    except RefusedError as error:
+        sys.stderr.write(f"gpuyard: {error}\n")
         sys.exit(RefusedError.exit_code)
     configure_logging(home.logs / "node.log")
     home.create()

@@ -45,6 +45,14 @@ def test_a_certificate_names_the_node_and_is_for_clients_only(authority, key):
     )
 
 
+def test_certificates_are_valid_whatever_a_clock_says(authority, key):
+    made = authority.sign_for_node(request(key), "node_7")
+    own = x509.load_pem_x509_certificate(authority.pem.encode())
+    for certificate in (made, own):
+        assert certificate.not_valid_before_utc.year == 1970
+        assert certificate.not_valid_after_utc.year == 9999
+
+
 def test_the_key_is_kept_and_only_its_owner_reads_it(authority, tmp_path):
     file = tmp_path / "authority" / "authority.pem"
     assert S_IMODE(file.stat().st_mode) == 0o600

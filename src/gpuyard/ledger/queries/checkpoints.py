@@ -12,12 +12,13 @@ class CheckpointQueries(LedgerReader):
     """Reads of checkpoints."""
 
     def checkpoints_of(self, job_id: str) -> list[Row]:
-        """A job's checkpoints, oldest first."""
-        order = checkpoints.c.created_at, checkpoints.c.id
+        """A job's checkpoints, oldest first: as the server heard of them, because the
+        clocks of two nodes may differ.
+        """
         return self._rows(
             sa.select(checkpoints)
             .where(checkpoints.c.job_id == job_id)
-            .order_by(*order)
+            .order_by(checkpoints.c.id)
         )
 
     def checkpoints_of_jobs(self, job_ids: Iterable[str]) -> list[Row]:

@@ -1,12 +1,22 @@
-"""`/api/v1/nodes/…`: invite machines, keep new jobs from nodes, and remove them."""
+"""`/api/v1/nodes/…` and `/invitations`: invite machines, keep new jobs from nodes, and
+remove them.
+"""
+
+from typing import Any
 
 from fastapi import APIRouter
 
 from gpuyard.domain.errors import RefusedError
-from gpuyard.domain.joining import Invitation, NewInvitation, TendedNode
+from gpuyard.domain.joining import (
+    Invitation,
+    KnownInvitation,
+    NewInvitation,
+    TendedNode,
+)
 from gpuyard.server.dependencies import TheAppState
 
 router = APIRouter(prefix="/nodes", tags=["machines"])
+invitations = APIRouter(prefix="/invitations", tags=["machines"])
 
 
 @router.post(":invite", status_code=201)
@@ -28,6 +38,21 @@ async def invite_node(app_state: TheAppState, body: NewInvitation) -> Invitation
         code=f"{door.authority.fingerprint}.{secret}",
         expires_at=made.expires_at,
     )
+
+
+@invitations.get("")
+async def list_invitations(app_state: TheAppState) -> dict[str, Any]:
+    """The invitations to join, the newest last, without their codes. `state` is `open`,
+    `used`, or `over`: it has expired, or was revoked.
+    """
+    found: list[KnownInvitation] = app_state.controller.joined_nodes.invitations()
+    return {"items": [one.model_dump() for one in found], "next": None}
+
+
+@invitations.delete("/{invitation}")
+async def revoke_invitation(app_state: TheAppState, invitation: str) -> KnownInvitation:
+    """Let nobody join with this invitation (id, end of an id, or name) any more."""
+    return await app_state.controller.joined_nodes.revoke(invitation)
 
 
 @router.post("/{node}/cordon")

@@ -1,0 +1,236 @@
+"""Agents of machines that have joined, and what they try with their connections."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gpuyard.domain import wire, wire_frames
+from gpuyard.domain.joining import Machine
+from gpuyard.providers import link as links
+from gpuyard.providers.agent import AgentProvider
+from gpuyard.storage.blobs import Blobs, BlobStore
+from tests.support.node import Recorder
+from tests.support.peer import Door, Peer, hello, open_door
+from tests.support.wait import eventually
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Joined:
+    """A machine that has joined as `node_7` (`providers.callers.Caller`). It may do
+    what it asks for.
+    """
+
+    name = "lab7"
+    machine = Machine("node_7", "192.0.2.7", "192.0.2.1")
+
+    def __init__(self, folder: Path) -> None:
+        self.blobs: Blobs = BlobStore(folder)
+        self.removed = False
+
+    def is_removed(self) -> bool:
+        return self.removed
+
+    def check_fetch(self, request: wire.FetchContents) -> None:
+        pass
+
+    def check_store(self, request: wire.StoreBlob) -> None:
+        pass
+
+    def stored(self, request: wire.StoreBlob) -> None:
+        pass
+
+    def blob_to_resume(self, attempt_id: str) -> str:
+        return "0" * 64
+
+
+class Lab:
+    """A provider with two doors: for the node of its own, and for the machine."""
+
+    def __init__(self, provider: AgentProvider, own: Door, path: Path) -> None:
+        self.provider = provider
+        self.own = own
+        self.joined = Door(provider, path)
+
+
+@pytest.fixture
+def sink() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def caller(tmp_path: Path) -> Joined:
+    return Joined(tmp_path / "blobs")
+
+
+@pytest.fixture
+async def lab(tmp_path: Path, sink: Recorder, caller: Joined) -> AsyncIterator[Lab]:
+    async with open_door(tmp_path / "own.sock", sink, heartbeat_s=60) as own:
+        provider = own.provider
+        path = tmp_path / "joined.sock"
+        server = await asyncio.start_unix_server(
+            lambda reader, writer: provider.serve(reader, writer, caller), path
+        )
+        made = Lab(provider, own, path)
+        try:
+            yield made
+        finally:
+            made.joined.hang_up()
+            server.close()
+
+
+async def refusal(peer: Peer) -> wire.Refused:
+    return await peer.receive(wire.Refused)
+
+
+async def test_a_removed_machine_is_told_so_on_whatever_connection_it_kept(
+    lab: Lab, caller: Joined, sink: Recorder
+) -> None:
+    kept = [await lab.joined.dial() for _ in range(2)]
+    linked = await lab.joined.joined(hello(process="a"))
+    caller.removed = True
+    kept[0].send(hello(process="a"))
+    kept[1].send(wire.FetchBlob("a1"))
+    linked.report(wire.Started("a1", 1.0, 1))
+    for peer in (*kept, linked):
+        assert (await refusal(peer)).removed
+        assert await peer.closed()
+    assert len(sink.hellos) == 1
+    assert not sink.reports
+
+
+async def test_people_hear_of_a_copied_home_once_both_have_shown_to_be_alive(
+    lab: Lab, sink: Recorder
+) -> None:
+    first = await lab.joined.joined(hello(process="a"))
+    for word in ("b", "c"):
+        second = await lab.joined.dial()
+        second.send(hello(process=word))
+        assert "Another agent" in (await refusal(second)).reason
+    assert not sink.claims, "the first may be dead"
+    for _ in range(9):
+        first.send(wire.Beat())
+        await first.receive(wire.Beat)
+    assert sink.claims == [("node_7", "192.0.2.7")]
+
+
+async def test_an_agent_that_was_killed_is_no_copy(lab: Lab, sink: Recorder) -> None:
+    first = await lab.joined.joined(hello(process="a"))
+    second = await lab.joined.dial()
+    second.send(hello(process="b"))
+    await refusal(second)
+    # What it had left unread comes late, and then its end.
+    first.send(wire.Beat(), wire.Beat())
+    first.writer.close()
+    await eventually(lambda: sink.left == ["node_7"], "its end to be seen")
+    await lab.joined.joined(hello(process="b"))
+    assert not sink.claims
+
+
+async def test_the_attempts_of_others_stay_theirs(lab: Lab) -> None:
+    owner = await lab.own.joined(hello("node_1"))
+    seq = owner.report(wire.Started("a1", 1.0, 1))
+    await owner.acknowledged(seq)
+    held = wire.HeldAttempt("a1", 1, "running")
+    liar = await lab.joined.joined(hello(process="a", attempts=[held]))
+    await liar.acknowledged(
+        liar.report(wire.Ended("a1", 2.0, 1.0, exit_code=0), wire.Started("a1", 2.0, 1))
+    )
+    assert (await lab.provider.get_job_status("a1")).status == "running"
+    reading = asyncio.create_task(anext(aiter(_log(lab.provider))))
+    asked = await owner.receive(wire.ReadLog)
+    owner.send(wire.LogPart(asked.request, 0, b"mine", True))
+    assert await reading == b"mine"
+
+
+async def _log(provider: AgentProvider) -> AsyncIterator[bytes]:
+    async for part in provider.stream_logs("a1", lines=None, follow=False):
+        yield part
+
+
+async def test_a_log_is_asked_of_the_node_that_has_it_and_no_other(lab: Lab) -> None:
+    """After a restart of the server, nobody has said yet where an old attempt was."""
+    owner = await lab.own.joined(hello("node_1"))
+    await lab.joined.joined(hello(process="a"))  # it never answers
+    pieces = lab.provider.stream_log_pieces_of(
+        "node_1", "old", offset=0, lines=None, follow=False
+    )
+    reading = asyncio.create_task(anext(aiter(pieces)))
+    asked = await owner.receive(wire.ReadLog)
+    owner.send(wire.LogPart(asked.request, 0, b"mine", True))
+    assert (await reading).data == b"mine"
+
+
+async def test_a_gpu_of_our_own_reads_as_our_own_node_says(lab: Lab) -> None:
+    gpu = wire.GpuStatus("GPU-1", 0, "Tesla T4", 15360, temperature_c=40)
+    hot = wire.GpuStatus("GPU-1", 0, "Tesla T4", 15360, temperature_c=99)
+    await lab.own.joined(hello("node_1", gpus=[gpu]))
+    await lab.joined.joined(hello(process="a", gpus=[hot]))
+    assert lab.provider.figures()["GPU-1"].temperature_c == 40
+
+
+def _endless() -> bytes:
+    return struct.pack(">I", wire_frames.MAX_FRAME_OF_OTHERS + 1)
+
+
+def _gpus() -> bytes:
+    gpus = [wire.GpuStatus(f"GPU-{n}", n, "T4", 1) for n in range(wire.MAX_GPUS + 1)]
+    return wire_frames.encode(hello(gpus=gpus))
+
+
+def _long_name() -> bytes:
+    return wire_frames.encode(hello(gpus=[wire.GpuStatus("G" * 300, 0, "T4", 1)]))
+
+
+@pytest.mark.parametrize("said", [_endless(), _gpus(), _long_name()])
+async def test_who_says_too_much_at_once_is_cut_off(
+    lab: Lab, sink: Recorder, said: bytes
+) -> None:
+    peer = await lab.joined.dial()
+    peer.writer.write(said)
+    assert await peer.closed()
+    assert not sink.hellos
+
+
+async def test_who_does_not_read_what_it_asks_for_is_cut_off(
+    lab: Lab, sink: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "_MOST_UNREAD", 1000)
+    peer = await lab.joined.joined(hello(process="a"))
+    frame = wire_frames.encode(wire.Beat()) * 10_000
+    while not sink.left:
+        try:
+            peer.writer.write(frame)
+            await peer.writer.drain()
+        except ConnectionError:
+            break
+    await eventually(lambda: sink.left == ["node_7"], "it to be cut off")
+
+
+async def test_who_reports_faster_than_is_committed_has_to_wait(
+    lab: Lab, sink: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "_MOST_REPORTS", 10)
+    held = asyncio.Event()
+    largest = 0
+
+    async def reported(node_id: str, bodies: list[wire.NumberedReport]) -> None:
+        nonlocal largest
+        largest = max(largest, len(bodies))
+        await held.wait()
+
+    monkeypatch.setattr(sink, "reported", reported)
+    peer = await lab.joined.joined(hello(process="a"))
+    last = peer.report(*[wire.Started("a1", 1.0, 1)] * 100)
+    await eventually(lambda: largest > 0, "the first of them")
+    held.set()
+    await peer.acknowledged(last)
+    assert largest <= 10

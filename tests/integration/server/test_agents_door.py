@@ -1,0 +1,193 @@
+"""The doors for agents and for machines that join, and strangers in front of them."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpuyard.client import joining
+from gpuyard.config.joined import JoinedServer, Membership, open_agent_streams
+from gpuyard.config.paths import Home
+from gpuyard.controller.joined_nodes import JoinedMachine
+from gpuyard.domain.errors import UnreachableError
+from gpuyard.domain.joining import SERVER_NAME
+from gpuyard.server import agents_door, doorway
+from gpuyard.server.agents_door import AgentsDoor
+from gpuyard.server.authority import Authority
+from tests.support.joined import free_ports
+from tests.support.wait import eventually
+
+pytestmark = pytest.mark.anyio
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": True}
+
+
+class Nodes:
+    """Lets in whoever asks, as `lab2` (`controller.joined_nodes.JoinedNodes`)."""
+
+    open_until = 1e12
+
+    def __init__(self) -> None:
+        self.fingerprints: set[str] = set()
+
+    def node_of(self, fingerprint: str) -> Any:
+        if fingerprint in self.fingerprints:
+            return SimpleNamespace(id="node_2", title="lab2")
+        return None
+
+    async def join(self, *words: Any) -> JoinedMachine:
+        certificate, fingerprint = words[-1]("node_2")
+        self.fingerprints.add(fingerprint)
+        return JoinedMachine("node_2", "lab2", certificate)
+
+
+class Lab:
+    """A door, and the agents that it has let in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_ports()
+        self.inside = 0
+        self._over = asyncio.Event()
+        controller: Any = SimpleNamespace(
+            joined_nodes=Nodes(),
+            core=SimpleNamespace(clock=lambda: 0.0),
+            serve_agent=self._serve,
+        )
+        self.authority = Authority.of(folder / "authority")
+        listen = f"{HOST}:{self.port}"
+        self.door = AgentsDoor(listen, self.authority, controller)
+
+    async def _serve(self, reader: Any, writer: Any, machine: Any) -> None:
+        self.inside += 1
+        await reader.read()
+        self.inside -= 1
+
+    def join(self) -> Membership:
+        """Let a machine join, as the command does."""
+        code = f"{self.authority.fingerprint}.{'a' * 32}"
+        home = Home(self.folder / "home")
+        return joining.join(home, f"https://{HOST}:{self.port + 1}", code)
+
+    def server(self, membership: Membership) -> JoinedServer:
+        folder = Home(self.folder / "home").membership
+        return JoinedServer(membership, folder, SERVER_NAME)
+
+
+@pytest.fixture
+async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
+    made = Lab(tmp_path)
+    await made.door.open()
+    yield made
+    await made.door.close()
+
+
+def held(port: int, count: int, stack: ExitStack) -> list[socket.socket]:
+    """Connections of somebody who says nothing."""
+    made = [
+        stack.enter_context(socket.create_connection((HOST, port), 60))
+        for _ in range(count)
+    ]
+    for one in made:
+        one.setblocking(False)
+    return made
+
+
+def is_open(one: socket.socket) -> bool:
+    try:
+        return one.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+async def test_who_holds_connections_keeps_nobody_out(lab: Lab) -> None:
+    with ExitStack() as stack:
+        crowd = held(lab.port + 1, 200, stack)
+        membership = await asyncio.to_thread(lab.join)
+        crowd += held(lab.port, 200, stack)
+        _, writer = await open_agent_streams(lab.server(membership))
+        await eventually(lambda: lab.inside == 1, "the agent to be in")
+        most = 2 * doorway._MOST_NEW_OF_ONE
+        await eventually(
+            lambda: sum(map(is_open, crowd)) <= most, "the others to be sent away"
+        )
+        assert lab.inside == 1
+        writer.close()
+
+
+async def test_who_does_not_shake_hands_is_sent_away(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doorway, "_HANDSHAKE_S", 0.1)
+    with ExitStack() as stack:
+        (silent, garbage) = held(lab.port, 2, stack)
+        garbage.send(b"GET / HTTP/1.1\r\n\r\n" * 100)
+        for one in (silent, garbage):
+            await eventually(lambda one=one: not is_open(one), "it to be sent away")
+    tasks = lab.door._agents._tasks
+    await eventually(lambda: not tasks, "nothing to be left of them")
+
+
+async def test_one_machine_has_so_many_connections_and_no_more(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents_door, "_MOST_OF_ONE_NODE", 3)
+    server = lab.server(await asyncio.to_thread(lab.join))
+    opened = [await open_agent_streams(server) for _ in range(3)]
+    await eventually(lambda: lab.inside == 3, "three to be in")
+    reader, writer = await open_agent_streams(server)
+    async with asyncio.timeout(60):
+        assert b"too many connections" in await reader.read()
+    writer.close()
+    opened[0][1].close()
+    await eventually(lambda: lab.inside == 2, "one to leave")
+    opened.append(await open_agent_streams(server))
+    await eventually(lambda: lab.inside == 3, "the next one to be in")
+    for _, one in opened:
+        one.close()
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"{}\n", b"[1]\n", b"\xff\n", b"HTTP/1.1 400 Bad\r\n", b"x" * 200_000]
+)
+async def test_what_is_no_instance_is_called_so(tmp_path: Path, said: bytes) -> None:
+    authority = Authority.of(tmp_path / "authority")
+
+    async def serve(reader: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        writer.close()
+
+    context: ssl.SSLContext = authority.server_context(for_agents=False)
+    server = await asyncio.start_server(serve, HOST, 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    home = Home(tmp_path / "home")
+    code = f"{'0' * 64}.{'a' * 32}"
+    with pytest.raises(Exception, match=r"no gpuyard|another fingerprint|not answer"):
+        await asyncio.to_thread(joining.join, home, f"https://{HOST}:{port}", code)
+    server.close()
+
+
+async def test_what_speaks_no_tls_is_called_so(tmp_path: Path) -> None:
+    async def serve(reader: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail.example\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, HOST, 0)
+    port = server.sockets[0].getsockname()[1]
+    code = f"{'0' * 64}.{'a' * 32}"
+    home = Home(tmp_path / "home")
+    with pytest.raises(UnreachableError, match="does not answer"):
+        await asyncio.to_thread(joining.join, home, f"https://{HOST}:{port}", code)
+    server.close()
