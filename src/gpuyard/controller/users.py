@@ -3,6 +3,7 @@ without a read of the ledger.
 """
 
 import asyncio
+import pwd
 import secrets
 import time
 from collections.abc import Mapping
@@ -212,6 +213,20 @@ class Users:
     def knows(self, name: str) -> bool:
         """Whether a user of this name was added."""
         return name in self._users
+
+    def refuse_unknown(self, name: str) -> None:
+        """NotFoundError for a name that nobody has: it would be a slip of the finger.
+        On a shared workstation, accounts of the machine are users without being added.
+        """
+        if self.knows(name):
+            return
+        if self._core.settings.shared.socket is not None:
+            try:
+                pwd.getpwnam(name)
+                return
+            except KeyError:
+                pass
+        raise _unknown(name)
 
     def digest_for(self, key: str) -> str | None:
         """The digest of the token that proofs call `key`."""
@@ -441,12 +456,15 @@ class Users:
 
     def _find(self, name: str) -> User:
         if name not in self._users:
-            raise NotFoundError(
-                f"There is no user {name!r}.",
-                f"`gpuyard user list` lists them; add one with `gpuyard user add"
-                f" {name}`.",
-            )
+            raise _unknown(name)
         return self._users[name]
+
+
+def _unknown(name: str) -> NotFoundError:
+    return NotFoundError(
+        f"There is no user {name!r}.",
+        f"`gpuyard user list` lists them; add one with `gpuyard user add {name}`.",
+    )
 
 
 def _refuse_disabled(user: User) -> None:
