@@ -9,7 +9,7 @@ from typing import Any, cast
 from gpuyard.controller.access import Visibility
 from gpuyard.controller.intake import PARENT_FIELDS
 from gpuyard.controller.job_lookup import JobLookup
-from gpuyard.domain.errors import InvalidInputError, NotFoundError
+from gpuyard.domain.errors import DiskFullError, InvalidInputError, NotFoundError
 from gpuyard.domain.reservations import Reservation
 from gpuyard.ledger.queries import Queries
 
@@ -70,6 +70,18 @@ def conceal_holder(
     if not visibility.sees(reservation.project):
         shown = {"project": _OTHERS, "created_by": None, "problem": ""}
     return reservation.model_copy(update=shown)
+
+
+def conceal_culprit(
+    queries: Queries, visibility: Visibility, error: DiskFullError
+) -> DiskFullError:
+    """The error without the job that fills the disk, if that does not exist for who
+    asks.
+    """
+    if error.job_id is None or error.unnamed is None:
+        return error
+    is_hidden = hidden_jobs_of(queries, visibility, [error.job_id])
+    return error.unnamed if is_hidden else error
 
 
 def hidden_jobs_of(
