@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gpuyard.client.calls import Call
 from gpuyard.client.connection import Address
 from gpuyard.client.sync import Client
 from gpuyard.domain.errors import (
@@ -353,3 +354,25 @@ def test_users_outlive_a_killed_server(instance: TestInstance) -> None:
     me = json.loads(instance.ok("whoami", "--json", env=as_member))
     assert me["user"] == "member"
     instance.ok("ledger", "check")
+
+
+def newest_events(of: Client) -> str:
+    """The newest events as somebody sees them, as JSON."""
+    call: Call[Any] = Call("GET", "/api/v1/events?newest=true", lambda answer: answer)
+    return json.dumps(of.call(call))
+
+
+def test_others_see_neither_tokens_nor_who_is_awaited(instance: TestInstance) -> None:
+    instance.ok("user", "add", "late", "--sign-in")
+    instance.ok("user", "update", "late", "--no-sign-in")
+    instance.ok("user", "update", "late", "--sign-in")
+    with client(instance, "member", "--name", "own-laptop") as member:
+        token(instance, "viewer", "--name", "hush-laptop")
+        (late,) = (user for user in member.users() if user.name == "late")
+        seen = newest_events(member)
+    with instance.client() as owner:
+        assert "hush-laptop" in newest_events(owner)
+    assert not late.awaits_sign_in
+    assert "own-laptop" in seen
+    assert "hush-laptop" not in seen
+    assert "awaits_sign_in" not in seen

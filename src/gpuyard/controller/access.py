@@ -33,11 +33,13 @@ class Action(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Visibility:
     """What exists for who asks: all but the `hidden` projects. A name means first what
-    is the `user`'s own (None: the owner of the instance).
+    is the `user`'s own (None: the owner of the instance). `of_all_users`: it sees what
+    others do with their tokens, too.
     """
 
     user: str | None = None
     hidden: frozenset[str] = NO_PROJECTS
+    of_all_users: bool = True
 
     def sees(self, project: str | None) -> bool:
         """Whether what is of this project exists."""
@@ -75,7 +77,8 @@ class Access:
         """What exists for who asks."""
         if identity.role is Role.ADMINISTRATOR:
             return Visibility(identity.user)
-        return Visibility(identity.user, self._projects.hidden_from(identity.user))
+        hidden = self._projects.hidden_from(identity.user)
+        return Visibility(identity.user, hidden, of_all_users=False)
 
     def rights_of(self, identity: Identity) -> Rights:
         """What who asks may submit, and what exists for it meanwhile."""
