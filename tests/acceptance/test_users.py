@@ -304,6 +304,29 @@ def test_bad_input_is_told(
     assert fault in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("budgets", "set", "anas", "--amount", "5"),
+        (
+            "reservations",
+            "add",
+            "--gpus",
+            "1",
+            "--from",
+            "2999-01-01",
+            "--to",
+            "2999-02-01",
+        ),
+    ],
+)
+def test_nothing_is_set_aside_for_who_is_unknown(
+    instance: TestInstance, words: tuple[str, ...]
+) -> None:
+    done = instance.run(*words, "--user", "an")
+    assert (done.returncode, "There is no user 'an'" in done.stderr) == (3, True)
+
+
 def test_login_is_kept_until_logout(instance: TestInstance, tmp_path: Path) -> None:
     url = instance.address().url
     there = {"GPUYARD_HOME": str(tmp_path / "home")}
@@ -325,6 +348,13 @@ def test_login_is_kept_until_logout(instance: TestInstance, tmp_path: Path) -> N
     assert "gpuyard login` again" in instance.run("jobs", env=there).stderr
     assert "signed out" in instance.ok("logout", env=there)
     assert not kept.exists()
+    instance.ok("login", url, input=f"{secret}\n", env=there)
+    stays = instance.run("logout", env=there)
+    assert "The token that you gave stays good" in stays.stderr
+    instance.ok("login", url, input=f"{secret}\n", env=there)
+    assert instance.run("logout", "--revoke", env=there).stderr == ""
+    with pytest.raises(UnauthorizedError):
+        Client(Address(url, secret)).who_am_i()
 
 
 def test_no_token_is_kept_and_the_audit_log_names_users(
