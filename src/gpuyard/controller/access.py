@@ -6,7 +6,7 @@ schedule, a budget or a workspace. What a role may ask for at all is checked bef
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
@@ -72,6 +72,19 @@ class Access:
     def __init__(self, users: Users, projects: Projects) -> None:
         self._users = users
         self._projects = projects
+
+    def act_for(self, sender: Identity, name: str) -> Identity:
+        """The user `name`, for whom an administrator acts: what that user may do, and
+        no more. ForbiddenError for others, and if the user is disabled; NotFoundError.
+        """
+        if sender.role is not Role.ADMINISTRATOR:
+            raise ForbiddenError(
+                f"Only administrators act for others; {sender.user} is a {sender.role}"
+                " here.",
+                "Leave --as (the header Gpuyard-As) out, or ask an administrator.",
+            )
+        self._users.refuse_unknown(name)
+        return replace(self._users.member(name), sender=sender)
 
     def visibility_of(self, identity: Identity) -> Visibility:
         """What exists for who asks."""

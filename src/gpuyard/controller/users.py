@@ -48,12 +48,14 @@ Values = Mapping[str, Any]
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Who sends a request. Without `user`, it is the owner of the instance, who may do
-    everything. `token`: what it was signed in with, if that is a user's.
+    everything. `token`: what it was signed in with, if that is a user's. `sender`: the
+    administrator who acts for this user, if it does not send the request itself.
     """
 
     user: str | None
     role: Role
     token: Token | None = None
+    sender: "Identity | None" = None
 
 
 OWNER = Identity(None, Role.ADMINISTRATOR)
