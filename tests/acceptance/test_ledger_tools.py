@@ -136,3 +136,30 @@ def test_a_damaged_ledger_is_told_and_restored(instance: TestInstance, tmp_path:
     assert jobs(instance) == [saved]
     assert instance.json("ledger", "check")["ok"]
     instance.wait(instance.submit(["true"]))
+
+
+def test_a_restored_backup_brings_no_revoked_token_back(
+    instance: TestInstance, tmp_path: Path
+):
+    revoked = instance.json("user", "add", "ana")["token"]
+    instance.json("user", "add", "ben")
+    saved = str(tmp_path / "saved.db")
+    instance.ok("ledger", "backup", saved)
+    (token_id,) = (t["id"] for t in tokens(instance) if t["user"] == "ana")
+    instance.ok("token", "revoke", token_id)
+    instance.ok("down")
+    told = instance.ok("ledger", "restore", saved)
+    assert "2 tokens of users ended" in told
+    assert tokens(instance) == []
+    url = instance.address().url
+    there = {"GPUYARD_URL": url, "GPUYARD_TOKEN": revoked}
+    assert "no valid token" in instance.run("whoami", env=there).stderr
+    assert instance.json("ledger", "check")["ok"]
+    instance.ok("down")
+    instance.ok("ledger", "restore", "--keep-tokens", saved)
+    assert len(tokens(instance)) == 2
+
+
+def tokens(instance: TestInstance) -> list[dict[str, str]]:
+    """The tokens of all users; the server is started when none runs."""
+    return list(instance.json("token", "list")["items"])

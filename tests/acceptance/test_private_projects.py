@@ -305,3 +305,59 @@ def test_a_log_ends_for_who_is_no_member_any_more(things: Things) -> None:
                     pass
     finally:
         instance.run("project", "member", "remove", SECRET, "stranger")
+
+
+def test_an_open_job_names_no_job_of_it_on_which_it_depends(things: Things) -> None:
+    later: dict[str, Any] = {"depends_on": ["hush-running"], "held": True}
+    with things.client("worker") as worker:
+        job = worker.run(["true"], name="open", **later)
+        array = worker.submit_array(
+            {"command": ["true"], "name": "open-array", "array": "0-1", **later}
+        )
+        schedule = worker.add_schedule(
+            ["true"], "@yearly", name="open-times", depends_on=["hush-running"]
+        )
+        own = json.dumps(worker.job(job.id).info.spec)
+        paths = [
+            f"/api/v1/jobs/{job.id}",
+            f"/api/v1/jobs/{job.id}/task",
+            f"/api/v1/jobs/{job.id}/why",
+            f"/api/v1/events?job={job.id}",
+            f"/api/v1/arrays/{array.id}",
+            f"/api/v1/arrays/{array.id}/why",
+            f"/api/v1/schedules/{schedule.id}",
+            "/api/v1/schedules",
+            "/api/v1/jobs",
+        ]
+        with things.web("stranger") as web:
+            answers = {path: _ask(web, "GET", path) for path in paths}
+        worker.cancel_jobs(job.id, array.id)
+        worker.delete_schedule(schedule.id)
+    assert "hush-running" in own
+    for path, (status, text) in answers.items():
+        assert status == 200, path
+        assert SECRET not in text, path
+        assert things.ids["jobs"] not in text, path
+    assert "a job of others" in answers[f"/api/v1/jobs/{job.id}"][1]
+
+
+def test_a_reservation_does_not_say_that_it_is_of_it(things: Things) -> None:
+    times = {"begins": "2999-01-01 00:00", "ends": "2999-01-02 00:00"}
+    wanted = {"project": SECRET, "gpus": 1, **times}
+    with things.web("chief") as chief, things.client("worker") as worker:
+        assert _ask(chief, "POST", "/api/v1/reservations", wanted)[0] == 404
+        with Client(things.instance.address()) as owner:
+            made = owner.reserve(**wanted)
+        elsewhere = {"project": "open", "gpus": 1, **times}
+        (shown,) = chief.get("/api/v1/reservations").json()["items"]
+        texts = [
+            json.dumps(shown),
+            chief.get(f"/api/v1/reservations/{made.id}").text,
+            _ask(chief, "POST", "/api/v1/reservations", elsewhere)[1],
+            chief.get("/api/v1/events?newest=true").text,
+        ]
+        (seen,) = worker.reservations()
+        texts.append(chief.delete(f"/api/v1/reservations/{made.id}").text)
+    assert (shown["project"], shown["user"]) == ("others", None)
+    assert seen.project == SECRET
+    assert [text for text in texts if SECRET in text] == []

@@ -122,6 +122,33 @@ def test_who_left_a_project_starts_nothing_in_it(instance: TestInstance) -> None
             hidden.cancel()
 
 
+def test_who_left_a_project_releases_nothing_in_it(instance: TestInstance) -> None:
+    instance.ok("user", "add", "goer")
+    instance.ok("project", "member", "add", "vision", "goer")
+    with client(instance, "goer") as goer:
+        job = goer.run(["true"], held=True, project="vision")
+        instance.ok("project", "member", "remove", "vision", "goer")
+        with pytest.raises(ForbiddenError, match="is no member of the project vision"):
+            job.release()
+        job.cancel()
+
+
+def test_who_only_sees_a_private_project_runs_no_command_beside_its_jobs(
+    instance: TestInstance,
+) -> None:
+    instance.ok("user", "add", "demoted")
+    instance.ok("project", "member", "add", "secret", "demoted")
+    job_id = submit(instance, "demoted", "secret")
+    members = ("project", "member", "add", "secret", "demoted", "--role")
+    instance.ok(*members, "viewer")
+    with client(instance, "demoted") as demoted:
+        with pytest.raises(ForbiddenError, match="changes nothing any more"):
+            demoted.job(job_id).exec(["true"])
+        instance.ok(*members, "member")
+        with pytest.raises(RefusedError, match="does not run yet"):
+            demoted.job(job_id).exec(["true"])
+
+
 def test_a_lesser_token_is_worth_less_in_a_project_too(instance: TestInstance) -> None:
     job_id = submit(instance, "worker", "vision")
     with client(instance, "lead", "--role", "member") as lead:

@@ -108,11 +108,14 @@ def test_a_command_signs_in_through_a_browser(
     there = {"GPUYARD_HOME": str(tmp_path / "home")}
     me = json.loads(instance.ok("whoami", "--json", env=there))
     assert (me["user"], me["role"], me["token"]["kind"]) == ("ben", "member", "command")
+    assert "signed out" in instance.ok("logout", env=there)
+    theirs = [t for t in instance.json("token", "list")["items"] if t["user"] == "ben"]
+    assert [t["kind"] for t in theirs] == ["session"]
     # A code is good once.
     again = visitor.post("/auth/device/confirm", user_code=code, answer="yes")
     assert again.status_code == 404
     instance.ok("user", "disable", "ben")
-    assert "ben is disabled" in instance.run("jobs", env=there).stderr
+    assert "ben is disabled" in visitor.web.get("/auth").text
 
 
 def test_a_refused_command_has_no_token(

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gpuyard.client.calls import Call
 from gpuyard.client.connection import Address
 from gpuyard.client.sync import Client
 from gpuyard.domain.errors import (
@@ -303,6 +304,29 @@ def test_bad_input_is_told(
     assert fault in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("budgets", "set", "anas", "--amount", "5"),
+        (
+            "reservations",
+            "add",
+            "--gpus",
+            "1",
+            "--from",
+            "2999-01-01",
+            "--to",
+            "2999-02-01",
+        ),
+    ],
+)
+def test_nothing_is_set_aside_for_who_is_unknown(
+    instance: TestInstance, words: tuple[str, ...]
+) -> None:
+    done = instance.run(*words, "--user", "an")
+    assert (done.returncode, "There is no user 'an'" in done.stderr) == (3, True)
+
+
 def test_login_is_kept_until_logout(instance: TestInstance, tmp_path: Path) -> None:
     url = instance.address().url
     there = {"GPUYARD_HOME": str(tmp_path / "home")}
@@ -324,6 +348,13 @@ def test_login_is_kept_until_logout(instance: TestInstance, tmp_path: Path) -> N
     assert "gpuyard login` again" in instance.run("jobs", env=there).stderr
     assert "signed out" in instance.ok("logout", env=there)
     assert not kept.exists()
+    instance.ok("login", url, input=f"{secret}\n", env=there)
+    stays = instance.run("logout", env=there)
+    assert "The token that you gave stays good" in stays.stderr
+    instance.ok("login", url, input=f"{secret}\n", env=there)
+    assert instance.run("logout", "--revoke", env=there).stderr == ""
+    with pytest.raises(UnauthorizedError):
+        Client(Address(url, secret)).who_am_i()
 
 
 def test_no_token_is_kept_and_the_audit_log_names_users(
@@ -353,3 +384,107 @@ def test_users_outlive_a_killed_server(instance: TestInstance) -> None:
     me = json.loads(instance.ok("whoami", "--json", env=as_member))
     assert me["user"] == "member"
     instance.ok("ledger", "check")
+
+
+def newest_events(of: Client) -> str:
+    """The newest events as somebody sees them, as JSON."""
+    call: Call[Any] = Call("GET", "/api/v1/events?newest=true", lambda answer: answer)
+    return json.dumps(of.call(call))
+
+
+def test_others_see_neither_tokens_nor_who_is_awaited(instance: TestInstance) -> None:
+    instance.ok("user", "add", "late", "--sign-in")
+    instance.ok("user", "update", "late", "--no-sign-in")
+    instance.ok("user", "update", "late", "--sign-in")
+    with client(instance, "member", "--name", "own-laptop") as member:
+        token(instance, "viewer", "--name", "hush-laptop")
+        (late,) = (user for user in member.users() if user.name == "late")
+        seen = newest_events(member)
+    with instance.client() as owner:
+        assert "hush-laptop" in newest_events(owner)
+    assert not late.awaits_sign_in
+    assert "own-laptop" in seen
+    assert "hush-laptop" not in seen
+    assert "awaits_sign_in" not in seen
+
+
+def acting(instance: TestInstance, secret: str, user: str) -> Client:
+    """The SDK as whoever has this token, who acts for a user."""
+    return Client(Address(instance.address().url, secret, acts_for=user))
+
+
+def test_an_administrator_acts_for_a_user(instance: TestInstance) -> None:
+    secret = instance.json("user", "add", "boss", "--role", "administrator")["token"]
+    there = {"GPUYARD_URL": instance.address().url, "GPUYARD_TOKEN": secret}
+    words = ("--as", "member", "run", "--detach", "--hold", "--name", "given", "true")
+    instance.ok(*words, env=there)
+    with acting(instance, secret, "member") as boss:
+        job = boss.job("given")
+        assert (job.info.user, boss.who_am_i().role) == ("member", Role.MEMBER)
+        # It may what the user may, and no more.
+        with pytest.raises(ForbiddenError, match="The role of member here is member"):
+            boss.update_user("viewer", role="member")
+        with pytest.raises(ForbiddenError, match="while acting for another user"):
+            boss.issue_token()
+    with client(instance, "member") as member:
+        member.job(job.id).cancel()
+    lines = instance.json("audit", "-n", "200")["items"]
+    submitted = [line for line in lines if line["what"] == "POST /api/v1/jobs"]
+    assert [(line["who"], line["for"]) for line in submitted] == [("boss", "member")]
+    row = next(
+        line
+        for line in instance.ok("audit", "-n", "200").splitlines()
+        if "boss" in line
+    )
+    assert "member" in row
+
+
+@pytest.mark.parametrize(
+    ("sender", "user", "error", "fault"),
+    [
+        ("maintainer", "member", ForbiddenError, "Only administrators act for others"),
+        ("member", "member", ForbiddenError, "Only administrators act for others"),
+        (None, "nobody-here", NotFoundError, "There is no user 'nobody-here'"),
+        (None, "owner", InvalidInputError, "Gpuyard-As: is 'owner'"),
+        (None, "gone", ForbiddenError, "The user gone is disabled"),
+    ],
+)
+def test_nobody_else_acts_for_a_user(
+    instance: TestInstance,
+    sender: str | None,
+    user: str,
+    error: type[Exception],
+    fault: str,
+) -> None:
+    if user == "gone" and "gone" not in instance.ok("user", "list"):
+        instance.ok("user", "add", "gone")
+        instance.ok("user", "disable", "gone")
+    secret = token(instance, sender) if sender else instance.address().token
+    with acting(instance, secret, user) as they, pytest.raises(error, match=fault):
+        they.who_am_i()
+
+
+def test_a_lesser_token_of_an_administrator_acts_for_nobody(
+    instance: TestInstance,
+) -> None:
+    instance.ok("user", "add", "second-boss", "--role", "administrator")
+    secret = token(instance, "second-boss", "--role", "member")
+    with acting(instance, secret, "member") as they, pytest.raises(ForbiddenError):
+        they.who_am_i()
+
+
+def test_a_stream_for_another_user_ends_with_that_user(instance: TestInstance) -> None:
+    instance.ok("user", "add", "streamed")
+    url = f"{instance.address().url}/api/v1/events"
+    headers = {
+        "Accept": "text/event-stream",
+        "Authorization": f"Bearer {instance.address().token}",
+        "Gpuyard-As": "streamed",
+    }
+    with httpx.stream("GET", url, headers=headers, timeout=60) as events:
+        parts = events.iter_bytes()
+        next(parts)
+        instance.ok("user", "disable", "streamed")
+        with pytest.raises(httpx.HTTPError):
+            for _ in parts:
+                pass

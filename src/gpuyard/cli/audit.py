@@ -41,6 +41,7 @@ def audit(
             clock(line["at"]),
             line["event"],
             line["who"],
+            line.get("for"),
             line["from"],
             line["what"],
             line["outcome"],
@@ -48,7 +49,7 @@ def audit(
         )
         for line in found
     ]
-    columns = ("AT", "EVENT", "WHO", "FROM", "WHAT", "OUTCOME", "COUNT")
+    columns = ("AT", "EVENT", "WHO", "FOR", "FROM", "WHAT", "OUTCOME", "COUNT")
     print_table(columns, rows, empty="The audit log is empty.")
 
 

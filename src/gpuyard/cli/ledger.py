@@ -110,10 +110,18 @@ def backup(
 
 def restore(
     file: Annotated[Path, typer.Argument(help="A backup.")],
+    keep_tokens: Annotated[
+        bool,
+        typer.Option(
+            "--keep-tokens",
+            help="Keep the tokens of users that the backup has, also those that were"
+            " revoked since.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Put a backup in the place of the ledger, damaged or not. Only while no server
-    runs.
+    runs. All tokens of users end; the owner's stays.
     """
     _refuse_server()
     if not file.is_file():
@@ -126,8 +134,8 @@ def restore(
 
         with lock_ledger(where.with_name("server.lock")):
             kept = pages.restore(file, where)
-        with _opened(where):
-            pass  # it is migrated, if need be
+        with _opened(where) as restored:  # it is migrated, if need be
+            ended = _end_tokens(restored, keep_tokens)
     else:
         from gpuyard.ledger import transfer
 
@@ -135,13 +143,28 @@ def restore(
         pages.check_backup(file)
         with _opened(file.absolute(), new=False) as origin, _opened(where) as copied:
             transfer.copy(origin.engine, copied.engine, replace=True)
+            ended = _end_tokens(copied, keep_tokens)
         kept = None
     if as_json:
-        print_json({"file": str(file.absolute()), "kept": str(kept) if kept else None})
+        done = {"file": str(file.absolute()), "kept": str(kept) if kept else None}
+        print_json({**done, "ended_tokens": ended})
         return
     say(f"the ledger is what {file} says; `gpuyard up` goes on from there")
     if kept:
         say(f"the former one is {kept}")
+    if ended:
+        say(
+            f"{ended} {'token' if ended == 1 else 'tokens'} of users ended: issue new"
+            " ones with `gpuyard token new --user NAME`"
+        )
+
+
+def _end_tokens(ledger: "Ledger", keep: bool) -> int:
+    if keep:
+        return 0
+    from gpuyard.ledger.ended_tokens import end_tokens
+
+    return end_tokens(ledger)
 
 
 def copy(

@@ -162,8 +162,23 @@ def _main(
     version: bool = typer.Option(
         False, "--version", callback=_version, is_eager=True, help="Show the version."
     ),
+    acts_for: str | None = typer.Option(
+        None,
+        "--as",
+        metavar="USER",
+        help="As an administrator: do it for this user, whose the jobs are then.",
+    ),
 ) -> None:
     """One queue for all GPU work, on every GPU you can reach."""
+    if acts_for is not None:
+        from gpuyard.client.connection import act_for
+        from gpuyard.domain.users import is_user_name
+
+        if not is_user_name(acts_for):
+            raise InvalidInputError.of(
+                "--as", f"is {acts_for!r}", "give the name of a user, such as ana"
+            )
+        act_for(acts_for)
 
 
 @cache

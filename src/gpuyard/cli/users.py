@@ -17,10 +17,16 @@ from gpuyard.cli.output import (
     short_id,
 )
 from gpuyard.cli.session import connect
-from gpuyard.domain.errors import InvalidInputError, RefusedError
+from gpuyard.domain.errors import (
+    GpuyardError,
+    InvalidInputError,
+    RefusedError,
+    UnauthorizedError,
+)
 from gpuyard.domain.units import seconds
 
 if TYPE_CHECKING:
+    from gpuyard.client.login import Login
     from gpuyard.domain.users import IssuedToken, User, WhoAmI
 
 UserName = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
@@ -346,15 +352,53 @@ def _read_token() -> str:
     return token
 
 
-def logout() -> None:
-    """Use the server of this machine again. The token stays good: `gpuyard token
-    revoke` ends it.
+def logout(
+    revoke_token: Annotated[
+        bool,
+        typer.Option(
+            "--revoke", help="End the token, too, if you signed in with one of yours."
+        ),
+    ] = False,
+) -> None:
+    """Use the server of this machine again. If you signed in with a browser, the token
+    of that sign-in ends; one that you gave stays good, unless you give --revoke.
     """
-    from gpuyard.client.login import forget_login
+    from gpuyard.client.login import forget_login, read_login
     from gpuyard.config.paths import Home
 
-    was_signed_in = forget_login(Home.find())
+    home = Home.find()
+    try:
+        login = read_login(home)
+    except InvalidInputError:  # nobody can use it
+        login = None
+    told = _end_sign_in(login, also_given=revoke_token) if login else ""
+    was_signed_in = forget_login(home)
     typer.echo("You are signed out." if was_signed_in else "You were not signed in.")
+    if told:
+        typer.echo(told, err=True)
+
+
+def _end_sign_in(login: "Login", *, also_given: bool) -> str:
+    """Revoke the token of a login; what is to be said if it is still good."""
+    from gpuyard.client.connection import Address
+    from gpuyard.client.sync import Client
+
+    try:
+        with Client(Address(login.url, login.token)) as client:
+            token = client.who_am_i().token
+            if token is None:
+                return "The token is that of the instance, and stays good."
+            if token.kind != "command" and not also_given:
+                return (
+                    "The token that you gave stays good; to end it: gpuyard token"
+                    f" revoke {short_id(token.id)}"
+                )
+            client.revoke_token(token.id)
+    except UnauthorizedError:
+        return ""  # it has ended already
+    except GpuyardError as error:
+        return f"The server was not told, so the token may still be good: {error}"
+    return ""
 
 
 def whoami(as_json: AsJson = False) -> None:

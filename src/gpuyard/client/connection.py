@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,13 +34,34 @@ class Address:
     """A server's URL and the token it wants.
 
     With `socket`, the server is reached through this Unix socket and not at the URL. It
-    must belong to our own user, root or the user `owner`.
+    must belong to our own user, root or the user `owner`. `acts_for`: the user for whom
+    requests count, if an administrator sends them.
     """
 
     url: str
     token: str
     socket: Path | None = None
     owner: int | None = None
+    acts_for: str = field(default_factory=lambda: _acts_for)
+
+    @property
+    def identity_headers(self) -> dict[str, str]:
+        """What says who sends a request, and for whom."""
+        headers: dict[str, str] = {}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        if self.acts_for:
+            headers["Gpuyard-As"] = self.acts_for
+        return headers
+
+
+_acts_for = ""
+
+
+def act_for(user: str) -> None:
+    """Let what this process asks from now on count for another user."""
+    global _acts_for
+    _acts_for = user
 
 
 def find_server(home: Home | None = None, *, start: bool = True) -> Address:
@@ -102,6 +123,10 @@ def look_again(before: Address, *, start: bool) -> Address:
     With `start`, one is started when none runs, as at the beginning; without, only one
     that was killed.
     """
+    return replace(_look_again(before, start), acts_for=before.acts_for)
+
+
+def _look_again(before: Address, start: bool) -> Address:
     home = Home.find()
     if used_instance():
         return before  # it comes back at the same socket

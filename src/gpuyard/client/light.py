@@ -60,9 +60,8 @@ class Reader:
 
     def _get(self, path: str, params: dict[str, Any]) -> Any:
         target = f"{self._base.path}{path}?{urlencode(params, doseq=True)}"
-        headers = {"User-Agent": f"gpuyard/{__version__}"}
-        if self._address.token:
-            headers["Authorization"] = f"Bearer {self._address.token}"
+        who = self._address.identity_headers
+        headers = {"User-Agent": f"gpuyard/{__version__}", **who}
         try:
             self._connection.request("GET", target, headers=headers)
             answer = self._connection.getresponse()

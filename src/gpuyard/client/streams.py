@@ -90,7 +90,7 @@ async def open_stream(address: Address, path: str) -> AsyncGenerator[JobStream]:
     try:
         connection = await connect(
             "ws" + address.url.removeprefix("http") + path,
-            additional_headers={"Authorization": f"Bearer {address.token}"},
+            additional_headers=address.identity_headers,
             user_agent_header=f"gpuyard/{__version__}",
             compression=None,
             ping_interval=_PING_S,

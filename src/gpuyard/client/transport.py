@@ -72,9 +72,8 @@ def _common(address: Address, url: httpx.URL) -> dict[str, Any]:
     headers = {
         "User-Agent": f"gpuyard/{__version__}",
         "Content-Type": "application/json",
+        **address.identity_headers,
     }
-    if address.token:
-        headers["Authorization"] = f"Bearer {address.token}"
     common: dict[str, Any] = {"headers": headers, "timeout": TIMEOUT}
     # A proxy that the environment names is for other machines; it must never see this
     # one's token.

@@ -6,7 +6,7 @@ schedule, a budget or a workspace. What a role may ask for at all is checked bef
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
@@ -33,11 +33,13 @@ class Action(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Visibility:
     """What exists for who asks: all but the `hidden` projects. A name means first what
-    is the `user`'s own (None: the owner of the instance).
+    is the `user`'s own (None: the owner of the instance). `of_all_users`: it sees what
+    others do with their tokens, too.
     """
 
     user: str | None = None
     hidden: frozenset[str] = NO_PROJECTS
+    of_all_users: bool = True
 
     def sees(self, project: str | None) -> bool:
         """Whether what is of this project exists."""
@@ -71,11 +73,25 @@ class Access:
         self._users = users
         self._projects = projects
 
+    def act_for(self, sender: Identity, name: str) -> Identity:
+        """The user `name`, for whom an administrator acts: what that user may do, and
+        no more. ForbiddenError for others, and if the user is disabled; NotFoundError.
+        """
+        if sender.role is not Role.ADMINISTRATOR:
+            raise ForbiddenError(
+                f"Only administrators act for others; {sender.user} is a {sender.role}"
+                " here.",
+                "Leave --as (the header Gpuyard-As) out, or ask an administrator.",
+            )
+        self._users.refuse_unknown(name)
+        return replace(self._users.member(name), sender=sender)
+
     def visibility_of(self, identity: Identity) -> Visibility:
         """What exists for who asks."""
         if identity.role is Role.ADMINISTRATOR:
             return Visibility(identity.user)
-        return Visibility(identity.user, self._projects.hidden_from(identity.user))
+        hidden = self._projects.hidden_from(identity.user)
+        return Visibility(identity.user, hidden, of_all_users=False)
 
     def rights_of(self, identity: Identity) -> Rights:
         """What who asks may submit, and what exists for it meanwhile."""

@@ -99,11 +99,15 @@ class DiskAlarms:
         remedy = "Free some space; `gpuyard doctor` shows what gpuyard keeps where."
         disk = self._own_disk()
         attempt = self._largest(disk) if disk else None
+        unnamed = DiskFullError(fault, remedy)
         if disk is None or attempt is None:
-            return DiskFullError(fault, remedy)
+            return unnamed
         most = f"Most is taken by {self._subject(attempt)}: {_took(disk, attempt.id)}."
         ending = f"`gpuyard cancel {attempt.job_id}` ends that job."
-        return DiskFullError(f"{fault} {most}", f"{ending} {remedy}")
+        error = DiskFullError(f"{fault} {most}", f"{ending} {remedy}")
+        error.job_id = attempt.job_id
+        error.unnamed = unnamed
+        return error
 
     def _own_disk(self) -> wire.DiskStatus | None:
         """The disk of this server's home, as its own node has told."""

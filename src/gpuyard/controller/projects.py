@@ -3,7 +3,6 @@ without a read of the ledger.
 """
 
 import asyncio
-import pwd
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -175,7 +174,7 @@ class Projects:
         """Make a user a member, or give it another role; NotFoundError if nobody has
         this name.
         """
-        self._refuse_unknown(user)
+        self._users.refuse_unknown(user)
         values = {"project": project.name, "user": user, "role": role.value}
         members = {**project.members, user: role}
         kind = EventKind.PROJECT_MEMBER_SET
@@ -214,23 +213,6 @@ class Projects:
 
     def _emit(self, kind: EventKind, change: Change, info: Mapping[str, Any]) -> None:
         self._core.emit([Event(kind, self._core.clock(), (change,), None, info)])
-
-    def _refuse_unknown(self, user: str) -> None:
-        """NotFoundError for a name that nobody has: it would be a slip of the finger.
-        On a shared workstation, accounts of the machine are users without being added.
-        """
-        if self._users.knows(user):
-            return
-        if self._core.settings.shared.socket is not None:
-            try:
-                pwd.getpwnam(user)
-                return
-            except KeyError:
-                pass
-        raise NotFoundError(
-            f"There is no user {user!r}.",
-            f"`gpuyard user list` lists them; add one with `gpuyard user add {user}`.",
-        )
 
 
 def unknown_project(name: str) -> NotFoundError:

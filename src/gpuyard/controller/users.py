@@ -3,6 +3,7 @@ without a read of the ledger.
 """
 
 import asyncio
+import pwd
 import secrets
 import time
 from collections.abc import Mapping
@@ -47,12 +48,14 @@ Values = Mapping[str, Any]
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Who sends a request. Without `user`, it is the owner of the instance, who may do
-    everything. `token`: what it was signed in with, if that is a user's.
+    everything. `token`: what it was signed in with, if that is a user's. `sender`: the
+    administrator who acts for this user, if it does not send the request itself.
     """
 
     user: str | None
     role: Role
     token: Token | None = None
+    sender: "Identity | None" = None
 
 
 OWNER = Identity(None, Role.ADMINISTRATOR)
@@ -212,6 +215,20 @@ class Users:
     def knows(self, name: str) -> bool:
         """Whether a user of this name was added."""
         return name in self._users
+
+    def refuse_unknown(self, name: str) -> None:
+        """NotFoundError for a name that nobody has: it would be a slip of the finger.
+        On a shared workstation, accounts of the machine are users without being added.
+        """
+        if self.knows(name):
+            return
+        if self._core.settings.shared.socket is not None:
+            try:
+                pwd.getpwnam(name)
+                return
+            except KeyError:
+                pass
+        raise _unknown(name)
 
     def digest_for(self, key: str) -> str | None:
         """The digest of the token that proofs call `key`."""
@@ -441,12 +458,15 @@ class Users:
 
     def _find(self, name: str) -> User:
         if name not in self._users:
-            raise NotFoundError(
-                f"There is no user {name!r}.",
-                f"`gpuyard user list` lists them; add one with `gpuyard user add"
-                f" {name}`.",
-            )
+            raise _unknown(name)
         return self._users[name]
+
+
+def _unknown(name: str) -> NotFoundError:
+    return NotFoundError(
+        f"There is no user {name!r}.",
+        f"`gpuyard user list` lists them; add one with `gpuyard user add {name}`.",
+    )
 
 
 def _refuse_disabled(user: User) -> None:

@@ -267,11 +267,14 @@ class FencedError(LedgerError):
 class DiskFullError(LedgerError):
     """Nothing can be written: the disk is full.
 
-    What was acknowledged before is safe.
+    What was acknowledged before is safe. If the text names a job, `job_id` is it, and
+    `unnamed` says the same without it.
     """
 
     code = "disk_full"
     status = 507
+    job_id: str | None = None
+    unnamed: "DiskFullError | None" = None
 
 
 class ProviderError(GpuyardError):

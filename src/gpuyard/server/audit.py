@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
 from gpuyard.config.settings import ServerSettings
+from gpuyard.controller.users import Identity
 from gpuyard.domain.users import TOKEN_PREFIX
 from gpuyard.server.callers import Caller, CallerKey
 
@@ -39,7 +41,24 @@ class AuditEvent(StrEnum):
     ACT = "act"
 
 
-_CountKey = tuple[AuditEvent, CallerKey, str | None, str]
+_CountKey = tuple[AuditEvent, CallerKey, "_Who", str]
+
+
+class _Who(NamedTuple):
+    """The user who sends a request, and the user for whom it counts, if that is another
+    one. None: the owner of the instance, or nobody.
+    """
+
+    user: str | None = None
+    acts_for: str | None = None
+
+
+def _who(identity: Identity | None) -> _Who:
+    if identity is None:
+        return _Who()
+    if identity.sender:
+        return _Who(identity.sender.user, identity.user)
+    return _Who(identity.user)
 
 
 @dataclass(slots=True)
@@ -47,7 +66,7 @@ class _Count:
     """What one client did in an interval, besides what has a line already."""
 
     caller: Caller
-    user: str | None
+    who: _Who
     what: str
     outcome: str
     since: float
@@ -74,24 +93,24 @@ class AuditLog:
         self._failing = False
 
     def admitted(
-        self, caller: Caller, by: str = "token", user: str | None = None
+        self, caller: Caller, by: str = "token", identity: Identity | None = None
     ) -> None:
         """A client showed a token, or that of a `worker`, or came by the `socket` of
-        its group. `user`: who was signed in, here and in what follows.
+        its group. `identity`: who was signed in, here and in what follows.
         """
-        self._count(AuditEvent.ADMITTED, caller, user, "", by)
+        self._count(AuditEvent.ADMITTED, caller, _who(identity), "", by)
 
     def refused(
-        self, caller: Caller, what: str, why: str, user: str | None = None
+        self, caller: Caller, what: str, why: str, identity: Identity | None = None
     ) -> None:
         """A request was refused at the edge: `why` is the code of the error."""
-        self._count(AuditEvent.REFUSED, caller, user, what, why)
+        self._count(AuditEvent.REFUSED, caller, _who(identity), what, why)
 
     def act(
-        self, caller: Caller, what: str, outcome: str, user: str | None = None
+        self, caller: Caller, what: str, outcome: str, identity: Identity | None = None
     ) -> None:
         """A client changed something, or was not allowed to."""
-        act = _Count(caller, user, what, outcome, self._clock())
+        act = _Count(caller, _who(identity), what, outcome, self._clock())
         self._write(AuditEvent.ACT, act, 1)
 
     def flush(self, *, all_of_it: bool = False) -> None:
@@ -108,18 +127,18 @@ class AuditLog:
         self,
         event: AuditEvent,
         caller: Caller,
-        user: str | None,
+        who: _Who,
         what: str,
         why: str,
     ) -> None:
-        key = (event, caller.key, user, why)
+        key = (event, caller.key, who, why)
         counted = self._counts.get(key)
         if counted is not None:
             counted.count += 1
             return
         if len(self._counts) >= _CLIENTS:
             self.flush(all_of_it=True)
-        first = _Count(caller, user, what, why, self._clock())
+        first = _Count(caller, who, what, why, self._clock())
         self._counts[key] = first
         self._write(event, first, 1)
 
@@ -128,7 +147,8 @@ class AuditLog:
             "at": self._clock(),
             "since": entry.since,
             "event": event,
-            "who": entry.user or entry.caller.user,
+            "who": entry.who.user or entry.caller.user,
+            "for": entry.who.acts_for,
             "from": entry.caller.address,
             "what": self._clean(entry.what),
             "outcome": entry.outcome,

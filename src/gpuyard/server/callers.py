@@ -84,13 +84,14 @@ def caller_of(scope: Mapping[str, Any]) -> Caller:
 
 
 def submitter_of(scope: Mapping[str, Any]) -> str | None:
-    """The user who sends a request; None for the owner of the instance.
+    """The user whose request it is; None for the owner of the instance.
 
     RefusedError for a number without a name.
     """
     caller = caller_of(scope)
-    if not caller.is_member or caller.uid is None:
-        return identity_of(scope).user
+    identity = identity_of(scope)
+    if identity.sender or not caller.is_member or caller.uid is None:
+        return identity.user
     try:
         # Not from memory: a number may have got another name.
         return pwd.getpwuid(caller.uid).pw_name

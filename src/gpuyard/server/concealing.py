@@ -7,11 +7,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from gpuyard.controller.access import Visibility
+from gpuyard.controller.intake import PARENT_FIELDS
+from gpuyard.controller.job_lookup import JobLookup
+from gpuyard.domain.errors import DiskFullError, InvalidInputError, NotFoundError
+from gpuyard.domain.reservations import Reservation
 from gpuyard.ledger.queries import Queries
 
 _JOB_ID = re.compile(r"job_[0-9a-f]{32}")
 _ANOTHER = "a job of others"
 _OTHERS = "others"
+Spec = Mapping[str, Any]
 
 
 def conceal(queries: Queries, visibility: Visibility, document: Any) -> Any:
@@ -20,8 +25,63 @@ def conceal(queries: Queries, visibility: Visibility, document: Any) -> Any:
     """
     if not visibility.hidden:
         return document
-    hidden_jobs = hidden_jobs_of(queries, visibility, set(_job_ids(document)))
-    return _without(document, hidden_jobs, _naming(visibility.hidden))
+    job_ids = hidden_jobs_of(queries, visibility, set(_job_ids(document)))
+    rows = queries.jobs_by_id(job_ids) if job_ids else {}
+    hidden = {
+        job_id: rows[job_id]["name"] if job_id in rows else "" for job_id in job_ids
+    }
+    return _without(document, hidden, _naming(visibility.hidden))
+
+
+def conceal_parents(lookup: JobLookup, visibility: Visibility, spec: Spec) -> Spec:
+    """A spec without the names of jobs on which its job depends and that do not exist
+    for who asks; whoever wrote them is told them. Reads the ledger for each name.
+    """
+    if not visibility.hidden or spec.get("user") == visibility.user:
+        return spec
+    given = {field: spec[field] for field in PARENT_FIELDS if spec.get(field)}
+    return {
+        **spec,
+        **{
+            field: [_seen_name(lookup, visibility, name) for name in names]
+            for field, names in given.items()
+        },
+    }
+
+
+def _seen_name(lookup: JobLookup, visibility: Visibility, name: str) -> str:
+    try:
+        lookup.parents(name, visibility)
+    except NotFoundError:
+        return _ANOTHER
+    except InvalidInputError:  # it means several
+        pass
+    return name
+
+
+def conceal_holder(
+    queries: Queries, visibility: Visibility, reservation: Reservation
+) -> Reservation:
+    """A reservation without the name of a project that does not exist for who asks:
+    that its GPUs are taken, everybody must know.
+    """
+    problem = conceal(queries, visibility, reservation.problem)
+    shown: dict[str, Any] = {"problem": problem}
+    if not visibility.sees(reservation.project):
+        shown = {"project": _OTHERS, "created_by": None, "problem": ""}
+    return reservation.model_copy(update=shown)
+
+
+def conceal_culprit(
+    queries: Queries, visibility: Visibility, error: DiskFullError
+) -> DiskFullError:
+    """The error without the job that fills the disk, if that does not exist for who
+    asks.
+    """
+    if error.job_id is None or error.unnamed is None:
+        return error
+    is_hidden = hidden_jobs_of(queries, visibility, [error.job_id])
+    return error.unnamed if is_hidden else error
 
 
 def hidden_jobs_of(
@@ -55,10 +115,11 @@ def _naming(projects: Collection[str]) -> re.Pattern[str]:
     """What names one of these projects as somebody's."""
     names = "|".join(map(re.escape, sorted(projects, key=len, reverse=True)))
     who = r"(?:the owner of this instance|The owner of this instance|\S+)"
-    return re.compile(rf"{who} in project (?:{names})(?![-.]?\w)")
+    return re.compile(rf"(?:{who} in )?project (?:{names})(?![-.]?\w)")
 
 
-def _without(document: Any, jobs: Collection[str], naming: re.Pattern[str]) -> Any:
+def _without(document: Any, jobs: Mapping[str, str], naming: re.Pattern[str]) -> Any:
+    """`jobs`: the names of hidden jobs by their ids."""
     if isinstance(document, str):
         return naming.sub(_OTHERS, _without_jobs(document, jobs))
     if isinstance(document, Mapping):
@@ -81,9 +142,12 @@ def _is_of_one(value: Any, jobs: Collection[str]) -> bool:
     return isinstance(value, str) and value in jobs
 
 
-def _without_jobs(text: str, jobs: Collection[str]) -> str:
-    found = [job_id for job_id in _JOB_ID.findall(text) if job_id in jobs]
-    for job_id in found:
-        # Where a text has the name of a job, its id follows in brackets.
-        text = re.sub(rf"job [^();]* \({job_id}\)|{job_id}", _ANOTHER, text)
+def _without_jobs(text: str, jobs: Mapping[str, str]) -> str:
+    for job_id in _JOB_ID.findall(text):
+        if job_id in jobs:
+            # Where a text has the name of a job, its id follows in brackets. That may
+            # be a name that it had before: then better too much goes than too little.
+            text = text.replace(f"job {jobs[job_id]} ({job_id})", _ANOTHER)
+            text = re.sub(rf"job .*? \({job_id}\)", _ANOTHER, text, flags=re.DOTALL)
+            text = text.replace(job_id, _ANOTHER)
     return text

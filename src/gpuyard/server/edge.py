@@ -25,6 +25,7 @@ from gpuyard.domain.errors import (
 )
 from gpuyard.domain.users import Role
 from gpuyard.server import problems
+from gpuyard.server.acting import act, acted_for
 from gpuyard.server.app_state import AppState
 from gpuyard.server.audit import AuditLog
 from gpuyard.server.bodies import Bodies, Body
@@ -69,6 +70,7 @@ _EVERYDAY = re.compile(
     r"|/api/v1/(jobs(:wait)?|arrays|environments|code|batches|estimate|estimate/batch"
     r"|batches/[^/]+/take)/?)"
 )
+_LOOKS = ("GET ", "HEAD ", "OPTIONS ")
 
 # A WebSocket is open; and ends because who opened it is no longer admitted.
 _OPENED = 101
@@ -118,8 +120,8 @@ class Edge:
                 await self._authenticate(scope, headers, caller)
             self._begin(caller)
         except GpuyardError as error:
-            user = _user_of(scope)
-            self._audit.refused(caller, _what(scope), error.code, user)
+            identity = scope.get(IDENTITY_KEY)
+            self._audit.refused(caller, _what(scope), error.code, identity)
             await _refuse(error, scope, receive, send)
             return
         try:
@@ -154,8 +156,8 @@ class Edge:
                 if body.fault:
                     self._audit.refused(caller, _what(scope), body.fault.code)
             if answer.status == ForbiddenError.status:
-                user = _user_of(scope)
-                self._audit.refused(caller, _what(scope), ForbiddenError.code, user)
+                code = ForbiddenError.code
+                self._audit.refused(caller, _what(scope), code, scope.get(IDENTITY_KEY))
             self._note(scope, caller, answer.status)
 
     def _noting(self, scope: Scope, caller: Caller, send: Send) -> Send:
@@ -229,6 +231,8 @@ class Edge:
         slowed down.
         """
         claim.check_call(_what(scope))
+        if acted_for(scope):
+            raise ForbiddenError("This token is a worker's, which acts for nobody.")
         if self._app_state.leads:  # else the leader says
             claim.check_life(self._app_state.fence_of(claim.attempt_id))
         scope[CLAIM_KEY] = claim
@@ -252,8 +256,11 @@ class Edge:
     def _admit(self, identity: Identity, scope: Scope, caller: Caller, by: str) -> None:
         """ForbiddenError if this is not for who asks."""
         scope[IDENTITY_KEY] = identity
-        check_role(identity, _what(scope))
-        self._audit.admitted(caller, by, identity.user)
+        if name := acted_for(scope):
+            access = self._app_state.controller.access
+            act(scope, access, identity, name, _what(scope))
+        check_role(scope[IDENTITY_KEY], _what(scope))
+        self._audit.admitted(caller, by, scope[IDENTITY_KEY])
 
     async def _slow_down(self, caller: Caller) -> None:
         """Wait if the caller may be guessing tokens; TooManyRequestsError when it tries
@@ -280,6 +287,8 @@ class Edge:
     def _note(self, scope: Scope, caller: Caller, status: int | None) -> None:
         """Note what is an act, and what was a guess."""
         what = _what(scope)
+        identity: Identity | None = scope.get(IDENTITY_KEY)
+        outcome = str(status or "no answer")
         if scope["path"] == proof.PATH and status == NotFoundError.status:
             # Whoever learns that the server knows a key knows its token, too.
             self._guesses.wrong(caller.key)
@@ -288,11 +297,10 @@ class Edge:
             self._guesses.wrong(caller.key)
             self._audit.refused(caller, what, UnauthorizedError.code)
         elif scope["path"] in _SIGN_IN_PATHS:
-            if user := _user_of(scope):  # who has just signed in or out
-                self._audit.act(caller, what, str(status or "no answer"), user)
-        elif scope["path"] not in PUBLIC_PATHS and not _EVERYDAY.fullmatch(what):
-            user = _user_of(scope)
-            self._audit.act(caller, what, str(status or "no answer"), user)
+            if identity:  # who has just signed in or out
+                self._audit.act(caller, what, outcome, identity)
+        elif scope["path"] not in PUBLIC_PATHS and _is_act(what, identity):
+            self._audit.act(caller, what, outcome, identity)
 
 
 def _is_still_admitted(scope: Scope) -> bool:
@@ -402,10 +410,13 @@ def _connection_of(scope: Scope) -> "Connection | None":
     return scope.get("gpuyard.connection")
 
 
-def _user_of(scope: Scope) -> str | None:
-    """Who was signed in, if anybody was."""
-    identity: Identity | None = scope.get(IDENTITY_KEY)
-    return identity.user if identity else None
+def _is_act(what: str, identity: Identity | None) -> bool:
+    """Whether it has a line in the audit log. Of what somebody does for another user,
+    all that is more than to look has one.
+    """
+    if identity and identity.sender:
+        return not what.startswith(_LOOKS)
+    return not _EVERYDAY.fullmatch(what)
 
 
 def _unauthorized() -> UnauthorizedError:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuyard.controller.access import Visibility
+from gpuyard.domain.events import EventKind
 from gpuyard.ledger.queries import Queries
 from gpuyard.server.concealing import conceal
 from gpuyard.server.stream import Message
@@ -14,6 +15,7 @@ from gpuyard.server.stream import Message
 # What is kept of jobs, so that a stream does not ask for each event.
 _MOST_KNOWN = 50_000
 _GONE = object()
+_OF_TOKENS = (EventKind.TOKEN_ISSUED, EventKind.TOKEN_REVOKED)
 
 
 class EventVisibility:
@@ -27,6 +29,8 @@ class EventVisibility:
         self, messages: Sequence[Message], visibility: Visibility
     ) -> list[Message]:
         """Those that exist for who asks, without the names of what does not."""
+        if not visibility.of_all_users:
+            messages = [one for one in messages if not _is_of_another(one, visibility)]
         if not visibility.hidden or not messages:
             return list(messages)
         self._learn({message.job_id for message in messages if message.job_id})
@@ -69,6 +73,14 @@ class EventVisibility:
         # Of versions that did not say of which project it is.
         is_of_project = "schedule" in data or "budget" in data
         return _GONE if is_of_project else None
+
+
+def _is_of_another(message: Message, visibility: Visibility) -> bool:
+    """Whether it is about the tokens of another user, or about who is awaited at the
+    provider: of that, somebody there could make use.
+    """
+    is_private = message.kind in _OF_TOKENS or "awaits_sign_in" in message.data
+    return is_private and message.data.get("user") != visibility.user
 
 
 def _concealed(message: Message, queries: Queries, visibility: Visibility) -> Message:

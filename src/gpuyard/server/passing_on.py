@@ -11,6 +11,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from gpuyard.config.websockets import open_websocket
 from gpuyard.domain.errors import UnreachableError
+from gpuyard.server.acting import HEADER, acted_for
 from gpuyard.server.app_state import AppState
 
 _FORWARDED = "x-gpuyard-forwarded"
@@ -30,9 +31,12 @@ async def pass_on(call: WebSocket, app_state: AppState) -> None:
     path = call.scope["raw_path"].decode("latin-1")
     # Not our own: the leader shall know who asks.
     _, _, token = call.headers["authorization"].partition(" ")
+    headers = {_FORWARDED: "1"}
+    if name := acted_for(call.scope):
+        headers[HEADER] = name
     try:
         link = await open_websocket(
-            leader.url, path, token.strip(), app_state.tls, {_FORWARDED: "1"}
+            leader.url, path, token.strip(), app_state.tls, headers
         )
     except InvalidStatus as refused:
         answer = refused.response

@@ -15,7 +15,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
+from gpuyard.controller.access import Visibility
 from gpuyard.domain.errors import (
+    DiskFullError,
     Fault,
     GpuyardError,
     InvalidInputError,
@@ -24,6 +26,8 @@ from gpuyard.domain.errors import (
 )
 from gpuyard.domain.validation import own_words
 from gpuyard.gateway import openai
+from gpuyard.server.concealing import conceal_culprit
+from gpuyard.server.permissions import IDENTITY_KEY
 
 log = structlog.get_logger(__name__)
 MEDIA_TYPE = "application/problem+json"
@@ -86,6 +90,18 @@ def in_form_of(path: str, answer: JSONResponse) -> JSONResponse:
 def _gpuyard_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, GpuyardError)
     return in_form_of(request.url.path, of_error(error))
+
+
+def _disk_full(request: Request, error: Exception) -> JSONResponse:
+    """It names the job that fills the disk, but only to whom that job exists."""
+    assert isinstance(error, DiskFullError)
+    app_state = request.app.state.app_state
+    identity = request.scope.get(IDENTITY_KEY)
+    if identity is None:  # a worker
+        return _gpuyard_error(request, error.unnamed or error)
+    visibility: Visibility = app_state.controller.access.visibility_of(identity)
+    told = conceal_culprit(app_state.queries, visibility, error)
+    return _gpuyard_error(request, told)
 
 
 def of_error(error: GpuyardError) -> JSONResponse:
@@ -177,6 +193,7 @@ def _unexpected(_request: Request, error: Exception) -> JSONResponse:
 def install(app: FastAPI) -> None:
     """Answer every error with a problem document."""
     app.add_exception_handler(GpuyardError, _gpuyard_error)
+    app.add_exception_handler(DiskFullError, _disk_full)
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientDisconnect, _left)

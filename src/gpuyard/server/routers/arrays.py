@@ -18,7 +18,7 @@ from gpuyard.ledger.queries import JobFilter
 from gpuyard.server.app_state import AppState
 from gpuyard.server.body import read_bodies
 from gpuyard.server.callers import submitter_of
-from gpuyard.server.concealing import conceal
+from gpuyard.server.concealing import conceal, conceal_parents
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import one_json_body
 from gpuyard.server.permissions import check_own, rights_of, visibility_of
@@ -73,7 +73,7 @@ async def submit_array(request: Request, app_state: TheAppState) -> Array:
     rights = rights_of(request.scope, app_state.controller)
     arrays = app_state.controller.requests.arrays
     array_id = await arrays.create(document, user, rights)
-    return await _one(app_state, array_id)
+    return await _one(request, app_state, array_id)
 
 
 @router.get("")
@@ -106,7 +106,7 @@ async def show_array(reference: str, request: Request, app_state: TheAppState) -
     """An array by id, by a unique ending of its id, or the newest of a name; with its
     spec and what it has cost. `/api/v1/jobs?array=` lists its tasks.
     """
-    return await _one(app_state, _find(request, app_state, reference))
+    return await _one(request, app_state, _find(request, app_state, reference))
 
 
 @router.patch("/{reference}")
@@ -118,7 +118,7 @@ async def update_array(
     """
     array_id = await _find_own(request, app_state, reference)
     await app_state.controller.changes.update_array(array_id, body.changes())
-    return await _one(app_state, array_id)
+    return await _one(request, app_state, array_id)
 
 
 @router.post("/{reference}/cancel")
@@ -129,7 +129,7 @@ async def cancel_array(
     array_id = await _find_own(request, app_state, reference)
     job_ids = await asyncio.to_thread(app_state.queries.task_ids, array_id)
     await app_state.controller.requests.cancel_many(job_ids)
-    return await _one(app_state, array_id)
+    return await _one(request, app_state, array_id)
 
 
 @router.post("/{reference}/resume")
@@ -152,7 +152,7 @@ async def resume_array(
         )
     requests = app_state.controller.requests
     await requests.resume_array(array_id, wanted.changes())
-    return await _one(app_state, array_id)
+    return await _one(request, app_state, array_id)
 
 
 @router.get("/{reference}/why")
@@ -174,7 +174,7 @@ async def why_array(
             }
             visibility = visibility_of(request.scope, app_state.controller)
             return conceal(app_state.queries, visibility, told)
-    array = await _one(app_state, array_id)
+    array = await _one(request, app_state, array_id)
     summary = f"None of its tasks waits: {count_words(array.counts)}."
     return {
         "array_id": array_id,
@@ -201,5 +201,13 @@ def _find(request: Request, app_state: AppState, reference: str) -> str:
     return app_state.controller.requests.lookup.find_array(reference, visibility)
 
 
-async def _one(app_state: AppState, array_id: str) -> Array:
-    return await asyncio.to_thread(present_array, app_state.queries, array_id)
+async def _one(request: Request, app_state: AppState, array_id: str) -> Array:
+    visibility = visibility_of(request.scope, app_state.controller)
+    lookup = app_state.controller.requests.lookup
+
+    def read() -> Array:
+        array = present_array(app_state.queries, array_id)
+        spec = conceal_parents(lookup, visibility, array.spec or {})
+        return array.model_copy(update={"spec": spec})
+
+    return await asyncio.to_thread(read)

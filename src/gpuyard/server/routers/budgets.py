@@ -4,6 +4,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
 from gpuyard.domain.budgets import Budget, BudgetSpec
+from gpuyard.domain.cost_keys import INSTANCE_OWNER
 from gpuyard.domain.jobspec import Name
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import visibility_of
@@ -39,6 +40,8 @@ async def set_budget(app_state: TheAppState, name: Name, spec: BudgetSpec) -> Bu
     When it is spent, no job of it starts any more; if it is `hard`, those that run are
     asked to save their work, and ended.
     """
+    if spec.user not in (None, INSTANCE_OWNER):
+        app_state.controller.users.refuse_unknown(spec.user)
     return await app_state.controller.budgets.set(name, spec)
 
 

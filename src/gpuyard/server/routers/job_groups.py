@@ -235,21 +235,27 @@ async def release_jobs(
     """Release queued jobs, all or none; one that is not held stays as it is. An array
     means its tasks that wait.
     """
-    job_ids, tasks = await _waiting(request, app_state, body.jobs)
+    job_ids, tasks = await _waiting(request, app_state, body.jobs, starts=True)
     released = await app_state.controller.changes.release(job_ids, tasks)
     return HeldJobs(items=[HeldJob(id=job_id, held=False) for job_id in released])
 
 
 async def _waiting(
-    request: Request, app_state: AppState, references: list[str]
+    request: Request,
+    app_state: AppState,
+    references: list[str],
+    *,
+    starts: bool = False,
 ) -> tuple[list[str], list[str]]:
     """The jobs that these mean, and the tasks that wait of the arrays that they mean.
-    ForbiddenError if who asks may not change one of them.
+    ForbiddenError if who asks may not change one of them; `starts`: nor start something
+    in its project.
     """
     lookup = app_state.controller.requests.lookup
     visibility = visibility_of(request.scope, app_state.controller)
     job_ids, tasks = await lookup.find_waiting(references, visibility)
-    await check_own(request.scope, app_state.controller, [*job_ids, *tasks])
+    meant = [*job_ids, *tasks]
+    await check_own(request.scope, app_state.controller, meant, starts=starts)
     return job_ids, tasks
 
 

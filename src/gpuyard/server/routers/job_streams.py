@@ -16,7 +16,12 @@ from gpuyard.server.callers import submitter_of
 from gpuyard.server.carrying import carry
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.passing_on import pass_on
-from gpuyard.server.permissions import identity_of, sees_for_as_long, visibility_of
+from gpuyard.server.permissions import (
+    check_own,
+    identity_of,
+    sees_for_as_long,
+    visibility_of,
+)
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 sockets = APIRouter(prefix="/api/v1/jobs")
@@ -77,6 +82,7 @@ async def _serve(
         visibility = visibility_of(call.scope, app_state.controller)
         job_id = app_state.controller.requests.find(reference, visibility)
         _refuse_others(app_state, job_id, call)
+        await check_own(call.scope, app_state.controller, [job_id])
         sees_for_as_long(call.scope, app_state.controller, job_id)
         streams = app_state.controller.streams
         async with streams.open(job_id, port, stdin=stdin) as stream:

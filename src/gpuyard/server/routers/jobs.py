@@ -26,7 +26,7 @@ from gpuyard.ledger.queries import JobFilter
 from gpuyard.server.app_state import AppState
 from gpuyard.server.body import read_bodies
 from gpuyard.server.callers import submitter_of
-from gpuyard.server.concealing import conceal
+from gpuyard.server.concealing import conceal, conceal_parents
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.log_stream import (
     NDJSON,
@@ -252,13 +252,21 @@ def _label(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _one(app_state: AppState, job_id: str, *, spec: bool = False) -> Job:
+def _one(app_state: AppState, job_id: str) -> Job:
     row = app_state.queries.job(job_id)
     assert row is not None
     (job,) = present_jobs(app_state, [row])
-    if not spec:
-        return job
-    return job.model_copy(update={"spec": present_spec(app_state, job_id)})
+    return job
+
+
+async def _with_spec(request: Request, app_state: AppState, reference: str) -> Job:
+    """The job that this means to who asks, with its spec."""
+    job = _one(app_state, _find(request, app_state, reference))
+    visibility = visibility_of(request.scope, app_state.controller)
+    lookup = app_state.controller.requests.lookup
+    spec = present_spec(app_state, job.id)
+    seen = await asyncio.to_thread(conceal_parents, lookup, visibility, spec)
+    return job.model_copy(update={"spec": seen})
 
 
 def _find(request: Request, app_state: AppState, reference: str) -> str:
@@ -272,7 +280,7 @@ async def show(reference: str, request: Request, app_state: TheAppState) -> Job:
     """A job by id, by a unique ending of its id, or the newest of a name; with its
     spec.
     """
-    job = _one(app_state, _find(request, app_state, reference), spec=True)
+    job = await _with_spec(request, app_state, reference)
     environment = present_environment(app_state, job)
     code = await asyncio.to_thread(present_code, app_state, job)
     return job.model_copy(update={"environment": environment, "code": code})
@@ -287,9 +295,9 @@ async def show_task(
     `assigned_gpu` is the index of its GPU, and `assigned_gpu_uuid` says which one that
     is: indices change, and each node has its own.
     """
-    job_id = _find(request, app_state, reference)
+    job = await _with_spec(request, app_state, reference)
     indices = {row["uuid"]: row["index"] for row in app_state.queries.gpus()}
-    return task_of(_one(app_state, job_id, spec=True), indices.get)
+    return task_of(job, indices.get)
 
 
 async def _find_own(

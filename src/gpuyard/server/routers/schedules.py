@@ -21,6 +21,7 @@ from gpuyard.domain.validation import parse_model
 from gpuyard.server.app_state import AppState
 from gpuyard.server.body import read_bodies
 from gpuyard.server.callers import submitter_of
+from gpuyard.server.concealing import conceal_parents
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import one_json_body
 from gpuyard.server.permissions import identity_of, rights_of, visibility_of
@@ -54,7 +55,7 @@ async def create_schedule(request: Request, app_state: TheAppState) -> Schedule:
     user = submitter_of(request.scope)
     rights = rights_of(request.scope, app_state.controller)
     schedule = await app_state.controller.schedules.create(spec, user, rights)
-    return await _one(app_state, schedule)
+    return await _one(request, app_state, schedule)
 
 
 @router.get("")
@@ -63,7 +64,7 @@ async def list_schedules(request: Request, app_state: TheAppState) -> SchedulePa
     visibility = visibility_of(request.scope, app_state.controller)
     stored = await asyncio.to_thread(app_state.controller.schedules.stored)
     seen = [one for one in stored if visibility.sees(one.spec.get("project"))]
-    return SchedulePage(items=await _presented(app_state, seen))
+    return SchedulePage(items=await _presented(request, app_state, seen))
 
 
 @router.get("/{reference}")
@@ -73,7 +74,7 @@ async def show_schedule(
     """A schedule by id, by a unique ending of its id, or the newest of a name."""
     visibility = visibility_of(request.scope, app_state.controller)
     stored = await asyncio.to_thread(app_state.controller.schedules.stored)
-    return await _one(app_state, find_schedule(stored, reference, visibility))
+    return await _one(request, app_state, find_schedule(stored, reference, visibility))
 
 
 @router.patch("/{reference}")
@@ -86,7 +87,7 @@ async def change_schedule(
     """
     schedule_id = _find_own(request, app_state, reference)
     schedule = await app_state.controller.schedules.change(schedule_id, changes)
-    return await _one(app_state, schedule)
+    return await _one(request, app_state, schedule)
 
 
 @router.delete("/{reference}")
@@ -96,7 +97,7 @@ async def delete_schedule(
     """Delete a schedule; answers with what it was. Its jobs go on."""
     schedule_id = _find_own(request, app_state, reference)
     schedule = await app_state.controller.schedules.delete(schedule_id)
-    return await _one(app_state, schedule)
+    return await _one(request, app_state, schedule)
 
 
 @router.post("/{reference}/run", status_code=201)
@@ -128,25 +129,32 @@ def _find_own(request: Request, app_state: AppState, reference: str) -> str:
     return schedule.id
 
 
-async def _one(app_state: AppState, schedule: LiveSchedule) -> Schedule:
-    (presented,) = await _presented(app_state, [schedule])
+async def _one(
+    request: Request, app_state: AppState, schedule: LiveSchedule
+) -> Schedule:
+    (presented,) = await _presented(request, app_state, [schedule])
     return presented
 
 
 async def _presented(
-    app_state: AppState, schedules: Sequence[LiveSchedule]
+    request: Request, app_state: AppState, schedules: Sequence[LiveSchedule]
 ) -> list[Schedule]:
     """The resources, with the states that their last jobs have now."""
     last_ids = [one.last_job_id for one in schedules if one.last_job_id]
     rows = await asyncio.to_thread(app_state.queries.job_outcomes, last_ids)
     states = {row["id"]: row["state"] for row in rows}
+    visibility = visibility_of(request.scope, app_state.controller)
+    lookup = app_state.controller.requests.lookup
+    specs = await asyncio.to_thread(
+        lambda: [conceal_parents(lookup, visibility, one.spec) for one in schedules]
+    )
     return [
         Schedule.model_validate(
             {
                 **asdict(one),
-                "job": one.spec,
+                "job": spec,
                 "last_job_state": states.get(one.last_job_id or ""),
             }
         )
-        for one in schedules
+        for one, spec in zip(schedules, specs, strict=True)
     ]

@@ -44,10 +44,12 @@ async def who_am_i(request: Request) -> WhoAmI:
 
 @router.get("/users")
 async def list_users(request: Request, app_state: TheAppState) -> UserPage:
-    """Every user. Administrators also see who they are to the provider."""
+    """Every user. Administrators also see who they are to the provider, and whom it is
+    to send.
+    """
     users = app_state.controller.users.listing()
     if identity_of(request.scope).role is not Role.ADMINISTRATOR:
-        hidden = {"issuer": None, "subject": None}
+        hidden = {"issuer": None, "subject": None, "awaits_sign_in": False}
         users = [user.model_copy(update=hidden) for user in users]
     return UserPage(items=users)
 

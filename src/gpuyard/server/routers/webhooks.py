@@ -31,7 +31,7 @@ def _seen(
     app_state: AppState, visibility: Visibility, item: dict[str, Any]
 ) -> dict[str, Any]:
     """A webhook without the events that do not exist for who asks."""
-    if not visibility.hidden:
+    if visibility.of_all_users:
         return item
     letters = item["dead_letters"]
     latest = [
