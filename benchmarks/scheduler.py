@@ -70,6 +70,7 @@ def measure(scale: float) -> Iterator[Figure]:
             absolute=True,
         )
     yield _fair(jobs, gpus, rounds, events)
+    yield _reserved(jobs, gpus, rounds, events)
     ranked, ordered = alternate(rounds, cluster.rerank_ms, cluster.sort_ms)
     yield Figure(
         GROUP,
@@ -100,6 +101,37 @@ def _fair(jobs: int, gpus: int, rounds: int, events: int) -> Figure:
     return Figure(
         GROUP,
         f"decision after one event by fair shares of {USERS:,} users,"
+        f" {jobs:,} queued, {gpus:,} GPUs, p99",
+        [percentile(values, 0.99) for values in taken],
+        "ms",
+        6,
+        looks,
+        "one look at each live job",
+        absolute=True,
+    )
+
+
+def _reserved(jobs: int, gpus: int, rounds: int, events: int) -> Figure:
+    """The same queue while two projects of ten have reserved a tenth of the GPUs each,
+    one of them for later. Their jobs are among the queued ones.
+    """
+    cluster = Cluster(random.Random(7))
+    cluster.add_nodes(-(-gpus // PER_NODE))
+    cluster.reserve("team-0", gpus // 10, begins_in_s=0.0)
+    cluster.reserve("team-1", gpus // 10, begins_in_s=3600.0)
+    cluster.fill()
+    for _ in range(jobs):
+        cluster.submit()
+    cluster.settle_all()
+    gc.collect()
+    taken, looks = alternate(
+        rounds,
+        lambda: [cluster.one_event_ms() for _ in range(events)],
+        cluster.look_ms,
+    )
+    return Figure(
+        GROUP,
+        "decision after one event with two reservations whose holders have jobs,"
         f" {jobs:,} queued, {gpus:,} GPUs, p99",
         [percentile(values, 0.99) for values in taken],
         "ms",
@@ -171,6 +203,23 @@ class Cluster:
             self._observe(
                 EventKind.NODE_CHANGED, Change(Table.NODES, node_id, row), *gpus
             )
+
+    def reserve(self, project: str, gpus: int, begins_in_s: float) -> None:
+        """Reserve so many GPUs for the project, for a day."""
+        begins_at = self.now + begins_in_s
+        row = {
+            "begins_at": begins_at,
+            "ends_at": begins_at + 86_400.0,
+            "project": project,
+            "owner": None,
+            "gpus": gpus,
+            "gpu_class": None,
+            "node": None,
+        }
+        self._observe(
+            EventKind.RESERVATION_ADDED,
+            Change(Table.RESERVATIONS, new_id("reservation"), row),
+        )
 
     def fill(self) -> None:
         """Start jobs until nothing more fits."""

@@ -32,12 +32,14 @@ def new_usage(settings: Settings) -> Usage:
         name: ProjectShare(
             project.shares,
             {user: share.shares for user, share in project.users.items()},
+            project.organisation or "",
         )
         for name, project in shares.projects.items()
     }
     users = {name: share.shares for name, share in shares.users.items()}
+    organisations = {name: one.shares for name, one in shares.organisations.items()}
     return Usage(
-        ShareRules(shares.half_life, projects, users),
+        ShareRules(shares.half_life, projects, users, organisations=organisations),
         Quotas(_quotas(settings.quotas.users), _quotas(settings.quotas.projects)),
         by_share=settings.scheduler.policy == QueueOrder.FAIR,
         month_of=partial(month_at, zone=ZoneInfo(settings.quotas.timezone)),

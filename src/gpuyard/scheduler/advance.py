@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from gpuyard.domain.cost_keys import INSTANCE_OWNER
 from gpuyard.domain.shape import Placement
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.nodes import Node
+from gpuyard.scheduler.nodes import Node, Space
 from gpuyard.scheduler.parties import ONE_LINE, Line
 
 
@@ -35,6 +35,24 @@ class AdvanceReservation:
     gpu_class: str = ""
     node: str = ""
     shares: dict[str, Placement] = field(default_factory=dict[str, Placement])
+    # What is left of each share, and of which share and room that was computed.
+    _left: dict[str, tuple[Placement, Space, Placement]] = field(
+        default_factory=dict[str, tuple[Placement, Space, Placement]]
+    )
+
+    def left_on(self, node: Node) -> Placement:
+        """What it keeps on the node now: its GPUs, and what is left of its cores and
+        memory.
+        """
+        share = self.shares[node.id]
+        room = node.free
+        known = self._left.get(node.id)
+        # A node's room is a new object whenever its bookings have changed.
+        if known is not None and known[0] is share and known[1] is room:
+            return known[2]
+        left = _left_of(share, node)
+        self._left[node.id] = share, room, left
+        return left
 
     def is_held_by(self, job: LiveJob) -> bool:
         """True if the job is one of the holder's."""
@@ -176,10 +194,10 @@ def kept_shares(
     """
     kept: dict[str, list[Placement]] = {}
     for one in reservations:
-        for node_id, share in one.shares.items():
+        for node_id in one.shares:
             node = nodes.get(node_id)
             if node is not None:
-                kept.setdefault(node_id, []).append(_left_of(share, node))
+                kept.setdefault(node_id, []).append(one.left_on(node))
     return kept
 
 

@@ -89,10 +89,20 @@ def suitable_devices(devices: Iterable[Device], shape: Shape) -> list[Device]:
     ]
 
 
+def has_amounts(space: Space, shape: Shape) -> bool:
+    """True if the space has as many GPUs, cores and gigabytes as a share asks for."""
+    return (
+        len(space.devices) >= shape.gpus
+        and space.cpus + SLACK >= shape.cpus
+        and space.memory_gb + SLACK >= shape.memory_gb
+    )
+
+
 def fit(space: Space, shape: Shape) -> tuple[Device, ...] | None:
     """The devices that a share gets in `space`, the smallest first; None if it does not
     fit.
     """
+    # As `has_amounts`; a call would be slower, and this is asked very often.
     if space.cpus + SLACK < shape.cpus or space.memory_gb + SLACK < shape.memory_gb:
         return None
     if len(space.devices) < shape.gpus:

@@ -1,64 +1,94 @@
 """Which jobs may start on what is reserved in advance, before its holder needs it."""
 
 import math
-from collections.abc import Set
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from gpuyard.domain.shape import Shape
-from gpuyard.scheduler.advance import kept_shares
-from gpuyard.scheduler.fitting import SLACK
+from gpuyard.scheduler.fitting import has_amounts
+from gpuyard.scheduler.jobs import LiveJob
+from gpuyard.scheduler.parties import ONE_LINE
 from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.queue import Queue
 from gpuyard.scheduler.view import View
 
 
-def lendable(
-    view: View, hopeful: Set[Shape], least: Shape, now: float, policy: Policy
-) -> set[Shape]:
-    """The hopeful shapes, if there is room for `least` that is not reserved; else those
-    of jobs that may start on what is.
+@dataclass(frozen=True, slots=True)
+class Lending:
+    """All room that is left is reserved, and is lent until `until` (UTC seconds) at
+    most. It is `now`; `policy` says how long jobs are taken to run.
     """
+
+    until: float
+    now: float
+    policy: Policy
+
+    def may_start(self, job: LiveJob) -> bool:
+        """False if the job may start on nothing that is reserved."""
+        if job.preemptible or job.party.claims != ONE_LINE:
+            return True
+        return self._ends_in_time(math.inf if job.timeout_s is None else job.timeout_s)
+
+    def shapes(self, queue: Queue, hopeful: Iterable[Shape]) -> Iterator[Shape]:
+        """Those of the hopeful shapes of which jobs may start."""
+        has_begun = self.until <= self.now
+        for shape in hopeful:
+            is_open_to_some = shape in queue.preemptible_shapes or (
+                not has_begun
+                and (
+                    shape in queue.claiming_shapes
+                    or self._ends_in_time(queue.shortest(shape))
+                )
+            )
+            if is_open_to_some:
+                yield shape
+
+    def _ends_in_time(self, limit_s: float) -> bool:
+        """True if a job with this time limit is taken to end before the begin."""
+        runs_s = min(
+            limit_s + self.policy.end_margin_s, self.policy.reservation_notice_s
+        )
+        return self.now + runs_s <= self.until
+
+
+def lending(view: View, least: Shape, now: float, policy: Policy) -> Lending | None:
+    """What is lent now; None if there is room for `least` that is not reserved."""
     keepers = _nodes_with_reserved_room(view, least)
     if keepers is None:
-        return set(hopeful)
+        return None
     begins = [
         one.begins_at
         for one in view.advance.coming
         if not keepers.isdisjoint(one.shares)
     ]
-    until = max(begins, default=-math.inf)
-    queue = view.queue
-    if until <= now:
-        return {shape for shape in hopeful if shape in queue.preemptible_shapes}
-    claiming = {bucket[1] for _, bucket in queue.claiming()}
-    may_start = claiming | queue.preemptible_shapes.keys()
-    return {
-        shape
-        for shape in hopeful
-        if shape in may_start or now + _shortest_s(view, shape, policy) <= until
-    }
+    return Lending(max(begins, default=-math.inf), now, policy)
+
+
+def with_room(view: View, least: Shape) -> frozenset[str]:
+    """The ids of the advance reservations on whose nodes there is room for `least`."""
+    return frozenset(
+        one.id
+        for one in view.advance.coming
+        if any(
+            has_amounts(view.nodes[node_id].free, least)
+            for node_id in one.shares
+            if node_id in view.nodes
+        )
+    )
 
 
 def _nodes_with_reserved_room(view: View, least: Shape) -> set[str] | None:
     """The nodes that have room for `least` only on what is reserved; None if one has
     room beside that.
     """
-    kept = kept_shares(view.advance.coming, view.nodes)
     found: set[str] = set()
     for node_id in view.index.with_room(least):
-        space = view.nodes[node_id].free
-        for share in kept.get(node_id, ()):
-            space = space.minus(share)
-        has_room = (
-            len(space.devices) >= least.gpus
-            and space.cpus + SLACK >= least.cpus
-            and space.memory_gb + SLACK >= least.memory_gb
-        )
-        if has_room:
+        node = view.nodes[node_id]
+        space = node.free
+        for one in view.advance.coming:
+            if node_id in one.shares:
+                space = space.minus(one.left_on(node))
+        if has_amounts(space, least):
             return None
         found.add(node_id)
     return found
-
-
-def _shortest_s(view: View, shape: Shape, policy: Policy) -> float:
-    """How long the shortest job of the shape is taken to run."""
-    limit_s = view.queue.shortest(shape) + policy.end_margin_s
-    return min(limit_s, policy.reservation_notice_s)

@@ -14,8 +14,10 @@ Line = tuple[str, str]
 ONE_LINE: Line = ("", "")
 """The line of all jobs where shares do not count."""
 Group = tuple[str, ...]
-"""What stands beside others at the first level: a project, or the line of a user's work
-outside of projects.
+"""A project, or the line of a user's work outside of projects."""
+Root = str | Group
+"""What stands beside others at the first level: an organisation, or a group that is in
+none.
 """
 DAY_S = 86_400.0
 
@@ -42,18 +44,20 @@ EVERYBODY = Party()
 
 @dataclass(frozen=True, slots=True)
 class ProjectShare:
-    """The shares of a project among all, and those of its users within it; a user that
-    is not named has one.
+    """The shares of a project within its `organisation`, or among all if it is in none;
+    and those of its users within it. A user that is not named has one.
     """
 
     shares: float = 1.0
     users: Mapping[str, float] = field(default_factory=dict[str, float])
+    organisation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ShareRules:
     """Who has which shares. `half_life_s`: after so many seconds, use counts half.
 
+    `organisations` are those of organisations among all; one that is not named has one.
     `users` are the shares of users for their work outside of `projects`; a user that is
     not named has one. `ahead_s`: what has just started counts as if it had run for so
     long, so that one user does not get all places that become free at once.
@@ -65,10 +69,31 @@ class ShareRules:
     )
     users: Mapping[str, float] = field(default_factory=dict[str, float])
     ahead_s: float = 3600.0
+    organisations: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def organisation_of(self, project: str) -> str:
+        """The organisation of the project; empty if it is in none, or has no shares."""
+        known = self.projects.get(project)
+        return known.organisation if known else ""
+
+    def root_of(self, group: Group) -> Root:
+        """What stands for the group at the first level."""
+        return self.organisation_of(group[0]) or group
+
+    def of_organisation(self, name: str) -> float:
+        """The shares of the organisation among all."""
+        return self.organisations.get(name, 1.0)
+
+    def of_root(self, line: Line) -> float:
+        """The shares among all of what stands for the line at the first level."""
+        organisation = self.organisation_of(line[0])
+        if organisation:
+            return self.of_organisation(organisation)
+        return self.of_group(line)
 
     def of_group(self, line: Line) -> float:
-        """The shares of the project of the line among all; of the user, if it is that
-        user's work outside of projects.
+        """The shares of the project of the line within its organisation, or among all
+        if it is in none; of the user, if it is that user's work outside of projects.
         """
         project, user = line
         if project:

@@ -45,6 +45,8 @@ class Queue:
     - `closed`: queued shapes that fit nowhere until more is free.
     - `preemptible`: the ids of preemptible jobs; `preemptible_shapes` counts their
       shapes.
+    - `claiming_shapes`: counts the buckets, by shape, of jobs for whose project or user
+      something is reserved.
     - `prompts`: how many prompts there are for each model.
     - `with_gpus`: the jobs that ask for GPUs, by id, the first to come first.
     - `lines`: all ranked buckets in order, each with the rank of its head, by line;
@@ -73,6 +75,7 @@ class Queue:
         "_shapes_by_line",
         "_shortest",
         "_stale",
+        "claiming_shapes",
         "closed",
         "fresh",
         "groups",
@@ -93,6 +96,7 @@ class Queue:
         self.retry_all = False
         self.preemptible: set[str] = set()
         self.preemptible_shapes = Counter[Shape]()
+        self.claiming_shapes = Counter[Shape]()
         self.prompts = Counter[str]()
         self.with_gpus: dict[str, LiveJob] = {}
         self._jobs: dict[str, LiveJob] = {}
@@ -147,6 +151,7 @@ class Queue:
             heap = self._buckets[bucket] = IdHeap()
             if job.party.claims != ONE_LINE:
                 self._claiming.add(bucket)
+                self.claiming_shapes[job.shape] += 1
             if job.shape not in self._by_shape:
                 self._by_shape[job.shape] = set()
                 self.open.add(job.shape)
@@ -171,9 +176,7 @@ class Queue:
             self.prompts[job.shape.model] -= 1
         if job_id in self.preemptible:
             self.preemptible.discard(job_id)
-            self.preemptible_shapes[job.shape] -= 1
-            if not self.preemptible_shapes[job.shape]:
-                del self.preemptible_shapes[job.shape]
+            _subtract(self.preemptible_shapes, job.shape)
         self.with_gpus.pop(job_id, None)
         bucket = bucket_of(job)
         heap = self._buckets[bucket]
@@ -183,7 +186,9 @@ class Queue:
         heap.remove(job_id)
         if not heap:
             del self._buckets[bucket]
-            self._claiming.discard(bucket)
+            if bucket in self._claiming:
+                self._claiming.discard(bucket)
+                _subtract(self.claiming_shapes, job.shape)
             _drop(self._by_shape, job.shape, bucket)
             self._drop_from_line(bucket)
             _drop(self._by_job_type, job.job_type, bucket)
@@ -287,9 +292,7 @@ class Queue:
         """The bucket is gone."""
         line = bucket[-1].line
         shapes = self._shapes_by_line[line]
-        shapes[bucket[1]] -= 1
-        if not shapes[bucket[1]]:
-            del shapes[bucket[1]]
+        _subtract(shapes, bucket[1])
         if not shapes:
             del self._shapes_by_line[line]
 
@@ -472,3 +475,10 @@ def _drop(groups: dict[Key, set[Bucket]], key: Key, bucket: Bucket) -> None:
     groups[key].discard(bucket)
     if not groups[key]:
         del groups[key]
+
+
+def _subtract(counts: Counter[Shape], shape: Shape) -> None:
+    """Count one less of the shape."""
+    counts[shape] -= 1
+    if not counts[shape]:
+        del counts[shape]

@@ -20,7 +20,13 @@ from itertools import chain
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import AttemptState
 from gpuyard.scheduler.advance import AdvanceReservation, kept_shares, whole_shares
-from gpuyard.scheduler.fitting import fit, may_use, share_of, suitable_devices
+from gpuyard.scheduler.fitting import (
+    fit,
+    has_amounts,
+    may_use,
+    share_of,
+    suitable_devices,
+)
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node, Space
 from gpuyard.scheduler.placement import fitting, place
@@ -182,18 +188,36 @@ class Reservations:
 
     def spaces(self, job: LiveJob, end: float) -> dict[str, Space]:
         """What a job that ends at `end` at the latest may use now of each node with
-        reservations.
+        reservations, where it would fit without them.
         """
-        spaces: dict[str, Space] = {}
+        bound = {
+            node_id
+            for reservation in self.made
+            if may_outlast(end, reservation.at)
+            for node_id in reservation.spare
+        }
+        for one in self.kept_out_by(job):
+            bound.update(one.shares)
+        known = self._view.nodes
+        nodes = [known[node_id] for node_id in bound if node_id in known]
+        # Most are full; where it does not fit anyway, nothing need be kept.
+        return {
+            node.id: self.space_on(node, job, end)
+            for node in nodes
+            if has_amounts(node.free, job.shape)
+        }
+
+    def space_on(self, node: Node, job: LiveJob, end: float) -> Space:
+        """What a job that ends at `end` at the latest may use now of the node."""
+        space = node.free
         for reservation in self.made:
-            if may_outlast(end, reservation.at):
-                for node_id, spare in reservation.spare.items():
-                    space = spaces.get(node_id) or self._view.nodes[node_id].free
-                    spaces[node_id] = space.within(spare)
-        for node_id, shares in self.kept_from(job).items():
-            space = spaces.get(node_id) or self._view.nodes[node_id].free
-            spaces[node_id] = _without(space, shares)
-        return spaces
+            spare = reservation.spare.get(node.id)
+            if spare is not None and may_outlast(end, reservation.at):
+                space = space.within(spare)
+        for one in self.kept_out_by(job):
+            if node.id in one.shares:
+                space = space.minus(one.left_on(node))
+        return space
 
     def binds_from(self, end: float) -> float:
         """The time (UTC seconds) of the last reservation that binds a job which ends at

@@ -4,7 +4,7 @@ when the holder's jobs need the place.
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.scheduler.advance import AdvanceReservation
@@ -31,33 +31,38 @@ def starts(
     caller starts each before it asks for the next.
     """
     for booked in view.advance.current(now):
-        heads = view.queue.claiming() if _has_room(view, booked) else []
+        nodes = _nodes_with_room(view, booked)
+        heads = view.queue.claiming() if nodes else []
         tried = 0
-        while heads and tried < TRIED:
+        while heads and nodes and tried < TRIED:
             _, bucket = heapq.heappop(heads)
             job = view.queue.head(bucket)
             if job is None or not _may_start(view, job, booked):
                 continue
-            spaces = _spaces(view, booked, reservations.spaces(job, float("inf")))
+            spaces = _spaces(nodes, booked, job, reservations)
             placements = place_within(view, job.shape, spaces)
             if placements is None:
                 tried += 1
                 continue
             yield job, placements
+            nodes = _nodes_with_room(view, booked)
             rank = view.queue.head_rank(bucket)
             if rank is not None:
                 heapq.heappush(heads, (rank, bucket))
 
 
-def _has_room(view: View, booked: AdvanceReservation) -> bool:
-    """True if a GPU of the reservation is free, or if it is a whole node."""
-    if booked.gpus is None:
-        return True
-    return any(
-        device.uuid in share.gpu_uuids
-        for node_id, share in booked.shares.items()
-        for device in view.nodes[node_id].free.devices
-    )
+def _nodes_with_room(view: View, booked: AdvanceReservation) -> list[Node]:
+    """The nodes on which a GPU of the reservation is free, or all of a node if it is a
+    whole one.
+    """
+    found: list[Node] = []
+    for node_id, share in booked.shares.items():
+        node = view.nodes[node_id]
+        uuids = share.gpu_uuids
+        is_free = any(device.uuid in uuids for device in node.free.devices)
+        if booked.gpus is None or is_free:
+            found.append(node)
+    return found
 
 
 def _may_start(view: View, job: LiveJob, booked: AdvanceReservation) -> bool:
@@ -70,16 +75,18 @@ def _may_start(view: View, job: LiveJob, booked: AdvanceReservation) -> bool:
 
 
 def _spaces(
-    view: View, booked: AdvanceReservation, spaces: dict[str, Space]
+    nodes: Iterable[Node],
+    booked: AdvanceReservation,
+    job: LiveJob,
+    reservations: Reservations,
 ) -> dict[str, Space]:
-    """What is free on the GPUs of the reservation. `spaces`: what the job may use of
-    nodes where not all that is free is.
-    """
-    found: dict[str, Space] = {}
-    for node_id, share in booked.shares.items():
-        space = spaces.get(node_id) or view.nodes[node_id].free
-        found[node_id] = _only_gpus_of(share, space)
-    return found
+    """What the job may use now of the GPUs of the reservation on these nodes."""
+    return {
+        node.id: _only_gpus_of(
+            booked.shares[node.id], reservations.space_on(node, job, float("inf"))
+        )
+        for node in nodes
+    }
 
 
 def _only_gpus_of(share: Placement, space: Space) -> Space:

@@ -41,8 +41,10 @@ class SharePass(StartPass):
         self._hopeful = set(queue.open)
         if not self._hopeful:
             return
-        if view.advance.coming:
-            self._close_if_full(least_of(queue.open))
+        if view.advance.coming and self._close_if_full(least_of(queue.open)):
+            # Jobs that started on what is reserved for them have used up the room.
+            queue.seen_order = []
+            return
         order = turns(view, self._now)
         retry_all = bool(view.index.freed) or queue.retry_all
         # A line that has overtaken others may start what was refused before.

@@ -4,10 +4,11 @@ people's questions and not for decisions.
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from gpuyard.domain.units import format_duration, iso_time
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.parties import Group, Line, group_of
+from gpuyard.scheduler.parties import Group, Line, ShareRules, group_of
 from gpuyard.scheduler.ranking import Ranking
 from gpuyard.scheduler.turns import Turns, expected_rate
 from gpuyard.scheduler.view import View
@@ -64,24 +65,50 @@ def _lines(
     return lines
 
 
-def times_of_share(view: View, line: Line, now: float) -> float | None:
-    """How many times its share the line has used, among those that have jobs now; None
-    if nobody has used anything.
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How many times its share a line has used, and its organisation; the name of that
+    is empty if there is none.
+    """
+
+    times: float
+    organisation: str
+    times_of_organisation: float
+
+
+def standing_of(view: View, line: Line, now: float) -> Standing | None:
+    """The standing of the line among those that have jobs now; None if nobody has used
+    anything.
     """
     usage = view.usage
     live = {job.party.line for job in view.jobs.values()}
     live.add(line)
     groups = {group_of(other): other for other in live}
-    of_groups = sum(usage.rules.of_group(other) for other in groups.values())
+    rules = usage.rules
+    root = rules.root_of(group_of(line))
+    beside = [other for group, other in groups.items() if rules.root_of(group) == root]
     members = [other for other in live if group_of(other) == group_of(line)]
-    within = sum(usage.rules.within_group(other) for other in members)
-    due = usage.rules.of_group(line) / of_groups
-    due *= usage.rules.within_group(line) / within
+    within = sum(rules.within_group(other) for other in members)
+    due_of_root = due = _due_of_root(rules, groups.values(), line)
+    organisation = rules.organisation_of(line[0])
+    if organisation:
+        due *= rules.of_group(line) / sum(map(rules.of_group, beside))
+    due *= rules.within_group(line) / within
     users = {user for _, user in live}
     total = sum(usage.gpu_seconds(("", user), now)[1] for user in users)
     if total <= 0:
         return None
-    return usage.gpu_seconds(line, now)[1] / total / due
+    return Standing(
+        usage.gpu_seconds(line, now)[1] / total / due,
+        organisation,
+        usage.of_organisation(organisation, now) / total / due_of_root,
+    )
+
+
+def _due_of_root(rules: ShareRules, lines: Iterable[Line], line: Line) -> float:
+    """The part that is due to what stands for the line at the first level."""
+    roots = {rules.root_of(group_of(other)): other for other in lines}
+    return rules.of_root(line) / sum(map(rules.of_root, roots.values()))
 
 
 def share_in_the_way(view: View, job: LiveJob, now: float, ahead: Counter[Line]) -> str:
@@ -89,18 +116,24 @@ def share_in_the_way(view: View, job: LiveJob, now: float, ahead: Counter[Line])
     if not ahead:
         return ""
     line = job.party.line
-    times = times_of_share(view, line, now)
+    standing = standing_of(view, line, now)
     half_life = format_duration(view.usage.rules.half_life_s)
     if ahead.total() == 1:
         before = f"before it comes a job of {named(next(iter(ahead)))}"
     else:
         before = f"before it come {ahead.total()} jobs: {_listed(ahead.most_common())}"
-    if times is None:
+    if standing is None:
         return f"{_capitalised(before)}."
     who = _capitalised(named(line))
+    whole = ""
+    if standing.organisation:
+        whole = (
+            f", and the organisation {standing.organisation}"
+            f" {standing.times_of_organisation:.1f} times its own"
+        )
     return (
-        f"{who} has used {times:.1f} times the share due (what was used counts half"
-        f" after {half_life}); {before}."
+        f"{who} has used {standing.times:.1f} times the share due (what was used counts"
+        f" half after {half_life}){whole}; {before}."
     )
 
 

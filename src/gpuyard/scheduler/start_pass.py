@@ -7,9 +7,7 @@ for every job that asks for at least as much.
 
 import math
 from bisect import insort
-from collections.abc import Collection
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from collections.abc import Collection, Iterable, Sequence
 from operator import attrgetter
 
 from gpuyard.domain.shape import Placement, Shape
@@ -19,13 +17,14 @@ from gpuyard.scheduler.attempts import LiveAttempt, Promise
 from gpuyard.scheduler.external_queues import Dispatch
 from gpuyard.scheduler.fitting import SLACK, fit, may_use
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.lending import lendable
+from gpuyard.scheduler.lending import Lending, lending, with_room
 from gpuyard.scheduler.nodes import Node, Space
 from gpuyard.scheduler.placement import place
 from gpuyard.scheduler.policy import Policy, QueueOrder
 from gpuyard.scheduler.queue import Bucket, bucket_of
 from gpuyard.scheduler.ranking import Rank, Ranking
-from gpuyard.scheduler.reservation import Reservations, may_outlast
+from gpuyard.scheduler.refused import Ids, Refused
+from gpuyard.scheduler.reservation import Reservations
 from gpuyard.scheduler.reserved_pass import starts
 from gpuyard.scheduler.view import View
 
@@ -36,7 +35,6 @@ MANY_OPEN = 1000
 is tried.
 """
 MANY_TRIED = 64
-_Ids = tuple[str, ...]
 MANY_FREED = 64
 """If more nodes than this have more room, all closed shapes are tried again, because to
 find those that fit would take longer.
@@ -54,9 +52,14 @@ class StartPass:
         self._now = now
         self._policy = policy
         self._reservations = Reservations(view, now, policy)
-        self._refused = _Refused()
+        self._refused = Refused()
         # Open shapes that no refusal of this pass rules out.
         self._hopeful: set[Shape] = set()
+        # Set while all room that is left is reserved in advance.
+        self._lending: Lending | None = None
+        # The advance reservations that keep room which some open shape may fit into;
+        # None until somebody asks. Room only shrinks, so they only become fewer.
+        self._keeping: Ids | None = None
         self._actions: list[Start | Withdraw] = []
 
     def start(self) -> list[Start | Withdraw]:
@@ -248,8 +251,10 @@ class StartPass:
         heads = queue.ranked if retry_all else queue.new_heads()
         least = None
         position = 0
-        if retry_all and view.advance.coming and queue.open:
-            self._close_if_full(least_of(queue.open))
+        may_lend = retry_all and view.advance.coming and queue.open
+        if may_lend and self._close_if_full(least_of(queue.open)):
+            # Jobs that started on what is reserved for them have used up the room.
+            return
         while position < len(heads) and (self._hopeful or queue.preemptible):
             rank, bucket = heads[position]
             job = view.jobs[rank[-1]]
@@ -280,9 +285,10 @@ class StartPass:
         if is_full:
             self._view.queue.close_all()
         elif self._view.advance.coming:
-            self._hopeful = lendable(
-                self._view, self._hopeful, least, self._now, self._policy
-            )
+            self._lending = lending(self._view, least, self._now, self._policy)
+            if self._lending is not None:
+                shapes = self._lending.shapes(self._view.queue, self._hopeful)
+                self._hopeful = set(shapes)
         return is_full
 
     def _try(self, job: LiveJob, rank: Rank) -> tuple[Placement, ...] | None:
@@ -293,6 +299,8 @@ class StartPass:
         # A preemptible job may start even where reservations keep others out.
         may_pass = bool(queue.preemptible) and job.shape in queue.open
         if not self._has_hope(job.shape) and not may_pass:
+            return None
+        if self._lending is not None and not self._lending.may_start(job):
             return None
         if not self._view.usage.allows(job):
             return None
@@ -336,9 +344,38 @@ class StartPass:
             self._refused.add(job.shape, until, kept_out_by)
         return placements
 
-    def _kept_out_by(self, job: LiveJob) -> _Ids:
-        """The ids of the advance reservations that keep GPUs from the job."""
-        return tuple(one.id for one in self._reservations.kept_out_by(job))
+    def _kept_out_by(self, job: LiveJob) -> Ids:
+        """The ids of the advance reservations that keep room from the job."""
+        keeping = self._keeping_room()
+        if not keeping:
+            return keeping
+        kept_out_by = self._reservations.kept_out_by(job)
+        return frozenset(one.id for one in kept_out_by if one.id in keeping)
+
+    def _keeping_room(self) -> Ids:
+        """The ids of the advance reservations that keep room."""
+        view = self._view
+        if self._keeping is None:
+            open_shapes = view.queue.open if view.advance.coming else ()
+            least = least_of(open_shapes) if open_shapes else None
+            self._keeping = with_room(view, least) if least else frozenset()
+        return self._keeping
+
+    def _kept_out_all(self, shape: Shape, end: float) -> Ids | None:
+        """The ids of those that keep room from all jobs of the shape, none of which
+        ends before `end`; None if some may use what is reserved.
+        """
+        keeping = self._keeping_room()
+        if not keeping:
+            return keeping
+        queue = self._view.queue
+        if shape in queue.claiming_shapes or shape in queue.preemptible_shapes:
+            return None
+        until = min(end, self._now + self._policy.reservation_notice_s)
+        coming = self._view.advance.coming
+        return frozenset(
+            one.id for one in coming if one.begins_at < until and one.id in keeping
+        )
 
     def _has_hope(self, shape: Shape) -> bool:
         """False if not even the shortest job of the shape can start beside the
@@ -346,15 +383,13 @@ class StartPass:
         """
         if shape not in self._hopeful:
             return False
-        if self._view.advance.coming:
-            return True  # it depends on whose job it is
         shortest_s = self._view.queue.shortest(shape)
-        if self._refused.covers(
-            shape, self._now + shortest_s + self._policy.end_margin_s, ()
-        ):
-            self._hopeful.discard(shape)
-            return False
-        return True
+        end = self._now + shortest_s + self._policy.end_margin_s
+        kept_out_by = self._kept_out_all(shape, end)
+        if kept_out_by is None or not self._refused.covers(shape, end, kept_out_by):
+            return True
+        self._hopeful.discard(shape)
+        return False
 
     def _heads_before(self, rank: Rank | None) -> list[LiveJob]:
         """The first heads before `rank` (None: of all): as many as can hold
@@ -392,43 +427,6 @@ class StartPass:
         self._actions.append(action)
 
 
-@dataclass(slots=True)
-class _Refused:
-    """The refusals of one pass. Each also holds for jobs that ask for at least as much,
-    may outlast the same reservation, and are kept out by the same advance reservations.
-    """
-
-    # GPUs, cores, gigabytes and time, by the shape without its amounts.
-    _needs: dict[tuple[Shape, _Ids], list[tuple[int, float, float, float]]] = field(
-        default_factory=dict[tuple[Shape, _Ids], list[tuple[int, float, float, float]]]
-    )
-
-    def covers(self, shape: Shape, end: float, kept_out_by: _Ids) -> bool:
-        """True if a job that ends at `end` at the latest need not be tried."""
-        key = _constraints(shape), kept_out_by
-        for gpus, cpus, memory_gb, until in self._needs.get(key, ()):
-            if (
-                may_outlast(end, until)
-                and gpus <= shape.gpus
-                and cpus <= shape.cpus
-                and memory_gb <= shape.memory_gb
-            ):
-                return True
-        return False
-
-    def add(self, shape: Shape, until: float, kept_out_by: _Ids) -> None:
-        """Note that a job of this shape which may outlast `until` was refused."""
-        key = _constraints(shape), kept_out_by
-        needs = shape.gpus, shape.cpus, shape.memory_gb, until
-        self._needs.setdefault(key, []).append(needs)
-
-
-@lru_cache(maxsize=1 << 14)
-def _constraints(shape: Shape) -> Shape:
-    """The shape without its amounts."""
-    return replace(shape, gpus=0, cpus=0.0, memory_gb=0.0)
-
-
 def least_of(shapes: Collection[Shape]) -> Shape:
     """The least amounts that any of these asks for; there may be thousands."""
     return Shape(
@@ -451,21 +449,29 @@ def _reopen(view: View) -> None:
         view.queue.reopen(
             [
                 shape
-                for shape in closed
+                for shape in _with_amounts(closed, [room for _, room in rooms])
                 if any(_takes(node, room, shape) for node, room in rooms)
             ]
         )
 
 
+def _with_amounts(shapes: Iterable[Shape], rooms: Sequence[Space]) -> list[Shape]:
+    """The shapes that ask for no more of anything than the most that a room has: so a
+    thousand others cost no more than a look.
+    """
+    gpus = max((len(room.devices) for room in rooms), default=-1)
+    cpus = max((room.cpus for room in rooms), default=-1.0) + SLACK
+    memory_gb = max((room.memory_gb for room in rooms), default=-1.0) + SLACK
+    return [
+        shape
+        for shape in shapes
+        if shape.gpus <= gpus and shape.cpus <= cpus and shape.memory_gb <= memory_gb
+    ]
+
+
 def _takes(node: Node, room: Space, shape: Shape) -> bool:
     """Whether the shape fits into the free room of the node."""
-    # First what is asked fastest: there may be a thousand closed shapes.
-    has_amounts = (
-        len(room.devices) >= shape.gpus
-        and room.cpus + SLACK >= shape.cpus
-        and room.memory_gb + SLACK >= shape.memory_gb
-    )
-    return has_amounts and may_use(node, shape) and fit(room, shape) is not None
+    return may_use(node, shape) and fit(room, shape) is not None
 
 
 def _may_use(view: View, share: Placement, shape: Shape) -> bool:

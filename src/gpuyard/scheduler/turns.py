@@ -1,17 +1,19 @@
 """Turns: whose job comes next, where shares count.
 
-At each level of the tree, who has used least for each of their shares comes first: a
-project among all, then a user within it. What a user does outside of projects with
-shares stands beside the projects, and is charged for all that the user has used: so
-nobody gets a second share by working both in a project and outside of it. Within a
+At each level of the tree, who has used least for each of their shares comes first: an
+organisation among all, then a project within it, then a user within that. A project
+that is in no organisation stands beside the organisations. What a user does outside of
+projects with shares stands there, too, and is charged for all that the user has used:
+so nobody gets a second share by working both in a project and outside of it. Within a
 line, priority and age count.
 """
 
 import heapq
 from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import TypeVar
 
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.parties import Group, Line, group_of
+from gpuyard.scheduler.parties import Group, Line, Root, group_of
 from gpuyard.scheduler.queue import Queue
 from gpuyard.scheduler.usage import Usage
 from gpuyard.scheduler.view import View
@@ -22,6 +24,10 @@ those of different users take turns, too.
 """
 _Entry = tuple[float, str, Line]
 """Usage for each share, id of the first job, line."""
+_GroupEntry = tuple[float, int, Group]
+"""Usage for each share, place among all groups, group."""
+
+_Member = TypeVar("_Member", Root, Group)
 
 
 class Turns:
@@ -44,20 +50,37 @@ class Turns:
         self._given = groups
         self._first_of = first_of
         self._scales = usage.scales(now)
-        value_of = usage.value_of_group
-        self._of_groups = {group: value_of(group, self._scales) for group in groups}
+        self._values: dict[Root, float] = {}
         self._of_lines: dict[Line, float] = {}
         # Of most groups, the lines are never looked at.
         self._lines: dict[Group, list[_Entry]] = {}
-        self._groups = [
-            (value, place, group)
-            for place, (group, value) in enumerate(self._of_groups.items())
-        ]
-        heapq.heapify(self._groups)
+        # The groups of each organisation, as heaps.
+        self._members: dict[str, list[_GroupEntry]] = {}
+        self._roots: list[tuple[float, int, Root]] = []
+        for place, group in enumerate(groups):
+            self._add(place, group)
+        heapq.heapify(self._roots)
+        for members in self._members.values():
+            heapq.heapify(members)
+
+    def _add(self, place: int, group: Group) -> None:
+        """The group takes turns."""
+        usage = self._usage
+        value = self._values[group] = usage.value_of_group(group, self._scales)
+        organisation = usage.rules.organisation_of(group[0])
+        if not organisation:
+            self._roots.append((value, place, group))
+            return
+        if organisation not in self._members:
+            whole = usage.value_of_organisation(organisation, self._scales)
+            self._values[organisation] = whole
+            self._members[organisation] = []
+            self._roots.append((whole, place, organisation))
+        self._members[organisation].append((value, place, group))
 
     def next(self) -> Line | None:
         """The line whose turn it is; None if all have been dropped."""
-        if not self._groups:
+        if not self._roots:
             return None
         lines = self._lines_of(self._first_group())
         while True:
@@ -69,12 +92,18 @@ class Turns:
             heapq.heapreplace(lines, (current, first, line))
 
     def _first_group(self) -> Group:
+        root = self._first_of_heap(self._roots)
+        if isinstance(root, str):
+            return self._first_of_heap(self._members[root])
+        return root
+
+    def _first_of_heap(self, heap: list[tuple[float, int, _Member]]) -> _Member:
         while True:
-            value, place, group = self._groups[0]
-            current = self._of_groups[group]
+            value, place, member = heap[0]
+            current = self._values[member]
             if value >= current:
-                return group
-            heapq.heapreplace(self._groups, (current, place, group))
+                return member
+            heapq.heapreplace(heap, (current, place, member))
 
     def _lines_of(self, group: Group) -> list[_Entry]:
         """The lines of the group that have not been dropped, as a heap."""
@@ -91,18 +120,30 @@ class Turns:
     def first(self, most: int) -> list[Line]:
         """The first so many lines in turn."""
         found: list[Line] = []
-        for _, _, group in heapq.nsmallest(most, self._groups):
-            found += [line for _, _, line in sorted(self._lines_of(group))]
+        for _, _, root in heapq.nsmallest(most, self._roots):
+            for group in self._groups_in(root):
+                found += [line for _, _, line in sorted(self._lines_of(group))]
             if len(found) >= most:
                 break
         return found[:most]
 
+    def _groups_in(self, root: Root) -> list[Group]:
+        """The groups of an organisation in turn, or the one group."""
+        if isinstance(root, str):
+            return [group for _, _, group in sorted(self._members[root])]
+        return [root]
+
     def drop(self) -> None:
         """The line that `next` has given takes no more turns."""
-        group = self._groups[0][-1]
+        group = self._first_group()
         heapq.heappop(self._lines[group])
-        if not self._lines[group]:
-            heapq.heappop(self._groups)
+        if self._lines[group]:
+            return
+        root = self._roots[0][-1]
+        if isinstance(root, str):
+            heapq.heappop(self._members[root])
+        if not isinstance(root, str) or not self._members[root]:
+            heapq.heappop(self._roots)
 
     def charge(self, line: Line, rate: float) -> None:
         """The line has got a place that counts as so many GPUs."""
@@ -111,10 +152,13 @@ class Turns:
         ahead = rate * self._scales.ahead
         if project:
             self._of_lines[line] += ahead / rules.within_group(line)
-            self._of_groups[group_of(line)] += ahead / rules.of_group(line)
+            self._values[group_of(line)] += ahead / rules.of_group(line)
+        organisation = rules.organisation_of(project)
+        if organisation in self._members:
+            self._values[organisation] += ahead / rules.of_organisation(organisation)
         outside = "", user
-        if outside in self._of_groups:
-            self._of_groups[outside] += ahead / rules.of_group(outside)
+        if outside in self._values:
+            self._values[outside] += ahead / rules.of_group(outside)
 
     def charge_for(self, view: View, job: LiveJob) -> None:
         """The job's line has got a place for it."""

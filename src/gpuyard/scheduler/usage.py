@@ -172,6 +172,7 @@ class Usage:
         self.queued_by_user = Counter[str]()
         self.queued_by_project = Counter[str]()
         self._users: dict[str, Meter] = {}
+        self._organisations: dict[str, Meter] = {}
         self._projects: dict[str, Meter] = {}
         self._lines: dict[Line, Meter] = {}
         self._holds: dict[str, _Hold] = {}
@@ -253,6 +254,9 @@ class Usage:
             own = Meter(shares=rules.within_group(line))
             meters.append(self._projects.setdefault(project, of_project))
             meters.append(self._lines.setdefault(line, own))
+            if organisation := rules.organisation_of(project):
+                whole = Meter(shares=rules.of_organisation(organisation))
+                meters.append(self._organisations.setdefault(organisation, whole))
         elif project and self.limits_running:
             meters.append(self._projects.setdefault(project, Meter()))
         return tuple(meters)
@@ -319,6 +323,7 @@ class Usage:
         self._origin = before._origin
         self.month.take(before.month)
         self._users = _settled(before._users)
+        self._organisations = _settled(before._organisations)
         self._projects = _settled(before._projects)
         self._lines = _settled(before._lines)
 
@@ -394,10 +399,24 @@ class Usage:
         of_group = group.used(summed) / inflation if group else 0.0
         return of_group, own.used(summed) / inflation if own else 0.0
 
+    def of_organisation(self, name: str, now: float) -> float:
+        """What the organisation has used, decayed until `now` (UTC seconds), in GPU
+        seconds.
+        """
+        meter = self._organisations.get(name)
+        return meter.used(self._summed(now)) / self._inflation(now) if meter else 0.0
+
     def scales(self, now: float) -> Scales:
         """By what usage is compared at this time (UTC seconds)."""
         ahead = self.rules.ahead_s * self._inflation(now)
         return Scales(self._summed(now), ahead)
+
+    def value_of_organisation(self, name: str, scales: Scales) -> float:
+        """What the organisation has used for each of its shares: the least comes
+        first.
+        """
+        meter = self._organisations.get(name)
+        return meter.value(scales) if meter else 0.0
 
     def value_of_group(self, group: Group, scales: Scales) -> float:
         """What the group has used for each of its shares: the least comes first."""
@@ -433,10 +452,15 @@ class Usage:
         assert self._origin is not None
         self._origin += half_lives * self.rules.half_life_s
         factor = 2.0**-half_lives
-        for meters in (self._users, self._projects, self._lines):
-            for meter in meters.values():
-                meter.settled *= factor
-                meter.offset *= factor
+        every = (
+            *self._users.values(),
+            *self._organisations.values(),
+            *self._projects.values(),
+            *self._lines.values(),
+        )
+        for meter in every:
+            meter.settled *= factor
+            meter.offset *= factor
 
 
 def _settled(meters: Mapping[Name, Meter]) -> dict[Name, Meter]:

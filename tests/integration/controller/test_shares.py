@@ -16,7 +16,14 @@ SETTINGS: dict[str, Any] = {
     "scheduler": {"policy": "fair"},
     "fair_share": {
         "half_life": "365d",
-        "projects": {"vision": {"shares": 3, "users": {"ana": {"shares": 2}}}},
+        "organisations": {"physics": {"shares": 2}},
+        "projects": {
+            "vision": {
+                "organisation": "physics",
+                "shares": 3,
+                "users": {"ana": {"shares": 2}},
+            }
+        },
     },
     "quotas": {
         "users": {
@@ -82,7 +89,7 @@ async def test_a_job_that_no_quota_would_ever_let_run_is_refused(instance: Contr
 
 
 async def test_what_was_used_is_known_after_a_restart(instance: Controlled):
-    """Of projects that have shares, and of users."""
+    """Of organisations, of projects that have shares, and of users."""
     job_id = await instance.submit(project="vision")
     await instance.on_host(job_id, lambda host, i: host.started(i))
     await instance.until(job_id, "running")
@@ -91,7 +98,7 @@ async def test_what_was_used_is_known_after_a_restart(instance: Controlled):
     )
     await instance.until(job_id)
     before = used(instance)
-    assert before[0] == before[1] > 0
+    assert before[0] == before[1] == before[3] > 0
     await instance.restart()
     assert used(instance) == pytest.approx(before, rel=0.01)
     instance.core.reload()
@@ -99,11 +106,14 @@ async def test_what_was_used_is_known_after_a_restart(instance: Controlled):
 
 
 def used(instance: Controlled) -> tuple[float, ...]:
-    """By the project, by its user, and by the user in all, in GPU seconds."""
+    """By the project, by its user, by the user in all, and by the organisation, in GPU
+    seconds.
+    """
     usage = instance.core.view.usage
     now = instance.core.clock()
     by_user, _ = usage.gpu_seconds(("", ""), now)
-    return (*usage.gpu_seconds(("vision", ""), now), by_user)
+    by_organisation = usage.of_organisation("physics", now)
+    return (*usage.gpu_seconds(("vision", ""), now), by_user, by_organisation)
 
 
 async def test_what_was_used_in_this_month_is_known_after_a_restart(

@@ -57,6 +57,22 @@ def test_the_environment_wins_over_the_file(home, monkeypatch):
     assert settings.billing.local_price_per_hour == Decimal(0)
 
 
+def test_a_project_names_an_organisation_that_there_is(home):
+    projects = '[fair_share.projects.vision]\norganisation = "fysics"\n'
+    home.settings.write_text(projects)
+    assert "projects.vision.organisation: there is no organisation 'fysics'" in refused(
+        home
+    )
+    home.settings.write_text(
+        f"{projects}[fair_share.organisations.physics]\nshares = 2\n"
+    )
+    assert "(known: physics) (add [fair_share.organisations.fysics])" in refused(home)
+    home.settings.write_text(
+        f"{projects}[fair_share.organisations.fysics]\nshares = 2\n"
+    )
+    assert load_settings(home).fair_share.organisations["fysics"].shares == 2.0
+
+
 def test_a_job_may_use_gpuyard_although_its_node_has_a_name(home, monkeypatch):
     monkeypatch.setenv("GPUYARD_NODE", "host-1")
     with pytest.raises(InvalidInputError, match="GPUYARD_NODE"):

@@ -68,6 +68,54 @@ def test_projects_share_first_and_their_users_then():
         assert lab.part(user) == pytest.approx(1 / 9, abs=TOLERANCE / 2)
 
 
+def test_organisations_share_first_and_their_projects_then():
+    """Two thirds for physics, of which vision gets three quarters, and a third for
+    text, which is in no organisation.
+    """
+    projects = {
+        "vision": ProjectShare(3.0, organisation="physics"),
+        "sound": ProjectShare(1.0, organisation="physics"),
+        "text": ProjectShare(1.0),
+    }
+    rules = ShareRules(DAY, projects, organisations={"physics": 2.0})
+    lab = Lab(6, rules)
+    busy = [
+        keep_busy(lab, {"ana": HOUR}, "vision", more=8),
+        keep_busy(lab, {"bob": HOUR}, "sound", more=8),
+        keep_busy(lab, {"carl": HOUR, "dora": HOUR}, "text", more=8),
+    ]
+    lab.run(4 * DAY, lambda: [more() for more in busy])
+    assert lab.part("ana") == pytest.approx(1 / 2, abs=TOLERANCE / 2)
+    assert lab.part("bob") == pytest.approx(1 / 6, abs=TOLERANCE / 2)
+    for user in ("carl", "dora"):
+        assert lab.part(user) == pytest.approx(1 / 6, abs=TOLERANCE / 2)
+
+
+def test_an_organisation_does_not_get_ahead_by_more_projects():
+    names = [f"part-{number}" for number in range(5)]
+    projects = {name: ProjectShare(organisation="physics") for name in names}
+    projects["text"] = ProjectShare(organisation="letters")
+    lab = Lab(4, ShareRules(DAY, projects))
+    busy = [keep_busy(lab, {f"of {name}": HOUR}, name) for name in projects]
+    lab.run(4 * DAY, lambda: [more() for more in busy])
+    assert lab.part("of text") == pytest.approx(1 / 2, abs=TOLERANCE / 2)
+
+
+@pytest.mark.parametrize("idle", ["sound", "text"])
+def test_what_a_project_does_not_use_goes_first_to_its_organisation(idle):
+    projects = {
+        "vision": ProjectShare(organisation="physics"),
+        "sound": ProjectShare(organisation="physics"),
+        "text": ProjectShare(),
+    }
+    lab = Lab(4, ShareRules(DAY, projects))
+    busy = [
+        keep_busy(lab, {f"of {name}": HOUR}, name) for name in projects if name != idle
+    ]
+    lab.run(4 * DAY, lambda: [more() for more in busy])
+    assert lab.part("of vision") == pytest.approx(1 / 2, abs=TOLERANCE / 2)
+
+
 @settings(max_examples=examples(8), deadline=None)
 @given(alone_days=st.sampled_from([0.5, 1.0, 3.0]), hours=st.sampled_from([0.5, 2.0]))
 def test_who_had_nothing_catches_up(alone_days, hours):
@@ -250,6 +298,21 @@ def test_why_says_whose_share_and_how_many_come_before():
     assert "before it come 4 jobs: 3 of bob, 1 of ana in project vision" in (
         answer.summary
     )
+
+
+def test_why_says_how_the_organisation_stands():
+    """Physics has used all, and two thirds were due to it."""
+    projects = {"vision": ProjectShare(organisation="physics")}
+    rules = ShareRules(DAY, projects, organisations={"physics": 2.0})
+    lab = Lab(1, rules)
+    for _ in range(24):
+        lab.submit("ana", HOUR, "vision")
+    lab.run(DAY - 1.0)
+    lab.submit("bob", HOUR)
+    mine = lab.submit("ana", HOUR, "vision")
+    summary = lab.world.why(mine).summary
+    assert "Ana in project vision has used 1.5 times the share due" in summary
+    assert ", and the organisation physics 1.5 times its own; before it" in summary
 
 
 def test_why_says_which_quota():

@@ -525,7 +525,11 @@ class FairScheduler(Scheduler):
     owners = (None, "ana", "bob")
 
     def new_usage(self) -> Usage:
-        rules = ShareRules(1000.0, {"vision": ProjectShare(2.0, {"ana": 3.0})})
+        projects = {
+            "vision": ProjectShare(2.0, {"ana": 3.0}, organisation="physics"),
+            "text": ProjectShare(),
+        }
+        rules = ShareRules(1000.0, projects, organisations={"physics": 2.0})
         quotas = Quotas({"bob": Quota(running_gpus=3)})
         return Usage(rules, quotas, by_share=True)
 
