@@ -2,17 +2,19 @@
 so on.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from gpuyard.billing.exchange import Exchange, days_between, exact
 from gpuyard.billing.meter import SHARE, cost
 from gpuyard.billing.parts import amount, micros, part, seconds_within
 from gpuyard.billing.periods import Stretch, day_name, day_pieces, stretches
 from gpuyard.domain.cost_keys import INSTANCE_OWNER, NO_PROJECT, CostBy
 from gpuyard.domain.costs import CostLine, CostReport
+from gpuyard.domain.exchange_rates import day_of
 from gpuyard.ledger.queries.cost_rows import (
     CostDay,
     CostGroup,
@@ -39,11 +41,12 @@ class ReportOrder:
     end: float
     zone: ZoneInfo
     hidden: Sequence[str] = ()
+    dated: Sequence[str] = ()
 
     @property
     def offsets(self) -> list[Stretch]:
-        """When local clocks are how far ahead of UTC; empty unless it is by day."""
-        if self.by is not CostBy.DAY:
+        """When local clocks are how far ahead of UTC; empty unless it is by time."""
+        if not self.by.is_time:
             return []
         return stretches(self.begin, self.end, self.zone)
 
@@ -58,14 +61,17 @@ class ReportOrder:
             offsets,
             [CostDay(*each) for each in days],
             self.hidden,
+            self.dated,
         )
 
 
 @dataclass(slots=True)
 class _Sum:
-    """What is added up: amounts in millionths, times in seconds."""
+    """What is added up: amounts in millionths, times in seconds. `by_day` has the
+    amounts of each day in UTC, or where the rate does not change, of any one.
+    """
 
-    micros: int = 0
+    by_day: dict[int, int] = field(default_factory=dict[int, int])
     running: int = 0
     waste: int = 0
     idle: int = 0
@@ -77,11 +83,16 @@ class _Sum:
     idle_gpu_s: float = 0.0
     measured_gpu_s: float = 0.0
 
-    def line(self, key: str, currency: str) -> CostLine:
+    def add(self, day: int, micros: int) -> None:
+        self.by_day[day] = self.by_day.get(day, 0) + micros
+
+    def line(self, key: str, currency: str, exchange: Exchange) -> CostLine:
+        worth = exchange.sum(currency, self.by_day.items())
         return CostLine(
             key=key,
             currency=currency,
-            amount=amount(self.micros),
+            amount=amount(sum(self.by_day.values())),
+            converted=None if worth is None else exact(worth),
             running=amount(self.running),
             waste=amount(self.waste),
             idle=amount(self.idle),
@@ -112,32 +123,31 @@ class _Sums:
 
 
 def report(
-    order: ReportOrder,
-    rows: CostRows,
-    run_seconds: RunSeconds,
-    currency: str,
-    rate_of: Callable[[str], float | None],
+    order: ReportOrder, rows: CostRows, run_seconds: RunSeconds, exchange: Exchange
 ) -> CostReport:
-    """The report that `order` asks for, of `rows` from the ledger. `rate_of` says what
-    one unit of another currency is worth in `currency`; None if that is not known.
+    """The report that `order` asks for, of `rows` from the ledger, with sums in the
+    wanted currency of `exchange`.
     """
     sums = _Sums(order.by)
-    offsets = order.offsets
     for group in rows.groups:
-        _add_group(sums, group)
-    live = list(running_attempts(rows.live, run_seconds))
+        _add_group(sums, order, group)
+    cuts = _Cuts(order)
     for attempt in rows.cut:
-        _add_attempt(sums, order, offsets, attempt, is_running=False)
-    for attempt in live:
-        _add_attempt(sums, order, offsets, attempt, is_running=True)
+        _add_attempt(sums, cuts, attempt, is_running=False)
+    for attempt in running_attempts(rows.live, run_seconds):
+        _add_attempt(sums, cuts, attempt, is_running=True)
     items = [
-        each.line(key, currency)
+        each.line(key, currency, exchange)
         for (key, currency), each in sorted(sums.by_key.items())
     ]
-    if order.by is not CostBy.DAY:
+    if not order.by.is_time:
         items.sort(key=lambda line: (line.currency, -line.amount, line.key))
-    lines = [each.line("", key) for key, each in sorted(sums.by_currency.items())]
-    missing = [line.currency for line in lines if rate_of(line.currency) is None]
+    lines = [
+        each.line("", currency, exchange)
+        for currency, each in sorted(sums.by_currency.items())
+    ]
+    known = [line.converted for line in lines if line.converted is not None]
+    unknown = [line.currency for line in lines if line.converted is None]
     return CostReport(
         by=order.by,
         begin=order.begin,
@@ -145,21 +155,10 @@ def report(
         timezone=order.zone.key,
         items=items,
         sums=lines,
-        currency=currency,
-        total=None if missing else in_currency(lines, rate_of),
-        missing_rates=missing,
+        currency=exchange.wanted,
+        total=None if unknown else sum(known, Decimal(0)),
+        missing_rates=[exchange.missing(currency) for currency in unknown],
     )
-
-
-def in_currency(
-    lines: Iterable[CostLine], rate_of: Callable[[str], float | None]
-) -> Decimal:
-    """The sum of the lines by these rates, of which none is missing."""
-    total = sum(
-        (line.amount * Decimal(str(rate_of(line.currency))) for line in lines),
-        Decimal(0),
-    )
-    return total.quantize(Decimal("0.000001"))
 
 
 def running_attempts(
@@ -191,14 +190,22 @@ def running_attempts(
         )
 
 
-def _add_group(sums: _Sums, group: CostGroup) -> None:
+def _add_group(sums: _Sums, order: ReportOrder, group: CostGroup) -> None:
     # PostgreSQL gives decimals for some of these.
-    day = "" if group.day is None else day_name(group.day)
-    own, of_currency = sums.of(day or _key(sums.by, group), group.currency)
+    key = _key(sums.by, group)
+    also_before = 0
+    if group.day is not None:
+        day = int(group.day)
+        key = _time_key(sums.by, day)
+        if key == _time_key(sums.by, day - 1):
+            also_before = group.counted
+    own, of_currency = sums.of(key, group.currency)
     # An attempt counts once in the sum of its currency, and on each of its days.
+    own.attempts -= also_before
     of_currency.attempts -= group.counted
+    rate_day = day_of(order.begin) if group.rate_day is None else int(group.rate_day)
     for each in (own, of_currency):
-        each.micros += int(group.micros)
+        each.add(rate_day, int(group.micros))
         each.attempts += group.attempts
         each.gpu_s += float(group.gpu_s)
         each.cpu_s += float(group.cpu_s)
@@ -209,45 +216,75 @@ def _add_group(sums: _Sums, group: CostGroup) -> None:
         each.measured_gpu_s += float(group.measured_gpu_s)
 
 
-def _add_attempt(
-    sums: _Sums,
-    order: ReportOrder,
-    offsets: Sequence[Stretch],
-    attempt: CutAttempt,
-    *,
-    is_running: bool,
-) -> None:
-    """Add the part of an attempt that is in the period, or its parts by day."""
-    begin = max(order.begin, attempt.began)
-    end = min(order.end, attempt.began + attempt.ran_s)
-    if end < begin or not order.begin <= begin < order.end:
-        return
-    pieces = [(_key(order.by, attempt), order.begin, order.end)]
-    if offsets:
+class _Cuts:
+    """Where a report cuts attempts: at its begin and its end, at midnights if it is by
+    time, and where the rate of a currency may change.
+    """
+
+    def __init__(self, order: ReportOrder) -> None:
+        self.order = order
+        self._offsets = order.offsets
+        self._dated = frozenset(order.dated)
+
+    def pieces(self, attempt: CutAttempt) -> Iterator[tuple[str, int, float, float]]:
+        """The key, the day of the rate, the begin and the end of each piece."""
+        order = self.order
+        begin = max(order.begin, attempt.began)
+        end = min(order.end, attempt.began + attempt.ran_s)
+        if end < begin or not order.begin <= begin < order.end:
+            return
+        for key, since, until in self._by_key(attempt, begin, end):
+            if attempt.currency not in self._dated:
+                yield key, day_of(order.begin), since, until
+                continue
+            for day, first, last in days_between(max(since, begin), until, end):
+                yield key, day, first, last
+
+    def _by_key(
+        self, attempt: CutAttempt, begin: float, end: float
+    ) -> Iterator[tuple[str, float, float]]:
+        if not self._offsets:
+            yield _key(self.order.by, attempt), self.order.begin, self.order.end
+            return
         # One that has only just begun has no second to be cut, but counts.
-        days = day_pieces(begin, max(end, begin + 1e-6), list(offsets))
-        pieces = [(day_name(number), a, b) for number, a, b in days]
-    first = True
-    for key, from_, until in pieces:
+        some = max(end, begin + 1e-6)
+        for number, since, until in day_pieces(begin, some, self._offsets):
+            yield _time_key(self.order.by, number), since, until
+
+
+def _add_attempt(
+    sums: _Sums, cuts: _Cuts, attempt: CutAttempt, *, is_running: bool
+) -> None:
+    """Add the pieces of an attempt that are in the period. It counts once in the sum of
+    its currency, and once for each key.
+    """
+    keys: set[str] = set()
+    for key, day, begin, end in cuts.pieces(attempt):
         own, of_currency = sums.of(key, attempt.currency)
+        counted = [own] if key not in keys else []
+        if not keys:
+            counted.append(of_currency)
+        keys.add(key)
+        for each in counted:
+            each.attempts += 1
+            each.running_attempts += is_running
         for each in (own, of_currency):
-            _add_part(each, attempt, from_, until, is_running=is_running)
-        # It counts once in the sum of its currency, and on each of its days.
-        own.attempts += 1
-        own.running_attempts += is_running
-        if first:
-            of_currency.attempts += 1
-            of_currency.running_attempts += is_running
-        first = False
+            _add_part(each, attempt, day, begin, end, is_running=is_running)
 
 
 def _add_part(
-    each: _Sum, attempt: CutAttempt, begin: float, end: float, *, is_running: bool
+    each: _Sum,
+    attempt: CutAttempt,
+    day: int,
+    begin: float,
+    end: float,
+    *,
+    is_running: bool,
 ) -> None:
     spent = part(attempt.micros, attempt.began, attempt.ran_s, begin, end)
     seconds = seconds_within(attempt.began, attempt.ran_s, begin, end)
     gpu_s = seconds * attempt.gpus
-    each.micros += spent
+    each.add(day, spent)
     each.gpu_s += gpu_s
     each.cpu_s += seconds * attempt.cpus
     if is_running:
@@ -273,5 +310,11 @@ def _key(by: CostBy, row: CostGroup | CutAttempt) -> str:
             return row.provider
         case CostBy.GPU:
             return ANY_GPU if row.gpu is None else row.gpu or NO_GPU
-        case CostBy.DAY:
+        case CostBy.DAY | CostBy.MONTH:
             return ""
+
+
+def _time_key(by: CostBy, day: int) -> str:
+    """The day or the month of a numbered day, such as 2026-11."""
+    name = day_name(day)
+    return name[:7] if by is CostBy.MONTH else name

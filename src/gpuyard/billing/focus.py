@@ -1,7 +1,8 @@
-"""The costs of attempts in the columns of FOCUS 1.0, the FinOps Foundation's format of
-bills: those columns of it for which gpuyard knows the values.
+"""The costs of attempts in the columns of FOCUS 1.1, the FinOps Foundation's format of
+bills: all that it demands, and others for which gpuyard knows the values. The same file
+is one of FOCUS 1.0, which has fewer columns.
 
-One row is what one attempt cost in one month.
+One row is what one attempt cost in one month. Only what is empty is unknown.
 """
 
 import csv
@@ -10,6 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
+from math import ceil
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -47,6 +49,7 @@ COLUMNS = (
     "InvoiceIssuerName",
     "ServiceName",
     "ServiceCategory",
+    "ServiceSubcategory",
     "SubAccountId",
     "SubAccountName",
     "ResourceId",
@@ -105,7 +108,7 @@ def _charges(
             "BillingPeriodStart": _time(month),
             "BillingPeriodEnd": _time(next_month),
             "ChargePeriodStart": _time(at),
-            "ChargePeriodEnd": _time(max(min(bound, until), at)),
+            "ChargePeriodEnd": _time(_after(at, min(bound, until))),
             "PricingQuantity": hours,
             "ConsumedQuantity": hours,
         }
@@ -116,7 +119,8 @@ def _charges(
 
 def _of_attempt(row: Mapping[str, Any]) -> dict[str, str]:
     """The columns that are the same in each month."""
-    price = str(row["price_per_hour"] or "0")
+    price = _price(row)
+    sku: str = row["tier"] or row["provider"]
     project = row["project"] or ""
     labels: Mapping[str, str] = row["labels"] or {}
     ended: str = row["reason"] or "completed"
@@ -146,16 +150,32 @@ def _of_attempt(row: Mapping[str, Any]) -> dict[str, str]:
         "InvoiceIssuerName": provider,
         "ServiceName": service,
         "ServiceCategory": "Compute",
+        "ServiceSubcategory": "Other (Compute)",
         "SubAccountId": project,
         "SubAccountName": project,
         "ResourceId": row["id"],
         "ResourceName": row["name"],
         "ResourceType": "Attempt",
-        "SkuId": row["tier"] or "",
-        "SkuPriceId": row["tier"] or "",
+        "SkuId": sku,
+        # One price only: that of a tier may change.
+        "SkuPriceId": f"{sku} at {price} {row['currency']}",
         "Tags": json.dumps(tags, ensure_ascii=False),
     }
     return dict.fromkeys(COLUMNS, "") | known
+
+
+def _price(row: Mapping[str, Any]) -> str:
+    """What an hour of it is charged. A share of what another job costs is not."""
+    if row["basis"] == SHARE:
+        return "0"
+    return f"{Decimal(row['price_per_hour'] or '0'):f}"
+
+
+def _after(begin: float, end: float) -> float:
+    """The end of a charge that begins at `begin`, in whole seconds: what began has at
+    least one.
+    """
+    return max(ceil(end), int(begin) + 1)
 
 
 def _time(at: float) -> str:

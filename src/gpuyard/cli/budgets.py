@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuyard.cli.jobs import AsJson
-from gpuyard.cli.output import clock, print_json, print_page, print_table
+from gpuyard.cli.output import clock, print_json, print_page, print_table, say
 from gpuyard.cli.session import connect
 
 if TYPE_CHECKING:
@@ -51,6 +51,9 @@ def listing(context: typer.Context, as_json: AsJson = False) -> None:
     )
     rows = [_row(budget) for budget in found]
     print_table(columns, rows, empty="No budget is set: jobs may cost what they like.")
+    for budget in found:
+        if budget.missing_rates:
+            say(_without_rates(budget))
 
 
 def set_budget(
@@ -67,7 +70,9 @@ def set_budget(
     period: Annotated[
         str, typer.Option(help="day, month or total: when it begins anew.")
     ] = "month",
-    currency: Annotated[str, typer.Option(help="Such as USD.")] = "USD",
+    currency: Annotated[
+        str | None, typer.Option(help="Such as EUR. That of bills.")
+    ] = None,
     hard: Annotated[
         bool,
         typer.Option(
@@ -124,6 +129,14 @@ def _row(budget: "Budget") -> tuple[str | None, ...]:
         str(budget.waiting),
         "yes" if budget.hard else "no",
         clock(budget.ends_at),
+    )
+
+
+def _without_rates(budget: "Budget") -> str:
+    missing = ", ".join(str(each) for each in budget.missing_rates)
+    return (
+        f"{budget.name} lacks costs: gpuyard knows no rate of {missing}. Set it in"
+        " [billing] rates."
     )
 
 

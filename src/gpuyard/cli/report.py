@@ -6,6 +6,7 @@ import csv
 import sys
 from collections.abc import Sequence
 from decimal import Decimal
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,11 +69,11 @@ def report(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Save what each attempt cost as CSV in the columns of FOCUS 1.0.",
+            help="Save what each attempt cost as CSV in the columns of FOCUS 1.1.",
         ),
     ] = None,
 ) -> None:
-    """Show what jobs cost: by user, project, tier, provider, GPU or day."""
+    """Show what jobs cost: by user, project, tier, provider, GPU, day or month."""
     if as_csv and as_json:
         raise InvalidInputError.of("--csv", "does not go with --json", "give one")
     begin, end = report_period(from_, to, month, timezone)
@@ -102,25 +103,43 @@ def _print_csv(found: "CostReport") -> None:
 
 def _print(found: "CostReport") -> None:
     title = _TITLES.get(found.by, found.by.value.upper())
-    columns = (title, "COST", "STILL RUNNING", "ATTEMPTS", "GPU HOURS", "CPU HOURS")
+    columns = [title, "COST", "STILL RUNNING", "ATTEMPTS", "GPU HOURS", "CPU HOURS"]
+    has_others = any(sum_.currency != found.currency for sum_ in found.sums)
+    if has_others:
+        columns.append(f"IN {found.currency}")
     rows: list[Sequence[str]] = []
     for sum_ in found.sums:
         lines = [line for line in found.items if line.currency == sum_.currency]
-        rows += _rows(lines, sum_)
+        converted = _converted([*lines, sum_]) if has_others else []
+        rows += _rows(lines, sum_, converted)
     print_table(columns, rows, empty="No attempt ran in this time.")
     say()
     say(f"From {clock(found.begin)} to {clock(found.end)} ({found.timezone}).")
-    if len(found.sums) > 1:
+    if has_others:
         say(_total(found))
 
 
-def _rows(lines: Sequence["CostLine"], sum_: "CostLine") -> list[Sequence[str]]:
+def _converted(lines: Sequence["CostLine"]) -> list[str]:
+    """What the lines of a currency and their sum, the last, are in that of the
+    report.
+    """
+    amounts = [line.converted for line in lines]
+    known = [each for each in amounts[:-1] if each is not None]
+    rounded = iter(in_places(known, _CENTS))
+    texts = ["no rate" if each is None else f"{next(rounded)}" for each in amounts[:-1]]
+    total = amounts[-1]
+    return [*texts, "no rate" if total is None else f"{round(total, _CENTS)}"]
+
+
+def _rows(
+    lines: Sequence["CostLine"], sum_: "CostLine", converted: Sequence[str]
+) -> list[Sequence[str]]:
     """The lines of a currency, their sum, and what of that was waste or idle. The
-    amounts are rounded so that they add up.
+    amounts are rounded so that they add up. `converted` goes into a last column.
     """
     places = _CENTS if sum_.amount >= 1 else _ALL_PLACES
     shown = in_places([line.amount for line in lines], places)
-    rows = [
+    rows: list[Sequence[str]] = [
         _row(line.key, amount, line, places)
         for line, amount in zip(lines, shown, strict=True)
     ]
@@ -131,7 +150,10 @@ def _rows(lines: Sequence["CostLine"], sum_: "CostLine") -> list[Sequence[str]]:
     if sum_.measured_gpu_hours:
         idle = _money(sum_.idle, sum_.currency, places)
         rows.append(("  of it idle", idle, "", "", _hours(sum_.idle_gpu_hours), ""))
-    return rows
+    if not converted:
+        return rows
+    pairs = zip_longest(rows, converted, fillvalue="")
+    return [[*row, text] for row, text in pairs]
 
 
 def _row(name: str, amount: Decimal, line: "CostLine", places: int) -> Sequence[str]:
@@ -161,7 +183,7 @@ def _total(found: "CostReport") -> str:
     """What all of it is in one currency, or why that is not known."""
     if found.total is not None:
         return f"In all {_money(found.total, found.currency, _CENTS)}."
-    missing = ", ".join(found.missing_rates)
+    missing = ", ".join(str(each) for each in found.missing_rates)
     return (
         f"There is no sum in {found.currency}: gpuyard knows no rate of {missing}. Set"
         " it in [billing] rates."

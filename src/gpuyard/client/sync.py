@@ -414,7 +414,7 @@ class Client(
         timezone: str | None = None,
     ) -> Path:
         """Save what attempts that have ended cost (see `costs`) as `target`, a CSV file
-        in the columns of FOCUS 1.0.
+        in the columns of FOCUS 1.1.
         """
         return self._save(cost_calls.focus(begin, end, timezone), target)
 

@@ -26,7 +26,7 @@ class CostMethods:
         timezone: str | None = None,
     ) -> CostReport:
         """What attempts cost from `begin` until before `end` (UTC seconds; this month
-        so far), by `user`, `project`, `tier`, `provider`, `gpu` or `day`.
+        so far), by `user`, `project`, `tier`, `provider`, `gpu`, `day` or `month`.
 
         `timezone` is that of this machine unless you name one; days and months are of
         it.

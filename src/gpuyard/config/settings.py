@@ -7,7 +7,6 @@ import os
 import re
 import tomllib
 from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -23,6 +22,7 @@ from pydantic_settings import (
 )
 
 from gpuyard.config.addresses import HostAndPort
+from gpuyard.config.billing import BillingSettings
 from gpuyard.config.disk import DiskSettings
 from gpuyard.config.gpus import GpuSettings
 from gpuyard.config.jobs import JobSettings
@@ -167,27 +167,6 @@ class NodeSettings(SettingsSection):
     def has_accounts(self) -> bool:
         """Whether jobs may run under other accounts than the agent's."""
         return bool(self.run_as or self.accounts or self.run_as_submitter)
-
-
-class BillingSettings(SettingsSection):
-    """`local_price_per_hour`: what a job on one's own hardware costs; unset, its tier's
-    list price.
-
-    `currency` is that of bills and of `max_price`; `rates` has the value of one unit of
-    each other currency in it.
-    """
-
-    local_price_per_hour: Decimal | None = Field(default=None, ge=0)
-    currency: str = "USD"
-    rates: dict[str, Annotated[float, Field(gt=0)]] = Field(
-        default_factory=dict[str, float]
-    )
-
-    def rate(self, currency: str) -> float | None:
-        """The value of one unit of `currency` in the currency of bills; None if it has
-        no rate.
-        """
-        return 1.0 if currency == self.currency else self.rates.get(currency)
 
 
 class ResidencySettings(SettingsSection):

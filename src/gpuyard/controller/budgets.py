@@ -8,7 +8,7 @@ begins, and now and then.
 
 import asyncio
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -16,6 +16,8 @@ from zoneinfo import ZoneInfo
 import structlog
 
 from gpuyard.billing.costs import ReportOrder, report
+from gpuyard.billing.exchange import Exchange, Paid, worth_within
+from gpuyard.billing.meter import cost
 from gpuyard.billing.parts import amount, micros
 from gpuyard.billing.periods import day_at, month_at
 from gpuyard.controller import transitions
@@ -25,11 +27,12 @@ from gpuyard.domain.budgets import Budget, BudgetPeriod, BudgetSpec
 from gpuyard.domain.cost_keys import CostBy
 from gpuyard.domain.errors import InvalidInputError, LedgerError, NotFoundError
 from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.domain.exchange_rates import ExchangeRates, day_of
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.states import AttemptState
 from gpuyard.ledger.queries import Row
 from gpuyard.scheduler.attempts import LiveAttempt
-from gpuyard.scheduler.budgets import BudgetTable, LiveBudget
+from gpuyard.scheduler.budgets import BudgetTable, EndedCost, LiveBudget
 from gpuyard.scheduler.jobs import LiveJob
 
 LOOK_AGAIN_S = 2.0
@@ -51,7 +54,7 @@ class _Kept:
     begin: float
     end: float
     read_at: float = float("-inf")
-    missing: tuple[str, ...] = ()
+    missing: set[str] = field(default_factory=set[str])
 
 
 class Budgets:
@@ -115,19 +118,20 @@ class Budgets:
 
     async def set(self, name: str, spec: BudgetSpec) -> Budget:
         """Add or replace a budget; InvalidInputError without a rate of its currency."""
-        if self._core.settings.billing.rate(spec.currency) is None:
+        now = self._core.clock()
+        currency = spec.currency or self._rates.currency
+        if self._rates.rate_at(currency, now) is None:
             raise InvalidInputError.of(
                 "currency",
-                f"{spec.currency} has no rate",
-                f"give {self._core.settings.billing.currency}, or set [billing] rates",
+                f"{self._rates.missing(currency)} has no rate",
+                f"give {self._rates.currency}, or set [billing] rates",
             )
-        now = self._core.clock()
         values = {
             "project": spec.project,
             "owner": spec.user,
             "period": spec.period.value,
             "amount": str(spec.amount),
-            "currency": spec.currency,
+            "currency": currency,
             "hard": spec.hard,
             "timezone": spec.timezone,
             "created_at": now,
@@ -135,7 +139,11 @@ class Budgets:
             "told": 0,
         }
         change = Change(Table.BUDGETS, name, values)
-        info = {"budget": name, **spec.model_dump(mode="json")}
+        info = {
+            "budget": name,
+            **spec.model_dump(mode="json"),
+            "currency": currency,
+        }
         self._core.emit([Event(EventKind.BUDGET_SET, now, (change,), None, info)])
         await self._core.committed()
         self._keep(self._table, {"name": name, **values})
@@ -168,19 +176,27 @@ class Budgets:
             price.per_hour * Decimal(str(seconds)) / 3600, price.currency, currency
         )
 
-    def worth(self, cost: str, currency: str, wanted: str) -> int | None:
-        """The millionths of another currency that a cost is worth."""
-        return self._converted(Decimal(cost), currency, wanted)
+    def worth(self, budget: LiveBudget, cost: EndedCost) -> int:
+        """What of a cost counts in the present period of the budget. If a rate is
+        missing, nothing does, and the budget says so.
+        """
+        kept = self._kept[budget.name]
+        paid = Paid(Decimal(cost.cost), cost.currency, cost.began, cost.ran_s)
+        exchange = Exchange(self._rates, budget.currency)
+        worth = worth_within(exchange, paid, kept.begin, kept.end)
+        if worth is None:
+            kept.missing.add(cost.currency)
+        return round(worth or 0)
 
     def _converted(self, money: Decimal, currency: str, wanted: str) -> int | None:
-        if currency == wanted:
-            return micros(money)
-        billing = self._core.settings.billing
-        rate = billing.rate(currency)
-        into = billing.rate(wanted)
-        if rate is None or into is None:
-            return None
-        return micros(money * Decimal(str(rate)) / Decimal(str(into)))
+        """The millionths of another currency that an amount is worth now."""
+        day = day_of(self._core.clock())
+        rate = self._rates.between(currency, wanted, day)
+        return None if rate is None else round(micros(money) * rate)
+
+    @property
+    def _rates(self) -> ExchangeRates:
+        return self._core.settings.billing.exchange
 
     # --- keeping them ---
 
@@ -201,14 +217,29 @@ class Budgets:
             row["owner"],
             period.value,
             None if period is BudgetPeriod.TOTAL else end,
+            is_known=False,
         )
+
+    def _begin_period(self, name: str) -> None:
+        """Its next period has begun, or the clock was set back into the last one: until
+        it is read what is spent in there, nothing more starts.
+        """
+        kept = self._kept[name]
+        budget = self._table.by_name[name]
+        zone = ZoneInfo(kept.row["timezone"])
+        period = BudgetPeriod(kept.row["period"])
+        begin, end = _bounds(period, self._core.clock(), zone)
+        self._kept[name] = _Kept(kept.row, begin, end)
+        budget.ends_at = end
+        budget.is_known = False
 
     def _read(self, table: BudgetTable, name: str) -> None:
         """Read from the ledger what is spent. Blocks on it."""
         kept = self._kept[name]
         spent, missing, _ = self._spent(kept, {})
         table.by_name[name].spent = spent
-        kept.missing = missing
+        table.by_name[name].is_known = True
+        kept.missing = set(missing)
         kept.read_at = self._core.clock()
 
     async def _read_soon(self, name: str) -> None:
@@ -224,12 +255,15 @@ class Budgets:
         budget = self._table.by_name.get(name)
         if budget is None or budget.noted is not noted:
             return
+        if self._kept[name] is not kept:
+            return
         budget.noted = None
         later = [
             worth for attempt_id, worth in noted.items() if attempt_id not in ended
         ]
         budget.spent = spent + sum(later)
-        kept.missing = missing
+        budget.is_known = True
+        kept.missing = set(missing)
         kept.read_at = self._core.clock()
 
     def _spent(
@@ -240,27 +274,24 @@ class Budgets:
         """
         row = kept.row
         by = CostBy.USER if row["project"] is None else CostBy.PROJECT
-        order = ReportOrder(by, kept.begin, kept.end, ZoneInfo("UTC"))
+        exchange = Exchange(self._rates, row["currency"])
+        dated = exchange.dated(kept.begin, kept.end)
+        order = ReportOrder(by, kept.begin, kept.end, ZoneInfo("UTC"), dated=dated)
         read = self._core.queries.costs(order.period(), lambda: list(noted))
         rows = read._replace(live=[])
-        found = report(order, rows, lambda _, __: 0.0, row["currency"], lambda _: 1.0)
+        found = report(order, rows, lambda _, __: 0.0, exchange)
         whose = row["project"] or row["owner"]
-        spent = 0
-        missing: list[str] = []
-        for line in found.items:
-            if whose is not None and line.key != whose:
-                continue
-            worth = self.worth(str(line.amount), line.currency, row["currency"])
-            spent += worth or 0
-            if worth is None:
-                missing.append(line.currency)
-        return spent, tuple(missing), rows.ended
+        lines = [each for each in found.items if whose in (None, each.key)]
+        known = [each.converted for each in lines if each.converted is not None]
+        missing = [each.currency for each in lines if each.converted is None]
+        return micros(sum(known, Decimal(0))), tuple(missing), rows.ended
 
     def _admit_anew(self) -> None:
         """A budget was changed: reserve for what runs or is in the queue, and see who
         may start.
         """
         view = self._core.view
+        view.revision += 1
         table = view.budgets
         for job in list(view.jobs.values()):
             if job.attempt_id:
@@ -307,20 +338,15 @@ class Budgets:
             return
         now = self._core.clock()
         if not kept.begin <= now < kept.end:
-            # Its next period has begun, or the clock was set back.
-            reserved = self._table.by_name[name]
-            self._keep(self._table, kept.row)
+            self._begin_period(name)
+            kept = self._kept[name]
+        if not self._table.by_name[name].is_known:
             await self._read_soon(name)
-            for job_id in reserved.reserved:
-                job = self._core.view.jobs.get(job_id)
-                if job:
-                    self._table.hold(job)
-            for _, job_id in list(reserved.waiting):
-                self._core.view.enqueue(self._core.view.jobs[job_id])
-            self._core.schedule_soon()
+            self._admit_anew()
         elif now - kept.read_at > _READ_AGAIN_S:
             await self._read_soon(name)
-        if name in self._kept:
+        budget = self._table.by_name.get(name)
+        if budget and budget.is_known:
             self._judge(name)
 
     def _judge(self, name: str) -> None:
@@ -352,15 +378,30 @@ class Budgets:
         ]
         return [(attempt, job) for attempt, job in found if budget.covers(job)]
 
+    def _paid(self, attempt: LiveAttempt) -> EndedCost:
+        """What a running attempt has cost until now."""
+        began = attempt.started_at or 0.0
+        ran_s = self._core.ran_s(attempt.id, began)
+        spent = str(cost(Decimal(attempt.price_per_hour), ran_s))
+        return EndedCost(attempt.id, spent, attempt.currency, began, ran_s)
+
     def _so_far(self, budget: LiveBudget, attempt: LiveAttempt) -> int:
         """What a running attempt has cost in the present period."""
-        began = attempt.started_at or 0.0
-        begin = self._kept[budget.name].begin
-        ran_s = self._core.ran_s(attempt.id, began)
-        since_begin_s = max(began + ran_s - begin, 0.0)
-        seconds = Decimal(str(round(min(ran_s, since_begin_s), 6)))
-        cost = Decimal(attempt.price_per_hour) * seconds / 3600
-        return self._converted(cost, attempt.currency, budget.currency) or 0
+        return self.worth(budget, self._paid(attempt))
+
+    def _still_to_come(
+        self, budget: LiveBudget, attempt: LiveAttempt, paid: EndedCost
+    ) -> int:
+        """What a running attempt may still cost in the present period, beyond what is
+        `paid`: the rest of its reserve, as far as it can use that up until the end.
+        """
+        in_all = self._converted(Decimal(paid.cost), paid.currency, budget.currency)
+        left = max(budget.reserved.get(attempt.job_id, 0) - (in_all or 0), 0)
+        if budget.ends_at is None:
+            return left
+        until_end_s = max(budget.ends_at - self._core.clock(), 0.0)
+        most = cost(Decimal(attempt.price_per_hour), until_end_s)
+        return min(left, self._converted(most, paid.currency, budget.currency) or 0)
 
     def _raise_reserve(
         self, budget: LiveBudget, attempt: LiveAttempt, job: LiveJob
@@ -399,10 +440,15 @@ class Budgets:
     def _shown(self, name: str) -> Budget:
         row = self._kept[name].row
         budget = self._table.by_name[name]
-        running = self._running(budget)
-        so_far = sum(self._so_far(budget, attempt) for attempt, _ in running)
+        so_far = 0
+        to_come = 0
+        for attempt, _ in self._running(budget):
+            paid = self._paid(attempt)
+            so_far += self.worth(budget, paid)
+            to_come += self._still_to_come(budget, attempt, paid)
         reserved = sum(budget.reserved.values())
-        of_running = sum(budget.reserved.get(job.id, 0) for _, job in running)
+        exchange = Exchange(self._rates, budget.currency)
+        missing = sorted(self._kept[name].missing)
         return Budget(
             name=name,
             project=row["project"],
@@ -414,10 +460,10 @@ class Budgets:
             timezone=row["timezone"],
             spent=amount(budget.spent + so_far),
             reserved=amount(max(reserved - so_far, 0)),
-            forecast=amount(budget.spent + max(of_running, so_far)),
+            forecast=amount(budget.spent + so_far + to_come),
             waiting=len(list(budget.waiting)),
             ends_at=budget.ends_at,
-            missing_rates=list(self._kept[name].missing),
+            missing_rates=[exchange.missing(currency) for currency in missing],
         )
 
 

@@ -255,9 +255,10 @@ class ExternalQueues:
         found = await provider.offers()
         self._offers_read_at[name] = time.monotonic()
         queue = self._core.view.external_queues.by_name[name]
-        billing = self._core.settings.billing
+        rates = self._core.settings.billing.exchange
+        now = self._core.clock()
         offers = {
-            offer.id: replace(offer, rate=billing.rate(offer.currency))
+            offer.id: replace(offer, rate=rates.rate_at(offer.currency, now))
             for offer in found
         }
         if queue.problem or queue.offers != offers:

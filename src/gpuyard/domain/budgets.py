@@ -7,9 +7,9 @@ from enum import StrEnum
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
-from pydantic.types import StringConstraints
 
 from gpuyard.domain.cron import time_zone
+from gpuyard.domain.exchange_rates import Currency, MissingRate
 from gpuyard.domain.jobspec import Name
 from gpuyard.domain.strict_model import StrictModel
 
@@ -26,21 +26,20 @@ def _timezone(value: str) -> str:
     return time_zone(value).key
 
 
-Currency = Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")]
 Amount = Annotated[Decimal, Field(gt=0, le=Decimal("1e9"), decimal_places=6)]
 
 
 class BudgetSpec(StrictModel):
     """A budget of a `project` or of a `user`; with neither, of all jobs. When it is
     spent, nothing new starts; if it is `hard`, what runs is asked to save its work and
-    ended.
+    ended. Without a `currency` it is in that of bills.
     """
 
     project: Name | None = None
     user: Name | None = None
     period: BudgetPeriod = BudgetPeriod.MONTH
     amount: Amount
-    currency: Currency = "USD"
+    currency: Currency | None = None
     hard: bool = False
     timezone: Annotated[Name, AfterValidator(_timezone)] = "UTC"
 
@@ -58,7 +57,9 @@ class Budget(BaseModel):
     """A budget as people see it. In its present period, which ends at `ends_at`,
     `spent` is what its attempts have cost until now; `reserved` is what jobs in the
     queue or running may cost beyond that. `forecast` is what it comes to if those that
-    run need all of their time. `waiting` counts the jobs that it keeps from starting.
+    run need all of their time, as far as that is in the period. `waiting` counts the
+    jobs that it keeps from starting. What costs in a currency of `missing_rates` is not
+    in these sums.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -76,4 +77,4 @@ class Budget(BaseModel):
     forecast: Decimal
     waiting: int
     ends_at: float | None = None
-    missing_rates: list[str] = Field(default_factory=list[str])
+    missing_rates: list[MissingRate] = Field(default_factory=list[MissingRate])

@@ -17,3 +17,9 @@ class CostBy(StrEnum):
     PROVIDER = "provider"
     GPU = "gpu"
     DAY = "day"
+    MONTH = "month"
+
+    @property
+    def is_time(self) -> bool:
+        """Whether the lines are times, in their order."""
+        return self in (CostBy.DAY, CostBy.MONTH)

@@ -10,12 +10,15 @@ from decimal import Decimal
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpuyard.domain.cost_keys import CostBy
+from gpuyard.domain.exchange_rates import MissingRate
 
 
 class CostLine(BaseModel):
     """What some attempts cost in one currency.
 
-    `key` is the user, the project and so on; empty in a sum. `running` is the part of
+    `key` is the user, the project and so on; empty in a sum. `converted` is the amount
+    in the currency of the report, each day at its rate; None if a rate is missing.
+    `running` is the part of
     `amount` of attempts that still run. `waste` is the part of attempts that failed,
     were lost or preempted, and left no checkpoint. `idle` is the part that paid for
     GPUs while they did nothing, and `idle_gpu_hours` for how long that was, as far as
@@ -27,6 +30,7 @@ class CostLine(BaseModel):
     key: str = ""
     currency: str
     amount: Decimal
+    converted: Decimal | None = None
     running: Decimal = Decimal(0)
     waste: Decimal = Decimal(0)
     idle: Decimal = Decimal(0)
@@ -44,7 +48,7 @@ class CostReport(BaseModel):
 
     `items` has a line for each key and currency, `sums` one for each currency. `total`
     is everything in the `currency` of bills; None if a rate is missing, and
-    `missing_rates` names the currencies without one.
+    `missing_rates` says which.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -57,4 +61,4 @@ class CostReport(BaseModel):
     sums: list[CostLine] = Field(default_factory=list[CostLine])
     currency: str
     total: Decimal | None = None
-    missing_rates: list[str] = Field(default_factory=list[str])
+    missing_rates: list[MissingRate] = Field(default_factory=list[MissingRate])

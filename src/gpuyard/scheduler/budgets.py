@@ -11,12 +11,26 @@ from gpuyard.scheduler.heaps import LazyHeap
 from gpuyard.scheduler.jobs import LiveJob
 
 
+@dataclass(frozen=True, slots=True)
+class EndedCost:
+    """What an attempt `cost` in its `currency` that began at `began` (UTC seconds) and
+    ran for `ran_s` seconds.
+    """
+
+    attempt_id: str
+    cost: str
+    currency: str
+    began: float
+    ran_s: float
+
+
 @dataclass(slots=True)
 class LiveBudget:
     """What jobs of a project or of a user, or all jobs, may cost until `ends_at` (UTC
     seconds; None: for ever).
 
-    `spent` is what attempts that have ended cost. `reserved` is what each job may still
+    `spent` is what attempts that have ended cost; until that `is_known`, there is no
+    room for another job. `reserved` is what each job may still
     cost that is in the queue or has an attempt. `waiting` are the jobs that could be in
     the queue but for this budget: the most urgent first, then the oldest. `noted` is
     there while `spent` is read from the ledger: what attempts cost that end meanwhile.
@@ -30,6 +44,7 @@ class LiveBudget:
     period: str = "total"
     ends_at: float | None = None
     spent: int = 0
+    is_known: bool = True
     noted: dict[str, int] | None = None
     reserved: dict[str, int] = field(default_factory=dict[str, int])
     waiting: LazyHeap[tuple[int, str]] = field(
@@ -40,6 +55,8 @@ class LiveBudget:
     @property
     def left(self) -> int:
         """What is neither spent nor reserved; less than 0 when more is."""
+        if not self.is_known:
+            return 0
         return self.amount - self.spent - self._reserved_sum
 
     def covers(self, job: LiveJob) -> bool:
@@ -66,12 +83,13 @@ class LiveBudget:
 @dataclass(slots=True)
 class BudgetTable:
     """All budgets. `reserve_of(job, currency)` says what a job may cost in millionths
-    of a currency; None if that is not known, because a rate is missing.
+    of a currency; None if that is not known, because a rate is missing. `worth(budget,
+    cost)` says what of a cost counts in the present period of a budget.
     """
 
     by_name: dict[str, LiveBudget] = field(default_factory=dict[str, LiveBudget])
     reserve_of: Callable[[LiveJob, str], int | None] = lambda _, __: 0
-    worth: Callable[[str, str, str], int | None] = lambda _, __, ___: 0
+    worth: Callable[[LiveBudget, EndedCost], int] = lambda _, __: 0
     _jobs: dict[str, LiveJob] = field(default_factory=dict[str, LiveJob])
 
     def of(self, job: LiveJob) -> list[LiveBudget]:
@@ -136,15 +154,13 @@ class BudgetTable:
                 elif budget.waiting.first() == first:
                     break  # else it waits for another budget now
 
-    def note_cost(
-        self, job: LiveJob, attempt_id: str, cost: str, currency: str
-    ) -> None:
+    def note_cost(self, job: LiveJob, cost: EndedCost) -> None:
         """An attempt of the job has ended, and cost so much."""
         for budget in self.of(job):
-            worth = self.worth(cost, currency, budget.currency) or 0
+            worth = self.worth(budget, cost)
             budget.spent += worth
             if budget.noted is not None:
-                budget.noted[attempt_id] = worth
+                budget.noted[cost.attempt_id] = worth
 
     def waiting_jobs(self) -> list[LiveJob]:
         """All jobs that wait for a budget."""

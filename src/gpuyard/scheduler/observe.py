@@ -21,6 +21,7 @@ from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.scheduler.advance import AdvanceReservation
 from gpuyard.scheduler.array_limits import limit_array
 from gpuyard.scheduler.attempts import LiveAttempt
+from gpuyard.scheduler.budgets import EndedCost
 from gpuyard.scheduler.history import AttemptEnd
 from gpuyard.scheduler.jobs import NO_SERVICE, LiveJob, Service
 from gpuyard.scheduler.nodes import Device
@@ -388,7 +389,9 @@ def _attempt_ended(
     if job is None:
         return
     if "cost" in row:
-        view.budgets.note_cost(job, attempt.id, row["cost"], attempt.currency)
+        began = started_at or ended_at or 0.0
+        paid = EndedCost(attempt.id, row["cost"], attempt.currency, began, ran_s)
+        view.budgets.note_cost(job, paid)
     if started_at is not None and ended_at is not None:
         job.service = replace(
             job.service,

@@ -5,7 +5,9 @@ sums are those of the attempts.
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import date, timedelta
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -16,9 +18,17 @@ from hypothesis import strategies as st
 
 from gpuyard.billing import focus
 from gpuyard.billing.costs import ReportOrder, report
+from gpuyard.billing.exchange import Exchange
 from gpuyard.billing.meter import cost
+from gpuyard.billing.parts import micros, part
 from gpuyard.domain.cost_keys import CostBy
 from gpuyard.domain.costs import CostLine, CostReport
+from gpuyard.domain.exchange_rates import (
+    ExchangeRate,
+    ExchangeRates,
+    MissingRate,
+    day_of,
+)
 from gpuyard.domain.run_time import run_time_s
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.queries import cost_days
@@ -137,12 +147,19 @@ def made(
     by: CostBy = CostBy.PROJECT,
     begin: float = ALL[0],
     end: float = ALL[1],
-    rates: dict[str, float] | None = None,
+    rates: Sequence[ExchangeRate] = (),
 ) -> CostReport:
-    order = ReportOrder(by, begin, end, BERLIN)
-    known = {"USD": 1.0, **(rates or {})}
+    exchange = Exchange(ExchangeRates("USD", rates), "USD")
+    dated = exchange.dated(begin, end)
+    order = ReportOrder(by, begin, end, BERLIN, dated=dated)
     rows = ledger.queries.costs(order.period())
-    return report(order, rows, lambda _, began: max(NOW - began, 0.0), "USD", known.get)
+    return report(order, rows, lambda _, began: max(NOW - began, 0.0), exchange)
+
+
+def rate(currency: str, value: str, day: int | None = None) -> ExchangeRate:
+    """A rate from the day on that is so many days after the first of the attempts."""
+    first = None if day is None else date(2026, 10, 24) + timedelta(day)
+    return ExchangeRate(currency=currency, rate=Decimal(value), date=first)
 
 
 def by_currency(ran: Sequence[Ran]) -> dict[str, Decimal]:
@@ -275,10 +292,106 @@ def test_what_still_runs_counts_until_now_and_is_marked(ledger: Ledger) -> None:
 
 def test_currencies_are_added_only_with_a_rate(ledger: Ledger) -> None:
     write(ledger, [HOUR, replace(HOUR, currency="CNY"), replace(HOUR, currency="EUR")])
-    without = made(ledger, rates={"EUR": 1.2})
-    assert (without.total, without.missing_rates) == (None, ["CNY"])
-    both = made(ledger, rates={"EUR": 1.2, "CNY": 0.14})
+    euro = rate("EUR", "1.2")
+    without = made(ledger, rates=[euro])
+    assert (without.total, without.missing_rates) == (
+        None,
+        [MissingRate(currency="CNY")],
+    )
+    both = made(ledger, rates=[euro, rate("CNY", "0.14")])
     assert (both.total, both.missing_rates) == (Decimal("4.68"), [])
+
+
+rates_of_a_currency = st.lists(
+    st.tuples(st.integers(-3, 14), st.decimals("0.000001", 2, places=9)),
+    max_size=4,
+    unique_by=lambda each: each[0],
+)
+
+
+@settings(max_examples=examples(100))
+@given(
+    st.lists(attempts_of_a_lab(), max_size=8),
+    rates_of_a_currency,
+    st.lists(st.floats(BEGIN - 86_400, NOW + 86_400), max_size=2),
+)
+def test_each_cost_is_converted_by_the_rate_of_its_day(
+    ledger: Ledger,
+    ran: list[Ran],
+    euros: list[tuple[int, Decimal]],
+    cuts: list[float],
+) -> None:
+    """By whatever costs are added up, and in any periods that follow one another."""
+    write(ledger, ran)
+    rates = [
+        rate("CNY", "0.14"),
+        rate("EUR", "1.1"),
+        *(rate("EUR", str(value), day) for day, value in euros),
+    ]
+    expected = sum((worth(each, rates) for each in ran), Fraction(0))
+    for by in CostBy:
+        found = made(ledger, by, rates=rates)
+        assert found.total is not None
+        assert Fraction(found.total) == expected
+        lines = [line.converted for line in found.items if line.converted is not None]
+        assert sum(map(Fraction, lines)) == expected
+    bounds = sorted({ALL[0], *cuts, ALL[1]})
+    for by in (CostBy.TIER, CostBy.DAY, CostBy.MONTH):
+        pieces = itertools.pairwise(bounds)
+        totals = [made(ledger, by, *each, rates=rates).total for each in pieces]
+        assert sum(Fraction(each or 0) for each in totals) == expected
+
+
+def worth(ran: Ran, rates: Sequence[ExchangeRate]) -> Fraction:
+    """What an attempt cost in dollars, added up day by day."""
+    began = ran.started_at or 0.0
+    total = micros(ran.cost)
+    found = Fraction(0)
+    for day in range(day_of(began), day_of(began + ran.seconds) + 1):
+        first = day * 86_400.0
+        spent = part(total, began, ran.seconds, first, first + 86_400.0)
+        found += Fraction(spent, 10**6) * rate_on(day, ran.currency, rates)
+    return found
+
+
+def rate_on(day: int, currency: str, rates: Sequence[ExchangeRate]) -> Fraction:
+    if currency == "USD":
+        return Fraction(1)
+    known = [r for r in rates if r.currency == currency and r.day <= day]
+    return Fraction(max(known, key=lambda each: each.day).rate)
+
+
+def test_before_the_first_rate_there_is_no_sum_and_it_is_said_which(
+    ledger: Ledger,
+) -> None:
+    euros = replace(HOUR, currency="EUR", provider="cloud")
+    late = replace(euros, started_at=BEGIN + 5 * 86_400)
+    write(ledger, [HOUR, euros, late])
+    rates = [rate("EUR", "1.1", 2), rate("EUR", "1.2", 4)]
+    found = made(ledger, CostBy.PROVIDER, rates=rates)
+    lines = {line.key: line.converted for line in found.items}
+    assert lines == {"local": Decimal(2), "cloud": None}
+    assert found.total is None
+    first = date(2026, 10, 26)
+    assert found.missing_rates == [MissingRate(currency="EUR", before=first)]
+    assert str(found.missing_rates[0]) == "EUR before 2026-10-26"
+    days = {
+        line.key: line.converted for line in made(ledger, CostBy.DAY, rates=rates).items
+    }
+    assert days["2026-10-29"] == Decimal("2.4")
+
+
+def test_by_month_an_attempt_counts_once_in_each(ledger: Ledger) -> None:
+    november = 1_793_487_600.0  # in Berlin
+    over = Ran(november - 3600, november + 3600, 7200.0, "2.00")
+    days = Ran(november + 3600, november + 172_800, 169_200.0, "2.00")
+    write(ledger, [over, days])
+    found = made(ledger, CostBy.MONTH)
+    assert [(line.key, line.amount, line.attempts) for line in found.items] == [
+        ("2026-10", Decimal(2), 1),
+        ("2026-11", Decimal(96), 2),
+    ]
+    assert found.sums[0].attempts == 2
 
 
 def test_a_clock_that_is_set_back_moves_nothing_into_both_months(
@@ -352,6 +465,8 @@ def test_the_same_in_postgresql(request: pytest.FixtureRequest, tmp_path: Path) 
             bounds = (BEGIN - 40_000, BEGIN + 1000)
             assert made(opened, by, *bounds) == made(local, by, *bounds)
             assert made(opened, by) == made(local, by)
+            rates = [rate("CNY", "0.14"), rate("CNY", "0.15", 1)]
+            assert made(opened, by, rates=rates) == made(local, by, rates=rates)
     finally:
         opened.close()
         local.close()

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import JobState
-from gpuyard.scheduler.budgets import BudgetTable, LiveBudget
+from gpuyard.scheduler.budgets import BudgetTable, EndedCost, LiveBudget
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.view import View
@@ -19,7 +19,7 @@ def view_with(*budgets: LiveBudget) -> View:
     table = BudgetTable(
         {each.name: each for each in budgets},
         reserve_of=lambda job, _: int(job.timeout_s or 0),
-        worth=lambda cost, _, __: int(float(cost)),
+        worth=lambda _, paid: int(float(paid.cost)),
     )
     return View(budgets=table)
 
@@ -48,7 +48,8 @@ def submit(
 
 
 def end(view: View, job: LiveJob, cost: float = 0.0) -> None:
-    view.budgets.note_cost(job, f"att_{job.id}", str(cost), "USD")
+    paid = EndedCost(f"att_{job.id}", str(cost), "USD", 0.0, 1.0)
+    view.budgets.note_cost(job, paid)
     del view.jobs[job.id]
     view.remove_job(job)
     view.leave_array(job)
@@ -116,6 +117,15 @@ def test_a_budget_of_all_is_everybodys_and_holds_beside_others():
     submit(view, 4, 30, owner="ana")
     assert queued(view) == ["job_001", "job_003"]
     assert (all_jobs.left, anas.left) == (0, 30)
+
+
+def test_nothing_more_starts_until_it_is_known_what_is_spent():
+    view = view_with(LiveBudget("b", 100, "USD", is_known=False))
+    submit(view, 1, 10)
+    assert queued(view) == []
+    view.budgets.by_name["b"].is_known = True
+    view.admit_to_budgets()
+    assert queued(view) == ["job_001"]
 
 
 def test_what_has_no_rate_waits_and_says_so():

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 class CostGroup(NamedTuple):
     """What a group of attempts cost: amounts in millionths, times in seconds. Of one
     group there may be several, to be added up. `counted` of its attempts are also in
-    the group of the day before.
+    the group of the day before. `rate_day` is its day in UTC, in currencies whose rate
+    changes.
     """
 
     currency: str
@@ -32,6 +33,7 @@ class CostGroup(NamedTuple):
     idle_gpu_s: float
     measured_gpu_s: float
     counted: int = 0
+    rate_day: int | None = None
 
 
 class CutAttempt(NamedTuple):
@@ -64,7 +66,8 @@ class CostDay(NamedTuple):
 class CostPeriod:
     """From `begin` until before `end`. By day, it also has its `days` in order, without
     gaps, and `offsets`: from when on (UTC seconds) local clocks are how many seconds
-    ahead of UTC. What is of `hidden` projects is left out.
+    ahead of UTC. What is of `hidden` projects is left out. The rates of `dated`
+    currencies change in the period: of these, each day in UTC is read by itself.
     """
 
     begin: float
@@ -72,6 +75,7 @@ class CostPeriod:
     offsets: Sequence[tuple[float, int]] = ()
     days: Sequence[CostDay] = ()
     hidden: Sequence[str] = ()
+    dated: Sequence[str] = ()
 
     def seen(self, project: str) -> str:
         """The condition on a column of projects, beginning with AND; empty where
@@ -82,7 +86,13 @@ class CostPeriod:
         names = ", ".join(f":hidden_{number}" for number in range(len(self.hidden)))
         return f" AND ({project} IS NULL OR {project} NOT IN ({names}))"
 
+    def is_dated(self, currency: str) -> str:
+        """The condition that a column has one of the dated currencies."""
+        names = ", ".join(f":dated_{number}" for number in range(len(self.dated)))
+        return f"{currency} IN ({names})" if names else "FALSE"
+
     def values(self) -> dict[str, Any]:
         """The values of a statement about it."""
         hidden = {f"hidden_{number}": name for number, name in enumerate(self.hidden)}
-        return {"begin": self.begin, "end": self.end, **hidden}
+        dated = {f"dated_{number}": name for number, name in enumerate(self.dated)}
+        return {"begin": self.begin, "end": self.end, **hidden, **dated}

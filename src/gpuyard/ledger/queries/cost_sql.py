@@ -94,6 +94,10 @@ class CostSql:
         """True of an attempt that ran wholly in the period, and on one day."""
         ended = f"{BEGAN} + {RAN}"
         inside = f"{BEGAN} >= :begin AND {BEGAN} < :end AND {ended} <= :end"
+        if period.dated:
+            is_on_one = f"{self._day_in_utc(BEGAN)} = {self._day_in_utc(ended)}"
+            is_dated = period.is_dated("a.currency")
+            inside += f" AND (NOT {is_dated} OR {is_on_one})"
         if not period.offsets:
             return inside
         return f"{inside} AND {self.day(BEGAN, period)} = {self.day(ended, period)}"
@@ -104,6 +108,16 @@ class CostSql:
             f"{BEGAN} < :end AND {BEGAN} + {RAN} > :begin"
             f" AND NOT ({self.inside(period)})"
         )
+
+    def rate_day(self, period: CostPeriod) -> str:
+        """The day in UTC on which an attempt began, as in `CostGroup`."""
+        if not period.dated:
+            return "NULL"
+        is_dated = period.is_dated("a.currency")
+        return f"CASE WHEN {is_dated} THEN {self._day_in_utc(BEGAN)} END"
+
+    def _day_in_utc(self, at: str) -> str:
+        return self.whole(f"{at} / 86400.0")
 
     def day(self, at: str, period: CostPeriod) -> str:
         """The number of the local day of a time. All numbers in it are our own."""

@@ -121,9 +121,10 @@ class _CostReader:
         return groups, cut
 
     def _by_ranges(self) -> tuple[list[CostGroup], list[CutAttempt]] | None:
-        if self._period.hidden or not (self._sql.is_sqlite and self._period.days):
+        period = self._period
+        if period.hidden or period.dated or not period.days or not self._sql.is_sqlite:
             return None
-        return CostDays(self._connection, self._period).read()
+        return CostDays(self._connection, period).read()
 
     def _groups(self) -> list[CostGroup]:
         read = self._days if self._period.offsets else self._keys
@@ -183,9 +184,11 @@ class _CostReader:
 
     def _keys(self, table: str, sums: str, which: str) -> list[CostGroup]:
         keys = "a.currency, a.project, a.owner, a.provider, a.tier, a.gpu"
+        rate_day = self._sql.rate_day(self._period)
+        by = f"{keys}, rate_day" if self._period.dated else keys
         rows = self._read(
-            f"SELECT {keys}, NULL, {sums} FROM {table}"
-            f" WHERE {which} AND {self._sql.inside(self._period)} GROUP BY {keys}"
+            f"SELECT {keys}, NULL, {sums}, 0, {rate_day} AS rate_day FROM {table}"
+            f" WHERE {which} AND {self._sql.inside(self._period)} GROUP BY {by}"
         )
         return [CostGroup(*row) for row in rows]
 
@@ -194,11 +197,13 @@ class _CostReader:
         day = sql.day(BEGAN, self._period)
         found: list[CostGroup] = []
         # One currency at a time: SQLite sorts rows by whole numbers in half the time.
+        rate_day = sql.rate_day(self._period)
+        by = "a.currency, day, rate_day" if self._period.dated else "day"
         for currency in self._currencies():
             rows = self._read(
-                f"SELECT {day} AS day, {sums} FROM {table}"
+                f"SELECT {day} AS day, {sums}, 0, {rate_day} AS rate_day FROM {table}"
                 f" WHERE a.currency = :currency AND {which}"
-                f" AND {sql.inside(self._period)} GROUP BY day",
+                f" AND {sql.inside(self._period)} GROUP BY {by}",
                 currency=currency,
             )
             found += [
@@ -212,12 +217,15 @@ class _CostReader:
         if self._period.offsets:
             keys += f", {sql.day(BEGAN, self._period)}"
         day = "" if self._period.offsets else ", NULL"
+        rate_day = sql.rate_day(self._period)
+        by = f"{keys}, rate_day" if self._period.dated else keys
         rows = self._read(
-            f"SELECT {keys}{day}, COUNT(*), SUM({sql.micros}), SUM({RAN}),"
+            f"SELECT {keys}{day}, {rate_day} AS rate_day,"
+            f" COUNT(*), SUM({sql.micros}), SUM({RAN}),"
             f" SUM({sql.micros} * {WASTED}), SUM({RAN} * {WASTED})"
             " FROM attempts AS a JOIN jobs AS j ON j.id = a.job_id"
             f" WHERE {OF_ITS_JOB} AND {sql.inside(self._period)}"
-            f"{self._period.seen('j.project')} GROUP BY {keys}"
+            f"{self._period.seen('j.project')} GROUP BY {by}"
         )
         return [_group_by_shape(*row) for row in rows]
 
@@ -262,6 +270,7 @@ def _group_by_shape(
     tier: str | None,
     shape: str,
     day: int,
+    rate_day: int | None,
     attempts: int,
     micros: int,
     ran_s: float,
@@ -286,6 +295,7 @@ def _group_by_shape(
         0,
         0.0,
         0.0,
+        rate_day=rate_day,
     )
 
 

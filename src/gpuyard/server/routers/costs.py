@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
@@ -11,6 +12,7 @@ from fastapi.responses import StreamingResponse
 
 from gpuyard.billing import focus
 from gpuyard.billing.costs import ReportOrder, report
+from gpuyard.billing.exchange import Exchange
 from gpuyard.billing.periods import DAY_S, month_at
 from gpuyard.controller.access import Visibility
 from gpuyard.domain.cost_keys import CostBy
@@ -67,7 +69,7 @@ async def export(
     end: To = None,
     timezone: TimeZone = "UTC",
 ) -> StreamingResponse:
-    """The same for programs that read bills: a CSV file in the columns of FOCUS 1.0,
+    """The same for programs that read bills: a CSV file in the columns of FOCUS 1.1,
     with a row for each attempt that has ended, and for each month in which it ran.
     """
     visibility = visibility_of(request.scope, app_state.controller)
@@ -91,7 +93,7 @@ def _order(
             f"is {since:.0f}, and the period ends at {until:.0f}",
             "begin before",
         )
-    if by is CostBy.DAY and until - since > _MOST_DAYS * DAY_S:
+    if by.is_time and until - since > _MOST_DAYS * DAY_S:
         raise InvalidInputError.of(
             "by", f"would give more than {_MOST_DAYS} days", "choose a shorter period"
         )
@@ -108,10 +110,11 @@ def _zone(name: str) -> ZoneInfo:
 
 def _report(app_state: AppState, order: ReportOrder) -> CostReport:
     """Blocks on the ledger."""
-    core = app_state.controller.core
-    billing = app_state.settings.billing
-    rows = app_state.queries.costs(order.period())
-    return report(order, rows, core.ran_s, billing.currency, billing.rate)
+    rates = app_state.settings.billing.exchange
+    exchange = Exchange(rates, rates.currency)
+    dated = replace(order, dated=exchange.dated(order.begin, order.end))
+    rows = app_state.queries.costs(dated.period())
+    return report(dated, rows, app_state.controller.core.ran_s, exchange)
 
 
 async def _lines(app_state: AppState, order: ReportOrder) -> AsyncIterator[str]:
