@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -32,8 +31,8 @@ from gpuyard.providers.command_check import check_command, checked_folder
 from gpuyard.providers.keeper_watchdog import KeeperWatchdog, keeper_of
 
 _KEEPER_CHECK_S = 2.0
-# So long an agent that was told to leave may take.
-_LEAVE_S = 2.0
+# So often one looks whether an agent that was told to leave has done so.
+_LEAVING_LOOKS = 100
 _LOOK_S = 0.02
 log = structlog.get_logger(__name__)
 
@@ -89,8 +88,9 @@ class LocalProvider(AgentProvider):
 
     async def _until_keeper_leaves(self) -> None:
         """Wait until the keeper is about to end, or should have been long ago."""
-        deadline = time.monotonic() + _LEAVE_S
-        while self._remaining_keeper() and time.monotonic() < deadline:
+        for _ in range(_LEAVING_LOOKS):
+            if not self._remaining_keeper():
+                return
             await asyncio.sleep(_LOOK_S)
 
     def _remaining_keeper(self) -> int:
