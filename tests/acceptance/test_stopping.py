@@ -2,6 +2,7 @@
 
 import psutil
 
+from tests.support.forkserver import REAL_AGENT
 from tests.support.instance import TestInstance, keeper_looks, make_instance
 from tests.support.wait import wait_until
 from tests.support.web import http
@@ -14,6 +15,11 @@ def processes_of(instance: TestInstance) -> list[list[str]]:
         process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])
     ]
     return [words for words in found if any(home in word for word in words)]
+
+
+def servers_of(instance: TestInstance) -> list[list[str]]:
+    """The command lines of this home's servers."""
+    return [words for words in processes_of(instance) if "gpuyard.server" in words]
 
 
 def test_what_runs_is_cancelled_and_what_waits_waits_for_the_next_start(
@@ -53,4 +59,22 @@ def test_down_gives_up_a_server_that_was_killed() -> None:
         instance.kill("server")
         instance.run("down", "--running", "leave")
         keeper_looks(instance, 2)
-        assert instance.pid("server") is None
+        # The keeper may have started another one a moment before.
+        wait_until(lambda: not servers_of(instance), what="all servers to end")
+        assert not instance.home.server.exists()
+
+
+def test_down_ends_the_agent_that_waits_for_one_whose_keeper_was_killed() -> None:
+    with make_instance(**{REAL_AGENT: "1"}) as instance:
+        instance.wait(instance.submit(["true"]))
+        first = instance.pid("keeper")
+        agent = instance.pid("agent")
+        instance.kill("keeper")
+        second = wait_until(
+            lambda: (pid := instance.pid("keeper")) != first and pid,
+            what="another keeper",
+        )
+        wait_until(lambda: psutil.Process(second).children(), what="its own agent")
+        assert instance.pid("agent") == agent, "the first one still works"
+        assert instance.ok("down") == "gpuyard is down\n"
+        wait_until(lambda: not processes_of(instance), what="all processes to end")

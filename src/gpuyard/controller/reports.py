@@ -18,6 +18,7 @@ from gpuyard.controller.disk_alarms import DiskAlarms
 from gpuyard.controller.gangs import (
     Gangs,
     has_ended_on,
+    is_gang,
     is_share_on,
     share_on,
 )
@@ -45,6 +46,10 @@ UNKNOWN_AFTER_S = 10.0
 # KILL. The server waits for all of that, and this much longer, before it treats the job
 # as dead.
 SILENCE_MARGIN_S = 30.0
+_FORGOTTEN = (
+    "no longer knows this attempt; it was rebooted, or its agent's folder removed"
+)
+_NEVER_SENT = "was not connected while the others started this attempt"
 log = structlog.get_logger(__name__)
 ProgressListener = Callable[[str, Mapping[str, Any], float], None]
 
@@ -195,7 +200,7 @@ class Reports:
         ended = [key for key in on_node if not self._is_live(key)]
         for attempt in missing:
             if attempt.id not in unsent and attempt not in to_stop:
-                self._attempt_missing(attempt, hello)
+                self._attempt_missing(attempt, hello, _FORGOTTEN)
         await self._launching.launch(unsent)
         # A commit that fails undoes ends and cancels. The agents will say Hello again.
         try:
@@ -206,6 +211,7 @@ class Reports:
             return
         ended = [key for key in ended if not self._is_live(key)]
         try:
+            await self._end_unsent_shares(provider_name, hello, unsent)
             await self._stop_and_forget(provider_name, hello, ended)
         except ProviderError:
             return  # the connection broke: the next Hello starts this again
@@ -246,14 +252,32 @@ class Reports:
                 )
         await provider.forget(hello.node_id, ended)
 
-    def _attempt_missing(self, attempt: LiveAttempt, hello: wire.Hello) -> None:
-        """Record the loss of an attempt that the node no longer has."""
+    async def _end_unsent_shares(
+        self, provider_name: str, hello: wire.Hello, attempt_ids: Sequence[str]
+    ) -> None:
+        """End those of these attempts that another node has started, while this one
+        never got its share: an attempt that runs is not sent again. ProviderError.
+        """
+        provider = self._providers.node_provider(provider_name)
+        attempts = self._core.view.attempts
+        for attempt_id in attempt_ids:
+            attempt = attempts.get(attempt_id)
+            if provider is None or attempt is None or not is_gang(attempt):
+                continue
+            share = share_on(attempt, hello.node_id)
+            if await provider.find_by_attempt(share) is not None:
+                continue
+            attempt = attempts.get(attempt_id)
+            if attempt and attempt.state is AttemptState.RUNNING:
+                self._attempt_missing(attempt, hello, _NEVER_SENT)
+
+    def _attempt_missing(
+        self, attempt: LiveAttempt, hello: wire.Hello, why: str
+    ) -> None:
+        """Record the loss of an attempt that the node does not have."""
         is_ending = attempt.state is AttemptState.ENDING
         stopped = self._requests.why_ending(attempt) if is_ending else ""
-        message = (
-            f"node {hello.name} no longer knows this attempt; it was rebooted, or"
-            " its agent's folder removed"
-        )
+        message = f"node {hello.name} {why}"
         lost = self._gangs.lost_share(
             attempt, hello.node_id, Reason.ATTEMPT_LOST, message, stopped
         )

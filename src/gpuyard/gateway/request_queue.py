@@ -164,7 +164,7 @@ class Line:
                 del self._heaps[wish]
             elif may(head.claim):
                 able.append(head)
-        return min(able, key=lambda head: self._rank(head, now), default=None)
+        return min(able, key=lambda head: self._rank(head.claim, now), default=None)
 
     def highest_priority(self) -> int:
         """The highest priority that one of them asks for; 0 if none waits."""
@@ -173,11 +173,22 @@ class Line:
         )
         return max(priorities, default=0)
 
-    def ahead_of(self, request: WaitingRequest) -> int:
-        """How many come before it."""
+    def ahead_of(self, claim: Claim) -> int:
+        """How many come before the request with this claim. Prompts of one submission
+        came at the same time: they have the order in which they were added.
+        """
         now = time.monotonic()
-        own = self._rank(request, now)
-        return sum(self._rank(other, now) < own for other in self._requests)
+        own = self._rank(claim, now)
+        ahead = 0
+        was_added_before = True
+        for other in self._requests:
+            if other.claim is claim:
+                was_added_before = False
+                continue
+            rank = self._rank(other.claim, now)
+            if rank < own or (rank == own and was_added_before):
+                ahead += 1
+        return ahead
 
     def _head(
         self, heap: list[tuple[float, int, WaitingRequest]]
@@ -187,8 +198,7 @@ class Line:
             self._left -= 1
         return heap[0][2] if heap else None
 
-    def _rank(self, request: WaitingRequest, now: float) -> tuple[int, float]:
-        claim = request.claim
+    def _rank(self, claim: Claim, now: float) -> tuple[int, float]:
         steps = int(max(now - claim.since, 0.0) / self._ageing_s)
         return -min(claim.priority + steps, _AGED), claim.since
 

@@ -24,12 +24,16 @@ from gpuyard.config.private_environment import handing_over
 from gpuyard.config.rotation import open_log
 from gpuyard.config.sockets import listening_socket
 from gpuyard.domain import wire
+from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.agent import AgentProvider
 from gpuyard.providers.base import Sink
 from gpuyard.providers.command_check import check_command, checked_folder
 from gpuyard.providers.keeper_watchdog import KeeperWatchdog, keeper_of
 
 _KEEPER_CHECK_S = 2.0
+# So often one looks whether an agent that was told to leave has done so.
+_LEAVING_LOOKS = 100
+_LOOK_S = 0.02
 log = structlog.get_logger(__name__)
 
 
@@ -66,21 +70,39 @@ class LocalProvider(AgentProvider):
         self._home.socket.unlink(missing_ok=True)
 
     async def dismiss(self) -> None:
-        """Send Leave to this home's agent; other homes' agents have other servers. The
-        keeper of one that is not connected yet is told to end it.
+        """Send Leave to this home's agent; other homes' agents have other servers. A
+        keeper that does not end with it is told to end the agent that it has.
         """
         if self._guard:
             self._guard.cancel()  # no new keeper
         link = self.agents.links.get(self._own_node())
         if link:
-            link.send(wire.Leave())
-            return
-        keeper = keeper_of(self._home.node)
-        if not keeper and self._keeper and self._keeper.poll() is None:
-            keeper = self._keeper.pid  # it has only just begun
-        if keeper:
+            with suppress(ProviderError):  # killed a moment ago
+                link.send(wire.Leave())
+            await self._until_keeper_leaves()
+        # Its agent has not connected yet: it starts, or it waits for the connected one,
+        # whose own keeper was killed, to end.
+        if keeper := self._remaining_keeper():
             with suppress(ProcessLookupError):
                 os.kill(keeper, signal.SIGTERM)
+
+    async def _until_keeper_leaves(self) -> None:
+        """Wait until the keeper is about to end, or should have been long ago."""
+        for _ in range(_LEAVING_LOOKS):
+            if not self._remaining_keeper():
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    def _remaining_keeper(self) -> int:
+        """The pid of the keeper that keeps an agent alive, 0 without one. One that only
+        waits for jobs to end has let go of its lock.
+        """
+        keeper = keeper_of(self._home.node)
+        if keeper:
+            return keeper if keeper_alive(self._home) else 0
+        if self._keeper and self._keeper.poll() is None:
+            return self._keeper.pid  # it has only just begun
+        return 0
 
     def shares_home(self, node_id: str) -> bool:
         """See AgentProvider: only this home's own agent does."""

@@ -32,7 +32,6 @@ from gpuyard.gateway.request_queue import (
     Claim,
     ModelUnavailableError,
     Replica,
-    WaitingRequest,
 )
 from gpuyard.providers.base import QueueProvider
 from gpuyard.resource_manager.models import Models
@@ -387,7 +386,7 @@ class Prompts(QueueProvider):
             return ""
         queue = self._residents.request_queues.by_model[prompt.model]
         line = queue.waiting
-        before = line.ahead_of(WaitingRequest(prompt.claim, asyncio.Future()))
+        before = line.ahead_of(prompt.claim)
         place = f"{before} before it in line" if before else "it is the first in line"
         wanted = [each for each in queue.open if prompt.claim.gpus & set(each.gpus)]
         if wanted:

@@ -116,6 +116,11 @@ def main() -> None:
         help="stop a server that a command has started; its jobs run on",
     )
     parser.add_argument(
+        "--again",
+        action="store_true",
+        help="follow a server that was killed, unless `gpuyard down` gave that up",
+    )
+    parser.add_argument(
         "--inherited",
         type=int,
         nargs=3,
@@ -136,6 +141,7 @@ def main() -> None:
             arguments.inherited,
             foreground=arguments.foreground,
             takes_over=arguments.take_over,
+            again=arguments.again,
         )
     except GpuyardError as error:
         sys.stderr.write(f"gpuyard: {error}\n")
@@ -148,7 +154,12 @@ def main() -> None:
 
 
 def _run(
-    home: Home, inherited: list[int] | None, *, foreground: bool, takes_over: bool
+    home: Home,
+    inherited: list[int] | None,
+    *,
+    foreground: bool,
+    takes_over: bool,
+    again: bool,
 ) -> None:
     settings = load_settings(home)
     _refuse_joined(home)
@@ -162,6 +173,10 @@ def _run(
         ledger = _open_patiently(home, settings)
     else:
         lock = take_over(home) if takes_over else lock_ledger(home.lock)
+        if again and not home.server.exists():
+            log.info("leaving: the server before was given up")
+            lock.close()
+            return
         sweep_downloads(home)
         listener = listen(settings)
         own = listening_socket(home.server_socket, BACKLOG)
@@ -183,7 +198,7 @@ def _run(
     restart = None
     if settings.server.restart and not foreground:
         restart = {
-            "command": command,
+            "command": [*command, "--again"],
             "environment": public_settings(),
             "keys": digest_of_keys(),
         }

@@ -1,5 +1,6 @@
 """Attempts on several nodes with agents."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -100,3 +101,38 @@ async def test_a_cancel_reaches_all_shares(instance: Controlled, gang: str):
     assert (await instance.until(gang))["state"] == "cancelled"
     for host, name in shares(instance, gang):
         assert (name, "cancelled") in host.stops
+
+
+async def test_a_share_that_never_came_is_lost_if_the_others_run(
+    instance: Controlled, monkeypatch: pytest.MonkeyPatch
+):
+    first = instance.hosts["node_1"]
+    second = instance.hosts["node_2"] = FakeHost("node_2")
+    await instance.provider.join("node_2")
+    first.obedient = False
+    second.deaf = True
+    gang = await instance.submit(resources={"nodes": 2, "cpus": 3}, retry_count=1)
+    await eventually(lambda: first.attempts, "the first share to be sent")
+    await instance.provider.leave("node_2")
+    second.deaf = False
+    launching = instance.controller.launching
+    launch = launching.launch
+
+    async def launch_late(attempt_ids: Sequence[str]) -> None:
+        monkeypatch.undo()
+        first.obedient = True
+        for share in list(first.attempts):
+            first.started(share)
+        await instance.provider.deliver("node_1")
+        await launch(attempt_ids)
+
+    monkeypatch.setattr(launching, "launch", launch_late)
+    await instance.provider.join("node_2")
+    await eventually(lambda: len(instance.attempts(gang)) == 2, "a second attempt")
+    lost = instance.attempts(gang)[0]
+    assert (lost["state"], lost["reason"]) == ("lost", "attempt_lost")
+    assert "was not connected" in lost["message"]
+    await instance.until(gang, "running")
+    for share in shares(instance, gang):
+        await end(instance, share, exit_code=0)
+    assert (await instance.until(gang))["state"] == "completed"

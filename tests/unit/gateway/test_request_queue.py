@@ -53,6 +53,20 @@ async def test_who_comes_first_is_served_first_and_each_slot_once(queues):
     assert (one.busy, one.answered, queues.by_model["a"].answering_s) == (2, 1, 1.5)
 
 
+async def test_each_of_those_that_came_together_has_a_place_of_its_own(queues):
+    since = time.monotonic()
+    usual = [Claim(priority=3, since=since) for _ in range(3)]
+    urgent = Claim(priority=5, since=since)
+    claims = [*usual, urgent]
+    asking = [asyncio.create_task(queues.acquire("a", claim)) for claim in claims]
+    await settle()
+    line = queues.by_model["a"].waiting
+    assert [line.ahead_of(claim) for claim in claims] == [1, 2, 3, 0]
+    for task in asking:
+        task.cancel()
+    await asyncio.wait(asking)
+
+
 async def in_order(queues: RequestQueues, *claims: Claim) -> list[int]:
     """In which order these are served, one at a time."""
     served: list[int] = []
