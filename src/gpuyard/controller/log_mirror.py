@@ -362,11 +362,11 @@ class _OutputReader:
 
     def _report(self, points: list[MetricPoint]) -> None:
         progress = asdict(self._progress.progress)
-        no_gpu = self._progress.no_gpu
-        if points or no_gpu or any(progress.values()):
+        words = (self._progress.no_gpu, self._progress.not_finite)
+        if points or any(words) or any(progress.values()):
             reported = [
                 wire.SeriesPoint(point.name, point.n, point.step, point.value, point.at)
                 for point in points
             ]
-            seen = wire.ProgressSeen(self._attempt_id, progress, reported, no_gpu)
+            seen = wire.ProgressSeen(self._attempt_id, progress, reported, *words)
             self._reports.progressed(seen)

@@ -29,6 +29,7 @@ from gpuyard.controller.launching import Launching
 from gpuyard.controller.node_access import NodeAccess
 from gpuyard.controller.node_claims import NodeClaims
 from gpuyard.controller.requests import Requests
+from gpuyard.controller.run_watch import RunWatch
 from gpuyard.domain import wire
 from gpuyard.domain.errors import LedgerError, ProviderError, RefusedError
 from gpuyard.domain.events import Change, Event, EventKind, Table
@@ -80,6 +81,7 @@ class Reports:
         self.checkpoints = Checkpoints(core, blobs)
         self._resume_watch = ResumeWatch(core)
         self._cpu_watch = CpuWatch(core)
+        self._run_watch = RunWatch(core)
         # A task for each node that is not connected.
         self._silence_watches: dict[str, asyncio.Task[None]] = {}
         self.on_progress: ProgressListener | None = None
@@ -454,6 +456,8 @@ class Reports:
         self._resume_watch.progressed(attempt, body.progress)
         if body.no_gpu:
             self._cpu_watch.found_no_gpu(attempt, body.no_gpu)
+        if body.not_finite:
+            self._run_watch.loss_not_finite(attempt, body.not_finite)
         self._add_points(attempt, body.points)
         if self.on_progress:
             self.on_progress(attempt.job_id, body.progress, core.clock())
@@ -469,6 +473,7 @@ class Reports:
         ids = {"attempt_id": attempt.id, "job_id": attempt.job_id}
         rows = [{**ids, **msgspec.structs.asdict(point)} for point in points]
         self._core.writer.add_points(rows)
+        self._run_watch.points_seen(attempt, points)
 
     def _gpus_seen(self, node_id: str, body: wire.GpusSeen) -> None:
         if body.disk:

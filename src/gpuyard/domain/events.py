@@ -52,6 +52,8 @@ class EventKind(StrEnum):
     """A resumed program did not go on at its checkpoint."""
     JOB_ON_CPU = "job.on_cpu"
     """Its program says that it found no GPU, and the job asked for none."""
+    JOB_WARNING = "job.warning"
+    """Its run looks wrong: a loss that rises, a GPU that waits, memory that grows."""
     JOB_LOG_LIMITED = "job.log_limited"
     """Its log has reached its limit: only the end of its output is kept."""
     JOB_HELD = "job.held"

@@ -182,13 +182,15 @@ class SeriesPoint(msgspec.Struct, frozen=True, array_like=True):
 class ProgressSeen(_Message, frozen=True, tag="ProgressSeen"):
     """New output of an attempt; `progress` is the whole latest reading, `points` are
     new since the last report. `no_gpu` are the words that say that the program found
-    no GPU, in each report from then on.
+    no GPU, in each report from then on; `not_finite` those about a loss that is no
+    number.
     """
 
     attempt_id: str
     progress: dict[str, Any]
     points: list[SeriesPoint] = []
     no_gpu: str | None = None
+    not_finite: str | None = None
 
 
 class UsageSeen(_Message, frozen=True, tag="UsageSeen"):

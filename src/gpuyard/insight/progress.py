@@ -13,6 +13,7 @@ from gpuyard.insight.gpu_use import no_gpu_sign
 from gpuyard.insight.lines import LineSplitter
 from gpuyard.insight.reading import Confidence, Reading
 from gpuyard.insight.restarts import Restarts
+from gpuyard.insight.run_health import not_finite_loss
 from gpuyard.insight.step_rate import StepRate
 from gpuyard.insight.tables import Tables
 from gpuyard.insight.wrapped import WrappedBar
@@ -51,7 +52,8 @@ class ProgressReader:
     even if it goes back. The step of a point is its line's own, or that position if the
     line is a bar or has no step. Values that are not finite are dropped. `fault` is the
     last fault (see `faults`) in the output, or None; `no_gpu` are the words that
-    say that the program found no GPU (see `gpu_use`), or None.
+    say that the program found no GPU (see `gpu_use`), or None; `not_finite` says which
+    loss was no number first ("loss is nan at step 120"), or None.
     """
 
     def __init__(self) -> None:
@@ -59,6 +61,7 @@ class ProgressReader:
         self.progress = TrainingProgress(metrics=self._curves.last)
         self.fault: str | None = None
         self.no_gpu: str | None = None
+        self.not_finite: str | None = None
         self._lines_about_gpus = _LINES_ABOUT_GPUS
         self._lines = LineSplitter()
         self._tables = Tables()
@@ -96,7 +99,15 @@ class ProgressReader:
                 if max(placed.step or 0, placed.total or 0) <= MAX_COUNT:
                     self._move(placed, at)
                     points += self._points(placed, at)
+            if self.not_finite is None:
+                self._look_for_loss(line)
         return points
+
+    def _look_for_loss(self, line: str) -> None:
+        loss = not_finite_loss(line)
+        if loss is not None:
+            step = self.progress.step
+            self.not_finite = loss if step is None else f"{loss} at step {step}"
 
     def _look_for_gpus(self, lines: list[str]) -> None:
         for line in lines[: self._lines_about_gpus]:

@@ -37,7 +37,7 @@ class OutputFollower:
         self._reader = ProgressReader()
         self._offset = 0
         self._reported: dict[str, Any] = {}
-        self._reported_no_gpu: str | None = None
+        self._reported_words: tuple[str | None, str | None] = (None, None)
         # Times (UTC seconds) with the size of the log, not read so far, and with the
         # step at that size.
         self._sizes: deque[tuple[float, int]] = deque()
@@ -78,13 +78,13 @@ class OutputFollower:
         if last:
             points += [_on_wire(point) for point in self._reader.finish(time.time())]
         progress = asdict(self._reader.progress)
-        no_gpu = self._reader.no_gpu
+        words = (self._reader.no_gpu, self._reader.not_finite)
         nothing_new = progress == self._reported or not any(progress.values())
-        if nothing_new and not points and no_gpu == self._reported_no_gpu:
+        if nothing_new and not points and words == self._reported_words:
             return None
         self._reported = progress
-        self._reported_no_gpu = no_gpu
-        return wire.ProgressSeen(self._attempt_id, progress, points, no_gpu)
+        self._reported_words = words
+        return wire.ProgressSeen(self._attempt_id, progress, points, *words)
 
     def _read(self, budget: int) -> list[wire.SeriesPoint]:
         points: list[wire.SeriesPoint] = []

@@ -235,8 +235,7 @@ class AttemptWatch:
             return
         for first in range(0, max(len(seen.points), 1), _POINTS_PER_REPORT):
             points = seen.points[first : first + _POINTS_PER_REPORT]
-            part = wire.ProgressSeen(self._id, seen.progress, points, seen.no_gpu)
-            self._context.send(part)
+            self._context.send(replace(seen, points=points))
 
     async def sample_usage(self, process: Process) -> None:
         """Report what the attempt uses, at the interval `usage_s`."""
