@@ -149,7 +149,7 @@ async def test_the_attempts_of_others_stay_theirs(lab: Lab) -> None:
         liar.report(wire.Ended("a1", 2.0, 1.0, exit_code=0), wire.Started("a1", 2.0, 1))
     )
     assert (await lab.provider.get_job_status("a1")).status == "running"
-    reading = asyncio.create_task(anext(aiter(_log(lab.provider))))
+    reading = asyncio.ensure_future(anext(aiter(_log(lab.provider))))
     asked = await owner.receive(wire.ReadLog)
     owner.send(wire.LogPart(asked.request, 0, b"mine", True))
     assert await reading == b"mine"
@@ -167,7 +167,7 @@ async def test_a_log_is_asked_of_the_node_that_has_it_and_no_other(lab: Lab) -> 
     pieces = lab.provider.stream_log_pieces_of(
         "node_1", "old", offset=0, lines=None, follow=False
     )
-    reading = asyncio.create_task(anext(aiter(pieces)))
+    reading = asyncio.ensure_future(anext(aiter(pieces)))
     asked = await owner.receive(wire.ReadLog)
     owner.send(wire.LogPart(asked.request, 0, b"mine", True))
     assert (await reading).data == b"mine"

@@ -154,6 +154,7 @@ async def test_who_does_not_shake_hands_is_sent_away(
         garbage.send(b"GET / HTTP/1.1\r\n\r\n" * 100)
         for one in (silent, garbage):
             await eventually(lambda one=one: not is_open(one), "it to be sent away")
+    assert lab.door._agents
     tasks = lab.door._agents._tasks
     await eventually(lambda: not tasks, "nothing to be left of them")
 
