@@ -9,7 +9,7 @@ import pytest
 
 from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.contents import ContentKind
-from gpuyard.domain.errors import RefusedError
+from gpuyard.domain.errors import GpuyardError, RefusedError
 from gpuyard.server.authority import Authority, pem_of
 from tests.support.instance import make_instance
 from tests.support.joined import (
@@ -96,6 +96,48 @@ def test_a_folder_without_code_is_one_there_too(lab, machine):
     empty.mkdir()
     said = lab.ok("run", "pwd", cwd=empty)
     assert str(machine.home.node) in said
+
+
+def test_a_job_has_a_gpu_of_a_joined_machine_and_no_other_node_has_it(
+    lab, machine, fake_gpus
+):
+    uuid = "GPU-dddddddd-0000-0000-0000-000000000000"
+    fake_gpus.add(uuid, name="Tesla T4", memory_mb=15360, cc="7.5")
+    environment = {**fake_gpus.env(), "GPUYARD_NODE__DISCOVERY_S": "0.2"}
+
+    def states():
+        found = lab.json("gpus")["items"]
+        return {gpu["node"]: gpu["state"] for gpu in found if gpu["uuid"] == uuid}
+
+    with joined_machine(lab, "lab5", **environment):
+        wait_until(lambda: states() == {"lab5": "idle"}, 60, "its GPU")
+        words = ("--gpus", "1", "--", "printenv", "CUDA_VISIBLE_DEVICES")
+        assert lab.ok("run", *words).strip() == uuid
+        # A second machine says that it has the same one.
+        with joined_machine(lab, "lab6", **environment):
+            assert "is that of lab5 already" in nodes(lab)["lab6"]["reason"]
+            assert states() == {"lab5": "idle"}
+            fake_gpus.lose(uuid)
+            wait_until(lambda: states() == {"lab5": "offline"}, 60, "it to be lost")
+    assert not states()
+
+
+def test_invitations_are_listed_and_revoked(lab):
+    url, code = invite(lab, "--name", "guest")
+    assert "guest" in lab.ok("nodes", "invitations")
+    lab.ok("nodes", "revoke", "guest")
+    (known,) = [
+        one
+        for one in lab.json("nodes", "invitations")["items"]
+        if one["name"] == "guest"
+    ]
+    assert known["state"] == "over"
+    guest = JoinedMachine(lab)
+    try:
+        with pytest.raises(GpuyardError):  # told so, or nobody listens any more
+            guest.join(url, code)
+    finally:
+        guest.end()
 
 
 def test_an_invitation_is_good_once_and_for_its_time(lab, machine):

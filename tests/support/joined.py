@@ -46,10 +46,12 @@ def invite(instance: TestInstance, *words: str) -> tuple[str, str]:
 
 class JoinedMachine:
     """A machine of its own home; `prefix` are the words that put its programs into a
-    network namespace.
+    network namespace, `environment` is that of its agent besides the instance's.
     """
 
-    def __init__(self, instance: TestInstance, prefix: Sequence[str] = ()) -> None:
+    def __init__(
+        self, instance: TestInstance, prefix: Sequence[str] = (), **environment: str
+    ) -> None:
         self._root = Path(tempfile.mkdtemp(prefix="gy-", dir="/tmp"))
         self.home = Home(self._root / "home")
         self.prefix = prefix
@@ -57,6 +59,7 @@ class JoinedMachine:
             **instance.environment,
             "GPUYARD_NODE__CHECKPOINT_SCAN_S": "0.05",
             "GPUYARD_HOME": str(self.home.root),
+            **environment,
         }
         self._keeper: subprocess.Popen[bytes] | None = None
 
@@ -148,10 +151,10 @@ class JoinedMachine:
 
 @contextmanager
 def joined_machine(
-    instance: TestInstance, name: str, prefix: Sequence[str] = ()
+    instance: TestInstance, name: str, **environment: str
 ) -> Iterator[JoinedMachine]:
     """A machine that has joined as `name`, and whose agent is connected."""
-    machine = JoinedMachine(instance, prefix)
+    machine = JoinedMachine(instance, **environment)
     try:
         machine.join(*invite(instance, "--name", name))
         machine.start()

@@ -13,7 +13,7 @@ from gpuyard.providers.agent import AgentProvider
 from gpuyard.providers.base import Sink
 
 T = TypeVar("T")
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 def hello(node_id: str = "node_1", **fields: Any) -> wire.Hello:

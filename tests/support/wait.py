@@ -30,7 +30,7 @@ def wait_until(
 
 
 async def eventually(
-    condition: Callable[[], T], what: str = "the condition", within_s: float = 10.0
+    condition: Callable[[], T], what: str = "the condition", within_s: float = 60.0
 ) -> T:
     """`wait_until` for what happens on the running event loop, which goes on
     meanwhile.

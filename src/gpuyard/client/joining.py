@@ -11,7 +11,8 @@ import ssl
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import IO, Any
+from io import BufferedRWPair
+from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import TypeAdapter, ValidationError
@@ -156,7 +157,7 @@ def _trusting(authority: str) -> ssl.SSLContext:
 
 
 @contextmanager
-def _connected(door: Door, context: ssl.SSLContext) -> Generator[IO[bytes]]:
+def _connected(door: Door, context: ssl.SSLContext) -> Generator[BufferedRWPair]:
     """A connection to the door, on which lines are said; UnreachableError."""
     with ExitStack() as stack:
         try:
@@ -170,7 +171,7 @@ def _connected(door: Door, context: ssl.SSLContext) -> Generator[IO[bytes]]:
         yield line
 
 
-def _read(door: Door, line: IO[bytes]) -> dict[str, Any]:
+def _read(door: Door, line: BufferedRWPair) -> dict[str, Any]:
     """The next line, a JSON object. UnreachableError if nothing or something else
     comes.
     """

@@ -108,7 +108,7 @@ class Controller:
         stores = stores_of(ledger, home.root, clock)
         accounts = Accounts.of(settings.node)
         self.submissions = Submissions(home, settings.jobs, stores, clock, accounts)
-        self.node_access = NodeAccess(self.core, stores, blobs)
+        self.node_access = NodeAccess(self.core, stores, blobs, home.root)
         self.requests = Requests(
             self.core, self.providers, self.secrets, self.submissions
         )

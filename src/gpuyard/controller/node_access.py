@@ -2,6 +2,8 @@
 nothing else.
 """
 
+from pathlib import Path
+
 from gpuyard.controller.core import Core
 from gpuyard.controller.gangs import is_share_on
 from gpuyard.controller.joined_nodes import REMOVED
@@ -19,9 +21,10 @@ _MOST_REMEMBERED = 10_000
 
 
 class NodeAccess:
-    """Decides for all machines."""
+    """Decides for all machines. `scratch`: a folder for what is on its way."""
 
-    def __init__(self, core: Core, stores: Stores, blobs: Blobs) -> None:
+    def __init__(self, core: Core, stores: Stores, blobs: Blobs, scratch: Path) -> None:
+        self.scratch = scratch
         self._core = core
         self._code = CodeStore(stores)
         self.blobs = blobs
@@ -121,6 +124,11 @@ class JoinedCaller:
     def blobs(self) -> Blobs:
         """Where its checkpoints are stored."""
         return self._access.blobs
+
+    @property
+    def scratch(self) -> Path:
+        """See Caller."""
+        return self._access.scratch
 
     def is_removed(self) -> bool:
         """See Caller."""

@@ -47,9 +47,10 @@ class NodeClaims:
     def _other_holder(self, node_id: str, uuid: str) -> str:
         """The name of another node that has this GPU; empty if none has."""
         device = self._core.view.devices.get(uuid)
-        if device is None or device.node_id in (None, node_id):
+        holder = device.node_id if device else None
+        if holder is None or holder == node_id:
             return ""
-        return self._core.view.node(device.node_id).title
+        return self._core.view.node(holder).title
 
     def own_users(self, node_id: str, disk: wire.DiskStatus) -> wire.DiskStatus:
         """What it says of its disk, without attempts that are not there."""

@@ -35,9 +35,7 @@ Time = Annotated[float, Meta(ge=0.0, le=1e11)]
 Capability = Annotated[
     str, Meta(pattern=r"^([0-9]{1,2}(\.[0-9]{1,2})?)?\Z", max_length=5)
 ]
-# As NVML knows them.
-GpuWord = Annotated[str, Meta(max_length=256)]
-MAX_GPUS = 1024
+Word = Annotated[str, Meta(max_length=256)]
 # An attempt's id names files on the node.
 AttemptId = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\Z", max_length=200)
@@ -65,22 +63,22 @@ class GpuStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     them apart.
     """
 
-    uuid: GpuWord
+    uuid: Word
     index: Whole
-    name: GpuWord
+    name: Word
     memory_mb: Count
     compute_capability: Capability = ""
-    driver: GpuWord = ""
+    driver: Word = ""
     free_mb: Whole = 0
     temperature_c: Whole | None = None
     utilization: Amount | None = None
     problem: str | None = None
-    state: GpuWord = "idle"
+    state: Word = "idle"
     power_limited: bool = False
     hardware_slowed: bool = False
 
 
-GpuStatuses = Annotated[list[GpuStatus], Meta(max_length=MAX_GPUS)]
+GpuStatuses = Annotated[list[GpuStatus], Meta(max_length=1024)]
 
 
 class HeldAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -107,18 +105,18 @@ class Hello(_Message, frozen=True, tag="Hello"):
     its own next link is told from that of another one.
     """
 
-    node_id: str
-    name: str
-    boot_id: str
+    node_id: Word
+    name: Word
+    boot_id: Word
     cpus: Count
     memory_gb: Annotated[float, Meta(ge=0.0, le=1e9)]
     gpus: GpuStatuses = []
     attempts: list[HeldAttempt] = []
     epoch: Count = 0
-    version: str = ""
+    version: Word = ""
     limits: dict[str, str] = {}
     problem: str | None = None
-    separation: str = ""
+    separation: Word = ""
     streams: bool = False
     stdin_streams: bool = False
     fetches: bool = False

@@ -73,6 +73,8 @@ from gpuyard.node.watch import AgentContext
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import open_store
 
+# A machine that was removed stays so, and need not ask often.
+_REMOVED_PAUSE_S = 60.0
 log = structlog.get_logger(__name__)
 
 
@@ -154,6 +156,7 @@ class Agent:
         self._leaving = asyncio.Event()
         self._process = secrets.token_hex(8)
         self._refusal = RefusalNote(home.node / "refused")
+        self._is_removed = False
         self._log_watch = LogWatch()
 
     async def run(self) -> None:
@@ -216,7 +219,7 @@ class Agent:
             # The first pause is not 0: a server may accept and drop us again and again
             # (when its disk is full).
             pause_s = FIRST_PAUSE_S if linked else longer_pause_s(pause_s, addresses)
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(_REMOVED_PAUSE_S if self._is_removed else pause_s)
 
     async def _try(self, address: ServerAddress) -> bool:
         """Work with the server at `address` until the link ends; False if no server was
@@ -283,6 +286,7 @@ class Agent:
     def _refused(self, message: wire.Refused) -> None:
         """The server does not serve this agent; ConnectionError says why."""
         self._refusal.note(message.reason)
+        self._is_removed = message.removed
         if message.removed:
             # Its jobs are somewhere else by now.
             for attempt in self.attempts:

@@ -3,6 +3,7 @@
 Who calls is known by its certificate, before the agent has said anything.
 """
 
+from pathlib import Path
 from typing import Protocol
 
 from gpuyard.domain import wire
@@ -22,6 +23,13 @@ class Caller(Protocol):
     @property
     def blobs(self) -> Blobs:
         """Where its checkpoints are stored."""
+        ...
+
+    @property
+    def scratch(self) -> Path:
+        """A folder for a checkpoint until it is whole: it may be larger than what the
+        system has for temporary files.
+        """
         ...
 
     def is_removed(self) -> bool:

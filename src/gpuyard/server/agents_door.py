@@ -30,6 +30,7 @@ from gpuyard.server.doorway import Doorway
 
 _ANSWER_S = 20.0
 _LOOK_S = 60.0
+_LAST_PORT = 65_535
 # One for its link, and one for each transfer and each stream to a job.
 _MOST_OF_ONE_NODE = 256
 log = structlog.get_logger(__name__)
@@ -57,6 +58,8 @@ class AgentsDoor:
         """Listen for agents, and for machines if an invitation is open.
         InvalidInputError when the address cannot be used.
         """
+        if self._port >= _LAST_PORT:
+            raise self._cannot_listen(self._port + 1, "there is no such port")
         sock = self._bind(self._port)
         self._port = int(sock.getsockname()[1])
         self._agents = Doorway(
@@ -76,13 +79,16 @@ class AgentsDoor:
             sock.bind((self._host, port))
         except OSError as error:
             sock.close()
-            raise InvalidInputError.of(
-                "server.agents_listen",
-                f"port {port} at {self._host} cannot be used: {error.strerror}",
-                "name an address of this machine, and a port that is free like the one"
-                " after it",
-            ) from None
+            why = error.strerror or "it is in use"
+            raise self._cannot_listen(port, why) from None
         return sock
+
+    def _cannot_listen(self, port: int, why: str) -> InvalidInputError:
+        return InvalidInputError.of(
+            "server.agents_listen",
+            f"port {port} at {self._host} cannot be used: {why}",
+            "name an address of this machine, and a free port like the one after it",
+        )
 
     # --- machines that join ---
 

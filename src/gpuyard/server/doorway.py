@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 import structlog
 
@@ -15,12 +16,22 @@ from gpuyard.server.callers import network_of
 _HANDSHAKE_S = 10.0
 _SHUTDOWN_S = 1.0
 _BACKLOG = 512
-_MOST_NEW = 256
+_MOST_NEW = 1024
 _MOST_NEW_OF_ONE = 64
+# A busy server may accept many at once, none of which has had time to shake hands.
+_GRACE_S = 3.0
 # Such as when the process has too many files open.
 _PAUSE_S = 0.1
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """Somebody who has proved nothing yet. `came_at` is in seconds of the loop."""
+
+    network: str
+    came_at: float
 
 
 class Doorway:
@@ -41,8 +52,8 @@ class Doorway:
         self._context = context
         self._serve = serve
         self._checks_certificates = checks_certificates
-        # The networks of strangers by their tasks, in the order in which they came.
-        self._strangers: dict[asyncio.Task[None], str] = {}
+        # By their tasks, in the order in which they came.
+        self._strangers: dict[asyncio.Task[None], Stranger] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         sock.listen(_BACKLOG)
         sock.setblocking(False)
@@ -60,17 +71,24 @@ class Doorway:
             self._admit(connected, network_of(address[0]))
 
     def _admit(self, connected: socket.socket, network: str) -> None:
-        of_network = [
-            task for task, other in self._strangers.items() if other == network
-        ]
-        if len(of_network) >= _MOST_NEW_OF_ONE:
-            self._end(of_network[0])
-        elif len(self._strangers) >= _MOST_NEW:
-            self._end(next(iter(self._strangers)))
+        self._make_room(network)
         task = asyncio.create_task(self._attend(connected), name="doorway-connection")
-        self._strangers[task] = network
+        now = asyncio.get_running_loop().time()
+        self._strangers[task] = Stranger(network, now)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+
+    def _make_room(self, network: str) -> None:
+        if len(self._strangers) >= _MOST_NEW:
+            self._end(next(iter(self._strangers)))
+        of_network = [
+            task for task, one in self._strangers.items() if one.network == network
+        ]
+        if len(of_network) < _MOST_NEW_OF_ONE:
+            return
+        now = asyncio.get_running_loop().time()
+        if now - self._strangers[of_network[0]].came_at >= _GRACE_S:
+            self._end(of_network[0])
 
     def _end(self, task: asyncio.Task[None]) -> None:
         del self._strangers[task]

@@ -1,7 +1,9 @@
 """Agents of machines that have joined, and what they try with their connections."""
 
 import asyncio
+import hashlib
 import struct
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.joining import Machine
+from gpuyard.providers import blob_transfer
 from gpuyard.providers import link as links
 from gpuyard.providers.agent import AgentProvider
 from gpuyard.storage.blobs import Blobs, BlobStore
@@ -34,6 +37,7 @@ class Joined:
 
     def __init__(self, folder: Path) -> None:
         self.blobs: Blobs = BlobStore(folder)
+        self.scratch = folder.parent
         self.removed = False
 
     def is_removed(self) -> bool:
@@ -145,7 +149,7 @@ async def test_the_attempts_of_others_stay_theirs(lab: Lab) -> None:
         liar.report(wire.Ended("a1", 2.0, 1.0, exit_code=0), wire.Started("a1", 2.0, 1))
     )
     assert (await lab.provider.get_job_status("a1")).status == "running"
-    reading = asyncio.create_task(anext(aiter(_log(lab.provider))))
+    reading = asyncio.ensure_future(anext(aiter(_log(lab.provider))))
     asked = await owner.receive(wire.ReadLog)
     owner.send(wire.LogPart(asked.request, 0, b"mine", True))
     assert await reading == b"mine"
@@ -163,7 +167,7 @@ async def test_a_log_is_asked_of_the_node_that_has_it_and_no_other(lab: Lab) -> 
     pieces = lab.provider.stream_log_pieces_of(
         "node_1", "old", offset=0, lines=None, follow=False
     )
-    reading = asyncio.create_task(anext(aiter(pieces)))
+    reading = asyncio.ensure_future(anext(aiter(pieces)))
     asked = await owner.receive(wire.ReadLog)
     owner.send(wire.LogPart(asked.request, 0, b"mine", True))
     assert (await reading).data == b"mine"
@@ -177,12 +181,30 @@ async def test_a_gpu_of_our_own_reads_as_our_own_node_says(lab: Lab) -> None:
     assert lab.provider.figures()["GPU-1"].temperature_c == 40
 
 
+async def test_a_checkpoint_on_its_way_is_not_in_the_systems_temporary_folder(
+    lab: Lab, caller: Joined, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That may be small, or in memory."""
+    monkeypatch.setattr(blob_transfer, "_IN_MEMORY", 10)
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    data = b"x" * 100
+    sha256 = hashlib.sha256(data).hexdigest()
+    peer = await lab.joined.dial()
+    peer.send(
+        wire.StoreBlob("a1", sha256, len(data)),
+        wire.BlobPart(data),
+        wire.BlobPart(end=True),
+    )
+    await peer.receive(wire.BlobStored)
+    assert caller.blobs.has(sha256)
+
+
 def _endless() -> bytes:
     return struct.pack(">I", wire_frames.MAX_FRAME_OF_OTHERS + 1)
 
 
 def _gpus() -> bytes:
-    gpus = [wire.GpuStatus(f"GPU-{n}", n, "T4", 1) for n in range(wire.MAX_GPUS + 1)]
+    gpus = [wire.GpuStatus(f"GPU-{n}", n, "T4", 1) for n in range(1025)]
     return wire_frames.encode(hello(gpus=gpus))
 
 

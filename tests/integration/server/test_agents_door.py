@@ -15,7 +15,7 @@ from gpuyard.client import joining
 from gpuyard.config.joined import JoinedServer, Membership, open_agent_streams
 from gpuyard.config.paths import Home
 from gpuyard.controller.joined_nodes import JoinedMachine
-from gpuyard.domain.errors import UnreachableError
+from gpuyard.domain.errors import InvalidInputError, UnreachableError
 from gpuyard.domain.joining import SERVER_NAME
 from gpuyard.server import agents_door, doorway
 from gpuyard.server.agents_door import AgentsDoor
@@ -59,14 +59,14 @@ class Lab:
         self.port = free_ports()
         self.inside = 0
         self._over = asyncio.Event()
-        controller: Any = SimpleNamespace(
+        self.controller: Any = SimpleNamespace(
             joined_nodes=Nodes(),
             core=SimpleNamespace(clock=lambda: 0.0),
             serve_agent=self._serve,
         )
         self.authority = Authority.of(folder / "authority")
         listen = f"{HOST}:{self.port}"
-        self.door = AgentsDoor(listen, self.authority, controller)
+        self.door = AgentsDoor(listen, self.authority, self.controller)
 
     async def _serve(self, reader: Any, writer: Any, machine: Any) -> None:
         self.inside += 1
@@ -112,7 +112,10 @@ def is_open(one: socket.socket) -> bool:
         return False
 
 
-async def test_who_holds_connections_keeps_nobody_out(lab: Lab) -> None:
+async def test_who_holds_connections_keeps_nobody_out(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doorway, "_GRACE_S", 0.0)
     with ExitStack() as stack:
         crowd = held(lab.port + 1, 200, stack)
         membership = await asyncio.to_thread(lab.join)
@@ -127,6 +130,21 @@ async def test_who_holds_connections_keeps_nobody_out(lab: Lab) -> None:
         writer.close()
 
 
+async def test_many_who_come_at_once_are_all_let_in(lab: Lab) -> None:
+    server = lab.server(await asyncio.to_thread(lab.join))
+    count = 2 * doorway._MOST_NEW_OF_ONE
+    opened = await asyncio.gather(*[open_agent_streams(server) for _ in range(count)])
+    await eventually(lambda: lab.inside == count, "all to be in")
+    for _, one in opened:
+        one.close()
+
+
+async def test_there_is_no_port_after_the_last_one(lab: Lab) -> None:
+    door = AgentsDoor(f"{HOST}:65535", lab.authority, lab.controller)
+    with pytest.raises(InvalidInputError, match="port like the one after it"):
+        await door.open()
+
+
 async def test_who_does_not_shake_hands_is_sent_away(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +154,7 @@ async def test_who_does_not_shake_hands_is_sent_away(
         garbage.send(b"GET / HTTP/1.1\r\n\r\n" * 100)
         for one in (silent, garbage):
             await eventually(lambda one=one: not is_open(one), "it to be sent away")
+    assert lab.door._agents
     tasks = lab.door._agents._tasks
     await eventually(lambda: not tasks, "nothing to be left of them")
 
