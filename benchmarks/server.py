@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.authorised import authorised
 from benchmarks.bench import (
     Web,
     scaled,
@@ -134,7 +135,9 @@ def queue(
     yield Figure(GROUP, f"memory over empty, {count:,} queued", [grown], "MB", 60)
     peak = _peak_mb(instance)
     yield Figure(GROUP, "peak memory while they arrive", [peak], "MB", 200)
-    yield from lists(web, scaled(5, scale), scaled(20, scale, 2))
+    rounds = scaled(5, scale)
+    yield from lists(web, rounds, scaled(20, scale, 2))
+    yield from authorised(GROUP, instance, web, rounds, scaled(100, scale, 5))
     yield restarts(instance, go, scaled(3, scale))
 
 

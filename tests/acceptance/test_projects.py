@@ -241,3 +241,53 @@ def test_projects_outlive_a_killed_server(instance: TestInstance) -> None:
     shown = instance.ok("project", "show", "secret")
     assert "lead (maintainer), looker (viewer), worker (member)" in shown
     instance.ok("ledger", "check")
+
+
+def test_a_service_account_works_in_its_project_only(instance: TestInstance) -> None:
+    made = instance.json("user", "add", "robot", "--project", "secret")
+    url = instance.address().url
+    with Client(Address(url, made["token"])) as robot:
+        job = robot.run(["true"], held=True, project="secret")
+        robot.job(job.id).cancel()
+        for elsewhere in ("vision", "nobody-registered-it", None):
+            with pytest.raises(ForbiddenError, match="a service account of the proj"):
+                robot.run(["true"], held=True, project=elsewhere)
+        theirs = submit(instance, "worker", "secret")
+        with pytest.raises(ForbiddenError, match="was submitted by worker"):
+            robot.job(theirs).cancel()
+        instance.ok(
+            *("project", "member", "add", "secret", "robot", "--role", "maintainer")
+        )
+        robot.job(theirs).cancel()
+        with pytest.raises(ForbiddenError, match="The role of robot here is member"):
+            robot.update_user("stranger", role="viewer")
+    with client(instance, "stranger") as stranger:
+        (seen,) = (user for user in stranger.users() if user.name == "robot")
+        assert seen.project is None
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("user", "add", "r", "--project", "none"), "There is no project 'none'"),
+        (
+            ("user", "add", "r", "--project", "secret", "--sign-in"),
+            "does not go with awaits_sign_in",
+        ),
+        (
+            ("user", "add", "r", "--project", "secret", "--role", "administrator"),
+            "a role in the whole instance",
+        ),
+        (("user", "update", "courier", "--role", "member"), "is a service account of"),
+        (("user", "update", "courier", "--sign-in"), "is a service account of"),
+        (("project", "member", "add", "vision", "courier"), "is a service account of"),
+    ],
+)
+def test_what_a_service_account_cannot_be(
+    instance: TestInstance, words: tuple[str, ...], fault: str
+) -> None:
+    if "courier" not in instance.ok("user", "list"):
+        instance.ok("user", "add", "courier", "--project", "secret")
+    done = instance.run(*words)
+    assert done.returncode != 0
+    assert fault in done.stderr

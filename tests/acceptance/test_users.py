@@ -488,3 +488,22 @@ def test_a_stream_for_another_user_ends_with_that_user(instance: TestInstance) -
         with pytest.raises(httpx.HTTPError):
             for _ in parts:
                 pass
+
+
+def test_a_user_who_sends_too_much_is_told_to_wait() -> None:
+    with make_instance(GPUYARD_SERVER__MAX_REQUESTS_PER_S="1") as made:
+        made.ok("up")
+        url = made.address().url
+        secret = made.json("user", "add", "eager")["token"]
+        eager = {"Authorization": f"Bearer {secret}"}
+        with httpx.Client(base_url=url, headers=eager, timeout=60) as web:
+            answers = (web.get("/api/v1/whoami") for _ in range(5000))
+            refused = next(answer for answer in answers if answer.status_code == 429)
+        assert refused.headers["Retry-After"] == "1"
+        assert refused.json()["code"] == "rate_limited"
+        owner = {"Authorization": f"Bearer {made.address().token}"}
+        whoami = httpx.get(f"{url}/api/v1/whoami", headers=owner, timeout=60)
+        assert whoami.status_code == 200
+        # The command waits, and asks again.
+        there = {"GPUYARD_URL": url, "GPUYARD_TOKEN": secret}
+        assert "eager" in made.ok("whoami", env=there)

@@ -85,14 +85,21 @@ def add(
             help="It signs in through the provider; no token is issued.",
         ),
     ] = False,
+    project: Annotated[
+        str | None,
+        typer.Option(
+            help="A service account of this project, with its role there: for programs."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Add a user, by default as a member, and issue its first token, which is shown
     once.
     """
     expires_in_s = _expiry(expires)
+    given = {"awaits_sign_in": sign_in, **({"project": project} if project else {})}
     with connect() as client:
-        user = client.add_user(name, role or "member", awaits_sign_in=sign_in)
+        user = client.add_user(name, role or "member", **given)
         if sign_in:
             _print_user(user, _awaited(user, client.address.url), as_json)
             return
@@ -101,7 +108,8 @@ def add(
     if as_json:
         print_json({**user.model_dump(mode="json"), "token": token.token})
         return
-    typer.echo(f"{user.name} is a {user.role} now. This token is shown only once:\n")
+    what = f"service account of {project}" if project else user.role
+    typer.echo(f"{user.name} is a {what} now. This token is shown only once:\n")
     _show_token(token, url)
 
 
@@ -117,13 +125,14 @@ def list_users(as_json: AsJson = False) -> None:
             user.name,
             user.role,
             "disabled" if user.disabled else None,
+            user.project,
             _sign_in_of(user),
             clock(user.created_at),
         )
         for user in found
     ]
     print_table(
-        ("USER", "ROLE", "STATE", "SIGN-IN", "ADDED"),
+        ("USER", "ROLE", "STATE", "PROJECT", "SIGN-IN", "ADDED"),
         rows,
         empty="Nobody but the owner of this instance: add users with `gpuyard user add"
         " NAME`.",

@@ -14,7 +14,7 @@ from gpuyard.client.connection import Address
 from gpuyard.client.problems import error_of
 from gpuyard.config.dialling import HttpConnection, connect_to_own_port, is_loopback
 from gpuyard.config.sockets import connected_socket
-from gpuyard.domain.errors import LedgerBusyError, UnreachableError
+from gpuyard.domain.errors import LedgerBusyError, RateLimitedError, UnreachableError
 
 _TIMEOUT_S = 60.0
 _BUSY_TRIES = 10
@@ -54,8 +54,8 @@ class Reader:
         for _ in range(_BUSY_TRIES):
             try:
                 return self._get(path, params)
-            except LedgerBusyError:
-                time.sleep(LedgerBusyError.retry_after)
+            except (LedgerBusyError, RateLimitedError) as error:
+                time.sleep(error.retry_after)
         return self._get(path, params)
 
     def _get(self, path: str, params: dict[str, Any]) -> Any:

@@ -52,6 +52,7 @@ _PLAIN = (
     errors.TooLargeError,
     errors.WrongHostError,
     errors.TooManyRequestsError,
+    errors.RateLimitedError,
     errors.ServerBusyError,
     errors.UnreachableError,
     errors.LedgerError,

@@ -14,7 +14,12 @@ import httpx
 from gpuyard.client.calls import Call
 from gpuyard.client.connection import Address
 from gpuyard.client.light import unreachable
-from gpuyard.domain.errors import GpuyardError, LedgerBusyError, UnreachableError
+from gpuyard.domain.errors import (
+    GpuyardError,
+    LedgerBusyError,
+    RateLimitedError,
+    UnreachableError,
+)
 
 PATIENCE_S = 10.0
 _FIRST_PAUSE_S = 0.05
@@ -31,8 +36,8 @@ _UNSENT = (
 # on it.
 _SLOW = (httpx.ReadTimeout, httpx.WriteTimeout)
 # The server answers, but cannot serve this call just now.
-AGAIN = (UnreachableError, LedgerBusyError)
-Lost = httpx.HTTPError | UnreachableError | LedgerBusyError
+AGAIN = (UnreachableError, LedgerBusyError, RateLimitedError)
+Lost = httpx.HTTPError | UnreachableError | LedgerBusyError | RateLimitedError
 
 
 def pauses(patience_s: float) -> Iterator[float]:
@@ -100,11 +105,15 @@ class Resend:
         self._call = call
         first_s = PATIENCE_S if call.submits else 0.0
         self._outage = Outage(patience_s if answered else first_s, tell)
+        # Whoever refuses a request because there are too many is there.
+        self._limit = Outage(patience_s, tell)
 
     def pause(self, address: Address, error: Lost) -> float:
         """Seconds after which to send it again; raises the error as ours when that is
         not safe, or enough is enough.
         """
+        if isinstance(error, RateLimitedError):
+            return max(self._limit.pause(error), error.retry_after)
         problem: GpuyardError = (
             error if isinstance(error, AGAIN) else unreachable(address, error)
         )

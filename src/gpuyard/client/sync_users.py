@@ -26,7 +26,7 @@ class UserMethods:
 
     def add_user(self, name: str, role: str = Role.MEMBER, **fields: Any) -> User:
         """Add a user; RefusedError if there is one of this name. With `awaits_sign_in`,
-        it signs in through the provider.
+        it signs in through the provider; with `project`, it is a service account.
         """
         return self.call(user_calls.add_user(name, {"role": role, **fields}))
 

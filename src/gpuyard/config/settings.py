@@ -83,7 +83,8 @@ class ServerSettings(SettingsSection):
     1 MB. Bodies that are being worked on may have `max_bodies_mb` together. A client
     may have `max_requests` at a time, and `max_new_connections` that have not shown the
     token yet; there are at most `max_connections`. A request's head must arrive within
-    `slow_s`, and a body with 16 KB/s after as long.
+    `slow_s`, and a body with 16 KB/s after as long. A user may send
+    `max_requests_per_s`, and those of twenty seconds at once (0: any number).
 
     `logs/audit.log` is rotated at `audit_mb`; `audit_files` older ones are kept.
     """
@@ -100,6 +101,7 @@ class ServerSettings(SettingsSection):
     max_body_mb: Megabytes = 64.0
     max_bodies_mb: Megabytes = 512.0
     max_requests: int = Field(default=16_384, ge=1)
+    max_requests_per_s: int = Field(default=500, ge=0)
     max_connections: int = Field(default=20_000, ge=1)
     max_new_connections: int = Field(default=256, ge=1)
     slow_s: Period = 10.0

@@ -145,6 +145,12 @@ class Access:
         name = project or ""
         if not self.may(identity, Action.SEE, project):
             raise unknown_project(name)
+        if identity.project not in (None, project):
+            raise ForbiddenError(
+                f"{identity.user} is a service account of the project"
+                f" {identity.project}, and starts nothing elsewhere.",
+                f"Name its project: --project {identity.project}.",
+            )
         raise ForbiddenError(
             f"{identity.user} is no member of the project {name}, and starts nothing in"
             " it.",
@@ -194,6 +200,9 @@ def _role_in(project: LiveProject | None, identity: Identity) -> Role | None:
     nobody has registered, and on top in one that is open, roles are those in the
     instance.
     """
+    name = project.name if project else None
+    if identity.project not in (None, name):  # a service account of another one
+        return None if project and project.private else Role.VIEWER
     if project is None:
         return identity.role
     own = project.members.get(identity.user or "")

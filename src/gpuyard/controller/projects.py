@@ -13,7 +13,7 @@ from gpuyard.controller.users import Identity, Users
 from gpuyard.domain.errors import NotFoundError, RefusedError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.projects import NewProject, Project, ProjectMember
-from gpuyard.domain.users import Role
+from gpuyard.domain.users import NewUser, Role, User
 
 # Of a server that does not lead, what it has read is no older than this.
 _READ_AGAIN_S = 2.0
@@ -154,6 +154,19 @@ class Projects:
         project = LiveProject(given.name, given.private, self._core.clock(), {})
         return await self._write(project, EventKind.PROJECT_ADDED)
 
+    async def add_service_account(self, given: NewUser) -> User:
+        """Add a user that is one of this project only, with its role there.
+        NotFoundError without the project, RefusedError if there is a user of this name.
+        """
+        project = self.by_name.get(given.project or "")
+        if project is None:
+            raise unknown_project(given.project or "")
+        # In the instance it is a member at most: its role is that in the project.
+        lesser = Role.VIEWER if given.role is Role.VIEWER else Role.MEMBER
+        user = await self._users.add(given.model_copy(update={"role": lesser}))
+        await self.set_member(project, user.name, given.role)
+        return user
+
     async def update(self, project: LiveProject, *, private: bool) -> LiveProject:
         """Make a project private, or open; it counts from the next request on."""
         changed = replace(project, private=private)
@@ -172,9 +185,15 @@ class Projects:
         self, project: LiveProject, user: str, role: Role
     ) -> LiveProject:
         """Make a user a member, or give it another role; NotFoundError if nobody has
-        this name.
+        this name, RefusedError for a service account of another project.
         """
         self._users.refuse_unknown(user)
+        known = self._users.named(user)
+        if known and known.project not in (None, project.name):
+            raise RefusedError(
+                f"{user} is a service account of another project.",
+                "Add another account for this project.",
+            )
         values = {"project": project.name, "user": user, "role": role.value}
         members = {**project.members, user: role}
         kind = EventKind.PROJECT_MEMBER_SET

@@ -50,12 +50,14 @@ class Identity:
     """Who sends a request. Without `user`, it is the owner of the instance, who may do
     everything. `token`: what it was signed in with, if that is a user's. `sender`: the
     administrator who acts for this user, if it does not send the request itself.
+    `project`: of which it is a service account, if it is one.
     """
 
     user: str | None
     role: Role
     token: Token | None = None
     sender: "Identity | None" = None
+    project: str | None = None
 
 
 OWNER = Identity(None, Role.ADMINISTRATOR)
@@ -173,9 +175,11 @@ class Users:
                 "Ask an administrator for another: `gpuyard token new --user"
                 f" {found.user}`.",
             )
-        _refuse_disabled(self._users[found.user])
+        user = self._users[found.user]
+        _refuse_disabled(user)
         self._used_at[found.id] = now
-        return Identity(found.user, self._role_of(found), found)
+        role = self._role_of(found)
+        return Identity(user.name, role, found, project=user.project)
 
     def _role_of(self, token: Token) -> Role:
         """What a token is worth now."""
@@ -201,7 +205,7 @@ class Users:
         if user is None:
             return Identity(name, Role.MAINTAINER)
         _refuse_disabled(user)
-        return Identity(name, user.role)
+        return Identity(name, user.role, project=user.project)
 
     def check_submits(self, name: str) -> None:
         """ForbiddenError if this user may not submit jobs, or no longer."""
@@ -277,12 +281,15 @@ class Users:
         now = self._core.clock()
         user = User(**given.model_dump(), created_at=now, **linked)
         info = {"user": user.name, "role": user.role.value}
+        if user.project is not None:
+            info["project"] = user.project
         return await self._write_user(user, EventKind.USER_ADDED, info)
 
     async def update(self, name: str, changes: UserChanges) -> User:
         """Change a user. It counts from the next request on. NotFoundError."""
         values = changes.model_dump(exclude_none=True)
         before = self._find(name)
+        _refuse_of_service_account(before, changes)
         info = {"user": name, **values}
         if changes.awaits_sign_in is not None:
             values |= {"issuer": None, "subject": None}
@@ -460,6 +467,18 @@ class Users:
         if name not in self._users:
             raise _unknown(name)
         return self._users[name]
+
+
+def _refuse_of_service_account(user: User, changes: UserChanges) -> None:
+    """RefusedError for what makes no sense of a service account."""
+    if user.project is None or (changes.role is None and not changes.awaits_sign_in):
+        return
+    raise RefusedError(
+        f"{user.name} is a service account of the project {user.project}: it has its"
+        " role there, and tokens only.",
+        f"`gpuyard project member add {user.project} {user.name} --role ROLE` changes"
+        " the role.",
+    )
 
 
 def _unknown(name: str) -> NotFoundError:

@@ -16,6 +16,7 @@ GpuyardError
 │   ├── TooLargeError          its body is over the limit                 413
 │   ├── WrongHostError         it names a host that is not this server    421
 │   ├── TooManyRequestsError   its client asks too much                   429
+│   │   └── RateLimitedError   its user asks more than it may
 │   └── ServerBusyError        the server has too much to do              503
 ├── UnreachableError           no server answers                          503  exit 5
 ├── LedgerError                the ledger cannot be opened or written     500  exit 4
@@ -200,6 +201,13 @@ class TooManyRequestsError(RequestRefusedError):
     code = "too_many_requests"
     status = 429
     retry_after = 2
+
+
+class RateLimitedError(TooManyRequestsError):
+    """This user sends more requests than it may."""
+
+    code = "rate_limited"
+    retry_after = 1
 
 
 class ServerBusyError(RequestRefusedError):

@@ -71,7 +71,9 @@ class User(BaseModel):
 
     Who signs in with OpenID Connect is known by `issuer` and `subject`. With
     `awaits_sign_in`, the next person whom the provider calls by this name becomes this
-    user. `role_from_provider`: the role is that of a group at the provider.
+    user. `role_from_provider`: the role is that of a group at the provider. A service
+    account is a user of one `project`: it starts nothing elsewhere, and has tokens
+    only.
     """
 
     name: str
@@ -82,6 +84,7 @@ class User(BaseModel):
     subject: str | None = None
     awaits_sign_in: bool = False
     role_from_provider: bool = False
+    project: str | None = None
 
     @field_validator("awaits_sign_in", "role_from_provider", mode="before")
     @classmethod
@@ -90,11 +93,30 @@ class User(BaseModel):
 
 
 class NewUser(StrictModel):
-    """A user to be added. With `awaits_sign_in`, it signs in with OpenID Connect."""
+    """A user to be added. With `awaits_sign_in`, it signs in with OpenID Connect. With
+    `project`, it is a service account of that project, and `role` its role there.
+    """
 
     name: UserName
     role: Role = Role.MEMBER
     awaits_sign_in: bool = False
+    project: Name | None = None
+
+    @model_validator(mode="after")
+    def _fits_its_project(self) -> Self:
+        if self.project is None:
+            return self
+        if self.awaits_sign_in:
+            raise ValueError(
+                "@project@does not go with awaits_sign_in: a service account has tokens"
+                " only; leave one of them out"
+            )
+        if self.role is Role.ADMINISTRATOR:
+            raise ValueError(
+                "@role@is administrator, which is a role in the whole instance; use"
+                " viewer, member or maintainer"
+            )
+        return self
 
 
 class UserChanges(StrictModel):

@@ -382,6 +382,7 @@ users = sa.Table(
     sa.Column("subject", TEXT),
     sa.Column("awaits_sign_in", sa.Boolean),
     sa.Column("role_from_provider", sa.Boolean),
+    sa.Column("project", TEXT),
 )
 tokens = sa.Table(
     "tokens",

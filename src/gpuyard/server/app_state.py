@@ -127,7 +127,9 @@ class AppState:
         users = self.controller.users
         if self.leads:
             return users.identify(token, session=True)
-        return await users.identify_afresh(token, session=True)
+        found = await users.identify_afresh(token, session=True)
+        await self.controller.projects.read_afresh()
+        return found
 
     def _worker_token(self, attempt_id: str, fence: int, batch_id: str) -> str:
         claim = WorkerClaim(attempt_id, fence, batch_id)

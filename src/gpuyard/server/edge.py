@@ -39,6 +39,7 @@ from gpuyard.server.permissions import (
     SEES_KEY,
     check_role,
 )
+from gpuyard.server.rate_limit import RateLimit
 from gpuyard.server.worker_tokens import CLAIM_KEY, WorkerClaim
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class Edge:
         self._bodies = Bodies(settings)
         self._guesses = Guesses()
         self._most_requests = settings.max_requests
+        self._rate_limit = RateLimit(settings.max_requests_per_s)
         self._requests: dict[CallerKey, int] = {}
         # Behind a proxy everybody looks like the proxy.
         self._trusts_own_user = settings.url is None
@@ -118,6 +120,8 @@ class Edge:
                 self._sign_in(scope, caller)
             elif scope["path"] not in PUBLIC_PATHS:
                 await self._authenticate(scope, headers, caller)
+            if identity := scope.get(IDENTITY_KEY):
+                self._rate_limit.take(identity)
             self._begin(caller)
         except GpuyardError as error:
             identity = scope.get(IDENTITY_KEY)

@@ -14,7 +14,7 @@ from gpuyard.client import resend
 from gpuyard.client.aio import AsyncClient
 from gpuyard.client.connection import Address
 from gpuyard.client.sync import Client
-from gpuyard.domain.errors import UnreachableError
+from gpuyard.domain.errors import RateLimitedError, UnreachableError
 
 ADDRESS = Address("http://127.0.0.1:1", "secret")
 JOB = {
@@ -168,3 +168,22 @@ def test_an_answer_that_takes_too_long_is_not_asked_for_twice() -> None:
     with pytest.raises(UnreachableError, match="slow"):
         sync(server, lambda client: client.run(["true"]))
     assert len(server.bodies) == 1
+
+
+def too_many() -> httpx.Response:
+    """The server refuses a request of a user who sends too many."""
+    document = {"code": RateLimitedError.code, "detail": "ana sends too many."}
+    return httpx.Response(429, json=document)
+
+
+def test_whoever_sends_too_much_waits_and_sends_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(RateLimitedError, "retry_after", 0)
+    server = Server(*(too_many() for _ in range(3)))
+    # A cancel is sent again only if it cannot have arrived; a first call never.
+    assert sync(server, lambda client: client.job("a").cancel()).id == "job_1"
+    server = Server(*(too_many() for _ in range(9)))
+    with pytest.raises(RateLimitedError, match="ana sends too many"):
+        sync(server, lambda client: client.job("a"))
+    assert len(server.bodies) == 5

@@ -2,9 +2,12 @@
 who they are.
 """
 
+from typing import Any
+
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
+from gpuyard.controller.access import Visibility
 from gpuyard.domain.users import (
     IssuedToken,
     NewToken,
@@ -16,7 +19,7 @@ from gpuyard.domain.users import (
     WhoAmI,
 )
 from gpuyard.server.dependencies import TheAppState
-from gpuyard.server.permissions import identity_of
+from gpuyard.server.permissions import identity_of, visibility_of
 
 router = APIRouter(tags=["users"])
 
@@ -49,14 +52,26 @@ async def list_users(request: Request, app_state: TheAppState) -> UserPage:
     """
     users = app_state.controller.users.listing()
     if identity_of(request.scope).role is not Role.ADMINISTRATOR:
-        hidden = {"issuer": None, "subject": None, "awaits_sign_in": False}
-        users = [user.model_copy(update=hidden) for user in users]
+        visibility = visibility_of(request.scope, app_state.controller)
+        users = [_seen(user, visibility) for user in users]
     return UserPage(items=users)
+
+
+def _seen(user: User, visibility: Visibility) -> User:
+    """A user as somebody sees it who is no administrator."""
+    hidden: dict[str, Any] = {"issuer": None, "subject": None, "awaits_sign_in": False}
+    if not visibility.sees(user.project):
+        hidden["project"] = None
+    return user.model_copy(update=hidden)
 
 
 @router.post("/users", status_code=201)
 async def add_user(app_state: TheAppState, body: NewUser) -> User:
-    """Add a user. It needs a token, or the socket of a shared workstation."""
+    """Add a user. It needs a token, or the socket of a shared workstation. With
+    `project`, it is a service account of that project.
+    """
+    if body.project is not None:
+        return await app_state.controller.projects.add_service_account(body)
     return await app_state.controller.users.add(body)
 
 
