@@ -4,6 +4,7 @@ import pytest
 
 from gpuyard.domain.states import AttemptState
 from gpuyard.scheduler.policy import Policy, QueueOrder
+from gpuyard.scheduler.start_pass import StartPass
 from gpuyard.scheduler.usage import Usage
 from tests.unit.scheduler.world import A100_80GB, T4, World
 
@@ -86,6 +87,42 @@ def test_it_avoids_gpus_whose_jobs_may_outlast_its_begin(world):
     world.reserve(world.now + 100.0, world.now + 200.0, project="vision", gpus=1)
     world.decide()
     assert reserved(world).isdisjoint(gpus_of(world, endless))
+
+
+def test_once_its_holder_has_taken_the_room_no_other_job_is_tried(world, monkeypatch):
+    """There may be thousands of others, and a look at each takes long."""
+    world.reserve(world.now, world.now + 1000.0, project="vision", gpus=2)
+    own = [world.submit(gpus=1, project="vision") for _ in range(4)]
+    for number in range(20):
+        world.submit(gpus=1, cpus=float(number))
+    assert set(world.decide()) == set(own[:2])
+    tried = []
+
+    def refuse(_, job, __):
+        tried.append(job.id)
+
+    monkeypatch.setattr(StartPass, "_try", refuse)
+    world.end(own[0])
+    assert set(world.decide()) == {own[2]}
+    assert tried == []
+
+
+@pytest.mark.parametrize("order", ["backfill", "gittins", "fair"])
+def test_what_is_lent_for_a_while_goes_to_the_first_job_that_ends_in_time(order):
+    """Whoever stands before it, and may not start there, is not in its way."""
+    world = World(
+        Policy(QueueOrder(order), end_margin_s=0.0), Usage(by_share=order == "fair")
+    )
+    world.node("box", gpus=1)
+    world.reserve(world.now + 100.0, world.now + 200.0, project="vision", gpus=1)
+    for number in range(5):
+        world.submit(gpus=1, cpus=float(number), timeout_s=500.0, owner="ana")
+    short = world.submit(gpus=1, timeout_s=90.0, owner="ana", priority=1)
+    assert set(world.decide()) == {short}
+    world.end(short)
+    world.now += 50.0
+    preemptible = world.submit(gpus=1, preemptible=True, owner="ana", priority=1)
+    assert set(world.decide()) == {preemptible}
 
 
 def test_what_was_lent_leaves_when_the_holder_needs_it(world):
