@@ -1,14 +1,21 @@
-"""Migrates a ledger to this version's schema with Alembic."""
+"""Gives a ledger this version's schema: a new one by its tables, an older one with
+Alembic.
+"""
 
 from pathlib import Path
 
 import sqlalchemy as sa
 
 from gpuyard.domain.errors import LedgerTooNewError
+from gpuyard.ledger.schema import metadata
+from gpuyard.ledger.side_tables import LEASE, lease
 
-# The newest revision in migrations/versions. It stands here so that a ledger that is up
-# to date never imports Alembic, which would add a third of a second to every start.
+# The newest revision in migrations/versions. It stands here so that a ledger that is
+# new or up to date never imports Alembic: that adds a third of a second to the start,
+# and 11 MB to the server for as long as it runs.
 HEAD = "0022"
+# Where Alembic keeps the revision of a ledger.
+_VERSION = "alembic_version"
 _KNOWN = frozenset(f"{number:04}" for number in range(1, int(HEAD) + 1))
 # PostgreSQL's advisory lock, so that only one of several starting servers migrates; any
 # number would do.
@@ -29,7 +36,10 @@ def migrate(engine: sa.Engine) -> None:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
             if _is_current(connection):
                 return
-        _upgrade(connection)
+        if _has_schema(connection):
+            upgrade_schema(connection)
+        else:
+            create_schema(connection)
 
 
 def outdated_schema(engine: sa.Engine) -> str | None:
@@ -39,14 +49,29 @@ def outdated_schema(engine: sa.Engine) -> str | None:
     with engine.connect() as connection:
         if _is_current(connection):
             return None
-        if not sa.inspect(connection).has_table("alembic_version"):
+        if not _has_schema(connection):
             return None
         return connection.execute(
             sa.text("SELECT version_num FROM alembic_version")
         ).scalar()
 
 
-def _upgrade(connection: sa.Connection) -> None:
+def create_schema(connection: sa.Connection) -> None:
+    """Make the schema of an empty ledger as all revisions together would."""
+    metadata.create_all(connection, checkfirst=False)
+    connection.execute(sa.insert(lease).values(name=LEASE, epoch=0))
+    version = sa.Table(
+        _VERSION,
+        sa.MetaData(),
+        sa.Column("version_num", sa.String(32), nullable=False),
+        sa.PrimaryKeyConstraint("version_num", name=f"{_VERSION}_pkc"),
+    )
+    version.create(connection)
+    connection.execute(sa.insert(version).values(version_num=HEAD))
+
+
+def upgrade_schema(connection: sa.Connection, revision: str = "head") -> None:
+    """Run the revisions that the ledger lacks, up to `revision`."""
     from alembic import command
     from alembic.config import Config
 
@@ -54,11 +79,15 @@ def _upgrade(connection: sa.Connection) -> None:
     scripts = str(Path(__file__).parent / "migrations")
     config.set_main_option("script_location", scripts.replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    command.upgrade(config, revision)
+
+
+def _has_schema(connection: sa.Connection) -> bool:
+    return sa.inspect(connection).has_table(_VERSION)
 
 
 def _is_current(connection: sa.Connection) -> bool:
-    if not sa.inspect(connection).has_table("alembic_version"):
+    if not _has_schema(connection):
         return False
     current = connection.execute(
         sa.text("SELECT version_num FROM alembic_version")

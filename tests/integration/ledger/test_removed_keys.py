@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 import sqlalchemy as sa
-from alembic import command
 
 from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.ledger import migrate
 from gpuyard.ledger.apply import apply
 from gpuyard.ledger.ledger import Ledger
+from gpuyard.ledger.migrate import upgrade_schema
 from gpuyard.ledger.replay import check
 from gpuyard.ledger.row_images import read_images
 from gpuyard.ledger.tables import STATE_TABLES, batches, specs
@@ -71,11 +72,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
 def test_values_of_keys_are_removed_from_what_is_over(
     place: Path | str, monkeypatch: pytest.MonkeyPatch, pruned: bool
 ) -> None:
-    real = command.upgrade
     with monkeypatch.context() as patch:
-        patch.setattr(
-            command, "upgrade", lambda config, _revision: real(config, "0007")
-        )
+        patch.setattr(migrate, "create_schema", lambda tx: upgrade_schema(tx, "0007"))
         old = Ledger.open(place)
     with old.engine.begin() as tx:
         # What writes today asks it; the migration makes one that stays.

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
 
 from gpuyard.domain.errors import DiskFullError, InvalidInputError, RefusedError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.ledger import migrate
 from gpuyard.ledger.ledger import Ledger
+from gpuyard.ledger.migrate import upgrade_schema
 from gpuyard.ledger.prune import Pruner
 from gpuyard.ledger.replay import check, rebuild
 from gpuyard.ledger.schema import metadata
@@ -262,9 +262,8 @@ def test_a_ledger_is_saved_before_it_is_migrated(
 ) -> None:
     path = tmp_path / "ledger.db"
     former = f"{int(migrate.HEAD) - 1:04}"
-    real = command.upgrade
     with monkeypatch.context() as patch:
-        patch.setattr(command, "upgrade", lambda config, _head: real(config, former))
+        patch.setattr(migrate, "create_schema", lambda tx: upgrade_schema(tx, former))
         Ledger.open(path).close()
     partial = tmp_path / f"ledger.db.schema-{former}.partial"
     partial.write_bytes(b"left by a server that was killed")
