@@ -23,7 +23,7 @@ _SLOWEST_BYTES_S = 16_000
 # What comes with many jobs, items or pictures; every other route takes small bodies.
 _LARGE = re.compile(
     r"POST (/api/v1/(jobs(:(cancel|wait|hold|release))?|arrays|batches"
-    r"|estimate(/batch)?)|/v1/.+)"
+    r"|estimate(/batch)?|recommendations)|/v1/.+)"
 )
 
 

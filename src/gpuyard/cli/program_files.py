@@ -1,0 +1,193 @@
+"""Reads the files of a program that a person names: a script, a notebook, a folder, or
+a command that starts one.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuyard.domain.errors import InvalidInputError
+
+_ENDINGS = (".py", ".yaml", ".yml", ".json", ".toml", ".sh", ".slurm", ".sbatch")
+_SKIPPED = frozenset(
+    {"__pycache__", "node_modules", "site-packages", "venv", "env", "wandb", "build"}
+    | {"dist", "checkpoints", "mlruns", "runs", "outputs", "logs"}
+)
+_MOST_FILES = 2_000
+_MOST_SEEN = 50_000
+_DEEPEST = 8
+# Bytes of one file, and of all.
+_LONGEST = 2_000_000
+_LONGEST_CONFIG = 200_000
+_ALL_BYTES = 40_000_000
+_LIKELY = (
+    "train.py",
+    "main.py",
+    "run.py",
+    "finetune.py",
+    "fine_tune.py",
+    "__main__.py",
+)
+_INTERPRETER = re.compile(r"(python|python3|python3\.\d+|pypy3?|uv|poetry|run|conda)")
+_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "horovodrun")
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramFiles:
+    """The texts of a program by path, the file that is run, its arguments, and the
+    words before it.
+    """
+
+    texts: Mapping[str, str]
+    entry: str
+    arguments: tuple[str, ...]
+    launcher: tuple[str, ...]
+
+
+def names_program(words: Sequence[str]) -> bool:
+    """Whether the words of a command start a Python program."""
+    return any(word.endswith((".py", ".ipynb")) or word == "-m" for word in words)
+
+
+def read_program(words: Sequence[str], folder: Path) -> ProgramFiles:
+    """The program that the words of a command mean, seen from `folder`;
+    InvalidInputError if there is none.
+    """
+    (launcher, name, arguments, is_module) = _split(words)
+    path = folder / name
+    if is_module:
+        path = _module_path(folder, name)
+    if not path.exists():
+        fault = f"there is no {path}"
+        raise InvalidInputError.of(
+            "PATH", fault, "name a script, a notebook or a folder"
+        )
+    if path.is_dir():
+        path = _entry_of(path)
+    root = folder if is_module else path.parent
+    entry = path.relative_to(root).as_posix()
+    texts = dict(_texts(root))
+    texts[entry] = _entry_text(path)
+    return ProgramFiles(texts, entry, tuple(arguments), tuple(launcher))
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], str, list[str], bool]:
+    """Launcher, program, arguments, and whether the program is a module's name."""
+    is_launched = any(Path(word).name in _LAUNCHERS for word in words)
+    for at, word in enumerate(words):
+        if word == "-m" and at + 1 < len(words) and not _is_launcher(words[at + 1]):
+            return list(words[:at]), words[at + 1], list(words[at + 2 :]), True
+        is_first = not is_launched and not _INTERPRETER.fullmatch(Path(word).name)
+        if word.endswith((".py", ".ipynb")) or (is_first and not word.startswith("-")):
+            return list(words[:at]), word, list(words[at + 1 :]), False
+    raise InvalidInputError.of(
+        "PATH", "names no program", "name a script such as train.py"
+    )
+
+
+def _is_launcher(module: str) -> bool:
+    return module.startswith(("torch.distributed", "accelerate", "deepspeed"))
+
+
+def _module_path(folder: Path, module: str) -> Path:
+    base = folder.joinpath(*module.split("."))
+    return base / "__main__.py" if base.is_dir() else base.with_suffix(".py")
+
+
+def _entry_of(folder: Path) -> Path:
+    """The program of a folder: what its `pyproject.toml` starts, or the file with the
+    usual name, or the only one.
+    """
+    declared = _declared(folder)
+    if declared is not None:
+        return declared
+    for name in _LIKELY:
+        if (folder / name).is_file():
+            return folder / name
+    programs = sorted(folder.glob("*.py")) + sorted(folder.glob("*.ipynb"))
+    likely = [path for path in programs if "train" in path.name]
+    if len(likely) == 1 or len(programs) == 1:
+        return (likely or programs)[0]
+    names = ", ".join(path.name for path in programs[:8]) or "none"
+    fault = f"does not say which program of {folder} is meant"
+    raise InvalidInputError.of("PATH", fault, f"name one; there are: {names}")
+
+
+def _declared(folder: Path) -> Path | None:
+    try:
+        text = (folder / "pyproject.toml").read_text(encoding="utf-8")
+        project: Any = tomllib.loads(text).get("project", {})
+    except (OSError, ValueError):
+        return None
+    scripts: Any = project.get("scripts", {}) if isinstance(project, dict) else {}
+    targets = list(scripts.values()) if isinstance(scripts, dict) else []
+    for target in targets:
+        module = str(target).partition(":")[0].replace(".", "/")
+        for base in (folder, folder / "src"):
+            path = base / f"{module}.py"
+            if path.is_file():
+                return path
+    return None
+
+
+def _entry_text(path: Path) -> str:
+    try:
+        size = path.stat().st_size
+        if size > 10 * _LONGEST:
+            fault = f"{path.name} has {size / 1e6:.0f} MB"
+            remedy = "name the program itself, without its data"
+            raise InvalidInputError.of("PATH", fault, remedy)
+        content = path.read_bytes()
+    except OSError as error:
+        fault = f"{path} cannot be read: {error.strerror}"
+        raise InvalidInputError.of("PATH", fault, "check the path") from None
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        fault = f"{path.name} is not UTF-8 text"
+        raise InvalidInputError.of("PATH", fault, "name a Python program") from None
+
+
+def _texts(root: Path) -> Iterator[tuple[str, str]]:
+    """The texts of the files that a program may read or import."""
+    left = _ALL_BYTES
+    found = 0
+    for path, size in _files(root):
+        if found >= _MOST_FILES or size > left:
+            return
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+        left -= size
+        found += 1
+        yield path.relative_to(root).as_posix(), text
+
+
+def _files(root: Path) -> Iterator[tuple[Path, int]]:
+    """Regular files with a fitting name, nearest first, and their sizes."""
+    seen = 0
+    waiting = [(root, 0)]
+    while waiting:
+        (folder, depth) = waiting.pop(0)
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:
+            continue
+        for entry in entries:
+            seen += 1
+            if seen > _MOST_SEEN:
+                return
+            if entry.is_dir(follow_symlinks=False):
+                is_plain = not entry.name.startswith(".") and entry.name not in _SKIPPED
+                if is_plain and depth < _DEEPEST:
+                    waiting.append((Path(entry.path), depth + 1))
+            elif entry.name.endswith(_ENDINGS) and entry.is_file(follow_symlinks=False):
+                size = entry.stat(follow_symlinks=False).st_size
+                limit = _LONGEST if entry.name.endswith(".py") else _LONGEST_CONFIG
+                if size <= limit:
+                    yield Path(entry.path), size

@@ -1,0 +1,57 @@
+"""How sure a recommendation is, and why."""
+
+from gpuyard.insight.needs.facts import Facts
+from gpuyard.insight.needs.memory import length_of
+from gpuyard.insight.needs.training import Training
+
+
+def confidence_of(
+    facts: Facts, training: Training, uses_gpu: bool
+) -> tuple[str, list[str]]:
+    """`high`, `medium` or `low`, with the reasons."""
+    if not uses_gpu:
+        return _without_gpu(facts)
+    missing = _missing(facts)
+    assumed = _assumed(facts, training)
+    if missing:
+        return "low", [*missing, *assumed]
+    if assumed:
+        return "medium", assumed
+    return "high", ["the program says its model, its optimiser and its batch"]
+
+
+def _without_gpu(facts: Facts) -> tuple[str, list[str]]:
+    if facts.models:
+        return "medium", ["its model is never moved to a GPU"]
+    return "medium", ["nothing in the program uses a GPU"]
+
+
+def _missing(facts: Facts) -> list[str]:
+    found: list[str] = []
+    if not facts.complete:
+        found.append("the program is too long to be followed to its end")
+    if not facts.models:
+        found.append("no model was found")
+    if any(model.unknown for model in facts.models):
+        found.append("the size of a model is not known")
+    return found
+
+
+def _assumed(facts: Facts, training: Training) -> list[str]:
+    found: list[str] = []
+    if any(model.by_name for model in facts.models):
+        found.append("the size of a model is taken from its name")
+    if any(model.incomplete for model in facts.models):
+        found.append("some layers have a size that the program does not say")
+    if training.optimiser is None or training.optimiser.assumed:
+        found.append("the optimiser is not known")
+    if facts.batch is None:
+        found.append("the batch is not known, so one example is assumed")
+    elif facts.batch.assumed:
+        found.append(f"a batch of {facts.batch.value:g} is assumed")
+    for model in facts.models[:1]:
+        if model.kind in ("decoder", "encoder", "seq2seq"):
+            (length, is_said) = length_of(facts, model)
+            if not is_said:
+                found.append(f"sequences of {length} tokens are assumed")
+    return found

@@ -1,0 +1,253 @@
+"""Whether a program uses a GPU, and how many it uses."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpuyard.insight.gpu_use import says_gpu
+from gpuyard.insight.needs.config_files import parsed_config
+from gpuyard.insight.needs.facts import Facts, placed
+from gpuyard.insight.needs.sources import Sources
+from gpuyard.insight.needs.values import Place, Thing, Value, whole
+
+_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "mpirun", "horovodrun"})
+_COUNT_OPTIONS = re.compile(
+    r"--(?:nproc[-_]per[-_]node|num[-_]processes|num[-_]gpus|gpus[-_]per[-_]node)"
+    r"(?:=|\s+)(\d{1,4})"
+)
+_NODE_OPTIONS = re.compile(
+    r"--(?:nnodes|num[-_]machines|num[-_]nodes)(?:=|\s+)(\d{1,4})"
+)
+_MPI = re.compile(r"\b(?:mpirun|horovodrun)\b.*?\s-n?p\s+(\d{1,4})")
+_TAKE_ANY = frozenset(
+    {"Trainer", "Accelerator", "Seq2SeqTrainer", "SFTTrainer", "Fabric"}
+)
+_ALWAYS = frozenset({"YOLO", "FastLanguageModel", "LLM"})
+_LONGEST_SCRIPT = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCount:
+    """How many GPUs on each of how many nodes, and where that stands."""
+
+    count: int
+    nodes: int = 1
+    place: Place | None = None
+    reason: str = ""
+
+
+def gpu_sign(
+    facts: Facts, sources: Sources, arguments: Sequence[str]
+) -> tuple[str, Place | None] | None:
+    """What in a program is meant for a GPU, and where; None if it runs on the CPU."""
+    if _chooses_cpu(facts, arguments):
+        return None
+    for call in facts.calls:
+        thing = call.thing
+        sign = _sign_of(thing)
+        if sign is not None:
+            return sign, placed(thing)
+    for path in sources.paths():
+        if not path.endswith((".py", ".ipynb")):
+            continue
+        if path != sources.entry and path not in {
+            c.thing.place.path for c in facts.calls
+        }:
+            continue
+        sign = says_gpu(sources.text(path) or "", arguments)
+        if sign is not None:
+            return sign, Place(path, 0)
+    return None
+
+
+def _chooses_cpu(facts: Facts, arguments: Sequence[str]) -> bool:
+    words = " ".join(arguments)
+    if re.search(r"--(no[-_]cuda|cpu|use[-_]cpu)\b", words):
+        return True
+    if re.search(r"--(device|accelerator)[= ]cpu\b", words):
+        return True
+    for thing in facts.named("Trainer", "Accelerator"):
+        if (
+            thing.keywords.get("accelerator") == "cpu"
+            or thing.keywords.get("cpu") is True
+        ):
+            return True
+    return any(call.thing.keywords.get("use_cpu") is True for call in facts.calls)
+
+
+def _sign_of(thing: Thing) -> str | None:
+    """Why a call is meant for a GPU."""
+    last = thing.last_name
+    name = thing.name
+    if last in _TAKE_ANY and name.startswith(
+        (
+            "transformers",
+            "trl",
+            "pytorch_lightning",
+            "accelerate",
+            "sentence_trans",
+            "composer",
+        )
+    ):
+        return f"{last} uses a GPU where there is one"
+    if last in _ALWAYS or last == "cuda" or name == "deepspeed.initialize":
+        return last
+    if name in ("torch.cuda.set_device", "torch.cuda.current_device"):
+        return name
+    if last in ("to", "device") and any(map(_is_cuda, _words_of(thing))):
+        return "device=cuda"
+    if name.startswith("keras") and last in ("fit", "fit_generator", "train_on_batch"):
+        return "TensorFlow trains on a GPU where there is one"
+    if name.startswith(("jax.jit", "jax.grad", "jax.value_and_grad", "jax.pmap")):
+        return "JAX computes on a GPU where there is one"
+    if name.startswith("tensorflow") and last in ("GradientTape", "function"):
+        return "TensorFlow trains on a GPU where there is one"
+    if name.startswith("fastai") and last.endswith(("learner", "Learner")):
+        return "fastai trains on a GPU where there is one"
+    if name.startswith("stable_baselines3") and last == "learn":
+        return "Stable-Baselines3 uses a GPU where there is one"
+    if name.startswith(("sentence_transformers", "spacy")) and last == "fit":
+        return "it trains on a GPU where there is one"
+    for keyword in ("device", "accelerator", "tree_method", "task_type", "device_map"):
+        if _is_cuda(thing.keywords.get(keyword)):
+            return f"{keyword}={thing.keywords[keyword]}"
+    params = thing.argument(0, "params", default=None)
+    if isinstance(params, dict) and any(map(_is_cuda, params.values())):
+        return "params say cuda"
+    return None
+
+
+def _words_of(thing: Thing) -> list[Value]:
+    found: list[Value] = []
+    for value in (*thing.arguments, *thing.keywords.values()):
+        is_device = isinstance(value, Thing) and value.last_name == "device"
+        found += value.arguments if isinstance(value, Thing) and is_device else [value]
+    return found
+
+
+def _is_cuda(value: Value) -> bool:
+    if isinstance(value, Thing) and value.last_name == "device":
+        return any(map(_is_cuda, value.arguments))
+    if not isinstance(value, str):
+        return False
+    text = value.lower()
+    return text.startswith(("cuda", "gpu")) or text in ("gpu_hist", "auto")
+
+
+def gpus_of(
+    facts: Facts, sources: Sources, launcher: Sequence[str], environment: dict[str, str]
+) -> GpuCount:
+    """How many GPUs the program uses; one where nothing says more."""
+    launched = _launched(" ".join(launcher))
+    if launched is not None:
+        return launched
+    for call in facts.calls:
+        found = _count_of(call.thing)
+        if found is not None:
+            return found
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+    if re.fullmatch(r"\d+(,\d+)+", visible):
+        return GpuCount(
+            visible.count(",") + 1, reason=f"CUDA_VISIBLE_DEVICES={visible}"
+        )
+    return _scripted(sources) or GpuCount(1)
+
+
+def _launched(line: str) -> GpuCount | None:
+    """What the words of a launcher say."""
+    count = _COUNT_OPTIONS.search(line) or _MPI.search(line)
+    if count is None:
+        return None
+    nodes = _NODE_OPTIONS.search(line)
+    machines = int(nodes[1]) if nodes else 1
+    per_node = int(count[1])
+    if "num_processes" in count[0] or "num-processes" in count[0]:
+        per_node = max(per_node // machines, 1)
+    return GpuCount(per_node, machines, reason=f"`{line.strip()[:80]}`")
+
+
+def _count_of(thing: Thing) -> GpuCount | None:
+    last = thing.last_name
+    if last in ("Trainer", "Fabric"):
+        devices = thing.argument(-1, "devices", "gpus", default=None)
+        nodes = whole(thing.argument(-1, "num_nodes", default=1)) or 1
+        count = _number_of_devices(devices)
+        if count is not None or nodes > 1:
+            return GpuCount(count or 1, nodes, placed(thing))
+    if last in ("spawn", "start_processes", "xmp_spawn"):
+        count = whole(thing.argument(2, "nprocs"))
+        return GpuCount(count, 1, placed(thing)) if count else None
+    if last in ("notebook_launcher", "debug_launcher"):
+        count = whole(thing.argument(2, "num_processes"))
+        return GpuCount(count, 1, placed(thing)) if count else None
+    if last in ("DataParallel", "MirroredStrategy"):
+        devices = thing.argument(
+            1 if last == "DataParallel" else 0, "device_ids", "devices"
+        )
+        count = (
+            _number_of_devices(devices) if isinstance(devices, list | tuple) else None
+        )
+        return GpuCount(count, 1, placed(thing)) if count else None
+    if last == "ScalingConfig" and thing.keywords.get("use_gpu") is True:
+        count = whole(thing.argument(0, "num_workers"))
+        return GpuCount(count, 1, placed(thing)) if count else None
+    if last in ("train", "LLM"):
+        devices = thing.keywords.get(
+            "device", thing.keywords.get("tensor_parallel_size")
+        )
+        count = (
+            _number_of_devices(devices)
+            if last == "LLM" or isinstance(devices, list)
+            else None
+        )
+        return GpuCount(count, 1, placed(thing)) if count else None
+    return None
+
+
+def _number_of_devices(devices: Value) -> int | None:
+    if isinstance(devices, list | tuple):
+        return len(devices) or None
+    if isinstance(devices, str) and re.fullmatch(r"\d+(,\d+)+", devices):
+        return devices.count(",") + 1
+    count = whole(devices)
+    return count if count and count < 10_000 else None
+
+
+def _scripted(sources: Sources) -> GpuCount | None:
+    """What scripts beside the program say that launch it."""
+    entry = sources.entry.rpartition("/")[2]
+    for path in sources.paths():
+        text = sources.text(path) or ""
+        if len(text) > _LONGEST_SCRIPT:
+            continue
+        if path.endswith((".sh", ".slurm", ".sbatch", "Makefile")) and entry in text:
+            for line in text.replace("\\\n", " ").splitlines():
+                found = _launched(line) if entry in line else None
+                if found is not None and not line.lstrip().startswith("#"):
+                    return GpuCount(
+                        found.count, found.nodes, Place(path, 0), found.reason
+                    )
+        if path.endswith((".yaml", ".yml")) and "num_processes" in text:
+            config = parsed_config(text)
+            count = (
+                whole(config.get("num_processes")) if isinstance(config, dict) else None
+            )
+            if count:
+                nodes = whole(config.get("num_machines")) or 1
+                return GpuCount(
+                    max(count // nodes, 1), nodes, Place(path, 0), "num_processes"
+                )
+    return None
+
+
+def split_launcher(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """A command as the words of its launcher, and the program with its arguments."""
+    for at, word in enumerate(words):
+        if word.endswith((".py", ".ipynb")):
+            return list(words[:at]), list(words[at:])
+    return [], list(words)
+
+
+def is_launcher(word: str) -> bool:
+    """Whether a word starts programs on several GPUs."""
+    return word.rpartition("/")[2] in _LAUNCHERS

@@ -1,0 +1,184 @@
+"""What starts a program and gives it its options: parsers, commands, configurations."""
+
+import ast
+from typing import Any
+
+from gpuyard.insight.needs import command_line as options
+from gpuyard.insight.needs.expressions import Expressions
+from gpuyard.insight.needs.python_calls import deep_copy
+from gpuyard.insight.needs.values import (
+    UNKNOWN,
+    Bound,
+    Function,
+    Scope,
+    Thing,
+    Value,
+    whole,
+)
+
+
+class Launches:
+    """The part of the libraries that starts programs."""
+
+    def __init__(self, host: Expressions) -> None:
+        self._host = host
+        self._line = options.CommandLine(host.arguments)
+
+    def attribute(self, name: str) -> Value:
+        """What a dotted name of a library means."""
+        raise NotImplementedError
+
+    def decorated(self, function: Function) -> None:
+        """A function was defined; commands are remembered."""
+        if any(
+            name.endswith((".command", "click.command")) for name in function.decorators
+        ):
+            self._host.commands.append(function)
+
+    def from_decorators(
+        self, function: Function, arguments: list[Value], keywords: dict[str, Value]
+    ) -> tuple[list[Value], dict[str, Value]]:
+        """The arguments that a decorator adds to a call without any."""
+        if arguments or keywords or not function.decorators:
+            return arguments, keywords
+        if any(name.endswith("hydra.main") for name in function.decorators):
+            config = options.hydra_config(self._host, function, self._line)
+            return [config], {}
+        found = options.click_arguments(function, self._line)
+        return ([], found) if found else (arguments, keywords)
+
+    def _run_command(self, node: ast.AST, scope: Scope) -> Value:
+        commands = self._host.commands
+        named = [each for each in commands if each.name in self._line.others]
+        for each in (named or commands)[:1]:
+            return self._host.call_value(each, [], {}, node, scope)
+        return UNKNOWN
+
+    def _run_function(self, thing: Thing, scope: Scope) -> Value:
+        """A library that runs a function of the program."""
+        self._host.record(thing)
+        function = thing.argument(0, "fn", "target", "function", "func")
+        if not isinstance(function, Function | Bound):
+            return thing
+        given = thing.argument(-1, "args", default=())
+        extra = list(given) if isinstance(given, tuple | list) else []
+        if thing.last_name in ("spawn", "start_processes"):
+            extra = [0, *extra]
+        node = thing.facts["node"]
+        return self._host.call_value(function, extra, {}, node, scope)
+
+    def _fire(self, thing: Thing, scope: Scope) -> Value:
+        function = thing.argument(0)
+        if isinstance(function, Function):
+            keywords = options.fire_arguments(function, self._line)
+            return self._host.call_value(
+                function, [], keywords, thing.facts["node"], scope
+            )
+        return UNKNOWN
+
+    def _overrides(self, thing: Thing, scope: Scope) -> Value:
+        found: dict[Any, Value] = {}
+        options.nested_override(found, self._line.assignments)
+        return found
+
+    def _define_flag(self, thing: Thing, last: str) -> Value:
+        name = thing.argument(0, "name")
+        value = thing.argument(1, "default", default=None)
+        words = self._line.given([str(name)])
+        if words is not None:
+            value = options.literal(words[0]) if words else True
+        if isinstance(name, str):
+            self._flags()[name] = value
+        return thing
+
+    def _flags(self) -> dict[str, Value]:
+        entry = self._host.imported(self._host.sources.entry)
+        flags = entry.names.setdefault("FLAGS", {})
+        return (
+            flags if isinstance(flags, dict) else entry.names.setdefault("_flags", {})
+        )
+
+    def _method_add_argument(self, receiver: Thing, thing: Thing) -> Value:
+        options.add_option(receiver, thing)
+        return thing
+
+    def _method_set_defaults(self, receiver: Thing, thing: Thing) -> Value:
+        receiver.facts.setdefault("defaults", []).append(thing)
+        return None
+
+    def _method_add_argument_group(self, receiver: Thing, thing: Thing) -> Value:
+        return receiver
+
+    _method_add_mutually_exclusive_group = _method_add_argument_group
+    _method_add_subparsers = _method_add_argument_group
+    _method_add_parser = _method_add_argument_group
+
+    def _method_parse_args(self, receiver: Thing, thing: Thing) -> Value:
+        return options.parsed_arguments(receiver, self._line)
+
+    def _method_parse_known_args(self, receiver: Thing, thing: Thing) -> Value:
+        return (options.parsed_arguments(receiver, self._line), [])
+
+    def _method_parse_args_into_dataclasses(
+        self, receiver: Thing, thing: Thing
+    ) -> Value:
+        kinds = receiver.argument(0, "dataclass_types")
+        kinds = kinds if isinstance(kinds, tuple | list) else (kinds,)
+        node = thing.facts["node"]
+        made = [
+            options.from_command_line(self._host, k, self._line, node) for k in kinds
+        ]
+        needs_rest = thing.keywords.get("return_remaining_strings") is True
+        return (*made, []) if needs_rest else tuple(made)
+
+    _method_parse_args_and_config = _method_parse_args_into_dataclasses
+
+    def _exec(self, thing: Thing, scope: Scope) -> Value:
+        """Programs run a file whose options replace their global variables."""
+        for name in self._line.others:
+            if name.endswith(".py") and self._host.sources.text(name) is not None:
+                self._host.run_file(name, scope.module)
+        options.override(scope.module.names, self._line)
+        return None
+
+    def _replace(self, thing: Thing, scope: Scope) -> Value:
+        copied = deep_copy(thing.argument(0), {})
+        if isinstance(copied, Thing):
+            copied.attributes.update(thing.keywords)
+        return copied
+
+    def _instantiate(self, thing: Thing, scope: Scope) -> Value:
+        config = thing.argument(0, "config")
+        if not isinstance(config, dict) or not isinstance(config.get("_target_"), str):
+            return UNKNOWN
+        keywords = {str(k): v for k, v in config.items() if not str(k).startswith("_")}
+        keywords.update(thing.keywords)
+        for name, value in keywords.items():
+            if isinstance(value, dict) and "_target_" in value:
+                inner = Thing(thing.name, thing.place, [value], facts=thing.facts)
+                keywords[name] = self._instantiate(inner, scope)
+        target = self._target(config["_target_"])
+        if config.get("_partial_") is True:
+            return Thing("functools.partial", thing.place, [target], keywords)
+        arguments = thing.arguments[1:]
+        return self._host.call_value(
+            target, arguments, keywords, thing.facts["node"], scope
+        )
+
+    def _dotted(self, thing: Thing, scope: Scope) -> Value:
+        path = thing.argument(0)
+        return self._target(path) if isinstance(path, str) else UNKNOWN
+
+    def _target(self, path: str) -> Value:
+        """What a dotted path of a configuration means."""
+        (module, _, name) = path.rpartition(".")
+        found = self._host.sources.module(module, self._host.sources.entry)
+        if found is None:
+            return self.attribute(path)
+        return self._host.imported(found).names.get(name, UNKNOWN)
+
+    def _device_count(self, thing: Thing, scope: Scope) -> Value:
+        return whole(self._host.environment.get("LOCAL_WORLD_SIZE")) or 1
+
+    def _world_size(self, thing: Thing, scope: Scope) -> Value:
+        return whole(self._host.environment.get("WORLD_SIZE")) or 1

@@ -1,0 +1,118 @@
+"""What the layers of a program's own model cost for one example: multiply-adds, and
+numbers that are kept for the backward pass.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+from gpuyard.insight.needs.layers import parts_of
+from gpuyard.insight.needs.values import Parameter, Thing, Value, whole
+
+_CONVOLUTIONS = ("Conv1d", "Conv2d", "Conv3d")
+_UPSAMPLING = ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")
+_POOLS = ("MaxPool1d", "MaxPool2d", "AvgPool2d")
+_LARGEST_SIDE = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCosts:
+    """For one example: 10^9 multiply-adds, 10^6 numbers kept."""
+
+    gmacs: float
+    activations: float
+
+
+def has_convolutions(model: Thing) -> bool:
+    """Whether a model works on images or on signals."""
+    layers = {part.facts.get("layer") for part in parts_of(model)}
+    return bool(layers & {"Conv2d", "Conv3d", "ConvTranspose2d", "Conv2D"})
+
+
+def is_sequence_model(model: Thing) -> bool:
+    """Whether a model works on sequences of tokens."""
+    layers = {part.facts.get("layer") for part in parts_of(model)}
+    if {"TransformerEncoder", "Transformer", "MultiheadAttention", "LSTM"} & layers:
+        return True
+    return "Embedding" in layers and not layers & {"Conv2d", "Conv3d"}
+
+
+def convolution_costs(model: Thing, pixels: int) -> LayerCosts:
+    """The costs of a model of convolutions for an image with sides of `pixels`.
+
+    The layers are taken in the order of their definition, so branches count as if one
+    followed the other.
+    """
+    side = float(pixels)
+    if _begins_small(model):
+        side = 1.0
+    macs = 0.0
+    activations = 0.0
+    width = 3
+    for part in parts_of(model):
+        layer = part.facts.get("layer")
+        if layer in _CONVOLUTIONS or layer in _UPSAMPLING:
+            side = _side_after(part, side, upsamples=layer in _UPSAMPLING)
+            weight = part.attributes.get("weight")
+            count = weight.count if isinstance(weight, Parameter) else 0
+            width = whole(part.attributes.get("out_channels")) or width
+            macs += count * side**2
+            activations += 2 * width * side**2
+        elif layer in _POOLS:
+            side = max(side / (whole(part.facts.get("stride")) or 2), 1.0)
+        elif layer == "AdaptiveAvgPool2d":
+            side = float(whole(part.facts.get("output")) or 1)
+        elif layer == "BatchNorm2d":
+            activations += width * side**2
+        elif layer == "Upsample":
+            side = min(side * 2, _LARGEST_SIDE)
+        elif layer == "Linear":
+            weight = part.attributes.get("weight")
+            macs += weight.count if isinstance(weight, Parameter) else 0
+            activations += 2 * (whole(part.attributes.get("out_features")) or 0)
+        elif "output_shape" in part.facts:
+            activations += 2 * prod(part.facts["output_shape"])
+    return LayerCosts(macs / 1e9, activations / 1e6)
+
+
+def _begins_small(model: Thing) -> bool:
+    """Whether a model makes images from a vector."""
+    for part in parts_of(model):
+        layer = part.facts.get("layer")
+        if layer in _CONVOLUTIONS or layer in _UPSAMPLING:
+            return layer in _UPSAMPLING
+    return False
+
+
+def _side_after(part: Thing, side: float, *, upsamples: bool) -> float:
+    stride = max(_last(part.attributes.get("stride"), 1), 1)
+    kernel = _last(part.attributes.get("kernel_size"), 1)
+    padding = _last(part.facts.get("padding"), kernel // 2)
+    if upsamples:
+        grown = (side - 1) * stride + kernel - 2 * padding
+        return max(min(grown, _LARGEST_SIDE), 1.0)
+    return max((side + 2 * padding - kernel) // stride + 1, 1.0)
+
+
+def _last(value: Value, default: int) -> int:
+    if isinstance(value, tuple | list):
+        value = value[-1] if value else default
+    found = whole(value) if not isinstance(value, str) else None
+    return default if found is None else found
+
+
+def token_activations(model: Thing) -> float:
+    """The numbers that a model of a program's own keeps for each token."""
+    numbers = 0.0
+    for part in parts_of(model):
+        weight = part.attributes.get("weight")
+        layer = part.facts.get("layer")
+        if layer == "Linear" and isinstance(weight, Parameter):
+            numbers += sum(weight.shape)
+        elif layer in ("LayerNorm", "RMSNorm") and isinstance(weight, Parameter):
+            numbers += weight.count
+        elif layer in ("TransformerEncoder", "Transformer"):
+            width = part.facts.get("width") or 0
+            numbers += 17 * width * (part.facts.get("layers") or 1)
+        elif layer in ("LSTM", "GRU"):
+            numbers += 8 * (whole(part.attributes.get("hidden_size")) or 0)
+    return numbers

@@ -1,0 +1,153 @@
+"""How much memory of a GPU a training needs."""
+
+from dataclasses import dataclass
+
+from gpuyard.insight.needs.facts import Facts, Model
+from gpuyard.insight.needs.layer_costs import (
+    convolution_costs,
+    has_convolutions,
+    is_sequence_model,
+    token_activations,
+)
+from gpuyard.insight.needs.models import hidden_of
+from gpuyard.insight.needs.training import Training
+
+GB = 1e9
+# What CUDA, cuDNN and the allocator of a framework take.
+_OVERHEAD_GB = 0.8
+# Numbers that a layer of a transformer keeps for each token, in widths of the layer.
+_LAYER_WIDTHS = 17
+_DEFAULT_LENGTHS = {"encoder": 128, "seq2seq": 256, "speech": 1500, "vision": 197}
+_LONGEST_DEFAULT = 512
+_OWN_LENGTH = 128
+_DEFAULT_PIXELS = 224
+# Numbers kept for one example, in weights of the model.
+_DIFFUSION_SHARE = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes / 10^9 on one GPU."""
+
+    weights: float
+    gradients: float
+    optimiser: float
+    activations: float
+    overhead: float = _OVERHEAD_GB
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        states = self.weights + self.gradients + self.optimiser
+        return states + self.activations + self.overhead
+
+
+def memory_of(facts: Facts, training: Training, gpus: int) -> Memory:
+    """The memory that the training needs on each of `gpus` GPUs."""
+    precision = training.precision
+    parameters = sum(model.parameters for model in facts.models)
+    trainable = trainable_of(facts, training)
+    copies = 2 if precision.mixed else 0
+    weights = parameters * (precision.weight_bytes + copies)
+    if training.lora is not None:
+        weights += trainable * 4
+    if training.optimiser is None:
+        return Memory(weights / GB, 0, 0, _forward_only(facts, training) / GB)
+    is_small = training.lora is not None or precision.weight_bytes < 2
+    gradient_bytes = 4 if is_small else max(precision.weight_bytes, 2)
+    gradients = trainable * gradient_bytes
+    state_bytes = training.optimiser.bytes_per_weight
+    if precision.weight_bytes == 2 and not is_small:
+        state_bytes = state_bytes / 2
+    states = trainable * state_bytes
+    stage = training.sharding.stage if training.sharding and gpus > 1 else 0
+    return Memory(
+        weights=weights / GB / (gpus if stage >= 3 else 1),
+        gradients=gradients / GB / (gpus if stage >= 2 else 1),
+        optimiser=states / GB / (gpus if stage >= 1 else 1),
+        activations=_activations(facts, training) / GB,
+    )
+
+
+def trainable_of(facts: Facts, training: Training) -> int:
+    """The weights that get gradients."""
+    if training.lora is not None:
+        largest = max((model.parameters for model in facts.models), default=0)
+        return training.lora.weights(largest)
+    trained = sum(model.trainable for model in facts.models)
+    return trained or sum(model.parameters for model in facts.models)
+
+
+def length_of(facts: Facts, model: Model) -> tuple[int, bool]:
+    """The tokens of one example, and whether the program says so."""
+    if facts.length is not None and model.kind not in ("vision", "speech"):
+        return int(facts.length.value), True
+    published = model.thing.facts.get("published")
+    context = published.context if published is not None else 0
+    if model.kind in _DEFAULT_LENGTHS:
+        return _DEFAULT_LENGTHS[model.kind], False
+    return min(context or _OWN_LENGTH, _LONGEST_DEFAULT), False
+
+
+def _forward_only(facts: Facts, training: Training) -> float:
+    return _activations(facts, training) / 20
+
+
+def _activations(facts: Facts, training: Training) -> float:
+    batch = int(facts.batch.value) if facts.batch else 1
+    return sum(batch * _of_example(facts, training, model) for model in facts.models)
+
+
+def _of_example(facts: Facts, training: Training, model: Model) -> float:
+    """The bytes that one example keeps until the backward pass."""
+    if not model.trainable and training.lora is None:
+        return 0.0
+    size = training.precision.activation_bytes
+    vision = model.thing.facts.get("vision")
+    pixels = facts.pixels or _DEFAULT_PIXELS
+    checkpointed = training.checkpointing is not None
+    if vision is not None:
+        scale = (max(pixels, 32) / _DEFAULT_PIXELS) ** 2
+        return vision.activations * 1e6 * size * scale * (0.2 if checkpointed else 1)
+    if model.kind == "diffusion":
+        share = _DIFFUSION_SHARE * (0.25 if checkpointed else 1)
+        return model.parameters * share * size
+    if model.kind != "own":
+        return _of_transformer(facts, training, model)
+    if has_convolutions(model.thing) or not is_sequence_model(model.thing):
+        side = facts.pixels or 64
+        costs = convolution_costs(model.thing, side)
+        return costs.activations * 1e6 * size
+    (length, _) = length_of(facts, model)
+    numbers = token_activations(model.thing) * (0.15 if checkpointed else 1)
+    vocabulary = float(_vocabulary(facts))
+    width = hidden_of(model.parameters)
+    heads = max(width // 64, 1)
+    layers = max(model.parameters / (12 * width * width), 1)
+    square = 2 * heads * layers * length if facts.own_attention else 0.0
+    return length * ((numbers + square) * size + vocabulary * 8)
+
+
+def _vocabulary(facts: Facts) -> int:
+    value = facts.settings.get("vocab_size")
+    return value if isinstance(value, int) and value < 10**6 else 0
+
+
+def _of_transformer(facts: Facts, training: Training, model: Model) -> float:
+    (length, _) = length_of(facts, model)
+    sizes = model.thing.facts.get("sizes")
+    published = model.thing.facts.get("published")
+    width = sizes.width if sizes else hidden_of(model.parameters)
+    vocabulary = (
+        sizes.vocabulary if sizes else (published.vocabulary if published else 0)
+    )
+    in_layers = max(model.parameters - vocabulary * width, 0)
+    layers = sizes.layers if sizes else max(in_layers / (12 * width**2), 1)
+    per_layer = 1 if training.checkpointing else _LAYER_WIDTHS
+    numbers = layers * per_layer * width
+    if training.checkpointing:
+        numbers += _LAYER_WIDTHS * width
+    logits = vocabulary * 8 if model.kind in ("decoder", "seq2seq") else 0
+    is_classifier = "Classification" in model.place.text
+    head = 0 if is_classifier else logits
+    return length * (numbers * training.precision.activation_bytes + head)

@@ -1,0 +1,71 @@
+"""How blocks of a program end, and what happens to names at calls and branches."""
+
+import ast
+from dataclasses import dataclass
+
+from gpuyard.insight.needs.values import UNKNOWN, Function, Scope, Value
+
+_TRAINING = frozenset({"backward", "step", "train_step", "training_step", "zero_grad"})
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a block ended early: by `return`, `break`, `continue` or `raise`."""
+
+    kind: str
+    value: Value = None
+
+
+def known_value(ending: Ending) -> bool:
+    """Whether a block returned something that is known."""
+    return ending.value is not UNKNOWN and ending.value is not None
+
+
+def is_class_scope(scope: Scope) -> bool:
+    return scope.owner is not None and scope.owner.scope is scope
+
+
+def bind(
+    function: Function,
+    arguments: list[Value],
+    keywords: dict[str, Value],
+    scope: Scope,
+) -> None:
+    """Give the parameters of a function their values."""
+    parameters = function.node.args
+    names = [each.arg for each in (*parameters.posonlyargs, *parameters.args)]
+    all_names = [*names, *(each.arg for each in parameters.kwonlyargs)]
+    scope.names.update(dict.fromkeys(all_names, UNKNOWN))
+    scope.names.update(function.defaults)
+    scope.names.update(zip(names, arguments, strict=False))
+    scope.names.update({k: v for k, v in keywords.items() if k in all_names})
+    if parameters.vararg:
+        scope.names[parameters.vararg.arg] = arguments[len(names) :]
+    if parameters.kwarg:
+        rest = {k: v for k, v in keywords.items() if k not in all_names}
+        scope.names[parameters.kwarg.arg] = rest
+
+
+def merge(
+    names: dict[str, Value], before: dict[str, Value], then: dict[str, Value]
+) -> None:
+    """Add to the names after the second branch what only the first made known."""
+    for name, value in then.items():
+        is_new = name not in before or before[name] is not value
+        has_none = names.get(name, UNKNOWN) is UNKNOWN
+        if has_none or (is_new and value is not UNKNOWN):
+            names[name] = value
+
+
+def public_names(scope: Scope) -> dict[str, Value]:
+    return {name: v for name, v in scope.names.items() if not name.startswith("_")}
+
+
+def trains(node: ast.AST) -> bool:
+    match node:
+        case ast.Attribute(attr=name):
+            return name in _TRAINING
+        case ast.Call(func=ast.Name(id=name)):
+            return name.startswith("train") or name.endswith("_step")
+        case _:
+            return False

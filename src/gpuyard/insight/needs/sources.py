@@ -1,0 +1,155 @@
+"""The files of a program: their texts, and their syntax trees, each parsed once."""
+
+import ast
+import json
+import re
+import warnings
+from collections.abc import Mapping
+from typing import Any, cast
+
+from gpuyard.domain.errors import InvalidInputError
+
+# Characters; nobody writes a longer program by hand.
+LONGEST_FILE = 2_000_000
+_MAGIC = re.compile(r"^([ \t]*)(%%\w+.*|[%!].*)$", re.MULTILINE)
+_PYTHON_2 = re.compile(r"^\s*(print\s+[^(=\s]|exec\s+[\"']|except \w+, \w+:)", re.M)
+
+
+class Sources:
+    """The texts of a program's files by their paths, with `/` between folders.
+
+    `entry` is the file that is run.
+    """
+
+    def __init__(self, texts: Mapping[str, str], entry: str) -> None:
+        self.entry = entry
+        self._texts = texts
+        self._trees: dict[str, ast.Module | None] = {}
+        self._modules = {_module_name(path): path for path in texts if _is_code(path)}
+
+    def entry_tree(self) -> ast.Module:
+        """The syntax tree of the entry; InvalidInputError says why there is none."""
+        text = self._texts[self.entry]
+        if "\0" in text:
+            fault = "is not text"
+            raise InvalidInputError.of(self.entry, fault, "name a Python program")
+        if len(text) > LONGEST_FILE:
+            fault = f"is longer than {LONGEST_FILE:,} characters"
+            remedy = "name the program itself, without its data"
+            raise InvalidInputError.of(self.entry, fault, remedy)
+        try:
+            return _parse(_python_of(self.entry, text))
+        except SyntaxError as error:
+            raise _bad_syntax(self.entry, text, error) from None
+        except (ValueError, RecursionError, MemoryError):
+            fault = "cannot be parsed: it is nested too deeply"
+            remedy = "check that Python itself can read it"
+            raise InvalidInputError.of(self.entry, fault, remedy) from None
+
+    def tree(self, path: str) -> ast.Module | None:
+        """The syntax tree of a file; None for one that cannot be parsed."""
+        if path not in self._trees:
+            self._trees[path] = self._parsed(path)
+        return self._trees[path]
+
+    def module(self, name: str, importer: str, level: int = 0) -> str | None:
+        """The path of the module that `importer` means by a name, with so many leading
+        dots; None for one of a library.
+        """
+        folder = importer.rpartition("/")[0].replace("/", ".")
+        if level:
+            parts = folder.split(".") if folder else []
+            kept = parts[: len(parts) - (level - 1)] if level > 1 else parts
+            return self._modules.get(".".join([*kept, *([name] if name else [])]))
+        beside = f"{folder}.{name}" if folder else name
+        for candidate in (beside, name, f"src.{name}"):
+            if candidate in self._modules:
+                return self._modules[candidate]
+        return None
+
+    def text(self, path: str) -> str | None:
+        """The text of a file that the program names; None if it is not there."""
+        wanted = path.removeprefix("./")
+        folder = self.entry.rpartition("/")[0]
+        for candidate in (wanted, f"{folder}/{wanted}" if folder else wanted):
+            if candidate in self._texts:
+                return self._texts[candidate]
+        return None
+
+    def paths(self) -> list[str]:
+        """The paths of all files."""
+        return list(self._texts)
+
+    def _parsed(self, path: str) -> ast.Module | None:
+        text = self._texts.get(path, "")
+        if len(text) > LONGEST_FILE or "\0" in text:
+            return None
+        try:
+            return _parse(_python_of(path, text))
+        except (
+            SyntaxError,
+            ValueError,
+            RecursionError,
+            MemoryError,
+            InvalidInputError,
+        ):
+            return None
+
+
+def _is_code(path: str) -> bool:
+    return path.endswith((".py", ".ipynb"))
+
+
+def _module_name(path: str) -> str:
+    name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return "" if name == "__init__" else name
+
+
+def _parse(text: str) -> ast.Module:
+    with warnings.catch_warnings():
+        # Warnings about the user's code do not belong in our output.
+        warnings.simplefilter("ignore")
+        return ast.parse(text.removeprefix("\ufeff"))
+
+
+def _python_of(path: str, text: str) -> str:
+    """The Python code of a file: of a notebook, that of its cells, without its magic
+    commands.
+    """
+    if not path.endswith(".ipynb"):
+        return text
+    return _MAGIC.sub(r"\1pass", "\n".join(_cells(path, text)))
+
+
+def _cells(path: str, text: str) -> list[str]:
+    remedy = "save the notebook again in Jupyter"
+    try:
+        notebook: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        fault = "is not a notebook: it is no JSON"
+        raise InvalidInputError.of(path, fault, remedy) from None
+    cells = notebook.get("cells") if isinstance(notebook, dict) else None
+    if not isinstance(cells, list):
+        raise InvalidInputError.of(path, "is a notebook without cells", remedy)
+    found = [
+        _joined(cell.get("source"))
+        for cell in cast("list[Any]", cells)
+        if isinstance(cell, dict) and cell.get("cell_type") == "code"
+    ]
+    if not any(cell.strip() for cell in found):
+        raise InvalidInputError.of(path, "is a notebook without code", "name another")
+    return found
+
+
+def _joined(source: Any) -> str:
+    if isinstance(source, list):
+        return "".join(str(line) for line in cast("list[Any]", source))
+    return source if isinstance(source, str) else ""
+
+
+def _bad_syntax(path: str, text: str, error: SyntaxError) -> InvalidInputError:
+    if _PYTHON_2.search(text):
+        fault = "is written for Python 2"
+        return InvalidInputError.of(path, fault, "convert it to Python 3")
+    fault = f"is not valid Python: line {error.lineno}: {error.msg}"
+    return InvalidInputError.of(path, fault, "correct the line")

@@ -1,0 +1,217 @@
+"""How programs are followed, and what becomes of bad ones."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.insight.needs.config_files import parsed_config
+from gpuyard.insight.needs.recommend import recommend, to_json
+from gpuyard.insight.needs.sources import Sources
+from gpuyard.insight.needs.tables import known_model, known_vision
+from gpuyard.insight.needs.values import UNKNOWN
+
+TORCH = "import torch\nfrom torch import nn\n"
+
+
+def needs(
+    source: str, *arguments: str, others: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The recommendation for a program, as JSON."""
+    texts = {**(others or {}), "train.py": source}
+    found = to_json(recommend(Sources(texts, "train.py"), arguments))
+    json.dumps(found)
+    return found
+
+
+def test_the_line_of_a_model_says_its_weights_and_its_memory() -> None:
+    found = needs(
+        "import torch\n"
+        "from transformers import GPT2LMHeadModel\n"
+        "model = GPT2LMHeadModel.from_pretrained('gpt2-large').cuda()\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+    )
+    line = next(line for line in found["lines"] if "774 M" in line["says"])
+    assert line["path"] == "train.py"
+    assert line["line"] == 3
+    assert "GPT2LMHeadModel.from_pretrained('gpt2-large')" in line["code"]
+    states = found["memory_gb"]
+    assert states["weights"] + states["gradients"] + states["optimiser"] == (
+        pytest.approx(12.4, abs=0.1)
+    )
+    assert found["tier"] == "GPU_SMALL"
+
+
+def test_weights_that_two_layers_share_count_once() -> None:
+    found = needs(
+        TORCH + "class Net(nn.Module):\n"
+        "    def __init__(self, width):\n"
+        "        super().__init__()\n"
+        "        self.table = nn.Embedding(1000, width)\n"
+        "        self.head = nn.Linear(width, 1000, bias=False)\n"
+        "        self.head.weight = self.table.weight\n"
+        "net = Net(64).cuda()\n"
+    )
+    assert found["parameters"] == 64_000
+
+
+def test_the_command_line_beats_the_default() -> None:
+    source = (
+        TORCH + "import argparse\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--width', type=int, default=10)\n"
+        "args = parser.parse_args()\n"
+        "net = nn.Linear(args.width, 1, bias=False).cuda()\n"
+    )
+    assert needs(source)["parameters"] == 10
+    assert needs(source, "--width", "20")["parameters"] == 20
+    assert needs(source, "--width=30")["parameters"] == 30
+
+
+def test_click_and_dataclasses_give_their_defaults() -> None:
+    clicked = (
+        TORCH + "import click\n"
+        "@click.command()\n"
+        "@click.option('--width', default=12)\n"
+        "def main(width):\n"
+        "    nn.Linear(width, 1, bias=False).cuda()\n"
+        "main()\n"
+    )
+    assert needs(clicked)["parameters"] == 12
+    assert needs(clicked, "--width", "5")["parameters"] == 5
+    parsed = (
+        TORCH + "import tyro\n"
+        "from dataclasses import dataclass\n"
+        "@dataclass\n"
+        "class Args:\n"
+        "    width: int = 7\n"
+        "args = tyro.cli(Args)\n"
+        "nn.Linear(args.width, 1, bias=False).cuda()\n"
+    )
+    assert needs(parsed)["parameters"] == 7
+    assert needs(parsed, "--width", "9")["parameters"] == 9
+
+
+def test_modules_of_the_folder_are_followed() -> None:
+    others = {
+        "lib/__init__.py": "from .net import Net\n",
+        "lib/net.py": TORCH + "def Net(width):\n    return nn.Linear(width, 2)\n",
+    }
+    found = needs("from lib import Net\nNet(9).cuda()\n", others=others)
+    assert found["parameters"] == 20
+
+
+def test_a_frozen_model_has_no_gradients() -> None:
+    found = needs(
+        TORCH + "from torchvision import models\n"
+        "net = models.resnet18()\n"
+        "for p in net.parameters():\n"
+        "    p.requires_grad = False\n"
+        "net.fc = nn.Linear(net.fc.in_features, 10)\n"
+        "net.cuda()\n"
+        "torch.optim.Adam(net.fc.parameters())\n"
+    )
+    assert found["trainable_parameters"] == 5130
+    assert found["parameters"] == pytest.approx(11.18e6, rel=0.01)
+
+
+def test_a_model_that_is_not_in_the_table_is_not_known() -> None:
+    found = needs(
+        "from transformers import AutoModel, Trainer\n"
+        "model = AutoModel.from_pretrained('someone/secret')\n"
+        "Trainer(model=model).train()\n"
+    )
+    assert found["parameters"] is None
+    assert found["confidence"] == "low"
+    assert any("someone/secret" in text for text in found["unknown"])
+    assert found["needs"] == {"gpus": 1, "nodes": 1, "gpu_memory_gb": None}
+
+
+def test_the_name_of_a_model_says_its_size() -> None:
+    published = known_model("someone/new-model-3b-chat")
+    assert published is not None
+    assert published.parameters == 3_000_000_000
+    assert not published.certain
+    derived = known_model("unsloth/Llama-3.2-1B-Instruct-bnb-4bit")
+    assert derived is not None
+    assert derived.parameters == 1_235_800_000
+    assert known_model("someone/secret") is None
+
+
+def test_the_table_of_vision_models_has_their_weights() -> None:
+    resnet = known_vision("resnet50")
+    assert resnet is not None
+    assert resnet.parameters == 25_557_032
+    assert resnet.head_inputs == 2048
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("def (:\n", "not valid Python: line 1"),
+        ("print 'hello'\n", "Python 2"),
+        ("x = 1\0\n", "not text"),
+        ("x = " + "(" * 5000 + ")" * 5000, "not valid Python|nested"),
+        ("#" * 2_000_001, "longer than"),
+    ],
+)
+def test_a_bad_program_gets_one_clear_error(source: str, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        needs(source)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("not json", "no JSON"),
+        ("{}", "without cells"),
+        ('{"cells": []}', "without code"),
+        ('{"cells": [{"cell_type": "code", "source": [" "]}]}', "without code"),
+    ],
+)
+def test_a_bad_notebook_gets_one_clear_error(text: str, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        recommend(Sources({"a.ipynb": text}, "a.ipynb"), [])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(n):\n    return f(n + 1)\nf(0)\n",
+        "x = 10 ** 10 ** 10\ny = 'a' * 10 ** 12\nz = [0] * 10 ** 9\n",
+        "while True:\n    x = 1\n",
+        "for a in range(10**9):\n    for b in range(10**9):\n        c = a\n",
+        "class A:\n    def __init__(self):\n        self.a = A()\nA()\n",
+        "a = []\na.append(a)\nimport torch\ntorch.nn.Sequential(*a).cuda()\n",
+        "\n".join(f"def f{n}(): return f{n + 1}() + f{n + 1}()" for n in range(200))
+        + "\ndef f200(): return 1\nf0()\n",
+    ],
+)
+def test_a_program_without_end_is_followed_for_a_while(source: str) -> None:
+    assert needs(source)["tier"] is not None
+
+
+def test_a_configuration_that_stands_for_billions_is_not_known_whole() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    tens = [", ".join([f"*a{n - 1}"] * 10) for n in range(1, 20)]
+    lines += [f"a{n}: &a{n} [{ten}]" for n, ten in enumerate(tens, 1)]
+    found = parsed_config("\n".join(lines))
+    assert found is not UNKNOWN
+    assert parsed_config("a: &a [*a]") is not None
+    assert parsed_config("{" * 40_000) is UNKNOWN
+
+
+def test_a_launcher_says_how_many_gpus() -> None:
+    sources = Sources({"train.py": TORCH + "nn.Linear(1, 1).cuda()\n"}, "train.py")
+    launcher = ["torchrun", "--nnodes=2", "--nproc-per-node", "8"]
+    found = to_json(recommend(sources, [], launcher))
+    assert found["needs"]["gpus"] == 8
+    assert found["needs"]["nodes"] == 2
+
+
+def test_a_script_beside_the_program_says_how_many_gpus() -> None:
+    others = {"run.sh": "#!/bin/sh\ntorchrun --nproc_per_node=3 train.py\n"}
+    found = needs(TORCH + "nn.Linear(1, 1).cuda()\n", others=others)
+    assert found["needs"]["gpus"] == 3
