@@ -53,11 +53,16 @@ class SweepRecords:
         for number in range(1, 10_000):
             name = wanted if number == 1 else f"{wanted}-{number}"
             named = frozen.model_copy(update={"name": name})
-            gate = self._gate(named, sweep_id := uuid4().hex[:12], 0)
-            if gate.labels.get(labels.ID_LABEL) == sweep_id:
-                return Sweep(sweep_id, named, gate, 1)
-            if not numbered:
-                break
+            sweep_id = uuid4().hex[:12]
+            try:
+                gate = self._gate(named, sweep_id, 0)
+            except RefusedError:
+                if not self._gates({labels.NAME_LABEL: name}):
+                    raise
+                if not numbered:
+                    break
+                continue
+            return Sweep(sweep_id, named, gate, 1)
         raise RefusedError(
             f"There is a sweep {wanted} already.",
             f"`gpuyard sweep resume {wanted}` goes on with it; or give another --name.",
@@ -90,7 +95,7 @@ class SweepRecords:
 
     def all(self) -> list[Sweep]:
         """Every sweep with its runs, newest first."""
-        gates = self._gates({labels.PART_LABEL: "gate"})
+        gates = self._gates({})
         return [self._read(sweep_id, found) for sweep_id, found in gates.items()]
 
     def find(self, name: str) -> Sweep:
@@ -98,7 +103,7 @@ class SweepRecords:
         NotFoundError.
         """
         for label in (labels.NAME_LABEL, labels.ID_LABEL):
-            found = self._gates({labels.PART_LABEL: "gate", label: name})
+            found = self._gates({label: name})
             for sweep_id, gates in found.items():
                 return self._read(sweep_id, gates)
         raise NotFoundError(f"There is no sweep {name}.", "See `gpuyard sweep list`.")
@@ -106,7 +111,8 @@ class SweepRecords:
     def _gates(self, label: Mapping[str, str]) -> dict[str, list[Job]]:
         """By the id of the sweep, its gates, newest first."""
         found: dict[str, list[Job]] = {}
-        for job in self._client.jobs(label=label, limit=1000):
+        wanted = {**label, labels.PART_LABEL: "gate"}
+        for job in self._client.jobs(label=wanted, limit=1000):
             if labels.ID_LABEL in job.labels:
                 found.setdefault(job.labels[labels.ID_LABEL], []).append(job)
         return found
@@ -148,21 +154,34 @@ class SweepRecords:
         return found
 
     def submit(self, sweep: Sweep, number: int, parameters: Mapping[str, str]) -> Run:
-        """Queue a run. If it was queued before, that one, with the values that it has:
-        they may be others.
+        """Queue a run. If another command has queued it before, that one, with the
+        values that it has: they may be others.
         """
-        spec = sweep.spec
-        known = {"trial": str(number), "seed": str(spec.seed_of(number))}
-        filled = with_values(spec.job, parameters, known)
-        values = {f"{labels.VALUE_LABEL}{k}": v for k, v in parameters.items()}
-        given = {**spec.job.get("labels", {}), **_labels(spec, sweep.id, "run")}
-        body = {
-            **filled,
-            "name": f"{spec.name}-{number}",
-            "labels": {**given, labels.NUMBER_LABEL: str(number), **values},
-            "idempotency_key": f"sweep:{sweep.id}:{number}",
-        }
-        return self.run_of(self._client.call(calls.submit(body)), spec)
+        body = _body_of_run(sweep, number, parameters)
+        try:
+            job = self._client.call(calls.submit(body))
+        except RefusedError:
+            label = {labels.ID_LABEL: sweep.id, labels.NUMBER_LABEL: str(number)}
+            job = next(self._client.jobs(label=label), None)
+            if job is None:
+                raise
+        return self.run_of(job, sweep.spec)
+
+
+def _body_of_run(
+    sweep: Sweep, number: int, parameters: Mapping[str, str]
+) -> dict[str, Any]:
+    """The JobSpec of a run, as JSON."""
+    spec = sweep.spec
+    known = {"trial": str(number), "seed": str(spec.seed_of(number))}
+    values = {f"{labels.VALUE_LABEL}{k}": v for k, v in parameters.items()}
+    given = {**spec.job.get("labels", {}), **_labels(spec, sweep.id, "run")}
+    return {
+        **with_values(spec.job, parameters, known),
+        "name": f"{spec.name}-{number}",
+        "labels": {**given, labels.NUMBER_LABEL: str(number), **values},
+        "idempotency_key": f"sweep:{sweep.id}:{number}",
+    }
 
 
 def _labels(spec: SweepSpec, sweep_id: str, part: str) -> dict[str, str]:
