@@ -62,12 +62,22 @@ class Driver:
         for run in self._sweep.runs:
             self._chooser.begin(run.number, run.parameters)
             if run.job.state is JobState.CANCELLED and not run.is_pruned:
-                job = self._client.call(calls.resume(run.job.id, None, {}))
-                self._runs[run.number] = self._records.run_of(job, self._sweep.spec)
+                self._resume(run)
             elif run.is_over:
                 self._chooser.end(run, self._curve(run))
             elif run.is_pruned:
                 self._client.call(calls.cancel(run.job.id))
+
+    def _resume(self, run: Run) -> None:
+        """Let a run go on that was cancelled."""
+        try:
+            job = self._client.call(calls.resume(run.job.id, None, {}))
+        except RefusedError:
+            # Another command has done it.
+            job = self._client.call(calls.job(run.job.id))
+            if job.state is JobState.CANCELLED:
+                raise
+        self._runs[run.number] = self._records.run_of(job, self._sweep.spec)
 
     def _is_stopped(self) -> bool:
         gate = self._client.call(calls.job(self._sweep.gate.id))

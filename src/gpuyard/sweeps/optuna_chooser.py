@@ -5,6 +5,7 @@ Its study is in memory and made anew from the runs, so it needs no database of i
 
 import warnings
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import optuna
@@ -22,6 +23,8 @@ _SAMPLERS = {
     "cmaes": "CmaEsSampler",
     "nsgaii": "NSGAIISampler",
 }
+# Optuna imports these when it is asked for values, and that is too late.
+_NEEDED = {"cmaes": ("cmaes",), "gp": ("scipy", "torch")}
 _PRUNERS = {
     "median": "MedianPruner",
     "percentile": "PercentilePruner",
@@ -136,6 +139,12 @@ def _made(
         own = ["grid", "random"] if field == "method" else []
         remedy = f"use {', '.join([*own, *known])}"
         raise InvalidInputError.of(field, f"is {quoted(name)}", remedy)
+    lacking = [one for one in _NEEDED.get(name, ()) if find_spec(one) is None]
+    if lacking:
+        remedy = f"pip install {' '.join(lacking)}"
+        raise InvalidInputError.of(
+            field, f"is {name}, which needs {' and '.join(lacking)}", remedy
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

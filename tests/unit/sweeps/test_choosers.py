@@ -55,7 +55,7 @@ def replayed(chooser: Chooser, runs: list[Run]) -> None:
         chooser.end(run, [(0, run.value + 1), (1, run.value)])
 
 
-@pytest.mark.parametrize("method", ["random", "tpe", "nsgaii"])
+@pytest.mark.parametrize("method", ["random", "tpe", "cmaes", "nsgaii"])
 def test_the_same_seed_chooses_the_same(method: str) -> None:
     spec = spec_of(method=method)
     first = played(chooser_of(spec), range(25))
@@ -82,6 +82,18 @@ def test_optuna_learns_from_what_runs_came_to() -> None:
     runs = played(chooser_of(spec_of(method="tpe", trials=40)), range(40))
     last = [abs(float(run.parameters["x"])) for run in runs[-10:]]
     assert sum(last) / 10 < 3, "evenly drawn, it would be 5"
+
+
+def test_a_method_that_needs_more_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "gpuyard.sweeps.optuna_chooser.find_spec",
+        lambda name: None if name == "torch" else name,
+    )
+    with pytest.raises(InvalidInputError) as raised:
+        chooser_of(spec_of(method="gp"))
+    assert str(raised.value) == "method: is gp, which needs torch (pip install torch)"
 
 
 def test_a_run_that_another_command_has_begun_keeps_its_values() -> None:
