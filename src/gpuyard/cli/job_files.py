@@ -68,7 +68,7 @@ def read_jobs(path: Path) -> list[FileJob]:
     bodies = _bodies(load_spec(path), path)
     home = Path.cwd() if str(path) == "-" else path.absolute().parent
     return [
-        FileJob(_at_home(body, home), _label(path, number, body))
+        FileJob(at_home(body, home), _label(path, number, body))
         for number, body in enumerate(bodies, 1)
     ]
 
@@ -133,7 +133,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _at_home(body: Any, folder: Path) -> Any:
+def at_home(body: Any, folder: Path) -> Any:
     """The body with the folder that its file is in, unless it says otherwise."""
     from gpuyard.client.bodies import at_home_here
 

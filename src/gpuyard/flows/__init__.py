@@ -1,0 +1,1 @@
+"""Flows: steps that need one another, of which only those run that have changed."""

@@ -1,0 +1,213 @@
+"""Runs a flow: each step when what it needs is done, unless nothing of it has changed.
+
+A step's job carries the digest of all that it depends on as a label. So the instance
+knows what was done, and this process may be killed anywhere.
+"""
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from gpuyard.client import calls
+from gpuyard.client.bodies import at_home_here
+from gpuyard.client.sync import Client
+from gpuyard.domain.jobs import Job
+from gpuyard.domain.states import JobState
+from gpuyard.flows import contents
+from gpuyard.flows.spec import Flow, Step, files_in_command
+
+FLOW_LABEL = "flow"
+PLACE_LABEL = "flow-place"
+STEP_LABEL = "flow-step"
+KEY_LABEL = "flow-key"
+_SHORTEST_S = 0.1
+_LONGEST_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of a step: `state` is `cached`, `completed`, `failed`, `skipped`
+    (something that it needs has failed), or the state in which its job ended. `why` it
+    ran, or failed.
+    """
+
+    step: str
+    state: str
+    why: str = ""
+    job: Job | None = None
+
+    @property
+    def is_fine(self) -> bool:
+        """True if steps that need it may run."""
+        return self.state in ("cached", "completed")
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "step": self.step,
+            "state": self.state,
+            "why": self.why,
+            "job": self.job.id if self.job else None,
+            "exit_code": self.job.exit_code if self.job else None,
+        }
+
+
+@dataclass(slots=True)
+class _Running:
+    """A step whose job is not over. `is_current`: its inputs are those of now."""
+
+    job: Job
+    why: str
+    is_current: bool
+
+
+@dataclass(slots=True)
+class Runner:
+    """One flow in a folder of this machine. `tell` hears of each step that begins
+    (with its job) or is over. Steps in `forced` run whatever was done before.
+    """
+
+    client: Client
+    flow: Flow
+    folder: Path
+    tell: Callable[[Done], None]
+    forced: Collection[str] = ()
+    done: dict[str, Done] = field(default_factory=dict[str, Done])
+    _running: dict[str, _Running] = field(default_factory=dict[str, _Running])
+
+    def run(self) -> list[Done]:
+        """Go through all steps, as many at once as can; what became of each.
+
+        InvalidInputError, before anything runs, for an input that no step writes and
+        that is not there.
+        """
+        for name, step in self.flow.steps.items():
+            if not step.needs:
+                contents.files_of(self.folder, step.inputs, f"steps.{name}.inputs")
+        pause = _SHORTEST_S
+        while len(self.done) < len(self.flow.steps):
+            changed = self._look()
+            for name, step in self.flow.steps.items():
+                if name not in self.done and name not in self._running:
+                    changed = self._begin(name, step) or changed
+            if self._running:
+                pause = _SHORTEST_S if changed else min(pause * 1.3, _LONGEST_S)
+                time.sleep(pause)
+        return [self.done[name] for name in self.flow.steps]
+
+    def _begin(self, name: str, step: Step) -> bool:
+        """Start a step, if it can; whether something was decided."""
+        before = [self.done.get(need) for need in step.needs]
+        bad = [one.step for one in before if one is not None and not one.is_fine]
+        if bad:
+            self._end(Done(name, "skipped", f"{bad[0]} has not completed"))
+            return True
+        if None in before:
+            return False
+        key = self._key(name, step)
+        jobs = self._jobs_of(name)
+        newest = jobs[0] if jobs else None
+        if newest is not None and not newest.state.terminal:
+            is_current = newest.labels[KEY_LABEL] == key
+            why = "it runs already" if is_current else "its inputs have changed"
+            self._running[name] = _Running(newest, why, is_current)
+            self.tell(Done(name, "running", why, newest))
+            return True
+        why = self._reason(name, step, key, newest)
+        if not why:
+            self._end(Done(name, "cached", "", newest))
+            return True
+        (job,) = self.client.submit([self._body(name, step, key, len(jobs))])
+        self.forced = [one for one in self.forced if one != name]
+        self._running[name] = _Running(job, why, is_current=True)
+        self.tell(Done(name, "running", why, job))
+        return True
+
+    def _key(self, name: str, step: Step) -> str:
+        """The digest of all that the step depends on."""
+        written = [path for n in step.needs for path in self.flow.steps[n].outputs]
+        read = [*step.inputs, *written, *files_in_command(step, self.folder)]
+        files = contents.digests(self.folder, read, f"steps.{name}.inputs")
+        declared = {**step.job, "outputs": step.outputs}
+        return contents.key_of(declared, files, self._place)
+
+    @property
+    def _place(self) -> str:
+        """The folder, as a short digest: a copy of the flow elsewhere is another."""
+        return sha256(str(self.folder).encode()).hexdigest()[:16]
+
+    def _jobs_of(self, name: str) -> list[Job]:
+        """All jobs that this step has ever had, newest first."""
+        return [*self.client.jobs(label=self._labels(name), limit=1000)]
+
+    def _labels(self, name: str) -> dict[str, str]:
+        return {
+            FLOW_LABEL: self.flow.name,
+            PLACE_LABEL: self._place,
+            STEP_LABEL: name,
+        }
+
+    def _reason(self, name: str, step: Step, key: str, newest: Job | None) -> str:
+        """Why the step is to run; empty if nothing has changed since it did."""
+        if name in self.forced:
+            return "it is forced"
+        if newest is None:
+            return "it has not run yet"
+        if newest.state is not JobState.COMPLETED:
+            return f"its last run was {newest.state.value}"
+        if newest.labels[KEY_LABEL] != key:
+            return "it or its inputs have changed"
+        gone = contents.missing(self.folder, step.outputs)
+        return f"{gone[0]} is gone" if gone else ""
+
+    def _body(self, name: str, step: Step, key: str, number: int) -> dict[str, Any]:
+        """The step's job. It runs in the folder itself, never in a copy, for others
+        read there what it writes.
+        """
+        job = step.job
+        return at_home_here(
+            {
+                **job,
+                "name": job.get("name", f"{self.flow.name}-{name}"),
+                "workdir": str(self.folder),
+                "live": True,
+                "labels": {
+                    **job.get("labels", {}),
+                    **self._labels(name),
+                    KEY_LABEL: key,
+                },
+                # Two commands at once make one job.
+                "idempotency_key": f"flow:{key}:{number}",
+            }
+        )
+
+    def _look(self) -> bool:
+        """Read the jobs that run; whether one is over."""
+        over = False
+        for name, running in [*self._running.items()]:
+            running.job = self.client.call(calls.job(running.job.id))
+            if not running.job.state.terminal:
+                continue
+            over = True
+            del self._running[name]
+            if running.is_current:
+                self._end(self._outcome(name, running))
+        return over
+
+    def _outcome(self, name: str, running: _Running) -> Done:
+        job = running.job
+        if job.state is not JobState.COMPLETED:
+            return Done(name, job.state.value, running.why, job)
+        gone = contents.missing(self.folder, self.flow.steps[name].outputs)
+        if gone:
+            where = f" (it ran on {job.node})" if job.node else ""
+            why = f"it has not written {gone[0]} into {self.folder}{where}"
+            return Done(name, "failed", why, job)
+        return Done(name, "completed", running.why, job)
+
+    def _end(self, done: Done) -> None:
+        self.done[done.step] = done
+        self.tell(done)

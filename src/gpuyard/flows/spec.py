@@ -1,0 +1,165 @@
+"""What a flow is: its steps, what they need, read and write."""
+
+from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Self, cast
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from gpuyard.domain.errors import Fault, InvalidInputError, quoted
+from gpuyard.domain.jobspec import Name, Text
+from gpuyard.domain.strict_model import StrictModel
+from gpuyard.domain.validation import faults_of
+
+# What a step has besides the fields of a job, and what of a job is the flow's.
+_OWN = ("needs", "inputs", "outputs")
+_NOT_OF_A_STEP = (
+    "array",
+    "schedule",
+    "depends_on",
+    "depends_on_any",
+    "depends_on_failed",
+    "held",
+    "idempotency_key",
+    "interactive",
+    "live",
+    "workdir",
+)
+
+
+def _inside(value: str) -> str:
+    path = PurePosixPath(value)
+    if not value or path.is_absolute() or ".." in path.parts:
+        raise ValueError(
+            f"{quoted(value)} is not below the flow's folder; write a path relative to"
+            " it, without '..'"
+        )
+    return str(path)
+
+
+InFolder = Annotated[Text, AfterValidator(_inside)]
+
+
+class Step(StrictModel):
+    """A step: its `job` (a JobSpec's JSON), and what it reads and writes in the flow's
+    folder. `inputs` may be patterns, and both may be folders.
+    """
+
+    needs: tuple[Name, ...] = ()
+    inputs: tuple[InFolder, ...] = ()
+    outputs: tuple[InFolder, ...] = ()
+    job: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _runs_a_program(self) -> Self:
+        words = self.job.get("command")
+        texts: Sequence[Any] = (
+            cast("list[Any]", words) if isinstance(words, list) else ()
+        )
+        if not texts or not all(isinstance(word, str) for word in texts):
+            raise ValueError(
+                '@command@is missing, or no list of words; write ["python3", "x.py"]'
+            )
+        for field in _NOT_OF_A_STEP:
+            if field in self.job:
+                raise ValueError(f"@{field}@does not belong in a step; leave it out")
+        return self
+
+
+class Flow(StrictModel):
+    """A flow. `steps` stand in an order in which they may run."""
+
+    name: Annotated[Name, Field(max_length=100)]
+    steps: dict[Name, Step]
+
+
+def parse(document: Any, default_name: str) -> Flow:
+    """The flow that a file holds; InvalidInputError names the step and the field."""
+    if not isinstance(document, Mapping):
+        raise InvalidInputError.of("flow", "is no table", "write [steps.NAME] tables")
+    given = cast("Mapping[str, Any]", document)
+    for field in given:
+        if field not in ("name", "steps"):
+            raise InvalidInputError.of(field, "is not a field", "known: name, steps")
+    tables = given.get("steps")
+    if not isinstance(tables, Mapping) or not tables:
+        remedy = "write a table [steps.NAME] for each step"
+        raise InvalidInputError.of("steps", "is missing", remedy)
+    steps = {
+        str(name): _step(str(name), table)
+        for name, table in cast("Mapping[Any, Any]", tables).items()
+    }
+    complete = _with_needs(steps)
+    order = _order(complete)
+    name = given.get("name", default_name)
+    return _valid(
+        "", Flow, {"name": name, "steps": {one: complete[one] for one in order}}
+    )
+
+
+def _step(name: str, table: Any) -> Step:
+    if not isinstance(table, Mapping):
+        raise InvalidInputError.of(f"steps.{name}", "is no table", "give it a command")
+    given = cast("Mapping[str, Any]", table)
+    own = {field: given[field] for field in _OWN if field in given}
+    job = {field: value for field, value in given.items() if field not in _OWN}
+    return _valid(f"steps.{name}.", Step, {**own, "job": job})
+
+
+def _valid(prefix: str, model: Any, fields: Mapping[str, Any]) -> Any:
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        faults = [
+            Fault(f"{prefix}{fault.field}", fault.fault, fault.remedy)
+            for fault in faults_of(error, model)
+        ]
+        raise InvalidInputError(faults) from None
+
+
+def _with_needs(steps: Mapping[str, Step]) -> dict[str, Step]:
+    """The steps, each with those as needs whose outputs it reads."""
+    writers: dict[str, str] = {}
+    for name, step in steps.items():
+        for output in step.outputs:
+            if output in writers:
+                fault = f"has {output}, which {writers[output]} writes, too"
+                remedy = "let each file be the output of one step"
+                raise InvalidInputError.of(f"steps.{name}.outputs", fault, remedy)
+            writers[output] = name
+    complete: dict[str, Step] = {}
+    for name, step in steps.items():
+        for need in step.needs:
+            if need not in steps:
+                remedy = f"there are {', '.join(steps)}"
+                fault = f"names {quoted(need)}, which is no step"
+                raise InvalidInputError.of(f"steps.{name}.needs", fault, remedy)
+        read = [writers[path] for path in step.inputs if path in writers]
+        needs = tuple(dict.fromkeys([*step.needs, *read]))
+        complete[name] = step.model_copy(update={"needs": needs})
+    return complete
+
+
+def _order(steps: Mapping[str, Step]) -> list[str]:
+    """Their names, each after what it needs; InvalidInputError for a cycle."""
+    graph = {name: step.needs for name, step in steps.items()}
+    try:
+        return [*TopologicalSorter(graph).static_order()]
+    except CycleError as error:
+        circle: list[str] = error.args[1]
+        fault = f"need one another in a circle: {' → '.join(reversed(circle))}"
+        raise InvalidInputError.of("steps", fault, "take one need away") from None
+
+
+def files_in_command(step: Step, folder: Path) -> list[str]:
+    """Words of its command that are files of the flow's folder, such as its script."""
+    words: list[str] = step.job["command"]
+    return [
+        word
+        for word in words
+        if not Path(word).is_absolute()
+        and ".." not in Path(word).parts
+        and len(word) < 1000
+        and (folder / word).is_file()
+    ]

@@ -1,0 +1,75 @@
+"""What a flow may say, and in which order its steps run."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.flows.spec import parse
+
+
+def step(**more: Any) -> dict[str, Any]:
+    return {"command": ["true"], **more}
+
+
+def test_a_step_needs_what_writes_its_inputs() -> None:
+    flow = parse(
+        {
+            "steps": {
+                "report": step(needs=["train"]),
+                "train": step(inputs=["clean.csv", "train.py"], outputs=["model"]),
+                "clean": step(inputs=["raw.csv"], outputs=["clean.csv"]),
+            }
+        },
+        "folder",
+    )
+    assert flow.name == "folder"
+    assert list(flow.steps) == ["clean", "train", "report"]
+    assert flow.steps["train"].needs == ("clean",)
+    assert flow.steps["train"].job == {"command": ["true"]}
+
+
+def test_a_cycle_is_one_error_that_names_its_steps() -> None:
+    steps = {
+        "a": step(needs=["c"]),
+        "b": step(needs=["a"]),
+        "c": step(needs=["b"]),
+        "d": step(),
+    }
+    with pytest.raises(InvalidInputError) as raised:
+        parse({"steps": steps}, "f")
+    (fault,) = raised.value.faults
+    assert fault.field == "steps"
+    said = fault.fault.removeprefix("need one another in a circle: ").split(" → ")
+    assert said[0] == said[-1]
+    assert sorted(said[1:]) == ["a", "b", "c"]
+    for first, second in pairwise(said):
+        assert steps[first]["needs"] == [second], "each needs the next"
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ([], "flow: is no table"),
+        ({}, "steps: is missing"),
+        ({"steps": {}}, "steps: is missing"),
+        ({"stepz": {}}, "stepz: is not a field"),
+        ({"steps": {"a": 3}}, "steps.a: is no table"),
+        ({"steps": {"a": {}}}, "steps.a.command: is missing"),
+        ({"steps": {"a": {"command": "x y"}}}, "steps.a.command"),
+        ({"steps": {"a": step(needs=["b"])}}, "steps.a.needs: names 'b'"),
+        ({"steps": {"a": step(needs=["a"])}}, "circle: a → a"),
+        ({"steps": {"a": step(outputs=["/etc/x"])}}, "steps.a.outputs"),
+        ({"steps": {"a": step(inputs=["../x"])}}, "steps.a.inputs"),
+        ({"steps": {"a": step(workdir="/x")}}, "steps.a.workdir: does not belong"),
+        (
+            {"steps": {"a": step(outputs=["x"]), "b": step(outputs=["./x"])}},
+            "steps.b.outputs: has x, which a writes, too",
+        ),
+    ],
+)
+def test_bad_input_names_the_step_and_the_field(document: Any, said: str) -> None:
+    with pytest.raises(InvalidInputError) as raised:
+        parse(document, "f")
+    assert said in str(raised.value)
