@@ -28,7 +28,7 @@ async def receive_blob(
     """
     caller.check_store(request)
     received = 0
-    with tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=caller.scratch) as spooled:
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=str(caller.scratch)) as spooled:
         file = cast("IO[bytes]", spooled)
         while not (part := await _next_part(messages)).end:
             received += len(part.data)
