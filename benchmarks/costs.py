@@ -11,10 +11,13 @@ import sqlalchemy as sa
 from benchmarks.bench import scaled, scratch, timed
 from benchmarks.figures import Figure, alternate
 from gpuyard.billing.costs import ReportOrder, report
+from gpuyard.billing.exchange import Exchange
 from gpuyard.domain.cost_keys import CostBy
+from gpuyard.domain.exchange_rates import ExchangeRates
 from gpuyard.ledger.ledger import Ledger
 
 GROUP = "costs"
+_EXCHANGE = Exchange(ExchangeRates("USD", ()), "USD")
 # The first day of a month, in which clocks are set back at its end.
 _BEGIN = 1_790_805_600.0
 _MONTH_S = 31 * 86_400 + 3600
@@ -76,7 +79,7 @@ def _report_s(ledger: Ledger, by: CostBy) -> float:
     order = ReportOrder(by, _BEGIN, _BEGIN + _MONTH_S, _BERLIN)
     began = time.perf_counter()
     rows = ledger.queries.costs(order.period())
-    found = report(order, rows, lambda _, __: 0.0, "USD", lambda _: 1.0)
+    found = report(order, rows, lambda _, __: 0.0, _EXCHANGE)
     taken = time.perf_counter() - began
     assert found.items
     return taken

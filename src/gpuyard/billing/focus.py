@@ -2,7 +2,8 @@
 bills: all that it demands, and others for which gpuyard knows the values. The same file
 is one of FOCUS 1.0, which has fewer columns.
 
-One row is what one attempt cost in one month. Only what is empty is unknown.
+One row is what one attempt cost in one month. Columns that say nothing here, such as
+those of discounts, are there and empty, because readers look for them.
 """
 
 import csv
@@ -37,6 +38,11 @@ COLUMNS = (
     "ChargeClass",
     "ChargeDescription",
     "ChargeFrequency",
+    "CommitmentDiscountCategory",
+    "CommitmentDiscountId",
+    "CommitmentDiscountName",
+    "CommitmentDiscountStatus",
+    "CommitmentDiscountType",
     "PricingCategory",
     "PricingQuantity",
     "PricingUnit",
@@ -50,6 +56,8 @@ COLUMNS = (
     "ServiceName",
     "ServiceCategory",
     "ServiceSubcategory",
+    "RegionId",
+    "RegionName",
     "SubAccountId",
     "SubAccountName",
     "ResourceId",
