@@ -12,6 +12,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy.engine.interfaces import ReflectedIndex
 
 from gpuyard.config.netfs import network_filesystem
 from gpuyard.domain.errors import (
@@ -38,11 +39,9 @@ def test_a_new_ledger_has_the_schema_of_the_tables(ledger: Ledger):
     assert not any(ledger.queries.job_counts())
 
 
-def _plain(option: object) -> object:
-    """An option of an index with its SQL as text."""
-    if isinstance(option, dict):
-        return {name: str(value) for name, value in option.items()}
-    return option
+def _conditions(index: ReflectedIndex) -> dict[str, str]:
+    options = index.get("dialect_options", {})
+    return {name: str(value) for name, value in options.items()}
 
 
 def _schema(connection: sa.Connection) -> dict[str, object]:
@@ -54,8 +53,9 @@ def _schema(connection: sa.Connection) -> dict[str, object]:
             {**column, "type": str(column["type"])}
             for column in inspector.get_columns(table)
         ]
+        # The condition of a partial index is an object, equal only to itself.
         indexes = [
-            {name: _plain(value) for name, value in index.items()}
+            {**index, "dialect_options": str(_conditions(index))}
             for index in inspector.get_indexes(table)
         ]
         found[table] = (

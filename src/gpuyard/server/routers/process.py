@@ -16,7 +16,6 @@ from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import text
 from gpuyard.server.permissions import visibility_of
-from gpuyard.server.prometheus import render_metrics
 from gpuyard.server.security_scheme import document_token
 from gpuyard.storage.place import problem_of
 
@@ -60,6 +59,9 @@ async def prove(
 )
 async def metrics(request: Request, app_state: TheAppState) -> Response:
     """Prometheus metrics."""
+    # Late: its library takes memory, and most servers are never asked.
+    from gpuyard.server.prometheus import render_metrics
+
     visibility = visibility_of(request.scope, app_state.controller)
     counts = await _job_counts(app_state, visibility)
     body, media_type = render_metrics(app_state, counts, visibility)
