@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from gpuyard.controller.access import Visibility
+from gpuyard.controller.visibility import Visibility
 from gpuyard.ledger.queries import Queries
 
 _JOB_ID = re.compile(r"job_[0-9a-f]{32}")
