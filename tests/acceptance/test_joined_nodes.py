@@ -83,6 +83,35 @@ def test_a_job_runs_on_a_joined_machine_and_all_of_it_comes_and_goes_by_the_link
     assert "resumed from three" in lab.ok("logs", job)
 
 
+def test_a_dataset_comes_by_the_link_once(lab, machine):
+    (lab.work / "data").mkdir()
+    (lab.work / "data/words").write_text("some words")
+    (lab.work / "data/large.bin").write_bytes(b"12345678" * (2 << 20))
+    lab.ok("datasets", "add", "corpus", "data")
+    program = "cat $GPUYARD_DATASET_CORPUS/words; sha256sum $GPUYARD_DATASET_CORPUS/l*"
+    for _ in range(2):
+        said = lab.ok("run", "--dataset", "corpus", "--", "sh", "-c", program)
+        assert said.startswith("some words")
+        assert hashlib.sha256(b"12345678" * (2 << 20)).hexdigest() in said
+        assert f" {machine.home.node}/datasets/" in said
+    (copy,) = (machine.home.node / "datasets").iterdir()
+    assert sorted(path.name for path in (copy / "files").iterdir()) == [
+        "large.bin",
+        "words",
+    ]
+    assert not list(machine.home.fetched.rglob("chunks/*/*")), "it keeps them twice"
+
+
+def test_no_machine_gets_a_dataset_that_its_jobs_do_not_read(lab, machine):
+    (lab.work / "words").write_text("some words")
+    added = lab.json("datasets", "add", "unread", "words")
+    digest = added["versions"][0]["digest"]
+    for kind in (ContentKind.DATASET, ContentKind.CHUNK):
+        request = wire.FetchContents(kind, [digest], "default")
+        (answer,) = machine.ask(request)
+        assert isinstance(answer, wire.Refused)
+
+
 def test_a_job_that_needs_a_folder_waits_for_the_machine_that_has_it(lab, machine):
     job = run(lab, "--live", "true")
     why = lab.ok("why", job)

@@ -93,7 +93,7 @@ class LabWeek:
         view = self.world.view
         view.budgets = BudgetTable(
             reserve_of=lambda job, _: int(job.width * (job.timeout_s or 0.0) * _SECOND),
-            worth=lambda cost, _, __: int(float(cost) * _SECOND),
+            worth=lambda _, cost: int(float(cost.cost) * _SECOND),
         )
         amount = int(BUDGET_GPU_HOURS * HOUR * _SECOND)
         view.budgets.by_name[POOR] = LiveBudget(POOR, amount, "EUR", project=POOR)

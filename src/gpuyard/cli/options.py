@@ -92,6 +92,13 @@ WorkspaceOption = Annotated[
         autocompletion=suggest.workspaces,
     ),
 ]
+DatasetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[PROJECT/]NAME[@VERSION]",
+        help="Data that it reads; repeat for more. See `gpuyard datasets`.",
+    ),
+]
 MaxPriceOption = Annotated[
     str | None, typer.Option(help="In clouds, at most this price per hour.")
 ]

@@ -11,6 +11,7 @@ import typer
 from gpuyard.cli import suggest
 from gpuyard.cli.options import (
     CpusOption,
+    DatasetOption,
     GpuClassOption,
     GpuMemoryOption,
     GpusOption,
@@ -294,6 +295,7 @@ class RunOptions:
     region: RegionOption = None
     allow_quarantined: QuarantinedOption = False
     workspace: WorkspaceOption = None
+    dataset: DatasetOption = None
     max_price: MaxPriceOption = None
     spot: SpotOption = False
     preemptible: PreemptibleOption = False
@@ -405,6 +407,7 @@ def _places(options: RunOptions) -> dict[str, Any]:
         provider=options.provider,
         allowed=allowed or None,
         workspace=options.workspace,
+        datasets=options.dataset or None,
         max_price=options.max_price,
         spot=options.spot or None,
         preemptible=options.preemptible or None,

@@ -18,6 +18,7 @@ import httpx
 from gpuyard.client import calls, cost_calls, job_calls, media, stored_code
 from gpuyard.client.aio_arrays import AsyncArrayMethods
 from gpuyard.client.aio_costs import AsyncCostMethods
+from gpuyard.client.aio_datasets import AsyncDatasetMethods
 from gpuyard.client.aio_job import AsyncJobHandle
 from gpuyard.client.aio_projects import AsyncProjectMethods
 from gpuyard.client.aio_reservations import AsyncReservationMethods
@@ -55,6 +56,7 @@ class AsyncClient(
     AsyncProjectMethods,
     AsyncCostMethods,
     AsyncReservationMethods,
+    AsyncDatasetMethods,
 ):
     """A connection to an instance.
 

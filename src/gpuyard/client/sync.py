@@ -30,6 +30,7 @@ from gpuyard.client.resend import AGAIN, PATIENCE_S, Outage, Resend, broken_off
 from gpuyard.client.sse import EventReader
 from gpuyard.client.sync_arrays import ArrayMethods
 from gpuyard.client.sync_costs import CostMethods
+from gpuyard.client.sync_datasets import DatasetMethods
 from gpuyard.client.sync_job import JobHandle
 from gpuyard.client.sync_projects import ProjectMethods
 from gpuyard.client.sync_reservations import ReservationMethods
@@ -57,6 +58,7 @@ class Client(
     ProjectMethods,
     CostMethods,
     ReservationMethods,
+    DatasetMethods,
 ):
     """A connection to an instance.
 

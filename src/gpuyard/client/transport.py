@@ -97,11 +97,11 @@ def tls_of_environment() -> ssl.SSLContext:
 
 
 def content_of(body: Any) -> bytes | None:
-    """The body as JSON; InvalidInputError when it has no JSON form (a date, an
-    infinity, bytes that are not UTF-8).
+    """The body as JSON, or as it is if it is bytes; InvalidInputError when it has no
+    JSON form (a date, an infinity, text that is not UTF-8).
     """
-    if body is None:
-        return None
+    if body is None or isinstance(body, bytes):
+        return body
     try:
         return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
@@ -115,4 +115,4 @@ def answer_of(call: Call[T], response: httpx.Response) -> T:
     """What the server answered; GpuyardError as it raised it."""
     if response.is_error:
         raise error_of(response.status_code, response.content)
-    return call.read(response.json())
+    return call.read(response.json() if response.content else None)

@@ -136,6 +136,9 @@ class NodeSettings(SettingsSection):
     end their link. `simulate_gpus`: simulated GPUs in place of this host's own, such as
     `5x24` (five of 24 GB each).
 
+    Copies of datasets may take `dataset_cache_gb` together; then those that were not
+    used for the longest time make room for others.
+
     The account of a job (see the guide on accounts) is the one that `accounts` names
     for its project, else `run_as`; unset, the agent's own. With `run_as_submitter`, it
     is that of the user who submitted it, if the server knows it (see the guide on the
@@ -149,6 +152,7 @@ class NodeSettings(SettingsSection):
     max_processes: int = Field(default=8192, ge=1)
     reserve_memory_gb: Gigabytes | None = None
     keep_checkpoints: int = Field(default=5, ge=1)
+    dataset_cache_gb: Gigabytes = 100.0
     progress_s: Period = 0.5
     usage_s: Period = 5.0
     checkpoint_scan_s: Period = 0.5

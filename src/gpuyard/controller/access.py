@@ -10,13 +10,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
-from gpuyard.controller.projects import (
-    NO_PROJECTS,
-    LiveProject,
-    Projects,
-    unknown_project,
-)
+from gpuyard.controller.projects import LiveProject, Projects, unknown_project
 from gpuyard.controller.users import Identity, Users
+from gpuyard.controller.visibility import EVERYTHING, Visibility
 from gpuyard.domain.errors import ForbiddenError
 from gpuyard.domain.users import Role
 
@@ -28,25 +24,6 @@ class Action(StrEnum):
     SUBMIT = "submit"
     """Start something in its project."""
     CHANGE = "change"
-
-
-@dataclass(frozen=True, slots=True)
-class Visibility:
-    """What exists for who asks: all but the `hidden` projects. A name means first what
-    is the `user`'s own (None: the owner of the instance). `of_all_users`: it sees what
-    others do with their tokens, too.
-    """
-
-    user: str | None = None
-    hidden: frozenset[str] = NO_PROJECTS
-    of_all_users: bool = True
-
-    def sees(self, project: str | None) -> bool:
-        """Whether what is of this project exists."""
-        return project not in self.hidden
-
-
-EVERYTHING = Visibility()
 
 
 def _may_always(_: str | None) -> None:

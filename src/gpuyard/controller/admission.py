@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpuyard.controller import transitions
-from gpuyard.controller.access import ALL_RIGHTS, Rights, Visibility
+from gpuyard.controller.access import ALL_RIGHTS, Rights
 from gpuyard.controller.core import FOLDED_AT_ONCE, SLICE, Core
 from gpuyard.controller.intake import (
     MAX_JOBS,
@@ -31,6 +31,7 @@ from gpuyard.controller.script_code import add_script_code
 from gpuyard.controller.secrets import Secrets
 from gpuyard.controller.shares import refuse_over_quota
 from gpuyard.controller.submissions import Submissions
+from gpuyard.controller.visibility import Visibility
 from gpuyard.domain.errors import (
     CapacityError,
     Fault,
@@ -152,7 +153,7 @@ class Admission:
         """
         if self._core.settings.defaults.gpus:
             await self._capacity.until_complete()
-        (job, command) = await self._read_one(body, user)
+        (job, command) = await self._read_one(body, user, rights.visibility)
         rights.check_submits(job.template.project)
         await self._check_new([(job, program(command))], set(), None)
         find_parents([job], partial(self._find_parents, rights.visibility))
@@ -189,7 +190,7 @@ class Admission:
             read: list[tuple[PreparedJob, Sequence[str]]] = []
             for position, body in enumerate(part, start):
                 try:
-                    read.append(await self._read_one(body, user))
+                    read.append(await self._read_one(body, user, rights.visibility))
                 except InvalidInputError as error:
                     faults += error.faults if is_single else numbered(error, position)
             for project in {job.template.project for job, _ in read}:
@@ -204,15 +205,15 @@ class Admission:
         return jobs
 
     async def _read_one(
-        self, body: msgspec.Raw, user: str | None
+        self, body: msgspec.Raw, user: str | None, visibility: Visibility
     ) -> tuple[PreparedJob, Sequence[str]]:
         """Read a job; the GPU that a task names may only be about to report."""
         try:
-            return self._intake.read(body, user)
+            return self._intake.read(body, user, visibility)
         except NotFoundError:
             await self._capacity.until_complete()
             await self._core.committed()  # the rows of the node
-            return self._intake.read(body, user)
+            return self._intake.read(body, user, visibility)
 
     async def _check_new(
         self,
@@ -281,8 +282,8 @@ class Admission:
             return
         raise InvalidInputError.of(
             "provider" if shape.provider else "allowed.providers",
-            f"is {', '.join(named)}, which runs neither interactive jobs nor scripts:"
-            " they need an agent of gpuyard",
+            f"is {', '.join(named)}, which runs no interactive jobs, no scripts and no"
+            " jobs with datasets: they need an agent of gpuyard",
             f"name {' or '.join(sorted(with_agents))}, or none",
         )
 

@@ -1,13 +1,14 @@
 """Makes the order for a provider from the spec of a job and its placement."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from gpuyard.domain.arrays import task_environment
 from gpuyard.domain.attempt_order import AttemptOrder, ResumePoint, Share
+from gpuyard.domain.datasets import DatasetMount
 from gpuyard.domain.jobconfig import GpuSpec
 from gpuyard.domain.jobspec import JobKind, JobSpec, Resources
 from gpuyard.domain.shape import Shape
@@ -33,13 +34,14 @@ def order_for(
     secrets: Mapping[str, str] | None = None,
     worker_token: WorkerToken = no_token,
     array_index: int | None = None,
+    datasets: Sequence[DatasetMount] = (),
 ) -> AttemptOrder:
     """The order for one attempt.
 
     `checkpoint`: the row of the ledger to resume from, if any. `workspaces`: the folder
     of this host that holds the workspaces. `secrets`: the values, by variable.
     `worker_token` makes the token of a batch's worker. `array_index`: which task of an
-    array it is.
+    array it is. `datasets`: what its node needs to know of those.
     """
     placement = attempt.placements[0]
     command, stdin = _program(spec, attempt, worker_token)
@@ -64,6 +66,7 @@ def order_for(
         workdir=spec.workdir,
         workspace=shape.workspace or "",
         workspace_folder=workspace_folder,
+        datasets=tuple(datasets),
         gpu_spec=_gpu_spec(spec.resources),
         spot=spec.spot,
         nodes=shape.nodes,

@@ -21,8 +21,8 @@ from gpuyard.billing.meter import cost
 from gpuyard.billing.parts import amount, micros
 from gpuyard.billing.periods import day_at, month_at
 from gpuyard.controller import transitions
-from gpuyard.controller.access import EVERYTHING, Visibility
 from gpuyard.controller.core import Core
+from gpuyard.controller.visibility import EVERYTHING, Visibility
 from gpuyard.domain.budgets import Budget, BudgetPeriod, BudgetSpec
 from gpuyard.domain.cost_keys import CostBy
 from gpuyard.domain.errors import InvalidInputError, LedgerError, NotFoundError

@@ -13,6 +13,7 @@ from gpuyard.config.settings import Settings
 from gpuyard.controller.access import Access
 from gpuyard.controller.budgets import Budgets
 from gpuyard.controller.core import Core
+from gpuyard.controller.datasets import Datasets
 from gpuyard.controller.disk_alarms import DiskAlarms
 from gpuyard.controller.external_queues import ExternalQueues
 from gpuyard.controller.gpu_alarms import GpuAlarms
@@ -47,6 +48,7 @@ from gpuyard.providers.configured import (
     stop_host_agent,
 )
 from gpuyard.storage.blobs import Blobs
+from gpuyard.storage.dataset_store import DatasetStores
 from gpuyard.storage.secret_sources import SecretSources
 
 __all__ = [
@@ -160,6 +162,11 @@ class Controller:
         self.users = Users(self.core)
         self.projects = Projects(self.core, self.users)
         self.access = Access(self.users, self.projects)
+        dataset_stores = DatasetStores(home.root, settings.storage)
+        self.datasets = Datasets(self.core, dataset_stores, self.access)
+        self.submissions.pinned = self.datasets.pinned
+        self.launching.dataset_mounts = self.datasets.mounts
+        self.node_access.datasets = self.datasets
         self.sign_ins = SignIns(self.users)
         self.budgets = Budgets(self.core)
         self.reservations = ReservationBook(self.core)
@@ -200,7 +207,7 @@ class Controller:
             extension.start()
         self.core.before_deciding = self._before_deciding
         for provider in self.providers.node_providers.values():
-            provider.hand_out(self.submissions.stores)
+            provider.hand_out(self.submissions.stores, self.datasets.source)
         for provider in self.providers.values():
             await provider.start(self.reports)
         self.external_queues.start()

@@ -24,6 +24,7 @@ from gpuyard.controller.program_advice import (
     resume_advice,
 )
 from gpuyard.controller.submissions import Submissions
+from gpuyard.controller.visibility import EVERYTHING, Visibility
 from gpuyard.domain.errors import Fault, InvalidInputError
 from gpuyard.domain.idempotency_keys import given_key, owned_key
 from gpuyard.domain.ids import new_id
@@ -272,12 +273,14 @@ class Intake:
         self._templates: dict[tuple[bytes, str | None], Template] = {}
 
     def read(
-        self, body: msgspec.Raw, user: str | None = None
+        self,
+        body: msgspec.Raw,
+        user: str | None = None,
+        visibility: Visibility = EVERYTHING,
     ) -> tuple[PreparedJob, Sequence[str]]:
-        """The job that `body` describes, and its command.
-
-        `body` is a JobSpec, an S2 JobConfig or an S1 task, as JSON; `user` is who
-        submits it, if that is known. Raises InvalidInputError.
+        """The job that `body` describes (a JobSpec, an S2 JobConfig or an S1 task, as
+        JSON), and its command. `user` submits it, if that is known, and `visibility` is
+        what exists for it. InvalidInputError.
         """
         try:
             given = _varying_decoder.decode(body)
@@ -299,12 +302,15 @@ class Intake:
             spec = self._gpu_advice.apply(spec, sign, warnings)
         spec = self._with_image(spec, warnings)
         _refuse_volumes_without_container(spec)
+        if self._submissions:
+            spec = self._submissions.pinned(spec, visibility)
         template = Template.of(spec, warnings)
         # What was read off the command does not suit the whole template.
         is_by_command = (
             spec.image != given_image or sign is not None or needs_resume_advice(spec)
         )
-        if key is not None and not is_by_command:
+        # Nor does the newest version of a dataset suit a later job.
+        if key is not None and not (is_by_command or spec.datasets):
             if len(self._templates) >= _MAX_TEMPLATES:
                 self._templates.clear()
             self._templates[key] = template

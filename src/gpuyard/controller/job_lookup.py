@@ -4,8 +4,8 @@ import asyncio
 import re
 from collections.abc import Sequence
 
-from gpuyard.controller.access import EVERYTHING, Visibility
 from gpuyard.controller.core import SLICE, Core
+from gpuyard.controller.visibility import EVERYTHING, Visibility
 from gpuyard.domain.arrays import array_range
 from gpuyard.domain.errors import InvalidInputError, IsArrayError, NotFoundError
 from gpuyard.domain.units import shortened

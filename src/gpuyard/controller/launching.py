@@ -3,7 +3,7 @@ ledger.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -20,6 +20,7 @@ from gpuyard.controller.health import ProviderHealth
 from gpuyard.controller.observed_runs import ObservedRuns
 from gpuyard.controller.secrets import Secrets
 from gpuyard.domain.arrays import task_spec
+from gpuyard.domain.datasets import DatasetMount
 from gpuyard.domain.errors import (
     InsufficientResourcesError,
     LedgerError,
@@ -36,6 +37,7 @@ from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.policy import backoff_s
 from gpuyard.scheduler.prefetch import may_prefetch
 from gpuyard.storage.blobs import BucketError
+from gpuyard.storage.dataset_store import DatasetMissingError
 from gpuyard.storage.secret_sources import SecretMissingError, SecretUnavailableError
 
 # A prefetched attempt normally waits some hundredths of a second.
@@ -67,6 +69,8 @@ class Launching:
         # Makes the token of a worker: of its attempt with its fencing token, for its
         # batch. The server has the key.
         self.worker_token: WorkerToken = no_token
+        # What a node needs to know of the datasets of a job; DatasetMissingError.
+        self.dataset_mounts: Callable[[JobSpec], Sequence[DatasetMount]] = lambda _: ()
         # Attempts whose submission to an external queue has not been answered.
         self.under_way: set[str] = set()
 
@@ -163,10 +167,13 @@ class Launching:
                 secrets,
                 self.worker_token,
                 job.array_index,
+                self.dataset_mounts(spec),
             )
             reference = await self._providers[attempt.provider].submit_attempt(order)
         except SecretMissingError as error:
             self._end_unsubmitted(attempt, Reason.SECRET_MISSING, str(error))
+        except DatasetMissingError as error:
+            self._end_unsubmitted(attempt, Reason.DATASET_MISSING, str(error))
         except (SecretUnavailableError, RefusedError) as error:
             self._end_unsubmitted(attempt, Reason.SECRET_UNAVAILABLE, str(error))
         except InsufficientResourcesError as error:

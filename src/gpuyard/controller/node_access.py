@@ -2,13 +2,17 @@
 nothing else.
 """
 
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from gpuyard.controller.core import Core
+from gpuyard.controller.datasets import Datasets
 from gpuyard.controller.gangs import is_share_on
 from gpuyard.controller.joined_nodes import REMOVED
 from gpuyard.domain import wire
 from gpuyard.domain.contents import ContentKind, Stores
+from gpuyard.domain.datasets import DatasetMount
 from gpuyard.domain.errors import RefusedError
 from gpuyard.domain.gangs import attempt_and_rank
 from gpuyard.domain.jobspec import JobSpec
@@ -16,6 +20,7 @@ from gpuyard.domain.joining import Machine
 from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.code_store import CodeMissingError, CodeStore
+from gpuyard.storage.dataset_store import DatasetMissingError
 
 _MOST_REMEMBERED = 10_000
 
@@ -28,6 +33,7 @@ class NodeAccess:
         self._core = core
         self._code = CodeStore(stores)
         self.blobs = blobs
+        self.datasets: Datasets | None = None
         # What was stored by which attempt, in this order.
         self._stored: dict[tuple[str, str], None] = {}
 
@@ -62,10 +68,28 @@ class NodeAccess:
             case ContentKind.FILE:
                 trees = {spec.submitted_code for spec in specs if spec.submitted_code}
                 needed = {file for tree in trees for file in self._files(tree)}
+            case ContentKind.DATASET | ContentKind.CHUNK:
+                needed = self._dataset_parts(specs, request)
         if not needed.issuperset(request.digests):
             raise RefusedError(
                 f"No attempt on {self.title(node_id)} needs this {request.kind}."
             )
+
+    def _dataset_parts(
+        self, specs: Sequence[JobSpec], request: wire.FetchContents
+    ) -> set[str]:
+        """Which parts of datasets of the project that it names these jobs read."""
+        datasets = self.datasets
+        if datasets is None:
+            return set()
+        wanted: list[DatasetMount] = []
+        for spec in specs:
+            with suppress(DatasetMissingError):  # then its attempt fails
+                mounts = datasets.mounts(spec)
+                wanted += [it for it in mounts if it.project == request.project]
+        if request.kind is ContentKind.DATASET:
+            return {mount.digest for mount in wanted}
+        return {part for mount in wanted for part in datasets.parts_of(mount)}
 
     def _specs_on(self, node_id: str) -> list[JobSpec]:
         attempts = self._core.view.attempts_on(node_id)

@@ -10,6 +10,7 @@ from typing import Any
 
 from gpuyard.controller.core import Core
 from gpuyard.controller.users import Identity, Users
+from gpuyard.controller.visibility import NO_PROJECTS
 from gpuyard.domain.errors import NotFoundError, RefusedError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.projects import NewProject, Project, ProjectMember
@@ -17,7 +18,6 @@ from gpuyard.domain.users import NewUser, Role, User
 
 # Of a server that does not lead, what it has read is no older than this.
 _READ_AGAIN_S = 2.0
-NO_PROJECTS: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

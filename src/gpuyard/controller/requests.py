@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from gpuyard.controller import owner_transitions, transitions
-from gpuyard.controller.access import ALL_RIGHTS, EVERYTHING, Rights, Visibility
+from gpuyard.controller.access import ALL_RIGHTS, Rights
 from gpuyard.controller.admission import Admission, MakeEvents, refuse_impossible
 from gpuyard.controller.arrays import Arrays
 from gpuyard.controller.core import SLICE, Core
@@ -25,6 +25,7 @@ from gpuyard.controller.known_capacity import KnownCapacity
 from gpuyard.controller.projects import unknown_project
 from gpuyard.controller.secrets import Secrets
 from gpuyard.controller.submissions import PresentCode, Submissions
+from gpuyard.controller.visibility import EVERYTHING, Visibility
 from gpuyard.domain.errors import (
     InvalidInputError,
     JobNotFoundError,

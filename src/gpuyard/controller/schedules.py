@@ -13,11 +13,12 @@ import msgspec
 import structlog
 
 from gpuyard.controller import schedule_events
-from gpuyard.controller.access import ALL_RIGHTS, EVERYTHING, Rights, Visibility
+from gpuyard.controller.access import ALL_RIGHTS, Rights
 from gpuyard.controller.core import Core
 from gpuyard.controller.intake import PreparedJob
 from gpuyard.controller.requests import Requests
 from gpuyard.controller.schedule_events import LiveSchedule, job_of
+from gpuyard.controller.visibility import EVERYTHING, Visibility
 from gpuyard.domain.cron import CronTimes
 from gpuyard.domain.errors import (
     GpuyardError,

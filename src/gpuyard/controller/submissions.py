@@ -12,6 +12,7 @@ from typing import Any
 from gpuyard.config.accounts import Account, Accounts
 from gpuyard.config.jobs import JobSettings
 from gpuyard.config.paths import Home
+from gpuyard.controller.visibility import Visibility
 from gpuyard.domain.carried_environment import Difference, carried_from, difference
 from gpuyard.domain.contents import Stores
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
@@ -48,6 +49,8 @@ class Submissions:
         self.stores = stores
         self.environments = Environments(stores, clock)
         self.code = CodeStore(stores, clock)
+        # Fills in the versions of the datasets of a job.
+        self.pinned: Callable[[JobSpec, Visibility], JobSpec] = lambda spec, _: spec
         self._reader = CodeReader(self.code)
         # The code that was found last, whose it is, and when.
         self._found_code = ("", "")

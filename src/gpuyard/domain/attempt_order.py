@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuyard.domain.datasets import DatasetMount
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobconfig import GpuSpec, JobConfig, without_gpu_choice
 from gpuyard.domain.jobspec import CheckpointSpec
@@ -51,6 +52,7 @@ class AttemptOrder:
     are those that have not ended.
 
     Workspace: `workspace` is its key, `workspace_folder` its folder on this host.
+    `datasets` are what it reads; only agents know them.
 
     `retries`: how often the provider itself runs the program again when it fails. It is
     0 for gpuyard's own attempts: the controller retries a job with a new attempt.
@@ -86,6 +88,7 @@ class AttemptOrder:
     workdir: str | None = None
     workspace: str = ""
     workspace_folder: str = ""
+    datasets: tuple[DatasetMount, ...] = ()
     gpu_spec: GpuSpec = NO_GPU
     spot: bool = False
     nodes: int = 1

@@ -14,11 +14,15 @@ LATELY_S = 86400.0
 
 
 class ContentKind(StrEnum):
-    """What a content is: an environment, a tree of code or one of its files."""
+    """What a content is: an environment, a tree of code or one of its files; the
+    manifest of a version of a dataset, or a chunk.
+    """
 
     ENVIRONMENT = "environment"
     TREE = "tree"
     FILE = "file"
+    DATASET = "dataset"
+    CHUNK = "chunk"
 
 
 class ContentMissingError(FileNotFoundError):
@@ -30,11 +34,19 @@ def sha256_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-class Contents(Protocol):
-    """A place for contents of one kind. It is used from threads, and blocks.
+class ContentSource(Protocol):
+    """Where contents of one kind are read. It is used from threads, and blocks.
 
-    Failures are OSErrors or GpuyardErrors. Times are UTC seconds.
+    Failures are OSErrors or GpuyardErrors.
     """
+
+    def parts(self, digest: str) -> Iterator[bytes]:
+        """The content, in parts of at most `PART_BYTES`; ContentMissingError."""
+        ...
+
+
+class Contents(ContentSource, Protocol):
+    """A place for contents of one kind. Times are UTC seconds."""
 
     def keep(self, digests: Collection[str]) -> set[str]:
         """Those of `digests` that are stored. They count as stored just now."""
@@ -44,10 +56,6 @@ class Contents(Protocol):
         """Store these, unless they are there; returns their digests. All count as
         stored just now.
         """
-        ...
-
-    def parts(self, digest: str) -> Iterator[bytes]:
-        """The content, in parts of at most `PART_BYTES`; ContentMissingError."""
         ...
 
     def stored_before(self, limit: float) -> set[str]:
@@ -63,3 +71,6 @@ class Contents(Protocol):
 
 Stores = Callable[[ContentKind], Contents]
 """The place for each kind of content."""
+DatasetSources = Callable[[str], ContentSource]
+"""Where the datasets of each project are read."""
+OF_DATASETS = frozenset({ContentKind.DATASET, ContentKind.CHUNK})

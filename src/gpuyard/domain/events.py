@@ -37,6 +37,8 @@ class Table(StrEnum):
     PROJECT_MEMBERS = "project_members"
     RESERVATIONS = "reservations"
     INVITATIONS = "invitations"
+    DATASETS = "datasets"
+    DATASET_VERSIONS = "dataset_versions"
 
 
 class EventKind(StrEnum):
@@ -131,6 +133,12 @@ class EventKind(StrEnum):
     PROJECT_MEMBER_SET = "project.member_set"
     """A user is a member now, or has another role in the project."""
     PROJECT_MEMBER_REMOVED = "project.member_removed"
+    DATASET_ADDED = "dataset.added"
+    """A dataset has a new version."""
+    DATASET_SHARED = "dataset.shared"
+    """Other projects may use it now, or may no longer."""
+    DATASET_REMOVED = "dataset.removed"
+    """All of it, or one version."""
     ARRAY_UPDATED = "array.updated"
     """Its owner gave it another limit or priority."""
 

@@ -22,9 +22,12 @@ from pydantic import (
 )
 
 from gpuyard.domain import units
+from gpuyard.domain.dataset_names import check_datasets
+from gpuyard.domain.datasets import Reference
 from gpuyard.domain.errors import quoted
 from gpuyard.domain.gpu_text import gpus_of
 from gpuyard.domain.gpus import compute_capability, resolve_gpu_class, whole_gpus
+from gpuyard.domain.job_variables import check_environment
 from gpuyard.domain.offers import Strategy
 from gpuyard.domain.reasons import RetryCause
 from gpuyard.domain.secret_names import secret_name
@@ -38,7 +41,6 @@ MAX_DEPTH = 64
 STORED = {"stored": True}
 """The validation context of a spec from the ledger, where it was validated before."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 _HOW_TO_GIVE = {
@@ -288,25 +290,6 @@ class Allowed(StrictModel):
     quarantined: bool = False
 
 
-def check_environment(environment: Iterable[str], field: str = "environment") -> None:
-    """ValueError, which names the field, for a variable that a job must not set."""
-    for name in environment:
-        if not _ENV_NAME.fullmatch(name):
-            raise ValueError(
-                f"@{field}@{quoted(name)} is not a variable name; use letters,"
-                " digits and _"
-            )
-        if name == "CUDA_VISIBLE_DEVICES":
-            raise ValueError(
-                f"@{field}.CUDA_VISIBLE_DEVICES@belongs to the scheduler, which sets"
-                " it to the GPUs you get; remove it and ask with resources.gpus"
-            )
-        if name.startswith("GPUYARD_"):
-            raise ValueError(
-                f"@{field}.{name}@is set by gpuyard itself; choose another name"
-            )
-
-
 class JobSpec(StrictModel):
     """A unit of work. Give one of `command`, `script` or `prompt`; `kind` follows from
     it.
@@ -327,6 +310,8 @@ class JobSpec(StrictModel):
     is true. `submitted_code` is the digest of the code that its `workdir` had then:
     should that change while it waits, it runs the code as submitted, unless `live` is
     true. `user` is who submitted it, where the server knows that: it fills it in.
+
+    `datasets` are read as `[PROJECT/]NAME[@VERSION]`; the server fills in the versions.
     """
 
     name: Name = "job"
@@ -350,6 +335,7 @@ class JobSpec(StrictModel):
     live: bool = False
     volumes: dict[Text, Text] = Field(default_factory=dict)
     workspace: Name | None = None
+    datasets: tuple[Reference, ...] = ()
     timeout_s: Seconds | None = None
     retry_count: int = Field(default=0, ge=0, le=100)
     retry_on: Annotated[tuple[RetryCause, ...], BeforeValidator(_words)] = tuple(
@@ -477,6 +463,12 @@ class JobSpec(StrictModel):
                 raise ValueError(
                     f"@{field}@is too long for the name of a folder; shorten it"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _datasets_have_a_place(self) -> Self:
+        is_plain = self.kind is JobKind.COMMAND and self.image is None
+        check_datasets(self.datasets, is_plain=is_plain)
         return self
 
     @model_validator(mode="after")

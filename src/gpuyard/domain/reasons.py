@@ -71,6 +71,7 @@ class Reason(StrEnum):
     SECRET_MISSING = "secret_missing"
     ENVIRONMENT_MISSING = "environment_missing"
     CODE_MISSING = "code_missing"
+    DATASET_MISSING = "dataset_missing"
     # gpuyard ended it, or could not begin it yet.
     PREEMPTED = "preempted"
     REVOKED = "revoked"
@@ -79,6 +80,7 @@ class Reason(StrEnum):
     # The place could not start it.
     SUBMIT_FAILED = "submit_failed"
     SECRET_UNAVAILABLE = "secret_unavailable"
+    DATASET_UNAVAILABLE = "dataset_unavailable"
     SPAWN_FAILED = "spawn_failed"
     LIMITS_FAILED = "limits_failed"
     LOG_UNWRITABLE = "log_unwritable"
@@ -225,6 +227,7 @@ _FACTS = {
     Reason.CODE_MISSING: _user(
         "the code that it was submitted with is no longer stored"
     ),
+    Reason.DATASET_MISSING: _user("a dataset that it reads was removed, or is damaged"),
     Reason.PREEMPTED: _taken("its place was needed for another job, or taken back"),
     Reason.REVOKED: _taken("it was withdrawn before it began"),
     Reason.SUPERSEDED: _taken("the ledger had already recorded its end"),
@@ -233,6 +236,9 @@ _FACTS = {
     ),
     Reason.SUBMIT_FAILED: _cannot_start("the provider did not accept it"),
     Reason.SECRET_UNAVAILABLE: _cannot_start("a secret could not be read"),
+    Reason.DATASET_UNAVAILABLE: _cannot_start(
+        "the node could not make its copy of a dataset"
+    ),
     Reason.SPAWN_FAILED: _cannot_start("the node could not start a process"),
     Reason.LIMITS_FAILED: _cannot_start("the node could not set its resource limits"),
     Reason.LOG_UNWRITABLE: _cannot_start("the node could not write its log file"),

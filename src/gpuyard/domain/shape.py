@@ -89,7 +89,7 @@ class Shape:
             provider=spec.provider or "",
             providers=tuple(sorted(spec.allowed.providers)),
             image=spec.image is not None,
-            owned=spec.kind is not JobKind.COMMAND or spec.interactive,
+            owned=_needs_agent(spec),
             regions=tuple(sorted(spec.allowed.regions)),
             max_price=float(spec.max_price or 0),
             spot=spec.spot,
@@ -139,6 +139,12 @@ def _is_portable(spec: JobSpec) -> bool:
     """Whether the job needs no folder of the machine where it was submitted."""
     needs_folder = bool(spec.workspace or (spec.workdir and not spec.submitted_code))
     return spec.kind is JobKind.COMMAND and not (needs_folder or spec.image)
+
+
+def _needs_agent(spec: JobSpec) -> bool:
+    """Whether the job runs only where an agent of gpuyard is."""
+    is_command = spec.kind is JobKind.COMMAND
+    return not is_command or spec.interactive or bool(spec.datasets)
 
 
 # A model's server needs a core only now and then.

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from gpuyard.domain.contents import ContentKind
+from gpuyard.domain.datasets import DatasetMount
 
 SILENT_BEATS = 5
 # The most contents that an agent fetches on one connection.
@@ -100,9 +101,9 @@ class Hello(_Message, frozen=True, tag="Hello"):
 
     `separation` says how jobs are kept apart (`domain/separation.py`). `streams`: it
     knows OpenStream. `stdin_streams`: it knows those to the standard input of a
-    program, too. `fetches`: it fetches what jobs took along. An agent of an older
-    version does not. `process`: a word that this agent's process has made up, so that
-    its own next link is told from that of another one.
+    program, too. `fetches`: it fetches what jobs took along. `datasets`: it has those
+    that jobs read. An agent of an older version does not. `process`: a word that this
+    agent's process has made up, so that its own next link is told from another one's.
     """
 
     node_id: Word
@@ -120,6 +121,7 @@ class Hello(_Message, frozen=True, tag="Hello"):
     streams: bool = False
     stdin_streams: bool = False
     fetches: bool = False
+    datasets: bool = False
     process: Annotated[str, Meta(max_length=64)] = ""
 
 
@@ -278,11 +280,13 @@ class JoinStream(_Message, frozen=True, tag="JoinStream"):
 
 class FetchContents(_Message, frozen=True, tag="FetchContents"):
     """The first message of a connection on which an agent fetches what jobs took along
-    from their submission: contents of one kind, in this order.
+    from their submission: contents of one kind, in this order. `project`: of which the
+    dataset is, if they are parts of one.
     """
 
     kind: ContentKind
     digests: Annotated[list[Sha256], Meta(max_length=MAX_FETCHED)]
+    project: Annotated[str, Meta(max_length=200)] = ""
 
 
 class StoreBlob(_Message, frozen=True, tag="StoreBlob"):
@@ -384,6 +388,7 @@ class StartAttempt(_Message, frozen=True, tag="Start"):
     code: str = ""
     log_limit_gb: float | None = None
     interactive: bool = False
+    datasets: list[DatasetMount] = []
 
 
 class StopAttempt(_Message, frozen=True, tag="Stop"):

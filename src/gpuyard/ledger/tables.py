@@ -452,6 +452,33 @@ reservations = sa.Table(
     sa.Column("told", INTEGER),
 )
 
+# Datasets, and their versions. The id of a dataset is `PROJECT/NAME`, that of a version
+# `PROJECT/NAME@NUMBER`. `last_version` is the highest number that a version has had.
+datasets = sa.Table(
+    "datasets",
+    metadata,
+    sa.Column("id", TEXT, primary_key=True),
+    sa.Column("project", TEXT),
+    sa.Column("name", TEXT),
+    sa.Column("owner", TEXT),
+    sa.Column("created_at", sa.Float),
+    sa.Column("shared_with", sa.JSON),
+    sa.Column("last_version", INTEGER),
+)
+dataset_versions = sa.Table(
+    "dataset_versions",
+    metadata,
+    sa.Column("id", TEXT, primary_key=True),
+    sa.Column("dataset", TEXT),
+    sa.Column("number", INTEGER),
+    sa.Column("digest", TEXT),
+    sa.Column("size", INTEGER),
+    sa.Column("files", INTEGER),
+    sa.Column("created_at", sa.Float),
+    sa.Column("created_by", TEXT),
+    sa.Index("versions_by_dataset", "dataset", "number"),
+)
+
 STATE_TABLES: Mapping[Table, sa.Table] = {
     Table.JOBS: jobs,
     Table.SPECS: specs,
@@ -474,6 +501,8 @@ STATE_TABLES: Mapping[Table, sa.Table] = {
     Table.PROJECT_MEMBERS: project_members,
     Table.RESERVATIONS: reservations,
     Table.INVITATIONS: invitations,
+    Table.DATASETS: datasets,
+    Table.DATASET_VERSIONS: dataset_versions,
 }
 
 

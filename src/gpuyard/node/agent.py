@@ -46,6 +46,13 @@ from gpuyard.node.agent_files import (
     node_id,
 )
 from gpuyard.node.attempts import AttemptParts, NodeAttempts
+from gpuyard.node.datasets import (
+    FetchedParts,
+    NodeDatasets,
+    ReadPart,
+    StoredParts,
+    dataset_cache,
+)
 from gpuyard.node.disk_watch import DiskWatch, JobFiles, running_files
 from gpuyard.node.fetching import Fetching
 from gpuyard.node.gpus import GpuWatch, discovery_of
@@ -71,6 +78,7 @@ from gpuyard.node.stream_door import StreamDoor
 from gpuyard.node.sweeping import sweep_old_output
 from gpuyard.node.watch import AgentContext
 from gpuyard.storage.blobs import Blobs
+from gpuyard.storage.dataset_store import DatasetStores
 from gpuyard.storage.place import open_store
 
 # A machine that was removed stays so, and need not ask often.
@@ -82,7 +90,12 @@ class Agent:
     """One node: its attempts, its GPUs and its link to a server."""
 
     def __init__(
-        self, home: Home, settings: NodeSettings, blobs: Blobs, workspaces: Path
+        self,
+        home: Home,
+        settings: NodeSettings,
+        blobs: Blobs,
+        workspaces: Path,
+        dataset_stores: DatasetStores | None = None,
     ) -> None:
         self._home = home
         self._settings = settings
@@ -109,6 +122,19 @@ class Agent:
         self._prefetched = PrefetchQueue()
         is_joined = read_membership(home) is not None
         self._blob_link = BlobLink(lambda: self._server) if is_joined else None
+        fetching = Fetching(
+            home.root,
+            self.journal,
+            lambda: self._server,
+            accounts,
+            is_joined=is_joined,
+        )
+        self._fetched_parts = FetchedParts(fetching)
+        read_part: ReadPart = self._fetched_parts
+        if dataset_stores and not is_joined:
+            read_part = StoredParts(dataset_stores)
+        cache = dataset_cache(home, settings, name, self._datasets_in_use)
+        datasets = NodeDatasets(cache, read_part)
         context = AgentContext(
             self.journal,
             self._blobs,
@@ -124,15 +150,10 @@ class Agent:
             workspaces,
             self._accounts,
             default_memory_gb(self._host.memory_mb / 1024, settings.reserve_memory_gb),
-            Fetching(
-                home.root,
-                self.journal,
-                lambda: self._server,
-                accounts,
-                is_joined=is_joined,
-            ),
+            fetching,
             runs_others=lambda: self.attempts.are_several(),
             blob_link=self._blob_link,
+            datasets=datasets,
         )
         self._node_id = name
         parts = AttemptParts(
@@ -164,6 +185,7 @@ class Agent:
         self._blobs.sweep()
         if self._blob_link:
             self._blob_link.begin()
+        self._fetched_parts.begin()
         self._groups.sweep()
         # What earlier agents, which were killed, have left behind.
         remove_empty(self.journal.is_settled)
@@ -183,6 +205,15 @@ class Agent:
             # It ends only by an error: that ends the agent, and the keeper starts it
             # again.
             connecting.result()
+
+    def _datasets_in_use(self) -> dict[str, bool]:
+        """The digests of those that attempts need, and whether one that runs does."""
+        found: dict[str, bool] = {}
+        for attempt in list(self.attempts):
+            runs = attempt.process is not None
+            for mount in attempt.start.datasets if attempt.live else ():
+                found[mount.digest] = runs or found.get(mount.digest, False)
+        return found
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -332,6 +363,7 @@ class Agent:
             streams=True,
             stdin_streams=True,
             fetches=True,
+            datasets=True,
             process=self._process,
         )
 
@@ -433,7 +465,13 @@ def main() -> None:
 
 
 async def _run(home: Home, settings: Settings, blobs: Blobs) -> None:
-    agent = Agent(home, settings.node, blobs, settings.workspaces.root(home))
+    agent = Agent(
+        home,
+        settings.node,
+        blobs,
+        settings.workspaces.root(home),
+        DatasetStores(home.root, settings.storage),
+    )
     look_s = settings.disk.look_s
     disk = DiskWatch(home.root, look_s, agent.job_files, agent.report_disk)
     upkeep = (

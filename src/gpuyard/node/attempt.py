@@ -133,6 +133,9 @@ class AttemptRun:
         """Have here its environment, and its code for `workdir`; LaunchError."""
         if self._context.fetching:
             await self._context.fetching.fetch(self.start, workdir)
+        # A command beside it finds what the attempt has.
+        if workdir and self.start.datasets and self._context.datasets:
+            await self._context.datasets.have(self.start.datasets)
 
     def _report_started(self, at: float, limits: Mapping[str, str]) -> None:
         assert self.process is not None

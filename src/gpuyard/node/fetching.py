@@ -4,16 +4,24 @@ connections of their own, where no server has stored it in the home of this node
 
 import asyncio
 import hashlib
+import math
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, cast
 
+from msgspec.structs import replace
+
 from gpuyard.config.accounts import Accounts
 from gpuyard.config.paths import Home
 from gpuyard.domain import wire, wire_frames
-from gpuyard.domain.contents import PART_BYTES, ContentKind
+from gpuyard.domain.contents import (
+    OF_DATASETS,
+    PART_BYTES,
+    ContentKind,
+    ContentMissingError,
+)
 from gpuyard.domain.reasons import Reason
 from gpuyard.node.code_folder import code_folders
 from gpuyard.node.journal import AttemptJournal
@@ -21,7 +29,7 @@ from gpuyard.node.launcher import LaunchError
 from gpuyard.node.link import ServerAddress, open_link, read_answer
 from gpuyard.storage.code_folders import folder_of
 from gpuyard.storage.code_store import CodeMissingError
-from gpuyard.storage.contents import folder_stores
+from gpuyard.storage.contents import folder_stores, read_whole
 from gpuyard.storage.place import in_background
 
 # A server that has died is replaced within seconds. It is given up when nothing has
@@ -98,7 +106,27 @@ class Fetching:
             raise LaunchError(Reason.CODE_MISSING, str(error)) from None
         await self._have(ContentKind.FILE, files)
 
-    async def _have(self, kind: ContentKind, digests: Sequence[str]) -> None:
+    async def dataset_part(
+        self, kind: ContentKind, project: str, digest: str
+    ) -> bytes | None:
+        """A part of a dataset of this project; None if it is no longer stored. It stays
+        here no longer than that. LaunchError.
+        """
+        await self._have(kind, [digest], project)
+        return await in_background(self._taken, kind, digest)
+
+    def _taken(self, kind: ContentKind, digest: str) -> bytes | None:
+        contents = self._fetched(kind)
+        try:
+            return read_whole(contents, digest)
+        except ContentMissingError:
+            return None
+        finally:
+            contents.remove([digest], math.inf)
+
+    async def _have(
+        self, kind: ContentKind, digests: Sequence[str], project: str = ""
+    ) -> None:
         """Have these, except those that are no longer stored: who needs them says
         so.
         """
@@ -108,7 +136,8 @@ class Fetching:
         async with self._locks[kind]:
             lacking = await in_background(self._lacking, kind, digests)
             for start in range(0, len(lacking), wire.MAX_FETCHED):
-                await self._fetch(kind, lacking[start : start + wire.MAX_FETCHED])
+                part = lacking[start : start + wire.MAX_FETCHED]
+                await self._fetch(wire.FetchContents(kind, part, project))
 
     def _lacking(self, kind: ContentKind, digests: Sequence[str]) -> list[str]:
         own = self._own(kind)
@@ -117,23 +146,23 @@ class Fetching:
         fetched = self._fetched(kind).keep(wanted)
         return [digest for digest in wanted if digest not in fetched]
 
-    async def _fetch(self, kind: ContentKind, digests: list[str]) -> None:
+    async def _fetch(self, request: wire.FetchContents) -> None:
         """Fetch these from whichever server leads; LaunchError."""
         Home(self._home).fetched.mkdir(mode=0o700, exist_ok=True)
-        left = list(digests)
+        left = list(request.digests)
         until = time.monotonic() + _GIVE_UP_S
         while left:
             before = len(left)
             try:
-                await self._ask(kind, left)
+                await self._ask(request, left)
             except (OSError, EOFError, ValueError) as error:
                 if len(left) < before:
                     until = time.monotonic() + _GIVE_UP_S
                 if time.monotonic() > until:
-                    raise _not_fetched(kind, error) from None
+                    raise _not_fetched(request.kind, error) from None
                 await asyncio.sleep(_PAUSE_S)
 
-    async def _ask(self, kind: ContentKind, left: list[str]) -> None:
+    async def _ask(self, request: wire.FetchContents, left: list[str]) -> None:
         """Fetch over one connection; takes from `left` what has come, or is not
         stored. OSError, EOFError or ValueError when the connection ends before.
         """
@@ -141,9 +170,9 @@ class Fetching:
         if address is None:
             raise ConnectionError("no server is connected")
         async with open_link(address) as (reader, writer):
-            writer.write(wire_frames.encode(wire.FetchContents(kind, left)))
+            writer.write(wire_frames.encode(replace(request, digests=left)))
             while left:
-                await self._receive(kind, left[0], reader)
+                await self._receive(request.kind, left[0], reader)
                 left.pop(0)
 
     async def _receive(
@@ -169,6 +198,11 @@ class Fetching:
 
 def _not_fetched(kind: ContentKind, error: Exception) -> LaunchError:
     what = "environment" if kind is ContentKind.ENVIRONMENT else "code"
+    if kind in OF_DATASETS:
+        return LaunchError(
+            Reason.DATASET_UNAVAILABLE,
+            f"a dataset could not be fetched from the server: {error}",
+        )
     if isinstance(error, OSError | EOFError):
         reason = Reason.STORAGE_UNREACHABLE
     elif kind is ContentKind.ENVIRONMENT:

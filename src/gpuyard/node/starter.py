@@ -269,6 +269,8 @@ class AttemptStarter:
             self._account,
             self._carried(withheld),
         )
+        if start.datasets and context.datasets:
+            environment |= context.datasets.variables(start.datasets)
         self._point_to_code(environment)
         devices = None
         if self._account and context.accounts:

@@ -19,6 +19,7 @@ from gpuyard.config.settings import NodeSettings
 from gpuyard.domain import wire
 from gpuyard.domain.masking import Mask
 from gpuyard.node.checkpoints import CheckpointWatcher
+from gpuyard.node.datasets import NodeDatasets
 from gpuyard.node.fetching import Fetching
 from gpuyard.node.fixed_delay import FixedDelay
 from gpuyard.node.journal import AttemptJournal, AttemptRecord
@@ -56,7 +57,8 @@ class AgentContext:
     attempts, too; then `launchers` are the threads that start the process. `settlers`:
     the threads that give it control groups of its own; others may be busy for seconds,
     and its limit of memory begins there. `blob_link`: how checkpoints get to the
-    server, on a machine that has joined an instance.
+    server, on a machine that has joined an instance. `datasets`: those that attempts
+    read.
     """
 
     journal: AttemptJournal
@@ -83,6 +85,7 @@ class AgentContext:
         default_factory=partial(ThreadPoolExecutor, 2, "settlers")
     )
     blob_link: BlobLink | None = None
+    datasets: NodeDatasets | None = None
 
     @property
     def is_joined(self) -> bool:

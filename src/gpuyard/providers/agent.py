@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from gpuyard.domain import wire
 from gpuyard.domain.attempt_order import AttemptOrder
-from gpuyard.domain.contents import Stores
+from gpuyard.domain.contents import DatasetSources, Stores
 from gpuyard.domain.errors import (
     InsufficientResourcesError,
     JobNotFoundError,
@@ -69,9 +69,10 @@ class AgentProvider(NodeProvider):
         """See GpuProviderInterface."""
         self.agents.sink = sink
 
-    def hand_out(self, stores: Stores) -> None:
+    def hand_out(self, stores: Stores, datasets: DatasetSources | None = None) -> None:
         """See NodeProvider."""
         self.agents.stores = stores
+        self.agents.datasets = datasets
 
     async def close(self) -> None:
         """Drop the links. Agents and jobs go on; agents connect to the next server."""

@@ -15,7 +15,12 @@ from msgspec.structs import replace as replaced
 from gpuyard import __version__
 from gpuyard.config.sockets import refuse_other_users
 from gpuyard.domain import wire, wire_frames
-from gpuyard.domain.contents import Stores
+from gpuyard.domain.contents import (
+    OF_DATASETS,
+    ContentSource,
+    DatasetSources,
+    Stores,
+)
 from gpuyard.domain.errors import GpuyardError, ProviderError, RefusedError
 from gpuyard.domain.joining import work_together
 from gpuyard.providers.base import Sink
@@ -74,6 +79,7 @@ class ConnectedAgents:
         self.streams = NodeStreams(provider)
         self.sink: Sink | None = None
         self.stores: Stores | None = None
+        self.datasets: DatasetSources | None = None
         self.any_connected = asyncio.Event()
 
     # --- who is connected ---
@@ -238,8 +244,8 @@ class ConnectedAgents:
             case wire.FetchContents():
                 if caller:
                     caller.check_fetch(message)
-                if self.stores:
-                    await send_contents(self.stores, message, writer)
+                if source := self._source(message):
+                    await send_contents(source, message.digests, writer)
             case wire.StoreBlob() if caller:
                 await receive_blob(message, caller, messages)
                 writer.write(wire_frames.encode(wire.BlobStored()))
@@ -247,6 +253,12 @@ class ConnectedAgents:
                 await send_blob(message, caller, writer)
             case _:
                 raise RefusedError("That is nothing to begin a connection with.")
+
+    def _source(self, request: wire.FetchContents) -> ContentSource | None:
+        """Where the contents are read that an agent asks for."""
+        if request.kind in OF_DATASETS:
+            return self.datasets(request.project) if self.datasets else None
+        return self.stores(request.kind) if self.stores else None
 
     def _admitted(self, hello: wire.Hello, caller: Caller) -> wire.Hello:
         """What a machine that has joined says of itself, but for who it is: its

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.attempt_order import AttemptOrder
-from gpuyard.domain.contents import PART_BYTES, ContentMissingError, Contents, Stores
+from gpuyard.domain.contents import PART_BYTES, ContentMissingError, ContentSource
 from gpuyard.domain.errors import ProviderError
 from gpuyard.storage.place import in_background
 
@@ -28,17 +28,24 @@ def refuse_older_agent(order: AttemptOrder, hello: wire.Hello, provider: str) ->
             provider,
             "OLD_AGENT",
         )
+    if order.datasets and not hello.datasets:
+        raise ProviderError(
+            f"The agent on {hello.name} is of version {hello.version or 'unknown'},"
+            " which knows no datasets. Restart it.",
+            provider,
+            "OLD_AGENT",
+        )
 
 
 async def send_contents(
-    stores: Stores, request: wire.FetchContents, writer: asyncio.StreamWriter
+    source: ContentSource, digests: Sequence[str], writer: asyncio.StreamWriter
 ) -> None:
     """Send what an agent asks for. In memory are a few parts, however much it is.
 
     GpuyardError or OSError when it cannot be read, TimeoutError when the agent takes
     nothing.
     """
-    frames = _frames(stores(request.kind), request.digests)
+    frames = _frames(source, digests)
     while part := await in_background(next, frames, b""):
         writer.write(part)
         try:
@@ -49,7 +56,7 @@ async def send_contents(
             raise
 
 
-def _frames(contents: Contents, digests: Sequence[str]) -> Iterator[bytes]:
+def _frames(contents: ContentSource, digests: Sequence[str]) -> Iterator[bytes]:
     """The messages about these contents; those about small ones together."""
     waiting = bytearray()
     for digest in digests:
@@ -61,7 +68,7 @@ def _frames(contents: Contents, digests: Sequence[str]) -> Iterator[bytes]:
     yield bytes(waiting)
 
 
-def _messages(contents: Contents, digest: str) -> Iterator[wire.ContentPart]:
+def _messages(contents: ContentSource, digest: str) -> Iterator[wire.ContentPart]:
     try:
         for part in contents.parts(digest):
             yield wire.ContentPart(part)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from gpuyard.domain import wire
 from gpuyard.domain.attempt_order import AttemptOrder, order_from_config
-from gpuyard.domain.contents import Stores
+from gpuyard.domain.contents import DatasetSources, Stores
 from gpuyard.domain.errors import ProviderError, RefusedError
 from gpuyard.domain.jobconfig import JobConfig
 from gpuyard.providers.base import GpuProviderInterface, LogPiece
@@ -56,8 +56,10 @@ class NodeProvider(GpuProviderInterface):
         link.
         """
 
-    def hand_out(self, stores: Stores) -> None:
-        """Let agents fetch from `stores` what jobs took along from their submission."""
+    def hand_out(self, stores: Stores, datasets: DatasetSources | None = None) -> None:
+        """Let agents fetch from `stores` what jobs took along from their submission;
+        from `datasets`, what they read.
+        """
 
     @abstractmethod
     async def forget(self, node_id: str, attempt_ids: Sequence[str]) -> None:

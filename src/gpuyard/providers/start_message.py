@@ -40,6 +40,7 @@ def start_message(
         ahead=order.prefetched,
         shares_gpus=order.shares_gpus,
         workspace=order.workspace or None,
+        datasets=list(order.datasets),
         secrets=dict(order.secrets),
         project=order.project,
         user=order.user,

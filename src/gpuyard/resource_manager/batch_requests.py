@@ -11,10 +11,11 @@ from typing import Any
 
 import structlog
 
-from gpuyard.controller.access import ALL_RIGHTS, Rights, Visibility
+from gpuyard.controller.access import ALL_RIGHTS, Rights
 from gpuyard.controller.core import Core
 from gpuyard.controller.requests import Requests
 from gpuyard.controller.secrets import Secrets
+from gpuyard.controller.visibility import Visibility
 from gpuyard.domain.batches import (
     BatchMode,
     BatchOwner,

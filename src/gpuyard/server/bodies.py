@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from starlette.types import Message, Receive, Scope
 
 from gpuyard.config.settings import ServerSettings
+from gpuyard.domain.datasets import CHUNK_BYTES
 from gpuyard.domain.errors import (
     RequestRefusedError,
     ServerBusyError,
@@ -23,8 +24,9 @@ _SLOWEST_BYTES_S = 16_000
 # What comes with many jobs, items or pictures; every other route takes small bodies.
 _LARGE = re.compile(
     r"POST (/api/v1/(jobs(:(cancel|wait|hold|release))?|arrays|batches"
-    r"|estimate(/batch)?|recommendations)|/v1/.+)"
+    r"|estimate(/batch)?|recommendations|datasets/[^/]+/[^/]+/versions)|/v1/.+)"
 )
+_CHUNK = re.compile(r"PUT /api/v1/datasets/[^/]+/[^/]+/chunks/[^/]+")
 
 
 class Bodies:
@@ -52,6 +54,8 @@ class Bodies:
         return Body(self, receive, limit, self._slow_s)
 
     def _limit_of(self, route: str) -> int:
+        if _CHUNK.fullmatch(route):
+            return CHUNK_BYTES
         large = _LARGE.fullmatch(route) is not None
         return self._large_bytes if large else _SMALL_BYTES
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from gpuyard.controller.access import Visibility
 from gpuyard.controller.intake import PARENT_FIELDS
 from gpuyard.controller.job_lookup import JobLookup
+from gpuyard.controller.visibility import Visibility
 from gpuyard.domain.errors import DiskFullError, InvalidInputError, NotFoundError
 from gpuyard.domain.reservations import Reservation
 from gpuyard.ledger.queries import Queries

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpuyard.controller.access import Visibility
+from gpuyard.controller.visibility import Visibility
 from gpuyard.domain.events import EventKind
 from gpuyard.ledger.queries import Queries
 from gpuyard.server.concealing import conceal

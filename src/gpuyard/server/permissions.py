@@ -13,9 +13,10 @@ from typing import Any
 
 from starlette.types import Scope
 
-from gpuyard.controller.access import Action, Rights, Visibility
+from gpuyard.controller.access import Action, Rights
 from gpuyard.controller.controller import Controller
 from gpuyard.controller.users import Identity
+from gpuyard.controller.visibility import Visibility
 from gpuyard.domain.errors import ForbiddenError
 from gpuyard.domain.users import Role
 from gpuyard.ledger.queries import Belonging
@@ -48,6 +49,7 @@ _REQUESTS: Mapping[Role, tuple[str, ...]] = {
         f"(DELETE /api/v1/schedules/{_ONE}|POST /api/v1/schedules/{_ONE}/run)",
         f"(PUT|DELETE) /api/v1/secrets/{_ONE}",
         f"(PUT|DELETE) /api/v1/projects/{_ONE}/members/{_ONE}",
+        "(POST|PUT|DELETE) /api/v1/datasets/.+",
     ),
     Role.MAINTAINER: (
         "POST /api/v1/models/.+/(load|unload|pin|unpin)",

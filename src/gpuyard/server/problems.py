@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
-from gpuyard.controller.access import Visibility
+from gpuyard.controller.visibility import Visibility
 from gpuyard.domain.errors import (
     DiskFullError,
     Fault,

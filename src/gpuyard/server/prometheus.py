@@ -6,8 +6,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gpuyard.controller.access import Visibility
 from gpuyard.controller.health import ProviderHealth
+from gpuyard.controller.visibility import Visibility
 from gpuyard.domain.health import HealthState
 from gpuyard.domain.states import JobState
 from gpuyard.notify.delivery_result import DeliveryOutcome

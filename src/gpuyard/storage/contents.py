@@ -139,6 +139,8 @@ def folder_stores(root: Path) -> Callable[[ContentKind], FolderContents]:
         ContentKind.ENVIRONMENT: FolderContents(home.environments),
         ContentKind.TREE: FolderContents(home.code / "trees"),
         ContentKind.FILE: FolderContents(home.code / "files"),
+        ContentKind.DATASET: FolderContents(home.root / "datasets" / "manifests"),
+        ContentKind.CHUNK: FolderContents(home.root / "datasets" / "chunks"),
     }
     return places.__getitem__
 

@@ -110,7 +110,7 @@ def test_a_fetch_is_tried_again_and_takes_only_what_was_asked_for(
     attempt = node.start(SHOW, code=code)
     assert node.ended(attempt).exit_code == 0
     assert node.output(attempt).startswith("'third' None\n")
-    assert [failing[kind].faults for kind in ContentKind] == [2, -1, -1]
+    assert [failing[kind].faults for kind in ContentKind] == [2, -1, -1, 2, 2]
 
 
 @pytest.mark.anyio

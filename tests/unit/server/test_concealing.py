@@ -9,8 +9,8 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gpuyard.controller.access import Visibility
 from gpuyard.controller.users import OWNER, Identity
+from gpuyard.controller.visibility import Visibility
 from gpuyard.domain.errors import DiskFullError
 from gpuyard.domain.users import Role
 from gpuyard.ledger.queries import Queries

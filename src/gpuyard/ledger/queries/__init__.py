@@ -6,6 +6,7 @@ from gpuyard.ledger.queries.base import Row
 from gpuyard.ledger.queries.batches import BatchQueries
 from gpuyard.ledger.queries.checkpoints import CheckpointQueries
 from gpuyard.ledger.queries.costs import CostQueries
+from gpuyard.ledger.queries.datasets import DatasetQueries
 from gpuyard.ledger.queries.fleet import FleetQueries
 from gpuyard.ledger.queries.job_filter import JobFilter
 from gpuyard.ledger.queries.jobs import JobQueries, StoredJob
@@ -30,6 +31,7 @@ class Queries(
     ScheduleQueries,
     UserQueries,
     ProjectQueries,
+    DatasetQueries,
     JournalQueries,
 ):
     """All reads of one ledger; they never wait for its writer.

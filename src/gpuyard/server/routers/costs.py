@@ -14,7 +14,7 @@ from gpuyard.billing import focus
 from gpuyard.billing.costs import ReportOrder, report
 from gpuyard.billing.exchange import Exchange
 from gpuyard.billing.periods import DAY_S, month_at
-from gpuyard.controller.access import Visibility
+from gpuyard.controller.visibility import Visibility
 from gpuyard.domain.cost_keys import CostBy
 from gpuyard.domain.costs import CostReport
 from gpuyard.domain.cron import time_zone

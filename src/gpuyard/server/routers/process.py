@@ -9,7 +9,7 @@ from fastapi import APIRouter, Body, Depends, Query, Request, Response
 
 from gpuyard import __version__
 from gpuyard.config.proof import NONCE, PATH
-from gpuyard.controller.access import Visibility
+from gpuyard.controller.visibility import Visibility
 from gpuyard.domain.errors import NotFoundError, RefusedError
 from gpuyard.domain.stopping import RunningJobs
 from gpuyard.server.app_state import AppState

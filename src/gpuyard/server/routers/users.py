@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
-from gpuyard.controller.access import Visibility
+from gpuyard.controller.visibility import Visibility
 from gpuyard.domain.users import (
     IssuedToken,
     NewToken,

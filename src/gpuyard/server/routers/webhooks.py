@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from gpuyard.controller.access import Visibility
+from gpuyard.controller.visibility import Visibility
 from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import visibility_of

@@ -1,0 +1,231 @@
+"""Uploads a dataset: chunk by chunk, and none that the server has already. So an upload
+that was killed goes on where it was.
+
+The work is a generator of calls, which each client carries in its own way.
+"""
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuyard.client import dataset_calls
+from gpuyard.client.calls import Call
+from gpuyard.domain.datasets import Dataset, Manifest, chunk_sizes, path_fault
+from gpuyard.domain.errors import InvalidInputError, RefusedError, quoted
+
+# So many chunks are in memory, and on their way at the same time.
+AT_ONCE = 4
+# A version whose chunks somebody removes meanwhile is sent again so many times.
+_TRIES = 3
+Tell = Callable[[int, int], None]
+"""Is told how many bytes of how many are stored."""
+Batch = Sequence[Call[Any]]
+Upload = Generator[Batch, list[Any], Dataset]
+"""Gives calls to be carried at once, and takes their answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    """A file to be uploaded: its path in the dataset, and where it is."""
+
+    path: str
+    source: Path
+    size: int
+    executable: bool
+
+
+def upload(project: str, name: str, path: Path, tell: Tell) -> Upload:
+    """Upload a file or a folder as the next version of a dataset. InvalidInputError for
+    what cannot be in one; RefusedError if a file changes meanwhile.
+    """
+    files = files_of(path)
+    tries = 0
+    while True:
+        tries += 1
+        manifest = yield from _send_chunks(project, name, files, tell)
+        try:
+            (dataset,) = yield [dataset_calls.add_version(project, name, manifest)]
+        except RefusedError:
+            if tries == _TRIES:
+                raise
+        else:
+            return dataset
+
+
+def advance(
+    work: Upload, answers: list[Any] | RefusedError | None = None
+) -> Batch | Dataset:
+    """The next calls, after the `answers` to those before, or the refusal of one; at
+    the end, the dataset.
+    """
+    try:
+        if isinstance(answers, RefusedError):
+            return work.throw(answers)
+        return work.send(answers)  # pyright: ignore[reportArgumentType]  (None begins it)
+    except StopIteration as end:
+        return end.value
+
+
+def _send_chunks(
+    project: str, name: str, files: Sequence[LocalFile], tell: Tell
+) -> Generator[Batch, list[Any], Manifest]:
+    """Send what the server does not have; what the version holds."""
+    total = sum(file.size for file in files)
+    stored = 0
+    chunks: list[tuple[str, int]] = []
+    for group in _groups(_chunks(files)):
+        digests = [hashlib.sha256(content).hexdigest() for content in group]
+        named = dict(zip(digests, group, strict=True))
+        (missing,) = yield [dataset_calls.missing(project, name, list(named))]
+        wanted = [digest for digest in named if digest in missing]
+        if wanted:
+            yield [
+                dataset_calls.store(project, name, digest, named[digest])
+                for digest in wanted
+            ]
+        for digest, content in zip(digests, group, strict=True):
+            chunks.append((digest, len(content)))
+            stored += len(content)
+        tell(stored, total)
+    return Manifest([(it.path, it.size, it.executable) for it in files], chunks)
+
+
+def _groups(chunks: Iterator[bytes]) -> Iterator[list[bytes]]:
+    group: list[bytes] = []
+    for chunk in chunks:
+        group.append(chunk)
+        if len(group) == AT_ONCE:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _chunks(files: Sequence[LocalFile]) -> Iterator[bytes]:
+    """The content of the files, cut into chunks; RefusedError if one has changed."""
+    stream = _Stream(files)
+    for size in chunk_sizes([(file.path, file.size) for file in files]):
+        yield stream.read(size)
+    stream.end()
+
+
+class _Stream:
+    """The files, one behind the other."""
+
+    def __init__(self, files: Sequence[LocalFile]) -> None:
+        self._parts = self._read(files)
+        self._rest = b""
+
+    def read(self, size: int) -> bytes:
+        """The next bytes."""
+        parts = [self._rest]
+        have = len(self._rest)
+        while have < size:
+            part = next(self._parts)
+            parts.append(part)
+            have += len(part)
+        whole = b"".join(parts)
+        self._rest = whole[size:]
+        return whole[:size]
+
+    def end(self) -> None:
+        """All was read: look at the last files."""
+        for _ in self._parts:
+            pass
+
+    def _read(self, files: Sequence[LocalFile]) -> Iterator[bytes]:
+        for file in files:
+            left = file.size
+            with _opened(file.source) as source:
+                while left and (part := source.read(min(left, 1 << 20))):
+                    left -= len(part)
+                    yield part
+                if left or source.read(1):
+                    raise RefusedError(
+                        f"{file.source} changed while it was read.",
+                        "Run it again when nothing writes there.",
+                    )
+
+
+def _opened(path: Path) -> Any:
+    """The file; no link that took its place meanwhile, and no pipe."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    return os.fdopen(descriptor, "rb", buffering=0)
+
+
+# --- which files ---
+
+
+def files_of(path: Path) -> list[LocalFile]:
+    """The file, or all files of the folder, by their paths in the dataset.
+
+    A link to a file in the folder counts as a copy of that. InvalidInputError for links
+    that lead elsewhere, and for what is no file.
+    """
+    root = path.absolute()
+    base = root if root.is_dir() else root.parent
+    inner = os.path.realpath(base)
+    places = _walk(root) if root.is_dir() else [root]
+    found = [_local(inner, place, os.path.relpath(place, base)) for place in places]
+    if not found:
+        raise InvalidInputError.of("PATH", f"{path} has no files", "name another one")
+    return sorted(found, key=lambda file: file.path)
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    """All that is below a folder but folders."""
+    folders = [root]
+    while folders:
+        folder = folders.pop()
+        try:
+            with os.scandir(folder) as found:
+                entries = list(found)
+        except OSError as error:
+            raise _unreadable(folder, error) from None
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(Path(entry.path))
+            else:
+                yield Path(entry.path)
+
+
+def _local(inner: str, place: Path, path: str) -> LocalFile:
+    """The file at `place`, which is `path` in the dataset. `inner`: the folder that
+    nothing may lead out of.
+    """
+    if fault := path_fault(path):
+        raise InvalidInputError.of(
+            "PATH", f"{quoted(path)} {fault}", "give it another name"
+        )
+    source = Path(os.path.realpath(place))
+    if place.is_symlink() and not source.is_relative_to(inner):
+        raise InvalidInputError.of(
+            "PATH",
+            f"{place} is a link that leads out of the folder",
+            "put the file itself there",
+        )
+    try:
+        status = source.stat()
+    except OSError as error:
+        raise _unreadable(place, error) from None
+    if not stat.S_ISREG(status.st_mode):
+        is_folder = stat.S_ISDIR(status.st_mode)
+        kind = "a link to a folder" if is_folder else "no regular file"
+        raise InvalidInputError.of(
+            "PATH", f"{place} is {kind}", "a dataset has only files; move it elsewhere"
+        )
+    executable = bool(status.st_mode & stat.S_IXUSR)
+    return LocalFile(path, source, status.st_size, executable)
+
+
+def _unreadable(path: Path, error: OSError) -> InvalidInputError:
+    return InvalidInputError.of(
+        "PATH", f"{path} cannot be read: {error.strerror}", "look at its permissions"
+    )

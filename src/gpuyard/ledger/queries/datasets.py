@@ -1,0 +1,41 @@
+"""Reading datasets and their versions."""
+
+from collections.abc import Collection
+
+import sqlalchemy as sa
+
+from gpuyard.ledger.queries.base import LedgerReader, Row
+from gpuyard.ledger.tables import dataset_versions, datasets
+
+
+class DatasetQueries(LedgerReader):
+    """Reads of datasets."""
+
+    def datasets(self) -> list[Row]:
+        """Every dataset, by project and name."""
+        return self._rows(sa.select(datasets).order_by(datasets.c.id))
+
+    def dataset(self, dataset_id: str) -> Row | None:
+        """One by its id (`PROJECT/NAME`)."""
+        return self._row(sa.select(datasets).where(datasets.c.id == dataset_id))
+
+    def dataset_versions(self, dataset_ids: Collection[str]) -> list[Row]:
+        """The versions of these datasets, the newest first."""
+        chosen = dataset_versions.c.dataset.in_(dataset_ids)
+        statement = sa.select(dataset_versions).where(chosen)
+        newest_first = dataset_versions.c.number.desc()
+        return self._rows(statement.order_by(dataset_versions.c.dataset, newest_first))
+
+    def dataset_version(self, version_id: str) -> Row | None:
+        """One version by its id (`PROJECT/NAME@NUMBER`)."""
+        chosen = dataset_versions.c.id == version_id
+        return self._row(sa.select(dataset_versions).where(chosen))
+
+    def dataset_digests(self, project: str) -> set[str]:
+        """The digests of all versions of the datasets of a project."""
+        rows = self._rows(
+            sa.select(dataset_versions.c.digest)
+            .join(datasets, datasets.c.id == dataset_versions.c.dataset)
+            .where(datasets.c.project == project)
+        )
+        return {row["digest"] for row in rows}

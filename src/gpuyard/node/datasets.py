@@ -1,0 +1,116 @@
+"""The datasets of attempts, on their node: made from the chunks that the server has
+stored, in its store or over connections to it.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from gpuyard.config.paths import Home
+from gpuyard.config.settings import NodeSettings
+from gpuyard.domain.contents import ContentKind
+from gpuyard.domain.datasets import DatasetMount, read_manifest
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.reasons import Reason
+from gpuyard.node.fetching import Fetching
+from gpuyard.node.launcher import LaunchError
+from gpuyard.storage.blobs import BucketError
+from gpuyard.storage.dataset_cache import ChunkReader, DatasetCache
+from gpuyard.storage.dataset_store import DatasetMissingError, DatasetStores, read_part
+from gpuyard.storage.place import in_background
+
+ReadPart = Callable[[ContentKind, DatasetMount, str], bytes]
+"""Gives a part of a version: its manifest, or a chunk. It blocks. LaunchError,
+DatasetMissingError or OSError.
+"""
+
+
+class StoredParts:
+    """Reads parts where the server has stored them."""
+
+    def __init__(self, stores: DatasetStores) -> None:
+        self._stores = stores
+
+    def __call__(self, _kind: ContentKind, mount: DatasetMount, digest: str) -> bytes:
+        """See ReadPart."""
+        return read_part(self._stores(mount.project), digest)
+
+
+class FetchedParts:
+    """Fetches parts from the server, on a machine that has joined an instance."""
+
+    def __init__(self, fetching: Fetching) -> None:
+        self._fetching = fetching
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def begin(self) -> None:
+        """Call this in the event loop of the agent."""
+        self._loop = asyncio.get_running_loop()
+
+    def __call__(self, kind: ContentKind, mount: DatasetMount, digest: str) -> bytes:
+        """See ReadPart."""
+        assert self._loop
+        work = self._fetching.dataset_part(kind, mount.project, digest)
+        content = asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        if content is None:
+            fault = f"a part of it ({digest[:12]}) is no longer stored"
+            raise DatasetMissingError(fault)
+        return content
+
+
+class NodeDatasets:
+    """Has the datasets of attempts in `cache`."""
+
+    def __init__(self, cache: DatasetCache, read: ReadPart) -> None:
+        self._cache = cache
+        self._read = read
+        # Of several attempts with the same, the first one makes it.
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def have(self, mounts: Sequence[DatasetMount]) -> None:
+        """Have these here. LaunchError, or BucketError."""
+        for mount in mounts:
+            async with self._locks[mount.digest]:
+                await in_background(self._have, mount)
+
+    def variables(self, mounts: Sequence[DatasetMount]) -> dict[str, str]:
+        """Where the program finds them."""
+        return {
+            mount.variable: str(self._cache.folder(mount.digest)) for mount in mounts
+        }
+
+    def _have(self, mount: DatasetMount) -> None:
+        try:
+            if not self._cache.use(mount.digest):
+                self._make(mount)
+        except (DatasetMissingError, InvalidInputError) as error:
+            message = f"{mount.variable}: {error}"
+            raise LaunchError(Reason.DATASET_MISSING, message) from None
+        except BucketError:
+            raise
+        except OSError as error:
+            message = f"{mount.variable}: {error}"
+            raise LaunchError(Reason.DATASET_UNAVAILABLE, message) from None
+
+    def _make(self, mount: DatasetMount) -> None:
+        manifest = read_manifest(self._read(ContentKind.DATASET, mount, mount.digest))
+        self._cache.make_room(manifest.size)
+        builder = self._cache.begin(mount.digest)
+        read = partial(self._read, ContentKind.CHUNK, mount)
+        builder.build(manifest, ChunkReader(manifest, read))
+
+
+def dataset_cache(
+    home: Home,
+    settings: NodeSettings,
+    node: str,
+    in_use: Callable[[], Mapping[str, bool]],
+) -> DatasetCache:
+    """That of a node: in the home, or, where jobs have accounts, which may not enter
+    it, in a folder that all may pass through.
+    """
+    root = home.node / "datasets"
+    if settings.has_accounts:
+        root = settings.accounts_folder / f"{node}-datasets"
+    return DatasetCache(root, int(settings.dataset_cache_gb * 1e9), in_use)

@@ -1,0 +1,125 @@
+"""Where the chunks and the manifests of datasets are stored: with the checkpoints, in a
+place of its own for each project, so that what one project has tells another nothing.
+"""
+
+import hashlib
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from gpuyard.config.paths import Home
+from gpuyard.config.settings import StorageSettings
+from gpuyard.domain.contents import PART_BYTES, ContentMissingError, sha256_of
+from gpuyard.domain.datasets import Manifest, read_manifest
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.storage.blobs import Blobs, BlobStore, open_blobs
+
+# A bucket answers each question after some milliseconds.
+_ASKED_AT_ONCE = 16
+
+
+class DatasetMissingError(FileNotFoundError):
+    """A version, or a part of it, is no longer stored."""
+
+
+class DatasetStores:
+    """The store of each project's datasets. Opening one touches nothing."""
+
+    def __init__(self, home: Path, settings: StorageSettings) -> None:
+        self._home = home
+        self._settings = settings
+        self._open: dict[str, Blobs] = {}
+
+    def __call__(self, project: str) -> Blobs:
+        """That of `project`."""
+        if project not in self._open:
+            self._open[project] = self._opened(project)
+        return self._open[project]
+
+    def _opened(self, project: str) -> Blobs:
+        # A project may have any name; this one is safe in every path and URL.
+        folder = hashlib.sha256(project.encode()).hexdigest()[:32]
+        if self._settings.url is None:
+            return BlobStore(Home(self._home).blobs / "datasets" / folder)
+        url = f"{self._settings.url.rstrip('/')}/datasets/{folder}"
+        return open_blobs(url, self._settings.options, scratch=self._home)
+
+
+def missing(blobs: Blobs, digests: Iterable[str]) -> list[str]:
+    """Those of `digests` that are not stored, each once. OSError."""
+    wanted = list(dict.fromkeys(digests))
+    if isinstance(blobs, BlobStore):
+        return [digest for digest in wanted if not blobs.has(digest)]
+    with ThreadPoolExecutor(_ASKED_AT_ONCE, "datasets") as threads:
+        found = list(threads.map(blobs.has, wanted))
+    return [digest for digest, has in zip(wanted, found, strict=True) if not has]
+
+
+def put_chunk(blobs: Blobs, digest: str, content: bytes) -> None:
+    """Store a chunk. InvalidInputError if it is not what `digest` says; OSError."""
+    if sha256_of(content) != digest:
+        raise InvalidInputError.of(
+            "(body)", f"does not hash to {digest}", "send the chunk again"
+        )
+    if not blobs.has(digest):
+        blobs.put(io.BytesIO(content))
+
+
+def put_manifest(blobs: Blobs, manifest: Manifest) -> str:
+    """Store a manifest; its digest. OSError."""
+    return blobs.put(io.BytesIO(manifest.encoded())).sha256
+
+
+def manifest_of(blobs: Blobs, digest: str) -> Manifest:
+    """The manifest with this digest; DatasetMissingError, OSError."""
+    return read_manifest(read_part(blobs, digest))
+
+
+def read_part(blobs: Blobs, digest: str) -> bytes:
+    """A chunk or a manifest, verified; DatasetMissingError, OSError."""
+    try:
+        with blobs.open(digest) as file:
+            content = file.read()
+    except FileNotFoundError:
+        fault = f"a part of it ({digest[:12]}) is no longer stored"
+        raise DatasetMissingError(fault) from None
+    if sha256_of(content) != digest:
+        raise DatasetMissingError(f"a part of it ({digest[:12]}) is damaged")
+    return content
+
+
+def remove_unused(blobs: Blobs, removed: Sequence[str], kept: Iterable[str]) -> None:
+    """Remove the versions with the digests `removed`, but for the chunks that those
+    with the digests `kept` have, too. OSError.
+    """
+    used: set[str] = set()
+    for digest in kept:
+        used.add(digest)
+        used.update(manifest_of(blobs, digest).digests)
+    for digest in removed:
+        if digest in used:
+            continue
+        chunks = manifest_of(blobs, digest).digests
+        for chunk in chunks:
+            if chunk not in used:
+                blobs.delete(chunk)
+        # Last: if this is interrupted, it can be done again.
+        blobs.delete(digest)
+
+
+class DatasetSource:
+    """The store of a project as a place from which contents are sent."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+
+    def parts(self, digest: str) -> Iterator[bytes]:
+        """See ContentSource."""
+        try:
+            file = self._blobs.open(digest)
+        except FileNotFoundError as error:
+            raise ContentMissingError(digest) from error
+        with file:
+            yield from iter(partial(file.read, PART_BYTES), b"")

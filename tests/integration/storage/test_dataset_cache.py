@@ -1,0 +1,193 @@
+"""Copies of datasets on a node: whole, read-only, made again when they have changed, and
+removed when others need their place.
+"""
+
+import hashlib
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from gpuyard.domain.datasets import Manifest, chunk_sizes
+from gpuyard.storage import dataset_cache
+from gpuyard.storage.blobs import BlobStore
+from gpuyard.storage.dataset_cache import ChunkReader, DatasetCache, InUseError
+from gpuyard.storage.dataset_store import (
+    DatasetMissingError,
+    missing,
+    put_chunk,
+    put_manifest,
+    read_part,
+    remove_unused,
+)
+
+
+class Place:
+    """A store of datasets, and a cache of `limit` bytes."""
+
+    def __init__(self, root: Path, limit: int = 1_000_000) -> None:
+        self.blobs = BlobStore(root / "blobs")
+        self.in_use: dict[str, bool] = {}
+        self.root = root / "cache"
+        self.cache = DatasetCache(self.root, limit, lambda: self.in_use)
+
+    def store(self, files: dict[str, bytes]) -> Manifest:
+        ordered = sorted(files)
+        stream = io.BytesIO(b"".join(files[path] for path in ordered))
+        chunks: list[tuple[str, int]] = []
+        for size in chunk_sizes([(path, len(files[path])) for path in ordered]):
+            content = stream.read(size)
+            digest = hashlib.sha256(content).hexdigest()
+            put_chunk(self.blobs, digest, content)
+            chunks.append((digest, size))
+        found = Manifest(
+            [(path, len(files[path]), path.endswith(".sh")) for path in ordered], chunks
+        )
+        assert put_manifest(self.blobs, found) == found.digest
+        return found
+
+    def make(self, manifest: Manifest) -> Path:
+        self.cache.make_room(manifest.size)
+        reader = ChunkReader(manifest, lambda digest: read_part(self.blobs, digest))
+        self.cache.begin(manifest.digest).build(manifest, reader)
+        return self.cache.folder(manifest.digest)
+
+    def kept(self) -> set[str]:
+        return {path.name for path in self.root.iterdir()}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+FILES = {
+    "a/b/deep.txt": b"deep",
+    "empty": b"",
+    "large.bin": os.urandom(3 << 20),
+    "run.sh": b"#!/bin/sh\n",
+}
+
+
+def test_a_copy_has_all_files_and_may_only_be_read(place: Place) -> None:
+    place.cache = DatasetCache(place.root, 1 << 30, lambda: place.in_use)
+    manifest = place.store(FILES)
+    assert not place.cache.use(manifest.digest)
+    folder = place.make(manifest)
+    found = {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+    assert found == FILES
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.rglob("*")}
+    assert (modes["deep.txt"], modes["run.sh"], modes["b"]) == (0o444, 0o555, 0o555)
+    assert place.cache.use(manifest.digest)
+
+
+@pytest.mark.parametrize("change", ["content", "removal", "link"])
+def test_a_copy_that_was_changed_is_made_again(place: Place, change: str) -> None:
+    manifest = place.store({"file": b"content", "other": b"more"})
+    file = place.make(manifest) / "file"
+    file.parent.chmod(0o755)
+    file.chmod(0o644)
+    if change == "content":
+        file.write_bytes(b"CONTENT")
+    else:
+        file.unlink()
+    if change == "link":
+        file.symlink_to("other")
+    assert not place.cache.use(manifest.digest)
+    assert (place.make(manifest) / "file").read_bytes() == b"content"
+    assert place.cache.use(manifest.digest)
+
+
+def test_it_is_not_made_again_under_a_job_that_reads_it(place: Place) -> None:
+    manifest = place.store({"file": b"content"})
+    folder = place.make(manifest)
+    place.in_use = {manifest.digest: True}
+    with pytest.raises(InUseError):
+        place.cache.begin(manifest.digest)
+    assert (folder / "file").exists()
+    place.in_use = {manifest.digest: False}
+    assert place.make(manifest) == folder
+
+
+def test_after_a_reboot_its_content_is_looked_at_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = place.store({"file": b"content", "other": b"more"})
+    torn = place.store({"file": b"another"})
+    place.make(whole)
+    file = place.make(torn) / "file"
+    before = file.stat()
+    file.chmod(0o644)
+    file.write_bytes(b"\0" * 7)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert place.cache.use(torn.digest), "nobody looks as long as the host is up"
+    monkeypatch.setattr(dataset_cache, "boot_id", lambda: "another boot")
+    assert place.cache.use(whole.digest)
+    assert not place.cache.use(torn.digest)
+
+
+def test_those_that_were_not_used_for_longest_make_room(tmp_path: Path) -> None:
+    place = Place(tmp_path, limit=3000)
+    made = [place.store({"file": bytes([number]) * 1000}) for number in range(5)]
+    for at, manifest in enumerate(made[:3]):
+        place.make(manifest)
+        os.utime(place.root / manifest.digest, (1000 + at, 1000 + at))
+    assert place.cache.use(made[0].digest)
+    place.make(made[3])
+    assert place.kept() == {made[n].digest for n in (0, 2, 3)}
+    place.in_use = {made[2].digest: True}
+    os.utime(place.root / made[3].digest, (2000, 2000))
+    place.make(made[4])
+    assert place.kept() == {made[n].digest for n in (0, 2, 4)}
+
+
+def test_one_that_is_larger_than_the_limit_is_made_all_the_same(tmp_path: Path) -> None:
+    place = Place(tmp_path, limit=10)
+    first = place.store({"file": b"x" * 100})
+    second = place.store({"file": b"y" * 100})
+    place.make(first)
+    place.make(second)
+    assert place.kept() == {second.digest}
+
+
+def test_a_disk_without_room_is_told_before_anything_is_written(place: Place) -> None:
+    with pytest.raises(OSError, match="has no room for"):
+        place.cache.make_room(1 << 60)
+
+
+def test_what_a_killed_agent_has_left_is_no_copy(place: Place) -> None:
+    manifest = place.store({"a/file": b"content"})
+    place.cache.begin(manifest.digest)
+    assert not place.cache.use(manifest.digest)
+    assert (place.make(manifest) / "a/file").read_bytes() == b"content"
+    assert place.kept() == {manifest.digest}
+
+
+def test_a_chunk_that_is_gone_or_damaged_leaves_no_copy(place: Place) -> None:
+    manifest = place.store({"file": b"content"})
+    ((digest, _),) = manifest.chunks
+    path = place.blobs.path(digest)
+    path.chmod(0o644)
+    path.write_bytes(b"CONTENT")
+    with pytest.raises(DatasetMissingError, match="damaged"):
+        place.make(manifest)
+    path.unlink()
+    with pytest.raises(DatasetMissingError, match="no longer stored"):
+        place.make(manifest)
+    assert not place.cache.use(manifest.digest)
+
+
+def test_removing_a_version_keeps_what_others_have(place: Place) -> None:
+    first = place.store({"a": b"1", "large": b"2" * (1 << 20)})
+    second = place.store({"b": b"3", "large": b"2" * (1 << 20)})
+    remove_unused(place.blobs, [first.digest], [second.digest])
+    assert missing(place.blobs, second.digests) == []
+    assert len(missing(place.blobs, first.digests)) == 1
+    assert not place.blobs.has(first.digest)
+    remove_unused(place.blobs, [second.digest], [])
+    assert not list(place.blobs.root.glob("??/*"))

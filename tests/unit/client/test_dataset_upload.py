@@ -1,0 +1,166 @@
+"""Which files are uploaded as a dataset, and what is sent of them."""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuyard.client.dataset_upload import Batch, advance, files_of, upload
+from gpuyard.domain.datasets import CHUNK_BYTES, Dataset, read_manifest
+from gpuyard.domain.errors import InvalidInputError, RefusedError
+
+BIG = os.urandom(3 * CHUNK_BYTES + 5)
+
+
+class Server:
+    """Answers the calls of an upload; `sent` are the chunks that came, in order."""
+
+    def __init__(self) -> None:
+        self.stored: set[str] = set()
+        self.sent: list[str] = []
+        self.manifest = b""
+
+    def answers(self, batch: Batch) -> list[Any]:
+        return [self._answer(call) for call in batch]
+
+    def _answer(self, call: Any) -> Any:
+        if call.path.endswith("chunks:missing"):
+            missing = set(call.body["chunks"]) - self.stored
+            return call.read({"missing": list(missing)})
+        if call.method == "PUT":
+            digest = hashlib.sha256(call.body).hexdigest()
+            assert call.path.endswith(digest)
+            self.stored.add(digest)
+            self.sent.append(digest)
+            return None
+        self.manifest = call.body
+        lacking = set(read_manifest(call.body).digests) - self.stored
+        if lacking:
+            raise RefusedError("chunks are missing")
+        return Dataset(project="p", name="n", created_at=1.0)
+
+    def take(self, path: Path, batches: int = 1_000_000) -> Any:
+        """Let it upload, for so many batches at most."""
+        work = upload("p", "n", path, lambda _stored, _of: None)
+        step = advance(work)
+        for _ in range(batches):
+            if isinstance(step, Dataset):
+                return step
+            step = advance(work, self.answers(step))
+        return None
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "data/sub").mkdir(parents=True)
+    (tmp_path / "data/big.bin").write_bytes(BIG)
+    (tmp_path / "data/sub/small.txt").write_text("words")
+    (tmp_path / "data/empty").touch()
+    script = tmp_path / "data/run.sh"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    return tmp_path / "data"
+
+
+def test_all_files_of_a_folder_are_uploaded(folder: Path) -> None:
+    server = Server()
+    server.take(folder)
+    manifest = read_manifest(server.manifest)
+    assert manifest.files == [
+        ("big.bin", len(BIG), False),
+        ("empty", 0, False),
+        ("run.sh", 10, True),
+        ("sub/small.txt", 5, False),
+    ]
+    assert len(server.sent) == len(set(server.sent)) == 5
+
+
+def test_one_file_is_a_dataset_too(folder: Path) -> None:
+    server = Server()
+    server.take(folder / "sub/small.txt")
+    assert read_manifest(server.manifest).files == [("small.txt", 5, False)]
+
+
+def test_what_was_sent_is_not_sent_again(folder: Path) -> None:
+    server = Server()
+    server.take(folder, batches=2)
+    begun = list(server.sent)
+    assert begun
+    server.take(folder)
+    assert len(server.sent) == len(set(server.sent))
+    (folder / "sub/small.txt").write_text("other words")
+    server.take(folder)
+    assert len(server.sent) == 6
+
+
+def test_chunks_that_vanish_meanwhile_are_sent_again(folder: Path) -> None:
+    server = Server()
+    work = upload("p", "n", folder, lambda _stored, _of: None)
+    step = advance(work)
+    forgot = False
+    while not isinstance(step, Dataset):
+        if not forgot and step[0].path.endswith("versions"):
+            forgot = True
+            server.stored.clear()
+        answers: Any = None
+        try:
+            answers = server.answers(step)
+        except RefusedError as error:
+            answers = error
+        step = advance(work, answers)
+    assert forgot
+    assert set(server.sent) == set(read_manifest(server.manifest).digests)
+
+
+def test_a_file_that_changes_is_told(folder: Path) -> None:
+    work = upload("p", "n", folder, lambda _stored, _of: None)
+    server = Server()
+    step = advance(work)
+    (folder / "sub/small.txt").write_text("longer words")
+    with pytest.raises(RefusedError, match=r"small\.txt changed while it was read"):
+        while True:
+            assert not isinstance(step, Dataset)
+            step = advance(work, server.answers(step))
+
+
+def test_links_within_the_folder_count_as_copies(folder: Path) -> None:
+    (folder / "again").symlink_to("sub/small.txt")
+    found = {file.path: file.size for file in files_of(folder)}
+    assert found["again"] == 5
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("/etc/hostname", "leads out"),
+        ("../outside", "leads out"),
+        ("sub", "a link to a folder"),
+        ("gone", "cannot be read"),
+    ],
+)
+def test_other_links_are_refused(folder: Path, target: str, words: str) -> None:
+    (folder.parent / "outside").write_text("secret")
+    (folder / "link").symlink_to(target)
+    with pytest.raises(InvalidInputError, match=words):
+        files_of(folder)
+
+
+def test_special_files_are_refused(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(InvalidInputError, match="no regular file"):
+        files_of(folder)
+
+
+def test_names_that_cannot_be_shown_are_refused(folder: Path) -> None:
+    (folder / "a\nb").touch()
+    with pytest.raises(InvalidInputError, match="cannot be printed"):
+        files_of(folder)
+
+
+def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="no files"):
+        files_of(tmp_path)
+    with pytest.raises(InvalidInputError, match="cannot be read"):
+        files_of(tmp_path / "nothing")
