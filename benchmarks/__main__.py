@@ -36,6 +36,7 @@ DISKS = {
         "studies-runtime",
         "prompts",
         "verification",
+        "needs",
         "scale",
         "gpu",
     ),
@@ -53,6 +54,7 @@ PLACES = {
     "studies-runtime": "studies",
     "prompts": "prompts",
     "verification": "verification",
+    "needs": "needs",
     "scale": "scale",
     "gpu": "gpu",
 }

@@ -121,10 +121,9 @@ def _declared(folder: Path) -> Path | None:
     try:
         text = (folder / "pyproject.toml").read_text(encoding="utf-8")
         project: Any = tomllib.loads(text).get("project", {})
-    except (OSError, ValueError):
+        targets: list[Any] = list(project.get("scripts", {}).values())
+    except (OSError, ValueError, AttributeError):
         return None
-    scripts: Any = project.get("scripts", {}) if isinstance(project, dict) else {}
-    targets = list(scripts.values()) if isinstance(scripts, dict) else []
     for target in targets:
         module = str(target).partition(":")[0].replace(".", "/")
         for base in (folder, folder / "src"):

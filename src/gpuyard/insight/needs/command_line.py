@@ -2,6 +2,8 @@
 argparse, click, typer, absl, dataclasses, Fire, Hydra.
 """
 
+# The values of a followed program can be anything.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import ast
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -137,8 +139,9 @@ def _value_of(
     if action == "store_const" and found is not None:
         return keywords.get("const")
     if found is None or not found:
-        is_text = isinstance(default, str) and isinstance(kind, External)
-        return converted(kind, default) if is_text else default
+        if isinstance(default, str) and isinstance(kind, External):
+            return converted(kind, default)
+        return default
     values = [converted(kind, word) for word in found]
     return values if many else values[0]
 

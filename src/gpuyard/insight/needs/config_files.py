@@ -2,6 +2,8 @@
 them. A file that would take long to read counts as one that says nothing.
 """
 
+# The values of a followed program can be anything.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import re
 import tomllib
 from collections.abc import Mapping
@@ -50,15 +52,11 @@ def _plain(value: Any, budget: list[int], depth: int) -> Value:
     if isinstance(value, dict):
         return {
             key: _plain(each, budget, depth + 1)
-            for key, each in value.items()  # pyright: ignore[reportUnknownVariableType]
+            for key, each in value.items()
             if budget[0] > 0
         }
     if isinstance(value, list):
-        return [
-            _plain(each, budget, depth + 1)
-            for each in value  # pyright: ignore[reportUnknownVariableType]
-            if budget[0] > 0
-        ]
+        return [_plain(each, budget, depth + 1) for each in value if budget[0] > 0]
     if isinstance(value, str):
         return _as_number(value)
     return value
@@ -132,7 +130,7 @@ def _default(entry: Any) -> list[tuple[str, str]]:
         return []
     return [
         (str(group).removeprefix("override ").removeprefix("/"), str(choice))
-        for group, choice in entry.items()  # pyright: ignore[reportUnknownVariableType]
+        for group, choice in entry.items()
         if choice
     ]
 

@@ -1,5 +1,7 @@
 """Recognises data sets and loaders, and how many examples they give."""
 
+# The values of a followed program can be anything.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import math
 
 from gpuyard.insight.needs.tables import known_data

@@ -1,5 +1,7 @@
 """The expressions of a program, evaluated as far as its text allows."""
 
+# The values of a followed program can be anything.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import ast
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,10 @@
 """What a program says of its training: read from what the interpreter has noted."""
 
+# The values of a followed program can be anything.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from gpuyard.insight.needs.expressions import Expressions, code_of
 from gpuyard.insight.needs.layers import parts_of, weights_of
@@ -205,9 +208,9 @@ def _add_setting(found: dict[str, Value], name: str, value: Value, depth: int) -
         return
     if isinstance(value, tuple) and name in ("image_size", "img_size") and value:
         found.setdefault(name, value[0])
-    inner = (
-        value.attributes if isinstance(value, Thing) and _is_config(value) else value
-    )
+    inner: Value = value
+    if isinstance(value, Thing) and _is_config(value):
+        inner = dict[Any, Any](value.attributes)
     if isinstance(inner, dict):
         for key, each in list(inner.items())[:500]:
             if isinstance(key, str):

@@ -1,5 +1,7 @@
 """Whether a program uses a GPU, and how many it uses."""
 
+# The values of a followed program can be anything.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,6 +5,8 @@ A condition that nobody can know is followed both ways. A loop that trains is fo
 once. What the program asks of libraries is noted in `calls`.
 """
 
+# The values of a followed program can be anything.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import ast
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

@@ -1,5 +1,7 @@
 """The layers of Keras: their weights follow from the shapes that flow through them."""
 
+# The values of a followed program can be anything.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, TypeAlias

@@ -1,5 +1,7 @@
 """What starts a program and gives it its options: parsers, commands, configurations."""
 
+# The values of a followed program can be anything.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import ast
 from typing import Any
 

@@ -2,6 +2,8 @@
 numbers that are kept for the backward pass.
 """
 
+# The values of a followed program can be anything.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from dataclasses import dataclass
 from math import prod
 

@@ -5,6 +5,8 @@ its inner layers. A size that nobody knows leaves the layer without weights, and
 this in the object's facts.
 """
 
+# The values of a followed program can be anything.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, TypeAlias

@@ -1,5 +1,7 @@
 """What libraries do when a program calls them: what they return, and what is noted."""
 
+# The values of a followed program can be anything.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import ast
 import builtins
 import math
@@ -365,14 +367,8 @@ class Library(Launches):
         if isinstance(owner, External) and owner.name == "os.environ":
             if isinstance(key, str) and isinstance(value, str):
                 self._host.environment[key] = value
-        elif (
-            isinstance(owner, dict) and isinstance(key, str | int | float | tuple)
-        ) or (
-            isinstance(owner, list)
-            and isinstance(key, int)
-            and -len(owner) <= key < len(owner)
-        ):
-            owner[key] = value
+        elif isinstance(owner, dict | list):
+            _put(owner, key, value)
         elif isinstance(owner, Thing) and "head_of" in owner.facts:
             owner.facts["head_of"].attributes["_head"] = value
         elif isinstance(owner, Thing):
@@ -473,6 +469,14 @@ def is_model_class(thing: Thing) -> bool:
         if last.endswith(("ForCausalLM", "Classification", "LMHeadModel")):
             return True
     return False
+
+
+def _put(owner: Value, key: Value, value: Value) -> None:
+    """`owner[key] = value` for a dict or a list, if it has such a place."""
+    is_hashable = isinstance(key, str | int | float | tuple)
+    is_inside = isinstance(key, int) and -len(owner) <= key < len(owner)
+    if is_inside or (isinstance(owner, dict) and is_hashable):
+        owner[key] = value
 
 
 def _freeze(model: Thing, *, frozen: bool) -> None:

@@ -1,5 +1,7 @@
 """How much memory of a GPU a training needs."""
 
+# The values of a followed program can be anything.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from dataclasses import dataclass
 
 from gpuyard.insight.needs.facts import Facts, Model

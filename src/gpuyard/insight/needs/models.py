@@ -2,6 +2,8 @@
 configuration.
 """
 
+# The values of a followed program can be anything.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import re
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -2,6 +2,8 @@
 `UNKNOWN`.
 """
 
+# The values of a followed program can be anything.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import ast
 import operator
 from collections.abc import Callable, Mapping

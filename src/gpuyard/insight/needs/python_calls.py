@@ -1,5 +1,7 @@
 """What calls of Python's own functions give, where their arguments are known."""
 
+# The values of a followed program can be anything.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import ast
 import json
 import math
@@ -208,11 +210,6 @@ def _read_config(host: Expressions, thing: Thing) -> Value:
     return UNKNOWN if text is None else parsed_config(text)
 
 
-def _parse_config(_host: Expressions, thing: Thing) -> Value:
-    text = thing.argument(0)
-    return parsed_config(text) if isinstance(text, str) else UNKNOWN
-
-
 def _literal(_host: Expressions, thing: Thing) -> Value:
     text = thing.argument(0)
     if not isinstance(text, str) or len(text) > _LONGEST_LITERAL:
@@ -251,7 +248,7 @@ def _deep_merge(old: dict[Value, Value], new: dict[Value, Value]) -> dict[Value,
     for key, value in new.items():
         before = merged.get(key)
         both = isinstance(before, dict) and isinstance(value, dict)
-        merged[key] = _deep_merge(before, value) if both else value
+        merged[key] = _deep_merge(dict(before or {}), value) if both else value
     return merged
 
 

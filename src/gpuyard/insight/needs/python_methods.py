@@ -1,5 +1,7 @@
 """What methods of texts, lists, dicts and tensors give."""
 
+# The values of a followed program can be anything.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from gpuyard.insight.needs.expressions import MOST_ROUNDS
 from gpuyard.insight.needs.values import UNKNOWN, Parameter, Tensor, Thing, Value
 

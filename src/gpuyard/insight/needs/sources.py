@@ -1,5 +1,7 @@
 """The files of a program: their texts, and their syntax trees, each parsed once."""
 
+# The values of a followed program can be anything.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import ast
 import json
 import re

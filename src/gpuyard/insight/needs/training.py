@@ -1,5 +1,7 @@
 """How a program trains: its optimiser, its precision, LoRA, checkpointing, sharding."""
 
+# The values of a followed program can be anything.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from collections.abc import Mapping
 from dataclasses import dataclass
 
