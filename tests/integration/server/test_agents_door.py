@@ -112,24 +112,6 @@ def is_open(one: socket.socket) -> bool:
         return False
 
 
-async def test_who_holds_connections_keeps_nobody_out(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(doorway, "_GRACE_S", 0.0)
-    with ExitStack() as stack:
-        crowd = held(lab.port + 1, 200, stack)
-        membership = await asyncio.to_thread(lab.join)
-        crowd += held(lab.port, 200, stack)
-        _, writer = await open_agent_streams(lab.server(membership))
-        await eventually(lambda: lab.inside == 1, "the agent to be in")
-        most = 2 * doorway._MOST_NEW_OF_ONE
-        await eventually(
-            lambda: sum(map(is_open, crowd)) <= most, "the others to be sent away"
-        )
-        assert lab.inside == 1
-        writer.close()
-
-
 async def test_many_who_come_at_once_are_all_let_in(lab: Lab) -> None:
     server = lab.server(await asyncio.to_thread(lab.join))
     count = 2 * doorway._MOST_NEW_OF_ONE
