@@ -16,6 +16,17 @@ from msgspec import Meta
 
 from gpuyard.domain.contents import ContentKind
 from gpuyard.domain.datasets import DatasetMount
+from gpuyard.domain.wire_types import (
+    Amount,
+    AttemptId,
+    Capability,
+    Count,
+    Duration,
+    Sha256,
+    Time,
+    Whole,
+    Word,
+)
 
 SILENT_BEATS = 5
 # The most contents that an agent fetches on one connection.
@@ -25,23 +36,6 @@ MAX_FETCHED = 1000
 SCRIPT = "gpuyard:script"
 # In the usage of an attempt: how busy its GPUs were on average, from 0 to 1.
 GPU_UTILIZATION = "gpu_utilization"
-# What an agent says is kept in the ledger: a value that the ledger cannot hold would
-# stop the commits of others. The decoders refuse it.
-LARGEST = 2**53
-Whole = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
-Count = Annotated[int, Meta(ge=0, le=LARGEST)]
-Amount = Annotated[float, Meta(ge=-1e18, le=1e18)]
-Duration = Annotated[float, Meta(ge=0.0, le=1e11)]
-Time = Annotated[float, Meta(ge=0.0, le=1e11)]
-Capability = Annotated[
-    str, Meta(pattern=r"^([0-9]{1,2}(\.[0-9]{1,2})?)?\Z", max_length=5)
-]
-Word = Annotated[str, Meta(max_length=256)]
-# An attempt's id names files on the node.
-AttemptId = Annotated[
-    str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\Z", max_length=200)
-]
-Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z", max_length=64)]
 
 
 class _Message(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 
 from gpuyard.domain.wire import (
-    LARGEST,
     FromAgent,
     NumberedReport,
     ProgressSeen,
     ToAgent,
 )
+from gpuyard.domain.wire_types import LARGEST
 
 MAX_FRAME = 64 * 1024 * 1024
 # From a machine that has joined: whatever an agent says is much smaller.

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import AttemptState
 from gpuyard.ledger.faults import ledger_error, place
+from gpuyard.ledger.people_tables import budgets, reservations
 from gpuyard.ledger.prune import consistent_read
 from gpuyard.ledger.queries.base import LedgerReader, Row
 from gpuyard.ledger.queries.cost_days import CostDays
@@ -29,7 +30,6 @@ from gpuyard.ledger.queries.cost_sql import (
     WASTED,
     CostSql,
 )
-from gpuyard.ledger.tables import budgets, reservations
 
 _PAGE = 2000
 _IDS = 500

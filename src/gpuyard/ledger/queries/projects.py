@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from gpuyard.ledger.people_tables import project_members, projects
 from gpuyard.ledger.queries.base import LedgerReader, Row
-from gpuyard.ledger.tables import jobs, project_members, projects, specs
+from gpuyard.ledger.tables import jobs, specs
 
 # SQLite takes 32,766 variables in one statement unless it was built to take more.
 _MAX_VARIABLES = 30_000

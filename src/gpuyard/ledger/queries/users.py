@@ -2,8 +2,8 @@
 
 import sqlalchemy as sa
 
+from gpuyard.ledger.people_tables import tokens, users
 from gpuyard.ledger.queries.base import LedgerReader, Row
-from gpuyard.ledger.tables import tokens, users
 
 
 class UserQueries(LedgerReader):

@@ -1,0 +1,25 @@
+"""The values in messages between server and agent, with their limits.
+
+What an agent says is kept in the ledger: a value that the ledger cannot hold would stop
+the commits of others. The decoders refuse it.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+LARGEST = 2**53
+Whole = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
+Count = Annotated[int, Meta(ge=0, le=LARGEST)]
+Amount = Annotated[float, Meta(ge=-1e18, le=1e18)]
+Duration = Annotated[float, Meta(ge=0.0, le=1e11)]
+Time = Annotated[float, Meta(ge=0.0, le=1e11)]
+Capability = Annotated[
+    str, Meta(pattern=r"^([0-9]{1,2}(\.[0-9]{1,2})?)?\Z", max_length=5)
+]
+Word = Annotated[str, Meta(max_length=256)]
+# An attempt's id names files on the node.
+AttemptId = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\Z", max_length=200)
+]
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z", max_length=64)]
