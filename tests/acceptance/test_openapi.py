@@ -45,6 +45,7 @@ def full_instance(instance: TestInstance) -> Iterator[TestInstance]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_nothing_is_found_by_schemathesis(
     full_instance: TestInstance, tmp_path: Path
 ) -> None:

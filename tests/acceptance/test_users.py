@@ -446,7 +446,7 @@ def test_an_administrator_acts_for_a_user(instance: TestInstance) -> None:
         ("member", "member", ForbiddenError, "Only administrators act for others"),
         (None, "nobody-here", NotFoundError, "There is no user 'nobody-here'"),
         (None, "owner", InvalidInputError, "Gpuyard-As: is 'owner'"),
-        (None, "gone", ForbiddenError, "The user gone is disabled"),
+        (None, "retired", ForbiddenError, "The user retired is disabled"),
     ],
 )
 def test_nobody_else_acts_for_a_user(
@@ -456,9 +456,9 @@ def test_nobody_else_acts_for_a_user(
     error: type[Exception],
     fault: str,
 ) -> None:
-    if user == "gone" and "gone" not in instance.ok("user", "list"):
-        instance.ok("user", "add", "gone")
-        instance.ok("user", "disable", "gone")
+    if user == "retired":
+        instance.ok("user", "add", "retired")
+        instance.ok("user", "disable", "retired")
     secret = token(instance, sender) if sender else instance.address().token
     with acting(instance, secret, user) as they, pytest.raises(error, match=fault):
         they.who_am_i()

@@ -62,6 +62,10 @@ class End:
     def is_closing(self) -> bool:
         return self.closed
 
+    def get_write_buffer_size(self) -> int:
+        """All that was written is on its way at once."""
+        return 0
+
     async def drain(self) -> None:
         if self.closed:
             raise ConnectionResetError("the other end has gone")

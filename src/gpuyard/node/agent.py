@@ -46,7 +46,7 @@ from gpuyard.node.agent_files import (
     node_id,
 )
 from gpuyard.node.attempts import AttemptParts, NodeAttempts
-from gpuyard.node.datasets import (
+from gpuyard.node.dataset_copies import (
     FetchedParts,
     NodeDatasets,
     ReadPart,

@@ -19,7 +19,7 @@ from gpuyard.config.settings import NodeSettings
 from gpuyard.domain import wire
 from gpuyard.domain.masking import Mask
 from gpuyard.node.checkpoints import CheckpointWatcher
-from gpuyard.node.datasets import NodeDatasets
+from gpuyard.node.dataset_copies import NodeDatasets
 from gpuyard.node.fetching import Fetching
 from gpuyard.node.fixed_delay import FixedDelay
 from gpuyard.node.journal import AttemptJournal, AttemptRecord

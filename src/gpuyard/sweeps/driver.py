@@ -6,6 +6,7 @@ goes on.
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from gpuyard.client import calls, job_calls
 from gpuyard.client.sync import Client
@@ -157,12 +158,9 @@ class Driver:
         if self._gives_up():
             self._client.call(calls.cancel(gate))
             raise _all_failed(self._client, self._now())
-        try:
+        # Refused where it was stopped meanwhile, or another command has released it.
+        with suppress(RefusedError):
             self._client.call(job_calls.set_held([gate], "release"))
-        except RefusedError:
-            # Stopped meanwhile, or released by somebody else.
-            self._is_stopped()
-            return
         self._client.wait_for(gate)
         self._is_stopped()
 
