@@ -198,7 +198,7 @@ def attempts_of_a_lab(draw: st.DrawFn) -> Ran:
     )
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(60))
 @given(
     st.lists(attempts_of_a_lab(), max_size=12),
     st.lists(st.floats(BEGIN - 86_400, NOW + 86_400), max_size=4),
@@ -228,7 +228,7 @@ def test_the_sum_over_any_cut_is_that_of_the_attempts(
         assert hours * 3600 == pytest.approx(sum(a.seconds * a.gpus for a in ran))
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(25))
 @given(st.lists(attempts_of_a_lab(), max_size=6), st.floats(BEGIN, NOW))
 def test_the_bill_has_what_has_ended(
     ledger: Ledger, ran: list[Ran], cut: float
@@ -309,7 +309,7 @@ rates_of_a_currency = st.lists(
 )
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(40))
 @given(
     st.lists(attempts_of_a_lab(), max_size=8),
     rates_of_a_currency,

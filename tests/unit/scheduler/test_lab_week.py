@@ -18,7 +18,7 @@ from tests.support.lab_week import (
 TOLERANCE = 0.06
 
 
-@pytest.fixture(scope="module", params=[7, 2])
+@pytest.fixture(scope="module", params=[7])
 def week(request: pytest.FixtureRequest) -> LabWeek:
     """The same people, with other bursts."""
     return LabWeek(request.param).run()
