@@ -112,8 +112,10 @@ def test_a_gang_meets_over_the_network_and_goes_on_without_a_machine_that_is_los
     instance.ok("nodes", "uncordon", "lab3")
     instance.ok("nodes", "remove", "lab2")
     assert instance.wait(job).state == "completed"
-    first, second = instance.job(job).attempts
-    assert (first.reason, second.reason) == ("attempt_lost", None)
+    # On a busy machine, shares may also miss each other once.
+    *before, last = instance.job(job).attempts
+    assert "attempt_lost" in [attempt.reason for attempt in before]
+    assert last.reason is None
     said = instance.ok("logs", job)
     assert "met share 1 from" in said
     assert "resumed from three" in said
