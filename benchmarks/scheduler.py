@@ -88,27 +88,11 @@ def _fair(jobs: int, gpus: int, rounds: int, events: int) -> Figure:
     """The same queue under the policy `fair`, of 1,000 users in 100 projects."""
     cluster = Cluster(random.Random(7), shares())
     cluster.add_nodes(-(-gpus // PER_NODE))
-    cluster.fill()
-    for _ in range(jobs):
-        cluster.submit()
-    cluster.settle_all()
-    gc.collect()
-    taken, looks = alternate(
-        rounds,
-        lambda: [cluster.one_event_ms() for _ in range(events)],
-        cluster.look_ms,
-    )
-    return Figure(
-        GROUP,
+    name = (
         f"decision after one event by fair shares of {USERS:,} users,"
-        f" {jobs:,} queued, {gpus:,} GPUs, p99",
-        [percentile(values, 0.99) for values in taken],
-        "ms",
-        6,
-        looks,
-        "one look at each live job",
-        absolute=True,
+        f" {jobs:,} queued, {gpus:,} GPUs, p99"
     )
+    return _decisions(cluster, name, jobs, rounds, events)
 
 
 def _reserved(jobs: int, gpus: int, rounds: int, events: int) -> Figure:
@@ -119,6 +103,17 @@ def _reserved(jobs: int, gpus: int, rounds: int, events: int) -> Figure:
     cluster.add_nodes(-(-gpus // PER_NODE))
     cluster.reserve("team-0", gpus // 10, begins_in_s=0.0)
     cluster.reserve("team-1", gpus // 10, begins_in_s=3600.0)
+    name = (
+        "decision after one event with two reservations whose holders have jobs,"
+        f" {jobs:,} queued, {gpus:,} GPUs, p99"
+    )
+    return _decisions(cluster, name, jobs, rounds, events)
+
+
+def _decisions(
+    cluster: "Cluster", name: str, jobs: int, rounds: int, events: int
+) -> Figure:
+    """Fill a cluster and its queue, and time the decisions after single events."""
     cluster.fill()
     for _ in range(jobs):
         cluster.submit()
@@ -131,8 +126,7 @@ def _reserved(jobs: int, gpus: int, rounds: int, events: int) -> Figure:
     )
     return Figure(
         GROUP,
-        "decision after one event with two reservations whose holders have jobs,"
-        f" {jobs:,} queued, {gpus:,} GPUs, p99",
+        name,
         [percentile(values, 0.99) for values in taken],
         "ms",
         6,

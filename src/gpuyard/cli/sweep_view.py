@@ -28,9 +28,10 @@ def run_rows(sweep: "Sweep") -> list[tuple[Any, ...]]:
 def _ranked(sweep: "Sweep") -> list["Run"]:
     sign = 1 if sweep.spec.goal == "minimize" else -1
 
-    def rank(run: "Run") -> tuple[bool, float, int]:
-        counts = run.outcome == "completed" and run.value is not None
-        return not counts, sign * (run.value or 0.0) if counts else math.inf, run.number
+    def rank(run: "Run") -> tuple[float, int]:
+        if run.outcome != "completed" or run.value is None:
+            return (math.inf, run.number)
+        return (sign * run.value, run.number)
 
     return sorted(sweep.runs, key=rank)
 

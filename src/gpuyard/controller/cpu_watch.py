@@ -5,12 +5,11 @@ none.
 from dataclasses import replace
 
 from gpuyard.controller.core import Core
-from gpuyard.controller.job_warnings import warn
+from gpuyard.controller.job_warnings import printable, warn
 from gpuyard.domain.events import EventKind
 from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.scheduler.refusal import impossible
 
-_MOST_CHARACTERS = 200  # an agent may send anything
 _MOST_JOBS = 10_000
 
 
@@ -40,7 +39,7 @@ class CpuWatch:
         spec = core.read_spec(core.queries.specs([job_id])[job_id])
         if spec.tier is not None or spec.resources.says_gpus:
             return
-        shown = "".join(c for c in words[:_MOST_CHARACTERS] if c.isprintable())
+        shown = printable(words)
         warning = (
             f"its program found no GPU ({shown!r}): the job asked for none, see --gpus"
         )

@@ -5,14 +5,13 @@ waits, memory that grows.
 from collections.abc import Sequence
 
 from gpuyard.controller.core import Core
-from gpuyard.controller.job_warnings import warn
+from gpuyard.controller.job_warnings import printable, warn
 from gpuyard.domain import wire
 from gpuyard.domain.events import EventKind
 from gpuyard.domain.jobspec import JobKind
 from gpuyard.insight.run_health import Finding, RunHealth
 from gpuyard.scheduler.attempts import LiveAttempt
 
-_MOST_CHARACTERS = 200  # an agent may send anything
 # Model servers and workers rest between their requests.
 _WATCHED = (JobKind.COMMAND, JobKind.SCRIPT)
 
@@ -43,8 +42,7 @@ class RunWatch:
         health = self._health_of(attempt)
         if health is None:
             return
-        shown = "".join(c for c in words[:_MOST_CHARACTERS] if c.isprintable())
-        finding = health.see_not_finite(shown)
+        finding = health.see_not_finite(printable(words))
         if finding:
             self._tell(attempt, finding)
 
@@ -69,7 +67,9 @@ class RunWatch:
 
     def _tell(self, attempt: LiveAttempt, finding: Finding) -> None:
         job = self._core.queries.job(attempt.job_id)
-        told: list[str] = (job["warnings"] if job else None) or []
+        if job is None:
+            return
+        told: list[str] = job["warnings"] or []
         # An earlier attempt, or an earlier server, may have told it with other figures.
         if any(warning.startswith(finding.title) for warning in told):
             return

@@ -222,17 +222,22 @@ def _convolution(layer: Thing, shape: Shape) -> tuple[int, Shape]:
     kernel = _sizes(layer, 1, "kernel_size", dimensions, 3)
     strides = _sizes(layer, 2, "strides", dimensions, 1)
     bias = filters if layer.keywords.get("use_bias", True) else 0
-    sides: Shape
+    channels = shape[-1]
+    weights = prod(kernel) * channels * filters
+    if layer.facts.get("layer") == "SeparableConv2D":
+        weights = prod(kernel) * channels + channels * filters
+    sides = _sides(layer, shape, kernel, strides)
+    return weights + bias, (*sides, filters)
+
+
+def _sides(layer: Thing, shape: Shape, kernel: Shape, strides: Shape) -> Shape:
+    """The sides of what a convolution makes of the sides of `shape`."""
     if "Transpose" in str(layer.facts.get("layer")):
-        sides = tuple(a * s for a, s in zip(shape, strides, strict=False))
-    elif layer.argument(3, "padding", default="valid") == "same":
-        sides = tuple(-(-a // s) for a, s in zip(shape, strides, strict=False))
-    else:
-        pairs = zip(shape, kernel, strides, strict=False)
-        sides = tuple(max((a - k) // s + 1, 1) for a, k, s in pairs)
-    if str(layer.facts.get("layer")) == "SeparableConv2D":
-        return prod(kernel) * shape[-1] + shape[-1] * filters + bias, (*sides, filters)
-    return prod(kernel) * shape[-1] * filters + bias, (*sides, filters)
+        return tuple(a * s for a, s in zip(shape, strides, strict=False))
+    if layer.argument(3, "padding", default="valid") == "same":
+        return tuple(-(-a // s) for a, s in zip(shape, strides, strict=False))
+    triples = zip(shape, kernel, strides, strict=False)
+    return tuple(max((a - k) // s + 1, 1) for a, k, s in triples)
 
 
 def _depthwise(layer: Thing, shape: Shape) -> tuple[int, Shape]:
