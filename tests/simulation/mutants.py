@@ -190,11 +190,13 @@ MUTANTS: Mapping[str, tuple[Any, str, Change]] = {
 SHOWN_BY: Mapping[str, int] = {
     "reports are acknowledged before their commit": 5,
     "a cancel is acknowledged before its commit": 3,
-    "an old attempt's end counts for the new one": 36,
-    "the end of one share is that of all": 33,
+    "an intent is carried out before its commit": 5,
+    "an old attempt's end counts for the new one": 114,
+    "the end of one share is that of all": 52,
     "a start that was lost is not sent again": 3,
     "memory is not read anew after a failed commit": 4,
-    "a clock set back keeps retries waiting": 47,
+    "a clock set back keeps retries waiting": 34,
+    "what failed to be written is written later": 5,
 }
 
 
