@@ -3,6 +3,7 @@ and after, however they print.
 """
 
 import hashlib
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -19,11 +20,13 @@ from tests.unit.insight.test_logs import EXPECTED, LOGS
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 LINE = 5_000_000  # bytes
+# A megabyte is about 44,000 lines. `make soak` has the program write 50 of them.
+MEGABYTES = int(os.environ.get("GPUYARD_OUTPUT_MB", "10"))
 NOISE = f"""
 import sys
 for n in range(1000):
     print(f"iter {{n}}: loss {{1000 - n}}.0, time 1.00ms")
-    sys.stdout.write("".join(f"noise {{n}} of {{k}} = {{n * k}}\\n" for k in range(2200)))
+    sys.stdout.write("".join(f"noise {{n}} of {{k}} = {{n * k}}\\n" for k in range({44 * MEGABYTES})))
     if n == 500:
         print("x" * {LINE})
 print("the end")
@@ -166,7 +169,7 @@ def test_megatrons_loss_and_ultralytics_tables_become_curves(
         assert others <= logs[name].tolerated
 
 
-def test_fifty_megabytes_and_a_line_of_five_come_through_whole(
+def test_many_megabytes_and_a_line_of_five_come_through_whole(
     quick_instance: TestInstance,
 ) -> None:
     (quick_instance.work / "noise.py").write_text(NOISE)
@@ -176,7 +179,7 @@ def test_fifty_megabytes_and_a_line_of_five_come_through_whole(
         capture_output=True,
         check=True,
     ).stdout
-    assert len(expected) > 50_000_000
+    assert len(expected) > MEGABYTES * 1_000_000
     job_id = quick_instance.submit(["python3", "noise.py"], name="noisy")
     following = subprocess.run(
         [*gpuyard(), "logs", "-f", job_id],

@@ -5,6 +5,7 @@ of this machine, running under the home already, or started now as the embedded 
 import json
 import os
 import shutil
+import socket
 import sys
 import time
 from contextlib import suppress
@@ -184,7 +185,24 @@ def running_server(home: Home) -> Address | None:
     token = _token(home)
     # A server from before the socket names none; its port is then checked.
     path = home.server_socket if body.get("socket") else None
+    if path and _refuses(path):
+        # A new server holds the lock and has not written its own process into it yet:
+        # both files still tell of one that was killed.
+        return None
     return Address(body["url"], token, path)
+
+
+def _refuses(path: Path) -> bool:
+    """Whether nobody listens at this Unix socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return True
+        except OSError:
+            return False  # many wait for it already, or it is not ours to ask
+    return False
 
 
 def stopped_server(home: Home) -> int:
