@@ -36,8 +36,8 @@ for n in range(1, 4):
 pathlib.Path("life_3.pt").write_text("weights")
 """
 
-# `make soak` asks for 10,000.
-LISTENERS = int(os.environ.get("GPUYARD_LISTENERS", "2000"))
+# More than the files that most programs may open. `make soak` asks for 10,000.
+LISTENERS = int(os.environ.get("GPUYARD_LISTENERS", "1100"))
 # What a listener may cost, in bytes: 34 KB when it waits, and what is on its way to it.
 MEMORY_OF_ONE = 200_000
 FEW_FILES = 1024
