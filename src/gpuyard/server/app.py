@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
 import structlog
-from fastapi import APIRouter, Depends, FastAPI
+from fastapi import Depends, FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpuyard import __version__
@@ -20,7 +20,6 @@ from gpuyard.server.audit import AuditLog
 from gpuyard.server.edge import Edge
 from gpuyard.server.history import remove_history
 from gpuyard.server.openapi import PROBLEMS, GpuyardApi
-from gpuyard.server.parameters import refuse_unknown
 from gpuyard.server.routers import (
     agents,
     arrays,
@@ -98,10 +97,6 @@ def make_app(app_state: AppState) -> FastAPI:
     )
     app.state.app_state = app_state
     problems.install(app)
-    known_only = [Depends(refuse_unknown)]
-    api = APIRouter(
-        prefix="/api/v1", dependencies=[Depends(document_token), *known_only]
-    )
     nouns = (
         job_groups,
         jobs,
@@ -132,18 +127,20 @@ def make_app(app_state: AppState) -> FastAPI:
         environments,
         code,
     )
-    for noun in nouns:
-        api.include_router(noun.router)
-    api.include_router(batches.estimates)
-    api.include_router(nodes.invitations)
-    app.include_router(api)
-    app.include_router(process.open_router, dependencies=known_only)
-    app.include_router(sign_in.open_router, dependencies=known_only)
-    app.include_router(sign_in.browsers)
-    app.include_router(sign_in.commands)
-    app.include_router(docs_page.make_router(app.openapi), dependencies=known_only)
-    app.include_router(agents.router)
-    app.include_router(job_streams.sockets)
+    routers = (
+        *(noun.router for noun in nouns),
+        batches.estimates,
+        nodes.invitations,
+        process.open_router,
+        sign_in.open_router,
+        sign_in.browsers,
+        sign_in.commands,
+        docs_page.make_router(app.openapi),
+        agents.router,
+        job_streams.sockets,
+    )
+    for router in routers:
+        app.router.routes.extend(router.routes)
     queues = app_state.manager.residents.request_queues
     models_ = app_state.manager.models
     gateway = Gateway(

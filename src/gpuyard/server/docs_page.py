@@ -11,8 +11,10 @@ from functools import cache
 from html import escape
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 from fastapi.responses import HTMLResponse
+
+from gpuyard.server.parameters import refuse_unknown
 
 Json = Mapping[str, Any]
 
@@ -42,7 +44,7 @@ def make_router(openapi: Callable[[], Json]) -> APIRouter:
 
     Both answers are made once: they are long, and anybody may ask for them.
     """
-    router = APIRouter(include_in_schema=False)
+    router = APIRouter(include_in_schema=False, dependencies=[Depends(refuse_unknown)])
 
     @cache
     def page() -> bytes:

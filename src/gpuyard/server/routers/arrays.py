@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Annotated, Any, Self
 
 import msgspec
-from fastapi import APIRouter, Body, Query, Request
+from fastapi import Body, Query, Request
 from pydantic import BaseModel, Field, model_validator
 
 from gpuyard.controller.intake import reading_json
@@ -15,6 +15,7 @@ from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.domain.jobspec import Priority
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.ledger.queries import JobFilter
+from gpuyard.server.api_router import api_router
 from gpuyard.server.app_state import AppState
 from gpuyard.server.body import read_bodies
 from gpuyard.server.callers import submitter_of
@@ -25,7 +26,7 @@ from gpuyard.server.permissions import check_own, rights_of, visibility_of
 from gpuyard.server.present_arrays import present_array, present_arrays
 from gpuyard.server.routers.jobs import ResumeRequest
 
-router = APIRouter(prefix="/arrays", tags=["arrays"])
+router = api_router("/arrays", tag="arrays")
 
 
 class ArrayPage(BaseModel):

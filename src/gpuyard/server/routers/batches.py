@@ -4,19 +4,20 @@ that would take.
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Request
+from fastapi import Body, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from gpuyard.domain.batches import BatchMode, BatchSpec
 from gpuyard.domain.jobspec import Name
+from gpuyard.server.api_router import api_router
 from gpuyard.server.app_state import AppState
 from gpuyard.server.callers import submitter_of
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import check_own, rights_of, visibility_of
 from gpuyard.server.worker_tokens import CLAIM_KEY, WorkerClaim
 
-router = APIRouter(prefix="/batches", tags=["batches"])
-estimates = APIRouter(prefix="/estimate", tags=["batches"])
+router = api_router("/batches", tag="batches")
+estimates = api_router("/estimate", tag="batches")
 
 _LONGEST_FAULT = 10_000
 

@@ -1,15 +1,16 @@
 """`/api/v1/budgets`: what the jobs of a project or of a user may cost."""
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pydantic import BaseModel
 
 from gpuyard.domain.budgets import Budget, BudgetSpec
 from gpuyard.domain.cost_keys import INSTANCE_OWNER
 from gpuyard.domain.jobspec import Name
+from gpuyard.server.api_router import api_router
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import visibility_of
 
-router = APIRouter(prefix="/budgets", tags=["costs"])
+router = api_router("/budgets", tag="costs")
 
 
 class BudgetPage(BaseModel):

@@ -4,11 +4,12 @@ the job.
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import FileResponse
 
 from gpuyard.domain.errors import NotFoundError
 from gpuyard.domain.jobs import Checkpoint
+from gpuyard.server.api_router import api_router
 from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import text
@@ -17,7 +18,7 @@ from gpuyard.server.present import present_checkpoint
 from gpuyard.server.range_response import blob_response
 from gpuyard.storage.blobs import BlobStore
 
-router = APIRouter(prefix="/checkpoints", tags=["checkpoints"])
+router = api_router("/checkpoints", tag="checkpoints")
 
 
 @router.get("/{checkpoint_id}")

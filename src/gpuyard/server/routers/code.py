@@ -4,17 +4,18 @@ submitted. A server on standby does this, too: the folder is on its host.
 
 from pathlib import Path
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pydantic import BaseModel
 
 from gpuyard.config.dialling import loopback_id
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.domain.strict_model import StrictModel
+from gpuyard.server.api_router import api_router
 from gpuyard.server.callers import submitter_of
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.storage.place import in_background
 
-router = APIRouter(prefix="/code", tags=["jobs"])
+router = api_router("/code", tag="jobs")
 
 
 class WorkingFolder(StrictModel):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import StreamingResponse
 
 from gpuyard.billing import focus
@@ -20,12 +20,13 @@ from gpuyard.domain.costs import CostReport
 from gpuyard.domain.cron import time_zone
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.trust import LAST_TIME
+from gpuyard.server.api_router import api_router
 from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import text
 from gpuyard.server.permissions import visibility_of
 
-router = APIRouter(prefix="/costs", tags=["costs"])
+router = api_router("/costs", tag="costs")
 # By day, there is a line for each: ten years of them are enough for people.
 _MOST_DAYS = 3660
 Moment = Annotated[float | None, Query(ge=0, le=LAST_TIME, allow_inf_nan=False)]

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable
 from typing import Annotated, TypeVar
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 from pydantic import BaseModel
 
 from gpuyard.controller.datasets import version_of
@@ -20,13 +20,14 @@ from gpuyard.domain.datasets import (
     read_manifest,
 )
 from gpuyard.domain.errors import InvalidInputError
+from gpuyard.server.api_router import api_router
 from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import identity_of, visibility_of
 from gpuyard.storage import dataset_store
 from gpuyard.storage.place import in_background
 
-router = APIRouter(prefix="/datasets", tags=["datasets"])
+router = api_router("/datasets", tag="datasets")
 Project = Annotated[str, Path(description="A project; `default` for none.")]
 Name = Annotated[str, Path(description="The name of a dataset.")]
 Number = Annotated[int, Path(ge=1, le=10**9, description="The number of a version.")]

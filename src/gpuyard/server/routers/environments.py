@@ -7,19 +7,20 @@ import errno
 from dataclasses import replace
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pydantic import BaseModel
 
 from gpuyard.config.dialling import loopback_id
 from gpuyard.controller.intake import reading_json
 from gpuyard.domain.carried_environment import CarriedEnvironment, carried_from
 from gpuyard.domain.errors import InvalidInputError
+from gpuyard.server.api_router import api_router
 from gpuyard.server.app_state import AppState
 from gpuyard.server.callers import submitter_of
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.storage.environments import MAX_BYTES
 
-router = APIRouter(prefix="/environments", tags=["jobs"])
+router = api_router("/environments", tag="jobs")
 
 
 class StoredEnvironment(BaseModel):

@@ -5,11 +5,12 @@ without submitting it.
 from dataclasses import asdict
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from gpuyard.controller.arrays import one_task
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.offers import Strategy
+from gpuyard.server.api_router import api_router
 from gpuyard.server.body import read_bodies
 from gpuyard.server.callers import submitter_of
 from gpuyard.server.concealing import conceal
@@ -17,7 +18,7 @@ from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import json_body
 from gpuyard.server.permissions import visibility_of
 
-router = APIRouter(prefix="/estimate", tags=["estimate"])
+router = api_router("/estimate", tag="estimate")
 
 
 @router.post("", openapi_extra=json_body("JobSpec", "JobConfig"))

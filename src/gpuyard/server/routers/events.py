@@ -5,16 +5,17 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import Header, Query, Request
 from fastapi.responses import StreamingResponse
 
 from gpuyard.domain.errors import InvalidInputError, quoted
+from gpuyard.server.api_router import api_router
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import text
 from gpuyard.server.permissions import identity_of, present_identity
 from gpuyard.server.stream import Message, message_of
 
-router = APIRouter(tags=["events"])
+router = api_router(tag="events")
 _LAST = 2**63 - 1  # the largest number the journal can give
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Self
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import BaseModel, Field, model_validator
 
 from gpuyard.controller.access import Action
@@ -17,6 +17,7 @@ from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.states import TERMINAL, JobState
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.ledger.queries import JobFilter
+from gpuyard.server.api_router import api_router
 from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import (
@@ -27,7 +28,7 @@ from gpuyard.server.permissions import (
 )
 
 # Not below `/jobs/`, where any word is the name of a job.
-router = APIRouter(tags=["jobs"])
+router = api_router(tag="jobs")
 _MOST = 100_000
 # The server of a model and the worker of a batch end with these.
 _SUBMITTED = (JobKind.COMMAND, JobKind.SCRIPT, JobKind.LLM)

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from gpuyard.domain.errors import GpuyardError, RefusedError
 from gpuyard.domain.users import Role
 from gpuyard.server import problems
+from gpuyard.server.api_router import api_router
 from gpuyard.server.app_state import AppState
 from gpuyard.server.callers import submitter_of
 from gpuyard.server.carrying import carry
@@ -23,7 +24,7 @@ from gpuyard.server.permissions import (
     visibility_of,
 )
 
-router = APIRouter(prefix="/jobs", tags=["jobs"])
+router = api_router("/jobs", tag="jobs")
 sockets = APIRouter(prefix="/api/v1/jobs")
 _Port = Annotated[int, Path(ge=1, le=65535)]
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, replace
 from typing import Annotated, Any, Self
 
-from fastapi import APIRouter, Body, Query, Request
+from fastapi import Body, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, BeforeValidator, model_validator
 
@@ -23,6 +23,7 @@ from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.tasks import task_of
 from gpuyard.insight.series import downsample
 from gpuyard.ledger.queries import JobFilter
+from gpuyard.server.api_router import api_router
 from gpuyard.server.app_state import AppState
 from gpuyard.server.body import read_bodies
 from gpuyard.server.callers import submitter_of
@@ -53,7 +54,7 @@ from gpuyard.server.present import (
 )
 from gpuyard.server.present_arrays import present_arrays
 
-router = APIRouter(prefix="/jobs", tags=["jobs"])
+router = api_router("/jobs", tag="jobs")
 # A page's cursor is the id of its last job.
 _CURSOR = re.compile(r"(?:job|array)_([0-9a-f]{32})")
 _JSON = "application/json"

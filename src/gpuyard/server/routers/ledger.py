@@ -3,14 +3,14 @@
 from dataclasses import asdict
 from typing import Any
 
-from fastapi import APIRouter
 from fastapi.responses import FileResponse
 
+from gpuyard.server.api_router import api_router
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import text
 
 _PRUNE_WAIT_S = 10.0
-router = APIRouter(prefix="/ledger", tags=["ledger"])
+router = api_router("/ledger", tag="ledger")
 
 
 @router.get("/check")

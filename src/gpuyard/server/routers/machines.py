@@ -4,7 +4,7 @@ on.
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from gpuyard.controller.core import Core
 from gpuyard.controller.joined_nodes import REMOVED
@@ -12,12 +12,13 @@ from gpuyard.domain.gpus import classify
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.shape import Shape
 from gpuyard.resource_manager.gpu_work import Work
+from gpuyard.server.api_router import api_router
 from gpuyard.server.app_state import AppState
 from gpuyard.server.concealing import conceal, hidden_jobs_of
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import visibility_of
 
-router = APIRouter(tags=["machines"])
+router = api_router(tag="machines")
 
 
 @router.get("/gpus")

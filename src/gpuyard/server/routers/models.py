@@ -4,13 +4,14 @@ people want of them.
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
+from gpuyard.server.api_router import api_router
 from gpuyard.server.concealing import conceal
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import visibility_of
 
-router = APIRouter(prefix="/models", tags=["models"])
+router = api_router("/models", tag="models")
 
 
 @router.get("")

@@ -4,8 +4,6 @@ remove them.
 
 from typing import Any
 
-from fastapi import APIRouter
-
 from gpuyard.domain.errors import RefusedError
 from gpuyard.domain.joining import (
     Invitation,
@@ -13,10 +11,11 @@ from gpuyard.domain.joining import (
     NewInvitation,
     TendedNode,
 )
+from gpuyard.server.api_router import api_router
 from gpuyard.server.dependencies import TheAppState
 
-router = APIRouter(prefix="/nodes", tags=["machines"])
-invitations = APIRouter(prefix="/invitations", tags=["machines"])
+router = api_router("/nodes", tag="machines")
+invitations = api_router("/invitations", tag="machines")
 
 
 @router.post(":invite", status_code=201)

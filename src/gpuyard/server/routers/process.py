@@ -5,13 +5,14 @@ import os
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Query, Request, Response
+from fastapi import Body, Depends, Query, Request, Response
 
 from gpuyard import __version__
 from gpuyard.config.proof import NONCE, PATH
 from gpuyard.controller.visibility import Visibility
 from gpuyard.domain.errors import NotFoundError, RefusedError
 from gpuyard.domain.stopping import RunningJobs
+from gpuyard.server.api_router import api_router, open_api_router
 from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import text
@@ -21,8 +22,8 @@ from gpuyard.storage.place import problem_of
 
 # The longest a cancelled job may take: its grace of ten seconds, and room for KILL.
 _CANCEL_S = 30.0
-open_router = APIRouter(tags=["server"])
-router = APIRouter(prefix="/server", tags=["server"])
+open_router = open_api_router(tag="server")
+router = api_router("/server", tag="server")
 
 
 @open_router.get("/healthz")

@@ -2,17 +2,18 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Path, Request
+from fastapi import Body, Path, Request
 from pydantic import BaseModel
 
 from gpuyard.controller.projects import LiveProject
 from gpuyard.domain.projects import NewMember, NewProject, Project, ProjectChanges
 from gpuyard.domain.users import UserName
+from gpuyard.server.api_router import api_router
 from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import identity_of
 
-router = APIRouter(prefix="/projects", tags=["users"])
+router = api_router("/projects", tag="users")
 User = Annotated[UserName, Path(description="The name of a user.")]
 
 

@@ -3,16 +3,16 @@
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter
 from pydantic import Field
 
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.insight.needs.recommend import recommend, to_json
 from gpuyard.insight.needs.sources import Sources
+from gpuyard.server.api_router import api_router
 from gpuyard.server.dependencies import TheAppState
 
-router = APIRouter(tags=["recommendations"])
+router = api_router(tag="recommendations")
 
 _Text = Annotated[str, Field(max_length=2_000_000)]
 _Word = Annotated[str, Field(max_length=10_000)]

@@ -2,18 +2,19 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from pydantic import BaseModel
 
 from gpuyard.controller.projects import unknown_project
 from gpuyard.domain.cost_keys import INSTANCE_OWNER
 from gpuyard.domain.errors import RefusedError
 from gpuyard.domain.reservations import Reservation, ReservationSpec
+from gpuyard.server.api_router import api_router
 from gpuyard.server.concealing import conceal, conceal_holder
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import identity_of, visibility_of
 
-router = APIRouter(prefix="/reservations", tags=["reservations"])
+router = api_router("/reservations", tag="reservations")
 
 
 class ReservationPage(BaseModel):

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Body, Request
+from fastapi import Body, Request
 from pydantic import BaseModel
 
 from gpuyard.controller.intake import reading_json
@@ -18,6 +18,7 @@ from gpuyard.domain.jobspec import Name
 from gpuyard.domain.schedules import Schedule, ScheduleChanges, ScheduleSpec
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.validation import parse_model
+from gpuyard.server.api_router import api_router
 from gpuyard.server.app_state import AppState
 from gpuyard.server.body import read_bodies
 from gpuyard.server.callers import submitter_of
@@ -27,7 +28,7 @@ from gpuyard.server.openapi import one_json_body
 from gpuyard.server.permissions import identity_of, rights_of, visibility_of
 from gpuyard.server.present import present_jobs
 
-router = APIRouter(prefix="/schedules", tags=["schedules"])
+router = api_router("/schedules", tag="schedules")
 
 
 class SchedulePage(BaseModel):

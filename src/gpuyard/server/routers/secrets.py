@@ -2,19 +2,20 @@
 
 from typing import Annotated, Any, cast
 
-from fastapi import APIRouter, Body, Request
+from fastapi import Body, Request
 from pydantic import BaseModel
 
 from gpuyard.domain.errors import ForbiddenError, InvalidInputError, NotFoundError
 from gpuyard.domain.secret_facts import SecretFacts
 from gpuyard.domain.secret_names import secret_name, stored_name
+from gpuyard.server.api_router import api_router
 from gpuyard.server.app_state import AppState
 from gpuyard.server.callers import submitter_of
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import changes_only_own, identity_of
 from gpuyard.storage.secret_sources import MAX_VALUE_BYTES
 
-router = APIRouter(prefix="/secrets", tags=["secrets"])
+router = api_router("/secrets", tag="secrets")
 
 
 class SecretPage(BaseModel):

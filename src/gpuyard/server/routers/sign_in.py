@@ -21,13 +21,14 @@ from gpuyard.domain.errors import (
 )
 from gpuyard.domain.sign_in import DeviceCode, DeviceRequest, DeviceToken, SignInWays
 from gpuyard.domain.validation import faults_of
+from gpuyard.server.api_router import open_api_router
 from gpuyard.server.callers import caller_of
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import IDENTITY_KEY
 from gpuyard.server.sign_in import begun, devices, pages
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-open_router = APIRouter(tags=["users"])
+open_router = open_api_router(tag="users")
 commands = APIRouter(prefix="/auth", include_in_schema=False)
 
 

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from fastapi import APIRouter
-
 from gpuyard.domain.tiers import Tier
+from gpuyard.server.api_router import api_router
 from gpuyard.server.dependencies import TheAppState
 
-router = APIRouter(tags=["tiers"])
+router = api_router(tag="tiers")
 
 
 @router.get("/tiers")

@@ -4,13 +4,13 @@ quarantine.
 A place is a provider (`slurm`), an offer (`slurm/gpu`), `node:NAME` or `gpu:UUID`.
 """
 
-from fastapi import APIRouter
 from pydantic import BaseModel
 
 from gpuyard.domain.trust import Trust, TrustFinding
+from gpuyard.server.api_router import api_router
 from gpuyard.server.dependencies import TheAppState
 
-router = APIRouter(prefix="/trust", tags=["trust"])
+router = api_router("/trust", tag="trust")
 
 
 class TrustPage(BaseModel):

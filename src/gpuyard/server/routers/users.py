@@ -4,7 +4,7 @@ who they are.
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pydantic import BaseModel
 
 from gpuyard.controller.visibility import Visibility
@@ -18,10 +18,11 @@ from gpuyard.domain.users import (
     UserChanges,
     WhoAmI,
 )
+from gpuyard.server.api_router import api_router
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import identity_of, visibility_of
 
-router = APIRouter(tags=["users"])
+router = api_router(tag="users")
 
 
 class UserPage(BaseModel):

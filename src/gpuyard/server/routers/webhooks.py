@@ -2,15 +2,16 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from gpuyard.controller.visibility import Visibility
+from gpuyard.server.api_router import api_router
 from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import visibility_of
 from gpuyard.server.stream import message_of
 
-router = APIRouter(prefix="/webhooks", tags=["webhooks"])
+router = api_router("/webhooks", tag="webhooks")
 
 
 @router.get("")

@@ -3,14 +3,15 @@
 from dataclasses import asdict
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
+from gpuyard.server.api_router import api_router
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import visibility_of
 from gpuyard.storage.place import in_background
 from gpuyard.storage.workspaces import listing
 
-router = APIRouter(tags=["workspaces"])
+router = api_router(tag="workspaces")
 
 
 @router.get("/workspaces")
