@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
-
 # The end of pathspec's expressions, by which they also match paths below. Git checks
 # each path on its own, after the directories above it, and only then do `!*/` and
 # `!keep/` mean what they mean to git.
@@ -104,6 +102,9 @@ def _read(file: Path) -> tuple[_IgnoreRule, ...]:
 
 
 def _rule(line: str) -> _IgnoreRule | None:
+    # Late: a server seldom reads such a file, and this takes 20 ms and a megabyte.
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
     text = line if line.endswith("\\ ") else line.rstrip(" ")
     only_directories = text.endswith("/")
     try:

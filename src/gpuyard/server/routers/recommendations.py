@@ -7,8 +7,6 @@ from pydantic import Field
 
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.strict_model import StrictModel
-from gpuyard.insight.needs.recommend import recommend, to_json
-from gpuyard.insight.needs.sources import Sources
 from gpuyard.server.api_router import api_router
 from gpuyard.server.dependencies import TheAppState
 
@@ -47,6 +45,10 @@ async def make_recommendation(
 
 
 def _recommend(program: Program, tiers: list[Any]) -> dict[str, Any]:
+    # Late: few servers are asked, and it brings a reader of YAML along.
+    from gpuyard.insight.needs.recommend import recommend, to_json
+    from gpuyard.insight.needs.sources import Sources
+
     sources = Sources(program.files, program.entry)
     found = recommend(sources, program.arguments, program.launcher, tiers)
     return to_json(found)
