@@ -33,7 +33,7 @@ NEW_AT_ONCE = 400
 """New buckets ranked in one decision. They are more, because no job starts before all
 are ranked.
 """
-Bucket = tuple[int, Shape, str, int, float, Party]
+Bucket = tuple[int, Shape, str, int, float | None, Party]
 """Priority, shape, type, span of attained service, minute of the deadline, party."""
 RankedLine = list[tuple[Rank, "Bucket"]]
 
@@ -466,7 +466,8 @@ def bucket_of(job: LiveJob) -> Bucket:
     """The bucket of the job."""
     served_s = job.service.served_s
     served_span = span(served_s) if served_s else 0
-    due = due_minute(job.deadline)
+    # Almost no job has one, and None is hashed faster than infinity.
+    due = None if job.deadline is None else due_minute(job.deadline)
     return job.priority, job.shape, job.job_type, served_span, due, job.party
 
 
