@@ -430,3 +430,11 @@ def test_the_database_is_started_anew_while_a_job_runs(
         assert instance.wait(job.id).state == "completed"
         assert submit(client, instance.work, "b").wait(DEATH_S).state == "completed"
     assert witnessed(instance.work, "a") in (["start", "end"], [])
+
+
+def test_a_server_that_would_listen_for_machines_is_refused_there(address):
+    """The next leader could not be reached by them."""
+    with make_instance(GPUYARD_SERVER__AGENTS_LISTEN="127.0.0.1:7433") as instance:
+        refused = instance.run("up", "--database", address)
+        assert refused.returncode != 0
+        assert "server.agents_listen: needs a ledger in a file" in refused.stderr

@@ -8,12 +8,16 @@ import typer
 from gpuyard.cli.arguments import AsJson, Reference
 from gpuyard.cli.arrays import job_or_array
 from gpuyard.cli.groups import FEW, References, read_references
-from gpuyard.cli.options import given
+from gpuyard.cli.options import deadline_of, given
 from gpuyard.cli.output import print_json, print_page
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import InvalidInputError, quoted
 
-_ONLY_OF_JOBS = {"name": "--name", "timeout_s": "--timeout"}
+_ONLY_OF_JOBS = {
+    "name": "--name",
+    "timeout_s": "--timeout",
+    "deadline": "--deadline",
+}
 _ONLY_OF_ARRAYS = {"at_most": "--limit"}
 
 
@@ -62,6 +66,12 @@ def update(
         str | None,
         typer.Option(help="Its time limit, such as 2h; only before it starts."),
     ] = None,
+    deadline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="8h from now, or '2026-12-01 18:00'; or none."
+        ),
+    ] = None,
     limit: Annotated[
         str | None,
         typer.Option(
@@ -76,11 +86,15 @@ def update(
     from gpuyard.client.sync_job import JobHandle
 
     changes = given(name=name, priority=priority, timeout_s=timeout)
+    if deadline is not None:
+        changes["deadline"] = None if deadline == "none" else deadline_of(deadline)
     if limit is not None:
         changes["at_most"] = _at_most(limit)
     if not changes:
         raise InvalidInputError.of(
-            "update", "changes nothing", "give --name, --priority, --timeout or --limit"
+            "update",
+            "changes nothing",
+            "give --name, --priority, --timeout, --deadline or --limit",
         )
     with connect() as client:
         found = job_or_array(client, job)

@@ -16,6 +16,7 @@ from gpuyard.cli.command_body import command_body, is_job_file
 from gpuyard.cli.job_files import load_spec
 from gpuyard.cli.options import (
     CpusOption,
+    DeadlineOption,
     GpuClassOption,
     GpuMemoryOption,
     GpusOption,
@@ -31,6 +32,7 @@ from gpuyard.cli.options import (
     TimeoutOption,
     WorkdirOption,
     WorkspaceOption,
+    deadline_of,
     given,
     gpu_request,
 )
@@ -109,6 +111,7 @@ def estimate(
     image: ImageOption = None,
     tier: TierOption = None,
     timeout: TimeoutOption = None,
+    deadline: DeadlineOption = None,
     hours: Annotated[
         str | None,
         typer.Option("--time", help="It is expected to run so long, such as 2h."),
@@ -145,6 +148,7 @@ def estimate(
         image=image,
         tier=tier,
         timeout_s=timeout,
+        deadline=deadline_of(deadline),
         estimated_duration_s=hours,
         workdir=str(workdir.absolute()) if workdir else None,
         array=array,
@@ -193,6 +197,8 @@ def _tell(found: dict[str, Any]) -> None:
     )
     if found.get("in_the_way"):
         typer.echo(found["in_the_way"])
+    if found.get("deadline"):
+        typer.echo(found["deadline"])
     rows = [
         (
             place["name"],

@@ -67,6 +67,13 @@ TierOption = Annotated[
 TimeoutOption = Annotated[
     str | None, typer.Option(help="End it after so long: 90s, 15m, 2h, or seconds.")
 ]
+DeadlineOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="It should have ended by then: 8h from now, or '2026-12-01 18:00'.",
+    ),
+]
 WorkdirOption = Annotated[
     Path | None, typer.Option(help="Where it runs; default: here.")
 ]
@@ -133,6 +140,13 @@ def pairs_of(option: str, words: Sequence[str], defaults: Any) -> dict[str, str]
             )
         pairs[name] = value if found else defaults[name]
     return pairs
+
+
+def deadline_of(text: str | None) -> float | None:
+    """The moment (UTC seconds) that --deadline means. InvalidInputError."""
+    from gpuyard.client.bodies import local_deadline
+
+    return None if text is None else local_deadline(text, "--deadline")
 
 
 def gpu_request(gpus: str | None, kind: dict[str, Any]) -> dict[str, Any]:

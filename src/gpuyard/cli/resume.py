@@ -9,7 +9,7 @@ from gpuyard.cli import suggest
 from gpuyard.cli.arguments import AsJson, EndedReference
 from gpuyard.cli.arrays import job_or_array, resume_array
 from gpuyard.cli.follow import follow
-from gpuyard.cli.options import given, gpu_request
+from gpuyard.cli.options import DeadlineOption, deadline_of, given, gpu_request
 from gpuyard.cli.output import print_json
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import InvalidInputError
@@ -29,6 +29,7 @@ def resume(
     timeout: Annotated[
         str | None, typer.Option(help="End it after so long from now on, such as 2h.")
     ] = None,
+    deadline: DeadlineOption = None,
     gpus: Annotated[
         str | None,
         typer.Option(
@@ -53,6 +54,7 @@ def resume(
 
     changes = given(
         timeout_s=timeout,
+        deadline=deadline_of(deadline),
         gpus=None if gpus is None else gpu_request(gpus, {}),
         priority=priority,
     )

@@ -12,6 +12,7 @@ from gpuyard.cli import suggest
 from gpuyard.cli.options import (
     CpusOption,
     DatasetOption,
+    DeadlineOption,
     GpuClassOption,
     GpuMemoryOption,
     GpusOption,
@@ -28,6 +29,7 @@ from gpuyard.cli.options import (
     TimeoutOption,
     WorkdirOption,
     WorkspaceOption,
+    deadline_of,
     given,
     gpu_request,
     pairs_of,
@@ -269,6 +271,7 @@ class RunOptions:
     retry_on: RetryOnOption = None
     log_limit_gb: LogLimitOption = None
     priority: PriorityOption = None
+    deadline: DeadlineOption = None
 
     env: EnvOption = None
     clean_env: CleanEnvOption = False
@@ -354,13 +357,14 @@ def _resources(options: RunOptions) -> dict[str, Any]:
 
 
 def _limits(options: RunOptions) -> dict[str, Any]:
-    """How long it may run, how often it is tried, how urgent it is."""
+    """How long it may run, how often it is tried, how urgent it is, and until when."""
     return given(
         timeout_s=options.timeout,
         retry_count=options.retries,
         retry_on=options.retry_on,
         log_limit_gb=options.log_limit_gb,
         priority=options.priority,
+        deadline=deadline_of(options.deadline),
     )
 
 

@@ -44,6 +44,7 @@ def shown_fields(info: "Job", gpus: "Sequence[str]", waits: str = "") -> dict[st
         "gpus": ", ".join(gpus),
         "labels": ", ".join(f"{name}={value}" for name, value in info.labels.items()),
         "priority": info.priority,
+        "deadline": info.deadline and clock(info.deadline),
         "project": info.project,
         "user": info.user,
         "submitted": clock(info.created_at),

@@ -40,6 +40,8 @@ def why(job: Reference, as_json: AsJson = False) -> None:
     if answer.get("waiting"):
         typer.echo(f"{count(answer['waiting'], 'task')} of it wait; the first says:")
     typer.echo(_named(answer["summary"], names))
+    if answer.get("deadline"):
+        typer.echo(answer["deadline"])
     if answer["pending"]:
         _print_prospects(answer, names)
 

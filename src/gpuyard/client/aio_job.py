@@ -88,8 +88,8 @@ class AsyncJobHandle(Handle[Job]):
         return await self.refresh()
 
     async def update(self, **changes: Any) -> Job:
-        """Give it another `name`, `priority` or `timeout_s`; RefusedError for what
-        cannot change any more.
+        """Give it another `name`, `priority`, `timeout_s` or `deadline` (None: it has
+        none any more); RefusedError for what cannot change any more.
         """
         self.info = await self._client.call(job_calls.update(self.id, changes))
         return self.info

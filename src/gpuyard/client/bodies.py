@@ -1,10 +1,13 @@
 """What the client submits, as JSON: of a job, a batch and a prompt."""
 
 import os
+import time
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
+from zoneinfo import ZoneInfo
 
 from gpuyard.domain.carried_environment import FILLED_IN
 from gpuyard.domain.errors import InvalidInputError
@@ -39,19 +42,36 @@ def body_of(work: Work, fields: Json) -> dict[str, Any]:
 
 
 def at_home_here(body: Json) -> dict[str, Any]:
-    """`body` with what it leaves open taken from here: the folder it runs in, and where
-    programs are found.
+    """`body` with what it leaves open taken from here: the folder it runs in, where
+    programs are found, and the time zone of its deadline.
 
     S2's form and the seed document's task say neither, so they are left as they stand.
     """
     if OTHER_FORMS & set(body):
         return dict(body)
+    if body.get("deadline") is not None:
+        body = {**body, "deadline": local_deadline(body["deadline"])}
     environment: Any = body.get("environment")
     # What is no table is the server's to refuse.
     if environment is None or isinstance(environment, dict):
         environment = shell_environment() | cast("dict[str, Any]", environment or {})
     folder = body["workdir"] if "workdir" in body else current_folder()
     return {**body, "workdir": folder, "environment": environment}
+
+
+def local_deadline(given: Any, field: str = "deadline") -> Any:
+    """The moment (UTC seconds) of a deadline that is `8h` from now, or a date with a
+    time of this machine's zone unless it says another. InvalidInputError.
+
+    What is neither text nor a date is the server's to refuse.
+    """
+    from gpuyard.client.local_timezone import local_timezone
+    from gpuyard.domain.deadlines import deadline_of
+
+    text = given.isoformat() if isinstance(given, date) else given
+    if not isinstance(text, str):
+        return text
+    return deadline_of(field, text, ZoneInfo(local_timezone()), time.time())
 
 
 def shell_environment() -> dict[str, str]:

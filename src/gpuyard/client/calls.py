@@ -141,7 +141,7 @@ def cancel(reference: str) -> Call[Job]:
 
 def resume(reference: str, checkpoint: str | None, changes: Json) -> Call[Job]:
     """Start a new attempt from a checkpoint; `changes`: `priority`, `timeout_s`,
-    `gpus`.
+    `deadline`, `gpus`.
     """
     return Call(
         "POST",

@@ -66,7 +66,7 @@ def set_held(references: Sequence[str], action: str) -> Call[list[dict[str, Any]
 
 
 def update(reference: str, changes: Json) -> Call[Job]:
-    """Change a job: `name`, `priority`, `timeout_s`."""
+    """Change a job: `name`, `priority`, `timeout_s`, `deadline` (None: none)."""
     call = job(reference)
     return Call("PATCH", call.path, call.read, body=dict(changes), done_once=True)
 

@@ -105,8 +105,8 @@ class JobHandle(Handle[Job]):
         return self.refresh()
 
     def update(self, **changes: Any) -> Job:
-        """Give it another `name`, `priority` or `timeout_s`; RefusedError for what
-        cannot change any more.
+        """Give it another `name`, `priority`, `timeout_s` or `deadline` (None: it has
+        none any more); RefusedError for what cannot change any more.
         """
         self.info = self._client.call(job_calls.update(self.id, changes))
         return self.info

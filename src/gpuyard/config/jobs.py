@@ -16,9 +16,12 @@ class JobSettings(SettingsSection):
 
     With `live`, jobs run the code as it is when they start; else as it was when they
     were submitted, if a folder has at most `code_files` files of code with `code_mb`.
+
+    Of each job, at most `metric_points` points of its metrics are stored.
     """
 
     never_carry: tuple[NamePattern, ...] = ()
     live: bool = False
     code_files: int = Field(default=2000, ge=1)
     code_mb: Megabytes = 50.0
+    metric_points: int = Field(default=1_000_000, ge=1)

@@ -32,6 +32,7 @@ from gpuyard.controller.secrets import Secrets
 from gpuyard.controller.shares import refuse_over_quota
 from gpuyard.controller.submissions import Submissions
 from gpuyard.controller.visibility import Visibility
+from gpuyard.domain.deadlines import refuse_past
 from gpuyard.domain.errors import (
     CapacityError,
     Fault,
@@ -49,6 +50,8 @@ from gpuyard.scheduler.view import View
 
 # A request in which thousands of jobs are wrong is answered with the first faults.
 _ENOUGH_FAULTS = 100
+# What differs when the same request is made again.
+_OF_ITS_MOMENT = frozenset({"carried_environment", "submitted_code", "deadline"})
 T = TypeVar("T")
 MakeEvents = Callable[[Sequence[PreparedJob], float], Sequence[Event]]
 """Makes events, at a time in UTC seconds, that are committed together with jobs."""
@@ -89,6 +92,7 @@ class Admission:
             core.images,
             submissions,
             self._can_start,
+            core.clock,
             gives_gpu=core.settings.defaults.gpus == "auto",
         )
         self._submissions = submissions
@@ -245,6 +249,8 @@ class Admission:
         `checked` collects the shapes and programs of this request that passed.
         """
         await self._capacity.until_complete()
+        if template.deadline is not None:
+            refuse_past(template.deadline, self._core.clock())
         if template.shape not in checked:
             refuse_impossible(self._core.view, template.shape)
             checked.add(template.shape)
@@ -435,11 +441,11 @@ def _parents_elsewhere(
 
 def are_equal(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     """Whether two specs mean the same job: a request may be repeated from another
-    shell, and after an edit.
+    shell, after an edit, and later, when a deadline such as `8h` is another moment.
     """
     ours = without_chosen_model(first)
     theirs = without_chosen_model(second)
-    names = (ours.keys() | theirs.keys()) - {"carried_environment", "submitted_code"}
+    names = (ours.keys() | theirs.keys()) - _OF_ITS_MOMENT
     return all(ours.get(name) == theirs.get(name) for name in names)
 
 

@@ -141,6 +141,7 @@ def _shared_values(array: PreparedArray, now: float) -> dict[str, Any]:
         "project": template.project,
         "owner": template.user,
         "timeout_s": template.timeout_s,
+        "deadline": template.deadline,
         "estimated_duration_s": template.estimated_duration_s,
         "tier": template.tier,
         "retry_on": template.retry_on,

@@ -14,6 +14,7 @@ from gpuyard.controller.access import Access
 from gpuyard.controller.budgets import Budgets
 from gpuyard.controller.core import Core
 from gpuyard.controller.datasets import Datasets
+from gpuyard.controller.deadlines import Deadlines
 from gpuyard.controller.disk_alarms import DiskAlarms
 from gpuyard.controller.external_queues import ExternalQueues
 from gpuyard.controller.gpu_alarms import GpuAlarms
@@ -175,6 +176,7 @@ class Controller:
             self.core, self.providers, self.launching, self.requests
         )
         self.extensions: list[Extension] = [
+            Deadlines(self.core),
             self.schedules,
             self.users,
             self.projects,

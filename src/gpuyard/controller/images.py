@@ -6,6 +6,7 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
+from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.images import Choice, Image, choose_image
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.insight.imports import imported
@@ -53,3 +54,32 @@ def _read(path: Path, _mtime_ns: int, _size: int) -> str:
         return ""
     with os.fdopen(descriptor, "rb") as file:
         return file.read(_LONGEST_PROGRAM).decode(errors="replace")
+
+
+def without_image(spec: JobSpec, warnings: list[str], *, is_s2: bool) -> JobSpec:
+    """Drop the image and its volumes, because nothing here runs containers.
+
+    Only an S2 JobConfig may have an image then; otherwise raises InvalidInputError.
+    """
+    if not is_s2:
+        raise InvalidInputError.of(
+            "image",
+            f"is {spec.image}, and nothing here runs containers",
+            "add [providers.docker] to gpuyard.toml, or leave the image out",
+        )
+    warnings.append(
+        f"image {spec.image} was ignored: the job runs as a process on this machine"
+    )
+    if spec.volumes:
+        warnings.append(f"volumes {', '.join(spec.volumes)} were ignored, too")
+    return spec.model_copy(update={"image": None, "volumes": {}})
+
+
+def refuse_volumes_without_container(spec: JobSpec) -> None:
+    """InvalidInputError for volumes of a job that runs in no container."""
+    if spec.volumes and not spec.image:
+        raise InvalidInputError.of(
+            "volumes",
+            "belong to containers, and the job names no image",
+            "name an image, or use the folders under their own paths",
+        )

@@ -7,6 +7,7 @@ fields. The first job of each template, and every job that msgspec refuses, goes
 the JobSpec model. So there is one validation and one wording of errors.
 """
 
+import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,12 @@ from typing import Annotated, Any
 
 import msgspec
 
-from gpuyard.controller.images import AUTO, image_for
+from gpuyard.controller.images import (
+    AUTO,
+    image_for,
+    refuse_volumes_without_container,
+    without_image,
+)
 from gpuyard.controller.model_choice import ModelChoice
 from gpuyard.controller.program_advice import (
     GpuAdvice,
@@ -25,6 +31,7 @@ from gpuyard.controller.program_advice import (
 )
 from gpuyard.controller.submissions import Submissions
 from gpuyard.controller.visibility import EVERYTHING, Visibility
+from gpuyard.domain.deadlines import counted_from_now
 from gpuyard.domain.errors import Fault, InvalidInputError
 from gpuyard.domain.idempotency_keys import given_key, owned_key
 from gpuyard.domain.ids import new_id
@@ -76,6 +83,7 @@ class Template:
     user: str | None
     tier: str | None
     timeout_s: float | None
+    deadline: float | None
     estimated_duration_s: float | None
     preemptible: bool
     retry_count: int
@@ -103,6 +111,7 @@ class Template:
             user=spec.user,
             tier=spec.tier,
             timeout_s=spec.timeout_s,
+            deadline=spec.deadline,
             estimated_duration_s=spec.estimated_duration_s,
             preemptible=spec.preemptible,
             retry_count=spec.retry_count,
@@ -253,16 +262,19 @@ class Intake:
         images: Sequence[Image] = IMAGES,
         submissions: Submissions | None = None,
         can_start: Callable[[Shape], bool] = lambda _: True,
+        clock: Callable[[], float] = time.time,
         *,
         gives_gpu: bool = False,
     ) -> None:
         """`container_providers()` gives the names of the providers that run only
         containers. `can_start(shape)` says whether such a job could ever start here.
+        `clock` gives the time from which deadlines such as `8h` count.
 
         `gives_gpu`: a job whose program is meant for a GPU gets one, unless it says how
         many it wants.
         """
         self._gpu_advice = GpuAdvice(can_start, gives_gpu=gives_gpu)
+        self._clock = clock
         self._images = images
         self._submissions = submissions
         self._container_providers = container_providers
@@ -301,7 +313,7 @@ class Intake:
         if sign is not None:
             spec = self._gpu_advice.apply(spec, sign, warnings)
         spec = self._with_image(spec, warnings)
-        _refuse_volumes_without_container(spec)
+        refuse_volumes_without_container(spec)
         if self._submissions:
             spec = self._submissions.pinned(spec, visibility)
         template = Template.of(spec, warnings)
@@ -322,10 +334,10 @@ class Intake:
         """The spec with everything filled in but its image, and the warnings."""
         with reading_json():
             body = msgspec.json.decode(raw)
-        spec, warnings = self._read_form(body)
+        spec, warnings = self._read_form(counted_from_now(body, self._clock()))
         spec = spec.model_copy(update={"user": user}) if user else spec
         if spec.image and not self._container_providers():
-            spec = _without_image(spec, warnings, is_s2=is_job_config(body))
+            spec = without_image(spec, warnings, is_s2=is_job_config(body))
         if spec.kind is JobKind.LLM:
             spec = self._model_choice.fill_in(spec)
         if spec.kind is JobKind.SCRIPT:
@@ -396,35 +408,6 @@ class Intake:
         return spec.model_copy(update=update)
 
 
-def _without_image(spec: JobSpec, warnings: list[str], *, is_s2: bool) -> JobSpec:
-    """Drop the image and its volumes, because nothing here runs containers.
-
-    Only an S2 JobConfig may have an image then; otherwise raises InvalidInputError.
-    """
-    if not is_s2:
-        raise InvalidInputError.of(
-            "image",
-            f"is {spec.image}, and nothing here runs containers",
-            "add [providers.docker] to gpuyard.toml, or leave the image out",
-        )
-    warnings.append(
-        f"image {spec.image} was ignored: the job runs as a process on this machine"
-    )
-    if spec.volumes:
-        warnings.append(f"volumes {', '.join(spec.volumes)} were ignored, too")
-    return spec.model_copy(update={"image": None, "volumes": {}})
-
-
-def _refuse_volumes_without_container(spec: JobSpec) -> None:
-    """InvalidInputError for volumes of a job that runs in no container."""
-    if spec.volumes and not spec.image:
-        raise InvalidInputError.of(
-            "volumes",
-            "belong to containers, and the job names no image",
-            "name an image, or use the folders under their own paths",
-        )
-
-
 @contextmanager
 def reading_json() -> Generator[None]:
     """Turns the errors of msgspec into InvalidInputError."""
@@ -444,10 +427,13 @@ def _template_key(
     body: msgspec.Raw, user: str | None
 ) -> tuple[bytes, str | None] | None:
     """The fields that all jobs of a template share, byte for byte, and who submits
-    them; None for an S2 JobConfig or an S1 task, whose fields have other meanings.
+    them; None for an S2 JobConfig or an S1 task, whose fields have other meanings, and
+    for a deadline in words, which may count from now.
     """
     fields = _fields_decoder.decode(body)
     if is_job_config(fields) or is_task(fields):
+        return None
+    if bytes(fields.get("deadline", b"")).startswith(b'"'):
         return None
     shared = {name: value for name, value in fields.items() if name not in VARYING}
     return msgspec.json.encode(shared), user

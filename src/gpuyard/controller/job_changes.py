@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from gpuyard.controller import array_events, owner_transitions
 from gpuyard.controller.core import SLICE, Core
+from gpuyard.domain.deadlines import refuse_past
 from gpuyard.domain.errors import InvalidInputError, NotFoundError, RefusedError
 from gpuyard.domain.jobspec import STORED, JobKind, JobSpec
 from gpuyard.domain.states import JobState
@@ -105,7 +106,8 @@ class JobChanges:
         return job
 
     async def update(self, job_id: str, changes: Mapping[str, Any]) -> None:
-        """Give a job another `name`, `priority` or `timeout_s`, without a new attempt.
+        """Give a job another `name`, `priority`, `timeout_s` or `deadline` (None: none
+        any more), without a new attempt.
 
         Raises RefusedError for what cannot change any more.
         """
@@ -114,6 +116,8 @@ class JobChanges:
         row = core.queries.job(job_id)
         assert row is not None
         self._refuse_late(row, changes)
+        if changes.get("deadline") is not None:
+            refuse_past(changes["deadline"], core.clock())
         spec = changed_spec(core.queries.specs([job_id])[job_id], changes)
         core.emit([owner_transitions.updated(row, changes, spec, core.clock())])
         core.schedule()
@@ -127,10 +131,10 @@ class JobChanges:
                 f"Job {row['id']} belongs to a {_owner(row)} and cannot be changed.",
                 _remedy_of(row),
             )
-        if job is None and changes.keys() & {"priority", "timeout_s"}:
+        if job is None and changes.keys() & {"priority", "timeout_s", "deadline"}:
             raise RefusedError(
                 f"Job {row['id']} is over; only its name can change.",
-                "`gpuyard resume` takes --priority, --timeout and --gpus.",
+                "`gpuyard resume` takes --priority, --timeout, --deadline and --gpus.",
             )
         if job and job.attempt_id and "timeout_s" in changes:
             raise RefusedError(

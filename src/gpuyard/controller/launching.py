@@ -16,6 +16,7 @@ from gpuyard.controller import transitions
 from gpuyard.controller.attempt_order import WorkerToken, no_token, order_for
 from gpuyard.controller.attempt_outcome import AttemptOutcome, Retry, wants_retry
 from gpuyard.controller.core import Core
+from gpuyard.controller.deadlines import ended_late
 from gpuyard.controller.health import ProviderHealth
 from gpuyard.controller.observed_runs import ObservedRuns
 from gpuyard.controller.secrets import Secrets
@@ -289,7 +290,9 @@ class Launching:
         takeovers = self._takeovers(job, current, outcome, successor)
         self._health.ended(job, current, outcome)
         ended = transitions.attempt_ended(job, current, outcome, retry, takeovers)
-        core.emit([ended], can_wait=True)
+        is_over = retry.not_before is None
+        missed = ended_late(core, job, outcome.at) if is_over else []
+        core.emit([*missed, ended], can_wait=True)
         core.progress.pop(job.id, None)
         core.pids.pop(job.id, None)
         core.run_clock.forget(attempt.id)

@@ -41,6 +41,8 @@ def updated(
     """
     # The type of a job follows from its name and its labels.
     values = {**changes, "labels": row["labels"]}
+    if "deadline" in changes:
+        values["deadline_told"] = None
     rows = (Change(Table.JOBS, row["id"], values), _spec_change(row["id"], spec))
     return Event(EventKind.JOB_UPDATED, now, rows, row["id"], dict(changes))
 

@@ -102,6 +102,7 @@ def _add_jobs(view: View, queries: Queries, rows: Sequence[StoredJob]) -> None:
             job.service = Service(served_s, preemptions, home)
         job.party = view.party(job.project, job.owner)
         view.add_job(job)
+        view.deadlines.watch(job)
         view.usage.note_state(job, None, job.state)
         if job.state is JobState.QUEUED:
             view.enqueue(job)
@@ -142,6 +143,8 @@ def _live_job(row: StoredJob, type_of: Callable[[str, str | None], str]) -> Live
         array_id,
         array_index,
         owner,
+        deadline,
+        deadline_told,
     ) = row
     state = _STATES[state_name]
     # A job that has begun waits for nobody.
@@ -174,6 +177,8 @@ def _live_job(row: StoredJob, type_of: Callable[[str, str | None], str]) -> Live
         array_id=sys.intern(array_id) if array_id else None,
         array_index=array_index,
         owner=sys.intern(owner) if owner else None,
+        deadline=deadline,
+        deadline_told=deadline_told,
     )
 
 

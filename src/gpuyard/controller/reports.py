@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
 import structlog
 
 from gpuyard.controller import transitions
@@ -26,6 +25,7 @@ from gpuyard.controller.gpu_alarms import GpuAlarms
 from gpuyard.controller.job_warnings import warn_of_limited_log
 from gpuyard.controller.joined_nodes import REMOVED
 from gpuyard.controller.launching import Launching
+from gpuyard.controller.metric_points import MetricPoints
 from gpuyard.controller.node_access import NodeAccess
 from gpuyard.controller.node_claims import NodeClaims
 from gpuyard.controller.requests import Requests
@@ -82,6 +82,7 @@ class Reports:
         self._resume_watch = ResumeWatch(core)
         self._cpu_watch = CpuWatch(core)
         self._run_watch = RunWatch(core)
+        self._points = MetricPoints(core)
         # A task for each node that is not connected.
         self._silence_watches: dict[str, asyncio.Task[None]] = {}
         self.on_progress: ProgressListener | None = None
@@ -470,9 +471,7 @@ class Reports:
     def _add_points(
         self, attempt: LiveAttempt, points: Sequence[wire.SeriesPoint]
     ) -> None:
-        ids = {"attempt_id": attempt.id, "job_id": attempt.job_id}
-        rows = [{**ids, **msgspec.structs.asdict(point)} for point in points]
-        self._core.writer.add_points(rows)
+        self._points.add(attempt, points)
         self._run_watch.points_seen(attempt, points)
 
     def _gpus_seen(self, node_id: str, body: wire.GpusSeen) -> None:

@@ -26,6 +26,7 @@ from gpuyard.controller.projects import unknown_project
 from gpuyard.controller.secrets import Secrets
 from gpuyard.controller.submissions import PresentCode, Submissions
 from gpuyard.controller.visibility import EVERYTHING, Visibility
+from gpuyard.domain.deadlines import refuse_past
 from gpuyard.domain.errors import (
     InvalidInputError,
     JobNotFoundError,
@@ -166,6 +167,7 @@ class Requests:
             job_type=job_type,
             tier=template.tier,
             timeout_s=template.timeout_s,
+            deadline=template.deadline,
             estimated_s=template.estimated_duration_s,
             project=template.project,
             owner=owner,
@@ -313,8 +315,8 @@ class Requests:
         """Queue an ended job again, from its newest checkpoint or from `checkpoint` (an
         id, a path, a file name or a step), with the code that its folder has now.
 
-        `changes`: new values of `timeout_s`, `priority` and `gpus` (fields of a
-        GpuRequest; those left out stay).
+        `changes`: new values of `timeout_s`, `deadline`, `priority` and `gpus` (fields
+        of a GpuRequest; those left out stay).
         """
         core = self._core
         body = core.queries.specs([job_id])[job_id]
@@ -392,7 +394,7 @@ class Requests:
         new_spec = None
         if changes:
             new_spec = self._changed_spec(present or body, changes)
-            row = {**row, **_needs_of(new_spec)}
+            row = {**row, **_needs_of(row, new_spec)}
         elif present:
             new_spec = changed_spec(present, {})
         if row["kind"] == JobKind.LLM:
@@ -447,6 +449,8 @@ class Requests:
             # The size and the price of a tier are those of its own GPUs.
             fields["tier"] = None
         spec = changed_spec(body, fields)
+        if "deadline" in changes:
+            refuse_past(changes["deadline"], self._core.clock())
         refuse_impossible(self._core.view, Shape.of(spec))
         return spec
 
@@ -479,9 +483,12 @@ class Requests:
         return why(view, job_id, now, self._core.policy, self.when_it_leaves)
 
 
-def _needs_of(spec: JobSpec) -> dict[str, Any]:
-    """The columns of a job that follow from what it needs."""
+def _needs_of(row: Mapping[str, Any], spec: JobSpec) -> dict[str, Any]:
+    """The columns of a job (its ledger `row`) that follow from what it needs."""
+    same_deadline = spec.deadline == row["deadline"]
     return {
+        "deadline": spec.deadline,
+        "deadline_told": row["deadline_told"] if same_deadline else None,
         "priority": spec.priority,
         "timeout_s": spec.timeout_s,
         "tier": spec.tier,

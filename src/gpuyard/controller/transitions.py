@@ -95,6 +95,8 @@ def submitted(job: PreparedJob, now: float) -> Event:
     # What few jobs have is left out, which makes the journal of many shorter.
     if template.held:
         values["held"] = True
+    if template.deadline is not None:
+        values["deadline"] = template.deadline
     if template.user is not None:
         values["owner"] = template.user
     if template.retry_on is not None:

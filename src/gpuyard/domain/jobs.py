@@ -125,8 +125,9 @@ class Code(_View):
 class Job(_View):
     """A job: the essentials of its spec, its state and its history.
 
-    A queued job that is `held` starts only after its release. `user` submitted it, on a
-    shared workstation. The task of an array has the id of that, and its index.
+    A queued job that is `held` starts only after its release. `deadline` is when it
+    should have ended. `user` submitted it, on a shared workstation. The task of an
+    array has the id of that, and its index.
     """
 
     id: str
@@ -136,6 +137,7 @@ class Job(_View):
     reason: str | None = None
     exit_code: int | None = None
     priority: int
+    deadline: float | None = None
     project: str | None = None
     user: str | None = None
     labels: dict[str, str] = Field(default_factory=dict)

@@ -24,6 +24,7 @@ from pydantic import (
 from gpuyard.domain import units
 from gpuyard.domain.dataset_names import check_datasets
 from gpuyard.domain.datasets import Reference
+from gpuyard.domain.deadlines import LATEST, as_moment
 from gpuyard.domain.errors import quoted
 from gpuyard.domain.gpu_text import gpus_of
 from gpuyard.domain.gpus import compute_capability, resolve_gpu_class, whole_gpus
@@ -172,6 +173,8 @@ Gigabytes = Annotated[
     float, BeforeValidator(units.memory_gb), Field(gt=0, le=1_000_000)
 ]
 Seconds = Annotated[float, BeforeValidator(units.seconds), Field(gt=0, le=366 * 86400)]
+Moment = Annotated[float, BeforeValidator(as_moment), Field(gt=0, le=LATEST)]
+"""UTC seconds."""
 Name = Annotated[
     str, StringConstraints(min_length=1, max_length=200), AfterValidator(_clean_text)
 ]
@@ -303,7 +306,7 @@ class JobSpec(StrictModel):
     `depends_on_failed` must end otherwise, and those in `depends_on_any` must end.
     `retry_on`: after which ends it is tried again, `retry_count` times at most.
     `log_limit_gb`: how much of the output of each attempt is kept; unset, as the
-    settings say.
+    settings say. `deadline`: when it should have ended (UTC seconds).
 
     On the host of its submission, a job begins with `carried_environment`, the digest
     of what the shell that submitted it exported. Clients fill it in, unless `clean_env`
@@ -344,6 +347,7 @@ class JobSpec(StrictModel):
     max_silence_s: Seconds | None = None
     log_limit_gb: Gigabytes | None = None
     priority: Priority = 3
+    deadline: Moment | None = None
     project: Name | None = None
     user: UserName | None = None
     depends_on: tuple[Name, ...] = ()

@@ -91,6 +91,11 @@ class ScheduleSpec(StrictModel):
                 "@job.idempotency_key@would make all of its jobs one; give the schedule"
                 " an idempotency_key"
             )
+        if self.job.deadline is not None:
+            raise ValueError(
+                "@job.deadline@is one moment, and the jobs of a schedule come again and"
+                " again; leave it out"
+            )
         if LABEL in self.job.labels:
             raise ValueError(
                 f"@job.labels.{LABEL}@is set by gpuyard to the schedule's id; choose"

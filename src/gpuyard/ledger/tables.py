@@ -90,6 +90,10 @@ jobs = sa.Table(
     sa.Column("array_index", INTEGER),
     # Who submitted it; NULL: the owner of the instance.
     sa.Column("owner", TEXT),
+    # When it should have ended (UTC seconds), and what its owner was told of that:
+    # NULL nothing, 1 that it will be late, 2 that it is.
+    sa.Column("deadline", sa.Float),
+    sa.Column("deadline_told", INTEGER),
     sa.Index("jobs_by_state", "state", "id"),
     # The last two: to find the newest job of a name that is one's own, or that one
     # may see, without a look at any row.

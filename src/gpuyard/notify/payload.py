@@ -29,6 +29,7 @@ _VERBS: Mapping[EventKind, str] = {
     EventKind.JOB_TIMED_OUT: "timed out",
     EventKind.JOB_UNKNOWN: "cannot be asked just now",
     EventKind.JOB_LOG_LIMITED: "has reached the limit of its log",
+    EventKind.JOB_DEADLINE_MISSED: "has missed its deadline",
     EventKind.ATTEMPT_STARTED: "is running",
     EventKind.CHECKPOINT_SAVED: "saved a checkpoint",
     EventKind.PROVIDER_DOWN: "is down",

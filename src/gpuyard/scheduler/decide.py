@@ -82,6 +82,7 @@ def _next_change(view: View, now: float, policy: Policy) -> float | None:
     """When time alone next changes what can be decided; None if never."""
     changes = [view.queue.next_ageing(), view.external_queues.trust.next_change()]
     changes.append(min(view.cooling.values(), default=None))
+    changes.append(view.deadlines.next_look())
     changes.append(view.advance.next_change(now, policy.reservation_notice_s))
     if view.usage.limits_months:
         changes.append(view.usage.month.ends_at)

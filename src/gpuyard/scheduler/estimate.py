@@ -2,13 +2,14 @@
 and what it would cost.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
 from gpuyard.domain.offers import Strategy
 from gpuyard.scheduler.external_queues import need_of, why_unsuitable
 from gpuyard.scheduler.jobs import LiveJob
+from gpuyard.scheduler.lateness import prospects
 from gpuyard.scheduler.placement import SpaceOf, candidates
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.ranking import Ranking
@@ -53,6 +54,8 @@ class Estimate:
     """The places, those that suit before the others. `run_s`: how long the job is
     expected to run; `basis`: how that is known. `ahead`: how many jobs would come
     before it; `in_the_way`: whose share or quota that is, for people, else empty.
+    `deadline`: whether it can be met, for people, else empty; `in_time` says that for
+    machines, None if it is not known.
     """
 
     strategy: Strategy
@@ -61,6 +64,8 @@ class Estimate:
     places: tuple[PlaceEstimate, ...]
     ahead: int = 0
     in_the_way: str = ""
+    deadline: str = ""
+    in_time: bool | None = None
 
 
 def estimate(
@@ -84,7 +89,34 @@ def estimate(
         places = [*_nodes(view, job, need.run_s, own_per_hour), *places]
     places.sort(key=lambda place: not place.suits)
     ahead, in_the_way = _line_before(view, job, now, policy)
-    return Estimate(strategy, need.run_s, basis, tuple(places), ahead, in_the_way)
+    return Estimate(
+        strategy,
+        need.run_s,
+        basis,
+        tuple(places),
+        ahead,
+        in_the_way,
+        prospects(view, job, now, policy),
+        _in_time(job, now, need.run_s, places),
+    )
+
+
+def _in_time(
+    job: LiveJob, now: float, run_s: float, places: Sequence[PlaceEstimate]
+) -> bool | None:
+    """Whether the job can end by its deadline; None without one, and if it is not known
+    when it could start.
+    """
+    if job.deadline is None:
+        return None
+    ends = [
+        now + place.wait_s + place.run_s
+        for place in places
+        if place.suits and place.wait_s is not None and place.run_s is not None
+    ]
+    if ends:
+        return min(ends) <= job.deadline
+    return False if now + run_s > job.deadline else None
 
 
 def _line_before(

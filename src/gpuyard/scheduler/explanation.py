@@ -29,6 +29,8 @@ class Why:
     the need that cannot be met: `pinned`, `gpu_class`, `gpu_memory`, `gpu_capability`,
     `gpus`, `nodes`, `cpus`, `memory`.
 
+    `deadline` says whether it can still end in time, if it has one.
+
     `position` (from 1) and `ahead` count the jobs that may start now; `position` is
     None for a job that may not. `estimate_s`: in how many seconds it starts at the
     latest; None if nothing limits that. `estimate_basis` gives the reason.
@@ -42,3 +44,4 @@ class Why:
     ahead: int = 0
     candidates: tuple[NodeVerdict, ...] = ()
     would_help: tuple[str, ...] = ()
+    deadline: str = ""

@@ -37,6 +37,9 @@ class LiveJob:
     `job_type`: jobs of one type are expected to run equally long (see `learning`).
     `service` is what it got in its ended attempts.
 
+    `deadline` is when it should have ended, and `deadline_told` what its owner was told
+    of that (see `deadlines`); None for nothing.
+
     A task of an array has the id of that, and an index of its own. `owner` is the user
     whose job it is; None is the owner of the instance.
     """
@@ -70,6 +73,8 @@ class LiveJob:
     array_index: int | None = None
     owner: str | None = None
     party: Party = EVERYBODY
+    deadline: float | None = None
+    deadline_told: int | None = None
 
     def wanted_end(self, parent: str) -> ParentEnd:
         """How the job `parent` must end before this one may start."""

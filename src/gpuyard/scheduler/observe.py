@@ -32,6 +32,8 @@ _JOB_COLUMNS = (
     "created_at",
     "not_before",
     "timeout_s",
+    "deadline",
+    "deadline_told",
     "preemptible",
     "tier",
     "started_at",
@@ -42,6 +44,8 @@ _JOB_COLUMNS = (
     "cancel_requested",
     "resume_from",
 )
+# What people are told of a job changes nothing for the queue.
+_TOLD = frozenset({"warnings", "deadline_told"})
 _WAITING = frozenset({AttemptState.INTENDED, AttemptState.SENT, AttemptState.PENDING})
 _ATTEMPT_COLUMNS = (
     "token",
@@ -170,6 +174,9 @@ def _job(view: View, job_id: str, row: Row) -> None:
         _job_ended(view, job_id, state)
         return
     before = job.state if job else None
+    if job is not None and row.keys() <= _TOLD:
+        _update_job(job, state, row)
+        return
     if job is None:
         # Copy the id: the given string is a slice of a request, and would keep half of
         # that in memory.
@@ -179,6 +186,8 @@ def _job(view: View, job_id: str, row: Row) -> None:
     elif state is not JobState.QUEUED or job_id not in view.tentative:
         _take_out(view, job, state)
     _update_job(job, state, row)
+    if "deadline" in row:
+        view.deadlines.watch(job)
     view.usage.note_state(job, before, state)
     attempt = view.attempts.get(job.attempt_id or "")
     # What is known of a live attempt is filed under the type that it began with.
@@ -274,6 +283,7 @@ def _update_job(job: LiveJob, state: JobState, row: Row) -> None:
 def _job_ended(view: View, job_id: str, state: JobState) -> None:
     job = view.jobs.pop(job_id, None)
     if job is not None:
+        view.deadlines.forget(job)
         view.remove_job(job)
         view.leave_array(job, has_ended=True)
         view.usage.note_state(job, job.state, state)

@@ -1,9 +1,10 @@
 """The queue: jobs that may start, in the order in which they should.
 
-Jobs with equal priority, shape, type, span of attained service and party share a
-bucket, in the order of their ids. Ids are UUIDv7, so this is the order of submission,
-and a job that is queued again keeps its id and its place. A decision looks at the heads
-of buckets, never at all jobs: while the head of a bucket waits, its other jobs wait.
+Jobs with equal priority, shape, type, span of attained service, minute of the deadline
+and party share a bucket, in the order of their ids. Ids are UUIDv7, so this is the
+order of submission, and a job that is queued again keeps its id and its place. A
+decision looks at the heads of buckets, never at all jobs: while the head of a bucket
+waits, its other jobs wait.
 
 Buckets are sorted by the rank of their heads (see `ranking`), in one line, or in a line
 for each user where shares count (see `turns`). A bucket is ranked again when its head,
@@ -24,7 +25,7 @@ from gpuyard.scheduler.gittins import span
 from gpuyard.scheduler.heaps import IdHeap
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.parties import ONE_LINE, Group, Line, Party, group_of
-from gpuyard.scheduler.ranking import Rank, Ranking
+from gpuyard.scheduler.ranking import Rank, Ranking, due_minute
 
 AT_ONCE = 40
 """Outdated buckets ranked in one decision, which takes a few milliseconds."""
@@ -32,8 +33,8 @@ NEW_AT_ONCE = 400
 """New buckets ranked in one decision. They are more, because no job starts before all
 are ranked.
 """
-Bucket = tuple[int, Shape, str, int, Party]
-"""Priority, shape, type, span of attained service, party."""
+Bucket = tuple[int, Shape, str, int, float | None, Party]
+"""Priority, shape, type, span of attained service, minute of the deadline, party."""
 RankedLine = list[tuple[Rank, "Bucket"]]
 
 
@@ -465,7 +466,9 @@ def bucket_of(job: LiveJob) -> Bucket:
     """The bucket of the job."""
     served_s = job.service.served_s
     served_span = span(served_s) if served_s else 0
-    return job.priority, job.shape, job.job_type, served_span, job.party
+    # Almost no job has one, and None is hashed faster than infinity.
+    due = None if job.deadline is None else due_minute(job.deadline)
+    return job.priority, job.shape, job.job_type, served_span, due, job.party
 
 
 Key = TypeVar("Key", Shape, str)

@@ -3,8 +3,11 @@
 First counts effective priority: the job's own (1 to 5) plus one for each ageing period
 that it has waited, up to 6, one above the most urgent new job. At 6 only age counts: in
 the end each job comes before all later ones, so nothing starves. Below 6, under
-`gittins`, counts what the job gains per GPU; then its id, which is the order of
-submission.
+`gittins`, counts what the job gains per GPU, and under `fair`, where all jobs of a line
+are those of one user, the deadline; then its id, which is the order of submission.
+
+Under the other policies all people share one line, so there a deadline changes nothing:
+whoever wrote one would pass the others.
 """
 
 import math
@@ -17,7 +20,16 @@ AGED = 6
 """The highest effective priority, at which ageing ends."""
 
 Rank = tuple[int, float, str]
-"""Effective priority (negative), gain per GPU (negative), id: the least comes first."""
+"""Effective priority (negative), gain per GPU (negative) or minute of the deadline, id:
+the least comes first.
+"""
+
+
+def due_minute(deadline: float | None) -> float:
+    """The full minute (UTC seconds) by which it has passed; infinity for none. Within a
+    minute the id counts, so that jobs submitted one by one share a bucket.
+    """
+    return math.inf if deadline is None else math.ceil(deadline / 60) * 60.0
 
 
 class Ranking:
@@ -31,6 +43,7 @@ class Ranking:
     def __init__(self, policy: Policy, learning: Learning) -> None:
         self._learning = learning if policy.order is QueueOrder.GITTINS else None
         self.learns = self._learning is not None
+        self._by_deadline = policy.order is QueueOrder.FAIR
         self.ageing_s = policy.ageing_s
         if self._learning:
             self.ageing_s = max(self.ageing_s, policy.ageing_means * learning.mean_s)
@@ -43,6 +56,8 @@ class Ranking:
         effective = self.effective_priority(job, now)
         if effective >= AGED:
             return -effective, 0.0, job.id
+        if self._by_deadline:
+            return -effective, due_minute(job.deadline), job.id
         return -effective, -self.gain_per_gpu(job, job.service.served_s), job.id
 
     def gain_per_gpu(self, job: LiveJob, served_s: float) -> float:

@@ -15,6 +15,7 @@ from gpuyard.scheduler.advance import AdvanceReservation, AdvanceTable
 from gpuyard.scheduler.arrays import LiveArray
 from gpuyard.scheduler.attempts import LiveAttempt, Promise
 from gpuyard.scheduler.budgets import BudgetTable
+from gpuyard.scheduler.deadlines import DeadlineTable
 from gpuyard.scheduler.external_queues import ExternalQueue, ExternalQueueTable
 from gpuyard.scheduler.heaps import LazyHeap
 from gpuyard.scheduler.index import NodeIndex
@@ -90,6 +91,7 @@ class View:
     external_queues: ExternalQueueTable = field(default_factory=ExternalQueueTable)
     usage: Usage = field(default_factory=Usage)
     advance: AdvanceTable = field(default_factory=AdvanceTable)
+    deadlines: DeadlineTable = field(default_factory=DeadlineTable)
     revision: int = 0
     settled: tuple[int, Policy, float, float | None] | None = None
 

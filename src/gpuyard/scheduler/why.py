@@ -11,6 +11,7 @@ from gpuyard.scheduler.arrays import LiveArray
 from gpuyard.scheduler.attempts import LiveAttempt, Promise
 from gpuyard.scheduler.explanation import Why
 from gpuyard.scheduler.jobs import LiveJob
+from gpuyard.scheduler.lateness import prospects
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.verdicts import offer_verdicts
 from gpuyard.scheduler.view import View
@@ -42,6 +43,15 @@ def why(
     job = view.jobs.get(job_id)
     if job is None:
         return None
+    answer = _why(view, job, now, policy, when_it_leaves)
+    if answer is None:
+        return None
+    return replace(answer, deadline=prospects(view, job, now, policy))
+
+
+def _why(
+    view: View, job: LiveJob, now: float, policy: Policy, when_it_leaves: WhenItLeaves
+) -> Why | None:
     attempt = view.attempts.get(job.attempt_id or "")
     if attempt and _is_in_external_queue(view, attempt):
         if job.shape.model:
@@ -53,6 +63,7 @@ def why(
     view.apply_quarantines(now)
     view.usage.look_at_month(now)
     view.release_delayed(now, policy.retry_max_s)
+    job_id = job.id
     action = view.tentative.get(job_id)
     if isinstance(action, Start):
         return _starting(view, action)

@@ -25,6 +25,7 @@ def busy() -> Life:
         project="a",
         tier="SPOT",
         timeout_s=60,
+        deadline=life.now + 3600,
         estimated_duration_s=30.5,
     )
     life.submit(
@@ -69,6 +70,7 @@ def plain_view(view: View) -> dict[str, Any]:
             job_id: view.ended[job_id]
             for job_id in view.ended.keys() & view.dependents.keys()
         },
+        "deadlines": (len(view.deadlines), view.deadlines.next_look()),
         "trust": view.external_queues.trust.findings,
         "bookings": {node.id: node.bookings for node in view.nodes.values()},
     }

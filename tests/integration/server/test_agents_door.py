@@ -93,10 +93,13 @@ async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
     await made.door.close()
 
 
-def held(port: int, count: int, stack: ExitStack) -> list[socket.socket]:
-    """Connections of somebody who says nothing."""
+def held(
+    port: int, count: int, stack: ExitStack, address: str = HOST
+) -> list[socket.socket]:
+    """Connections of somebody at this address who says nothing."""
+    source = (address, 0)
     made = [
-        stack.enter_context(socket.create_connection((HOST, port), 60))
+        stack.enter_context(socket.create_connection((HOST, port), 60, source))
         for _ in range(count)
     ]
     for one in made:
@@ -129,6 +132,56 @@ async def test_many_who_come_at_once_are_all_let_in(
     await eventually(lambda: lab.inside == count, "all to be in")
     for _, one in opened:
         one.close()
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strangers may take their time, and each loopback address is one of its own."""
+    monkeypatch.setattr(doorway, "_HANDSHAKE_S", 300.0)
+    monkeypatch.setattr(doorway, "network_of", lambda address: address)
+
+
+def strangers(lab: Lab) -> int:
+    assert lab.door._agents
+    return len(lab.door._agents._strangers)
+
+
+@pytest.mark.usefixtures("patient")
+async def test_beyond_64_strangers_of_one_network_its_oldest_goes(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doorway, "_GRACE_S", 0.0)
+    with ExitStack() as stack:
+        (other,) = held(lab.port, 1, stack, "127.0.0.2")
+        await eventually(lambda: strangers(lab) == 1, "another one to be there")
+        first, *rest = held(lab.port, 64, stack)
+        await eventually(lambda: strangers(lab) == 65, "all to be there")
+        assert all(map(is_open, (other, first, *rest)))
+        (one_more,) = held(lab.port, 1, stack)
+        await eventually(lambda: not is_open(first), "the oldest to go")
+        assert all(map(is_open, (other, *rest, one_more)))
+        assert strangers(lab) == 65
+
+
+@pytest.mark.usefixtures("patient")
+async def test_beyond_1024_strangers_the_oldest_goes_and_an_agent_stays(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doorway, "_GRACE_S", 300.0)
+    server = lab.server(await asyncio.to_thread(lab.join))
+    _, agent = await open_agent_streams(server)
+    await eventually(lambda: lab.inside == 1, "the agent to be in")
+    with ExitStack() as stack:
+        made: list[socket.socket] = []
+        for number in range(16):
+            made += held(lab.port, 64, stack, f"127.0.1.{number + 1}")
+            so_many = len(made)
+            await eventually(lambda n=so_many: strangers(lab) == n, "all to be there")
+        (one_more,) = held(lab.port, 1, stack, "127.0.2.1")
+        await eventually(lambda: not is_open(made[0]), "the oldest to go")
+        assert all(map(is_open, (*made[1:], one_more)))
+        assert (strangers(lab), lab.inside) == (1024, 1)
+    agent.close()
 
 
 async def test_there_is_no_port_after_the_last_one(lab: Lab) -> None:

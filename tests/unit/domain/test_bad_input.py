@@ -244,6 +244,20 @@ def gpu(**fields: Any) -> dict[str, Any]:
         ({"priority": 6}, "priority", "is 6", "must be at most 5"),
         ({"priority": 2.5}, "priority", "is 2.5", "must be a valid integer"),
         ({"retry_count": -1}, "retry_count", "is -1", "must be at least 0"),
+        (
+            {"deadline": "tomorrow"},
+            "deadline",
+            "'tomorrow' is no time",
+            "write UTC seconds, or a date-time with its zone such as 2026-12-01T18:00",
+        ),
+        (
+            {"deadline": "2026-12-01T18:00"},
+            "deadline",
+            "2026-12-01T18:00:00 does not say its zone",
+            "write it with one",
+        ),
+        # As JavaScript counts.
+        ({"deadline": 1.8e12}, "deadline", "is 1800000000000", "must be at most"),
         ({"max_price": "NaN"}, "max_price", "is 'NaN'", "must be a finite number"),
         (
             {"checkpoint": {"signal": "KILL"}},

@@ -71,6 +71,7 @@ specs = object_of(
     retry_count=st.integers(0, 100),
     max_silence_s=numbers,
     priority=st.integers(1, 5),
+    deadline=st.floats(1, 4e9) | st.just("2026-12-01T18:00+01:00"),
     spot=st.booleans(),
     depends_on=st.lists(names, max_size=3),
     preemptible=st.booleans(),

@@ -55,6 +55,8 @@ class Scheduler(RuleBasedStateMachine):
     order = QueueOrder.GITTINS
     projects = ("lab", "guests")
     owners = (None,)
+    # Seconds from the submission on.
+    deadlines = (None,)
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,8 +107,13 @@ class Scheduler(RuleBasedStateMachine):
             parents,
             project=project,
             owner=owner,
+            deadline=self.deadline_for(whose),
             **shape,
         )
+
+    def deadline_for(self, number: int) -> float | None:
+        left_s = self.deadlines[number % len(self.deadlines)]
+        return None if left_s is None else self.world.now + left_s
 
     @rule(count=st.integers(1, 4), parents=st.lists(st.integers(0, 1000), max_size=1))
     def submit_tasks(self, count, parents):
@@ -131,6 +138,7 @@ class Scheduler(RuleBasedStateMachine):
 
     @rule(run=st.booleans(), look_again=st.booleans())
     def decide(self, run, look_again):
+        self.world.look_at_deadlines()
         view = self.world.view
         now = self.world.now
         waiting = {
@@ -282,6 +290,7 @@ class Scheduler(RuleBasedStateMachine):
             assert not any(
                 other.id < job.id
                 and (other.priority, other.shape) == (job.priority, job.shape)
+                and other.deadline == job.deadline
                 and other.party == job.party
                 for other in view.queue
             )
@@ -523,6 +532,7 @@ class FairScheduler(Scheduler):
     order = QueueOrder.FAIR
     projects = (None, "vision", "other")
     owners = (None, "ana", "bob")
+    deadlines = (None, 20.0, 500.0, None, 3000.0)
 
     def new_usage(self) -> Usage:
         projects = {

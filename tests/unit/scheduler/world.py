@@ -7,8 +7,10 @@ from copy import deepcopy
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import JobState
+from gpuyard.scheduler.deadlines import Told
 from gpuyard.scheduler.decide import Fail, Preempt, Start, decide
 from gpuyard.scheduler.explanation import Why
+from gpuyard.scheduler.lateness import look
 from gpuyard.scheduler.learning import Learning
 from gpuyard.scheduler.observe import observe
 from gpuyard.scheduler.policy import Policy
@@ -124,6 +126,8 @@ class World:
         project="lab",
         owner=None,
         preemptible=False,
+        deadline=None,
+        estimated_s=None,
         **shape,
     ) -> str:
         self.jobs += 1
@@ -136,7 +140,8 @@ class World:
             "created_at": self.now,
             "not_before": not_before,
             "timeout_s": timeout_s,
-            "estimated_duration_s": None,
+            "estimated_duration_s": estimated_s,
+            "deadline": deadline,
             "project": project,
             "owner": owner,
             "preemptible": preemptible,
@@ -187,6 +192,16 @@ class World:
 
     def set_job(self, job_id: str, **columns) -> None:
         self.record(Change(Table.JOBS, job_id, columns), kind=EventKind.JOB_SUBMITTED)
+
+    def look_at_deadlines(self) -> dict[str, Told]:
+        """What is to be told of deadlines now, by job; it is told from now on."""
+        told: dict[str, Told] = {}
+        for job_id in self.view.deadlines.take_due(self.now, 1_000_000):
+            found = look(self.view, self.view.jobs[job_id], self.now)
+            if found is not None:
+                told[job_id] = found
+                self.set_job(job_id, deadline_told=int(found))
+        return told
 
     def decide(self, run: bool = True) -> dict[str, tuple[Placement, ...]]:
         """Decide, make it firm and, if `run`, let it run at once.

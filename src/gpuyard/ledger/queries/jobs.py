@@ -59,6 +59,8 @@ class StoredJob(NamedTuple):
     array_id: str | None
     array_index: int | None
     owner: str | None
+    deadline: float | None
+    deadline_told: int | None
 
 
 def _stored(name: str) -> str:

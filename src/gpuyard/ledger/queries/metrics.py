@@ -18,6 +18,14 @@ class MetricQueries(LedgerReader):
         )
         return {row["job_id"]: row["body"] for row in rows}
 
+    def point_counts(self, job_id: str) -> dict[tuple[str, str], int]:
+        """How many points each series of a job has, by attempt and name."""
+        last = sa.func.max(points.c.n).label("last")
+        statement = sa.select(points.c.attempt_id, points.c.name, last)
+        statement = statement.where(points.c.job_id == job_id)
+        rows = self._rows(statement.group_by(points.c.attempt_id, points.c.name))
+        return {(row["attempt_id"], row["name"]): row["last"] + 1 for row in rows}
+
     def series(self, job_id: str, names: Sequence[str] = ()) -> dict[str, list[Row]]:
         """A job's metric series by name: `step`, `value` and `at` of each point.
 

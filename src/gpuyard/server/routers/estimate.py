@@ -27,7 +27,8 @@ async def estimate(
 ) -> dict[str, Any]:
     """The places that suit a JobSpec (or S2's JobConfig), best first, then the others
     with what they lack. `ahead` is how many jobs would come before it; `in_the_way`
-    says whose share or quota that is.
+    says whose share or quota that is. `deadline` says whether that can be met, and
+    `in_time` whether it will be at the best place, if that is known.
 
     `strategy` instead of the instance's own; a job that names one keeps its own. Of an
     array, it is about one of its `tasks`.
@@ -47,6 +48,8 @@ async def estimate(
         "basis": found.basis,
         "ahead": found.ahead,
         "in_the_way": conceal(app_state.queries, visibility, found.in_the_way),
+        "deadline": found.deadline,
+        "in_time": found.in_time,
         "currency": app_state.controller.core.settings.billing.currency,
         "items": [asdict(place) for place in found.places],
         "next": None,

@@ -4,6 +4,7 @@ checkpoints.
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, replace
 from typing import Annotated, Any, Self
@@ -15,9 +16,17 @@ from pydantic import BaseModel, BeforeValidator, model_validator
 from gpuyard.controller.intake import PreparedJob
 from gpuyard.controller.malloc_trim import MANY_JOBS, trim_memory_soon
 from gpuyard.domain.arrays import Array
+from gpuyard.domain.deadlines import from_now
 from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.domain.jobs import Job
-from gpuyard.domain.jobspec import GpuRequest, Name, Priority, Seconds, gpus_as_fields
+from gpuyard.domain.jobspec import (
+    GpuRequest,
+    Moment,
+    Name,
+    Priority,
+    Seconds,
+    gpus_as_fields,
+)
 from gpuyard.domain.states import JobState
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.tasks import task_of
@@ -64,6 +73,13 @@ _MOST = 2**31 - 1
 _PIECE = 200
 
 
+def _counted_from_now(value: Any) -> Any:
+    return from_now(value, time.time())
+
+
+Deadline = Annotated[Moment, BeforeValidator(_counted_from_now)]
+
+
 class JobPage(BaseModel):
     """Jobs, newest first, and the cursor of the next page. A folded listing has arrays
     among them.
@@ -82,6 +98,7 @@ class ResumeRequest(StrictModel):
     checkpoint: str | None = None
     priority: Priority | None = None
     timeout_s: Seconds | None = None
+    deadline: Deadline | None = None
     gpus: Annotated[GpuRequest, BeforeValidator(gpus_as_fields)] | None = None
 
     def changes(self) -> dict[str, Any]:
@@ -91,21 +108,29 @@ class ResumeRequest(StrictModel):
 
 
 class UpdateRequest(StrictModel):
-    """What is to differ of a job; what is left out stays."""
+    """What is to differ of a job; what is left out stays. `deadline` may be null: then
+    it has none any more.
+    """
 
     name: Name | None = None
     priority: Priority | None = None
     timeout_s: Seconds | None = None
+    deadline: Deadline | None = None
 
     @model_validator(mode="after")
     def _changes_something(self) -> Self:
         if not self.changes():
-            raise ValueError("changes nothing; give name, priority or timeout_s")
+            raise ValueError(
+                "changes nothing; give name, priority, timeout_s or deadline"
+            )
         return self
 
     def changes(self) -> dict[str, Any]:
         """What is to differ."""
-        return self.model_dump(mode="json", exclude_none=True)
+        given = self.model_dump(mode="json", exclude_none=True)
+        if "deadline" in self.model_fields_set:
+            given["deadline"] = self.deadline
+        return given
 
 
 @router.post(
