@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from gpuyard.billing import focus
 from gpuyard.billing.costs import ReportOrder, report
+from gpuyard.billing.ended_attempts import EndedAttempt
 from gpuyard.billing.exchange import Exchange
 from gpuyard.billing.meter import cost
 from gpuyard.billing.parts import micros, part
@@ -470,3 +471,22 @@ def test_the_same_in_postgresql(request: pytest.FixtureRequest, tmp_path: Path) 
     finally:
         opened.close()
         local.close()
+
+
+def test_advice_reads_what_the_ledger_has_of_ended_attempts(ledger: Ledger) -> None:
+    write(ledger, [HOUR, replace(HOUR, project="secret"), replace(HOUR, used=0.1)])
+    usage = {"cpu_s": 1800.0, "peak_mb": 2000.0, "gpu_memory_mb": 5000.0}
+    placements = [{"node_id": "", "gpu_uuids": [], "cpus": 1, "offer": "k8s/a"}]
+    with ledger.engine.begin() as tx:
+        values = {"usage": usage, "placements": placements}
+        tx.execute(sa.update(attempts).values(values))
+        tx.execute(sa.update(jobs).values(shape={"gpus": 1, "spot": True}))
+    page = ledger.queries.ended_uses(BEGIN, NOW, "", ["secret"])
+    first, last = (EndedAttempt.of_row(row) for row in page)
+    assert (first.job_id, first.program, first.user) == ("job_0", "job-0", "owner")
+    assert (first.cost, first.ran_s, first.gpu_used) == (Decimal(2), 3600.0, None)
+    assert (first.cores_used, first.memory_gb, first.gpu_memory_gb) == (0.5, 2.0, 5.0)
+    assert (first.offer, first.asked_for_spot) == ("k8s/a", True)
+    assert (first.has_completed, first.has_saved) == (True, False)
+    assert last.gpu_used == 0.1
+    assert ledger.queries.ended_uses(BEGIN, NOW, page[-1]["id"], []) == []

@@ -5,6 +5,7 @@ from gpuyard.ledger.queries.attempts import AttemptQueries
 from gpuyard.ledger.queries.base import Row
 from gpuyard.ledger.queries.batches import BatchQueries
 from gpuyard.ledger.queries.checkpoints import CheckpointQueries
+from gpuyard.ledger.queries.cost_use import CostUseQueries
 from gpuyard.ledger.queries.costs import CostQueries
 from gpuyard.ledger.queries.datasets import DatasetQueries
 from gpuyard.ledger.queries.fleet import FleetQueries
@@ -24,6 +25,7 @@ class Queries(
     ArrayQueries,
     AttemptQueries,
     CostQueries,
+    CostUseQueries,
     CheckpointQueries,
     MetricQueries,
     FleetQueries,
