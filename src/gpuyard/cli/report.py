@@ -164,6 +164,10 @@ def _rows(
     if sum_.measured_gpu_hours:
         idle = money(sum_.idle, sum_.currency, places)
         rows.append(("  of it idle", idle, "", "", _hours(sum_.idle_gpu_hours), ""))
+    if sum_.unused_gpu_hours:
+        unused = money(sum_.unused, sum_.currency, places)
+        hours = _hours(sum_.unused_gpu_hours)
+        rows.append(("RESERVED, UNUSED", unused, "", "", hours, ""))
     if not converted:
         return rows
     pairs = zip_longest(rows, converted, fillvalue="")
