@@ -13,6 +13,7 @@ from gpuyard.ledger.queries.job_filter import JobFilter
 from gpuyard.ledger.queries.jobs import JobQueries, StoredJob
 from gpuyard.ledger.queries.journal import JournalQueries
 from gpuyard.ledger.queries.metrics import MetricQueries
+from gpuyard.ledger.queries.notices import NoticeQueries
 from gpuyard.ledger.queries.projects import Belonging, ProjectQueries
 from gpuyard.ledger.queries.schedules import ScheduleQueries
 from gpuyard.ledger.queries.users import UserQueries
@@ -34,6 +35,7 @@ class Queries(
     UserQueries,
     ProjectQueries,
     DatasetQueries,
+    NoticeQueries,
     JournalQueries,
 ):
     """All reads of one ledger; they never wait for its writer.
