@@ -91,7 +91,7 @@ def test_the_use_of_gpus_is_measured_and_what_was_idle_has_its_line(
 ) -> None:
     uuid = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
     fake_gpus.add(uuid)
-    fake_gpus.set(uuid, utilization=25)
+    fake_gpus.set(uuid, utilization=25, memory_used_mb=5000)
     settings = {"GPUYARD_NODE__USAGE_S": "0.2"}
     with make_instance(**fake_gpus.env(), **settings) as instance:
         job = instance.submit(["sleep", "600"], resources={"gpus": {"count": 1}})
@@ -113,6 +113,14 @@ def test_the_use_of_gpus_is_measured_and_what_was_idle_has_its_line(
         assert line["idle_gpu_hours"] == pytest.approx(0.75 * line["gpu_hours"])
         assert line["key"] == "a100-40gb"
         assert "of it idle" in instance.ok("report")
+        (attempt,) = instance.json("show", job)["attempts"]
+        assert attempt["usage"]["gpu_memory_mb"] == 5000
+        advice = instance.json("report", "--advice")
+        assert advice["gpu_hours_measured"] == pytest.approx(line["gpu_hours"])
+        assert advice["memory_measured"] == 1
+        said = instance.ok("report", "--advice")
+        assert "No advice." in said  # of a few seconds
+        assert "the memory of 0 of 1 attempts" in said
 
 
 def test_both_clients_and_dates_as_people_write_them(

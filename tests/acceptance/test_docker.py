@@ -17,6 +17,7 @@ from tests.support.instance import TestInstance, make_instance
 from tests.support.jumps import check_time_limits
 from tests.support.nvml import FakeGpus
 from tests.support.nvml.fixtures import fake_gpus, nvml_library
+from tests.support.over_budget import check_hard_budget
 from tests.support.same import run_here_and_there
 from tests.support.wait import wait_until
 
@@ -160,6 +161,7 @@ def test_a_container_goes_on_from_what_it_saved(instance: TestInstance) -> None:
     instance.ok("resume", job, "-d")
     assert instance.wait(job).state == "completed"
     assert instance.ok("logs", job) == "from 40\n"
+    check_hard_budget(instance, "--image", IMAGE)
 
 
 def test_what_ends_a_container_is_told_apart(instance: TestInstance) -> None:

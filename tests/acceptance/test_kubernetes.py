@@ -15,6 +15,7 @@ from tests.support.instance import TestInstance, make_instance
 from tests.support.jumps import check_time_limits
 from tests.support.kubernetes import Cluster, Node
 from tests.support.kubernetes.access import Rule
+from tests.support.over_budget import check_hard_budget
 from tests.support.same import run_here_and_there
 from tests.support.wait import wait_until
 
@@ -509,6 +510,7 @@ def test_with_a_shared_volume_its_folder_goes_there_and_its_checkpoints_come_bac
         30,
         "the folders to go",
     )
+    check_hard_budget(instance, "--provider", "kubernetes", "--image", IMAGE)
 
 
 def test_rounds_of_kills_lose_no_job_and_run_none_twice(

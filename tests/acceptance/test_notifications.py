@@ -170,3 +170,38 @@ def test_a_mistake_is_told_at_the_start_and_nothing_is_begun(instance: TestInsta
     done = instance.run("up", env={"GPUYARD_HOOK_KEY": ""})
     assert done.returncode != 0
     assert "notify.webhooks.0.secret_env: GPUYARD_HOOK_KEY is not set" in done.stderr
+
+
+def test_who_is_named_by_a_job_is_told_of_its_end_also_after_a_kill(
+    instance: TestInstance,
+) -> None:
+    with receiver() as there:
+        go = instance.work / "go"
+        waits = ["sh", "-c", f"while [ ! -e {go} ]; do sleep 0.05; done"]
+        url = f"{there.url}?token={KEY}"
+        job = instance.ok("run", "-d", "--notify", url, "--", *waits).strip()
+        array = ["--array", "0-1", "--notify", f"slack:{url}"]
+        instance.ok("run", "-d", *array, "--", "true")
+        instance.wait(job, "running")
+        instance.kill("server")
+        go.touch()
+        instance.ok("up")
+        wait_until(lambda: len(there.bodies()) == 2, 30, "both to be told of")
+        assert told_alone(there) == {job: "job.completed"}
+        shown = instance.ok("show", job, "--json") + instance.ok("events", "--json")
+        assert "webhook at 127.0.0.1" in shown
+        assert KEY not in shown
+        assert KEY not in (instance.home.logs / "server.log").read_text()
+    for address, said in (
+        ("ftp://example.org", "notify"),
+        ("mail:ana@example.org", "this instance sends no e-mails"),
+    ):
+        refused = instance.run("run", "--notify", address, "--", "true")
+        assert refused.returncode == 125, refused.stderr
+        assert said in refused.stderr
+
+
+def told_alone(there: Receiver) -> dict[str, str]:
+    """The same of jobs that are no arrays."""
+    bodies = [body for body in there.bodies() if "job_id" in body]
+    return {body["job_id"]: body["kind"] for body in bodies}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.instance import TestInstance, make_instance
+from tests.support.over_budget import check_hard_budget
 from tests.support.same import run_here_and_there
 from tests.support.slurm import SlurmCluster
 from tests.support.slurmrestd import RestCluster
@@ -116,6 +117,12 @@ def test_a_job_that_somebody_takes_off_goes_on_from_its_checkpoint(
     assert second["resumed_from"]
     began = int(instance.ok("logs", job).split()[1])
     assert began >= 20, "it should not have started from the beginning"
+
+
+def test_a_hard_budget_ends_what_runs_there_with_a_checkpoint(
+    instance: TestInstance,
+) -> None:
+    check_hard_budget(instance, "--provider", "slurm")
 
 
 def test_a_killed_server_finds_its_jobs_again(instance: TestInstance) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.instance import REAL_GPUYARD, TestInstance
+from tests.support.receiver import receiver
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.timeout(600)
@@ -50,7 +51,10 @@ def test_a_sweep_over_an_unchanged_script_finds_the_best(
     instance: TestInstance,
 ) -> None:
     words = ("--param", "x=-1..2", "--param", "kind=a,b", "--parallel", "3")
-    told = instance.ok("sweep", "train.py", *words, *FEW)
+    with receiver() as there:
+        notify = ("--notify", there.url)
+        told = instance.ok("sweep", "train.py", *words, *FEW, *notify)
+        wait_until(there.bodies, 20, "the end to be told of")
     assert "best: train-2  val_loss 0.333333  x=0 kind=a" in told
     assert "train: completed · 8 completed" in told
 
@@ -66,7 +70,10 @@ def test_a_sweep_over_an_unchanged_script_finds_the_best(
     rows = instance.ok("sweep", "show", "train").splitlines()
     assert rows[1].split()[:4] == ["2", "train-2", "completed", "0.333333"]
     assert "train-5" in instance.ok("jobs", "--label", "sweep=train")
-    assert instance.job(sweep["gate"]).state == "completed"
+    gate = instance.job(sweep["gate"])
+    assert gate.state == "completed"
+    assert [body["job_id"] for body in there.bodies()] == [gate.id]
+    assert there.url not in str(gate.spec)
 
     again = instance.ok("sweep", "train.py", *words, *FEW, "--trials", "2")
     assert "train-2: completed · 2 completed" in again, "its name gets a number"

@@ -12,7 +12,7 @@ from gpuyard.billing.exchange import Exchange, days_between, exact
 from gpuyard.billing.meter import SHARE, cost
 from gpuyard.billing.parts import amount, micros, part, seconds_within
 from gpuyard.billing.periods import Stretch, day_name, day_pieces, stretches
-from gpuyard.domain.cost_keys import INSTANCE_OWNER, NO_PROJECT, CostBy
+from gpuyard.domain.cost_keys import INSTANCE_OWNER, NO_PROJECT, NOBODY, CostBy
 from gpuyard.domain.costs import CostLine, CostReport
 from gpuyard.domain.exchange_rates import day_of
 from gpuyard.ledger.queries.cost_rows import (
@@ -82,6 +82,8 @@ class _Sum:
     waste_gpu_s: float = 0.0
     idle_gpu_s: float = 0.0
     measured_gpu_s: float = 0.0
+    unused: int = 0
+    unused_gpu_s: float = 0.0
 
     def add(self, day: int, micros: int) -> None:
         self.by_day[day] = self.by_day.get(day, 0) + micros
@@ -103,6 +105,8 @@ class _Sum:
             waste_gpu_hours=self.waste_gpu_s / _HOUR_S,
             idle_gpu_hours=self.idle_gpu_s / _HOUR_S,
             measured_gpu_hours=self.measured_gpu_s / _HOUR_S,
+            unused=amount(self.unused),
+            unused_gpu_hours=self.unused_gpu_s / _HOUR_S,
         )
 
 
@@ -136,6 +140,8 @@ def report(
         _add_attempt(sums, cuts, attempt, is_running=False)
     for attempt in running_attempts(rows.live, run_seconds):
         _add_attempt(sums, cuts, attempt, is_running=True)
+    for gpu in _unused_gpus(rows.unused, run_seconds):
+        _add_unused(sums, cuts, gpu)
     items = [
         each.line(key, currency, exchange)
         for (key, currency), each in sorted(sums.by_key.items())
@@ -272,6 +278,43 @@ def _add_attempt(
             _add_part(each, attempt, day, begin, end, is_running=is_running)
 
 
+def _unused_gpus(
+    rows: Iterable[Mapping[str, Any]], run_seconds: RunSeconds
+) -> Iterator[CutAttempt]:
+    """Each time in which a reserved GPU was used by nobody, as if it was an attempt."""
+    for row in rows:
+        began = row["began_at"]
+        unused_s = row["ran_s"]
+        worth = row["cost"]
+        if unused_s is None:
+            until_end_s = row["reserved_until"] - began
+            unused_s = max(min(run_seconds(row["id"], began), until_end_s), 0.0)
+            worth = cost(Decimal(row["price_per_hour"]), unused_s)
+        yield CutAttempt(
+            row["currency"],
+            row["project"],
+            row["owner"] or NOBODY,
+            row["provider"],
+            row["tier"],
+            row["gpu"],
+            micros(Decimal(worth)),
+            began,
+            unused_s,
+            gpus=1,
+            cpus=0,
+            is_wasted=False,
+            gpu_used=None,
+        )
+
+
+def _add_unused(sums: _Sums, cuts: _Cuts, gpu: CutAttempt) -> None:
+    """Add the pieces that are in the period of a time in which a GPU was unused."""
+    for key, _, begin, end in cuts.pieces(gpu):
+        for each in sums.of(key, gpu.currency):
+            each.unused += part(gpu.micros, gpu.began, gpu.ran_s, begin, end)
+            each.unused_gpu_s += seconds_within(gpu.began, gpu.ran_s, begin, end)
+
+
 def _add_part(
     each: _Sum,
     attempt: CutAttempt,
@@ -293,7 +336,8 @@ def _add_part(
         each.waste += spent
         each.waste_gpu_s += gpu_s
     if attempt.gpu_used is not None:
-        each.idle += int(spent * (1.0 - attempt.gpu_used))
+        idle = int(attempt.micros * (1.0 - attempt.gpu_used))
+        each.idle += part(idle, attempt.began, attempt.ran_s, begin, end)
         each.idle_gpu_s += gpu_s * (1.0 - attempt.gpu_used)
         each.measured_gpu_s += gpu_s
 

@@ -14,6 +14,7 @@ import typer
 
 from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.output import clock, print_json, print_table, say
+from gpuyard.cli.report_advice import money, print_advice
 from gpuyard.cli.report_period import report_period
 from gpuyard.cli.session import connect
 from gpuyard.domain.cost_keys import CostBy
@@ -72,12 +73,25 @@ def report(
             help="Save what each attempt cost as CSV in the columns of FOCUS 1.1.",
         ),
     ] = None,
+    advice: Annotated[
+        bool,
+        typer.Option(
+            "--advice", help="Say what could have cost less, as far as it was measured."
+        ),
+    ] = False,
 ) -> None:
     """Show what jobs cost: by user, project, tier, provider, GPU, day or month."""
     if as_csv and as_json:
         raise InvalidInputError.of("--csv", "does not go with --json", "give one")
+    if advice and (as_csv or focus):
+        other = "--csv" if as_csv else "--focus"
+        raise InvalidInputError.of("--advice", f"does not go with {other}", "give one")
     begin, end = report_period(from_, to, month, timezone)
     with connect() as client:
+        if advice:
+            advised = client.cost_advice(begin=begin, end=end)
+            print_json(advised) if as_json else print_advice(advised)
+            return
         if focus:
             saved = client.export_costs(focus, begin=begin, end=end, timezone=timezone)
             typer.echo(f"Saved {saved}.")
@@ -145,11 +159,15 @@ def _rows(
     ]
     rows.append(_row("TOTAL", round(sum_.amount, places), sum_, places))
     if sum_.waste_gpu_hours or sum_.waste:
-        waste = _money(sum_.waste, sum_.currency, places)
+        waste = money(sum_.waste, sum_.currency, places)
         rows.append(("  of it waste", waste, "", "", _hours(sum_.waste_gpu_hours), ""))
     if sum_.measured_gpu_hours:
-        idle = _money(sum_.idle, sum_.currency, places)
+        idle = money(sum_.idle, sum_.currency, places)
         rows.append(("  of it idle", idle, "", "", _hours(sum_.idle_gpu_hours), ""))
+    if sum_.unused_gpu_hours:
+        unused = money(sum_.unused, sum_.currency, places)
+        hours = _hours(sum_.unused_gpu_hours)
+        rows.append(("RESERVED, UNUSED", unused, "", "", hours, ""))
     if not converted:
         return rows
     pairs = zip_longest(rows, converted, fillvalue="")
@@ -159,20 +177,15 @@ def _rows(
 def _row(name: str, amount: Decimal, line: "CostLine", places: int) -> Sequence[str]:
     running = ""
     if line.running_attempts:
-        running = f"{_money(line.running, line.currency, places)} so far"
+        running = f"{money(line.running, line.currency, places)} so far"
     return (
         name,
-        _money(amount, line.currency, places),
+        money(amount, line.currency, places),
         running,
         str(line.attempts),
         _hours(line.gpu_hours),
         _hours(line.cpu_hours),
     )
-
-
-def _money(amount: Decimal, currency: str, places: int) -> str:
-    text = f"{amount:.{places}f}"
-    return f"${text}" if currency == "USD" else f"{text} {currency}"
 
 
 def _hours(hours: float) -> str:
@@ -182,7 +195,7 @@ def _hours(hours: float) -> str:
 def _total(found: "CostReport") -> str:
     """What all of it is in one currency, or why that is not known."""
     if found.total is not None:
-        return f"In all {_money(found.total, found.currency, _CENTS)}."
+        return f"In all {money(found.total, found.currency, _CENTS)}."
     missing = ", ".join(str(each) for each in found.missing_rates)
     return (
         f"There is no sum in {found.currency}: gpuyard knows no rate of {missing}. Set"

@@ -174,6 +174,15 @@ LabelOption = Annotated[
     ),
 ]
 
+NotifyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Whom to tell when it has ended: https://…, slack:https://… or"
+        " mail:ana@example.org; repeat for more.",
+    ),
+]
+
 # --- where it may run ---
 
 PreemptibleOption = Annotated[
@@ -293,6 +302,7 @@ class RunOptions:
 
     project: ProjectOption = None
     label: LabelOption = None
+    notify: NotifyOption = None
 
     provider: ProviderOption = None
     region: RegionOption = None
@@ -339,6 +349,7 @@ def job_fields(options: RunOptions) -> dict[str, Any]:
             labels=pairs_of("label", options.label or [], {}) or None,
             idempotency_key=options.idempotency_key,
             array=options.array,
+            notify=options.notify or None,
         ),
     }
 

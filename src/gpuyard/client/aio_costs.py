@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 from gpuyard.client import cost_calls
 from gpuyard.client.calls import Call
 from gpuyard.domain.budgets import Budget
+from gpuyard.domain.cost_advice import CostAdviceReport
 from gpuyard.domain.costs import CostReport
 
 T = TypeVar("T")
@@ -32,6 +33,14 @@ class AsyncCostMethods:
         it.
         """
         return await self.call(cost_calls.costs(by, begin, end, timezone))
+
+    async def cost_advice(
+        self, *, begin: float | None = None, end: float | None = None
+    ) -> CostAdviceReport:
+        """What could have cost less, of the attempts that ended from `begin` until
+        before `end` (UTC seconds; this month so far): from what was measured of them.
+        """
+        return await self.call(cost_calls.advice(begin, end))
 
     async def budgets(self) -> list[Budget]:
         """Every budget, by name."""

@@ -6,6 +6,7 @@ from gpuyard.client.calls import Call, Json, StreamCall
 from gpuyard.client.local_timezone import local_timezone
 from gpuyard.client.segments import segment
 from gpuyard.domain.budgets import Budget
+from gpuyard.domain.cost_advice import CostAdviceReport
 from gpuyard.domain.costs import CostReport
 
 _PATH = "/api/v1/costs"
@@ -17,6 +18,13 @@ def costs(
     """What attempts cost; the time zone is that of this machine unless it is named."""
     params = {"by": by, **_period(begin, end, timezone)}
     return Call("GET", _PATH, CostReport.model_validate, params=params)
+
+
+def advice(begin: float | None, end: float | None) -> Call[CostAdviceReport]:
+    """What could have cost less."""
+    params = {"from": begin, "to": end}
+    given = {name: value for name, value in params.items() if value is not None}
+    return Call("GET", f"{_PATH}/advice", CostAdviceReport.model_validate, params=given)
 
 
 def focus(begin: float | None, end: float | None, timezone: str | None) -> StreamCall:

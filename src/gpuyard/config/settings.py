@@ -273,11 +273,14 @@ class NotifySettings(SettingsSection):
     """Who gets notifications (see the guide on notifications).
 
     `give_up_s`: an event that a receiver has not taken for so long is put aside.
+    `internal_hosts`: the jobs of all users may notify these hosts, although their
+    addresses are none of the public internet.
     """
 
     webhooks: Webhooks = ()
     email: EmailSpec | None = None
     give_up_s: Period = 6 * 3600.0
+    internal_hosts: tuple[str, ...] = ()
 
 
 # A job finds its node's name where the section `node` would stand.

@@ -26,6 +26,7 @@ from gpuyard.controller.intake import (
 )
 from gpuyard.controller.known_capacity import KnownCapacity
 from gpuyard.controller.model_choice import ModelChoice, without_chosen_model
+from gpuyard.controller.new_notices import refuse_addresses
 from gpuyard.controller.parents import find_parents
 from gpuyard.controller.script_code import add_script_code
 from gpuyard.controller.secrets import Secrets
@@ -262,6 +263,7 @@ class Admission:
                 f"there is no provider {name!r}",
                 f"configured here: {names}",
             )
+        refuse_addresses(template, self._core.settings.notify)
         self._refuse_without_agent(template)
         asked = (template.user, *template.secrets.items())
         if asked not in checked:

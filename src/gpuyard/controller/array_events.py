@@ -9,6 +9,7 @@ from typing import Any, overload
 import msgspec
 
 from gpuyard.controller.intake import PreparedJob
+from gpuyard.controller.new_notices import new_notices
 from gpuyard.domain.arrays import ArrayRange
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.states import JobState
@@ -77,6 +78,7 @@ def _array_submitted(array: PreparedArray, now: float) -> Event:
     changes = (
         Change(Table.ARRAYS, array.id, values),
         Change(Table.SPECS, array.id, {"body": msgspec.Raw(array.job.body)}),
+        *new_notices(array.id, template),
     )
     info = {"array_id": array.id, "name": array.job.name, "total": len(array.task_ids)}
     return Event(EventKind.ARRAY_SUBMITTED, now, changes, None, info)

@@ -38,6 +38,7 @@ from gpuyard.controller.sign_ins import SignIns
 from gpuyard.controller.stored_contents import stores_of
 from gpuyard.controller.submissions import Submissions
 from gpuyard.controller.trust import TrustRecords
+from gpuyard.controller.unused_gpus import UnusedGpus
 from gpuyard.controller.users import Users
 from gpuyard.domain.joining import Machine
 from gpuyard.ledger.ledger import Ledger
@@ -171,6 +172,7 @@ class Controller:
         self.sign_ins = SignIns(self.users)
         self.budgets = Budgets(self.core)
         self.reservations = ReservationBook(self.core)
+        self.unused_gpus = UnusedGpus(self.core)
         self.schedules.check_submits = self.access.check_user_submits
         self.joined_nodes = JoinedNodes(
             self.core, self.providers, self.launching, self.requests
@@ -182,6 +184,7 @@ class Controller:
             self.projects,
             self.budgets,
             self.reservations,
+            self.unused_gpus,
             self.joined_nodes,
         ]
         self._make_providers = make_providers

@@ -15,6 +15,7 @@ import msgspec
 from gpuyard.billing.meter import Price, cost
 from gpuyard.controller.attempt_outcome import AttemptOutcome, Retry, final_state
 from gpuyard.controller.intake import PreparedJob
+from gpuyard.controller.new_notices import new_notices
 from gpuyard.domain import wire
 from gpuyard.domain.errors import IllegalMoveError
 from gpuyard.domain.events import Change, Event, EventKind, Table
@@ -106,6 +107,7 @@ def submitted(job: PreparedJob, now: float) -> Event:
     changes = (
         Change(Table.JOBS, job.id, values),
         Change(Table.SPECS, job.id, {"body": msgspec.Raw(job.body)}),
+        *new_notices(job.id, template),
     )
     return Event(
         EventKind.JOB_SUBMITTED,

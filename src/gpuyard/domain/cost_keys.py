@@ -4,6 +4,8 @@ from enum import StrEnum
 
 INSTANCE_OWNER = "owner"
 """The name, in reports and budgets, of whoever owns the instance."""
+NOBODY = "(nobody)"
+"""What stands for the user of what is a project's, in reports."""
 NO_PROJECT = "(none)"
 """What stands for the project of jobs without one, in reports."""
 

@@ -23,6 +23,9 @@ class CostLine(BaseModel):
     were lost or preempted, and left no checkpoint. `idle` is the part that paid for
     GPUs while they did nothing, and `idle_gpu_hours` for how long that was, as far as
     their use was measured: for `measured_gpu_hours` of `gpu_hours`.
+
+    `unused` is what GPUs were worth that were reserved and that nobody used, neither
+    the holder nor others, for `unused_gpu_hours`. It is no part of `amount`.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -41,6 +44,8 @@ class CostLine(BaseModel):
     waste_gpu_hours: float = 0.0
     idle_gpu_hours: float = 0.0
     measured_gpu_hours: float = 0.0
+    unused: Decimal = Decimal(0)
+    unused_gpu_hours: float = 0.0
 
 
 class CostReport(BaseModel):

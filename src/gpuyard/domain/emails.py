@@ -38,7 +38,8 @@ class MailSecurity(StrEnum):
 _PORTS = {MailSecurity.STARTTLS: 587, MailSecurity.TLS: 465, MailSecurity.NONE: 25}
 
 
-def _mail_address(text: str) -> str:
+def mail_address(text: str) -> str:
+    """The address of a mailbox, without a name; ValueError."""
     if not _ADDRESS.fullmatch(text):
         raise ValueError(
             f"{quoted(text)} is no plain address; write one such as ops@example.org"
@@ -60,17 +61,16 @@ def _several(value: Any) -> Any:
 
 
 def _each_once(addresses: tuple[str, ...]) -> tuple[str, ...]:
-    if not addresses:
-        raise ValueError("is empty; name at least one address")
     return tuple(dict.fromkeys(addresses))
 
 
-MailAddress = Annotated[str, AfterValidator(_mail_address)]
+MailAddress = Annotated[str, AfterValidator(mail_address)]
 
 
 class EmailSpec(StrictModel):
     """Notifications by e-mail. `events` are patterns for kinds of events; `project`:
-    only events of that project's jobs.
+    only events of that project's jobs. Without `to`, only who is named by a job gets
+    e-mails.
 
     The server signs in as `user`, if that is given, with the password in the
     environment variable `password_env`, such as GPUYARD_SMTP_PASSWORD. `ca_file` has
@@ -87,7 +87,7 @@ class EmailSpec(StrictModel):
     sender: MailAddress = Field(validation_alias="from")
     to: Annotated[
         tuple[MailAddress, ...], BeforeValidator(_several), AfterValidator(_each_once)
-    ]
+    ] = ()
     events: EventPatterns = DEFAULT_EVENTS
     project: str = ""
 

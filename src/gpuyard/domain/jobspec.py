@@ -25,6 +25,7 @@ from gpuyard.domain import units
 from gpuyard.domain.dataset_names import check_datasets
 from gpuyard.domain.datasets import Reference
 from gpuyard.domain.deadlines import LATEST, as_moment
+from gpuyard.domain.end_notices import NoticeAddresses
 from gpuyard.domain.errors import quoted
 from gpuyard.domain.gpu_text import gpus_of
 from gpuyard.domain.gpus import compute_capability, resolve_gpu_class, whole_gpus
@@ -315,6 +316,7 @@ class JobSpec(StrictModel):
     true. `user` is who submitted it, where the server knows that: it fills it in.
 
     `datasets` are read as `[PROJECT/]NAME[@VERSION]`; the server fills in the versions.
+    `notify`: who is told when it ends (`domain/end_notices.py`).
     """
 
     name: Name = "job"
@@ -364,6 +366,7 @@ class JobSpec(StrictModel):
     checkpoint: CheckpointSpec = CheckpointSpec()
     labels: dict[Name, Name] = Field(default_factory=dict)
     estimated_duration_s: Seconds | None = None
+    notify: NoticeAddresses = ()
     idempotency_key: Name | None = None
 
     def given_json(self, exclude: Collection[str] = ()) -> dict[str, Any]:

@@ -40,7 +40,8 @@ def kinds_of(globs: tuple[str, ...]) -> frozenset[EventKind]:
 # a variable's name, may be a secret.
 
 
-def _address(value: Any) -> str:
+def web_address(value: Any) -> str:
+    """A URL of http or https; ValueError."""
     remedy = "write http://HOST… or https://HOST…"
     if not isinstance(value, str):
         raise ValueError(f"is no text; {remedy}")
@@ -109,7 +110,7 @@ class WebhookSpec(StrictModel):
     signature ("": it is not signed).
     """
 
-    url: Annotated[str, BeforeValidator(_address)] = Field(repr=False)
+    url: Annotated[str, BeforeValidator(web_address)] = Field(repr=False)
     events: EventPatterns = DEFAULT_EVENTS
     secret_env: VariableName = ""
     format: WebhookFormat = WebhookFormat.JSON

@@ -36,6 +36,8 @@ MAX_FETCHED = 1000
 SCRIPT = "gpuyard:script"
 # In the usage of an attempt: how busy its GPUs were on average, from 0 to 1.
 GPU_UTILIZATION = "gpu_utilization"
+# And the most memory in MB that was in use on one of its GPUs.
+GPU_MEMORY_MB = "gpu_memory_mb"
 
 
 class _Message(msgspec.Struct, frozen=True, omit_defaults=True):

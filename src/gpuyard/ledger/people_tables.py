@@ -86,3 +86,46 @@ reservations = sa.Table(
     sa.Column("created_by", TEXT),
     sa.Column("told", INTEGER),
 )
+
+# For how long a GPU of a reservation was used by nobody, and what that was worth, at
+# the list price. `ran_s` and `cost` are NULL while that goes on, until `reserved_until`
+# at most.
+unused_gpus = sa.Table(
+    "unused_gpus",
+    metadata,
+    sa.Column("id", TEXT, primary_key=True),
+    sa.Column("reservation", TEXT),
+    sa.Column("project", TEXT),
+    sa.Column("owner", TEXT),
+    sa.Column("provider", TEXT),
+    sa.Column("uuid", TEXT),
+    sa.Column("gpu", TEXT),
+    sa.Column("tier", TEXT),
+    sa.Column("price_per_hour", TEXT),
+    sa.Column("currency", TEXT),
+    sa.Column("began_at", sa.Float),
+    sa.Column("reserved_until", sa.Float),
+    sa.Column("ran_s", sa.Float),
+    sa.Column("cost", TEXT),
+)
+
+# Whom to tell when a job or an array (`job_id`) ends. `told_at`: when that was done, or
+# given up because of a `problem`.
+IS_UNTOLD = "told_at IS NULL"
+notices = sa.Table(
+    "notices",
+    metadata,
+    sa.Column("id", TEXT, primary_key=True),
+    sa.Column("job_id", TEXT, index=True),
+    sa.Column("address", TEXT),
+    sa.Column("owner", TEXT),
+    sa.Column("told_at", sa.Float),
+    sa.Column("problem", TEXT),
+    sa.Index(
+        "notices_untold",
+        "address",
+        "id",
+        sqlite_where=sa.text(IS_UNTOLD),
+        postgresql_where=sa.text(IS_UNTOLD),
+    ),
+)

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from gpuyard.domain.batches import BatchState
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.states import JobState
+from gpuyard.ledger.people_tables import notices
 from gpuyard.ledger.side_tables import points, progress
 from gpuyard.ledger.tables import (
     HAS_PARENTS,
@@ -153,7 +154,12 @@ def _referred_to(tx: sa.Connection, job_ids: Sequence[str]) -> set[str]:
 def rows_of_jobs(tx: sa.Connection, job_ids: Sequence[str]) -> dict[Table, list[str]]:
     """The keys of all rows of these jobs."""
     keys = {Table.JOBS: list(job_ids), Table.SPECS: list(job_ids)}
-    for name, table in ((Table.ATTEMPTS, attempts), (Table.CHECKPOINTS, checkpoints)):
+    of_jobs = (
+        (Table.ATTEMPTS, attempts),
+        (Table.CHECKPOINTS, checkpoints),
+        (Table.NOTICES, notices),
+    )
+    for name, table in of_jobs:
         found = sa.select(table.c.id).where(table.c.job_id.in_(job_ids))
         keys[name] = list(tx.execute(found).scalars())
     return keys

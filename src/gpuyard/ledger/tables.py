@@ -14,10 +14,12 @@ from gpuyard.domain.events import Table
 from gpuyard.ledger.columns import INTEGER, TEXT, metadata
 from gpuyard.ledger.people_tables import (
     budgets,
+    notices,
     project_members,
     projects,
     reservations,
     tokens,
+    unused_gpus,
     users,
 )
 
@@ -429,6 +431,8 @@ STATE_TABLES: Mapping[Table, sa.Table] = {
     Table.PROJECTS: projects,
     Table.PROJECT_MEMBERS: project_members,
     Table.RESERVATIONS: reservations,
+    Table.UNUSED_GPUS: unused_gpus,
+    Table.NOTICES: notices,
     Table.INVITATIONS: invitations,
     Table.DATASETS: datasets,
     Table.DATASET_VERSIONS: dataset_versions,

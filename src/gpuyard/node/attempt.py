@@ -388,7 +388,7 @@ class AttemptRun:
             self.process,
             stopped=self._stopped,
             was_watched=bool(self._watching),
-            gpu_utilization=self._watch.gpu_utilization,
+            gpu_usage=self._watch.gpu_usage,
             reason=reason,
             message=message,
         )

@@ -1,7 +1,9 @@
 """The report of how an attempt ended: why, how long it ran and what it used."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -12,6 +14,8 @@ from gpuyard.domain.units import format_gb
 from gpuyard.node.clocks import start_of
 from gpuyard.node.journal import AttemptRecord
 from gpuyard.node.launcher import Exit, Process
+
+_NO_USAGE: Mapping[str, float] = MappingProxyType({})
 
 
 class EndReport:
@@ -34,13 +38,13 @@ class EndReport:
         *,
         stopped: str,
         was_watched: bool,
-        gpu_utilization: float | None = None,
+        gpu_usage: Mapping[str, float] = _NO_USAGE,
         reason: str = "",
         message: str = "",
     ) -> wire.Ended:
         """The report of an attempt whose `process` ended as `found`; None if it was not
-        launched. `stopped`: why gpuyard stopped it, if it did. `gpu_utilization`: the
-        mean of its GPUs, from 0 to 1, if it is known.
+        launched. `stopped`: why gpuyard stopped it, if it did. `gpu_usage`: what
+        it used of its GPUs, as far as that is known.
         """
         record = self._record
         if not reason and found.lost:
@@ -52,8 +56,8 @@ class EndReport:
         if stopped or found.code or found.signal:
             message = "; ".join(text for text in (message, *self._remarks) if text)
         usage = _usage(process, was_watched)
-        if usage and gpu_utilization is not None:
-            usage[wire.GPU_UTILIZATION] = gpu_utilization
+        if usage:
+            usage |= gpu_usage
         return wire.Ended(
             record.start.attempt_id,
             time.time(),

@@ -33,6 +33,7 @@ class UsageSampler:
         self._last: tuple[float, float] | None = None
         self._busy_sum = 0.0
         self._busy_count = 0
+        self._gpu_memory_mb: float | None = None
 
     def sample(self, at: float) -> list[wire.SeriesPoint]:
         """The points at the time `at` (UTC seconds). CPU use needs two samples, so the
@@ -52,7 +53,9 @@ class UsageSampler:
         for index, uuid in enumerate(self._gpu_uuids):
             gpu = devices.get(uuid)
             if gpu and not gpu.problem:
-                values[f"gpu{index}_memory_mb"] = float(gpu.memory_mb - gpu.free_mb)
+                used_mb = float(gpu.memory_mb - gpu.free_mb)
+                values[f"gpu{index}_memory_mb"] = used_mb
+                self._gpu_memory_mb = max(self._gpu_memory_mb or 0.0, used_mb)
                 if gpu.utilization is not None:
                     values[f"gpu{index}_utilization"] = gpu.utilization
                     if counts:
@@ -64,7 +67,13 @@ class UsageSampler:
             for name, value in values.items()
         ]
 
-    @property
-    def gpu_utilization(self) -> float | None:
-        """How busy its GPUs were on average, from 0 to 1; None if that is not known."""
-        return self._busy_sum / self._busy_count if self._busy_count else None
+    def gpu_usage(self) -> dict[str, float]:
+        """What it used of its GPUs until now, as far as that is known: how busy they
+        were on average, and the most memory in MB that was in use on one of them.
+        """
+        usage: dict[str, float] = {}
+        if self._busy_count:
+            usage[wire.GPU_UTILIZATION] = self._busy_sum / self._busy_count
+        if self._gpu_memory_mb is not None:
+            usage[wire.GPU_MEMORY_MB] = self._gpu_memory_mb
+        return usage

@@ -254,11 +254,11 @@ class AttemptWatch:
             await asyncio.sleep(every_s)
 
     @property
-    def gpu_utilization(self) -> float | None:
-        """How busy its GPUs were on average, from 0 to 1, since this agent has watched
-        it; None if that is not known.
+    def gpu_usage(self) -> dict[str, float]:
+        """What it used of its GPUs since this agent has watched it; empty if that is
+        not known.
         """
-        return self._sampler.gpu_utilization if self._sampler else None
+        return self._sampler.gpu_usage() if self._sampler else {}
 
     async def follow_checkpoints(self) -> None:
         """Report checkpoints as they are completed."""

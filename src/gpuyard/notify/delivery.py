@@ -55,12 +55,17 @@ class Delivery:
     """Sends payloads by HTTP.
 
     Redirects are not followed: an address that was not configured receives nothing.
+    `public_only`: nor does any host that is not of the public internet.
     """
 
     def __init__(
-        self, timeout_s: float = TIMEOUT_S, clock: Callable[[], float] = time.time
+        self,
+        timeout_s: float = TIMEOUT_S,
+        clock: Callable[[], float] = time.time,
+        *,
+        public_only: bool = False,
     ) -> None:
-        self._lookups = NameLookups()
+        self._lookups = NameLookups(public_only=public_only)
         self._client = _Client(timeout_s, self._lookups)
         self._timeout_s = timeout_s
         self._clock = clock

@@ -59,6 +59,27 @@ def read_mailboxes(
     """
     if spec is None:
         return ()
+    server = read_mail_server(spec, environment)
+    return tuple(
+        Mailbox(
+            hashlib.sha256(f"mailto:{address}".encode()).hexdigest()[:32],
+            f"notify.email to {address} by {spec.host}",
+            address,
+            spec.sender,
+            server,
+            spec.kinds,
+            spec.project,
+        )
+        for address in spec.to
+    )
+
+
+def read_mail_server(spec: EmailSpec, environment: Mapping[str, str]) -> MailServer:
+    """The server that takes e-mails.
+
+    Raises InvalidInputError when the environment lacks the password, or a file of
+    certificates is not there.
+    """
     password = environment.get(spec.password_env, "") if spec.password_env else ""
     if spec.password_env and not password:
         raise InvalidInputError.of(
@@ -72,18 +93,6 @@ def read_mailboxes(
             f"names {spec.ca_file}, which is no file",
             "name a file of certificates in PEM",
         )
-    server = MailServer(
+    return MailServer(
         spec.host, spec.the_port, spec.tls, spec.ca_file, spec.user, password
-    )
-    return tuple(
-        Mailbox(
-            hashlib.sha256(f"mailto:{address}".encode()).hexdigest()[:32],
-            f"notify.email to {address} by {spec.host}",
-            address,
-            spec.sender,
-            server,
-            spec.kinds,
-            spec.project,
-        )
-        for address in spec.to
     )

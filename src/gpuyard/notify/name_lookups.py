@@ -23,10 +23,12 @@ class NameLookups(httpcore.AsyncNetworkBackend):
     """Opens connections as httpcore does by itself, but for the lookups.
 
     There is at most one lookup of a name at a time: who wants the same one waits for
-    that one.
+    that one. `public_only`: it connects to no address that is not of the public
+    internet, whatever its name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, public_only: bool = False) -> None:
+        self._public_only = public_only
         self._direct = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
         self._threads = ThreadPoolExecutor(_THREADS, "lookup")
         self._pending: dict[tuple[str, int], asyncio.Future[list[str]]] = {}
@@ -40,7 +42,12 @@ class NameLookups(httpcore.AsyncNetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         """Connect to the first address of `host` that answers."""
-        *others, last = await self._addresses(host, port, timeout)
+        found = await self._addresses(host, port, timeout)
+        if self._public_only:
+            found = [address for address in found if ip_address(address).is_global]
+        if not found:
+            raise httpcore.ConnectError("it has no address of the public internet")
+        *others, last = found
         for address in others:
             soon = min(timeout or _NEXT_ADDRESS_S, _NEXT_ADDRESS_S)
             try:

@@ -39,6 +39,7 @@ _VERBS: Mapping[EventKind, str] = {
     EventKind.RESERVATION_REMOVED: "was removed",
     EventKind.RESERVATION_BEGAN: "has begun",
     EventKind.RESERVATION_SHORT: "has begun and lacks something",
+    EventKind.RESERVATION_UNUSED: "has another number of unused GPUs",
     EventKind.BUDGET_SET: "was set",
     EventKind.BUDGET_REMOVED: "was removed",
     EventKind.BUDGET_NEARLY_SPENT: "is nearly spent",

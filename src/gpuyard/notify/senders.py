@@ -18,14 +18,15 @@ class Senders:
     """A `Deliverer` for webhooks and mailboxes."""
 
     def __init__(self) -> None:
-        self._web: Delivery | None = None
+        self._web: dict[bool, Delivery] = {}
         self._mail: EmailDelivery | None = None
 
     async def deliver(self, receiver: Receiver, payload: Payload) -> DeliveryResult:
         """Try once."""
         if isinstance(receiver, Mailbox):
             return await self._by_mail().deliver(receiver, payload)
-        return await self._by_web().deliver(receiver, payload)
+        web = self._by_web(public_only=receiver.public_only)
+        return await web.deliver(receiver, payload)
 
     def _by_mail(self) -> "EmailDelivery":
         if self._mail is None:
@@ -34,15 +35,17 @@ class Senders:
             self._mail = EmailDelivery()
         return self._mail
 
-    def _by_web(self) -> "Delivery":
-        if self._web is None:
+    def _by_web(self, *, public_only: bool) -> "Delivery":
+        known = self._web.get(public_only)
+        if known is None:
             from gpuyard.notify.delivery import Delivery
 
-            self._web = Delivery()
-        return self._web
+            known = self._web[public_only] = Delivery(public_only=public_only)
+        return known
 
     async def close(self) -> None:
         """Release the connections."""
-        for deliverer in (self._web, self._mail):
-            if deliverer is not None:
-                await deliverer.close()
+        for web in self._web.values():
+            await web.close()
+        if self._mail is not None:
+            await self._mail.close()

@@ -17,7 +17,8 @@ class Webhook:
     """One receiver.
 
     `id` stays the same while its address does. `label` names it in logs and holds only
-    the host of the address, which may be a secret.
+    the host of the address, which may be a secret. `public_only`: it is told only if
+    its host is one of the public internet.
     """
 
     id: str
@@ -27,6 +28,7 @@ class Webhook:
     project: str
     format: WebhookFormat
     secret: bytes = field(repr=False)
+    public_only: bool = False
 
     def wants(self, job: Mapping[str, Any] | None) -> bool:
         """Whether it wants events of this job (None: of no job)."""

@@ -55,11 +55,14 @@ from gpuyard.domain.errors import (
     LedgerUnreachableError,
     RefusedError,
 )
+from gpuyard.domain.events import Event
 from gpuyard.domain.ids import new_id
 from gpuyard.ledger.lease import Lease, Member
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.reserve import Reserve
 from gpuyard.ledger.store import lock_ledger
+from gpuyard.notify.end_notices import EndNotices
+from gpuyard.notify.mailbox import read_mail_server
 from gpuyard.notify.notifier import Notifier
 from gpuyard.notify.receiver import Receiver, read_receivers
 from gpuyard.notify.senders import Senders
@@ -189,6 +192,7 @@ def _run(
     if receivers:
         give_up_s = settings.notify.give_up_s
         app_state.notifier = _notifier(receivers, app_state.controller, give_up_s)
+    app_state.end_notices = _end_notices(settings, app_state.controller)
     command = [sys.executable, "-m", "gpuyard.server", "--home", str(home.root)]
     if foreground:
         command.append("--foreground")
@@ -294,6 +298,28 @@ def _notifier(
     core = controller.core
     return Notifier(
         receivers, core.queries, core.writer, Senders(), give_up_s=give_up_s
+    )
+
+
+def _end_notices(settings: Settings, controller: Controller) -> EndNotices:
+    core = controller.core
+    notify = settings.notify
+    mail = None
+    if notify.email is not None:
+        server = read_mail_server(notify.email, os.environ)
+        mail = (server, notify.email.sender)
+
+    async def record(events: Sequence[Event]) -> None:
+        core.emit(events)
+        await core.committed(own_only=True)
+
+    return EndNotices(
+        core.queries,
+        record,
+        Senders(),
+        mail,
+        notify.internal_hosts,
+        notify.give_up_s,
     )
 
 

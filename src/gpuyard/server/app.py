@@ -221,7 +221,9 @@ async def _housekeeping(app_state: AppState) -> None:
         idle_exit_s = app_state.settings.server.idle_exit_s
         # A server that others count on does not leave by itself.
         is_needed = app_state.election or app_state.agents_door
-        if not app_state.controller.idle or is_needed:
+        notices = app_state.end_notices
+        has_notices = notices is not None and not notices.idle
+        if not app_state.controller.idle or is_needed or has_notices:
             app_state.used_at = time.monotonic()
         elif idle_exit_s and time.monotonic() - app_state.used_at > idle_exit_s:
             log.info("leaving: idle", seconds=idle_exit_s)

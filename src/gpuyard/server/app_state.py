@@ -17,6 +17,7 @@ from gpuyard.config.settings import Settings
 from gpuyard.controller.controller import Controller
 from gpuyard.controller.users import OWNER, Identity
 from gpuyard.ledger.queries import Queries
+from gpuyard.notify.end_notices import EndNotices
 from gpuyard.notify.notifier import Notifier
 from gpuyard.resource_manager.manager import ResourceManager
 from gpuyard.server import worker_tokens
@@ -40,11 +41,10 @@ class AppState:
     the last request's time.
 
     `notifier` is there where webhooks are configured; the server that leads has it
-    started. `agents_door` is there where machines may join. `election` is there where
-    several servers may share the ledger. `sign_in` is made with the application.
-    `leads` becomes true when this one schedules, and stays so: a server that may lead
-    no longer calls `start_over`, which does not
-    return.
+    and `end_notices` started. `agents_door` is there where machines may join.
+    `election` is there where several servers may share the ledger. `sign_in` is made
+    with the application. `leads` becomes true when this one schedules, and stays so: a
+    server that may lead no longer calls `start_over`, which does not return.
     """
 
     home: Home
@@ -57,6 +57,7 @@ class AppState:
     url: str
     election: Election | None = None
     notifier: Notifier | None = None
+    end_notices: EndNotices | None = None
     agents_door: "AgentsDoor | None" = None
     leads: bool = False
     start_over: Callable[[str], None] = lambda _: None

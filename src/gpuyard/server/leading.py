@@ -66,6 +66,8 @@ class Leading:
         await self._stop_tasks()
         if self._app_state.notifier:
             await self._app_state.notifier.close()
+        if self._app_state.end_notices:
+            await self._app_state.end_notices.close()
         if self._app_state.agents_door:
             await self._app_state.agents_door.close()
         await self._app_state.controller.close()
@@ -125,11 +127,16 @@ class Leading:
         await app_state.agents_door.open()
 
     async def _notify(self) -> None:
-        """Tell webhooks of events: who leads does."""
+        """Tell webhooks of events, and of ends who is named by jobs: who leads does."""
         if self._app_state.notifier:
             await self._app_state.notifier.start()
             self._app_state.controller.core.listeners.append(
                 self._app_state.notifier.on_commit
+            )
+        if self._app_state.end_notices:
+            await self._app_state.end_notices.start()
+            self._app_state.controller.core.listeners.append(
+                self._app_state.end_notices.on_commit
             )
 
     async def _follow(self) -> None:

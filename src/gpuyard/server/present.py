@@ -11,6 +11,7 @@ from gpuyard.billing.meter import SHARE, cost
 from gpuyard.controller.core import Core
 from gpuyard.controller.intake import PreparedJob
 from gpuyard.controller.submissions import code_folder
+from gpuyard.domain.end_notices import without_addresses
 from gpuyard.domain.jobs import (
     Attempt,
     Checkpoint,
@@ -63,11 +64,13 @@ def present_jobs(app_state: AppState, rows: Sequence[Row]) -> list[Job]:
 
 
 def present_spec(app_state: AppState, job_id: str) -> dict[str, Any]:
-    """The spec of a job, without the values of variables whose names look like keys."""
+    """The spec of a job, without the values of variables whose names look like keys,
+    and without addresses.
+    """
     spec = dict(app_state.queries.specs([job_id])[job_id])
     if "environment" in spec:
         spec["environment"] = without_keys(spec["environment"])
-    return spec
+    return without_addresses(spec)
 
 
 def present_environment(app_state: AppState, job: Job) -> Environment | None:

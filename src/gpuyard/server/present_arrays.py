@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuyard.domain.arrays import Array, array_state, exact_amount
+from gpuyard.domain.end_notices import without_addresses
 from gpuyard.domain.errors import NotFoundError
 from gpuyard.domain.jobs import Cost
 from gpuyard.domain.secret_names import without_keys
@@ -50,7 +51,8 @@ def present_array(queries: Queries, array_id: str) -> Array:
             basis=last["basis"],
             tier=last["tier"] or None,
         )
-    return array.model_copy(update={"spec": spec, "cost": cost})
+    shown = {"spec": without_addresses(spec), "cost": cost}
+    return array.model_copy(update=shown)
 
 
 def _array(row: Row, tasks: Sequence[Row], user: str | None) -> Array:

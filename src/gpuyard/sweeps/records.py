@@ -7,7 +7,7 @@ idempotency key is the sweep's id and that number: it exists whole or not at all
 never twice.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -46,16 +46,21 @@ class SweepRecords:
     def create(self, spec: SweepSpec, *, numbered: bool) -> Sweep:
         """Record a new sweep. If its name is taken it gets a number behind it
         (`numbered`), or RefusedError.
+
+        Those in `notify` of its job are told when all of it has ended, and not of each
+        run.
         """
         _check_command(spec.job)
-        frozen = self._with_code(spec)
+        job = dict(spec.job)
+        notify = job.pop("notify", ())
+        frozen = self._with_code(spec.model_copy(update={"job": job}))
         wanted = frozen.name
         for number in range(1, 10_000):
             name = wanted if number == 1 else f"{wanted}-{number}"
             named = frozen.model_copy(update={"name": name})
             sweep_id = uuid4().hex[:12]
             try:
-                gate = self._gate(named, sweep_id, 0)
+                gate = self._gate(named, sweep_id, 0, notify)
             except RefusedError:
                 if not self._gates({labels.NAME_LABEL: name}):
                     raise
@@ -74,7 +79,9 @@ class SweepRecords:
         (job,) = self._client.carrying(stored)
         return spec.model_copy(update={"job": job})
 
-    def _gate(self, spec: SweepSpec, sweep_id: str, number: int) -> Job:
+    def _gate(
+        self, spec: SweepSpec, sweep_id: str, number: int, notify: Sequence[str] = ()
+    ) -> Job:
         key = f"sweep:{spec.name}" if number == 0 else f"sweep:{sweep_id}:gate:{number}"
         body: dict[str, Any] = {
             **{name: spec.job[name] for name in _SHARED if name in spec.job},
@@ -85,6 +92,7 @@ class SweepRecords:
             "resources": {"cpus": 0.1, "gpus": 0},
             "labels": _labels(spec, sweep_id, "gate"),
             "idempotency_key": key,
+            "notify": list(notify),
         }
         return self._client.call(calls.submit(body))
 

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from gpuyard.billing import focus
 from gpuyard.billing.costs import ReportOrder, report
+from gpuyard.billing.ended_attempts import EndedAttempt
 from gpuyard.billing.exchange import Exchange
 from gpuyard.billing.meter import cost
-from gpuyard.billing.parts import micros, part
+from gpuyard.billing.parts import amount, micros, part
 from gpuyard.domain.cost_keys import CostBy
 from gpuyard.domain.costs import CostLine, CostReport
 from gpuyard.domain.exchange_rates import (
@@ -32,7 +33,7 @@ from gpuyard.domain.exchange_rates import (
 from gpuyard.domain.run_time import run_time_s
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.ledger.queries import cost_days
-from gpuyard.ledger.tables import attempts, checkpoints, jobs
+from gpuyard.ledger.tables import attempts, checkpoints, jobs, unused_gpus
 from tests.support.blank_ledger import blank_ledger
 from tests.support.examples import examples
 
@@ -83,12 +84,36 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
     opened.close()
 
 
-def write(ledger: Ledger, ran: Sequence[Ran]) -> None:
-    """Let the ledger hold these attempts, and nothing else."""
+@dataclass(frozen=True)
+class Unused:
+    """A reserved GPU that nobody used; `ran_s` None: nobody does now."""
+
+    began_at: float
+    ran_s: float | None
+    reserved_s: float
+    price: str
+    project: str | None = None
+
+    @property
+    def seconds(self) -> float:
+        if self.ran_s is not None:
+            return self.ran_s
+        return max(min(NOW - self.began_at, self.reserved_s), 0.0)
+
+    @property
+    def worth(self) -> Decimal:
+        return cost(Decimal(self.price), self.seconds)
+
+
+def write(ledger: Ledger, ran: Sequence[Ran], unused: Sequence[Unused] = ()) -> None:
+    """Let the ledger hold these, and nothing else."""
     rows = list(enumerate(ran))
     with ledger.engine.begin() as tx:
-        for table in (attempts, jobs, checkpoints):
+        for table in (attempts, jobs, checkpoints, unused_gpus):
             tx.execute(sa.delete(table))
+        if unused:
+            values = [unused_row(n, each) for n, each in enumerate(unused)]
+            tx.execute(sa.insert(unused_gpus), values)
         if not rows:
             return
         tx.execute(
@@ -112,6 +137,26 @@ def write(ledger: Ledger, ran: Sequence[Ran]) -> None:
         ]
         if saved:
             tx.execute(sa.insert(checkpoints), saved)
+
+
+def unused_row(number: int, unused: Unused) -> dict[str, object]:
+    is_over = unused.ran_s is not None
+    return {
+        "id": f"unused_{number}",
+        "reservation": "reservation_1",
+        "project": unused.project,
+        "owner": None if unused.project else "ana",
+        "provider": "local",
+        "uuid": "GPU-1",
+        "gpu": "t4",
+        "tier": "GPU_SMALL",
+        "price_per_hour": unused.price,
+        "currency": "USD",
+        "began_at": unused.began_at,
+        "reserved_until": unused.began_at + unused.reserved_s,
+        "ran_s": unused.ran_s,
+        "cost": str(unused.worth) if is_over else None,
+    }
 
 
 def row(number: int, ran: Ran) -> dict[str, object]:
@@ -169,6 +214,29 @@ def by_currency(ran: Sequence[Ran]) -> dict[str, Decimal]:
     return sums
 
 
+def idle_of(ran: Sequence[Ran]) -> Decimal:
+    """What of the costs was paid for idle GPUs, each to the last millionth."""
+    measured = [
+        (micros(each.cost), each.used)
+        for each in ran
+        if each.used is not None
+        and each.ended_at is not None
+        and not each.is_of_earlier_version
+    ]
+    return amount(sum(int(paid * (1.0 - used)) for paid, used in measured))
+
+
+def waste_of(ran: Sequence[Ran]) -> Decimal:
+    wasted = [
+        each.cost
+        for each in ran
+        if each.ended_at is not None
+        and each.reason not in (None, "cancelled")
+        and not each.saved
+    ]
+    return sum(wasted, Decimal(0))
+
+
 def sums_of(found: CostReport) -> dict[str, Decimal]:
     return {line.currency: line.amount for line in found.sums}
 
@@ -214,17 +282,24 @@ def test_the_sum_over_any_cut_is_that_of_the_attempts(
         for currency, whole in expected.items():
             lines = [line for line in found.items if line.currency == currency]
             assert sum((line.amount for line in lines), Decimal(0)) == whole
+        assert sum((line.idle for line in found.items), Decimal(0)) == idle_of(ran)
+        assert sum((line.waste for line in found.items), Decimal(0)) == waste_of(ran)
     # In periods that follow one another, and on the days of each.
     bounds = sorted({ALL[0], *cuts, ALL[1]})
     for by in (CostBy.TIER, CostBy.DAY):
         sums = dict.fromkeys(expected, Decimal(0))
+        idle = Decimal(0)
+        waste = Decimal(0)
         hours = 0.0
         for begin, end in itertools.pairwise(bounds):
             found = made(ledger, by, begin, end)
             for line in found.items:
                 sums[line.currency] += line.amount
+                idle += line.idle
+                waste += line.waste
                 hours += line.gpu_hours
         assert sums == expected
+        assert (idle, waste) == (idle_of(ran), waste_of(ran))
         assert hours * 3600 == pytest.approx(sum(a.seconds * a.gpus for a in ran))
 
 
@@ -281,6 +356,41 @@ def test_idle_is_what_measured_gpus_did_not_do(ledger: Ledger, end: float) -> No
     assert line.idle == Decimal("1.5") * share
     assert line.idle_gpu_hours == 3 * float(share)
     assert line.measured_gpu_hours == 4 * float(share)
+
+
+@settings(max_examples=examples(25))
+@given(
+    st.lists(
+        st.builds(
+            Unused,
+            began_at=st.floats(BEGIN, NOW - 1),
+            ran_s=st.one_of(st.none(), st.floats(0, 3 * 86_400)),
+            reserved_s=st.floats(3 * 86_400, 9 * 86_400),
+            price=st.sampled_from(["0", "0.526", "31.333333"]),
+            project=st.sampled_from([None, "vision"]),
+        ),
+        max_size=5,
+    ),
+    st.lists(st.floats(BEGIN - 86_400, NOW + 86_400), max_size=3),
+)
+def test_what_was_reserved_and_unused_has_its_own_line_by_whatever_it_is_cut(
+    ledger: Ledger, unused: list[Unused], cuts: list[float]
+) -> None:
+    write(ledger, [HOUR], unused)
+    worth = sum((each.worth for each in unused), Decimal(0))
+    seconds = sum(each.seconds for each in unused)
+    bounds = sorted({ALL[0], *cuts, ALL[1]})
+    for by in CostBy:
+        found = made(ledger, by)
+        assert sum((line.unused for line in found.items), Decimal(0)) == worth
+        assert sum((line.unused for line in found.sums), Decimal(0)) == worth
+        assert sums_of(found) == {"USD": Decimal(2)}
+        assert found.total == Decimal(2)
+        parts = [made(ledger, by, *each).sums for each in itertools.pairwise(bounds)]
+        lines = [line for sums in parts for line in sums]
+        assert sum((line.unused for line in lines), Decimal(0)) == worth
+        hours = sum(line.unused_gpu_hours for line in lines)
+        assert hours * 3600 == pytest.approx(seconds)
 
 
 def test_what_still_runs_counts_until_now_and_is_marked(ledger: Ledger) -> None:
@@ -470,3 +580,22 @@ def test_the_same_in_postgresql(request: pytest.FixtureRequest, tmp_path: Path) 
     finally:
         opened.close()
         local.close()
+
+
+def test_advice_reads_what_the_ledger_has_of_ended_attempts(ledger: Ledger) -> None:
+    write(ledger, [HOUR, replace(HOUR, project="secret"), replace(HOUR, used=0.1)])
+    usage = {"cpu_s": 1800.0, "peak_mb": 2000.0, "gpu_memory_mb": 5000.0}
+    placements = [{"node_id": "", "gpu_uuids": [], "cpus": 1, "offer": "k8s/a"}]
+    with ledger.engine.begin() as tx:
+        values = {"usage": usage, "placements": placements}
+        tx.execute(sa.update(attempts).values(values))
+        tx.execute(sa.update(jobs).values(shape={"gpus": 1, "spot": True}))
+    page = ledger.queries.ended_uses(BEGIN, NOW, "", ["secret"])
+    first, last = (EndedAttempt.of_row(row) for row in page)
+    assert (first.job_id, first.program, first.user) == ("job_0", "job-0", "owner")
+    assert (first.cost, first.ran_s, first.gpu_used) == (Decimal(2), 3600.0, None)
+    assert (first.cores_used, first.memory_gb, first.gpu_memory_gb) == (0.5, 2.0, 5.0)
+    assert (first.offer, first.asked_for_spot) == ("k8s/a", True)
+    assert (first.has_completed, first.has_saved) == (True, False)
+    assert last.gpu_used == 0.1
+    assert ledger.queries.ended_uses(BEGIN, NOW, page[-1]["id"], []) == []

@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from gpuyard.domain.errors import InvalidInputError, RefusedError
 from gpuyard.domain.reservations import Reservation, ReservationSpec
+from gpuyard.ledger.tables import unused_gpus
 from tests.support.controlled import Controlled
+from tests.support.wait import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -121,3 +124,52 @@ async def test_reservations_may_overlap_as_long_as_there_are_gpus(instance: Cont
         await reserve(instance, "2098-12-01 11:00", "2098-12-01 13:00")
     after = await reserve(instance, "2098-12-01 12:00", "2098-12-01 13:00", gpus=2)
     assert after.state == "coming"
+
+
+async def test_gpus_that_are_reserved_and_that_nobody_uses_are_kept(tmp_path: Path):
+    """Neither those of the holder's jobs nor those that are lent count."""
+    instance = Controlled(tmp_path, billing={"local_price_per_hour": "3600000"})
+    instance.host.gpu_count = 2
+    await instance.start()
+    made = await reserve(instance, "now", "2098-12-01 12:00", gpus=2)
+    assert await unused(instance) == 2
+    gpu = {"resources": {"gpus": {"count": 1}}}
+    own = await instance.submit(project="vision", **gpu)
+    await instance.begun(own)
+    lent = await instance.submit(project="text", preemptible=True, **gpu)
+    await instance.begun(lent)
+    assert await unused(instance) == 0
+    await instance.finish(lent)
+    await instance.until(lent)
+    assert await unused(instance) == 1
+    await instance.restart()
+    await eventually(
+        lambda: instance.core.view.node("node_1").state == "online", "its node"
+    )
+    assert await unused(instance) == 1
+    await instance.controller.reservations.remove(made.id)
+    assert await unused(instance) == 0
+    rows = rows_of(instance)
+    # Two until the first job came, and one from the end of the lent one on.
+    assert [row["project"] for row in rows] == ["vision"] * 3
+    for row in rows:
+        seconds = float(row["cost"]) / 1000
+        assert row["ran_s"] > 0
+        assert seconds == pytest.approx(row["ran_s"], abs=1e-3)
+    await instance.finish(own)
+    await instance.settled()
+    instance.check()
+    await instance.stop()
+
+
+async def unused(instance: Controlled) -> int:
+    """Look now; how many are unused."""
+    instance.controller.unused_gpus.look()
+    await instance.core.committed()
+    return len(instance.ledger.queries.unused_gpus())
+
+
+def rows_of(instance: Controlled) -> list[dict[str, Any]]:
+    with instance.ledger.engine.connect() as connection:
+        found = connection.execute(sa.select(unused_gpus).order_by(unused_gpus.c.id))
+        return [dict(row) for row in found.mappings()]

@@ -5,6 +5,7 @@ from gpuyard.ledger.queries.attempts import AttemptQueries
 from gpuyard.ledger.queries.base import Row
 from gpuyard.ledger.queries.batches import BatchQueries
 from gpuyard.ledger.queries.checkpoints import CheckpointQueries
+from gpuyard.ledger.queries.cost_use import CostUseQueries
 from gpuyard.ledger.queries.costs import CostQueries
 from gpuyard.ledger.queries.datasets import DatasetQueries
 from gpuyard.ledger.queries.fleet import FleetQueries
@@ -12,6 +13,7 @@ from gpuyard.ledger.queries.job_filter import JobFilter
 from gpuyard.ledger.queries.jobs import JobQueries, StoredJob
 from gpuyard.ledger.queries.journal import JournalQueries
 from gpuyard.ledger.queries.metrics import MetricQueries
+from gpuyard.ledger.queries.notices import NoticeQueries
 from gpuyard.ledger.queries.projects import Belonging, ProjectQueries
 from gpuyard.ledger.queries.schedules import ScheduleQueries
 from gpuyard.ledger.queries.users import UserQueries
@@ -24,6 +26,7 @@ class Queries(
     ArrayQueries,
     AttemptQueries,
     CostQueries,
+    CostUseQueries,
     CheckpointQueries,
     MetricQueries,
     FleetQueries,
@@ -32,6 +35,7 @@ class Queries(
     UserQueries,
     ProjectQueries,
     DatasetQueries,
+    NoticeQueries,
     JournalQueries,
 ):
     """All reads of one ledger; they never wait for its writer.

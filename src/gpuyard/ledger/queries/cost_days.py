@@ -25,7 +25,9 @@ _KIND_OF_WASTE = _KIND[:-1]
 _SLACK_S = 1.0
 _SQL = CostSql(is_sqlite=True)
 _MICROS = _SQL.micros
-_SPLIT = "CAST(a.micros * ((:until - a.began) / a.ran_s) AS INTEGER)"
+_BEFORE = "(:until - a.began) / a.ran_s"
+_SPLIT = f"CAST(a.micros * ({_BEFORE}) AS INTEGER)"
+_SPLIT_IDLE = f"CAST(a.idle * ({_BEFORE}) AS INTEGER)"
 Kind = tuple[Any, ...]
 """What attempts have in common: the values of the columns `_KIND`."""
 
@@ -43,22 +45,33 @@ class _Range(NamedTuple):
 @dataclass(frozen=True)
 class _Index:
     """An index of `attempts` that begins with the columns of their `kind`. It adds up
-    those `which`, by `sums` of their amount, their seconds and their count, for which
-    it needs more `columns`.
+    those `which`, by `sums` of their amount, their seconds, their count and what was
+    `idle` of the amount, for which it needs more `columns`.
     """
 
     attempts: str
     kind: tuple[str, ...]
     which: str
     columns: str
-    sums: Callable[[str, str, str], str]
+    idle: str
+    sums: Callable[[str, str, str, str], str]
 
 
 _COSTS = _Index(
-    _SQL.attempts, _KIND, "TRUE", "a.gpus, a.cpus, a.gpu_used", _SQL.sums_of
+    _SQL.attempts,
+    _KIND,
+    "TRUE",
+    "a.gpus, a.cpus, a.gpu_used",
+    _SQL.idle,
+    _SQL.sums_of,
 )
 _WASTE = _Index(
-    _SQL.failed_attempts, _KIND_OF_WASTE, IS_WASTED, "a.gpus", _SQL.wasted_sums_of
+    _SQL.failed_attempts,
+    _KIND_OF_WASTE,
+    IS_WASTED,
+    "a.gpus",
+    "0",
+    _SQL.wasted_sums_of,
 )
 
 
@@ -224,7 +237,7 @@ def _sums_of_all(index: _Index, at: str) -> str:
     """Reads the sums of a range, how long the longest of it ran, and when the last of
     it ended.
     """
-    sums = index.sums(_MICROS, RAN, "COUNT(*)")
+    sums = index.sums(_MICROS, RAN, "COUNT(*)", index.idle)
     return (
         f"SELECT {sums}, MAX({RAN}), MAX({at} + {RAN}) FROM {index.attempts}"
         f" WHERE {_begins_on_day(index, at)}"
@@ -237,7 +250,8 @@ def _sums_of_parts(index: _Index, at: str) -> str:
     day, and of those on the second.
     """
     attempts = (
-        f"SELECT {_MICROS} AS micros, {at} AS began, {RAN} AS ran_s, {index.columns}"
+        f"SELECT {_MICROS} AS micros, {at} AS began, {RAN} AS ran_s, {index.columns},"
+        f" {index.idle} AS idle"
         f" FROM {index.attempts}"
         f" WHERE {_begins_on_day(index, at)} AND {at} + {RAN} > :until"
     )
@@ -245,12 +259,18 @@ def _sums_of_parts(index: _Index, at: str) -> str:
     is_split = "WHEN a.began + a.ran_s <= :second_until THEN"
     parts = (
         f"SELECT a.*, CASE {is_split} {_SPLIT} END AS first_part,"
+        f" CASE {is_split} {_SPLIT_IDLE} END AS first_idle,"
         f" CASE {is_split} :until - a.began END AS first_s FROM ({attempts}) AS a"
     )
     count = "COUNT(a.first_part)"
-    whole = index.sums("a.micros", "a.ran_s", "COUNT(*)")
-    first = index.sums("a.first_part", "a.first_s", count)
-    second = index.sums("(a.micros - a.first_part)", "(a.ran_s - a.first_s)", count)
+    whole = index.sums("a.micros", "a.ran_s", "COUNT(*)", "a.idle")
+    first = index.sums("a.first_part", "a.first_s", count, "a.first_idle")
+    second = index.sums(
+        "(a.micros - a.first_part)",
+        "(a.ran_s - a.first_s)",
+        count,
+        "(a.idle - a.first_idle)",
+    )
     return f"SELECT {whole}, {first}, {second} FROM ({parts}) AS a"
 
 

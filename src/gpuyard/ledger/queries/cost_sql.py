@@ -62,13 +62,22 @@ class CostSql:
         """The sums of a group, as in `CostGroup`, without its waste."""
         return self.sums_of(self.micros, RAN)
 
-    def sums_of(self, micros: str, ran_s: str, count: str = "COUNT(*)") -> str:
-        """The same of attempts that cost `micros` and ran for `ran_s`."""
+    @property
+    def idle(self) -> str:
+        """What of the cost was paid for idle GPUs, in millionths."""
+        idle = self.whole(f"{self.micros} * (1.0 - a.gpu_used)")
+        return f"CASE WHEN a.gpu_used IS NULL THEN 0 ELSE {idle} END"
+
+    def sums_of(
+        self, micros: str, ran_s: str, count: str = "COUNT(*)", idle: str = ""
+    ) -> str:
+        """The same of attempts that cost `micros`, of which `idle` for idle GPUs, and
+        ran for `ran_s`.
+        """
         gpu_s = f"{ran_s} * a.gpus"
-        idle = self.whole(f"{micros} * (1.0 - a.gpu_used)")
         return (
             f"{count}, SUM({micros}), SUM({gpu_s}), SUM({ran_s} * a.cpus), 0, 0.0,"
-            f" SUM(CASE WHEN a.gpu_used IS NULL THEN 0 ELSE {idle} END),"
+            f" SUM({idle or self.idle}),"
             " SUM(CASE WHEN a.gpu_used IS NULL THEN 0.0"
             f" ELSE {gpu_s} * (1.0 - a.gpu_used) END),"
             f" SUM(CASE WHEN a.gpu_used IS NULL THEN 0.0 ELSE {gpu_s} END)"
@@ -79,9 +88,11 @@ class CostSql:
         """The waste of a group, as in `CostGroup`, and nothing else of it."""
         return self.wasted_sums_of(self.micros, RAN)
 
-    def wasted_sums_of(self, micros: str, ran_s: str, count: str = "0") -> str:
+    def wasted_sums_of(
+        self, micros: str, ran_s: str, count: str = "0", idle: str = ""
+    ) -> str:
         """The same of attempts that cost `micros` and ran for `ran_s`."""
-        del count  # they count where their costs do
+        del count, idle  # they count where their costs do
         return f"0, 0, 0.0, 0.0, SUM({micros}), SUM({ran_s} * a.gpus), 0, 0.0, 0.0"
 
     def whole(self, value: str) -> str:

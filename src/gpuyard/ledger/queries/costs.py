@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import AttemptState
 from gpuyard.ledger.faults import ledger_error, place
-from gpuyard.ledger.people_tables import budgets, reservations
+from gpuyard.ledger.people_tables import budgets, reservations, unused_gpus
 from gpuyard.ledger.prune import consistent_read
 from gpuyard.ledger.queries.base import LedgerReader, Row
 from gpuyard.ledger.queries.cost_days import CostDays
@@ -39,12 +39,14 @@ class CostRows(NamedTuple):
     """What a report is made of, all at one moment: sums of the ended attempts that ran
     wholly in the period; those that are cut by a bound of it, or of a day; and those
     that have begun and not ended. `ended`: which of the attempts asked for have ended.
+    `unused`: the GPUs under reservations that nobody used, each for a time.
     """
 
     groups: list[CostGroup]
     cut: list[CutAttempt]
     live: list[Row]
     ended: frozenset[str] = frozenset()
+    unused: Sequence[Row] = ()
 
 
 class CostQueries(LedgerReader):
@@ -60,7 +62,7 @@ class CostQueries(LedgerReader):
             # Of one moment: no attempt may end between two statements.
             with consistent_read(self._engine) as connection:
                 read = _CostReader(connection, period)
-                rows = CostRows(*read.ended(), read.live())
+                rows = CostRows(*read.ended(), read.live(), unused=read.unused())
                 return rows._replace(ended=read.ended_among(asked_for()))
         except DBAPIError as error:
             raise ledger_error(error, place(self._engine)) from error
@@ -68,6 +70,10 @@ class CostQueries(LedgerReader):
     def budgets(self) -> list[Row]:
         """Every budget, by name."""
         return self._rows(sa.select(budgets).order_by(budgets.c.name))
+
+    def unused_gpus(self) -> list[Row]:
+        """The GPUs under reservations that nobody uses now."""
+        return self._rows(sa.select(unused_gpus).where(unused_gpus.c.ran_s.is_(None)))
 
     def reservations(self) -> list[Row]:
         """Every reservation, the first to begin first."""
@@ -170,6 +176,20 @@ class _CostReader:
         )
         rows = [dict(row) for row in result.mappings()]
         return [row for row in rows if row["project"] not in self._period.hidden]
+
+    def unused(self) -> list[Row]:
+        """The GPUs under reservations that nobody used in the period, or in a time that
+        it cuts.
+        """
+        row = unused_gpus.c
+        is_over = row.began_at + row.ran_s <= self._period.begin
+        found = self._connection.execute(
+            sa.select(unused_gpus)
+            .where(row.began_at < self._period.end, ~sa.func.coalesce(is_over, False))
+            .order_by(row.id)
+        )
+        rows = [dict(each) for each in found.mappings()]
+        return [each for each in rows if each["project"] not in self._period.hidden]
 
     def ended_among(self, ids: Sequence[str]) -> frozenset[str]:
         """Which of these attempts have ended."""

@@ -403,8 +403,10 @@ class DockerProvider(QueueProvider):
         if not pattern or began_at is None or folder is None:
             return []
         result = self._result(container)
-        left_by_itself = ended_by_itself(result.exit_code, result.reason)
-        over = not is_live(container) and left_by_itself
+        # A program that had to leave, and exited with 0, has saved its work.
+        has_saved = ended_by_itself(result.exit_code, result.reason)
+        has_saved = has_saved or result.exit_code == 0
+        over = not is_live(container) and has_saved
         return await asyncio.to_thread(
             self._checkpoints.find, job_id, folder, pattern, began_at, over=over
         )

@@ -11,10 +11,13 @@ from fastapi import Query, Request
 from fastapi.responses import StreamingResponse
 
 from gpuyard.billing import focus
+from gpuyard.billing.advice import CostAdviser, spot_offers
 from gpuyard.billing.costs import ReportOrder, report
+from gpuyard.billing.ended_attempts import EndedAttempt
 from gpuyard.billing.exchange import Exchange
 from gpuyard.billing.periods import DAY_S, month_at
 from gpuyard.controller.visibility import Visibility
+from gpuyard.domain.cost_advice import CostAdviceReport
 from gpuyard.domain.cost_keys import CostBy
 from gpuyard.domain.costs import CostReport
 from gpuyard.domain.cron import time_zone
@@ -60,6 +63,22 @@ async def costs(
     visibility = visibility_of(request.scope, app_state.controller)
     order = _order(by, begin, end, timezone, visibility)
     return await asyncio.to_thread(_report, app_state, order)
+
+
+@router.get("/advice")
+async def advice(
+    request: Request,
+    app_state: TheAppState,
+    begin: From = None,
+    end: To = None,
+) -> CostAdviceReport:
+    """What could have cost less, of the attempts that ended in the period: from what
+    was measured of them.
+    """
+    visibility = visibility_of(request.scope, app_state.controller)
+    order = _order(CostBy.PROJECT, begin, end, "UTC", visibility)
+    adviser = _adviser(app_state)
+    return await asyncio.to_thread(_advise, app_state, adviser, order)
 
 
 @router.get("/focus", response_class=StreamingResponse, responses=text("text/csv"))
@@ -116,6 +135,34 @@ def _report(app_state: AppState, order: ReportOrder) -> CostReport:
     dated = replace(order, dated=exchange.dated(order.begin, order.end))
     rows = app_state.queries.costs(dated.period())
     return report(dated, rows, app_state.controller.core.ran_s, exchange)
+
+
+def _adviser(app_state: AppState) -> CostAdviser:
+    """Knows the tiers and the spot offers of now."""
+    core = app_state.controller.core
+    queues = core.view.external_queues
+    offers = queues.listing(core.policy.strategy)
+    interrupted = {
+        offer.id: queues.history.risk(offer.id, spot=True).interrupted
+        for offer in offers
+        if offer.spot
+    }
+    has_one_price = core.settings.billing.local_price_per_hour is not None
+    tiers = None if has_one_price else core.tiers
+    return CostAdviser(tiers, spot_offers(offers, interrupted))
+
+
+def _advise(
+    app_state: AppState, adviser: CostAdviser, order: ReportOrder
+) -> CostAdviceReport:
+    """Blocks on the ledger."""
+    read = app_state.queries.ended_uses
+    after = ""
+    while page := read(order.begin, order.end, after, order.hidden):
+        for row in page:
+            adviser.add(EndedAttempt.of_row(row))
+        after = page[-1]["id"]
+    return adviser.report(order.begin, order.end)
 
 
 async def _lines(app_state: AppState, order: ReportOrder) -> AsyncIterator[str]:

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from gpuyard.controller.intake import reading_json
 from gpuyard.controller.schedule_events import LiveSchedule
 from gpuyard.controller.schedules import find_schedule
+from gpuyard.domain.end_notices import without_addresses
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.jobs import Job
 from gpuyard.domain.jobspec import Name
@@ -153,7 +154,7 @@ async def _presented(
         Schedule.model_validate(
             {
                 **asdict(one),
-                "job": spec,
+                "job": without_addresses(spec),
                 "last_job_state": states.get(one.last_job_id or ""),
             }
         )

@@ -1,0 +1,74 @@
+"""Whom a new job names to be told of its end: the rows of that, and whom it may
+name.
+"""
+
+from ipaddress import ip_address
+
+import msgspec
+
+from gpuyard.config.settings import NotifySettings
+from gpuyard.controller.intake import Template
+from gpuyard.domain.end_notices import NoticeAddress, NoticeForm
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.events import Change, Table
+
+
+class _Notify(msgspec.Struct):
+    notify: tuple[str, ...] = ()
+
+
+_decoder = msgspec.json.Decoder(_Notify)
+
+
+def new_notices(thing_id: str, template: Template) -> list[Change]:
+    """The rows of a new job or array."""
+    return [
+        Change(
+            Table.NOTICES,
+            f"{thing_id}/{number}",
+            {
+                "job_id": thing_id,
+                "address": address,
+                "owner": template.user,
+                "told_at": None,
+                "problem": None,
+            },
+        )
+        for number, address in enumerate(_addresses_of(template))
+    ]
+
+
+def refuse_addresses(template: Template, settings: NotifySettings) -> None:
+    """InvalidInputError for addresses that this instance cannot tell, or may not for
+    this user.
+    """
+    for text in _addresses_of(template):
+        address = NoticeAddress.parse(text)
+        if address.form is NoticeForm.MAIL and settings.email is None:
+            raise InvalidInputError.of(
+                "notify",
+                "names a mailbox, and this instance sends no e-mails",
+                "ask for [notify.email] in its settings, or give a URL",
+            )
+        is_known = template.user is None or address.host in settings.internal_hosts
+        if not is_known and _is_internal(address.host):
+            raise InvalidInputError.of(
+                "notify",
+                f"names {address.host}, which is no host of the public internet",
+                "ask for it in [notify] internal_hosts, or give another",
+            )
+
+
+def _addresses_of(template: Template) -> tuple[str, ...]:
+    # Few jobs have any, and jobs come by the thousand.
+    if b'"notify"' not in template.rest:
+        return ()
+    return _decoder.decode(template.rest).notify
+
+
+def _is_internal(host: str) -> bool:
+    """Whether a host is known to be one, without a look-up of its name."""
+    try:
+        return not ip_address(host).is_global
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,36 @@
+"""Reading what attempts used that have ended, for advice on costs."""
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from gpuyard.ledger.queries.base import LedgerReader, Row
+
+_PAGE = 5000
+
+
+class CostUseQueries(LedgerReader):
+    """Reads of what attempts cost and used."""
+
+    def ended_uses(
+        self, begin: float, end: float, after: str, hidden: Sequence[str]
+    ) -> list[Row]:
+        """A page of the attempts that ended from `begin` until before `end`, after the
+        id `after`, in order, but for those of `hidden` projects. Each with the `name`
+        and the `shape` (JSON) of its job, and whether it left a checkpoint
+        (`has_saved`). Empty at the end.
+        """
+        statement = sa.text(
+            "SELECT a.id, a.job_id, a.owner, a.tier, a.currency, a.basis, a.cost,"
+            " a.started_at, a.ended_at, a.ran_s, a.gpus, a.cpus, a.gpu_used, a.reason,"
+            " CAST(a.usage AS TEXT) AS usage, CAST(a.placements AS TEXT) AS placements,"
+            " j.name, CAST(j.shape AS TEXT) AS shape,"
+            " EXISTS (SELECT 1 FROM checkpoints AS c WHERE c.job_id = a.job_id"
+            " AND c.attempt_id = a.id) AS has_saved"
+            " FROM attempts AS a JOIN jobs AS j ON j.id = a.job_id"
+            " WHERE a.id > :after AND a.gpus IS NOT NULL AND a.started_at IS NOT NULL"
+            " AND a.ended_at >= :begin AND a.ended_at < :end"
+            " AND (a.project IS NULL OR a.project NOT IN :hidden)"
+            f" ORDER BY a.id LIMIT {_PAGE}"
+        ).bindparams(sa.bindparam("hidden", list(hidden), expanding=True))
+        return self._rows(statement.bindparams(begin=begin, end=end, after=after))
