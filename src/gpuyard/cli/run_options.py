@@ -19,6 +19,7 @@ from gpuyard.cli.options import (
     MaxPriceOption,
     MemoryOption,
     NodesOption,
+    PackagesOption,
     ProviderOption,
     QuarantinedOption,
     RegionOption,
@@ -40,6 +41,7 @@ from gpuyard.cli.schedules import (
     TimeZoneOption,
 )
 from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.packages_field import AUTO, NONE
 
 Command = Annotated[
     list[str],
@@ -84,6 +86,14 @@ CleanEnvOption = Annotated[
         "--clean-env",
         help="Take only PATH, LANG and the active Python from this shell; the rest"
         " is the server's.",
+    ),
+]
+SeedOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=2**32 - 1,
+        help="For its random numbers, as $GPUYARD_SEED and $PYTHONHASHSEED.",
     ),
 ]
 LiveOption = Annotated[
@@ -272,6 +282,7 @@ class RunOptions:
 
     env: EnvOption = None
     clean_env: CleanEnvOption = False
+    seed: SeedOption = None
     live: LiveOption = False
     secret: SecretOption = None
     stdin: StdinOption = None
@@ -296,6 +307,7 @@ class RunOptions:
     allow_quarantined: QuarantinedOption = False
     workspace: WorkspaceOption = None
     dataset: DatasetOption = None
+    packages: PackagesOption = None
     max_price: MaxPriceOption = None
     spot: SpotOption = False
     preemptible: PreemptibleOption = False
@@ -376,6 +388,13 @@ def _surroundings(options: RunOptions) -> dict[str, Any]:
     )
 
 
+def _packages(named: str | None) -> str | None:
+    """A file as its whole path: the job may have another folder."""
+    if named is None or named in (AUTO, NONE):
+        return named
+    return str(Path(named).absolute())
+
+
 def _checkpoint(options: RunOptions) -> dict[str, Any]:
     """How it saves what it has done, and continues from there."""
     checkpoint = given(
@@ -408,6 +427,7 @@ def _places(options: RunOptions) -> dict[str, Any]:
         allowed=allowed or None,
         workspace=options.workspace,
         datasets=options.dataset or None,
+        packages=_packages(options.packages),
         max_price=options.max_price,
         spot=options.spot or None,
         preemptible=options.preemptible or None,

@@ -40,9 +40,11 @@ from gpuyard.server.routers import (
     machines,
     models,
     nodes,
+    packages,
     process,
     projects,
     recommendations,
+    records,
     reservations,
     schedules,
     secrets,
@@ -108,6 +110,7 @@ def make_app(app_state: AppState) -> FastAPI:
         arrays,
         schedules,
         job_streams,
+        records,
         batches,
         checkpoints,
         datasets,
@@ -130,6 +133,7 @@ def make_app(app_state: AppState) -> FastAPI:
         projects,
         secrets,
         environments,
+        packages,
         code,
     )
     for noun in nouns:
