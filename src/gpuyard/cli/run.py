@@ -18,6 +18,7 @@ from gpuyard.cli.code import with_code
 from gpuyard.cli.command_body import command_body, read_input
 from gpuyard.cli.follow import GPUYARD_FAULT, follow
 from gpuyard.cli.output import print_json, short_id
+from gpuyard.cli.recommended import apply, ask, may_be_recommended
 from gpuyard.cli.run_options import RunOptions, job_fields, schedule_fields
 from gpuyard.cli.schedules import add
 from gpuyard.cli.session import connect
@@ -100,6 +101,7 @@ def _run(options: RunOptions, fields: dict[str, Any], times: dict[str, Any]) -> 
     if "packages" not in body and "image" not in body:
         body |= _packages_beside(body)
     with connect(patient=not options.detach) as client:
+        body = _with_needs(client, body, options)
         if times:
             return _run_at(client, body, times, options)
         (filled_in,), notes = with_code(client, [body])
@@ -146,6 +148,20 @@ def _defaults() -> "DefaultSettings":
     from gpuyard.config.settings import load_settings
 
     return load_settings(Home.find()).defaults
+
+
+def _with_needs(
+    client: "Client", body: dict[str, Any], options: RunOptions
+) -> dict[str, Any]:
+    """The job with what its program needs, if nobody has said that."""
+    from gpuyard.templates import names
+
+    if not may_be_recommended(body) or options.command[0] in names():
+        return body
+    defaults = _defaults()
+    if not defaults.recommend:
+        return body
+    return apply(client, body, defaults.confirm_cost, sure=options.yes, confirm=ask)
 
 
 def _run_at(

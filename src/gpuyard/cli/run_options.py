@@ -224,6 +224,10 @@ ScheduleOption = Annotated[
 DetachOption = Annotated[
     bool, typer.Option("--detach", "-d", help="Print the job's id and leave.")
 ]
+YesOption = Annotated[
+    bool,
+    typer.Option("--yes", "-y", help="Do not ask, whatever it may cost."),
+]
 AsJsonOption = Annotated[
     bool, typer.Option("--json", help="Print the job as JSON and leave.")
 ]
@@ -321,6 +325,7 @@ class RunOptions:
     starting_deadline: StartingDeadlineOption = None
 
     detach: DetachOption = False
+    yes: YesOption = False
     as_json: AsJsonOption = False
     module: PythonModuleOption = None
     tty: TerminalOption = False

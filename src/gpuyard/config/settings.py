@@ -227,10 +227,15 @@ class DefaultSettings(SettingsSection):
     """What jobs get that do not say it themselves. `gpus = "auto"`: a job whose program
     is meant for a GPU gets one, where there is one (see the guide on job files).
     `packages = "auto"`: a bare `python` gets the packages that are named beside it.
+
+    With `recommend`, a program that `gpuyard run` starts gets what it needs, as far as
+    that is known. The command asks before what may cost more than `confirm_cost`.
     """
 
     gpus: Literal["auto"] | None = None
     packages: Literal["auto"] | None = None
+    recommend: bool = True
+    confirm_cost: float = Field(default=20.0, ge=0)
 
 
 class SpoolSettings(SettingsSection):
