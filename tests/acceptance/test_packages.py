@@ -4,12 +4,14 @@ them, shared by the next, and never half there.
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from uv import find_uv_bin
 
 from gpuyard.client.sync import Client
 from gpuyard.domain.errors import InvalidInputError
@@ -121,7 +123,7 @@ def test_a_killed_build_leaves_nothing_half(
     words = ["run", "-d", "--packages", str(file), "--", *python("import slow_words")]
     job_id = instance.ok(*words).strip()
     builder = psutil.Process(_pid(job_id))
-    wait_until(lambda: len(builder.children(recursive=True)) >= 2)
+    wait_until(lambda: len(builder.children(recursive=True)) >= 2, 60)
     builder.send_signal(signal.SIGKILL)
     assert instance.wait(job_id, "failed").reason == "killed_by_signal"
     assert environments(instance) == before
@@ -145,7 +147,7 @@ def _pid(job_id: str) -> int:
                 return process.pid
         return None
 
-    return wait_until(found)
+    return wait_until(found, 60, "the build to begin")
 
 
 def test_what_cannot_be_had_is_refused_before(
@@ -176,6 +178,23 @@ def test_a_person_hears_of_packages_that_are_not_installed(
     active = {"VIRTUAL_ENV": "/somewhere"}
     done = instance.run("run", "--", *python("pass"), cwd=folder, env=active)
     assert "--packages" not in done.stderr
+
+
+def test_a_lock_is_installed_as_it_is(instance: TestInstance, folder: Path) -> None:
+    wheels = folder / "wheels"
+    make_wheel(wheels, "locked_words", "said = 'first'")
+    project = '[project]\nname = "mine"\nversion = "1"\nrequires-python = ">=3.10"\n'
+    project += (
+        f'dependencies = ["locked-words"]\n[tool.uv]\nfind-links = ["{wheels}"]\n'
+    )
+    (folder / "pyproject.toml").write_text(f"{project}no-index = true\n")
+    uv = [find_uv_bin(), "lock", "--quiet", "--cache-dir", str(folder / "cache")]
+    subprocess.run(uv, cwd=folder, check=True)
+    make_wheel(wheels, "locked_words", "said = 'later'", version="2.0")
+    shows = python("import locked_words", "print(locked_words.said)")
+    output = instance.ok("run", "--packages", "auto", "--", *shows, cwd=folder)
+    assert "installing the packages of uv.lock" in output
+    assert output.splitlines()[-1] == "first"
 
 
 def test_a_missing_python_is_named(instance: TestInstance, folder: Path) -> None:

@@ -25,7 +25,7 @@ def pip_part(path: str, text: str) -> tuple[list[str], str]:
     import yaml  # imported late: few jobs have such a file
 
     try:
-        root: Any = yaml.compose(text, Loader=yaml.SafeLoader)  # pyright: ignore[reportUnknownMemberType]
+        root = cast("Any", yaml.compose(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
     except (yaml.YAMLError, RecursionError) as error:
         fault = f"{path} is not valid YAML: {error}"
         raise InvalidInputError.of(_FIELD, fault, "correct it") from None

@@ -8,6 +8,7 @@ looks, and removes: nobody's code runs as the agent.
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from gpuyard.domain.reasons import Reason
 from gpuyard.node import build_packages
 from gpuyard.node.launcher import LaunchError
 from gpuyard.node.separation import hand_over, make_closed, make_owned
+from gpuyard.storage.archive import beside
 from gpuyard.storage.package_lists import PackagesMissingError, ReadPackages
 from gpuyard.storage.untrusted import remove_tree
 
@@ -31,6 +33,7 @@ _BUILDER = Path(build_packages.__file__)
 _COMPLETE = ".complete"
 _LOCK = ".lock"
 _CACHE = "cache"
+_AGENT = "agent"
 # Long paths would not fit into the first lines of programs.
 _NAME_LENGTH = 20
 # Of another environment; that of the packages comes first.
@@ -44,6 +47,11 @@ class PackageEnvironment:
     """One of them. `folder` is where it is, or will be."""
 
     folder: Path
+
+    @property
+    def is_of_agent(self) -> bool:
+        """Whether its jobs run as the agent does, and under no account."""
+        return self.folder.parent.name == _AGENT
 
     @property
     def list_name(self) -> str:
@@ -152,13 +160,33 @@ class PackageEnvironments:
             str(found.folder),
             str(_lists(private)),
             str(found.folder.parent / _CACHE),
-            _uv(),
+            str(self._uv(found)),
             packages.kind,
             packages.source,
             packages.python,
         )
         text = json.dumps(order._asdict())
-        return (sys.executable, "-I", "-S", str(_BUILDER), text, *command)
+        return (*_builder(found), text, *command)
+
+    def _uv(self, found: PackageEnvironment) -> Path:
+        """The program that installs packages; accounts have a copy, because they may be
+        unable to execute that of gpuyard. LaunchError.
+        """
+        own = _own_uv()
+        if found.is_of_agent:
+            return own
+        status = own.stat()
+        copy = self._root / f"uv-{status.st_size}-{status.st_mtime_ns}"
+        if not copy.exists():
+            try:
+                with beside(copy) as fresh:
+                    shutil.copyfile(own, fresh)
+                    fresh.chmod(0o755)
+                    fresh.rename(copy)
+            except OSError as error:
+                message = f"uv cannot be copied for its account: {error}"
+                raise LaunchError(Reason.SPAWN_FAILED, message) from None
+        return copy
 
     def make_room(self, digest: str) -> None:
         """Make room for an environment that is about to be built for a list.
@@ -197,7 +225,8 @@ class PackageEnvironments:
     def _owners(self) -> list[Path]:
         if not self._root.is_dir():
             return []
-        return [place for place in self._root.iterdir() if not place.is_symlink()]
+        entries = os.scandir(self._root)
+        return [Path(it.path) for it in entries if it.is_dir(follow_symlinks=False)]
 
     def _places(self) -> Iterator[Path]:
         """The folders of all environments."""
@@ -250,7 +279,20 @@ def explained_by_packages(
 
 
 def _owner(uid: int | None) -> str:
-    return "agent" if uid is None else f"uid-{uid}"
+    return _AGENT if uid is None else f"uid-{uid}"
+
+
+def _builder(found: PackageEnvironment) -> Sequence[str]:
+    """How to start the builder. An account may be unable to read this file, and to
+    execute this Python. LaunchError.
+    """
+    if found.is_of_agent:
+        return (sys.executable, "-I", "-S", str(_BUILDER))
+    python = shutil.which("python3", path=os.defpath)
+    if python is None:
+        fault = f"there is no python3 in {os.defpath} that accounts may execute"
+        raise LaunchError(Reason.PACKAGES_FAILED, fault)
+    return (python, "-I", "-S", "-c", _BUILDER.read_text())
 
 
 def _short(digest: str) -> str:
@@ -283,12 +325,12 @@ def _write_lists(packages: PackageList, folder: Path, account: Account | None) -
         hand_over(folder, account)
 
 
-def _uv() -> str:
+def _own_uv() -> Path:
     """The program that installs packages; LaunchError if it was not installed."""
     from uv import find_uv_bin  # imported late: few jobs name packages
 
     try:
-        return os.fsdecode(find_uv_bin())
+        return Path(os.fsdecode(find_uv_bin()))
     except FileNotFoundError as error:
         raise LaunchError(Reason.PACKAGES_FAILED, f"there is no uv: {error}") from None
 
