@@ -43,7 +43,9 @@ def python_facts(
     """Which Python a command runs, if its first word is one, or a program beside one.
     Do not ask for a job of another account: it looks at files.
     """
-    program = shutil.which(command[0], path=environment.get("PATH"))
+    program: str | None = command[0]
+    if "/" not in command[0]:
+        program = shutil.which(command[0], path=environment.get("PATH"))
     if program is None:
         return {}
     place = workdir / program
@@ -53,7 +55,9 @@ def python_facts(
     if not is_python and not version:
         return {}
     real = os.path.realpath(place) if is_python else str(place)
-    return {"python": f"{version} {real}".strip()[:256]}
+    # The name of a file need not be UTF-8, and a message must.
+    text = os.fsencode(f"{version} {real}").decode(errors="replace")
+    return {"python": text.strip()[:256]}
 
 
 def package_facts(
