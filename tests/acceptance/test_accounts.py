@@ -13,6 +13,7 @@ from gpuyard.config.accounts import Account
 from tests.support.accounts import real_account
 from tests.support.instance import TestInstance, make_instance
 from tests.support.wait import wait_until
+from tests.support.wheels import make_wheel, requirements
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +88,21 @@ def test_a_server_does_not_start_with_an_unknown_account(
     refused = instance.run("up")
     assert refused.returncode != 0
     assert "node.run_as: names 'no-such-account', which is no account" in refused.stderr
+
+
+def test_packages_are_installed_as_the_account(
+    instance: TestInstance, account: Account, folder: Path
+) -> None:
+    instance.home.settings.write_text(
+        f'[node]\nrun_as = "{account.name}"\naccounts_folder = "{folder}/jobs"\n'
+    )
+    make_wheel(folder / "wheels", "said_once", "words = 'to be'")
+    file = folder / "requirements.txt"
+    file.write_text(requirements(folder / "wheels", "said_once"))
+    words = ("run", "--packages", str(file), "--workdir", account.home, "--clean-env")
+    shows = "import os, sys, said_once; print(os.stat(sys.prefix).st_uid, os.getuid())"
+    first = instance.ok(*words, "--", "python3", "-c", shows)
+    assert first.startswith("gpuyard: installing the packages")
+    assert first.splitlines()[-1] == f"{account.uid} {account.uid}"
+    second = instance.ok(*words, "--", "python3", "-c", shows)
+    assert second == f"{account.uid} {account.uid}\n"

@@ -5,7 +5,7 @@ before it is submitted.
 from collections.abc import Sequence
 from copy import copy
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperCommand
@@ -37,6 +37,8 @@ from gpuyard.cli.options import (
     gpu_request,
 )
 from gpuyard.cli.output import print_json, print_table
+from gpuyard.cli.recommend import headline
+from gpuyard.cli.recommended import recommended, with_needs
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.units import format_duration
@@ -164,11 +166,18 @@ def estimate(
         or None,
     )
     body = _body(job or [], fields)
+    needs = None
+    if isinstance(body, dict):
+        given_body = cast("dict[str, Any]", body)
+        needs = recommended(given_body)
+        body = with_needs(given_body, needs) if needs else given_body
     with connect() as client:
         found = client.call(calls.estimate(body, strategy))
     if as_json:
-        print_json(found)
+        print_json({**found, "recommendation": needs})
         return
+    if needs:
+        typer.echo(headline(needs))
     _tell(found)
 
 

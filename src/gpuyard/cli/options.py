@@ -106,6 +106,14 @@ DatasetOption = Annotated[
         help="Data that it reads; repeat for more. See `gpuyard datasets`.",
     ),
 ]
+PackagesOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|auto|none",
+        help="Install what this names first: uv.lock, requirements.txt, pyproject.toml"
+        " or environment.yml; auto: that of its folder.",
+    ),
+]
 MaxPriceOption = Annotated[
     str | None, typer.Option(help="In clouds, at most this price per hour.")
 ]

@@ -4,8 +4,11 @@ The options are in `run_options.py`.
 """
 
 import inspect
+import os
+import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -15,6 +18,7 @@ from gpuyard.cli.code import with_code
 from gpuyard.cli.command_body import command_body, read_input
 from gpuyard.cli.follow import GPUYARD_FAULT, follow
 from gpuyard.cli.output import print_json, short_id
+from gpuyard.cli.recommended import apply, ask, may_be_recommended
 from gpuyard.cli.run_options import RunOptions, job_fields, schedule_fields
 from gpuyard.cli.schedules import add
 from gpuyard.cli.session import connect
@@ -23,7 +27,10 @@ from gpuyard.domain.errors import GpuyardError
 if TYPE_CHECKING:
     from gpuyard.client.sync import Client
     from gpuyard.client.sync_job import JobHandle
+    from gpuyard.config.settings import DefaultSettings
 
+# Somebody who has one of these has an environment already.
+_ACTIVE = frozenset({"VIRTUAL_ENV", "CONDA_PREFIX"})
 # Somebody who writes one of these behind the program probably means gpuyard.
 _OFTEN_MISPLACED = {
     "--gpus",
@@ -89,8 +96,12 @@ def _run(options: RunOptions, fields: dict[str, Any], times: dict[str, Any]) -> 
     """Submit it once, as an array, or at these `times`; returns the exit code."""
     if options.stdin is not None:
         fields["stdin"] = read_input(options.stdin)
-    body = command_body(options.command, fields, options.env or [])
+    variables = [*_of_seed(options.seed), *(options.env or [])]
+    body = command_body(options.command, fields, variables)
+    if "packages" not in body and "image" not in body:
+        body |= _packages_beside(body)
     with connect(patient=not options.detach) as client:
+        body = _with_needs(client, body, options)
         if times:
             return _run_at(client, body, times, options)
         (filled_in,), notes = with_code(client, [body])
@@ -100,6 +111,57 @@ def _run(options: RunOptions, fields: dict[str, Any], times: dict[str, Any]) -> 
                 client, array, notes, detach=options.detach, as_json=options.as_json
             )
         return _run_once(client, filled_in, notes, options)
+
+
+def _of_seed(seed: int | None) -> list[str]:
+    """The variables that tell a program its seed."""
+    if seed is None:
+        return []
+    return [f"GPUYARD_SEED={seed}", f"PYTHONHASHSEED={seed}"]
+
+
+def _packages_beside(body: dict[str, Any]) -> dict[str, Any]:
+    """What becomes of packages that stand beside a program which seems to need them: it
+    gets them if the settings say so; else a line says that it does not.
+    """
+    from gpuyard.client.package_files import likely_file
+
+    is_python = re.fullmatch(r"python[\d.]*", body["command"][0])
+    if not is_python or os.environ.keys() & _ACTIVE:
+        return {}
+    file = likely_file(Path(body["workdir"]))
+    if file is None:
+        return {}
+    if _defaults().packages:
+        return {"packages": str(file)}
+    typer.echo(
+        f"gpuyard: note: the packages of {file.name} are not installed for this job;"
+        " --packages auto does that",
+        err=True,
+    )
+    return {}
+
+
+def _defaults() -> "DefaultSettings":
+    """What the settings say of jobs that do not say it themselves."""
+    from gpuyard.config.paths import Home
+    from gpuyard.config.settings import load_settings
+
+    return load_settings(Home.find()).defaults
+
+
+def _with_needs(
+    client: "Client", body: dict[str, Any], options: RunOptions
+) -> dict[str, Any]:
+    """The job with what its program needs, if nobody has said that."""
+    from gpuyard.templates import names
+
+    if not may_be_recommended(body) or options.command[0] in names():
+        return body
+    defaults = _defaults()
+    if not defaults.recommend:
+        return body
+    return apply(client, body, defaults.confirm_cost, sure=options.yes, confirm=ask)
 
 
 def _run_at(

@@ -20,6 +20,7 @@ from gpuyard.cli.options import (
     MaxPriceOption,
     MemoryOption,
     NodesOption,
+    PackagesOption,
     ProviderOption,
     QuarantinedOption,
     RegionOption,
@@ -42,6 +43,7 @@ from gpuyard.cli.schedules import (
     TimeZoneOption,
 )
 from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.packages_field import AUTO, NONE
 
 Command = Annotated[
     list[str],
@@ -86,6 +88,14 @@ CleanEnvOption = Annotated[
         "--clean-env",
         help="Take only PATH, LANG and the active Python from this shell; the rest"
         " is the server's.",
+    ),
+]
+SeedOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=2**32 - 1,
+        help="For its random numbers, as $GPUYARD_SEED and $PYTHONHASHSEED.",
     ),
 ]
 LiveOption = Annotated[
@@ -225,6 +235,10 @@ ScheduleOption = Annotated[
 DetachOption = Annotated[
     bool, typer.Option("--detach", "-d", help="Print the job's id and leave.")
 ]
+YesOption = Annotated[
+    bool,
+    typer.Option("--yes", "-y", help="Do not ask, whatever it may cost."),
+]
 AsJsonOption = Annotated[
     bool, typer.Option("--json", help="Print the job as JSON and leave.")
 ]
@@ -284,6 +298,7 @@ class RunOptions:
 
     env: EnvOption = None
     clean_env: CleanEnvOption = False
+    seed: SeedOption = None
     live: LiveOption = False
     secret: SecretOption = None
     stdin: StdinOption = None
@@ -309,6 +324,7 @@ class RunOptions:
     allow_quarantined: QuarantinedOption = False
     workspace: WorkspaceOption = None
     dataset: DatasetOption = None
+    packages: PackagesOption = None
     max_price: MaxPriceOption = None
     spot: SpotOption = False
     preemptible: PreemptibleOption = False
@@ -322,6 +338,7 @@ class RunOptions:
     starting_deadline: StartingDeadlineOption = None
 
     detach: DetachOption = False
+    yes: YesOption = False
     as_json: AsJsonOption = False
     module: PythonModuleOption = None
     tty: TerminalOption = False
@@ -391,6 +408,13 @@ def _surroundings(options: RunOptions) -> dict[str, Any]:
     )
 
 
+def _packages(named: str | None) -> str | None:
+    """A file as its whole path: the job may have another folder."""
+    if named is None or named in (AUTO, NONE):
+        return named
+    return str(Path(named).absolute())
+
+
 def _checkpoint(options: RunOptions) -> dict[str, Any]:
     """How it saves what it has done, and continues from there."""
     checkpoint = given(
@@ -423,6 +447,7 @@ def _places(options: RunOptions) -> dict[str, Any]:
         allowed=allowed or None,
         workspace=options.workspace,
         datasets=options.dataset or None,
+        packages=_packages(options.packages),
         max_price=options.max_price,
         spot=options.spot or None,
         preemptible=options.preemptible or None,

@@ -41,6 +41,8 @@ def shown_fields(info: "Job", gpus: "Sequence[str]", waits: str = "") -> dict[st
         **spec_fields(spec),
         "code": _code(info),
         "environment": _environment(info),
+        "packages": _packages(spec),
+        "repeats": info.labels.get("rerun_of"),
         "gpus": ", ".join(gpus),
         "labels": ", ".join(f"{name}={value}" for name, value in info.labels.items()),
         "priority": info.priority,
@@ -119,6 +121,14 @@ def _code(info: "Job") -> str:
     if code.folder:
         words.append(f"ran in {code.folder}")
     return "; ".join(words)
+
+
+def _packages(spec: dict[str, Any]) -> str:
+    """Which packages are installed for it."""
+    digest = spec.get("packages")
+    if not digest:
+        return ""
+    return f"as submitted (sha256 {digest[:12]}); `gpuyard record` lists them"
 
 
 def _environment(info: "Job") -> str:

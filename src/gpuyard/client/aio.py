@@ -15,7 +15,14 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from gpuyard.client import calls, cost_calls, job_calls, media, stored_code
+from gpuyard.client import (
+    calls,
+    cost_calls,
+    job_calls,
+    media,
+    package_files,
+    stored_code,
+)
 from gpuyard.client.aio_arrays import AsyncArrayMethods
 from gpuyard.client.aio_costs import AsyncCostMethods
 from gpuyard.client.aio_datasets import AsyncDatasetMethods
@@ -178,7 +185,12 @@ class AsyncClient(
             return stored_code.OLD_SERVER
 
     async def carrying(self, bodies: Sequence[Any]) -> list[Any]:
-        """`bodies`, each job with the environment of this process if it runs here."""
+        """`bodies`, each job with the environment of this process if it runs here, and
+        with the packages that it names.
+        """
+        files = package_files.files_named(bodies)
+        digests = {file: await self.call(package_files.store(file)) for file in files}
+        bodies = package_files.with_packages(bodies, digests)
         request = self._carrier.request(self.address, bodies)
         if request is not None:
             # A server of an older version knows no environments.

@@ -8,6 +8,7 @@ from gpuyard.client import calls, job_calls
 from gpuyard.client.handle import Handle
 from gpuyard.client.lines import LineReader
 from gpuyard.domain.jobs import Checkpoint, Job
+from gpuyard.domain.records import RunRecord
 
 if TYPE_CHECKING:
     from gpuyard.client.aio import AsyncClient
@@ -93,6 +94,17 @@ class AsyncJobHandle(Handle[Job]):
         """
         self.info = await self._client.call(job_calls.update(self.id, changes))
         return self.info
+
+    async def record(self) -> RunRecord:
+        """What it ran: code, packages, data, host, driver and seed."""
+        return await self._client.call(job_calls.record(self.id))
+
+    async def rerun(self) -> "tuple[AsyncJobHandle, list[str]]":
+        """Run it once more with the code, environment, packages and data that it had;
+        returns the new job, and what may differ. RefusedError when something is gone.
+        """
+        (job, notes) = await self._client.call(job_calls.rerun(self.id))
+        return AsyncJobHandle(self._client, job), notes
 
     async def why(self) -> dict[str, Any]:
         """Why it waits."""

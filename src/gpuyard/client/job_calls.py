@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from gpuyard.client.calls import Call, Json, job
 from gpuyard.domain.jobs import Job, JobOutcome
+from gpuyard.domain.records import RunRecord
 from gpuyard.domain.states import JobState
 
 LONGEST_WAIT_S = 10.0
@@ -69,6 +70,22 @@ def update(reference: str, changes: Json) -> Call[Job]:
     """Change a job: `name`, `priority`, `timeout_s`, `deadline` (None: none)."""
     call = job(reference)
     return Call("PATCH", call.path, call.read, body=dict(changes), done_once=True)
+
+
+def record(reference: str) -> Call[RunRecord]:
+    """What a job ran."""
+    path = f"{job(reference).path}/record"
+    return Call("GET", path, RunRecord.model_validate)
+
+
+def rerun(reference: str) -> Call[tuple[Job, list[str]]]:
+    """Submit a job once more as it was: the new one, and what may differ."""
+    path = f"{job(reference).path}/rerun"
+    return Call("POST", path, _rerun)
+
+
+def _rerun(answer: Any) -> tuple[Job, list[str]]:
+    return Job.model_validate(answer["job"]), list(answer["notes"])
 
 
 def forward_place(reference: str, port: int) -> Call[str]:

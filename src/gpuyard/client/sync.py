@@ -17,7 +17,14 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from gpuyard.client import calls, cost_calls, job_calls, media, stored_code
+from gpuyard.client import (
+    calls,
+    cost_calls,
+    job_calls,
+    media,
+    package_files,
+    stored_code,
+)
 from gpuyard.client.bodies import Work, batch_body, body_of
 from gpuyard.client.calls import Call, StreamCall
 from gpuyard.client.carrying import EnvironmentCarrier
@@ -176,7 +183,12 @@ class Client(
             return stored_code.OLD_SERVER
 
     def carrying(self, bodies: Sequence[Any]) -> list[Any]:
-        """`bodies`, each job with the environment of this process if it runs here."""
+        """`bodies`, each job with the environment of this process if it runs here, and
+        with the packages that it names.
+        """
+        files = package_files.files_named(bodies)
+        digests = {file: self.call(package_files.store(file)) for file in files}
+        bodies = package_files.with_packages(bodies, digests)
         request = self._carrier.request(self.address, bodies)
         if request is not None:
             # A server of an older version knows no environments.

@@ -10,6 +10,7 @@ from gpuyard.client import calls, job_calls
 from gpuyard.client.handle import Handle
 from gpuyard.client.lines import LineReader
 from gpuyard.domain.jobs import Checkpoint, Job
+from gpuyard.domain.records import RunRecord
 
 if TYPE_CHECKING:
     from gpuyard.client.commands import CommandResult
@@ -110,6 +111,17 @@ class JobHandle(Handle[Job]):
         """
         self.info = self._client.call(job_calls.update(self.id, changes))
         return self.info
+
+    def record(self) -> RunRecord:
+        """What it ran: code, packages, data, host, driver and seed."""
+        return self._client.call(job_calls.record(self.id))
+
+    def rerun(self) -> "tuple[JobHandle, list[str]]":
+        """Run it once more with the code, environment, packages and data that it had;
+        returns the new job, and what may differ. RefusedError when something is gone.
+        """
+        (job, notes) = self._client.call(job_calls.rerun(self.id))
+        return JobHandle(self._client, job), notes
 
     def why(self) -> dict[str, Any]:
         """Why it waits."""

@@ -136,8 +136,9 @@ class NodeSettings(SettingsSection):
     end their link. `simulate_gpus`: simulated GPUs in place of this host's own, such as
     `5x24` (five of 24 GB each).
 
-    Copies of datasets may take `dataset_cache_gb` together; then those that were not
-    used for the longest time make room for others.
+    Copies of datasets may take `dataset_cache_gb` together, and environments of
+    packages `package_cache_gb`; then those that were not used for the longest time make
+    room for others.
 
     The account of a job (see the guide on accounts) is the one that `accounts` names
     for its project, else `run_as`; unset, the agent's own. With `run_as_submitter`, it
@@ -153,6 +154,7 @@ class NodeSettings(SettingsSection):
     reserve_memory_gb: Gigabytes | None = None
     keep_checkpoints: int = Field(default=5, ge=1)
     dataset_cache_gb: Gigabytes = 100.0
+    package_cache_gb: Gigabytes = 50.0
     progress_s: Period = 0.5
     usage_s: Period = 5.0
     checkpoint_scan_s: Period = 0.5
@@ -224,9 +226,16 @@ class ImageSettings(SettingsSection):
 class DefaultSettings(SettingsSection):
     """What jobs get that do not say it themselves. `gpus = "auto"`: a job whose program
     is meant for a GPU gets one, where there is one (see the guide on job files).
+    `packages = "auto"`: a bare `python` gets the packages that are named beside it.
+
+    With `recommend`, a program that `gpuyard run` starts gets what it needs, as far as
+    that is known. The command asks before what may cost more than `confirm_cost`.
     """
 
     gpus: Literal["auto"] | None = None
+    packages: Literal["auto"] | None = None
+    recommend: bool = True
+    confirm_cost: float = Field(default=20.0, ge=0)
 
 
 class SpoolSettings(SettingsSection):

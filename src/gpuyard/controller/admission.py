@@ -291,7 +291,7 @@ class Admission:
         raise InvalidInputError.of(
             "provider" if shape.provider else "allowed.providers",
             f"is {', '.join(named)}, which runs no interactive jobs, no scripts and no"
-            " jobs with datasets: they need an agent of gpuyard",
+            " jobs with datasets or packages: they need an agent of gpuyard",
             f"name {' or '.join(sorted(with_agents))}, or none",
         )
 

@@ -67,6 +67,7 @@ def order_for(
         workspace=shape.workspace or "",
         workspace_folder=workspace_folder,
         datasets=tuple(datasets),
+        packages=spec.packages or "",
         gpu_spec=_gpu_spec(spec.resources),
         spot=spec.spot,
         nodes=shape.nodes,

@@ -30,6 +30,7 @@ class AttemptOutcome:
     usage: Mapping[str, float] = field(default_factory=dict[str, float])
     limits: Mapping[str, str] = field(default_factory=dict[str, str])
     lost: bool = False
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def outcome_of(end: wire.Ended) -> AttemptOutcome:
@@ -46,6 +47,7 @@ def outcome_of(end: wire.Ended) -> AttemptOutcome:
         usage=end.usage,
         limits=end.limits,
         lost=Reason.of(end.reason).lost,
+        facts=end.facts,
     )
 
 

@@ -12,6 +12,7 @@ from gpuyard.domain import wire
 from gpuyard.domain.errors import DiskFullError
 from gpuyard.domain.events import Event, EventKind
 from gpuyard.domain.units import format_duration, format_gb
+from gpuyard.domain.wire_types import DiskUser
 from gpuyard.scheduler.attempts import LiveAttempt
 
 # A disk that has become so much emptier may fill again, and is told again.
@@ -148,7 +149,7 @@ class DiskAlarms:
         subject = self._subject(attempt)
         return f"{_state(disk)}; {subject} takes most: {_took(disk, attempt.id)}"
 
-    def _row(self, user: wire.DiskUser) -> Mapping[str, Any] | None:
+    def _row(self, user: DiskUser) -> Mapping[str, Any] | None:
         attempt = self._core.view.attempts.get(user.attempt_id)
         if attempt is None:
             return None

@@ -63,6 +63,7 @@ class NodeAccess:
         match request.kind:
             case ContentKind.ENVIRONMENT:
                 needed = {spec.carried_environment for spec in specs}
+                needed |= {spec.packages for spec in specs}
             case ContentKind.TREE:
                 needed = {spec.submitted_code for spec in specs}
             case ContentKind.FILE:

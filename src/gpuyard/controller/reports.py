@@ -434,7 +434,9 @@ class Reports:
         if self._core.run_clock.ran_s(attempt.id) is None:
             self._core.run_clock.note(attempt.id, 0.0)
         if attempt.started_at is None:
-            started = transitions.started(job, attempt, body.at, body.limits)
+            started = transitions.started(
+                job, attempt, body.at, body.limits, facts=body.facts
+            )
             self._core.emit([started], can_wait=True)
 
     def _share_ended(self, attempt: LiveAttempt, end: wire.Ended | None) -> None:

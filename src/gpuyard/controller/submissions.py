@@ -23,6 +23,7 @@ from gpuyard.storage.code_snapshots import CodeLimits, CodeReader
 from gpuyard.storage.code_store import CodeMissingError, CodeStore
 from gpuyard.storage.code_tree import CodeTree
 from gpuyard.storage.environments import EnvironmentMissingError, Environments
+from gpuyard.storage.package_lists import PackageLists, PackagesMissingError
 from gpuyard.storage.place import in_background
 
 _SHOWN = 10
@@ -48,6 +49,7 @@ class Submissions:
         self._accounts = accounts
         self.stores = stores
         self.environments = Environments(stores, clock)
+        self.packages = PackageLists(stores)
         self.code = CodeStore(stores, clock)
         # Fills in the versions of the datasets of a job.
         self.pinned: Callable[[JobSpec, Visibility], JobSpec] = lambda spec, _: spec
@@ -62,6 +64,8 @@ class Submissions:
         """
         if spec.submitted_code:
             self._check_code(spec.submitted_code, spec.project or "", spec.user)
+        if spec.packages:
+            self._check_packages(spec.packages, spec.user)
         return self._keys_left_behind(spec) if spec.carried_environment else []
 
     def _check_code(self, digest: str, project: str, user: str | None) -> None:
@@ -85,6 +89,16 @@ class Submissions:
             raise _unknown("submitted_code", fault)
         self._found_code = (digest, name)
         self._found_at = time.monotonic()
+
+    def _check_packages(self, digest: str, user: str | None) -> None:
+        """InvalidInputError unless this user has stored that list of packages."""
+        fault = f"there are no packages {digest}"
+        try:
+            packages = self.packages.get(digest)
+        except PackagesMissingError:
+            raise _unknown("packages", fault) from None
+        if packages.user != (user or ""):  # nobody learns what others have
+            raise _unknown("packages", fault)
 
     def _account_of(self, project: str, user: str | None) -> Account | None:
         """The account of a job, if that is not the server's own user;

@@ -258,12 +258,16 @@ def started(
     at: float,
     limits: Mapping[str, str],
     placements: Placements | None = None,
+    facts: Mapping[str, str] | None = None,
 ) -> Event:
     """The process of the attempt has been running since `at` (UTC seconds).
 
-    `placements` says where, if an external queue chose the place.
+    `placements` says where, if an external queue chose the place; `facts` with what it
+    runs.
     """
     values: dict[str, Any] = {"started_at": at, "limits": dict(limits)}
+    if facts:
+        values["facts"] = dict(facts)
     if placements is not None:
         values["placements"] = _placement_rows(placements)
     if attempt.state is not AttemptState.ENDING:
@@ -382,6 +386,8 @@ def attempt_ended(
     }
     if outcome.limits:
         values["limits"] = dict(outcome.limits)
+    if outcome.facts:
+        values["facts"] = dict(outcome.facts)
     if retry.not_before is not None:
         job_values = _requeued_values(job, reason, retry.not_before)
         kind = EventKind.JOB_REQUEUED

@@ -52,7 +52,8 @@ class AttemptOrder:
     are those that have not ended.
 
     Workspace: `workspace` is its key, `workspace_folder` its folder on this host.
-    `datasets` are what it reads; only agents know them.
+    `datasets` are what it reads, and `packages` is the digest of the list of those that
+    its program needs; only agents know them.
 
     `retries`: how often the provider itself runs the program again when it fails. It is
     0 for gpuyard's own attempts: the controller retries a job with a new attempt.
@@ -89,6 +90,7 @@ class AttemptOrder:
     workspace: str = ""
     workspace_folder: str = ""
     datasets: tuple[DatasetMount, ...] = ()
+    packages: str = ""
     gpu_spec: GpuSpec = NO_GPU
     spot: bool = False
     nodes: int = 1

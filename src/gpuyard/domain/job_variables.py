@@ -5,6 +5,8 @@ from collections.abc import Iterable
 
 from gpuyard.domain.errors import quoted
 
+# A person may give it, so that a run can be repeated.
+SEED = "GPUYARD_SEED"
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -21,7 +23,7 @@ def check_environment(environment: Iterable[str], field: str = "environment") ->
                 f"@{field}.CUDA_VISIBLE_DEVICES@belongs to the scheduler, which sets"
                 " it to the GPUs you get; remove it and ask with resources.gpus"
             )
-        if name.startswith("GPUYARD_"):
+        if name.startswith("GPUYARD_") and name != SEED:
             raise ValueError(
                 f"@{field}.{name}@is set by gpuyard itself; choose another name"
             )

@@ -31,6 +31,7 @@ from gpuyard.domain.gpu_text import gpus_of
 from gpuyard.domain.gpus import compute_capability, resolve_gpu_class, whole_gpus
 from gpuyard.domain.job_variables import check_environment
 from gpuyard.domain.offers import Strategy
+from gpuyard.domain.packages_field import check_packages, packages_digest
 from gpuyard.domain.reasons import RetryCause
 from gpuyard.domain.secret_names import secret_name
 from gpuyard.domain.strict_model import StrictModel
@@ -192,6 +193,7 @@ SignalName = Annotated[str, AfterValidator(_signal_name)]
 SecretName = Annotated[str, AfterValidator(secret_name)]
 """The name of a secret, never its value."""
 Digest = Annotated[str, AfterValidator(_digest)]
+PackagesDigest = Annotated[str, AfterValidator(packages_digest)]
 UserName = Annotated[str, StringConstraints(max_length=200), AfterValidator(_filled_in)]
 Data = Annotated[dict[str, Any], AfterValidator(_not_too_deep)]
 Arguments = Annotated[Data, BeforeValidator(_no_words)]
@@ -317,6 +319,8 @@ class JobSpec(StrictModel):
 
     `datasets` are read as `[PROJECT/]NAME[@VERSION]`; the server fills in the versions.
     `notify`: who is told when it ends (`domain/end_notices.py`).
+    `packages` is the digest of the list of packages that the program needs; clients
+    store the list, and fill it in.
     """
 
     name: Name = "job"
@@ -341,6 +345,7 @@ class JobSpec(StrictModel):
     volumes: dict[Text, Text] = Field(default_factory=dict)
     workspace: Name | None = None
     datasets: tuple[Reference, ...] = ()
+    packages: PackagesDigest | None = None
     timeout_s: Seconds | None = None
     retry_count: int = Field(default=0, ge=0, le=100)
     retry_on: Annotated[tuple[RetryCause, ...], BeforeValidator(_words)] = tuple(
@@ -473,9 +478,10 @@ class JobSpec(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _datasets_have_a_place(self) -> Self:
+    def _what_nodes_provide_has_a_place(self) -> Self:
         is_plain = self.kind is JobKind.COMMAND and self.image is None
         check_datasets(self.datasets, is_plain=is_plain)
+        check_packages(self.packages, is_plain=is_plain)
         return self
 
     @model_validator(mode="after")

@@ -72,6 +72,7 @@ class Reason(StrEnum):
     ENVIRONMENT_MISSING = "environment_missing"
     CODE_MISSING = "code_missing"
     DATASET_MISSING = "dataset_missing"
+    PACKAGES_FAILED = "packages_failed"
     # gpuyard ended it, or could not begin it yet.
     PREEMPTED = "preempted"
     REVOKED = "revoked"
@@ -227,6 +228,7 @@ _FACTS = {
     Reason.CODE_MISSING: _user(
         "the code that it was submitted with is no longer stored"
     ),
+    Reason.PACKAGES_FAILED: _user("the packages that it needs could not be installed"),
     Reason.DATASET_MISSING: _user("a dataset that it reads was removed, or is damaged"),
     Reason.PREEMPTED: _taken("its place was needed for another job, or taken back"),
     Reason.REVOKED: _taken("it was withdrawn before it began"),

@@ -11,8 +11,12 @@ _KEY = re.compile(
     r"(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|API_?KEY|JWT)(_|$)"
     r"|(^|_)KEY(_ID)?$"
 )
-
-
+_ASSIGNED = re.compile(r"([A-Za-z_][\w-]*)(['\"]?\s*[:=]\s*['\"]?)([^\s'\",;]+)")
+# Keys that show by themselves, and passwords in addresses.
+_BARE = re.compile(
+    r"\b(?:sk-|hf_|ghp_|github_pat_|glpat-|xox[abp]-|AKIA)[\w-]{12,}"
+    r"|(?<=://)[^/@\s:]+:[^/@\s]+(?=@)"
+)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
@@ -56,3 +60,16 @@ def without_keys(environment: Mapping[str, str]) -> dict[str, str]:
         name: MASK if looks_like_key(name) else value
         for name, value in environment.items()
     }
+
+
+def mask_keys(text: str) -> str:
+    """A text such as a program with a mask in place of what is assigned to names that
+    look like keys, and of what looks like a key itself.
+    """
+    return _BARE.sub(MASK, _ASSIGNED.sub(_masked, text))
+
+
+def _masked(match: re.Match[str]) -> str:
+    (name, between, _) = match.groups()
+    is_key = looks_like_key(name.replace("-", "_"))
+    return f"{name}{between}{MASK}" if is_key else match[0]

@@ -144,7 +144,7 @@ def _is_portable(spec: JobSpec) -> bool:
 def _needs_agent(spec: JobSpec) -> bool:
     """Whether the job runs only where an agent of gpuyard is."""
     is_command = spec.kind is JobKind.COMMAND
-    return not is_command or spec.interactive or bool(spec.datasets)
+    return not is_command or bool(spec.interactive or spec.datasets or spec.packages)
 
 
 # A model's server needs a core only now and then.

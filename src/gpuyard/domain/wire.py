@@ -21,7 +21,9 @@ from gpuyard.domain.wire_types import (
     AttemptId,
     Capability,
     Count,
+    DiskStatus,
     Duration,
+    Facts,
     Sha256,
     Time,
     Whole,
@@ -96,10 +98,8 @@ class Hello(_Message, frozen=True, tag="Hello"):
     """The first message of a link: the agent, its host, and the attempts on it.
 
     `separation` says how jobs are kept apart (`domain/separation.py`). `streams`: it
-    knows OpenStream. `stdin_streams`: it knows those to the standard input of a
-    program, too. `fetches`: it fetches what jobs took along. `datasets`: it has those
-    that jobs read. An agent of an older version does not. `process`: a word that this
-    agent's process has made up, so that its own next link is told from another one's.
+    knows OpenStream; `stdin_streams`: also to standard input. `fetches`, `datasets`,
+    `packages`: it has these of jobs. `process`: a word that this process has made up.
     """
 
     node_id: Word
@@ -118,30 +118,8 @@ class Hello(_Message, frozen=True, tag="Hello"):
     stdin_streams: bool = False
     fetches: bool = False
     datasets: bool = False
+    packages: bool = False
     process: Annotated[str, Meta(max_length=64)] = ""
-
-
-class DiskUser(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a running attempt takes of a disk, in bytes: all of it, and its log alone.
-
-    `growth`: bytes per second.
-    """
-
-    attempt_id: AttemptId
-    used: Count
-    log: Count = 0
-    growth: Amount = 0.0
-
-
-class DiskStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The disk that `folder`, the home of a node, lies on: its size and what is free
-    for its user, in bytes; and who takes most of it, the largest first.
-    """
-
-    folder: Annotated[str, Meta(max_length=4096)]
-    total: Count
-    free: Count
-    users: list[DiskUser] = []
 
 
 class GpusSeen(_Message, frozen=True, tag="GpusSeen"):
@@ -155,12 +133,15 @@ class GpusSeen(_Message, frozen=True, tag="GpusSeen"):
 
 
 class Started(_Message, frozen=True, tag="Started"):
-    """The process runs. `limits` says how each limit is enforced."""
+    """The process runs. `limits` says how each limit is enforced; `facts` with what it
+    runs (`node/run_facts.py`), of an attempt that has a record.
+    """
 
     attempt_id: str
     at: Time
     pid: Count
     limits: dict[str, str] = {}
+    facts: Facts = {}
 
 
 class SeriesPoint(msgspec.Struct, frozen=True, array_like=True):
@@ -218,7 +199,7 @@ class Ended(_Message, frozen=True, tag="Ended"):
 
     `limits` says how each limit was enforced; `successor` is the prefetched attempt
     that now has its place. `ran_s`: for how many seconds it ran, by the boot clock of
-    the node; None if that is not known.
+    the node; None if that is not known. `facts`: see Started.
     """
 
     attempt_id: str
@@ -233,6 +214,7 @@ class Ended(_Message, frozen=True, tag="Ended"):
     limits: dict[str, str] = {}
     successor: str = ""
     ran_s: Duration | None = None
+    facts: Facts = {}
 
 
 class NumberedReport(_Message, frozen=True, tag="Report"):
@@ -385,6 +367,7 @@ class StartAttempt(_Message, frozen=True, tag="Start"):
     log_limit_gb: float | None = None
     interactive: bool = False
     datasets: list[DatasetMount] = []
+    packages: str = ""  # a digest
 
 
 class StopAttempt(_Message, frozen=True, tag="Stop"):

@@ -6,6 +6,7 @@ the commits of others. The decoders refuse it.
 
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 LARGEST = 2**53
@@ -23,3 +24,28 @@ AttemptId = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\Z", max_length=200)
 ]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z", max_length=64)]
+# With what a program runs: the host, the driver, and so on, by name.
+Facts = dict[Word, Annotated[str, Meta(max_length=32_768)]]
+
+
+class DiskUser(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a running attempt takes of a disk, in bytes: all of it, and its log alone.
+
+    `growth`: bytes per second.
+    """
+
+    attempt_id: AttemptId
+    used: Count
+    log: Count = 0
+    growth: Amount = 0.0
+
+
+class DiskStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The disk that `folder`, the home of a node, lies on: its size and what is free
+    for its user, in bytes; and who takes most of it, the largest first.
+    """
+
+    folder: Annotated[str, Meta(max_length=4096)]
+    total: Count
+    free: Count
+    users: list[DiskUser] = []

@@ -171,6 +171,7 @@ def rows_of_jobs(tx: sa.Connection, job_ids: Sequence[str]) -> dict[Table, list[
 class _TakenAlong(msgspec.Struct):
     carried_environment: str | None = None
     submitted_code: str | None = None
+    packages: str | None = None
 
 
 _taken_along = msgspec.json.Decoder(_TakenAlong)
@@ -213,7 +214,8 @@ class SubmissionWalk:
 
     def _keep(self, spec: str) -> None:
         found = _taken_along.decode(spec)
-        self.unused -= {found.carried_environment or "", found.submitted_code or ""}
+        taken = (found.carried_environment, found.submitted_code, found.packages)
+        self.unused.difference_update(digest for digest in taken if digest)
 
 
 # --- batches ---

@@ -183,6 +183,8 @@ attempts = sa.Table(
     sa.Column("cpus", sa.Float),
     # How busy its GPUs were on average, from 0 to 1; NULL if nobody measured.
     sa.Column("gpu_used", sa.Float),
+    # With what it ran: host, driver, Python and so on; NULL without a record.
+    sa.Column("facts", sa.JSON),
     # In the order in which reports group, and with all that they read.
     sa.Index(
         "attempts_by_cost",

@@ -72,13 +72,16 @@ from gpuyard.node.linked_blobs import BlobLink
 from gpuyard.node.logs import LogSender, LogWatch
 from gpuyard.node.memory_reserve import default_memory_gb
 from gpuyard.node.outbox import Outbox
+from gpuyard.node.package_environments import package_environments
 from gpuyard.node.prefetch import PrefetchQueue
 from gpuyard.node.separation import JobAccounts
 from gpuyard.node.stream_door import StreamDoor
 from gpuyard.node.sweeping import sweep_old_output
 from gpuyard.node.watch import AgentContext
 from gpuyard.storage.blobs import Blobs
+from gpuyard.storage.contents import stores_of_node
 from gpuyard.storage.dataset_store import DatasetStores
+from gpuyard.storage.package_lists import PackageLists
 from gpuyard.storage.place import open_store
 
 # A machine that was removed stays so, and need not ask often.
@@ -133,7 +136,9 @@ class Agent:
         read_part: ReadPart = self._fetched_parts
         if dataset_stores and not is_joined:
             read_part = StoredParts(dataset_stores)
-        cache = dataset_cache(home, settings, name, self._datasets_in_use)
+        cache = dataset_cache(
+            home, settings, name, lambda: self.attempts.datasets_in_use()
+        )
         datasets = NodeDatasets(cache, read_part)
         context = AgentContext(
             self.journal,
@@ -154,6 +159,13 @@ class Agent:
             runs_others=lambda: self.attempts.are_several(),
             blob_link=self._blob_link,
             datasets=datasets,
+            packages=package_environments(
+                home,
+                settings,
+                name,
+                PackageLists(stores_of_node(home.root)).get,
+                lambda: self.attempts.packages_in_use(),
+            ),
         )
         self._node_id = name
         parts = AttemptParts(
@@ -205,15 +217,6 @@ class Agent:
             # It ends only by an error: that ends the agent, and the keeper starts it
             # again.
             connecting.result()
-
-    def _datasets_in_use(self) -> dict[str, bool]:
-        """The digests of those that attempts need, and whether one that runs does."""
-        found: dict[str, bool] = {}
-        for attempt in list(self.attempts):
-            runs = attempt.process is not None
-            for mount in attempt.start.datasets if attempt.live else ():
-                found[mount.digest] = runs or found.get(mount.digest, False)
-        return found
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -364,6 +367,7 @@ class Agent:
             stdin_streams=True,
             fetches=True,
             datasets=True,
+            packages=True,
             process=self._process,
         )
 

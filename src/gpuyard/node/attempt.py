@@ -30,6 +30,8 @@ from gpuyard.node.launcher import (
     end_groups,
 )
 from gpuyard.node.open_streams import OpenStreams
+from gpuyard.node.package_environments import explained_by_packages
+from gpuyard.node.run_facts import package_facts
 from gpuyard.node.starter import AttemptStarter
 from gpuyard.node.stopping import signal_number, stop_process, until_ended
 from gpuyard.node.watch import AgentContext, AttemptWatch
@@ -140,7 +142,8 @@ class AttemptRun:
     def _report_started(self, at: float, limits: Mapping[str, str]) -> None:
         assert self.process is not None
         pid = self.process.pid
-        self._send(wire.Started(self.start.attempt_id, at, pid, dict(limits)))
+        facts = dict(self.record.facts)
+        self._send(wire.Started(self.start.attempt_id, at, pid, dict(limits), facts))
 
     async def _maybe_in_thread(
         self, work: Callable[..., Result], *arguments: Any
@@ -162,6 +165,7 @@ class AttemptRun:
         start = self.start
         limited = start.memory_gb or start.cpus
         reads_files = start.checkpoint_path or start.code or start.interactive
+        reads_files = reads_files or start.packages
         return bool(reads_files or limited or self._context.accounts)
 
     async def _launched(self, resume_from: Path | None) -> Process:
@@ -401,6 +405,10 @@ class AttemptRun:
         this.
         """
         seen = await self._last_output()
+        packages = self.starter.packages
+        ended = explained_by_packages(ended, packages, self._watch.log.tail)
+        if found := package_facts(packages, self.record.uid):
+            ended = replace(ended, facts={**ended.facts, **found})
         ended = self._end.explained(ended, self._watch.output.fault)
         exited = ended.exit_code is not None and ended.exit_code not in _KILLED
         if self.process and exited:

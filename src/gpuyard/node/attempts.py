@@ -54,6 +54,20 @@ class NodeAttempts:
         """Those of now: others may come and go meanwhile."""
         return iter(list(self.by_id.values()))
 
+    def datasets_in_use(self) -> dict[str, bool]:
+        """The digests of those that attempts need, and whether one that runs does."""
+        found: dict[str, bool] = {}
+        for attempt in self:
+            runs = attempt.process is not None
+            for mount in attempt.start.datasets if attempt.live else ():
+                found[mount.digest] = runs or found.get(mount.digest, False)
+        return found
+
+    def packages_in_use(self) -> list[str]:
+        """The digest of the packages of each live attempt that has some."""
+        starts = [attempt.start for attempt in self if attempt.live]
+        return [start.packages for start in starts if start.packages]
+
     def find(self, attempt_id: str) -> AttemptRun | None:
         """The attempt; None if it is not known, or forgotten."""
         return self.by_id.get(attempt_id)

@@ -18,6 +18,7 @@ from pathlib import Path
 import structlog
 
 from gpuyard.domain import wire
+from gpuyard.domain.wire_types import DiskUser
 from gpuyard.node.attempt import AttemptRun
 from gpuyard.node.checkpoints import Inode, inode_of, open_for_writing
 from gpuyard.node.launcher import find_attempt
@@ -147,7 +148,7 @@ class DiskWatch:
         self._note_writers(jobs)
         scan = _Scan(self._home, self._writers)
         at = time.monotonic()
-        users: list[wire.DiskUser] = []
+        users: list[DiskUser] = []
         seen: dict[str, tuple[float, int]] = {}
         for job in jobs:
             log_bytes = scan.used_by_log(job.log)
@@ -156,7 +157,7 @@ class DiskWatch:
             began = (at - max(now - job.began_at, 1.0), 0)
             before_at, before = self._before.get(job.attempt_id, began)
             growth = max(used - before, 0) / max(at - before_at, 1e-3)
-            users.append(wire.DiskUser(job.attempt_id, used, log_bytes, round(growth)))
+            users.append(DiskUser(job.attempt_id, used, log_bytes, round(growth)))
         self._before = seen
         users.sort(key=lambda user: (user.used, user.log), reverse=True)
         total = _blocks(disk) * disk.f_frsize

@@ -70,6 +70,7 @@ class EndReport:
             {name: round(value, 3) for name, value in usage.items()},
             dict(record.limits),
             ran_s=None if found.lost else self.ran_s(found.ended_boot_s),
+            facts=dict(record.facts),
         )
 
     def explained(self, ended: wire.Ended, fault: str | None) -> wire.Ended:

@@ -85,6 +85,8 @@ class Fetching:
         """
         if start.carried_environment:
             await self._have(ContentKind.ENVIRONMENT, [start.carried_environment])
+        if start.packages:
+            await self._have(ContentKind.ENVIRONMENT, [start.packages])
         if start.code and workdir:
             await self._have_code(start, workdir)
 

@@ -42,7 +42,7 @@ class AttemptRecord:
     `input_holder`: pid and start ticks of the process that keeps the input of an
     interactive job open (`input_pipe.py`); `input_ended`: somebody has ended that
     input. `boot_s`: when it started, in seconds of the boot clock
-    (`config/boot_clock.py`).
+    (`config/boot_clock.py`). `facts`: with what it runs (`run_facts.py`).
     """
 
     start: wire.StartAttempt
@@ -59,6 +59,7 @@ class AttemptRecord:
     monotonic: float = 0.0
     boot_s: float | None = None
     limits: Mapping[str, str] = field(default_factory=dict[str, str])
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])
     stopping: str = ""
     ended: wire.Ended | None = None
     checkpoints: list[wire.CheckpointSaved] = field(
@@ -168,8 +169,10 @@ class AttemptJournal:
         record.started_at = time.time()
         record.monotonic = time.monotonic()
         record.boot_s = boot_clock_s()
+        facts = {"facts": record.facts} if record.facts else {}
         self.note(
             record.start.attempt_id,
+            **facts,
             pid=record.pid,
             start_ticks=record.start_ticks,
             started_at=record.started_at,

@@ -33,6 +33,8 @@ from gpuyard.node.launcher import (
     spawn,
     spawn_beside,
 )
+from gpuyard.node.package_environments import PackageEnvironment
+from gpuyard.node.run_facts import has_record, python_facts, run_facts
 from gpuyard.node.separation import hand_over, make_closed, make_owned
 from gpuyard.node.watch import AgentContext
 from gpuyard.storage.code_folders import folder_of
@@ -85,6 +87,10 @@ class AttemptStarter:
             self._stdin = self._order_with_code()
         elif self._start.code:
             self.workdir = self._with_code(self.workdir)
+        if self._start.packages and self._context.packages:
+            self._context.packages.prepare(
+                self._start.packages, self._account, self._private
+            )
         if not self._start.workdir:
             self._make(self.workdir)
         if self._workspace:
@@ -162,7 +168,10 @@ class AttemptStarter:
             socket = workers_socket(context.settings.accounts_folder, context.home)
         command = job_command(self._start, resume_from, context.home, socket)
         try:
+            command = self._after_its_packages(command)
             request = self._request(command, resume_from, first_group)
+            if has_record(self._start):
+                self._record.facts = self._facts(request)
             if self._start.interactive:
                 return self._spawn_with_pipe(request)
             return spawn(request)
@@ -176,6 +185,23 @@ class AttemptStarter:
                 )
                 raise LaunchError(error.reason, message) from None
             raise
+
+    @property
+    def packages(self) -> PackageEnvironment | None:
+        """The environment of its packages, if it has some."""
+        digest = self._start.packages
+        if not digest or self._context.packages is None:
+            return None
+        return self._context.packages.find(digest, self._record.uid)
+
+    def _after_its_packages(self, command: Sequence[str]) -> Sequence[str]:
+        """The command, or one that installs its packages first. LaunchError."""
+        found = self.packages
+        if found is None or self._context.packages is None:
+            return command
+        return self._context.packages.command(
+            found, self._start.packages, self._private, command
+        )
 
     def _spawn_with_pipe(self, request: LaunchRequest) -> Process:
         """Start the process with a pipe that people write to. Raises LaunchError."""
@@ -272,6 +298,8 @@ class AttemptStarter:
         if start.datasets and context.datasets:
             environment |= context.datasets.variables(start.datasets)
         self._point_to_code(environment)
+        if packages := self.packages:
+            packages.set_variables(environment)
         devices = None
         if self._account and context.accounts:
             devices = context.accounts.device_rules(start.gpu_uuids)
@@ -288,6 +316,16 @@ class AttemptStarter:
             identity=self._identity(),
             devices=devices,
         )
+
+    def _facts(self, request: LaunchRequest) -> dict[str, str]:
+        """With what the program runs."""
+        context = self._context
+        facts = run_facts(self._start, context.node, context.gpus())
+        if self._account is None:  # or the agent would look at files of others
+            facts |= python_facts(
+                self._start.command, request.environment, request.workdir
+            )
+        return facts
 
     def _identity(self) -> Identity | None:
         """What the attempt's process becomes; None if it stays the agent's user."""

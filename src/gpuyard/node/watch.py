@@ -27,6 +27,7 @@ from gpuyard.node.launcher import Process, find_attempt
 from gpuyard.node.linked_blobs import BlobLink, blobs_of
 from gpuyard.node.masked_log import MaskedLog
 from gpuyard.node.output import OutputFollower
+from gpuyard.node.package_environments import PackageEnvironments
 from gpuyard.node.sampling import UsageSampler
 from gpuyard.node.separation import JobAccounts
 from gpuyard.storage.blobs import Blobs
@@ -58,7 +59,7 @@ class AgentContext:
     the threads that give it control groups of its own; others may be busy for seconds,
     and its limit of memory begins there. `blob_link`: how checkpoints get to the
     server, on a machine that has joined an instance. `datasets`: those that attempts
-    read.
+    read; `packages`: the environments of those that their programs need.
     """
 
     journal: AttemptJournal
@@ -86,6 +87,7 @@ class AgentContext:
     )
     blob_link: BlobLink | None = None
     datasets: NodeDatasets | None = None
+    packages: PackageEnvironments | None = None
 
     @property
     def is_joined(self) -> bool:

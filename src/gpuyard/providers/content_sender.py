@@ -35,6 +35,13 @@ def refuse_older_agent(order: AttemptOrder, hello: wire.Hello, provider: str) ->
             provider,
             "OLD_AGENT",
         )
+    if order.packages and not hello.packages:
+        raise ProviderError(
+            f"The agent on {hello.name} is of version {hello.version or 'unknown'},"
+            " which installs no packages. Restart it.",
+            provider,
+            "OLD_AGENT",
+        )
 
 
 async def send_contents(

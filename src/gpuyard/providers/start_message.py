@@ -41,6 +41,7 @@ def start_message(
         shares_gpus=order.shares_gpus,
         workspace=order.workspace or None,
         datasets=list(order.datasets),
+        packages=order.packages,
         secrets=dict(order.secrets),
         project=order.project,
         user=order.user,

@@ -39,9 +39,11 @@ from gpuyard.server.routers import (
     machines,
     models,
     nodes,
+    packages,
     process,
     projects,
     recommendations,
+    records,
     reservations,
     schedules,
     secrets,
@@ -103,6 +105,7 @@ def make_app(app_state: AppState) -> FastAPI:
         arrays,
         schedules,
         job_streams,
+        records,
         batches,
         checkpoints,
         datasets,
@@ -125,6 +128,7 @@ def make_app(app_state: AppState) -> FastAPI:
         projects,
         secrets,
         environments,
+        packages,
         code,
     )
     routers = (

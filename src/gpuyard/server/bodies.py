@@ -24,7 +24,7 @@ _SLOWEST_BYTES_S = 16_000
 # What comes with many jobs, items or pictures; every other route takes small bodies.
 _LARGE = re.compile(
     r"POST (/api/v1/(jobs(:(cancel|wait|hold|release))?|arrays|batches"
-    r"|estimate(/batch)?|recommendations|datasets/[^/]+/[^/]+/versions)|/v1/.+)"
+    r"|packages|estimate(/batch)?|recommendations|datasets/[^/]+/[^/]+/versions)|/v1/.+)"
 )
 _CHUNK = re.compile(r"PUT /api/v1/datasets/[^/]+/[^/]+/chunks/[^/]+")
 

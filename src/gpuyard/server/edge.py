@@ -68,7 +68,7 @@ PUBLIC_PATHS = _SIGN_IN_PATHS | {
 # What is done all day: it changes something, and still is no act for the audit log.
 _EVERYDAY = re.compile(
     r"(GET|HEAD|OPTIONS) .*|WEBSOCKET /api/v1/agent|POST (/v1/.*"
-    r"|/api/v1/(jobs(:wait)?|arrays|environments|code|batches|estimate|estimate/batch"
+    r"|/api/v1/(jobs(:wait)?|arrays|environments|packages|code|batches|estimate|estimate/batch"
     r"|recommendations"
     r"|batches/[^/]+/take)/?)"
 )

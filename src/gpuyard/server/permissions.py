@@ -40,9 +40,10 @@ _REQUESTS: Mapping[Role, tuple[str, ...]] = {
     ),
     Role.MEMBER: (
         "POST /v1/.+",
-        "POST /api/v1/(jobs|arrays|batches|schedules|code|environments)",
+        "POST /api/v1/(jobs|arrays|batches|schedules|code|environments|packages)",
         "POST /api/v1/jobs:(cancel|hold|release)",
         f"POST /api/v1/(jobs|arrays)/{_ONE}/(cancel|resume)",
+        f"POST /api/v1/jobs/{_ONE}/rerun",
         f"PATCH /api/v1/(jobs|arrays|schedules)/{_ONE}",
         f"WEBSOCKET /api/v1/jobs/{_ONE}/(exec|stdin|forward/{_ONE})",
         f"POST /api/v1/batches/{_ONE}/(cancel|retry)",

@@ -17,7 +17,7 @@ from typing import Protocol
 from gpuyard.domain.contents import sha256_of
 from gpuyard.domain.errors import InvalidInputError, is_text
 from gpuyard.storage.code_tree import CodeEntry, CodeTree
-from gpuyard.storage.git_state import git_state
+from gpuyard.storage.git_state import git_diff, git_state
 from gpuyard.storage.listing import (
     SETTLED_NS,
     Listing,
@@ -92,8 +92,10 @@ class CodeReader:
         ]
         _check(found, root, limits)
         entries = self._stored(found, root)
-        tree = CodeTree(entries, git.commit if git else "", git.dirty if git else False)
-        return self._store.put(tree)
+        if git is None:
+            return self._store.put(CodeTree(entries))
+        diff = git_diff(root) if git.dirty and git.commit else ""
+        return self._store.put(CodeTree(entries, git.commit, git.dirty, diff=diff))
 
     def changes(self, tree: CodeTree, workdir: Path) -> list[str]:
         """The paths of those files of `tree` that are gone or changed in `workdir`."""

@@ -14,7 +14,8 @@ class CodeEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class CodeTree(msgspec.Struct, frozen=True):
     """The code of a folder, sorted by path. `commit` is git's, empty without git;
-    `dirty`: tracked files differ from it. `account`: the name of the account that it
+    `dirty`: tracked files differ from it, and `diff` says how, without what looks like
+    keys. `account`: the name of the account that it
     was read as, whose jobs alone may have it; empty where jobs run as the server does.
     """
 
@@ -22,3 +23,4 @@ class CodeTree(msgspec.Struct, frozen=True):
     commit: str = ""
     dirty: bool = False
     account: str = ""
+    diff: str = ""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuyard.config.private_environment import public_environment
+from gpuyard.domain.secret_names import mask_keys
 
 _TIMEOUT_S = 5.0
 # A folder's own settings must start no programs and leave no locks.
@@ -15,6 +16,7 @@ _GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false")
 _STATUS = ("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=no")
 _COMMIT = "# branch.oid "
 _NO_COMMIT = "(initial)"
+_LONGEST_DIFF = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,30 @@ def git_state(folder: Path) -> GitState | None:
     return GitState(commit, dirty, frozenset(tracked))
 
 
+def git_diff(folder: Path) -> str:
+    """How the tracked files of the folder differ from the commit, without what looks
+    like keys; cut off where it is long, empty if git fails.
+    """
+    words = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD", "--", ".")
+    output = _output(folder, *words)
+    if not output:
+        return ""
+    text = output[:_LONGEST_DIFF].decode(errors="replace")
+    if len(output) > _LONGEST_DIFF:
+        text = f"{text.rpartition(chr(10))[0]}\n[{len(output):,} bytes in all]\n"
+    return mask_keys(text)
+
+
 def _ask(folder: Path, *words: str) -> list[str] | None:
     """The parts that git prints, each ended by a NUL byte; None if it fails."""
+    output = _output(folder, *words)
+    if output is None:
+        return None
+    return [os.fsdecode(part) for part in output.split(b"\0") if part]
+
+
+def _output(folder: Path, *words: str) -> bytes | None:
+    """What git prints; None if it fails."""
     environment = {
         name: value
         for name, value in public_environment().items()
@@ -58,6 +82,4 @@ def _ask(folder: Path, *words: str) -> list[str] | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    if done.returncode:
-        return None
-    return [os.fsdecode(part) for part in done.stdout.split(b"\0") if part]
+    return None if done.returncode else done.stdout

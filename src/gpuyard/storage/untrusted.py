@@ -243,6 +243,7 @@ def remove_tree(folder: Path) -> None:
     except OSError:
         return
     try:
+        _make_writable(top)
         _empty(top)
     finally:
         os.close(top)
@@ -266,16 +267,32 @@ def _empty(top: int) -> None:
             with suppress(OSError):
                 inner = os.open(name, _FOLDER, dir_fd=top)
                 try:
+                    _make_writable(inner)
                     for child in entries(inner):
                         if not _unlink(child.name, inner):
                             fresh = f".{mark}-{next(moved)}"
-                            os.rename(
-                                child.name, fresh, src_dir_fd=inner, dst_dir_fd=top
-                            )
+                            _move_up(child.name, inner, fresh, top)
                 finally:
                     os.close(inner)
             if not _unlink(name, top):
                 stuck.add(name)
+
+
+def _move_up(name: str, folder: int, fresh: str, top: int) -> None:
+    """Move a folder to the top; OSError."""
+    moved = os.open(name, _FOLDER, dir_fd=folder)
+    try:
+        _make_writable(moved)  # its entry `..` changes
+        os.rename(name, fresh, src_dir_fd=folder, dst_dir_fd=top)
+    finally:
+        os.close(moved)
+
+
+def _make_writable(folder: int) -> None:
+    """Let its owner change an open folder: what is read-only can be removed, too."""
+    if not os.fstat(folder).st_mode & stat.S_IWUSR:
+        with suppress(OSError):  # it is somebody else's
+            os.fchmod(folder, 0o700)
 
 
 def _unlink(name: str, folder: int) -> bool:

@@ -7,6 +7,7 @@ import pytest
 from gpuyard.config.paths import Home
 from gpuyard.domain import wire
 from gpuyard.domain.errors import DiskFullError
+from gpuyard.domain.wire_types import DiskUser
 from gpuyard.ledger.reserve import Reserve
 from tests.support.controlled import Controlled
 
@@ -21,7 +22,7 @@ async def running(instance: Controlled, name: str) -> tuple[str, str]:
     return job_id, await instance.begun(job_id)
 
 
-async def told(instance: Controlled, free: int, *users: wire.DiskUser) -> None:
+async def told(instance: Controlled, free: int, *users: DiskUser) -> None:
     """The node has looked at its disk of 100 GB."""
     folder = str(instance.folder)
     disk = wire.DiskStatus(folder, 100 * GIB, free * GIB, list(users))
@@ -39,7 +40,7 @@ async def test_the_job_that_takes_most_is_named_once_before_the_disk_is_full(
     instance: Controlled,
 ) -> None:
     job_id, attempt_id = await running(instance, "train")
-    user = wire.DiskUser(attempt_id, 60 * GIB, 2 * GIB, GIB / 60)
+    user = DiskUser(attempt_id, 60 * GIB, 2 * GIB, GIB / 60)
     await told(instance, 11, user)
     assert (alarms(instance), instance.job(job_id)["warnings"]) == ([], [])
     assert instance.controller.disks.of("node_1")["problem"] is None
@@ -62,13 +63,13 @@ async def test_another_job_is_named_too_and_a_disk_that_fills_again_again(
 ) -> None:
     first, first_attempt = await running(instance, "first")
     second, second_attempt = await running(instance, "second")
-    await told(instance, 5, wire.DiskUser(first_attempt, GIB))
-    await told(instance, 5, wire.DiskUser(second_attempt, 2 * GIB))
-    await told(instance, 12, wire.DiskUser(first_attempt, GIB))
-    await told(instance, 6, wire.DiskUser(first_attempt, GIB))
+    await told(instance, 5, DiskUser(first_attempt, GIB))
+    await told(instance, 5, DiskUser(second_attempt, 2 * GIB))
+    await told(instance, 12, DiskUser(first_attempt, GIB))
+    await told(instance, 6, DiskUser(first_attempt, GIB))
     assert [alarm["job_id"] for alarm in alarms(instance)] == [first, second]
     await told(instance, 50)
-    await told(instance, 6, wire.DiskUser(first_attempt, GIB))
+    await told(instance, 6, DiskUser(first_attempt, GIB))
     assert [alarm["job_id"] for alarm in alarms(instance)] == [first, second, first]
 
 
@@ -89,7 +90,7 @@ async def test_while_the_reserve_is_spent_no_job_is_taken_and_the_largest_is_nam
 ) -> None:
     job_id, attempt_id = await running(instance, "train")
     early = await instance.submit(idempotency_key="early", held=True)
-    await told(instance, 0, wire.DiskUser(attempt_id, 90 * GIB))
+    await told(instance, 0, DiskUser(attempt_id, 90 * GIB))
     own_node = Home(instance.folder).node / "id"
     own_node.parent.mkdir(exist_ok=True)
     own_node.write_text("node_1")

@@ -10,6 +10,7 @@ import pytest
 from gpuyard.domain.batches import BatchState
 from gpuyard.domain.carried_environment import CarriedEnvironment
 from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.domain.packages import PackageKind, PackageList
 from gpuyard.storage.code_store import CodeMissingError
 from gpuyard.storage.code_tree import CodeEntry, CodeTree
 from tests.support.controlled import Controlled
@@ -237,12 +238,17 @@ async def test_a_log_that_cannot_be_deleted_is_not_in_the_way(tmp_path: Path) ->
     await made.stop()
 
 
+@pytest.mark.parametrize("field", ["carried_environment", "packages"])
 async def test_an_environment_goes_with_the_last_job_that_carries_it(
-    short: Controlled,
+    short: Controlled, field: str
 ) -> None:
-    stored = short.controller.submissions.environments
-    digest = stored.put(CarriedEnvironment({"LR": "0.1"}))
-    jobs = [await short.submit(carried_environment=digest) for _ in range(2)]
+    submissions = short.controller.submissions
+    digest = submissions.environments.put(CarriedEnvironment({"LR": "0.1"}))
+    if field == "packages":
+        files = {"requirements.txt": "numpy"}
+        packages = PackageList("requirements.txt", PackageKind.REQUIREMENTS, files)
+        digest = submissions.packages.put(packages)
+    jobs = [await short.submit(**{field: digest}) for _ in range(2)]
     for job_id in jobs:
         await short.begun(job_id)
     file = short.folder / "environments" / digest[:2] / digest[2:]
@@ -250,7 +256,7 @@ async def test_an_environment_goes_with_the_last_job_that_carries_it(
     await short.finish(jobs[0])
     await short.until(jobs[0])
     assert (await prune(short))["jobs"] == 1
-    assert stored.get(digest).variables == {"LR": "0.1"}
+    assert file.exists()
     await short.finish(jobs[1])
     await short.until(jobs[1])
     assert (await prune(short))["environments"] == 1

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuyard.domain import wire, wire_frames
+from gpuyard.domain.wire_types import DiskUser
 from gpuyard.node import disk_watch
 from gpuyard.node.disk_watch import DiskWatch, JobFiles
 
@@ -123,7 +124,7 @@ def test_of_a_folder_with_very_many_files_only_the_first_are_looked_at(
 
 
 def test_what_is_told_can_be_read_by_a_server() -> None:
-    told = wire.DiskStatus("/home", 10, 1, [wire.DiskUser("a", 5, 2, 0.5)])
+    told = wire.DiskStatus("/home", 10, 1, [DiskUser("a", 5, 2, 0.5)])
     report = wire.NumberedReport(1, wire.GpusSeen([], None, told))
     read = wire_frames.decode_from_agent(wire_frames.encode(report)[4:])
     assert isinstance(read, wire.NumberedReport)

@@ -1,0 +1,154 @@
+"""What `gpuyard run` does with the needs of a program that its owner has not described:
+it asks for what the program needs, says so, and asks back where that costs much.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from gpuyard.cli.program_files import names_program
+from gpuyard.domain.errors import GpuyardError, InvalidInputError
+
+if TYPE_CHECKING:
+    from gpuyard.client.sync import Client
+
+# Who names one of these has said what the job needs, or where it is.
+_SAID = ("tier", "image", "provider", "provider_options", "array")
+_SAID_OF_RESOURCES = ("gpus", "memory_gb", "nodes")
+# Others need no GPU, or nothing that is known; they are not read any further.
+_LIBRARIES = re.compile(
+    r"\b(torch|tensorflow|keras|jax|flax|transformers|lightning|pytorch_lightning"
+    r"|accelerate|deepspeed|diffusers|timm|trl|peft|ultralytics|fastai)\b"
+)
+_READ = 200_000
+Confirm = Callable[[str], bool]
+
+
+def _says_nothing(body: Mapping[str, Any]) -> bool:
+    """Whether the owner of a job has left open how many GPUs and how much memory."""
+    resources = body.get("resources", {})
+    named = [name for name in _SAID if name in body]
+    return not named and not any(name in resources for name in _SAID_OF_RESOURCES)
+
+
+def may_be_recommended(body: Mapping[str, Any]) -> bool:
+    """Whether it is worth while to read the program of a job: its owner has not said
+    what it needs, and it mentions a library with models.
+    """
+    command = list(body.get("command", ()))
+    if not _says_nothing(body) or not names_program(command):
+        return False
+    folder = Path(body.get("workdir") or ".")
+    for word in command:
+        if word.endswith((".py", ".ipynb")):
+            try:
+                with (folder / word).open(encoding="utf-8") as file:
+                    return _LIBRARIES.search(file.read(_READ)) is not None
+            except (OSError, UnicodeDecodeError):
+                return False
+    return False
+
+
+def recommended(body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The recommendation for the program of a job, as `gpuyard recommend --json` gives
+    it; None if its owner has said what it needs, or if its needs are not known.
+    """
+    if not may_be_recommended(body):
+        return None
+    from gpuyard.cli.recommend import recommendation_for
+
+    try:
+        folder = Path(body.get("workdir") or ".")
+        found = recommendation_for(body["command"], folder)
+    except InvalidInputError:
+        return None
+    needs = found["needs"]
+    is_known = needs["gpus"] and needs["gpu_memory_gb"]
+    return found if is_known and found["confidence"] != "low" else None
+
+
+def with_needs(body: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """The job with the needs of a recommendation."""
+    needs = found["needs"]
+    gpus = {"count": needs["gpus"], "memory_gb": needs["gpu_memory_gb"]}
+    resources = {**body.get("resources", {}), "gpus": gpus}
+    if needs["nodes"] > 1:
+        resources["nodes"] = needs["nodes"]
+    return {**body, "resources": resources}
+
+
+def apply(
+    client: "Client",
+    body: dict[str, Any],
+    confirm_cost: float,
+    *,
+    sure: bool,
+    confirm: Confirm,
+) -> dict[str, Any]:
+    """The job, with the needs of its program if they are known and some place has that;
+    a line says so. typer.Abort if a person does not want it at its price.
+    """
+    found = recommended(body)
+    if found is None:
+        return body
+    wanted = with_needs(body, found)
+    place = _best_place(client, wanted)
+    if place is None:
+        typer.echo(
+            f"gpuyard: note: {_needs(found)}, which no place here has; it is submitted"
+            " without",
+            err=True,
+        )
+        return body
+    typer.echo(
+        f"gpuyard: note: {_needs(found)}, and gets that: {_reason(found)}; --gpus says"
+        " otherwise",
+        err=True,
+    )
+    cost = _cost(found, place)
+    is_dear = cost is not None and cost > confirm_cost
+    if is_dear and not sure and not confirm(f"It may cost {cost:.2f}. Run it?"):
+        raise typer.Abort
+    return wanted
+
+
+def ask(question: str) -> bool:
+    """Ask a person; who is no terminal has not said no."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    return typer.confirm(question, default=True, err=True)
+
+
+def _best_place(client: "Client", body: Mapping[str, Any]) -> dict[str, Any] | None:
+    from gpuyard.client import calls
+
+    try:
+        places = client.call(calls.estimate(body, None))["items"]
+    except GpuyardError:
+        return None
+    return next((place for place in places if place["suits"]), None)
+
+
+def _cost(found: Mapping[str, Any], place: Mapping[str, Any]) -> float | None:
+    """What the whole training costs at a place, if the program says how long it is."""
+    hours = [row["hours"] for row in found["tiers"] if row["id"] == found["tier"]]
+    if not hours or hours[0] is None or place["per_hour"] is None:
+        return None
+    return float(hours[0] * place["per_hour"])
+
+
+def _needs(found: Mapping[str, Any]) -> str:
+    needs = found["needs"]
+    count = "1 GPU" if needs["gpus"] == 1 else f"{needs['gpus']} GPUs"
+    nodes = f" on each of {needs['nodes']} nodes" if needs["nodes"] > 1 else ""
+    return f"{found['entry']} needs {count} with {needs['gpu_memory_gb']} GB{nodes}"
+
+
+def _reason(found: Mapping[str, Any]) -> str:
+    """The line that sums up the memory."""
+    sums = [line["says"] for line in found["lines"] if line["path"] is None]
+    return sums[-1] if sums else f"confidence {found['confidence']}"

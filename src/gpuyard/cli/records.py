@@ -1,0 +1,136 @@
+"""`gpuyard record` and `gpuyard rerun`: what a job ran, and the same once more."""
+
+import shlex
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpuyard.cli.arguments import AsJson, Reference
+from gpuyard.cli.output import clock, print_fields, print_json
+from gpuyard.cli.session import connect
+
+if TYPE_CHECKING:
+    from gpuyard.domain.records import RunRecord
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(record)
+    app.command()(rerun)
+
+
+def record(
+    job: Reference,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Print how its code differed from git.")
+    ] = False,
+    packages: Annotated[
+        bool, typer.Option("--packages", help="Print what was installed for it.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a job ran: command, code, packages, data, host, driver and seed."""
+    with connect() as client:
+        found = client.job(job).record()
+    if as_json:
+        print_json(found)
+    elif diff:
+        typer.echo(found.code.diff if found.code else "", nl=False)
+    elif packages:
+        for line in found.packages.installed if found.packages else []:
+            typer.echo(line)
+    else:
+        print_fields(_fields(found))
+
+
+def rerun(
+    job: Reference,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Do not follow it.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a job once more with the code, environment, packages and data that it had,
+    follow it, and say what differs.
+    """
+    from gpuyard.cli.follow import follow
+
+    with connect(patient=not detach) as client:
+        (again, notes) = client.job(job).rerun()
+        if as_json:
+            print_json({"job": again.info.model_dump(mode="json"), "notes": notes})
+            return
+        for note in notes:
+            typer.echo(f"gpuyard: note: {note}", err=True)
+        if detach:
+            typer.echo(again.id)
+            return
+        code = follow(again)
+        for line in _differences(again.record()):
+            typer.echo(f"gpuyard: {line}", err=True)
+    sys.exit(code)
+
+
+def _differences(found: "RunRecord") -> list[str]:
+    """How a run differs from the one that it repeats, a line each."""
+    if not found.differences:
+        return ["nothing differs from the run before"]
+    return [
+        f"differs from the run before: {each.what}: {each.before or 'none'} then,"
+        f" {each.now or 'none'} now"
+        for each in found.differences
+    ]
+
+
+def _fields(found: "RunRecord") -> dict[str, Any]:
+    last = found.attempts[-1] if found.attempts else None
+    facts = last.facts if last else {}
+    return {
+        "job": found.id,
+        "state": found.state,
+        "command": shlex.join(found.command),
+        "workdir": found.workdir,
+        "seed": found.seed,
+        "code": _code(found),
+        "packages": _packages(found),
+        "datasets": ", ".join(found.datasets),
+        "workspace": found.workspace,
+        "variables": ", ".join(
+            f"{name}={value}" for name, value in found.environment.items()
+        ),
+        "secrets": ", ".join(found.secrets),
+        "host": facts.get("host"),
+        "gpus": facts.get("gpus"),
+        "driver": facts.get("driver"),
+        "python": facts.get("python"),
+        "gpuyard": facts.get("gpuyard"),
+        "started": last and last.started_at and clock(last.started_at),
+        "repeats": found.rerun_of,
+        "differs": "; ".join(
+            f"{each.what} ({each.before or 'none'} then, {each.now or 'none'} now)"
+            for each in found.differences
+        ),
+    }
+
+
+def _code(found: "RunRecord") -> str:
+    code = found.code
+    if code is None:
+        return "not stored"
+    words = [f"sha256 {code.digest[:12]}"]
+    if code.commit:
+        words.append(f"commit {code.commit[:12]}")
+    if code.dirty:
+        lines = code.diff.count("\n")
+        words.append(f"with changes of {lines} lines (--diff)")
+    return ", ".join(words) if code.stored else f"{words[0]}, no longer stored"
+
+
+def _packages(found: "RunRecord") -> str:
+    packages = found.packages
+    if packages is None:
+        return ""
+    count = f"{len(packages.installed)} installed (--packages)"
+    name = packages.file or "no longer stored"
+    return f"{name}, sha256 {packages.digest[:12]}, {count}"

@@ -1,0 +1,78 @@
+"""`/api/v1/jobs/{job}/record` and `/rerun`: what a job ran, and the same once more."""
+
+import asyncio
+
+import msgspec
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+
+from gpuyard.domain.errors import GpuyardError
+from gpuyard.domain.jobs import Job
+from gpuyard.domain.records import RunRecord, differences
+from gpuyard.server.app_state import AppState
+from gpuyard.server.callers import submitter_of
+from gpuyard.server.dependencies import TheAppState
+from gpuyard.server.permissions import rights_of, visibility_of
+from gpuyard.server.present import present_jobs, present_spec
+from gpuyard.server.run_records import rerun_body, run_record
+
+router = APIRouter(prefix="/jobs", tags=["jobs"])
+
+
+class Rerun(BaseModel):
+    """The job that repeats another one, and what may differ."""
+
+    job: Job
+    notes: list[str]
+
+
+@router.get("/{reference}/record")
+async def record(reference: str, request: Request, app_state: TheAppState) -> RunRecord:
+    """What a job ran: command, code, packages, data, host and driver. Of a job that
+    repeats another one, also how they differ.
+    """
+    found = await _record(request, app_state, reference)
+    if found.rerun_of is None:
+        return found
+    try:
+        before = await _record(request, app_state, found.rerun_of)
+    except GpuyardError:
+        return found  # it was removed, or who asks may not see it
+    return found.model_copy(update={"differences": differences(before, found)})
+
+
+@router.post("/{reference}/rerun", status_code=201)
+async def rerun(reference: str, request: Request, app_state: TheAppState) -> Rerun:
+    """Submit a job again, with the code, environment, packages and data that it had. It
+    belongs to who asks.
+    """
+    job = _job(request, app_state, reference)
+    spec = app_state.queries.specs([job.id])[job.id]
+    controller = app_state.controller
+    (body, notes) = await asyncio.to_thread(
+        rerun_body, controller.submissions, job, spec
+    )
+    raw = msgspec.Raw(msgspec.json.encode(body))
+    user = submitter_of(request.scope)
+    rights = rights_of(request.scope, controller)
+    (queued,) = await controller.requests.accept([raw], user=user, rights=rights)
+    return Rerun(job=_by_id(app_state, queued.id), notes=notes)
+
+
+async def _record(request: Request, app_state: AppState, reference: str) -> RunRecord:
+    job = _job(request, app_state, reference)
+    spec = present_spec(app_state, job.id)
+    with_spec = job.model_copy(update={"spec": spec})
+    return await asyncio.to_thread(run_record, app_state, with_spec)
+
+
+def _job(request: Request, app_state: AppState, reference: str) -> Job:
+    visibility = visibility_of(request.scope, app_state.controller)
+    return _by_id(app_state, app_state.controller.requests.find(reference, visibility))
+
+
+def _by_id(app_state: AppState, job_id: str) -> Job:
+    row = app_state.queries.job(job_id)
+    assert row is not None
+    (job,) = present_jobs(app_state, [row])
+    return job
