@@ -144,11 +144,19 @@ def test_containers_and_processes_share_a_workspace(instance: TestInstance) -> N
 
 def test_a_container_goes_on_from_what_it_saved(instance: TestInstance) -> None:
     code = """
-        if [ -n "$GPUYARD_RESUME_FROM" ]; then echo from $(cat $GPUYARD_RESUME_FROM); exit 0; fi
+        if [ -n "$GPUYARD_RESUME_FROM" ]; then
+            echo from $(cat $GPUYARD_RESUME_FROM); echo done > left.txt; exit 0
+        fi
         echo 40 > new; mv new step-40.txt; sleep 600
         """
     job = submit(
-        instance, "sh", "-c", code, checkpoint={"path": "step-*.txt"}, retry_count=1
+        instance,
+        "sh",
+        "-c",
+        code,
+        checkpoint={"path": "step-*.txt"},
+        artifacts=["left.txt"],
+        retry_count=1,
     )
     (saved,) = wait_until(
         lambda: instance.json("checkpoints", job)["items"], 60, "a checkpoint"
@@ -160,6 +168,8 @@ def test_a_container_goes_on_from_what_it_saved(instance: TestInstance) -> None:
     instance.ok("resume", job, "-d")
     assert instance.wait(job).state == "completed"
     assert instance.ok("logs", job) == "from 40\n"
+    (left,) = instance.json("artifacts", "list", job)["items"]
+    assert (left["path"], left["size"]) == ("left.txt", 5)
 
 
 def test_what_ends_a_container_is_told_apart(instance: TestInstance) -> None:

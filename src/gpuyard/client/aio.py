@@ -17,6 +17,7 @@ import httpx
 
 from gpuyard.client import calls, cost_calls, job_calls, media, stored_code
 from gpuyard.client.aio_arrays import AsyncArrayMethods
+from gpuyard.client.aio_artifacts import AsyncArtifactMethods
 from gpuyard.client.aio_costs import AsyncCostMethods
 from gpuyard.client.aio_datasets import AsyncDatasetMethods
 from gpuyard.client.aio_job import AsyncJobHandle
@@ -51,6 +52,7 @@ T = TypeVar("T")
 
 class AsyncClient(
     AsyncArrayMethods,
+    AsyncArtifactMethods,
     AsyncScheduleMethods,
     AsyncUserMethods,
     AsyncProjectMethods,

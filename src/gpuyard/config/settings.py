@@ -136,6 +136,9 @@ class NodeSettings(SettingsSection):
     end their link. `simulate_gpus`: simulated GPUs in place of this host's own, such as
     `5x24` (five of 24 GB each).
 
+    Of an attempt, at most `artifact_files` artifacts of `artifacts_gb` together are
+    kept.
+
     Copies of datasets may take `dataset_cache_gb` together; then those that were not
     used for the longest time make room for others.
 
@@ -152,6 +155,8 @@ class NodeSettings(SettingsSection):
     max_processes: int = Field(default=8192, ge=1)
     reserve_memory_gb: Gigabytes | None = None
     keep_checkpoints: int = Field(default=5, ge=1)
+    artifact_files: int = Field(default=1000, ge=1, le=100_000)
+    artifacts_gb: Gigabytes = 20.0
     dataset_cache_gb: Gigabytes = 100.0
     progress_s: Period = 0.5
     usage_s: Period = 5.0

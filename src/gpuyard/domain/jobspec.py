@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from gpuyard.domain import units
+from gpuyard.domain.artifacts import check_artifacts
 from gpuyard.domain.dataset_names import check_datasets
 from gpuyard.domain.datasets import Reference
 from gpuyard.domain.errors import quoted
@@ -312,6 +313,8 @@ class JobSpec(StrictModel):
     true. `user` is who submitted it, where the server knows that: it fills it in.
 
     `datasets` are read as `[PROJECT/]NAME[@VERSION]`; the server fills in the versions.
+    What matches `artifacts` is kept once it has completed; with `artifacts_always` also
+    when it ends otherwise.
     """
 
     name: Name = "job"
@@ -336,6 +339,8 @@ class JobSpec(StrictModel):
     volumes: dict[Text, Text] = Field(default_factory=dict)
     workspace: Name | None = None
     datasets: tuple[Reference, ...] = ()
+    artifacts: tuple[Pattern, ...] = ()
+    artifacts_always: bool = False
     timeout_s: Seconds | None = None
     retry_count: int = Field(default=0, ge=0, le=100)
     retry_on: Annotated[tuple[RetryCause, ...], BeforeValidator(_words)] = tuple(
@@ -466,9 +471,12 @@ class JobSpec(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _datasets_have_a_place(self) -> Self:
-        is_plain = self.kind is JobKind.COMMAND and self.image is None
-        check_datasets(self.datasets, is_plain=is_plain)
+    def _data_has_a_place(self) -> Self:
+        is_command = self.kind is JobKind.COMMAND
+        check_datasets(self.datasets, is_plain=is_command and self.image is None)
+        check_artifacts(
+            self.artifacts, always=self.artifacts_always, is_command=is_command
+        )
         return self
 
     @model_validator(mode="after")

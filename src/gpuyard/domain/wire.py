@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from gpuyard.domain.artifacts import ArtifactOrder, ArtifactsSaved
 from gpuyard.domain.contents import ContentKind
 from gpuyard.domain.datasets import DatasetMount
 from gpuyard.domain.wire_types import (
@@ -22,6 +23,7 @@ from gpuyard.domain.wire_types import (
     Capability,
     Count,
     Duration,
+    SeriesPoint,
     Sha256,
     Time,
     Whole,
@@ -95,9 +97,9 @@ class Hello(_Message, frozen=True, tag="Hello"):
 
     `separation` says how jobs are kept apart (`domain/separation.py`). `streams`: it
     knows OpenStream. `stdin_streams`: it knows those to the standard input of a
-    program, too. `fetches`: it fetches what jobs took along. `datasets`: it has those
-    that jobs read. An agent of an older version does not. `process`: a word that this
-    agent's process has made up, so that its own next link is told from another one's.
+    program, too. `fetches`: it fetches what jobs took along. It has the `datasets` that
+    jobs read, and saves their `artifacts`. An agent of an older version does not.
+    `process`: a word that its process has made up, to tell its own next link.
     """
 
     node_id: Word
@@ -116,6 +118,7 @@ class Hello(_Message, frozen=True, tag="Hello"):
     stdin_streams: bool = False
     fetches: bool = False
     datasets: bool = False
+    artifacts: bool = False
     process: Annotated[str, Meta(max_length=64)] = ""
 
 
@@ -159,18 +162,6 @@ class Started(_Message, frozen=True, tag="Started"):
     at: Time
     pid: Count
     limits: dict[str, str] = {}
-
-
-class SeriesPoint(msgspec.Struct, frozen=True, array_like=True):
-    """One value of a metric series. `n` is its number in the series, so that a log that
-    is read twice gives the same keys.
-    """
-
-    name: str
-    n: Whole
-    step: Whole | None
-    value: float
-    at: Time
 
 
 class ProgressSeen(_Message, frozen=True, tag="ProgressSeen"):
@@ -237,7 +228,15 @@ class NumberedReport(_Message, frozen=True, tag="Report"):
     """A numbered message, repeated after a broken link until acknowledged."""
 
     seq: Count
-    body: Started | ProgressSeen | UsageSeen | CheckpointSaved | Ended | GpusSeen
+    body: (
+        Started
+        | ProgressSeen
+        | UsageSeen
+        | CheckpointSaved
+        | ArtifactsSaved
+        | Ended
+        | GpusSeen
+    )
 
 
 class LogPart(_Message, frozen=True, tag="LogPart"):
@@ -383,6 +382,7 @@ class StartAttempt(_Message, frozen=True, tag="Start"):
     log_limit_gb: float | None = None
     interactive: bool = False
     datasets: list[DatasetMount] = []
+    artifacts: ArtifactOrder | None = None
 
 
 class StopAttempt(_Message, frozen=True, tag="Stop"):

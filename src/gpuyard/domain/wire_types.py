@@ -6,6 +6,7 @@ the commits of others. The decoders refuse it.
 
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 LARGEST = 2**53
@@ -23,3 +24,15 @@ AttemptId = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\Z", max_length=200)
 ]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z", max_length=64)]
+
+
+class SeriesPoint(msgspec.Struct, frozen=True, array_like=True):
+    """One value of a metric series. `n` is its number in the series, so that a log that
+    is read twice gives the same keys.
+    """
+
+    name: str
+    n: Whole
+    step: Whole | None
+    value: float
+    at: Time

@@ -18,6 +18,7 @@ from gpuyard.ledger.side_tables import points, progress
 from gpuyard.ledger.tables import (
     HAS_PARENTS,
     arrays,
+    artifacts,
     attempts,
     batches,
     checkpoints,
@@ -153,7 +154,12 @@ def _referred_to(tx: sa.Connection, job_ids: Sequence[str]) -> set[str]:
 def rows_of_jobs(tx: sa.Connection, job_ids: Sequence[str]) -> dict[Table, list[str]]:
     """The keys of all rows of these jobs."""
     keys = {Table.JOBS: list(job_ids), Table.SPECS: list(job_ids)}
-    for name, table in ((Table.ATTEMPTS, attempts), (Table.CHECKPOINTS, checkpoints)):
+    tables = {
+        Table.ATTEMPTS: attempts,
+        Table.CHECKPOINTS: checkpoints,
+        Table.ARTIFACTS: artifacts,
+    }
+    for name, table in tables.items():
         found = sa.select(table.c.id).where(table.c.job_id.in_(job_ids))
         keys[name] = list(tx.execute(found).scalars())
     return keys

@@ -364,6 +364,7 @@ class Agent:
             stdin_streams=True,
             fetches=True,
             datasets=True,
+            artifacts=True,
             process=self._process,
         )
 

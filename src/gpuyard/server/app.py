@@ -24,6 +24,7 @@ from gpuyard.server.parameters import refuse_unknown
 from gpuyard.server.routers import (
     agents,
     arrays,
+    artifacts,
     batches,
     budgets,
     checkpoints,
@@ -109,6 +110,7 @@ def make_app(app_state: AppState) -> FastAPI:
         schedules,
         job_streams,
         batches,
+        artifacts,
         checkpoints,
         datasets,
         machines,
@@ -138,6 +140,7 @@ def make_app(app_state: AppState) -> FastAPI:
     api.include_router(nodes.invitations)
     app.include_router(api)
     app.include_router(process.open_router, dependencies=known_only)
+    app.include_router(artifacts.open_router, dependencies=known_only)
     app.include_router(sign_in.open_router, dependencies=known_only)
     app.include_router(sign_in.browsers)
     app.include_router(sign_in.commands)

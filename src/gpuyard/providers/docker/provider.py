@@ -409,6 +409,10 @@ class DockerProvider(QueueProvider):
             self._checkpoints.find, job_id, folder, pattern, began_at, over=over
         )
 
+    async def left_folder(self, job_id: str, workdir: str | None) -> Path | None:
+        """See GpuProviderInterface."""
+        return _work_folder(await self._daemon.find(job_id))
+
     # --- output ---
 
     async def get_job_logs(self, job_id: str, lines: int | None = None) -> str:
