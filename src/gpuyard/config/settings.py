@@ -245,9 +245,21 @@ class SpoolSettings(SettingsSection):
 class WorkspaceSettings(SettingsSection):
     """`path`: where workspaces are (see the guide on workspaces); unset, in the home.
     Several servers need a path that all of them share.
+
+    The workspaces of a project may take `quota_gb` together, or what `quotas_gb` says
+    of it; 0 for no limit. One that nobody has used for `remove_after_days` is removed
+    (0: never), `notice_days` after its users were warned. They are looked at every
+    `look_s`.
     """
 
     path: Annotated[Path | None, AfterValidator(absolute)] = None
+    quota_gb: float = Field(default=100.0, ge=0, le=1e9)
+    quotas_gb: dict[str, Annotated[float, Field(ge=0, le=1e9)]] = Field(
+        default_factory=dict[str, float]
+    )
+    remove_after_days: float = Field(default=30.0, ge=0, le=36500)
+    notice_days: float = Field(default=7.0, ge=0, le=36500)
+    look_s: Period = 600.0
 
     def root(self, home: Home) -> Path:
         """The folder of all workspaces."""

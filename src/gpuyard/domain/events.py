@@ -143,6 +143,13 @@ class EventKind(StrEnum):
     """Other projects may use it now, or may no longer."""
     DATASET_REMOVED = "dataset.removed"
     """All of it, or one version."""
+    WORKSPACE_NEARLY_FULL = "workspace.nearly_full"
+    """The workspaces of a project near their quota."""
+    WORKSPACE_OVER_QUOTA = "workspace.over_quota"
+    """No new jobs of the project with a workspace are taken."""
+    WORKSPACE_EXPIRES = "workspace.expires"
+    """Nobody has used it for long: at `goes_at` it is removed."""
+    WORKSPACE_REMOVED = "workspace.removed"
     ARRAY_UPDATED = "array.updated"
     """Its owner gave it another limit or priority."""
 
