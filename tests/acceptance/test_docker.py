@@ -142,6 +142,22 @@ def test_containers_and_processes_share_a_workspace(instance: TestInstance) -> N
     assert instance.ok("logs", job) == "words\n/workspace\n"
 
 
+@pytest.mark.parametrize("place", ["", ":/plays"])
+def test_a_container_reads_a_dataset_and_cannot_change_it(
+    instance: TestInstance, place: str
+) -> None:
+    (instance.work / "words").write_text("to be\n")
+    instance.ok("datasets", "add", "plays", "words")
+    code = """
+        echo $GPUYARD_DATASET_PLAYS; cd $GPUYARD_DATASET_PLAYS; cat words
+        chmod u+w . words 2>/dev/null; touch words more 2>/dev/null || echo kept
+        """
+    job = submit(instance, "sh", "-c", code, datasets=[f"plays@1{place}"])
+    assert instance.wait(job).state == "completed"
+    where = place.removeprefix(":") or "/datasets/plays"
+    assert instance.ok("logs", job) == f"{where}\nto be\nkept\n"
+
+
 def test_a_container_goes_on_from_what_it_saved(instance: TestInstance) -> None:
     code = """
         if [ -n "$GPUYARD_RESUME_FROM" ]; then

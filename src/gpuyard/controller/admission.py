@@ -289,6 +289,13 @@ class Admission:
             for name, provider in self._providers.items()
             if isinstance(provider, NodeProvider)
         }
+        if shape.image:
+            # Containers on the nodes of an agent have datasets, too.
+            with_agents = {
+                name
+                for name, provider in self._providers.items()
+                if provider.containers_on
+            }
         if not shape.owned or not named or with_agents.intersection(named):
             return
         raise InvalidInputError.of(

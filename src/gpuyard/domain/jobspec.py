@@ -312,7 +312,7 @@ class JobSpec(StrictModel):
     should that change while it waits, it runs the code as submitted, unless `live` is
     true. `user` is who submitted it, where the server knows that: it fills it in.
 
-    `datasets` are read as `[PROJECT/]NAME[@VERSION]`; the server fills in the versions.
+    `datasets`: `[PROJECT/]NAME[@VERSION][:PATH]`; the server fills in the versions.
     What matches `artifacts` is kept once it has completed; with `artifacts_always` also
     when it ends otherwise.
     """
@@ -473,7 +473,8 @@ class JobSpec(StrictModel):
     @model_validator(mode="after")
     def _data_has_a_place(self) -> Self:
         is_command = self.kind is JobKind.COMMAND
-        check_datasets(self.datasets, is_plain=is_command and self.image is None)
+        has_image = self.image is not None
+        check_datasets(self.datasets, is_command=is_command, has_image=has_image)
         check_artifacts(
             self.artifacts, always=self.artifacts_always, is_command=is_command
         )
