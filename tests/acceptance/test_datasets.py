@@ -6,7 +6,11 @@ import json
 import os
 import random
 import subprocess
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -311,3 +315,35 @@ def test_a_viewer_only_looks(instance: TestInstance) -> None:
     for each in tries:
         with pytest.raises(ForbiddenError):
             each()
+
+
+def test_a_data_set_of_a_catalogue_is_fetched_and_added(
+    shared_instance: TestInstance, tmp_path: Path
+) -> None:
+    instance = shared_instance
+    published = tmp_path / "published"
+    published.mkdir()
+    (published / "verse.txt").write_text("to be or not to be")
+    with published_over_http(published) as url:
+        own = tmp_path / "own.toml"
+        own.write_text(f'[verse]\nurl = "{url}/verse.txt"\nlicense = "CC0"\n')
+        done = instance.run("datasets", "add", "verse", "--catalogue", str(own))
+    assert done.stdout == "default/verse@1: 1 files, 18 B\n"
+    assert "verse: licence: CC0" in done.stderr
+    assert "verse: first seen with the SHA-256" in done.stderr
+    shown = instance.json("datasets", "show", "verse")
+    assert [file["path"] for file in shown["files"]] == ["verse.txt"]
+    told = refused(instance, "datasets", "add", "no-such-set", code=3)
+    assert "The catalogue has no no-such-set" in told
+
+
+@contextmanager
+def published_over_http(folder: Path) -> Iterator[str]:
+    """A server of the files of a folder; its address."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()

@@ -143,13 +143,37 @@ def test_containers_and_processes_share_a_workspace(instance: TestInstance) -> N
     assert instance.ok("logs", job) == "words\n/workspace\n"
 
 
+@pytest.mark.parametrize("place", ["", ":/plays"])
+def test_a_container_reads_a_dataset_and_cannot_change_it(
+    instance: TestInstance, place: str
+) -> None:
+    (instance.work / "words").write_text("to be\n")
+    instance.ok("datasets", "add", "plays", "words")
+    code = """
+        echo $GPUYARD_DATASET_PLAYS; cd $GPUYARD_DATASET_PLAYS; cat words
+        chmod u+w . words 2>/dev/null; touch words more 2>/dev/null || echo kept
+        """
+    job = submit(instance, "sh", "-c", code, datasets=[f"plays@1{place}"])
+    assert instance.wait(job).state == "completed"
+    where = place.removeprefix(":") or "/datasets/plays"
+    assert instance.ok("logs", job) == f"{where}\nto be\nkept\n"
+
+
 def test_a_container_goes_on_from_what_it_saved(instance: TestInstance) -> None:
     code = """
-        if [ -n "$GPUYARD_RESUME_FROM" ]; then echo from $(cat $GPUYARD_RESUME_FROM); exit 0; fi
+        if [ -n "$GPUYARD_RESUME_FROM" ]; then
+            echo from $(cat $GPUYARD_RESUME_FROM); echo done > left.txt; exit 0
+        fi
         echo 40 > new; mv new step-40.txt; sleep 600
         """
     job = submit(
-        instance, "sh", "-c", code, checkpoint={"path": "step-*.txt"}, retry_count=1
+        instance,
+        "sh",
+        "-c",
+        code,
+        checkpoint={"path": "step-*.txt"},
+        artifacts=["left.txt"],
+        retry_count=1,
     )
     (saved,) = wait_until(
         lambda: instance.json("checkpoints", job)["items"], 60, "a checkpoint"
@@ -162,6 +186,8 @@ def test_a_container_goes_on_from_what_it_saved(instance: TestInstance) -> None:
     assert instance.wait(job).state == "completed"
     assert instance.ok("logs", job) == "from 40\n"
     check_hard_budget(instance, "--image", IMAGE)
+    (left,) = instance.json("artifacts", "list", job)["items"]
+    assert (left["path"], left["size"]) == ("left.txt", 5)
 
 
 def test_what_ends_a_container_is_told_apart(instance: TestInstance) -> None:

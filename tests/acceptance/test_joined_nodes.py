@@ -28,6 +28,7 @@ resumed = os.environ.get("GPUYARD_RESUME_FROM")
 print("in", os.getcwd(), flush=True)
 if resumed:
     print("resumed from", pathlib.Path(resumed).read_text(), flush=True)
+    pathlib.Path("left.txt").write_text("left behind")
     sys.exit()
 pathlib.Path("step-3.ck").write_text("three")
 print("saved", flush=True)
@@ -63,7 +64,8 @@ def run(lab, *words):
 def test_a_job_runs_on_a_joined_machine_and_all_of_it_comes_and_goes_by_the_link(
     lab, machine
 ):
-    job = run(lab, "--checkpoint", "*.ck", "--env", "FLAVOUR=mint", "saves.py")
+    keeps = ("--checkpoint", "*.ck", "--artifacts", "*.txt")
+    job = run(lab, *keeps, "--env", "FLAVOUR=mint", "saves.py")
     lab.wait(job, "running")
     saved = wait_until(lambda: lab.json("checkpoints", job)["items"], 30, "it to save")
     assert lab.job(job).node == nodes(lab)["lab2"]["id"]
@@ -81,6 +83,12 @@ def test_a_job_runs_on_a_joined_machine_and_all_of_it_comes_and_goes_by_the_link
     lab.ok("resume", job)
     assert lab.wait(job).state == "completed"
     assert "resumed from three" in lab.ok("logs", job)
+    (left,) = lab.json("artifacts", "list", job)["items"]
+    assert left["path"] == "left.txt"
+    assert left["sha256"] == hashlib.sha256(b"left behind").hexdigest()
+    lab.ok("artifacts", "get", job)
+    assert (lab.work / "left.txt").read_text() == "left behind"
+    assert not list(machine.home.blobs.glob("??/*")), "it keeps a copy"
 
 
 def test_a_dataset_comes_by_the_link_once(lab, machine):

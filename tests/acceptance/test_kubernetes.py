@@ -405,6 +405,7 @@ while not os.path.exists("/flag/enough"):
         os.rename("new", "step-last.txt")
     time.sleep(0.05)
 print("done", flush=True)
+open("result.txt", "w").write("done")
 """
 
 
@@ -479,6 +480,8 @@ def test_with_a_shared_volume_its_folder_goes_there_and_its_checkpoints_come_bac
         IMAGE,
         "--checkpoint",
         "step-*.txt",
+        "--artifacts",
+        "result.txt",
         "--",
         "python3",
         "counter.py",
@@ -505,6 +508,8 @@ def test_with_a_shared_volume_its_folder_goes_there_and_its_checkpoints_come_bac
     assert words[0] == "from"
     assert int(words[1]) >= 100, "it should not have started from the beginning"
     assert words[2] == "beside"
+    (left,) = instance.json("artifacts", "list", job)["items"]
+    assert (left["path"], left["size"]) == ("result.txt", 4)
     assert wait_until(
         lambda: not [path for path in spool.iterdir() if path.is_dir()],
         30,

@@ -97,7 +97,15 @@ def _add(instance: TestInstance, user: str, role: str) -> str:
 
 def _make(instance: TestInstance, owner: Client) -> dict[str, str]:
     """One thing of each kind; its id by the noun in its path."""
-    owner.run(["true"], name="hush-ended", project=SECRET).wait(60)
+    ended = owner.run(
+        ["sh", "-c", "echo 1 > hush-left"],
+        name="hush-ended",
+        project=SECRET,
+        workdir=str(instance.work),
+        artifacts=["hush-left"],
+    )
+    ended.wait(60)
+    (left,) = ended.artifacts()
     running = owner.run(
         ["bash", "-c", PROGRAM],
         name="hush-running",
@@ -126,6 +134,7 @@ def _make(instance: TestInstance, owner: Client) -> dict[str, str]:
     instance.ok("budgets", "set", "hush-budget", *words)
     return {
         "jobs": running.id,
+        "artifacts": left.id,
         "arrays": array.id,
         "schedules": schedule.id,
         "batches": made["batch_id"],

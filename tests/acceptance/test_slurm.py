@@ -34,6 +34,7 @@ while not os.path.exists(sys.argv[1]):
         save()
     time.sleep(0.1)
 print("done at", step)
+open("result.txt", "w").write("done")
 """
 # Jobs that are submitted at once.
 _TOGETHER = 16
@@ -98,11 +99,12 @@ def test_a_job_that_somebody_takes_off_goes_on_from_its_checkpoint(
 ) -> None:
     enough = instance.work / "enough"
     (instance.work / "counter.py").write_text(COUNTER)
-    words = ["--checkpoint", "step-*.txt", "--", "python3", "counter.py", str(enough)]
-    job = instance.ok("run", "-d", "--provider", "slurm", *words).strip()
+    words = ["--checkpoint", "step-*.txt", "--artifacts", "result.txt"]
+    command = ["--", "python3", "counter.py", str(enough)]
+    job = instance.ok("run", "-d", "--provider", "slurm", *words, *command).strip()
     wait_until(lambda: instance.json("show", job)["checkpoints"], 60, "a checkpoint")
-    command = ("scancel",) if disturbance == "scancel" else ("scontrol", "requeue")
-    slurm.call(*command, reference(instance, job))
+    takes_off = ("scancel",) if disturbance == "scancel" else ("scontrol", "requeue")
+    slurm.call(*takes_off, reference(instance, job))
     wait_until(
         lambda: len(instance.json("show", job)["attempts"]) == 2, 60, "another attempt"
     )
@@ -117,6 +119,8 @@ def test_a_job_that_somebody_takes_off_goes_on_from_its_checkpoint(
     assert second["resumed_from"]
     began = int(instance.ok("logs", job).split()[1])
     assert began >= 20, "it should not have started from the beginning"
+    (left,) = instance.json("artifacts", "list", job)["items"]
+    assert (left["path"], left["size"]) == ("result.txt", 4)
 
 
 def test_a_hard_budget_ends_what_runs_there_with_a_checkpoint(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuyard.cli.arguments import AsJson
+from gpuyard.cli.dataset_catalogue import CatalogueOption, catalogue, fetch
 from gpuyard.cli.output import (
     ago,
     console,
@@ -40,6 +41,7 @@ def register(app: typer.Typer) -> None:
         help="Upload data for jobs; list, share and remove it.", no_args_is_help=True
     )
     datasets.command("add")(add)
+    datasets.command("catalogue")(catalogue)
     datasets.command("list")(listing)
     datasets.command("show")(show)
     datasets.command("versions")(versions)
@@ -50,16 +52,26 @@ def register(app: typer.Typer) -> None:
 
 def add(
     name: Name,
-    path: Annotated[Path, typer.Argument(help="A file or a folder.")],
+    path: Annotated[
+        Path | None,
+        typer.Argument(help="A file or a folder; without one, as in the catalogue."),
+    ] = None,
     project: ProjectOption = None,
+    catalogue_file: CatalogueOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Upload a file or a folder as the next version of a dataset. Only what the server
-    does not have is sent: after an interruption, the same command goes on.
+    does not have is sent: after an interruption, the same command goes on. Without a
+    path, it is a data set of the catalogue, which is fetched here first.
     """
     reference = _named(name, project)
+    fetched = None if path else fetch(reference.name, catalogue_file)
     with connect() as client:
-        dataset, is_new = _upload(client, reference, path)
+        place = path or (fetched and fetched.path)
+        assert place
+        dataset, is_new = _upload(client, reference, place)
+    if fetched:
+        fetched.remove()
     if as_json:
         print_json(dataset)
         return
@@ -238,6 +250,10 @@ def _named(
     except ValueError as error:
         fault, _, remedy = str(error).partition("; ")
         raise InvalidInputError.of("DATASET", fault, remedy) from None
+    if reference.path is not None:
+        raise InvalidInputError.of(
+            "DATASET", f"{text} names a path", "write it without the path"
+        )
     if reference.version is not None and not with_version:
         raise InvalidInputError.of(
             "DATASET", f"{text} names a version", f"write {reference.name} alone"

@@ -9,7 +9,7 @@ import typer
 from gpuyard.cli import suggest
 from gpuyard.cli.arguments import AsJson
 from gpuyard.cli.dashboard import disk_problems
-from gpuyard.cli.output import ago, print_page, print_table, short_id, size
+from gpuyard.cli.output import ago, clock, print_page, print_table, short_id, size
 from gpuyard.cli.session import connect
 from gpuyard.domain.units import format_duration, format_gb
 
@@ -254,6 +254,11 @@ def _problems_of_engines() -> dict[str, str]:
         return client.call(calls.offer_problems())
 
 
+def _day(at: float | None) -> str:
+    """A day, in local time."""
+    return clock(at).partition(" ")[0]
+
+
 def workspace(as_json: AsJson = False) -> None:
     """List the workspaces: folders that outlive the jobs that use them (`gpuyard run
     --workspace NAME`).
@@ -268,12 +273,13 @@ def workspace(as_json: AsJson = False) -> None:
             w["name"],
             w["files"],
             size(w["size"]),
-            ago(w["changed_at"]),
+            ago(w["used_at"]),
+            _day(w["removed_at"]),
             w["path"],
         )
         for w in found
     ]
-    columns = ("PROJECT", "NAME", "FILES", "SIZE", "CHANGED", "PATH")
+    columns = ("PROJECT", "NAME", "FILES", "SIZE", "USED", "REMOVED ON", "PATH")
     print_table(
         columns, rows, empty="No workspaces. `gpuyard run --workspace NAME` makes one."
     )

@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from gpuyard.cli import (
+    artifacts,
     audit,
     batch,
     budgets,
@@ -134,6 +135,7 @@ for module in (
     sweep,
     flow,
     batch,
+    artifacts,
     checkpoints,
     datasets,
     machines,

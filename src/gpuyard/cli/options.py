@@ -103,7 +103,8 @@ DatasetOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="[PROJECT/]NAME[@VERSION]",
-        help="Data that it reads; repeat for more. See `gpuyard datasets`.",
+        help="Data that it reads: NAME, NAME@VERSION; in a container also with :/PATH."
+        " Repeat it for more.",
     ),
 ]
 PackagesOption = Annotated[

@@ -119,6 +119,20 @@ InteractiveOption = Annotated[
     ),
 ]
 
+# --- what it leaves ---
+
+ArtifactsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Pattern of files to keep once it has completed, such as 'out/*.pt';"
+        " repeat it for more."
+    ),
+]
+ArtifactsAlwaysOption = Annotated[
+    bool,
+    typer.Option("--artifacts-always", help="Keep them also if it ends otherwise."),
+]
+
 # --- its checkpoints ---
 
 CheckpointOption = Annotated[
@@ -305,6 +319,8 @@ class RunOptions:
     interactive: InteractiveOption = False
     workdir: WorkdirOption = None
 
+    artifacts: ArtifactsOption = None
+    artifacts_always: ArtifactsAlwaysOption = False
     checkpoint: CheckpointOption = None
     resume_args: ResumeArgsOption = None
     checkpoint_signal: CheckpointSignalOption = None
@@ -416,14 +432,18 @@ def _packages(named: str | None) -> str | None:
 
 
 def _checkpoint(options: RunOptions) -> dict[str, Any]:
-    """How it saves what it has done, and continues from there."""
+    """How it saves what it has done, continues from there, and what is kept of it."""
     checkpoint = given(
         path=options.checkpoint,
         signal=options.checkpoint_signal,
         grace_s=options.grace,
         resume_args=words_of("--resume-args", options.resume_args),
     )
-    return given(checkpoint=checkpoint or None)
+    return given(
+        checkpoint=checkpoint or None,
+        artifacts=options.artifacts or None,
+        artifacts_always=options.artifacts_always or None,
+    )
 
 
 def _dependencies(options: RunOptions) -> dict[str, Any]:

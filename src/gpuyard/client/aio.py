@@ -24,6 +24,7 @@ from gpuyard.client import (
     stored_code,
 )
 from gpuyard.client.aio_arrays import AsyncArrayMethods
+from gpuyard.client.aio_artifacts import AsyncArtifactMethods
 from gpuyard.client.aio_costs import AsyncCostMethods
 from gpuyard.client.aio_datasets import AsyncDatasetMethods
 from gpuyard.client.aio_job import AsyncJobHandle
@@ -58,6 +59,7 @@ T = TypeVar("T")
 
 class AsyncClient(
     AsyncArrayMethods,
+    AsyncArtifactMethods,
     AsyncScheduleMethods,
     AsyncUserMethods,
     AsyncProjectMethods,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gpuyard.client import calls, job_calls
 from gpuyard.client.handle import Handle
 from gpuyard.client.lines import LineReader
+from gpuyard.domain.artifacts import Artifact
 from gpuyard.domain.jobs import Checkpoint, Job
 from gpuyard.domain.records import RunRecord
 
@@ -119,3 +120,7 @@ class AsyncJobHandle(Handle[Job]):
     async def checkpoints(self) -> list[Checkpoint]:
         """Its checkpoints, oldest first."""
         return await self._client.call(calls.checkpoints(self.id))
+
+    async def artifacts(self) -> list[Artifact]:
+        """The files that it has left, by path."""
+        return await self._client.artifacts(self.id)

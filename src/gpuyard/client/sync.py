@@ -36,6 +36,7 @@ from gpuyard.client.problems import error_of
 from gpuyard.client.resend import AGAIN, PATIENCE_S, Outage, Resend, broken_off
 from gpuyard.client.sse import EventReader
 from gpuyard.client.sync_arrays import ArrayMethods
+from gpuyard.client.sync_artifacts import ArtifactMethods
 from gpuyard.client.sync_costs import CostMethods
 from gpuyard.client.sync_datasets import DatasetMethods
 from gpuyard.client.sync_job import JobHandle
@@ -60,6 +61,7 @@ T = TypeVar("T")
 
 class Client(
     ArrayMethods,
+    ArtifactMethods,
     ScheduleMethods,
     UserMethods,
     ProjectMethods,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpuyard.client import calls, job_calls
 from gpuyard.client.handle import Handle
 from gpuyard.client.lines import LineReader
+from gpuyard.domain.artifacts import Artifact
 from gpuyard.domain.jobs import Checkpoint, Job
 from gpuyard.domain.records import RunRecord
 
@@ -136,3 +137,7 @@ class JobHandle(Handle[Job]):
     def checkpoints(self) -> list[Checkpoint]:
         """Its checkpoints, oldest first."""
         return self._client.call(calls.checkpoints(self.id))
+
+    def artifacts(self) -> list[Artifact]:
+        """The files that it has left, by path."""
+        return self._client.artifacts(self.id)

@@ -136,6 +136,9 @@ class NodeSettings(SettingsSection):
     end their link. `simulate_gpus`: simulated GPUs in place of this host's own, such as
     `5x24` (five of 24 GB each).
 
+    Of an attempt, at most `artifact_files` artifacts of `artifacts_gb` together are
+    kept.
+
     Copies of datasets may take `dataset_cache_gb` together, and environments of
     packages `package_cache_gb`; then those that were not used for the longest time make
     room for others.
@@ -153,6 +156,8 @@ class NodeSettings(SettingsSection):
     max_processes: int = Field(default=8192, ge=1)
     reserve_memory_gb: Gigabytes | None = None
     keep_checkpoints: int = Field(default=5, ge=1)
+    artifact_files: int = Field(default=1000, ge=1, le=100_000)
+    artifacts_gb: Gigabytes = 20.0
     dataset_cache_gb: Gigabytes = 100.0
     package_cache_gb: Gigabytes = 50.0
     progress_s: Period = 0.5
@@ -249,9 +254,21 @@ class SpoolSettings(SettingsSection):
 class WorkspaceSettings(SettingsSection):
     """`path`: where workspaces are (see the guide on workspaces); unset, in the home.
     Several servers need a path that all of them share.
+
+    The workspaces of a project may take `quota_gb` together, or what `quotas_gb` says
+    of it; 0 for no limit. One that nobody has used for `remove_after_days` is removed
+    (0: never), `notice_days` after its users were warned. They are looked at every
+    `look_s`.
     """
 
     path: Annotated[Path | None, AfterValidator(absolute)] = None
+    quota_gb: float = Field(default=100.0, ge=0, le=1e9)
+    quotas_gb: dict[str, Annotated[float, Field(ge=0, le=1e9)]] = Field(
+        default_factory=dict[str, float]
+    )
+    remove_after_days: float = Field(default=30.0, ge=0, le=36500)
+    notice_days: float = Field(default=7.0, ge=0, le=36500)
+    look_s: Period = 600.0
 
     def root(self, home: Home) -> Path:
         """The folder of all workspaces."""

@@ -127,6 +127,7 @@ class Admission:
         await add_script_code(jobs, self._submissions)
         refuse_shared_keys(jobs)
         find_parents(jobs, partial(self._find_parents, rights.visibility))
+        await self.check_workspaces(jobs)
         while not await self._queue(jobs, make_events):
             await self._core.committed()
         self._core.schedule()
@@ -134,6 +135,16 @@ class Admission:
         all_are_new = all(job.queued_at is not None for job in jobs)
         await self._core.committed(own_only=all_are_new)
         return jobs
+
+    async def check_workspaces(self, jobs: Sequence[PreparedJob]) -> None:
+        """RefusedError for a new job whose workspace is too full."""
+        keys = {job.template.shape.workspace for job in jobs} - {""}
+        if not keys or self._core.check_workspaces is None:
+            return
+        earlier = self._earlier_jobs(jobs)
+        new = [job for job in jobs if job.id not in earlier]
+        wanted = {job.template.shape.workspace for job in new} - {""}
+        await self._core.check_workspaces(wanted)
 
     async def check(
         self,
@@ -286,6 +297,13 @@ class Admission:
             for name, provider in self._providers.items()
             if isinstance(provider, NodeProvider)
         }
+        if shape.image:
+            # Containers on the nodes of an agent have datasets, too.
+            with_agents = {
+                name
+                for name, provider in self._providers.items()
+                if provider.containers_on
+            }
         if not shape.owned or not named or with_agents.intersection(named):
             return
         raise InvalidInputError.of(

@@ -50,6 +50,7 @@ class Arrays:
             earlier = self._earlier(array)
             if earlier is not None:
                 return earlier
+            await self._admission.check_workspaces([array.job])
             await self._queue(array)
         return array.id
 

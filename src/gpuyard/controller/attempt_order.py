@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuyard.domain.arrays import task_environment
+from gpuyard.domain.artifacts import ArtifactOrder
 from gpuyard.domain.attempt_order import AttemptOrder, ResumePoint, Share
 from gpuyard.domain.datasets import DatasetMount
 from gpuyard.domain.jobconfig import GpuSpec
@@ -68,6 +69,7 @@ def order_for(
         workspace_folder=workspace_folder,
         datasets=tuple(datasets),
         packages=spec.packages or "",
+        artifacts=_artifacts(spec),
         gpu_spec=_gpu_spec(spec.resources),
         spot=spec.spot,
         nodes=shape.nodes,
@@ -150,6 +152,12 @@ def _gpu_spec(resources: Resources) -> GpuSpec:
         vcpus=resources.cpus,
         ram_gb=resources.memory_gb,
     )
+
+
+def _artifacts(spec: JobSpec) -> ArtifactOrder | None:
+    if not spec.artifacts:
+        return None
+    return ArtifactOrder(list(spec.artifacts), spec.artifacts_always)
 
 
 def _resume_point(checkpoint: Mapping[str, Any]) -> ResumePoint:

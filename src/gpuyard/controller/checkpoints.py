@@ -2,26 +2,20 @@
 with what a resumed program does.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import structlog
-
 from gpuyard.controller.core import Core
+from gpuyard.controller.unused_blobs import delete_unused
 from gpuyard.domain import wire
 from gpuyard.domain.errors import LedgerError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
 from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.storage.blobs import Blobs
-from gpuyard.storage.place import in_background
 
-_FIRST_DELETE_PAUSE_S = 2.0
-_LONGEST_DELETE_PAUSE_S = 600.0
 # A program that resumed may print a step a little before its checkpoint's.
 _BEGAN_ANEW = 0.5
-log = structlog.get_logger(__name__)
 Row = Mapping[str, Any]
 
 
@@ -96,7 +90,7 @@ class Checkpoints:
         finally:
             self._leaving -= ids
         for row in old:
-            await self._delete_blob(row["sha256"])
+            await delete_unused(core, self._blobs, row["sha256"])
 
     async def _write_removal(self, job_id: str, old: Sequence[Row]) -> None:
         core = self._core
@@ -107,24 +101,6 @@ class Checkpoints:
         info = {"count": len(old)}
         core.emit([Event(kind, core.clock(), changes, job_id, info)])
         await core.committed()
-
-    async def _delete_blob(self, sha256: str) -> None:
-        """Delete a blob that no checkpoint needs; repeat while a bucket does not
-        answer.
-        """
-        pause_s = _FIRST_DELETE_PAUSE_S
-        while not self._core.queries.blob_is_used(sha256):
-            try:
-                await in_background(self._blobs.delete, sha256)
-                return
-            except OSError as error:
-                log.warning(
-                    "an old checkpoint cannot be deleted, will try again",
-                    sha256=sha256,
-                    error=str(error),
-                )
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_DELETE_PAUSE_S)
 
 
 def removable(kept: Sequence[Row], keep: int, attempt_id: str) -> list[Row]:

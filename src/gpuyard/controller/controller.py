@@ -40,6 +40,7 @@ from gpuyard.controller.submissions import Submissions
 from gpuyard.controller.trust import TrustRecords
 from gpuyard.controller.unused_gpus import UnusedGpus
 from gpuyard.controller.users import Users
+from gpuyard.controller.workspaces import Workspaces
 from gpuyard.domain.joining import Machine
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.providers.configured import (
@@ -161,6 +162,9 @@ class Controller:
             observed_runs,
         )
         self.schedules = Schedules(self.core, self.requests)
+        workspaces = settings.workspaces
+        self.workspaces = Workspaces(self.core, workspaces.root(home), workspaces)
+        self.core.check_workspaces = self.workspaces.check
         self.users = Users(self.core)
         self.projects = Projects(self.core, self.users)
         self.access = Access(self.users, self.projects)

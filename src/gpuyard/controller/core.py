@@ -6,7 +6,15 @@ When a commit fails, the view is ahead of the ledger, so it is dropped and read 
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+    Set,
+)
 from typing import Any
 
 import structlog
@@ -51,6 +59,7 @@ SLICE = 25
 FOLDED_AT_ONCE = 100
 log = structlog.get_logger(__name__)
 Listener = Callable[[int, Sequence[Event]], None]
+CheckWorkspaces = Callable[[Iterable[str]], Awaitable[None]]
 
 
 class Core:
@@ -60,7 +69,8 @@ class Core:
     `on_ending` with each attempt that a decision ends, `on_reload` after the view was
     read again. `before_deciding` is called before each decision, so that a model that
     is needed comes before waiting jobs. `refuse_when_full` raises DiskFullError while
-    the disk is too full for new jobs.
+    the disk is too full for new jobs, and `check_workspaces` RefusedError for jobs with
+    a workspace that is too full (given by its key).
     """
 
     def __init__(
@@ -95,6 +105,7 @@ class Core:
         self.before_deciding: Callable[[], None] = lambda: None
         self.on_reload: Callable[[], None] = lambda: None
         self.refuse_when_full: Callable[[], None] = lambda: None
+        self.check_workspaces: CheckWorkspaces | None = None
         # The budgets of a new view.
         self.budget_table: Callable[[], BudgetTable] = BudgetTable
         # In how many seconds a model can answer.

@@ -272,7 +272,8 @@ class Datasets:
         except NotFoundError as error:
             fault = error.message.rstrip(".")
             raise InvalidInputError.of(field, fault, error.remedy) from None
-        return str(DatasetReference(dataset.project, dataset.name, version.number))
+        pinned = (dataset.project, dataset.name, version.number, reference.path)
+        return str(DatasetReference(*pinned))
 
     def _meant(
         self, reference: DatasetReference, job_project: str, visibility: Visibility
@@ -324,10 +325,13 @@ class Datasets:
 
     def _mount(self, text: str) -> DatasetMount:
         reference = DatasetReference.parse(text)
-        version = self._core.queries.dataset_version(text)
+        key = str(reference._replace(path=None))
+        version = self._core.queries.dataset_version(key)
         if version is None or not reference.project:
-            raise DatasetMissingError(f"the dataset {text} was removed")
-        return DatasetMount(reference.variable, reference.project, version["digest"])
+            raise DatasetMissingError(f"the dataset {key} was removed")
+        digest = version["digest"]
+        place = reference.place
+        return DatasetMount(reference.variable, reference.project, digest, place)
 
 
 def version_of(dataset: Dataset, number: int | None) -> DatasetVersion:

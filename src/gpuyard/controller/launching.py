@@ -43,6 +43,11 @@ from gpuyard.storage.secret_sources import SecretMissingError, SecretUnavailable
 
 # A prefetched attempt normally waits some hundredths of a second.
 _LONGEST_PREFETCH_WAIT_S = 2.0
+# What a provider refuses for ever, by its code; else it is a submission that failed.
+_REASONS = {
+    "BAD_RESUME": Reason.BAD_RESUME,
+    "DATASET_MISSING": Reason.DATASET_MISSING,
+}
 log = structlog.get_logger(__name__)
 
 
@@ -224,8 +229,7 @@ class Launching:
             if attempt.provider in queues.by_name:
                 queues.reasons[attempt.id] = str(error)
             return
-        is_bad_resume = error.error_code == "BAD_RESUME"
-        reason = Reason.BAD_RESUME if is_bad_resume else Reason.SUBMIT_FAILED
+        reason = _REASONS.get(error.error_code, Reason.SUBMIT_FAILED)
         self._end_unsubmitted(attempt, reason, str(error))
 
     def _no_capacity(

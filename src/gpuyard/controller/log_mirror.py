@@ -9,12 +9,14 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import structlog
 
 from gpuyard.controller.core import Core
 from gpuyard.controller.job_warnings import warn_of_limited_log
+from gpuyard.controller.left_files import LeftFiles
 from gpuyard.controller.log_copy import LogCopy, mark_path
 from gpuyard.controller.reports import Reports
 from gpuyard.controller.secrets import Secrets
@@ -56,6 +58,7 @@ class LogMirror:
         secrets: Secrets,
     ) -> None:
         self._secrets = secrets
+        self._left_files = LeftFiles(core, reports.artifacts, blobs)
         self._core = core
         self._reports = reports
         self._providers = providers
@@ -101,7 +104,8 @@ class LogMirror:
         self.path(attempt.id).write_text(shown, encoding="utf-8", errors="replace")
 
     async def finish(self, attempt: LiveAttempt) -> tuple[bool, str]:
-        """Fetch all that an ended attempt left: output, checkpoints and workspace.
+        """Fetch all that an ended attempt left: output, checkpoints, artifacts and
+        workspace.
 
         Returns whether everything is here, and a message for the owner of the job if
         the workspace is not. While the queue does not answer, this waits for the
@@ -116,6 +120,12 @@ class LogMirror:
         self._followers.pop(attempt.id, None)
         self._ends.pop(attempt.id, None)
         has_checkpoints = await self._fetch_checkpoints(attempt)
+        has_artifacts = await self._left_files.save(
+            attempt,
+            self._spec(attempt),
+            self._providers[attempt.provider],
+            partial(self._secrets.hide, attempt.id),
+        )
         problem = await self._bring_back_workspace(attempt)
         self._checkpoint_locks.pop(attempt.id, None)
         self._checkpoint_times.pop(attempt.id, None)
@@ -123,7 +133,8 @@ class LogMirror:
         self._complete.discard(attempt.id)
         if has_output:
             mark_path(self.path(attempt.id)).unlink(missing_ok=True)
-        return has_output and has_checkpoints and not problem, problem
+        is_all_here = has_output and has_checkpoints and has_artifacts and not problem
+        return is_all_here, problem
 
     async def _bring_back_workspace(self, attempt: LiveAttempt) -> str:
         """Copy its workspace back; returns why that failed, for people."""

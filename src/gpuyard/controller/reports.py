@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 
 from gpuyard.controller import transitions
+from gpuyard.controller.artifacts import Artifacts
 from gpuyard.controller.attempt_outcome import outcome_of
 from gpuyard.controller.checkpoints import Checkpoints, ResumeWatch
 from gpuyard.controller.core import Core
@@ -31,6 +32,7 @@ from gpuyard.controller.node_claims import NodeClaims
 from gpuyard.controller.requests import Requests
 from gpuyard.controller.run_watch import RunWatch
 from gpuyard.domain import wire
+from gpuyard.domain.artifacts import ArtifactsSaved
 from gpuyard.domain.errors import LedgerError, ProviderError, RefusedError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.gangs import attempt_and_rank
@@ -79,6 +81,7 @@ class Reports:
         self._gangs = Gangs(core)
         self._claims = NodeClaims(core)
         self.checkpoints = Checkpoints(core, blobs)
+        self.artifacts = Artifacts(core, blobs, access)
         self._resume_watch = ResumeWatch(core)
         self._cpu_watch = CpuWatch(core)
         self._run_watch = RunWatch(core)
@@ -415,6 +418,8 @@ class Reports:
                 self._used(attempt, body)
             case wire.CheckpointSaved():
                 self._checkpoint_saved(attempt, body)
+            case ArtifactsSaved():
+                self.artifacts.reported(attempt, body)
             case _:
                 pass
         return None

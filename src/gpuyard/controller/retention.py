@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -188,23 +188,19 @@ class Retention:
         self.removed.update({table.value: len(found) for table, found in keys.items()})
 
     async def _without_blobs(self, job_ids: Sequence[str]) -> list[str]:
-        """Delete the blobs of their checkpoints; returns the jobs that have none left.
+        """Delete the blobs of their checkpoints and artifacts; returns the jobs that
+        have none left.
 
         The ledger forgets a blob before the blob is deleted, so it never names one that
         is gone.
         """
         queries = self._core.queries
-        rows = await asyncio.to_thread(queries.checkpoints_of_jobs, job_ids)
-        kept = [row for row in rows if row["kept"]]
-        if kept:
-            changes = tuple(
-                Change(Table.CHECKPOINTS, row["id"], {"kept": False}) for row in kept
-            )
-            kind = EventKind.CHECKPOINT_PRUNED
-            info = {"count": len(kept)}
-            await self._emit([Event(kind, self._core.clock(), changes, None, info)])
+        saved = await asyncio.to_thread(queries.checkpoints_of_jobs, job_ids)
+        left = await asyncio.to_thread(queries.artifacts_of_jobs, job_ids)
+        await self._forget(Table.CHECKPOINTS, EventKind.CHECKPOINT_PRUNED, saved)
+        await self._forget(Table.ARTIFACTS, EventKind.ARTIFACTS_REMOVED, left)
         stuck: set[str] = set()
-        for row in rows:
+        for row in (*saved, *left):
             if await asyncio.to_thread(queries.blob_is_used, row["sha256"]):
                 continue
             try:
@@ -213,6 +209,16 @@ class Retention:
                 log.warning("a blob cannot be deleted, its job stays", error=str(error))
                 stuck.add(row["job_id"])
         return [job_id for job_id in job_ids if job_id not in stuck]
+
+    async def _forget(
+        self, table: Table, kind: EventKind, rows: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Record that the blobs of these rows are not kept any more."""
+        kept = [row["id"] for row in rows if row["kept"]]
+        if kept:
+            changes = tuple(Change(table, key, {"kept": False}) for key in kept)
+            info = {"count": len(kept)}
+            await self._emit([Event(kind, self._core.clock(), changes, None, info)])
 
     async def _remove_output(self, job_ids: Sequence[str]) -> None:
         """Delete the output of their attempts, here and on the nodes that are

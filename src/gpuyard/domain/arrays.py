@@ -19,7 +19,7 @@ MAX_INDEX = 2**31 - 1
 """The largest index of a task."""
 PLACEHOLDER = "{i}"
 """What stands for the index in a word of the command, in the value of a variable and in
-the pattern of the checkpoints.
+the patterns of checkpoints and artifacts.
 """
 VARIABLE = "GPUYARD_ARRAY_INDEX"
 """The variable that tells a program its index."""
@@ -117,8 +117,8 @@ def _refuse_repeated(indices: Sequence[int]) -> None:
 class ArraySpec(JobSpec):
     """A JobSpec with many tasks. `array` are their indices: `0-1999%20` are 2,000, of
     which at most 20 run at once; `0-9:3` is every third; `1,4,7-9` names some. `{i}` in
-    a word of the command, in a value of `environment` and in `checkpoint.path` is the
-    index, and so is `$GPUYARD_ARRAY_INDEX`.
+    a word of the command, in a value of `environment`, in `checkpoint.path` and in
+    `artifacts` is the index, and so is `$GPUYARD_ARRAY_INDEX`.
     """
 
     array: str
@@ -149,12 +149,16 @@ def task_body(body: Mapping[str, Any], index: int) -> dict[str, Any]:
     if "path" in checkpoint:
         path = _with_index(checkpoint["path"], index)
         task["checkpoint"] = {**checkpoint, "path": path}
+    if "artifacts" in body:
+        task["artifacts"] = list(task_words(body["artifacts"], index))
     return task
 
 
 def task_spec(spec: JobSpec, index: int) -> JobSpec:
     """The spec of one task from that of its array."""
     update: dict[str, Any] = {"command": task_words(spec.command, index)}
+    if spec.artifacts:
+        update["artifacts"] = task_words(spec.artifacts, index)
     if spec.environment:
         update["environment"] = _task_values(spec.environment, index)
     path = spec.checkpoint.path

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuyard.domain.artifacts import ArtifactOrder
 from gpuyard.domain.datasets import DatasetMount
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobconfig import GpuSpec, JobConfig, without_gpu_choice
@@ -91,6 +92,7 @@ class AttemptOrder:
     workspace_folder: str = ""
     datasets: tuple[DatasetMount, ...] = ()
     packages: str = ""
+    artifacts: ArtifactOrder | None = None
     gpu_spec: GpuSpec = NO_GPU
     spot: bool = False
     nodes: int = 1

@@ -45,12 +45,14 @@ Reference = Annotated[str, AfterValidator(_reference)]
 class DatasetMount(msgspec.Struct, frozen=True):
     """What the node of a job needs: the `variable` that names the folder, and where the
     version is stored: under `digest`, that of its manifest, in the store of `project`.
+    A container has it at `path`.
     """
 
     variable: str
     project: str
     # It names a folder on the node.
     digest: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z", max_length=64)]
+    path: str = ""
 
 
 # --- what the API shows ---

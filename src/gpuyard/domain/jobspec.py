@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from gpuyard.domain import units
+from gpuyard.domain.artifacts import check_artifacts
 from gpuyard.domain.dataset_names import check_datasets
 from gpuyard.domain.datasets import Reference
 from gpuyard.domain.deadlines import LATEST, as_moment
@@ -317,10 +318,11 @@ class JobSpec(StrictModel):
     should that change while it waits, it runs the code as submitted, unless `live` is
     true. `user` is who submitted it, where the server knows that: it fills it in.
 
-    `datasets` are read as `[PROJECT/]NAME[@VERSION]`; the server fills in the versions.
-    `notify`: who is told when it ends (`domain/end_notices.py`).
-    `packages` is the digest of the list of packages that the program needs; clients
-    store the list, and fill it in.
+    `datasets`: `[PROJECT/]NAME[@VERSION][:PATH]`; the server fills in the versions.
+    What matches `artifacts` is kept once it has completed; with `artifacts_always` also
+    when it ends otherwise. `notify`: who is told when it ends
+    (`domain/end_notices.py`). `packages` is the digest of the list of packages that the
+    program needs; clients store the list, and fill it in.
     """
 
     name: Name = "job"
@@ -346,6 +348,8 @@ class JobSpec(StrictModel):
     workspace: Name | None = None
     datasets: tuple[Reference, ...] = ()
     packages: PackagesDigest | None = None
+    artifacts: tuple[Pattern, ...] = ()
+    artifacts_always: bool = False
     timeout_s: Seconds | None = None
     retry_count: int = Field(default=0, ge=0, le=100)
     retry_on: Annotated[tuple[RetryCause, ...], BeforeValidator(_words)] = tuple(
@@ -479,9 +483,13 @@ class JobSpec(StrictModel):
 
     @model_validator(mode="after")
     def _what_nodes_provide_has_a_place(self) -> Self:
-        is_plain = self.kind is JobKind.COMMAND and self.image is None
-        check_datasets(self.datasets, is_plain=is_plain)
-        check_packages(self.packages, is_plain=is_plain)
+        is_command = self.kind is JobKind.COMMAND
+        has_image = self.image is not None
+        check_datasets(self.datasets, is_command=is_command, has_image=has_image)
+        check_packages(self.packages, is_plain=is_command and not has_image)
+        check_artifacts(
+            self.artifacts, always=self.artifacts_always, is_command=is_command
+        )
         return self
 
     @model_validator(mode="after")

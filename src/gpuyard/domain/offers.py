@@ -33,8 +33,8 @@ class Offer:
     """`nodes` equal machines, each with the given GPUs, cores and gigabytes.
 
     `id` is `PROVIDER/…` and stays the same from one reading to the next. `containers`,
-    `processes` and `workspaces`: whether it runs jobs with an image, without one, and
-    with a workspace.
+    `processes`, `workspaces` and `artifacts`: whether it runs jobs with an image,
+    without one, with a workspace, and those whose files are kept.
 
     `price_per_hour` is that of one node. None means no price is given: it is free, or
     unknown if the offer is `billed`. `price_source` says who gave the price and when.
@@ -67,6 +67,7 @@ class Offer:
     containers: bool = False
     processes: bool = True
     workspaces: bool = False
+    artifacts: bool = False
     model: str = ""
     price_per_hour: Decimal | None = None
     currency: str = "USD"

@@ -22,6 +22,8 @@ _FOREIGN = (
     "provider",
     "provider_options",
     "checkpoint",
+    "artifacts",
+    "artifacts_always",
     "spot",
     "strategy",
     "preemptible",

@@ -22,7 +22,8 @@ class Shape:
     `image`: it runs in a container. `owned`: it runs only where an agent of gpuyard is.
     `workspace`: the key of its workspace. `quarantined`: it may also run on quarantined
     places. `portable`: it brings its code along, so it may run on machines that have
-    joined, which have none of the server's folders. `model`: it is a prompt for this
+    joined, which have none of the server's folders. `artifacts`: files that it leaves
+    are kept. `model`: it is a prompt for this
     model, and takes no place on a node; then `gpu_uuids` are the GPUs whose server it
     prefers.
 
@@ -51,6 +52,7 @@ class Shape:
     workspace: str = ""
     quarantined: bool = False
     portable: bool = False
+    artifacts: bool = False
     model: str = ""
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
@@ -96,6 +98,7 @@ class Shape:
             strategy=spec.strategy or "",
             workspace=workspace,
             quarantined=spec.allowed.quarantined,
+            artifacts=bool(spec.artifacts),
             portable=_is_portable(spec),
         ).interned()
 

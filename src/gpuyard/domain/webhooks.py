@@ -98,6 +98,7 @@ DEFAULT_EVENTS = (
     EventKind.JOB_FAILED.value,
     EventKind.JOB_TIMED_OUT.value,
     EventKind.DISK_FILLING.value,
+    EventKind.WORKSPACE_EXPIRES.value,
     "provider.*",
 )
 

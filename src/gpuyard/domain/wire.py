@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from gpuyard.domain.artifacts import ArtifactOrder, ArtifactsSaved
 from gpuyard.domain.contents import ContentKind
 from gpuyard.domain.datasets import DatasetMount
 from gpuyard.domain.wire_types import (
@@ -24,6 +25,7 @@ from gpuyard.domain.wire_types import (
     DiskStatus,
     Duration,
     Facts,
+    SeriesPoint,
     Sha256,
     Time,
     Whole,
@@ -99,7 +101,9 @@ class Hello(_Message, frozen=True, tag="Hello"):
 
     `separation` says how jobs are kept apart (`domain/separation.py`). `streams`: it
     knows OpenStream; `stdin_streams`: also to standard input. `fetches`, `datasets`,
-    `packages`: it has these of jobs. `process`: a word that this process has made up.
+    `packages`: it has these of jobs; `artifacts`: it saves those of jobs. An agent of
+    an older version does not. `process`: a word that this process has made up, to tell
+    its own next link.
     """
 
     node_id: Word
@@ -119,6 +123,7 @@ class Hello(_Message, frozen=True, tag="Hello"):
     fetches: bool = False
     datasets: bool = False
     packages: bool = False
+    artifacts: bool = False
     process: Annotated[str, Meta(max_length=64)] = ""
 
 
@@ -142,18 +147,6 @@ class Started(_Message, frozen=True, tag="Started"):
     pid: Count
     limits: dict[str, str] = {}
     facts: Facts = {}
-
-
-class SeriesPoint(msgspec.Struct, frozen=True, array_like=True):
-    """One value of a metric series. `n` is its number in the series, so that a log that
-    is read twice gives the same keys.
-    """
-
-    name: str
-    n: Whole
-    step: Whole | None
-    value: float
-    at: Time
 
 
 class ProgressSeen(_Message, frozen=True, tag="ProgressSeen"):
@@ -221,7 +214,15 @@ class NumberedReport(_Message, frozen=True, tag="Report"):
     """A numbered message, repeated after a broken link until acknowledged."""
 
     seq: Count
-    body: Started | ProgressSeen | UsageSeen | CheckpointSaved | Ended | GpusSeen
+    body: (
+        Started
+        | ProgressSeen
+        | UsageSeen
+        | CheckpointSaved
+        | ArtifactsSaved
+        | Ended
+        | GpusSeen
+    )
 
 
 class LogPart(_Message, frozen=True, tag="LogPart"):
@@ -368,6 +369,7 @@ class StartAttempt(_Message, frozen=True, tag="Start"):
     interactive: bool = False
     datasets: list[DatasetMount] = []
     packages: str = ""  # a digest
+    artifacts: ArtifactOrder | None = None
 
 
 class StopAttempt(_Message, frozen=True, tag="Stop"):

@@ -49,3 +49,15 @@ class DiskStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     total: Count
     free: Count
     users: list[DiskUser] = []
+
+
+class SeriesPoint(msgspec.Struct, frozen=True, array_like=True):
+    """One value of a metric series. `n` is its number in the series, so that a log that
+    is read twice gives the same keys.
+    """
+
+    name: str
+    n: Whole
+    step: Whole | None
+    value: float
+    at: Time

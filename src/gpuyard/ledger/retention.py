@@ -19,6 +19,7 @@ from gpuyard.ledger.side_tables import points, progress
 from gpuyard.ledger.tables import (
     HAS_PARENTS,
     arrays,
+    artifacts,
     attempts,
     batches,
     checkpoints,
@@ -158,6 +159,7 @@ def rows_of_jobs(tx: sa.Connection, job_ids: Sequence[str]) -> dict[Table, list[
         (Table.ATTEMPTS, attempts),
         (Table.CHECKPOINTS, checkpoints),
         (Table.NOTICES, notices),
+        (Table.ARTIFACTS, artifacts),
     )
     for name, table in of_jobs:
         found = sa.select(table.c.id).where(table.c.job_id.in_(job_ids))

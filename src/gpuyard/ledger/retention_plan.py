@@ -22,6 +22,7 @@ from gpuyard.ledger.side_tables import points
 from gpuyard.ledger.tables import (
     STATE_TABLES,
     arrays,
+    artifacts,
     attempts,
     checkpoints,
     events,
@@ -35,6 +36,7 @@ _OF_JOBS: Mapping[str, tuple[sa.Table, sa.Column[str]]] = {
     "specs": (specs, specs.c.job_id),
     "attempts": (attempts, attempts.c.job_id),
     "checkpoints": (checkpoints, checkpoints.c.job_id),
+    "artifacts": (artifacts, artifacts.c.job_id),
     "points": (points, points.c.job_id),
 }
 _EVENTS_AT_ONCE = 20_000
@@ -71,12 +73,8 @@ def plan(
         tasks.update(_tasks_by_array(tx, page))
         for kind, (table, column) in _OF_JOBS.items():
             _add(tx, found[kind], table, column.in_(page))
-        size = sa.func.coalesce(sa.func.sum(checkpoints.c.size), 0)
-        kept = sa.and_(checkpoints.c.job_id.in_(page), checkpoints.c.kept)
-        count = sa.func.count()
-        found["checkpoint files"].add(
-            *tx.execute(sa.select(count, size).where(kept)).one()
-        )
+        found["checkpoint files"].add(*_kept_files(tx, checkpoints, page))
+        found["artifact files"].add(*_kept_files(tx, artifacts, page))
         of_page = sa.select(attempts.c.id).where(attempts.c.job_id.in_(page))
         gone += [i for i in tx.execute(of_page).scalars() if i in logged]
     for batch_id in old_batches(tx, limits):
@@ -91,6 +89,16 @@ def plan(
     for first, last in _old_events(tx, limits):
         _add(tx, found["events"], events, events.c.seq.between(first, last))
     return dict(found), gone
+
+
+def _kept_files(
+    tx: sa.Connection, table: sa.Table, job_ids: Collection[str]
+) -> tuple[int, int]:
+    """How many files of these jobs are kept, and their bytes."""
+    size = sa.func.coalesce(sa.func.sum(table.c.size), 0)
+    kept = sa.and_(table.c.job_id.in_(job_ids), table.c.kept)
+    row = tx.execute(sa.select(sa.func.count(), size).where(kept)).one()
+    return int(row[0]), int(row[1])
 
 
 def _tasks_by_array(tx: sa.Connection, job_ids: Collection[str]) -> dict[str, int]:

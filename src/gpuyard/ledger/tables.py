@@ -222,6 +222,19 @@ checkpoints = sa.Table(
     sa.Column("created_at", sa.Float),
 )
 
+artifacts = sa.Table(
+    "artifacts",
+    metadata,
+    sa.Column("id", TEXT, primary_key=True),
+    sa.Column("job_id", TEXT, index=True),
+    sa.Column("attempt_id", TEXT),
+    sa.Column("path", TEXT),
+    sa.Column("size", INTEGER),
+    sa.Column("sha256", TEXT, index=True),
+    sa.Column("kept", sa.Boolean),
+    sa.Column("created_at", sa.Float),
+)
+
 nodes = sa.Table(
     "nodes",
     metadata,
@@ -417,6 +430,7 @@ STATE_TABLES: Mapping[Table, sa.Table] = {
     Table.SPECS: specs,
     Table.ATTEMPTS: attempts,
     Table.CHECKPOINTS: checkpoints,
+    Table.ARTIFACTS: artifacts,
     Table.NODES: nodes,
     Table.GPUS: gpus,
     Table.MODELS: models,

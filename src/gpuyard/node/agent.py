@@ -49,8 +49,6 @@ from gpuyard.node.attempts import AttemptParts, NodeAttempts
 from gpuyard.node.dataset_copies import (
     FetchedParts,
     NodeDatasets,
-    ReadPart,
-    StoredParts,
     dataset_cache,
 )
 from gpuyard.node.disk_watch import DiskWatch, JobFiles, running_files
@@ -80,6 +78,7 @@ from gpuyard.node.sweeping import sweep_old_output
 from gpuyard.node.watch import AgentContext
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.contents import stores_of_node
+from gpuyard.storage.dataset_copies import ReadPart, StoredParts
 from gpuyard.storage.dataset_store import DatasetStores
 from gpuyard.storage.package_lists import PackageLists
 from gpuyard.storage.place import open_store
@@ -368,6 +367,7 @@ class Agent:
             fetches=True,
             datasets=True,
             packages=True,
+            artifacts=True,
             process=self._process,
         )
 

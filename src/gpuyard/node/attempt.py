@@ -210,7 +210,7 @@ class AttemptRun:
         the server may not have received.
         """
         record = self.record
-        for saved in record.checkpoints:
+        for saved in (*record.checkpoints, *record.artifacts):
             # The server ignores those that it knows.
             self._send(saved)
         if record.ended:
@@ -398,8 +398,8 @@ class AttemptRun:
         )
 
     async def _finish(self, ended: wire.Ended) -> None:
-        """Read the last output and checkpoints, note the end in the journal, clean up,
-        then report the end.
+        """Read the last output and checkpoints, save the artifacts, note the end in the
+        journal, clean up, then report the end.
 
         If the agent is killed before the journal has the end, the next one does all of
         this.
@@ -414,6 +414,8 @@ class AttemptRun:
         if self.process and exited:
             await self._watch.report_checkpoints(last=True)
         self._watch.report_output(seen)
+        if self.process:
+            await self._watch.save_artifacts(ended)
         await self._conclude(ended)
 
     async def _last_output(self) -> wire.ProgressSeen | None:

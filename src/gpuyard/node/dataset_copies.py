@@ -5,36 +5,20 @@ stored, in its store or over connections to it.
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import NodeSettings
 from gpuyard.domain.contents import ContentKind
-from gpuyard.domain.datasets import DatasetMount, read_manifest
+from gpuyard.domain.datasets import DatasetMount
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.reasons import Reason
 from gpuyard.node.fetching import Fetching
 from gpuyard.node.launcher import LaunchError
 from gpuyard.storage.blobs import BucketError
-from gpuyard.storage.dataset_cache import ChunkReader, DatasetCache
-from gpuyard.storage.dataset_store import DatasetMissingError, DatasetStores, read_part
+from gpuyard.storage.dataset_cache import DatasetCache
+from gpuyard.storage.dataset_copies import ReadPart, have_copy
+from gpuyard.storage.dataset_store import DatasetMissingError
 from gpuyard.storage.place import in_background
-
-ReadPart = Callable[[ContentKind, DatasetMount, str], bytes]
-"""Gives a part of a version: its manifest, or a chunk. It blocks. LaunchError,
-DatasetMissingError or OSError.
-"""
-
-
-class StoredParts:
-    """Reads parts where the server has stored them."""
-
-    def __init__(self, stores: DatasetStores) -> None:
-        self._stores = stores
-
-    def __call__(self, _kind: ContentKind, mount: DatasetMount, digest: str) -> bytes:
-        """See ReadPart."""
-        return read_part(self._stores(mount.project), digest)
 
 
 class FetchedParts:
@@ -82,8 +66,7 @@ class NodeDatasets:
 
     def _have(self, mount: DatasetMount) -> None:
         try:
-            if not self._cache.use(mount.digest):
-                self._make(mount)
+            have_copy(self._cache, mount, self._read)
         except (DatasetMissingError, InvalidInputError) as error:
             message = f"{mount.variable}: {error}"
             raise LaunchError(Reason.DATASET_MISSING, message) from None
@@ -92,13 +75,6 @@ class NodeDatasets:
         except OSError as error:
             message = f"{mount.variable}: {error}"
             raise LaunchError(Reason.DATASET_UNAVAILABLE, message) from None
-
-    def _make(self, mount: DatasetMount) -> None:
-        manifest = read_manifest(self._read(ContentKind.DATASET, mount, mount.digest))
-        self._cache.make_room(manifest.size)
-        builder = self._cache.begin(mount.digest)
-        read = partial(self._read, ContentKind.CHUNK, mount)
-        builder.build(manifest, ChunkReader(manifest, read))
 
 
 def dataset_cache(

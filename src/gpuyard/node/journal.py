@@ -19,6 +19,7 @@ import structlog
 
 from gpuyard.config.boot_clock import boot_clock_s
 from gpuyard.domain import wire
+from gpuyard.domain.artifacts import ArtifactsSaved
 from gpuyard.node.line_file import LineFile
 from gpuyard.storage.untrusted import remove_tree
 
@@ -65,6 +66,7 @@ class AttemptRecord:
     checkpoints: list[wire.CheckpointSaved] = field(
         default_factory=list[wire.CheckpointSaved]
     )
+    artifacts: list[ArtifactsSaved] = field(default_factory=list[ArtifactsSaved])
 
 
 class AttemptJournal:
@@ -184,6 +186,10 @@ class AttemptJournal:
     def note_checkpoint(self, saved: wire.CheckpointSaved) -> None:
         """Note a checkpoint, so that the next agent does not take it for a new one."""
         self.note(saved.attempt_id, checkpoint=saved)
+
+    def note_artifacts(self, saved: ArtifactsSaved) -> None:
+        """Note artifacts, so that the next agent reports them again."""
+        self.note(saved.attempt_id, artifacts=saved)
 
     def forget(self, *attempt_ids: str) -> None:
         """The attempts are settled: only their logs and own working directories
@@ -373,6 +379,9 @@ def _fold(lines: list[dict[str, Any]]) -> AttemptRecord:
             record.checkpoints.append(
                 msgspec.convert(facts["checkpoint"], wire.CheckpointSaved)
             )
+            continue
+        if "artifacts" in facts:
+            record.artifacts.append(msgspec.convert(facts["artifacts"], ArtifactsSaved))
             continue
         if facts.get("ended"):
             facts["ended"] = msgspec.convert(facts["ended"], wire.Ended)

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from gpuyard.config.settings import NodeSettings
 from gpuyard.domain import wire
 from gpuyard.domain.masking import Mask
+from gpuyard.domain.reasons import Reason
 from gpuyard.node.checkpoints import CheckpointWatcher
 from gpuyard.node.dataset_copies import NodeDatasets
 from gpuyard.node.fetching import Fetching
@@ -30,6 +31,7 @@ from gpuyard.node.output import OutputFollower
 from gpuyard.node.package_environments import PackageEnvironments
 from gpuyard.node.sampling import UsageSampler
 from gpuyard.node.separation import JobAccounts
+from gpuyard.storage.artifact_saving import ArtifactSaver
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.logfile import LogFile
 from gpuyard.storage.place import in_background
@@ -40,6 +42,8 @@ _POINTS_PER_REPORT = 5_000
 SHORT_S = 0.05
 # How often the size of a log is looked at.
 _LOOK_S = 0.05
+# After such an end another attempt goes on with the work.
+_GOES_ON = frozenset({Reason.PREEMPTED, Reason.REVOKED, Reason.SUPERSEDED})
 log = structlog.get_logger(__name__)
 
 
@@ -118,6 +122,8 @@ class AttemptWatch:
         self.log = MaskedLog(path, self._mask) if self._mask else LogFile(path)
         self._checkpoints: CheckpointWatcher | None = None
         self._over = asyncio.Event()
+        # When it was about to be launched, by the clock of its files (UTC seconds).
+        self._began_at: float | None = None
         self._log_limit_gb = record.start.log_limit_gb or context.settings.max_log_gb
         self._is_limit_told = False
         self._sampler: UsageSampler | None = None
@@ -139,6 +145,31 @@ class AttemptWatch:
             await asyncio.wait_for(self._over.wait(), seconds)
         return not self._over.is_set()
 
+    async def save_artifacts(self, ended: wire.Ended) -> None:
+        """Save and report its artifacts, if such an end is one that has them."""
+        order = self._record.start.artifacts
+        if order is None or not self._has_artifacts(ended, always=order.always):
+            return
+        saver = ArtifactSaver(
+            self._id,
+            order,
+            self._context.settings,
+            self._context.blobs_of(self._id),
+            owner=self._record.uid,
+            shown=self._mask.hide_text,
+        )
+        began_at = self._began_at or self._record.started_at or time.time()
+        for saved in await in_background(saver.save, self._workdir, began_at):
+            self._record.artifacts.append(saved)
+            self._context.journal.note_artifacts(saved)
+            self._context.send(saved)
+
+    def _has_artifacts(self, ended: wire.Ended, *, always: bool) -> bool:
+        if ended.stopped in _GOES_ON:
+            return False
+        is_completed = ended.exit_code == 0 and not (ended.stopped or ended.reason)
+        return is_completed or always
+
     def begin(self, workdir: Path) -> None:
         """Call this before the launch: files that exist already are not the attempt's,
         which works in `workdir`.
@@ -147,6 +178,7 @@ class AttemptWatch:
         """
         self._over.clear()
         self._workdir = workdir
+        self._began_at = time.time()
         if self._record.start.checkpoint_path:
             self._checkpoints = self._watcher(time.time())
             self._checkpoints.ignore_existing()

@@ -35,6 +35,10 @@ _VERBS: Mapping[EventKind, str] = {
     EventKind.PROVIDER_DOWN: "is down",
     EventKind.PROVIDER_UP: "is up again",
     EventKind.DISK_FILLING: "takes most of a disk that is nearly full",
+    EventKind.WORKSPACE_EXPIRES: "was not used for long and will be removed",
+    EventKind.WORKSPACE_REMOVED: "was removed, because nobody had used it for long",
+    EventKind.WORKSPACE_NEARLY_FULL: "has workspaces that near their quota",
+    EventKind.WORKSPACE_OVER_QUOTA: "has workspaces that are over their quota",
     EventKind.RESERVATION_ADDED: "was added",
     EventKind.RESERVATION_REMOVED: "was removed",
     EventKind.RESERVATION_BEGAN: "has begun",
@@ -112,6 +116,10 @@ def sentence(event: Row, job: Row | None) -> str:
         subject = f"Schedule {data['name']} ({data['schedule']})"
     elif "reservation" in data:
         subject = f"Reservation {data['reservation']}"
+    elif "workspace" in data:
+        subject = f"Workspace {data['workspace']} of the project {data['project']}"
+    elif "quota" in data:
+        subject = f"The project {data['project']}"
     elif "budget" in data:
         subject = f"Budget {data['budget']}"
     elif kind is EventKind.GPU_WARNING:

@@ -335,6 +335,12 @@ class GpuProviderInterface(ABC):
         """The checkpoints that the job has saved so far, oldest first."""
         return ()
 
+    async def left_folder(self, job_id: str, workdir: str | None) -> Path | None:
+        """The folder of this host in which an ended job has run, whose spec named
+        `workdir`; None if this host does not see it.
+        """
+        return None
+
     async def bring_back(self, job_id: str) -> None:
         """Copy back what an ended attempt has changed in its copy of the workspace."""
         return

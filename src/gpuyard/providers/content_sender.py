@@ -28,20 +28,18 @@ def refuse_older_agent(order: AttemptOrder, hello: wire.Hello, provider: str) ->
             provider,
             "OLD_AGENT",
         )
-    if order.datasets and not hello.datasets:
-        raise ProviderError(
-            f"The agent on {hello.name} is of version {hello.version or 'unknown'},"
-            " which knows no datasets. Restart it.",
-            provider,
-            "OLD_AGENT",
-        )
-    if order.packages and not hello.packages:
-        raise ProviderError(
-            f"The agent on {hello.name} is of version {hello.version or 'unknown'},"
-            " which installs no packages. Restart it.",
-            provider,
-            "OLD_AGENT",
-        )
+    for field, is_known in (
+        ("datasets", hello.datasets),
+        ("packages", hello.packages),
+        ("artifacts", hello.artifacts),
+    ):
+        if getattr(order, field) and not is_known:
+            raise ProviderError(
+                f"The agent on {hello.name} is of version"
+                f" {hello.version or 'unknown'}, which knows no {field}. Restart it.",
+                provider,
+                "OLD_AGENT",
+            )
 
 
 async def send_contents(

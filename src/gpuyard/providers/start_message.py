@@ -42,6 +42,7 @@ def start_message(
         workspace=order.workspace or None,
         datasets=list(order.datasets),
         packages=order.packages,
+        artifacts=order.artifacts,
         secrets=dict(order.secrets),
         project=order.project,
         user=order.user,
@@ -55,7 +56,7 @@ def start_of_share(
     order: AttemptOrder, share: Share, address: str, epoch: int
 ) -> wire.StartAttempt:
     """What the agent of one of several nodes is told. `address`: the host of the first
-    share, which alone saves checkpoints and gets the input.
+    share, which alone saves checkpoints and artifacts, and gets the input.
     """
     variables = share_variables(order.attempt_id, share.rank, order.nodes, address)
     message = replace(
@@ -67,4 +68,10 @@ def start_of_share(
     )
     if share.rank == 0:
         return message
-    return replace(message, stdin=None, checkpoint_path=None, checkpoint_every_s=None)
+    return replace(
+        message,
+        stdin=None,
+        checkpoint_path=None,
+        checkpoint_every_s=None,
+        artifacts=None,
+    )

@@ -210,6 +210,8 @@ def suits(offer: Offer, shape: Shape, wanted: frozenset[GPUClass] | None) -> boo
     runs_its_kind = offer.containers if shape.image else offer.processes
     if not runs_its_kind or (shape.workspace and not offer.workspaces):
         return False
+    if shape.artifacts and not offer.artifacts:
+        return False
     if (
         shape.nodes > offer.nodes
         or offer.cpus + SLACK < shape.cpus
@@ -259,6 +261,8 @@ def unmet_needs(offer: Offer, shape: Shape) -> list[str]:
         found.append("runs only containers; name an image")
     if shape.workspace and not offer.workspaces:
         found.append("has no place for workspaces")
+    if shape.artifacts and not offer.artifacts:
+        found.append("keeps no artifacts, because this host does not see its folders")
     if offer.spot and not shape.spot:
         found.append("is spot, and the job does not allow interruptions (spot)")
     if shape.regions and offer.region not in shape.regions:

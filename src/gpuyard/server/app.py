@@ -23,6 +23,7 @@ from gpuyard.server.openapi import PROBLEMS, GpuyardApi
 from gpuyard.server.routers import (
     agents,
     arrays,
+    artifacts,
     batches,
     budgets,
     checkpoints,
@@ -56,6 +57,7 @@ from gpuyard.server.routers import (
 )
 from gpuyard.server.security_scheme import document_token
 from gpuyard.server.sign_in.service import SignIn
+from gpuyard.server.workspace_tending import tend_workspaces
 from gpuyard.storage.place import problem_of
 
 _HOUSEKEEPING_S = 5.0
@@ -77,6 +79,7 @@ def make_app(app_state: AppState) -> FastAPI:
         keeping = [
             asyncio.create_task(_housekeeping(app_state)),
             asyncio.create_task(remove_history(app_state)),
+            asyncio.create_task(tend_workspaces(app_state)),
             asyncio.create_task(_try_storage(app_state)),
             asyncio.create_task(_keep_reserve(app_state)),
             asyncio.create_task(_flush(audit)),
@@ -107,6 +110,7 @@ def make_app(app_state: AppState) -> FastAPI:
         job_streams,
         records,
         batches,
+        artifacts,
         checkpoints,
         datasets,
         machines,
@@ -136,6 +140,7 @@ def make_app(app_state: AppState) -> FastAPI:
         batches.estimates,
         nodes.invitations,
         process.open_router,
+        artifacts.open_router,
         sign_in.open_router,
         sign_in.browsers,
         sign_in.commands,

@@ -20,7 +20,7 @@ from gpuyard.ledger.queries import Queries
 from gpuyard.notify.end_notices import EndNotices
 from gpuyard.notify.notifier import Notifier
 from gpuyard.resource_manager.manager import ResourceManager
-from gpuyard.server import worker_tokens
+from gpuyard.server import artifact_links, worker_tokens
 from gpuyard.server.election import Election
 from gpuyard.server.event_visibility import EventVisibility
 from gpuyard.server.stream import EventStream
@@ -86,6 +86,17 @@ class AppState:
         """Of the tokens of this server and of those that share its ledger."""
         others = self.election.standing.members if self.election else ()
         return [digest_of(self.token), *(member.token_sha256 for member in others)]
+
+    def artifact_link(self, artifact_id: str, expires_at: float) -> str:
+        """A link for people without a token, signed by this server."""
+        digest = digest_of(self.token)
+        url = self.settings.server.url or self.url
+        return artifact_links.issue(digest, url, artifact_id, expires_at)
+
+    def linked_artifact(self, link: str) -> str:
+        """The id of the artifact that a link opens; ForbiddenError."""
+        now = self.controller.core.clock()
+        return artifact_links.read(self._digests(), link, now)
 
     def proof(self, key: str, nonce: str) -> str | None:
         """The answer to a challenge with the token that `key` names; None when this

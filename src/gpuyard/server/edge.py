@@ -27,6 +27,7 @@ from gpuyard.domain.users import Role
 from gpuyard.server import problems
 from gpuyard.server.acting import act, acted_for
 from gpuyard.server.app_state import AppState
+from gpuyard.server.artifact_links import LINK_PATH
 from gpuyard.server.audit import AuditLog
 from gpuyard.server.bodies import Bodies, Body
 from gpuyard.server.callers import Caller, CallerKey, caller_of, is_own_user
@@ -63,6 +64,7 @@ PUBLIC_PATHS = _SIGN_IN_PATHS | {
     "/docs",
     "/openapi.json",
     "/api/v1/sign-in",
+    LINK_PATH,
     proof.PATH,
 }
 # What is done all day: it changes something, and still is no act for the audit log.

@@ -51,6 +51,8 @@ _REQUESTS: Mapping[Role, tuple[str, ...]] = {
         f"(PUT|DELETE) /api/v1/secrets/{_ONE}",
         f"(PUT|DELETE) /api/v1/projects/{_ONE}/members/{_ONE}",
         "(POST|PUT|DELETE) /api/v1/datasets/.+",
+        f"DELETE /api/v1/jobs/{_ONE}/artifacts",
+        f"POST /api/v1/artifacts/{_ONE}/links",
     ),
     Role.MAINTAINER: (
         "POST /api/v1/models/.+/(load|unload|pin|unpin)",

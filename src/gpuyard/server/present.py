@@ -11,6 +11,7 @@ from gpuyard.billing.meter import SHARE, cost
 from gpuyard.controller.core import Core
 from gpuyard.controller.intake import PreparedJob
 from gpuyard.controller.submissions import code_folder
+from gpuyard.domain.artifacts import Artifact
 from gpuyard.domain.end_notices import without_addresses
 from gpuyard.domain.jobs import (
     Attempt,
@@ -289,6 +290,11 @@ def _total(attempts: Sequence[Attempt]) -> Cost:
         "share": sum(shares, Decimal(0)) if shares else None,
     }
     return costs[-1].model_copy(update=update)
+
+
+def present_artifact(row: Row) -> Artifact:
+    """The resource of an artifact row."""
+    return Artifact.model_validate(dict(row))
 
 
 def present_checkpoint(row: Row) -> Checkpoint:

@@ -33,7 +33,12 @@ def listing(root: Path) -> list[Workspace]:
 def _folders(root: Path) -> list[Path]:
     if not root.is_dir():
         return []
-    return sorted(path for path in root.iterdir() if path.is_dir())
+    # One that begins with a dot is being removed.
+    return sorted(
+        path
+        for path in root.iterdir()
+        if path.is_dir() and not path.name.startswith(".")
+    )
 
 
 def _look(path: Path) -> Workspace:

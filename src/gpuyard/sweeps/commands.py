@@ -12,13 +12,16 @@ def with_values(
     job: Mapping[str, Any], parameters: Mapping[str, str], known: Mapping[str, str]
 ) -> dict[str, Any]:
     """`job` with the value of a parameter wherever its name stands in braces: in the
-    command, the variables and the patterns of checkpoints. `known`: other names.
+    command, the variables, and the patterns of checkpoints and artifacts. `known`:
+    other names.
 
     A parameter that stands nowhere is added to the command, as `--NAME VALUE`.
     """
     filler = _Filler({**known, **parameters})
     filled: dict[str, Any] = dict(job)
     filled["command"] = [filler.fill(word) for word in job["command"]]
+    if "artifacts" in job:
+        filled["artifacts"] = [filler.fill(pattern) for pattern in job["artifacts"]]
     for field in ("environment", "checkpoint"):
         if field in job:
             filled[field] = _filled_table(filler, job[field])

@@ -128,7 +128,7 @@ async def test_the_newest_are_kept_and_the_blobs_of_the_others_are_deleted(
 async def test_a_blob_that_cannot_be_deleted_is_tried_again(
     instance: Controlled, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("gpuyard.controller.checkpoints._FIRST_DELETE_PAUSE_S", 0.01)
+    monkeypatch.setattr("gpuyard.controller.unused_blobs._FIRST_PAUSE_S", 0.01)
     delete = BlobStore.delete
     tries = []
 

@@ -39,7 +39,7 @@ def gpu(**fields: Any) -> dict[str, Any]:
             {"zzzzzz": 1},
             "zzzzzz",
             "is not a field",
-            "known here: allowed, args, carried_environment, checkpoint",
+            "known here: allowed, args, artifacts, artifacts_always",
         ),
         (
             {"args": ["--epochs", "3"]},

@@ -9,6 +9,7 @@ import pytest
 from gpuyard.domain.dataset_names import DatasetReference
 from gpuyard.domain.datasets import CHUNK_BYTES, Manifest, chunk_sizes, read_manifest
 from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.validation import parse_spec
 
 SHA = "a" * 64
 MB = 1 << 20
@@ -17,10 +18,10 @@ MB = 1 << 20
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("tiny", (None, "tiny", None)),
-        ("tiny@3", (None, "tiny", 3)),
-        ("vision/tiny-2.0@12", ("vision", "tiny-2.0", 12)),
-        ("my project/tiny", ("my project", "tiny", None)),
+        ("tiny", (None, "tiny", None, None)),
+        ("tiny@3", (None, "tiny", 3, None)),
+        ("vision/tiny-2.0@12", ("vision", "tiny-2.0", 12, None)),
+        ("my project/tiny", ("my project", "tiny", None, None)),
     ],
 )
 def test_a_reference_is_read_and_written(text: str, expected: Any) -> None:
@@ -129,3 +130,46 @@ def test_any_files_are_cut_into_chunks_that_fit() -> None:
             for _ in range(chance.randrange(1, 40))
         ]
         cut([(f"{number:03d}", size) for number, size in enumerate(sizes)])
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("plays:/data", DatasetReference(None, "plays", None, "/data")),
+        ("lab/plays@2:/a//b/", DatasetReference("lab", "plays", 2, "/a/b")),
+        ("a:b/plays", DatasetReference("a:b", "plays", None)),
+    ],
+)
+def test_a_place_in_a_container_stands_behind_a_colon(
+    text: str, wanted: DatasetReference
+) -> None:
+    found = DatasetReference.parse(text)
+    assert found == wanted
+    assert DatasetReference.parse(str(found)) == found
+    assert found.place == (wanted.path or "/datasets/plays")
+
+
+@pytest.mark.parametrize(
+    "text", ["plays:data", "plays:/", "plays:/a/../b", "plays:/etc/x", "plays:/a\n"]
+)
+def test_a_place_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"container|no dataset"):
+        DatasetReference.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"datasets": ["a:/x"]}, "the job names no image"),
+        ({"datasets": ["a:/x", "b:/x"], "image": "i"}, "one path twice"),
+        ({"datasets": ["a"], "prompt": "hi", "model": "m"}, "only a command"),
+    ],
+)
+def test_a_job_that_cannot_have_it_there_is_refused(
+    fields: dict[str, Any], words: str
+) -> None:
+    command = {} if "prompt" in fields else {"command": ["true"]}
+    with pytest.raises(InvalidInputError) as refused:
+        parse_spec({**command, **fields})
+    assert refused.value.faults[0].field == "datasets"
+    assert words in refused.value.faults[0].fault

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from gpuyard.domain import wire
+from gpuyard.domain.artifacts import ArtifactsSaved, SavedArtifact
 from gpuyard.node.journal import AttemptJournal
 
 
@@ -51,8 +52,11 @@ def test_everything_noted_is_read_again(journal):
     )
     journal.note("a1", stopping="timed_out")
     journal.note_checkpoint(saved)
+    left = ArtifactsSaved("a1", 7.0, [SavedArtifact("b.pt", "cd" * 32, 9)], ["x"])
+    journal.note_artifacts(left)
     journal.note("a1", ended=ENDED)
     (record,) = AttemptJournal(journal.folder).records()
+    assert record.artifacts == [left]
     assert (record.start, record.boot_id, record.ended, record.checkpoints) == (
         wanted,
         "boot_1",

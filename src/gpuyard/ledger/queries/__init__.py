@@ -1,6 +1,7 @@
 """Reading the ledger: rows as plain dicts, lists with a cursor."""
 
 from gpuyard.ledger.queries.arrays import ArrayQueries
+from gpuyard.ledger.queries.artifacts import ArtifactQueries
 from gpuyard.ledger.queries.attempts import AttemptQueries
 from gpuyard.ledger.queries.base import Row
 from gpuyard.ledger.queries.batches import BatchQueries
@@ -28,6 +29,7 @@ class Queries(
     CostQueries,
     CostUseQueries,
     CheckpointQueries,
+    ArtifactQueries,
     MetricQueries,
     FleetQueries,
     BatchQueries,

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import sqlalchemy as sa
 
 from gpuyard.ledger.queries.base import LedgerReader, Row
-from gpuyard.ledger.tables import checkpoints
+from gpuyard.ledger.tables import artifacts, checkpoints
 
 
 class CheckpointQueries(LedgerReader):
@@ -54,6 +54,9 @@ class CheckpointQueries(LedgerReader):
         return self._row(sa.select(checkpoints.c.id).where(where)) is not None
 
     def blob_is_used(self, sha256: str) -> bool:
-        """Whether a kept checkpoint needs this blob."""
-        where = sa.and_(checkpoints.c.sha256 == sha256, checkpoints.c.kept)
-        return self._row(sa.select(checkpoints.c.id).where(where)) is not None
+        """Whether a checkpoint or an artifact that is kept needs this blob."""
+        return any(self._needs(table, sha256) for table in (checkpoints, artifacts))
+
+    def _needs(self, table: sa.Table, sha256: str) -> bool:
+        where = sa.and_(table.c.sha256 == sha256, table.c.kept)
+        return self._row(sa.select(table.c.id).where(where).limit(1)) is not None

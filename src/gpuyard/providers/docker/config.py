@@ -15,6 +15,7 @@ class DockerConfig(StrictModel):
     - `host`: the daemon's address, by default the one that the `docker` command uses.
     - `workspace`: a folder of this host that each container sees as `/workspace`,
       unless its job names a gpuyard workspace.
+    - `dataset_cache_gb`: how much copies of the datasets of containers may take.
     - `writable_root`: whether jobs may change the image's files.
     """
 
@@ -25,6 +26,7 @@ class DockerConfig(StrictModel):
     workspace: str | None = None
     writable_root: bool = False
     network: str = "bridge"
+    dataset_cache_gb: float = Field(default=100.0, gt=0)
     max_processes: int = Field(default=8192, ge=1)
     price_per_hour: Decimal = Field(default=Decimal(0), ge=0)
     currency: str = "USD"

@@ -164,6 +164,7 @@ def _environment(
         values["GPUYARD_RESUME_FROM"] = resume_from
     if order.workspace_folder:
         values["GPUYARD_WORKSPACE"] = "/workspace"
+    values |= {mount.variable: mount.path for mount in order.datasets}
     return values
 
 

@@ -49,6 +49,7 @@ from gpuyard.providers.docker.container import (
     state_of,
 )
 from gpuyard.providers.docker.daemon import DockerDaemon, ImagePulls
+from gpuyard.providers.docker.datasets import ContainerDatasets
 from gpuyard.providers.docker.stream import in_thread
 from gpuyard.providers.runner_files import BrokenFileError
 from gpuyard.providers.running_times import RunningTimes
@@ -96,6 +97,7 @@ class DockerProvider(QueueProvider):
         blobs = open_store(Path(self.settings.home), self.settings.storage)
         self._arguments = ContainerArguments(self.settings, self._folder, blobs)
         self._daemon = DockerDaemon(self.settings.host)
+        self._datasets = ContainerDatasets(self.settings, self._daemon)
         self._images = ImagePulls(self._daemon)
         self.doing: Mapping[str, str] = self._images.progress
         self._checkpoints = CheckpointFinder()
@@ -164,10 +166,12 @@ class DockerProvider(QueueProvider):
     async def _create(self, name: str, order: AttemptOrder) -> Container:
         client = await self._daemon.client()
         try:
-            arguments = await in_background(self._arguments.of, order)
-            return await self._daemon.call(
-                client.containers.create, order.image, name=name, **arguments
-            )
+            async with self._datasets.mounted(order) as datasets:
+                arguments = await in_background(self._arguments.of, order)
+                arguments["mounts"] += datasets
+                return await self._daemon.call(
+                    client.containers.create, order.image, name=name, **arguments
+                )
         except APIError as error:
             if error.status_code == 409:
                 # Another server, which was taken for dead, has just created it.
@@ -410,6 +414,10 @@ class DockerProvider(QueueProvider):
         return await asyncio.to_thread(
             self._checkpoints.find, job_id, folder, pattern, began_at, over=over
         )
+
+    async def left_folder(self, job_id: str, workdir: str | None) -> Path | None:
+        """See GpuProviderInterface."""
+        return _work_folder(await self._daemon.find(job_id))
 
     # --- output ---
 

@@ -345,6 +345,10 @@ class KubernetesProvider(QueueProvider):
             self._checkpoints.find, job_id, work, pattern, since, over=over
         )
 
+    async def left_folder(self, job_id: str, workdir: str | None) -> Path | None:
+        """See GpuProviderInterface."""
+        return self._spool.work(job_id) if self._spool else None
+
     async def bring_back(self, job_id: str) -> None:
         """See GpuProviderInterface."""
         if self._spool:

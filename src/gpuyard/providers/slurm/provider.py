@@ -333,6 +333,13 @@ class SlurmProvider(QueueProvider):
         """See GpuProviderInterface."""
         return await self._staging.checkpoints(await self._job_folder(job_id))
 
+    async def left_folder(self, job_id: str, workdir: str | None) -> Path | None:
+        """See GpuProviderInterface."""
+        if self.settings.copies:
+            return None
+        folder = await self._job_folder(job_id)
+        return Path(workdir) if workdir else folder.path / "work"
+
     async def bring_back(self, job_id: str) -> None:
         """See GpuProviderInterface."""
         await self._staging.bring_back(await self._job_folder(job_id))

@@ -66,6 +66,7 @@ class SlurmSupply:
             price_source="gpuyard.toml" if price is not None else "",
             divisible=True,
             workspaces=True,
+            artifacts=not self._settings.copies,
             problem=item.why_down,
         )
 

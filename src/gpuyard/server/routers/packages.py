@@ -5,15 +5,16 @@ submitted. No route returns them.
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pydantic import BaseModel, Field
 
 from gpuyard.domain.packages import read_packages
 from gpuyard.domain.strict_model import StrictModel
+from gpuyard.server.api_router import api_router
 from gpuyard.server.callers import submitter_of
 from gpuyard.server.dependencies import TheAppState
 
-router = APIRouter(prefix="/packages", tags=["jobs"])
+router = api_router("/packages", tag="jobs")
 
 
 class PackageFiles(StrictModel):

@@ -3,12 +3,13 @@
 import asyncio
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pydantic import BaseModel
 
 from gpuyard.domain.errors import GpuyardError
 from gpuyard.domain.jobs import Job
 from gpuyard.domain.records import RunRecord, differences
+from gpuyard.server.api_router import api_router
 from gpuyard.server.app_state import AppState
 from gpuyard.server.callers import submitter_of
 from gpuyard.server.dependencies import TheAppState
@@ -16,7 +17,7 @@ from gpuyard.server.permissions import rights_of, visibility_of
 from gpuyard.server.present import present_jobs, present_spec
 from gpuyard.server.run_records import rerun_body, run_record
 
-router = APIRouter(prefix="/jobs", tags=["jobs"])
+router = api_router("/jobs", tag="jobs")
 
 
 class Rerun(BaseModel):

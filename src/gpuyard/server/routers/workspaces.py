@@ -16,16 +16,16 @@ router = api_router(tag="workspaces")
 
 @router.get("/workspaces")
 async def list_workspaces(request: Request, app_state: TheAppState) -> dict[str, Any]:
-    """Every workspace with its size, counted anew."""
+    """Every workspace with its size, counted anew; when it was used last, and when it
+    is removed if nobody uses it. `quota`: of all workspaces of its project, in bytes.
+    """
     visibility = visibility_of(request.scope, app_state.controller)
-    found = await in_background(
-        listing, app_state.settings.workspaces.root(app_state.home)
-    )
-    return {
-        "items": [
-            {**asdict(one), "path": str(one.path)}
-            for one in found
-            if visibility.sees(one.project)
-        ],
-        "next": None,
-    }
+    root = app_state.settings.workspaces.root(app_state.home)
+    found = await in_background(listing, root)
+    seen = [one for one in found if visibility.sees(one.project)]
+    uses = await in_background(app_state.controller.workspaces.shown, seen)
+    items = [
+        {**asdict(one), "path": str(one.path), **use}
+        for one, use in zip(seen, uses, strict=True)
+    ]
+    return {"items": items, "next": None}

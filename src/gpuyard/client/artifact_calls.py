@@ -1,0 +1,38 @@
+"""Calls about artifacts; see `calls`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuyard.client.calls import Call, StreamCall
+from gpuyard.client.segments import segment
+from gpuyard.domain.artifacts import Artifact, ArtifactLink
+
+
+def _page(answer: Any) -> list[Artifact]:
+    return [Artifact.model_validate(item) for item in answer["items"]]
+
+
+def _of_job(reference: str) -> str:
+    return f"/api/v1/jobs/{segment(reference)}/artifacts"
+
+
+def listing(reference: str) -> Call[list[Artifact]]:
+    """Those of a job."""
+    return Call("GET", _of_job(reference), _page)
+
+
+def remove(reference: str, paths: Sequence[str]) -> Call[list[Artifact]]:
+    """Remove those of a job with these paths, all without any; what they were."""
+    return Call("DELETE", _of_job(reference), _page, {"path": list(paths)})
+
+
+def share(artifact_id: str, valid_s: float) -> Call[ArtifactLink]:
+    """A link to one."""
+    path = f"/api/v1/artifacts/{segment(artifact_id)}/links"
+    body = {"valid_s": valid_s}
+    return Call("POST", path, ArtifactLink.model_validate, body=body, done_once=True)
+
+
+def content(artifact_id: str) -> StreamCall:
+    """Its bytes."""
+    return StreamCall(f"/api/v1/artifacts/{segment(artifact_id)}/content")

@@ -1,0 +1,213 @@
+"""The quota of workspaces, and their removal when nobody has used them for long.
+
+Nobody can refuse a job that is writing. So workspaces are measured now and then: who
+nears the quota is warned, and new jobs of a project that is over it are refused.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from gpuyard.config.settings import WorkspaceSettings
+from gpuyard.controller.core import Core
+from gpuyard.controller.job_warnings import warn_jobs
+from gpuyard.domain.errors import RefusedError
+from gpuyard.domain.events import Event, EventKind
+from gpuyard.domain.units import format_gb
+from gpuyard.domain.workspaces import workspace_key, workspace_names
+from gpuyard.storage.place import in_background
+from gpuyard.storage.workspace_use import (
+    Use,
+    note_use,
+    remove_set_aside,
+    set_aside,
+    use_of,
+)
+from gpuyard.storage.workspaces import Workspace, listing
+
+_DAY_S = 86400.0
+_GB = 1e9
+# Of the quota: then its users are warned.
+_NEARLY = 0.9
+log = structlog.get_logger(__name__)
+
+
+class Workspaces:
+    """Looks after the workspaces below `root`."""
+
+    def __init__(self, core: Core, root: Path, settings: WorkspaceSettings) -> None:
+        self._core = core
+        self._root = root
+        self._settings = settings
+        # By project, as they were found last: bytes in all of its workspaces.
+        self._sizes: dict[str, int] = {}
+        # What was told of projects near or over their quota.
+        self._told: dict[str, EventKind] = {}
+
+    # --- what jobs may use ---
+
+    async def check(self, keys: Iterable[str]) -> None:
+        """RefusedError if the project of one of these workspaces is over its quota,
+        even if it is measured again. They count as used now.
+        """
+        for key in keys:
+            project, _ = workspace_names(key)
+            quota = self._quota(project)
+            if quota and self._sizes.get(project, 0) > quota:
+                await self._measure()
+            if quota and self._sizes.get(project, 0) > quota:
+                raise self._over_quota(project, quota)
+            await self._use(key)
+
+    async def _use(self, key: str) -> None:
+        try:
+            use = Use(self._core.clock())
+            await in_background(note_use, self._root / key, use)
+        except OSError as error:  # then it is noted when it is looked at
+            log.warning("the use of a workspace is not noted", error=str(error))
+
+    def _over_quota(self, project: str, quota: int) -> RefusedError:
+        used = format_gb(self._sizes[project] / _GB)
+        return RefusedError(
+            f"The workspaces of the project {project} take {used}, and its quota is"
+            f" {format_gb(quota / _GB)}.",
+            "Remove files in them, or run the job without one: `gpuyard workspace`"
+            " lists them. An administrator can set [workspaces] quota_gb.",
+        )
+
+    def _quota(self, project: str) -> int:
+        """In bytes; 0 for none."""
+        own = self._settings.quotas_gb.get(project)
+        return int((self._settings.quota_gb if own is None else own) * _GB)
+
+    async def _measure(self) -> list[Workspace]:
+        found = await in_background(listing, self._root)
+        sizes: dict[str, int] = defaultdict(int)
+        for one in found:
+            sizes[one.project] += one.size
+        self._sizes = dict(sizes)
+        return found
+
+    # --- what is told and removed ---
+
+    async def look(self) -> None:
+        """Measure all, warn of what is nearly full or will be removed, and remove what
+        nobody has used for long.
+        """
+        found = await self._measure()
+        for project in sorted(self._sizes):
+            self._tell_of_quota(project)
+        used = self._used_now()
+        for one in found:
+            await self._tend(one, is_used=workspace_key(one.project, one.name) in used)
+        await in_background(remove_set_aside, self._root)
+
+    def _used_now(self) -> Mapping[str, list[str]]:
+        """The jobs that wait or run, by their workspace."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for job in self._core.view.jobs.values():
+            if job.shape.workspace:
+                found[job.shape.workspace].append(job.id)
+        return found
+
+    def _tell_of_quota(self, project: str) -> None:
+        quota = self._quota(project)
+        size = self._sizes[project]
+        kind = _kind_of(size, quota)
+        if kind is None:
+            self._told.pop(project, None)
+            return
+        if self._told.get(project) == kind:
+            return
+        self._told[project] = kind
+        used, most = format_gb(size / _GB), format_gb(quota / _GB)
+        warning = (
+            f"the workspaces of its project take {used} of their quota of {most}: over"
+            " it, no new jobs with a workspace are taken"
+        )
+        info: dict[str, Any] = {"project": project, "size": size, "quota": quota}
+        jobs = [
+            job_id
+            for key, job_ids in self._used_now().items()
+            if workspace_names(key)[0] == project
+            for job_id in job_ids
+        ]
+        warn_jobs(self._core, jobs, warning, kind, info)
+
+    async def _tend(self, one: Workspace, *, is_used: bool) -> None:
+        """Note that it is used, warn that it will go, or remove it."""
+        now = self._core.clock()
+        use = await in_background(use_of, one.path)
+        if use is None or is_used or (one.changed_at or 0.0) > use.used_at:
+            # One from before uses were noted counts as used now.
+            used_at = now if use is None or is_used else min(one.changed_at or now, now)
+            if use is None or used_at > use.used_at:
+                await in_background(note_use, one.path, Use(used_at))
+            return
+        if not self._settings.remove_after_days:
+            return
+        goes_at = self.goes_at(use)
+        if use.warned_at is None and now >= goes_at - self._notice_s:
+            self._tell(one, EventKind.WORKSPACE_EXPIRES, goes_at=self.goes_at(use, now))
+            await in_background(note_use, one.path, Use(use.used_at, now))
+        elif use.warned_at is not None and now >= self.goes_at(use, use.warned_at):
+            await self._remove(one)
+
+    async def _remove(self, one: Workspace) -> None:
+        """Without a pause between the last look at the jobs and its end: whoever
+        submits a job afterwards gets an empty one.
+        """
+        if workspace_key(one.project, one.name) in self._used_now():
+            return
+        try:
+            set_aside(one.path)
+        except OSError as error:
+            log.warning(
+                "a workspace that nobody uses cannot be removed",
+                path=str(one.path),
+                error=str(error),
+            )
+            return
+        self._tell(one, EventKind.WORKSPACE_REMOVED)
+
+    def _tell(self, one: Workspace, kind: EventKind, **more: float) -> None:
+        info = {"project": one.project, "workspace": one.name, "size": one.size, **more}
+        self._core.emit([Event(kind, self._core.clock(), (), None, info)])
+
+    @property
+    def _notice_s(self) -> float:
+        return self._settings.notice_days * _DAY_S
+
+    def goes_at(self, use: Use, warned_at: float | None = None) -> float:
+        """When a workspace goes that nobody uses from now on (UTC seconds): never
+        before the time of notice is over.
+        """
+        at = use.used_at + self._settings.remove_after_days * _DAY_S
+        return at if warned_at is None else max(at, warned_at + self._notice_s)
+
+    def shown(self, found: Sequence[Workspace]) -> list[dict[str, Any]]:
+        """What is known of the use of these, for the API. Blocks on the disk."""
+        return [self._shown(one) for one in found]
+
+    def _shown(self, one: Workspace) -> dict[str, Any]:
+        use = use_of(one.path)
+        goes_at = None
+        if use and self._settings.remove_after_days:
+            goes_at = self.goes_at(use, use.warned_at)
+        return {
+            "used_at": use.used_at if use else one.changed_at,
+            "removed_at": goes_at,
+            "quota": self._quota(one.project) or None,
+        }
+
+
+def _kind_of(size: int, quota: int) -> EventKind | None:
+    """What is to be told of so many bytes."""
+    if quota and size > quota:
+        return EventKind.WORKSPACE_OVER_QUOTA
+    if quota and size > _NEARLY * quota:
+        return EventKind.WORKSPACE_NEARLY_FULL
+    return None

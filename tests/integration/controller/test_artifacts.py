@@ -1,0 +1,91 @@
+"""Artifacts in the ledger and the store: recorded once, replaced, removed."""
+
+import hashlib
+import io
+import time
+
+import pytest
+
+from gpuyard.domain.artifacts import ArtifactsSaved, SavedArtifact
+from gpuyard.domain.errors import NotFoundError
+from tests.support.controlled import Controlled
+from tests.support.wait import eventually
+
+pytestmark = pytest.mark.anyio
+
+
+async def leave(
+    instance: Controlled, job_id: str, *problems: str, **contents: str
+) -> None:
+    """The agent reports files with these contents."""
+    files: list[SavedArtifact] = []
+    for name, text in contents.items():
+        blob = instance.blobs.put(io.BytesIO(text.encode()))
+        files.append(SavedArtifact(f"out/{name}", blob.sha256, blob.size))
+    await instance.on_host(
+        job_id,
+        lambda host, i: host.say(ArtifactsSaved(i, time.time(), files, [*problems])),
+    )
+    await instance.settled()
+
+
+def there(instance: Controlled, text: str) -> bool:
+    return instance.blobs.has(hashlib.sha256(text.encode()).hexdigest())
+
+
+def left(instance: Controlled, job_id: str) -> dict[str, int]:
+    rows = instance.ledger.queries.artifacts_of(job_id)
+    return {row["path"]: row["size"] for row in rows}
+
+
+async def test_one_that_is_told_twice_is_one_and_a_later_one_takes_its_place(
+    instance: Controlled,
+):
+    job_id = await instance.submit()
+    await leave(instance, job_id, a="first", b="same")
+    await leave(instance, job_id, a="first", b="same")
+    assert left(instance, job_id) == {"out/a": 5, "out/b": 4}
+    await leave(instance, job_id, a="second!")
+    assert left(instance, job_id) == {"out/a": 7, "out/b": 4}
+    await eventually(lambda: not there(instance, "first"), "its blob to go")
+    assert there(instance, "same")
+    await instance.finish(job_id)
+
+
+async def test_what_is_left_out_is_told_as_a_warning(instance: Controlled):
+    job_id = await instance.submit()
+    await leave(instance, job_id, "x.pt\x1b left out")
+    assert instance.job(job_id)["warnings"] == ["artifacts: x.pt left out"]
+    await instance.finish(job_id)
+
+
+async def test_a_path_that_leads_out_is_not_believed(instance: Controlled):
+    job_id = await instance.submit()
+    blob = instance.blobs.put(io.BytesIO(b"x"))
+    files = [
+        SavedArtifact(path, blob.sha256, 1) for path in ("../x", "/x", "a\nb", "fine")
+    ]
+    await instance.on_host(
+        job_id, lambda host, i: host.say(ArtifactsSaved(i, time.time(), files))
+    )
+    await instance.settled()
+    assert left(instance, job_id) == {"fine": 1}
+    await instance.finish(job_id)
+
+
+async def test_removing_takes_the_blob_unless_another_job_needs_it(
+    instance: Controlled,
+):
+    job_id, other = await instance.submit(), await instance.submit()
+    await leave(instance, job_id, a="shared", b="own")
+    await leave(instance, other, a="shared")
+    artifacts = instance.controller.reports.artifacts
+    with pytest.raises(NotFoundError):
+        await artifacts.remove(job_id, ["out/none"])
+    removed = await artifacts.remove(job_id, ["out/"])
+    assert [row["path"] for row in removed] == ["out/a", "out/b"]
+    assert left(instance, job_id) == {}
+    await eventually(lambda: not there(instance, "own"), "its blob to go")
+    assert there(instance, "shared")
+    await instance.finish(job_id)
+    await instance.finish(other)

@@ -1,0 +1,113 @@
+"""Workspaces: their quota, and their removal with a warning first."""
+
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuyard.domain.errors import RefusedError
+from gpuyard.storage.workspace_use import Use, note_use, use_of
+from tests.support.controlled import Controlled
+
+pytestmark = pytest.mark.anyio
+DAY_S = 86400.0
+
+
+@pytest.fixture
+async def small(tmp_path: Path) -> AsyncIterator[Controlled]:
+    """Its workspaces may take 1,000 bytes, those of one project more."""
+    settings = {"quota_gb": 1e-6, "quotas_gb": {"vision": 1.0}}
+    made = Controlled(tmp_path, workspaces=settings)
+    await made.start()
+    yield made
+    await made.settled()
+    await made.stop()
+
+
+def fill(instance: Controlled, size: int, key: str = "default/corpus") -> Path:
+    folder = instance.folder / "workspaces" / key
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "data").write_bytes(bytes(size))
+    return folder
+
+
+def told(instance: Controlled) -> list[dict[str, Any]]:
+    journal = instance.ledger.queries.events_after(0, 1000)
+    return [
+        {"kind": row["kind"], **row["info"]}
+        for row in journal
+        if row["kind"].startswith("workspace.")
+    ]
+
+
+async def test_over_the_quota_new_jobs_are_refused_until_files_are_removed(
+    small: Controlled,
+):
+    fill(small, 950)
+    running = await small.submit(workspace="corpus")
+    await small.controller.workspaces.look()
+    fill(small, 2000)
+    for _ in range(2):  # it is told once
+        await small.controller.workspaces.look()
+    with pytest.raises(RefusedError, match="The workspaces of the project default"):
+        await small.submit(workspace="another")
+    plain = await small.submit()
+    await small.settled()
+    assert [(one["kind"], one["size"]) for one in told(small)] == [
+        ("workspace.nearly_full", 950),
+        ("workspace.over_quota", 2000),
+    ]
+    assert "over it, no new jobs" in small.job(running)["warnings"][-1]
+    fill(small, 10)
+    again = await small.submit(workspace="corpus")
+    fill(small, 2000, "vision/corpus")
+    await small.controller.workspaces.look()
+    other = await small.submit(workspace="corpus", project="vision")
+    for job_id in (running, plain, again, other):
+        await small.finish(job_id)
+
+
+async def test_one_that_nobody_uses_is_removed_after_a_warning(instance: Controlled):
+    look = instance.controller.workspaces.look
+    folder = fill(instance, 10)
+    await look()
+    found = use_of(folder)
+    assert found is not None and found.warned_at is None
+    assert found.used_at > time.time() - 60, "one from before counts as used now"
+
+    now = time.time()
+    long_ago = now - 40 * DAY_S
+    os.utime(folder / "data", (long_ago, long_ago))
+    note_use(folder, Use(long_ago))
+    await look()  # a server that was off for long warns first
+    await look()
+    await instance.settled()
+    (warning,) = told(instance)
+    assert warning["kind"] == "workspace.expires"
+    assert warning["workspace"] == "corpus"
+    assert warning["goes_at"] == pytest.approx(now + 7 * DAY_S, abs=60)
+
+    note_use(folder, Use(long_ago, now - 8 * DAY_S))
+    job_id = await instance.submit(workspace="corpus")
+    await look()
+    assert folder.exists(), "a job uses it"
+    await instance.finish(job_id)
+    await instance.until(job_id)
+    note_use(folder, Use(long_ago, now - 8 * DAY_S))
+    await look()
+    await instance.settled()
+    assert not list(folder.parent.iterdir())
+    assert [one["kind"] for one in told(instance)][1:] == ["workspace.removed"]
+
+
+async def test_one_that_was_written_to_is_used(instance: Controlled):
+    folder = fill(instance, 10)
+    note_use(folder, Use(time.time() - 40 * DAY_S, time.time() - 9 * DAY_S))
+    await instance.controller.workspaces.look()
+    found = use_of(folder)
+    assert found is not None and found.warned_at is None
+    assert found.used_at > time.time() - 60
+    assert not told(instance)
