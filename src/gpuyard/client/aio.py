@@ -37,6 +37,7 @@ from gpuyard.client.calls import Call, StreamCall
 from gpuyard.client.carrying import EnvironmentCarrier
 from gpuyard.client.connection import Address, find_server, look_again
 from gpuyard.client.followed_log import LogReader
+from gpuyard.client.found_lines import LinesReader
 from gpuyard.client.light import unreachable
 from gpuyard.client.lines import LineReader
 from gpuyard.client.problems import error_of
@@ -390,6 +391,27 @@ class AsyncClient(
         if follow:
             return self._follow_log(reference, lines, attempt)
         return self._stream(calls.log(reference, lines, follow, attempt))
+
+    async def log_lines(
+        self,
+        reference: str,
+        *,
+        tail: int | None = None,
+        follow: bool = False,
+        **wanted: Any,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Lines of a job's output, oldest first: `attempt`, `offset`, `time`, `level`,
+        `section`, `text`; the last so many with `tail`, until the job is over with
+        `follow`.
+
+        All of these must hold: `search` (text), `regex` (RE2), `level` (at least that),
+        `section`, `since` and `until` (UTC seconds). Besides: `attempt`, `ignore_case`,
+        and `sections` to say in which section each line stands.
+        """
+        reader = LinesReader(reference, tail, follow, wanted)
+        while not reader.is_over:
+            for line in reader.feed(await self.call(reader.call())):
+                yield line
 
     async def _follow_log(
         self, reference: str, lines: int | None, attempt: int | None

@@ -415,6 +415,19 @@ def followed_log(
     )
 
 
+def log_lines(
+    reference: str, wanted: Json
+) -> Call[tuple[list[dict[str, Any]], str | None, str | None]]:
+    """A page of lines of a job's output, with the cursors behind and before it."""
+    return Call(
+        "GET",
+        f"/api/v1/jobs/{_segment(reference)}/lines",
+        lambda a: (a["items"], a["next"], a["previous"]),
+        _given(**wanted),
+        waits=True,
+    )
+
+
 def event_stream(after: int | None, reference: str | None) -> StreamCall:
     """Events as they come."""
     return StreamCall(

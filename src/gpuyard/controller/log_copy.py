@@ -9,9 +9,12 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO
+
+from gpuyard.storage.log_times import LogClock
 
 # A mark is written at most so often. What was copied after it is copied again.
 _MARK_EVERY_S = 0.05
@@ -28,6 +31,7 @@ class LogCopy:
         self._mark = ""
         self._size = 0
         self._marked_at = 0.0
+        self._clock = LogClock(path)
         self._copy: IO[bytes] | None = None
         self._marks: IO[bytes] | None = None
 
@@ -93,6 +97,8 @@ class LogCopy:
             0,
         )
         self._marked_at = time.monotonic()
+        with suppress(OSError):  # a full disk costs the times of some lines
+            self._clock.note(self._size, time.time())
 
 
 def mark_path(path: Path) -> Path:

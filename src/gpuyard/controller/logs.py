@@ -11,14 +11,20 @@ from typing import Any, BinaryIO
 
 from gpuyard.controller.core import Core
 from gpuyard.domain.errors import NotFoundError, ProviderError
+from gpuyard.domain.log_query import LogPage, LogQuery
 from gpuyard.domain.states import JobState
+from gpuyard.insight.log_patterns import check_query
+from gpuyard.insight.log_search import find_lines
 from gpuyard.providers.base import GpuProviderInterface, LogPiece
 from gpuyard.providers.node_provider import NodeProvider
+from gpuyard.storage.log_times import LogTimes
 from gpuyard.storage.logfile import LogFile
 
 _LONGEST_WAIT_S = 5.0
 # Between two looks at a copy that grows.
 _COPY_S = 0.1
+# Between two looks of a client for lines in it.
+_COPY_WAIT_S = 1.0
 # So long the output of an attempt that has ended is asked for.
 ENDED_S = 10.0
 # A reader that does not read holds two of these in memory.
@@ -43,6 +49,15 @@ class LogPart:
     attempt: int
     offset: int | None
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LinesPage:
+    """Lines of one attempt of a job; `is_over`: that attempt will have no more."""
+
+    attempt: int
+    page: LogPage
+    is_over: bool
 
 
 class Logs:
@@ -87,7 +102,7 @@ class Logs:
             lines = None
         while True:
             # Read first: an attempt that begins and ends meanwhile is still found.
-            is_over = self._is_over(job_id)
+            is_over = self.is_over(job_id)
             for attempt in self._attempts_from(job_id, begin):
                 async for part in self._output(attempt, offset, lines, follow):
                     yield part
@@ -99,10 +114,60 @@ class Logs:
             if not follow or is_over:
                 return
             # The event of an end that came meanwhile is past.
-            if not self._is_over(job_id):
+            if not self.is_over(job_id):
                 await self._wait_for_event(_LONGEST_WAIT_S)
 
-    def _is_over(self, job_id: str) -> bool:
+    async def find(
+        self,
+        job_id: str,
+        query: LogQuery,
+        *,
+        number: int | None = None,
+        wait_s: float = 0.0,
+    ) -> LinesPage:
+        """A page of lines of the last attempt or of attempt `number`; while there are
+        none and more may come, it waits up to `wait_s`. InvalidInputError.
+        """
+        check_query(query)
+        attempts = self._attempts(job_id)
+        first = max((row["number"] for row in attempts), default=1)
+        wanted = first if number is None else number
+        attempt = next((row for row in attempts if row["number"] == wanted), None)
+        if attempt is None:
+            # A client may wait for an attempt that is yet to come.
+            if wanted != len(attempts) + 1:
+                self._attempt(job_id, wanted)
+            is_over = self.is_over(job_id)
+            if wait_s and not is_over:
+                await self._wait_for_event(wait_s)
+            return LinesPage(wanted, LogPage([], 0, "", True), is_over)
+        page, is_over = await self._lines(attempt, query, wait_s)
+        if page.is_end and wanted < first:
+            return LinesPage(wanted, page, is_over=True)
+        return LinesPage(wanted, page, is_over and page.is_end)
+
+    async def _lines(
+        self, attempt: Row, query: LogQuery, wait_s: float
+    ) -> tuple[LogPage, bool]:
+        """A page of lines of an attempt, and whether there will be no more."""
+        copy = self._copy_path(attempt["id"])
+        provider = self._providers.get(attempt["provider"])
+        nodes = [share["node_id"] for share in attempt["placements"] or ()]
+        if isinstance(provider, NodeProvider) and nodes and not copy.exists():
+            reference = self._reference(attempt)
+            found = await provider.find_lines(nodes[0], reference, query, wait_s)
+            if found.problem:
+                raise ProviderError(found.problem, attempt["provider"], "LOG_FAULT")
+            page = found.page or LogPage([], query.begin, "", True)
+            return page, found.end and not self._is_live(attempt)
+        is_live = self._is_live(attempt)
+        page = await asyncio.to_thread(_lines_of_copy, copy, query, not is_live)
+        if is_live and wait_s and not page.lines and page.is_end:
+            await self._wait_for_event(min(wait_s, _COPY_WAIT_S))
+        return page, not is_live
+
+    def is_over(self, job_id: str) -> bool:
+        """Whether the job will have no more output."""
         row = self._core.queries.job(job_id)
         return row is None or JobState(row["state"]).terminal
 
@@ -268,6 +333,15 @@ async def _read_file(
         while part := await asyncio.to_thread(file.read, _PART_BYTES):
             yield LogPiece(begin, part)
             begin += len(part)
+
+
+def _lines_of_copy(copy: Path, query: LogQuery, is_complete: bool) -> LogPage:
+    """A page of lines of a copy, which may not be begun yet."""
+    try:
+        times = LogTimes(copy, copy.stat().st_mtime)
+        return find_lines(LogFile(copy), times, query, is_complete=is_complete)
+    except FileNotFoundError:
+        return LogPage([], query.begin, "", True)
 
 
 def _last_lines(path: Path, lines: int) -> int:

@@ -17,6 +17,10 @@ from msgspec import Meta
 from gpuyard.domain.artifacts import ArtifactOrder, ArtifactsSaved
 from gpuyard.domain.contents import ContentKind
 from gpuyard.domain.datasets import DatasetMount
+from gpuyard.domain.wire_logs import FindLines as FindLines
+from gpuyard.domain.wire_logs import LinesFound as LinesFound
+from gpuyard.domain.wire_logs import LogPart as LogPart
+from gpuyard.domain.wire_logs import ReadLog as ReadLog
 from gpuyard.domain.wire_types import (
     Amount,
     AttemptId,
@@ -101,9 +105,10 @@ class Hello(_Message, frozen=True, tag="Hello"):
 
     `separation` says how jobs are kept apart (`domain/separation.py`). `streams`: it
     knows OpenStream; `stdin_streams`: also to standard input. `fetches`, `datasets`,
-    `packages`: it has these of jobs; `artifacts`: it saves those of jobs. An agent of
-    an older version does not. `process`: a word that this process has made up, to tell
-    its own next link.
+    `packages`: it has these of jobs; `artifacts`: it saves those of jobs. `finds_lines`:
+    it knows FindLines. An agent of an older version does not. `process`: a word that
+    this agent's process has made up, so that its own next link is told from another
+    one's.
     """
 
     node_id: Word
@@ -124,6 +129,7 @@ class Hello(_Message, frozen=True, tag="Hello"):
     datasets: bool = False
     packages: bool = False
     artifacts: bool = False
+    finds_lines: bool = False
     process: Annotated[str, Meta(max_length=64)] = ""
 
 
@@ -223,18 +229,6 @@ class NumberedReport(_Message, frozen=True, tag="Report"):
         | Ended
         | GpusSeen
     )
-
-
-class LogPart(_Message, frozen=True, tag="LogPart"):
-    """Answer to ReadLog: bytes from `offset` on; `end` is true when there will be no
-    more.
-    """
-
-    request: Whole
-    offset: Whole
-    data: bytes
-    end: bool
-    missing: bool = False
 
 
 class Found(_Message, frozen=True, tag="Found"):
@@ -402,19 +396,6 @@ class Forget(_Message, frozen=True, tag="Forget"):
     output: bool = False
 
 
-class ReadLog(_Message, frozen=True, tag="ReadLog"):
-    """Send up to `limit` bytes from `offset` on (negative: from `tail_lines` before the
-    end); wait for them up to `wait_s`.
-    """
-
-    request: int
-    attempt_id: AttemptId
-    offset: int
-    limit: int = 1 << 20
-    tail_lines: int = 0
-    wait_s: float = 0.0
-
-
 class Find(_Message, frozen=True, tag="Find"):
     """Ask whether the agent holds this attempt."""
 
@@ -461,6 +442,7 @@ FromAgent = (
     Hello
     | NumberedReport
     | LogPart
+    | LinesFound
     | Found
     | JoinStream
     | FetchContents
@@ -476,6 +458,7 @@ ToAgent = (
     | Acknowledge
     | Forget
     | ReadLog
+    | FindLines
     | Find
     | OpenStream
     | ContentPart

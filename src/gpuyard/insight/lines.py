@@ -41,12 +41,12 @@ class LineSplitter:
         ended = [bytes(self._rest), *others]
         self._rest.clear()
         self._append(unfinished)
-        lines = [_clean(raw) for raw in ended]
+        lines = [clean(raw) for raw in ended]
         return [line for line in lines if line]
 
     def flush(self) -> list[str]:
         """The last line, if the output stopped without ending it."""
-        line = _clean(bytes(self._rest))
+        line = clean(bytes(self._rest))
         self._rest.clear()
         return [line] if line else []
 
@@ -54,7 +54,8 @@ class LineSplitter:
         self._rest += piece[: LIMIT - len(self._rest)]
 
 
-def _clean(raw: bytes) -> str:
+def clean(raw: bytes) -> str:
+    """The text of a line, without its end, colours and trailing spaces."""
     text = raw[:LIMIT].decode("utf-8", "replace")
     if "\x1b" in text:
         text = _ESCAPE.sub("", text)

@@ -304,7 +304,7 @@ class Agent:
                     self._refusal.forget()
                 elif isinstance(message, wire.Refused):
                     self._refused(message)
-                elif isinstance(message, wire.ReadLog):
+                elif isinstance(message, wire.ReadLog | wire.FindLines):
                     self._send_log(message, logs)
                 elif isinstance(message, wire.OpenStream):
                     self._spawn(self._streams.open(message, address))
@@ -368,6 +368,7 @@ class Agent:
             datasets=True,
             packages=True,
             artifacts=True,
+            finds_lines=True,
             process=self._process,
         )
 
@@ -401,10 +402,10 @@ class Agent:
                 self._gpus.release(message.gpu_uuids)
             case wire.Leave():
                 self._leaving.set()
-            case wire.Welcome() | wire.ReadLog() | wire.OpenStream() | wire.Refused():
-                pass  # `_talk` handles these
-            case wire.ContentPart() | wire.BlobStored() | wire.Beat():
-                pass  # contents have connections of their own; a Beat needs no answer
+            case _:
+                # `_talk` handles some; contents have connections of their own; a Beat
+                # needs no answer.
+                pass
 
     # --- the host and its output ---
 
@@ -422,7 +423,9 @@ class Agent:
         """Tell the server what was found on the disk."""
         self._outbox.put(wire.GpusSeen(self._gpus.current, self._gpus.problem, disk))
 
-    def _send_log(self, question: wire.ReadLog, logs: LogSender) -> None:
+    def _send_log(
+        self, question: wire.ReadLog | wire.FindLines, logs: LogSender
+    ) -> None:
         attempt = self.attempts.find(question.attempt_id)
         logs.answer(question, self.journal.log_path(question.attempt_id), attempt)
 

@@ -21,11 +21,15 @@ from gpuyard.config.boot_clock import boot_clock_s
 from gpuyard.domain import wire
 from gpuyard.domain.artifacts import ArtifactsSaved
 from gpuyard.node.line_file import LineFile
+from gpuyard.storage.log_times import times_path
+from gpuyard.storage.packed_log import draft_path, packed_path
 from gpuyard.storage.untrusted import remove_tree
 
 # A longer file is cleared of attempts that are forgotten.
 _LONGEST_BYTES = 4 << 20
 _SECRETS = ".secrets"
+# The endings of logs, as they are and compressed.
+_LOGS = ("log", "log.zst")
 # What each line begins with; its attempt follows.
 _KEY = b'{"attempt":"'
 log = structlog.get_logger(__name__)
@@ -92,6 +96,12 @@ class AttemptJournal:
     def log_path(self, attempt_id: str) -> Path:
         """Where the attempt's output is; kept after the journal is forgotten."""
         return self.folder / f"{attempt_id}.log"
+
+    def delete_log(self, attempt_id: str) -> None:
+        """Delete the attempt's output, with what was noted of it. OSError."""
+        log = self.log_path(attempt_id)
+        for path in (log, packed_path(log), draft_path(log), times_path(log)):
+            path.unlink(missing_ok=True)
 
     def private(self, attempt_id: str) -> Path:
         """The attempt's own folder: for its working directory if it named none, and for
@@ -215,7 +225,7 @@ class AttemptJournal:
         """Delete the logs and own folders of attempts that have no record."""
         for attempt_id in attempt_ids:
             if attempt_id not in self._held:
-                self.log_path(attempt_id).unlink(missing_ok=True)
+                self.delete_log(attempt_id)
                 remove_tree(self.private(attempt_id))
 
     def settled_before(self, limit: float, *, folders: bool) -> list[str]:
@@ -227,7 +237,7 @@ class AttemptJournal:
             for entry in entries:
                 is_folder = entry.is_dir(follow_symlinks=False)
                 attempt_id, _, ending = entry.name.partition(".")
-                if is_folder != folders or (not folders and ending != "log"):
+                if is_folder != folders or (not folders and ending not in _LOGS):
                     continue
                 changed_at = entry.stat(follow_symlinks=False).st_mtime
                 if changed_at < limit and attempt_id not in self._held:
@@ -242,7 +252,8 @@ class AttemptJournal:
 
     def has_log(self, attempt_id: str) -> bool:
         """Whether it was begun at some time, and its log is still there."""
-        return os.path.exists(f"{self.folder}/{attempt_id}.log")  # noqa: PTH110  (once for each attempt)
+        log = f"{self.folder}/{attempt_id}.log"
+        return os.path.exists(log) or os.path.exists(f"{log}.zst")  # noqa: PTH110  (once for each attempt)
 
     def is_settled(self, attempt_id: str) -> bool:
         """Whether it was an attempt of this node, and its record was forgotten."""

@@ -1,13 +1,24 @@
-"""Answers ReadLog: a part of an attempt's log, if wanted after a wait for output."""
+"""Answers ReadLog and FindLines: a part of an attempt's log, or a page of its lines, if
+wanted after a wait for output.
+"""
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
+
+from msgspec.structs import replace
 
 from gpuyard.domain import wire, wire_frames
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.log_query import LogPage
+from gpuyard.insight.log_search import find_lines
 from gpuyard.node.attempt import AttemptRun
+from gpuyard.storage.log_times import LogTimes
 from gpuyard.storage.logfile import LogFile
+from gpuyard.storage.packed_log import with_stored_log
 from gpuyard.storage.untrusted import UntrustedFileError
 
 _LOOK_S = 0.02
@@ -15,6 +26,7 @@ _LONGEST_LOOK_S = 10.0
 # No server asks for more.
 _LONGEST_PART = 1 << 20
 _State = tuple[int, bool]
+Result = TypeVar("Result")
 
 
 class LogWatch:
@@ -48,7 +60,7 @@ def _state(path: Path, attempt: AttemptRun | None) -> _State:
     """The size of a log, and whether it is complete."""
     over = attempt is None or not attempt.live
     try:
-        return _log_of(path, attempt).size(), over
+        return _with_log(path, attempt, lambda log: log.size()), over
     except OSError:
         return 0, over
 
@@ -64,13 +76,22 @@ class LogSender:
         self._writer = writer
         self._watch = watch
         self._turn = asyncio.Lock()
+        # A search takes a processor: one at a time.
+        self._searching = asyncio.Lock()
         self._answering: set[asyncio.Task[None]] = set()
 
     def answer(
-        self, question: wire.ReadLog, path: Path, attempt: AttemptRun | None
+        self,
+        question: wire.ReadLog | wire.FindLines,
+        path: Path,
+        attempt: AttemptRun | None,
     ) -> None:
         """Answer in the background."""
-        task = asyncio.create_task(self._answer(question, path, attempt))
+        if isinstance(question, wire.FindLines):
+            answering = self._find(question, path, attempt)
+        else:
+            answering = self._answer(question, path, attempt)
+        task = asyncio.create_task(answering)
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
@@ -98,6 +119,31 @@ class LogSender:
                     last = _read_part(question, offset, path, attempt)
                 self._writer.write(wire_frames.encode(last))
 
+    async def _find(
+        self, question: wire.FindLines, path: Path, attempt: AttemptRun | None
+    ) -> None:
+        """Answer with a page of lines, once there is one."""
+        deadline = time.monotonic() + question.wait_s
+        with suppress(ConnectionError):
+            while True:
+                async with self._searching:
+                    found = await asyncio.to_thread(find_page, question, path, attempt)
+                page = found.page
+                left_s = deadline - time.monotonic()
+                if page is None or page.lines or found.end or left_s <= 0:
+                    break
+                # What was looked at is not looked at again.
+                begun = replace(
+                    question.query, begin=page.next, begin_section=page.next_section
+                )
+                question = replace(question, query=begun)
+                if page.is_end:
+                    await self._wait_for_output(page.next, left_s, path, attempt)
+                    await asyncio.sleep(min(_LOOK_S, left_s))
+            async with self._turn:
+                await self._writer.drain()
+                self._writer.write(wire_frames.encode(found))
+
     async def _wait_for_output(
         self, offset: int, wait_s: float, path: Path, attempt: AttemptRun | None
     ) -> None:
@@ -112,9 +158,13 @@ class LogSender:
             await self._watch.changed(path, attempt, state, left_s)
 
 
-def _log_of(path: Path, attempt: AttemptRun | None) -> LogFile:
-    """The log at `path`; that of a live attempt hides its secrets."""
-    return LogFile(path) if attempt is None else attempt.log
+def _with_log(
+    path: Path, attempt: AttemptRun | None, use: Callable[[LogFile], Result]
+) -> Result:
+    """Use the log at `path`; that of a live attempt hides its secrets, and one that is
+    over may be compressed.
+    """
+    return with_stored_log(path, use) if attempt is None else use(attempt.log)
 
 
 def _last_lines(
@@ -124,7 +174,8 @@ def _last_lines(
     over = attempt is None or not attempt.live
     limit = _limit_of(question)
     try:
-        first, data = _log_of(path, attempt).tail(max(0, question.tail_lines))
+        lines = max(0, question.tail_lines)
+        first, data = _with_log(path, attempt, lambda log: log.tail(lines))
     except (FileNotFoundError, UntrustedFileError):
         return wire.LogPart(question.request, 0, b"", end=False)
     end = over and len(data) < limit
@@ -145,8 +196,28 @@ def _read_part(
     first = offset
     data = b""
     try:
-        first, data = _log_of(path, attempt).read(offset, limit)
+        first, data = _with_log(path, attempt, lambda log: log.read(offset, limit))
     except (FileNotFoundError, UntrustedFileError):
         if attempt is None:
             return wire.LogPart(question.request, 0, b"", end=True, missing=True)
     return wire.LogPart(question.request, first, data, end=over and len(data) < limit)
+
+
+def find_page(
+    question: wire.FindLines, path: Path, attempt: AttemptRun | None
+) -> wire.LinesFound:
+    """The page of lines that is asked for, as the log is now."""
+    # Checked before the read: the next question finds lines written in between.
+    over = attempt is None or not attempt.live
+
+    def find(log: LogFile) -> LogPage:
+        times = LogTimes(path, log.path.lstat().st_mtime)
+        return find_lines(log, times, question.query, is_complete=over)
+
+    try:
+        page = _with_log(path, attempt, find)
+    except (FileNotFoundError, UntrustedFileError):
+        return wire.LinesFound(question.request, end=over)
+    except (OSError, InvalidInputError) as error:
+        return wire.LinesFound(question.request, problem=str(error))
+    return wire.LinesFound(question.request, page, end=over and page.is_end)

@@ -33,6 +33,7 @@ from gpuyard.node.sampling import UsageSampler
 from gpuyard.node.separation import JobAccounts
 from gpuyard.storage.artifact_saving import ArtifactSaver
 from gpuyard.storage.blobs import Blobs
+from gpuyard.storage.log_times import LogClock
 from gpuyard.storage.logfile import LogFile
 from gpuyard.storage.place import in_background
 
@@ -133,6 +134,11 @@ class AttemptWatch:
         """What reads the log; made only for a job that prints something."""
         return OutputFollower(self._id, self.log)
 
+    @cached_property
+    def _clock(self) -> LogClock:
+        """Notes when output came; made only for a job whose log is looked at."""
+        return LogClock(self.log.path)
+
     def end(self) -> None:
         """The attempt's process has ended: `follow_output` and `follow_checkpoints`
         finish their current step and return.
@@ -230,7 +236,7 @@ class AttemptWatch:
         """Report the output as it comes, and keep the log below its limit."""
         while await self._pause(self._context.settings.progress_s):
             self.output.note_size(self.log_size(), time.time())
-            self.report_output(await asyncio.to_thread(self.output.read_progress))
+            self.report_output(await asyncio.to_thread(self._look))
             try:
                 if isinstance(self.log, MaskedLog):
                     await asyncio.to_thread(self.log.overwrite)
@@ -241,6 +247,12 @@ class AttemptWatch:
                     attempt=self._id,
                     error=str(error),
                 )
+
+    def _look(self) -> wire.ProgressSeen | None:
+        """Note how long the log is now, and read what is new in it."""
+        with suppress(OSError):  # a full disk costs the times of some lines
+            self._clock.note(self.log_size(), time.time())
+        return self.output.read_progress()
 
     async def _limit_log(self) -> None:
         """Keep the log below its limit, and tell once when it has reached it."""

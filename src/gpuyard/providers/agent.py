@@ -22,6 +22,7 @@ from gpuyard.domain.errors import (
     RefusedError,
 )
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobResult, JobStatus
+from gpuyard.domain.log_query import LogQuery
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.separation import Separation
 from gpuyard.providers.base import (
@@ -290,6 +291,17 @@ class AgentProvider(NodeProvider):
             if part.end or (is_current_end and not follow):
                 return
 
+    async def find_lines(
+        self, node_id: str, attempt_id: str, query: LogQuery, wait_s: float
+    ) -> wire.LinesFound:
+        """See NodeProvider."""
+        await self.agents.wait_for_one()
+        link = self.agents.link(node_id)
+        hello = self.agents.hello(node_id)
+        if not hello.finds_lines:
+            raise _too_old(hello, "cannot look for lines in logs")
+        return await link.find_lines(attempt_id, query, wait_s)
+
     async def _node_of(self, attempt_id: str) -> str:
         """Ask the agents which node has an attempt; JobNotFoundError when none has."""
         await self.agents.wait_for_one()
@@ -384,7 +396,11 @@ def _refuse_stream_of_older_agent(hello: wire.Hello, *, stdin: bool) -> None:
     lack = "can neither run commands beside jobs nor forward ports"
     if stdin:
         lack = "passes no input on to jobs"
-    raise RefusedError(
+    raise _too_old(hello, lack)
+
+
+def _too_old(hello: wire.Hello, lack: str) -> RefusedError:
+    return RefusedError(
         f"The agent on {hello.name} is of version {hello.version or 'unknown'}, which"
         f" {lack}.",
         "Restart it when its jobs have ended: `gpuyard down`, `gpuyard up`.",

@@ -8,8 +8,10 @@ from typing import TypeVar
 
 from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.errors import ProviderError
+from gpuyard.domain.log_query import LogQuery
 
-Answer = TypeVar("Answer", wire.LogPart, wire.Found)
+_Answer = wire.LogPart | wire.LinesFound | wire.Found
+Answer = TypeVar("Answer", wire.LogPart, wire.LinesFound, wire.Found)
 # The most bytes of a log in one answer. A shorter part ends at the log's current end.
 # Each reader that does not read holds about two of these in memory, and other messages
 # of the agent wait while one is sent.
@@ -38,7 +40,7 @@ class Link:
         self._writer = writer
         self._provider = provider
         self._numbers = count(1)
-        self._waiting: dict[int, asyncio.Future[wire.LogPart | wire.Found]] = {}
+        self._waiting: dict[int, asyncio.Future[_Answer]] = {}
         self.closed = False
         self._silent_beats = 0
         self._reports: list[wire.NumberedReport] = []
@@ -54,7 +56,7 @@ class Link:
         async for frame in self._frames():
             message = wire_frames.decode_from_agent(frame)
             self._silent_beats = 0
-            if isinstance(message, wire.LogPart | wire.Found):
+            if isinstance(message, _Answer):
                 waiter = self._waiting.pop(message.request, None)
                 if waiter and not waiter.done():
                     waiter.set_result(message)
@@ -139,6 +141,14 @@ class Link:
         request = wire.ReadLog(number, attempt_id, offset, LOG_PART, tail_lines, wait_s)
         return await self._request(request, wire.LogPart, wait_s)
 
+    async def find_lines(
+        self, attempt_id: str, query: LogQuery, wait_s: float
+    ) -> wire.LinesFound:
+        """A page of lines of an attempt's log; see wire.FindLines."""
+        number = next(self._numbers)
+        request = wire.FindLines(number, attempt_id, query, wait_s)
+        return await self._request(request, wire.LinesFound, wait_s)
+
     async def find(self, attempt_id: str) -> wire.Found:
         """Whether the agent has this attempt."""
         request = wire.Find(next(self._numbers), attempt_id)
@@ -146,12 +156,12 @@ class Link:
 
     async def _request(
         self,
-        request: wire.ReadLog | wire.Find,
+        request: wire.ReadLog | wire.FindLines | wire.Find,
         answer_type: type[Answer],
         wait_s: float,
     ) -> Answer:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[wire.LogPart | wire.Found] = loop.create_future()
+        future: asyncio.Future[_Answer] = loop.create_future()
         self._waiting[request.request] = future
         try:
             self.send(request)

@@ -10,6 +10,7 @@ from gpuyard.domain.attempt_order import AttemptOrder, order_from_config
 from gpuyard.domain.contents import DatasetSources, Stores
 from gpuyard.domain.errors import ProviderError, RefusedError
 from gpuyard.domain.jobconfig import JobConfig
+from gpuyard.domain.log_query import LogQuery
 from gpuyard.providers.base import GpuProviderInterface, LogPiece
 from gpuyard.providers.callers import Caller
 from gpuyard.providers.node_streams import NodeStream
@@ -87,6 +88,16 @@ class NodeProvider(GpuProviderInterface):
     ) -> AsyncIterator[LogPiece]:
         """As `stream_log_pieces`, from this node; no other is asked, or believed."""
         return self.stream_log_pieces(job_id, offset=offset, lines=lines, follow=follow)
+
+    async def find_lines(
+        self, node_id: str, attempt_id: str, query: LogQuery, wait_s: float
+    ) -> wire.LinesFound:
+        """A page of lines of an attempt's output; while there are none, wait so long.
+
+        RefusedError says why lines cannot be found there, ProviderError that the node
+        is away.
+        """
+        raise RefusedError("The nodes of this provider find no lines.")
 
     async def open_stream(
         self, node_id: str, attempt_id: str, port: int = 0, *, stdin: bool = False

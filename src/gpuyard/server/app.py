@@ -37,6 +37,7 @@ from gpuyard.server.routers import (
     job_streams,
     jobs,
     ledger,
+    log_lines,
     machines,
     models,
     nodes,
@@ -105,6 +106,7 @@ def make_app(app_state: AppState) -> FastAPI:
     nouns = (
         job_groups,
         jobs,
+        log_lines,
         arrays,
         schedules,
         job_streams,

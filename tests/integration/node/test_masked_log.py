@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from gpuyard.domain.log_query import LogQuery
 from gpuyard.domain.masking import Mask
+from gpuyard.insight.log_search import find_lines
 from gpuyard.node.masked_log import MaskedLog
+from gpuyard.storage.log_times import LogTimes
 
 VALUE = "planted-secret-value"
 STARS = b"*" * len(VALUE)
@@ -48,6 +51,22 @@ def test_a_value_across_the_parts_of_a_large_log_is_hidden(log: MaskedLog) -> No
     log.complete()
     assert VALUE.encode() not in log.path.read_bytes()
     assert log.path.stat().st_size == (1 << 21) - 5 + 2 * len(VALUE)
+
+
+def test_nobody_finds_a_value_whether_it_is_written_whole_or_not(
+    log: MaskedLog,
+) -> None:
+    _write(log, "x\n" * ((1 << 19) - 3) + f"{VALUE}\nlast planted-sec")
+    times = LogTimes(log.path, 0.0)
+
+    def find(text: str) -> list[str]:
+        page = find_lines(log, times, LogQuery(search=text), is_complete=False)
+        return [line.text for line in page.lines]
+
+    assert find("planted") == find("secret") == []
+    assert find("***") == [STARS.decode()]
+    _write(log, "ret-value\n")
+    assert find("last") == [f"last {STARS.decode()}"]
 
 
 def test_without_a_log_there_is_nothing_to_complete(log: MaskedLog) -> None:

@@ -13,7 +13,9 @@ from gpuyard.config.sections import DAY_S
 from gpuyard.domain import wire
 from gpuyard.node import sweeping
 from gpuyard.node.journal import AttemptJournal
-from gpuyard.node.sweeping import sweep
+from gpuyard.node.sweeping import pack_settled, sweep
+from gpuyard.storage.log_times import times_path
+from gpuyard.storage.packed_log import pack, packed_path, with_stored_log
 from tests.support.wait import eventually
 
 NOW = time.time()
@@ -49,6 +51,38 @@ def test_logs_and_folders_go_when_their_time_is_over(journal: AttemptJournal) ->
     sweep(journal, SETTINGS, NOW)
     assert [name for name in ages if journal.log_path(name).exists()] == ["new"]
     assert [name for name in ages if journal.private(name).exists()] == ["new", "older"]
+
+
+def test_large_logs_of_settled_attempts_are_compressed(tmp_path: Path) -> None:
+    journal = AttemptJournal(tmp_path / "attempts")
+    for attempt_id in ("live", "large", "small"):
+        journal.log_path(attempt_id).write_bytes(b"x" * 99 + b"\n")
+    journal.log_path("small").write_bytes(b"x\n")
+    journal.intend(wire.StartAttempt("live", 1, 1, "job", ["true"], {}), "boot")
+    _age(journal.log_path("large"), 5)
+    pack_settled(journal, least=10)
+    packed = packed_path(journal.log_path("large"))
+    assert {path.name for path in journal.folder.glob("*.log*")} == {
+        "live.log",
+        "small.log",
+        packed.name,
+    }
+    assert journal.is_settled("large")
+    # Its time counts from the end of the attempt, and then all of it goes.
+    times_path(journal.log_path("large")).touch()
+    sweep(journal, SETTINGS, NOW)
+    assert not list(journal.folder.glob("large*"))
+
+
+def test_an_agent_that_was_killed_between_the_two_files_goes_on(tmp_path: Path) -> None:
+    journal = AttemptJournal(tmp_path / "attempts")
+    path = journal.log_path("large")
+    path.write_bytes(b"x" * 99 + b"\n")
+    pack(path)
+    path.write_bytes(b"x" * 99 + b"\n")
+    pack_settled(journal, least=10)
+    assert not path.exists()
+    assert with_stored_log(path, lambda log: log.size()) == 100
 
 
 def test_an_attempt_that_is_not_settled_keeps_its_output(

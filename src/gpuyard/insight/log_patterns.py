@@ -1,0 +1,95 @@
+"""Regular expressions that cannot hang: RE2 takes time that is linear in the text, and
+bounded memory. They look at bytes, each line on its own.
+"""
+
+from functools import lru_cache
+from typing import Any, Protocol
+
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.log_query import LogQuery
+
+# Of one expression; a larger one is refused when it is read.
+_MEMORY = 4 << 20
+
+
+class Finder(Protocol):
+    """Finds places in a block of lines that end with line feeds."""
+
+    def find(self, data: bytes, begin: int) -> int:
+        """The first place at `begin` or after it; -1 where there is none."""
+        ...
+
+
+class TextFinder:
+    """Finds a text as it is."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text.encode()
+
+    def find(self, data: bytes, begin: int) -> int:
+        """See Finder."""
+        return data.find(self._text, begin)
+
+
+class PatternFinder:
+    """Finds what an RE2 expression describes. InvalidInputError for what is none."""
+
+    def __init__(self, expression: str, *, ignore_case: bool = False) -> None:
+        # Imported here: most processes never look for anything.
+        import re2
+
+        module: Any = re2
+        options = module.Options()
+        options.log_errors = False
+        options.never_nl = True
+        options.never_capture = True
+        options.max_mem = _MEMORY
+        options.case_sensitive = not ignore_case
+        try:
+            self._pattern = module.compile(f"(?m){expression}", options)
+        except module.error as error:
+            raise _no_expression(error) from None
+
+    def find(self, data: bytes, begin: int) -> int:
+        """See Finder."""
+        found = self._pattern.search(data, begin)
+        return -1 if found is None else int(found.start())
+
+
+@lru_cache(64)
+def finder_of_marks(expression: str) -> PatternFinder:
+    """Finds one of our own expressions."""
+    return PatternFinder(expression)
+
+
+def finders_of(query: LogQuery) -> list[Finder]:
+    """What a line must have to be among the lines of a query. InvalidInputError."""
+    finders: list[Finder] = []
+    if query.search and query.ignore_case:
+        literal = rf"\Q{query.search.replace(chr(92) + 'E', '')}\E"
+        finders.append(PatternFinder(literal, ignore_case=True))
+    elif query.search:
+        finders.append(TextFinder(query.search))
+    if query.regex:
+        finders.append(PatternFinder(query.regex, ignore_case=query.ignore_case))
+    return finders
+
+
+def check_query(query: LogQuery) -> None:
+    """InvalidInputError names what cannot be meant."""
+    query.check()
+    if "\n" in query.search:
+        raise InvalidInputError.of(
+            "search", "has a line end", "look for a text within a line"
+        )
+    finders_of(query)
+
+
+def _no_expression(error: Exception) -> InvalidInputError:
+    words = error.args[0] if error.args else ""
+    fault = words.decode(errors="replace") if isinstance(words, bytes) else str(words)
+    return InvalidInputError.of(
+        "regex",
+        f"is no RE2 expression: {fault.strip() or 'unknown'}",
+        "write one without look-arounds and back references, or --search",
+    )

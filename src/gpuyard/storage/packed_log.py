@@ -1,0 +1,199 @@
+"""The log of an attempt that has ended, compressed: one file in Zstandard's seekable
+format, so that any part of it can be read without the rest, and `zstd -d` reads it all.
+
+It has the offsets of the log. The front that a capped log has lost is a skippable frame
+with its length; every other frame is a segment.
+"""
+
+import os
+import struct
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, TypeVar
+
+import zstandard
+
+from gpuyard.storage.logfile import LogFile
+from gpuyard.storage.untrusted import UntrustedFileError
+
+SEGMENT = 1 << 20
+_LEVEL = 3
+_FRONT = struct.Struct("<IIQ")
+_FRONT_MAGIC = 0x184D2A50
+_TABLE_HEAD = struct.Struct("<II")
+_TABLE_MAGIC = 0x184D2A5E
+_ENTRY = struct.Struct("<II")
+_FOOTER = struct.Struct("<IBI")
+_FOOTER_MAGIC = 0x8F92EAB1
+Result = TypeVar("Result")
+# Of a log of a terabyte.
+_MOST_SEGMENTS = 1 << 20
+
+
+def packed_path(log: Path) -> Path:
+    """Where the log at `log` is once it is compressed."""
+    return log.with_name(f"{log.name}.zst")
+
+
+def draft_path(log: Path) -> Path:
+    """What a compression has written that is not complete."""
+    return log.with_name(f"{log.name}.draft")
+
+
+def stored_log(log: Path) -> LogFile:
+    """The log at `log`, of which nobody writes more: as it is, or compressed."""
+    packed = packed_path(log)
+    return PackedLog(packed) if packed.exists() else LogFile(log)
+
+
+def with_stored_log(log: Path, use: Callable[[LogFile], Result]) -> Result:
+    """Use the log at `log`, which may be compressed while it is used."""
+    try:
+        return use(stored_log(log))
+    except FileNotFoundError:
+        if not packed_path(log).exists():
+            raise
+        return use(stored_log(log))
+
+
+def pack(log: Path) -> None:
+    """Compress the log at `log`, which nobody writes to, and remove it. OSError.
+
+    Whenever this is killed, the whole log is there: the compressed one appears when it
+    is complete and on the disk, and only then the other one goes.
+    """
+    source = LogFile(log)
+    target = packed_path(log)
+    draft = draft_path(log)
+    status = log.lstat()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
+        _write(source, file)
+        file.flush()
+        os.fsync(file.fileno())
+    # Its age counts from the end of the attempt.
+    os.utime(draft, ns=(status.st_atime_ns, status.st_mtime_ns))
+    draft.replace(target)
+    log.unlink()
+
+
+def _write(source: LogFile, target: IO[bytes]) -> None:
+    compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
+    offset = source.start()
+    target.write(_FRONT.pack(_FRONT_MAGIC, 8, offset))
+    entries = [_ENTRY.pack(_FRONT.size, 0)]
+    while True:
+        _, data = source.read(offset, SEGMENT)
+        if not data:
+            break
+        offset += len(data)
+        frame = compressor.compress(data)
+        target.write(frame)
+        entries.append(_ENTRY.pack(len(frame), len(data)))
+    table = b"".join(entries)
+    target.write(_TABLE_HEAD.pack(_TABLE_MAGIC, len(table) + _FOOTER.size))
+    target.write(table + _FOOTER.pack(len(entries), 0, _FOOTER_MAGIC))
+
+
+class PackedLog(LogFile):
+    """Reads a compressed log as if it were the log itself."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        with self._open() as file:
+            self._front, sizes = _table(file)
+        self._places = [0]
+        self._offsets = [self._front]
+        for compressed, length in sizes:
+            self._places.append(self._places[-1] + compressed)
+            self._offsets.append(self._offsets[-1] + length)
+        # Most reads go on in the segment of the one before.
+        self._last: tuple[int, bytes] = (-1, b"")
+
+    def size(self) -> int:
+        """See LogFile."""
+        return self._offsets[-1]
+
+    def start(self) -> int:
+        """See LogFile."""
+        return self._front
+
+    def read(self, offset: int, limit: int) -> tuple[int, bytes]:
+        """See LogFile."""
+        first = max(offset, self._front)
+        wanted = min(limit, self.size() - first)
+        numbers = self._segments(first, first + wanted)
+        parts = [self._segment(number) for number in numbers]
+        if not parts:
+            return first, b""
+        begin = first - self._offsets[self._number(first)]
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        return first, data[begin : begin + wanted]
+
+    def tail(self, lines: int, limit: int = 1 << 20) -> tuple[int, bytes]:
+        """See LogFile."""
+        size = self.size()
+        length = 0
+        first, data = size, b""
+        while size - first < limit and first > self._front:
+            length = min(limit, max(1 << 16, length * 4))
+            first, data = self.read(max(size - length, self._front), length)
+            if data.count(b"\n") > lines:
+                break
+        begin = len(data) - data.endswith(b"\n") if lines > 0 else len(data)
+        for _ in range(lines):
+            begin = data.rfind(b"\n", 0, begin)
+            if begin < 0:
+                break
+        begin += lines > 0
+        return first + begin, data[begin:]
+
+    def _number(self, offset: int) -> int:
+        """The segment with the byte at `offset`."""
+        return bisect_right(self._offsets, offset) - 1
+
+    def _segments(self, first: int, end: int) -> Iterator[int]:
+        """Those with the bytes from `first` to `end`."""
+        number = self._number(first)
+        while first < end and number < len(self._places) - 1:
+            if self._offsets[number] >= end:
+                return
+            yield number
+            number += 1
+
+    def _segment(self, number: int) -> bytes:
+        known, data = self._last
+        if known == number:
+            return data
+        length = self._offsets[number + 1] - self._offsets[number]
+        place = self._places[number] + _FRONT.size
+        with self._open() as file:
+            size = self._places[number + 1] - self._places[number]
+            frame = os.pread(file.fileno(), size, place)
+        try:
+            data = zstandard.ZstdDecompressor().decompress(frame, length)
+        except zstandard.ZstdError as error:
+            raise UntrustedFileError(f"{self.path} is damaged") from error
+        if len(data) != length:
+            raise UntrustedFileError(f"{self.path} is damaged")
+        self._last = (number, data)
+        return data
+
+
+def _table(file: IO[bytes]) -> tuple[int, list[tuple[int, int]]]:
+    """The offset of the first byte, and the sizes of the segments: compressed, and as
+    they are. UntrustedFileError if the file is no whole compressed log.
+    """
+    descriptor = file.fileno()
+    size = os.fstat(descriptor).st_size
+    footer = os.pread(descriptor, _FOOTER.size, max(size - _FOOTER.size, 0))
+    front = os.pread(descriptor, _FRONT.size, 0)
+    if len(footer) == _FOOTER.size and len(front) == _FRONT.size:
+        count, _, magic = _FOOTER.unpack(footer)
+        begin = size - _FOOTER.size - count * _ENTRY.size
+        if magic == _FOOTER_MAGIC and 0 < count <= _MOST_SEGMENTS and begin > 0:
+            table = os.pread(descriptor, count * _ENTRY.size, begin)
+            entries = list(_ENTRY.iter_unpack(table))
+            return _FRONT.unpack(front)[2], entries[1:]
+    raise UntrustedFileError(f"{file.name} is no whole compressed log")
