@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from gpuyard.cli.foreign_jobs import is_batch_script
 from gpuyard.cli.interpreters import with_interpreter
 from gpuyard.cli.job_files import load_spec, merge
 from gpuyard.cli.options import pairs_of
@@ -53,10 +54,14 @@ def command_body(
 
 
 def is_job_file(word: str) -> bool:
-    """Whether a word names a job file (`-`: standard input) and not a program."""
+    """Whether a word names a job file (`-`: standard input) and not a program. A script
+    with `#SBATCH` lines is a job file.
+    """
     if word == "-" or word.endswith((".toml", ".yaml", ".yml", ".json")):
         return True
     path = Path(word)
+    if path.is_file() and is_batch_script(path):
+        return True
     is_program = os.access(path, os.X_OK) or shutil.which(word) is not None
     return not path.suffix and path.is_file() and not is_program
 

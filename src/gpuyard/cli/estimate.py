@@ -13,7 +13,8 @@ from typer.core import TyperCommand
 from gpuyard.cli import suggest
 from gpuyard.cli.arguments import AsJson
 from gpuyard.cli.command_body import command_body, is_job_file
-from gpuyard.cli.job_files import load_spec
+from gpuyard.cli.foreign_jobs import from_task, is_batch_script
+from gpuyard.cli.job_files import load_spec, read_jobs
 from gpuyard.cli.options import (
     CpusOption,
     DeadlineOption,
@@ -193,7 +194,12 @@ def _body(words: Sequence[str], fields: dict[str, Any]) -> Any:
             "comes with words that say what it says",
             "give a file, or a command with its options",
         )
-    return load_spec(Path(words[0]))
+    path = Path(words[0])
+    if is_batch_script(path):
+        return read_jobs(path)[0].body
+    document = load_spec(path)
+    task = from_task(document, path)
+    return document if task is None else task.body
 
 
 def _tell(found: dict[str, Any]) -> None:

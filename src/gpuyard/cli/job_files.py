@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from gpuyard.cli.foreign_jobs import from_batch_script, from_task, has_sbatch_lines
 from gpuyard.cli.interpreters import with_interpreter
 from gpuyard.domain.errors import Fault, InvalidInputError
 
@@ -18,23 +19,39 @@ _YAML = (".yaml", ".yml", "")
 
 @dataclass(frozen=True, slots=True)
 class FileJob:
-    """A job of a file: its body, and how errors name it."""
+    """A job of a file: its body, how errors name it, what people should know of it, and
+    whether words behind the file are its arguments.
+    """
 
     body: Any
     label: str
+    notes: Sequence[str] = ()
+    takes_arguments: bool = False
 
 
 def load_spec(path: Path) -> Any:
     """What a .toml, .yaml or .json file holds, or standard input (JSON or YAML) for
     `-`; InvalidInputError says what is wrong with it.
     """
+    return _document(_text(path), path)
+
+
+def _text(path: Path) -> str:
     try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text()
-        return _parsed(text, path.suffix)
+        return sys.stdin.read() if str(path) == "-" else path.read_text()
     except OSError as error:
         raise InvalidInputError.of(
             str(path), f"cannot be read: {error.strerror}", "check the path"
         ) from None
+    except UnicodeDecodeError:
+        raise InvalidInputError.of(
+            str(path), "is not valid: it is not UTF-8 text", "check the path"
+        ) from None
+
+
+def _document(text: str, path: Path) -> Any:
+    try:
+        return _parsed(text, path.suffix)
     except (ValueError, RecursionError) as error:
         remedy = "`gpuyard run` runs a program; a job file needs at least `command`"
         raise InvalidInputError.of(
@@ -61,11 +78,20 @@ def _parsed(text: str, suffix: str) -> Any:
     return documents[0] if len(documents) == 1 else documents
 
 
-def read_jobs(path: Path) -> list[FileJob]:
+def read_jobs(path: Path, arguments: Sequence[str] = ()) -> list[FileJob]:
     """The jobs of a file, each in the folder that the file is in unless it says
-    otherwise. InvalidInputError.
+    otherwise. Files of Slurm and SkyPilot become jobs in the current folder;
+    `arguments` are those of a batch script. InvalidInputError.
     """
-    bodies = _bodies(load_spec(path), path)
+    text = _text(path)
+    if has_sbatch_lines(text):
+        found = from_batch_script(text, path, arguments)
+        return [FileJob(found.body, str(path), found.notes, takes_arguments=True)]
+    document = _document(text, path)
+    task = from_task(document, path)
+    if task is not None:
+        return [FileJob(task.body, str(path), task.notes)]
+    bodies = _bodies(document, path)
     home = Path.cwd() if str(path) == "-" else path.absolute().parent
     return [
         FileJob(at_home(body, home), _label(path, number, body))

@@ -11,6 +11,7 @@ import typer
 
 from gpuyard.cli.code import with_code
 from gpuyard.cli.command_body import is_job_file
+from gpuyard.cli.foreign_jobs import is_batch_script
 from gpuyard.cli.job_files import FileJob, naming, read_jobs
 from gpuyard.cli.output import print_page
 from gpuyard.cli.schedules import add, schedule_of
@@ -33,10 +34,11 @@ def is_program(words: Sequence[str]) -> bool:
 
 def submit(
     files: Annotated[
-        list[Path],
+        list[str],
         typer.Argument(
             metavar="FILE…|COMMAND…",
-            help="Jobs as .toml, .yaml or .json; `-` reads JSON or YAML. Or a program,"
+            help="Jobs as .toml, .yaml or .json; `-` reads one from a pipe. A batch"
+            " script of Slurm with its arguments, or a task of SkyPilot. Or a program,"
             " with the options of `gpuyard run` before it.",
         ),
     ],
@@ -51,7 +53,9 @@ def submit(
     One with the key `array` is an array, as with `gpuyard run --array`.
     `gpuyard submit COMMAND` is `gpuyard run --detach COMMAND`.
     """
-    found = [job for path in files for job in read_jobs(path)]
+    found = _jobs_of(files)
+    for note in (note for job in found for note in job.notes):
+        typer.echo(f"gpuyard: note: {note}", err=True)
     scheduled = [pair for job in found if (pair := schedule_of(job.body))]
     if scheduled:
         _add_schedules(scheduled, as_json=as_json, are_all=len(scheduled) == len(found))
@@ -71,6 +75,21 @@ def submit(
         for warning in job.warnings:
             typer.echo(f"gpuyard: note: {warning}", err=True)
         typer.echo(job.id)
+
+
+def _jobs_of(words: Sequence[str]) -> list[FileJob]:
+    """The jobs of these files; what stands behind a batch script are its arguments, as
+    with `sbatch`. InvalidInputError.
+    """
+    (first, *others) = words
+    jobs = read_jobs(Path(first), others)
+    if not jobs[:1] or not jobs[0].takes_arguments:
+        return jobs + [job for word in others for job in read_jobs(Path(word))]
+    for word in others:
+        if is_batch_script(Path(word)):
+            fault = "is a batch script behind another, whose argument it would be"
+            raise InvalidInputError.of(word, fault, "submit them in two commands")
+    return jobs
 
 
 def _is_array(body: Any) -> bool:
