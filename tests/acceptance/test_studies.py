@@ -1,5 +1,6 @@
 """A study on a real Slurm of four nodes: from prompts to tables, the same tokens
-however the model is split.
+however the model is split, however often the command is killed, and after a strategy
+has failed.
 
 `GPUYARD_STUDY_KILLS` says how often a study is killed: 3 times in `make test`, 10 in
 `make soak`.
@@ -11,7 +12,7 @@ import os
 import random
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,14 +37,23 @@ KILLS = int(os.environ.get("GPUYARD_STUDY_KILLS", "3"))
 CHANGES = 16
 NEW = 5
 PROMPTS = 10
+FEW = 4
 # What Slurm and shells would each read in their own way.
 _ODD = 'a "user\'s" study #1, 50%j; $(touch hacked)'
 _MODEL = Path(__file__).parents[1] / "support" / "tiny_llama.py"
-STRATEGIES = ("tiny_pp1_tp4_n4", "tiny_pp4_tp1", "tiny_pp1_tp2", "tiny_pp2_tp2")
+STRATEGIES = {
+    "tiny_pp1_tp4_n4": 'kind = "tensor_across_nodes"\nnodes = 4',
+    "tiny_pp4_tp1": 'kind = "pipeline_across_nodes"\nnodes = 4',
+    "tiny_pp1_tp2": 'kind = "tensor_single_node"\ngpus_per_node = 2',
+    "tiny_pp2_tp2": 'kind = "hybrid"\nnodes = 2\ngpus_per_node = 2',
+}
+# The one that fails, and one that it must not stop.
+_HELD = "tiny_pp4_tp1"
+_OTHER = "tiny_pp1_tp2"
 _STUDY = """
 [model]
 name = "tiny/Llama"
-path = "model"
+path = "{model}"
 short_name = "tiny"
 [prompts]
 count = {count}
@@ -58,26 +68,11 @@ device = "cpu"
 time_limit = "00:03:00"
 python = "{python}"
 environment = {{ OMP_NUM_THREADS = "1" }}
-[[strategies]]
-kind = "tensor_across_nodes"
-nodes = 4
-[[strategies]]
-kind = "pipeline_across_nodes"
-nodes = 4
-[[strategies]]
-kind = "tensor_single_node"
-gpus_per_node = 2
-[[strategies]]
-kind = "hybrid"
-nodes = 2
-gpus_per_node = 2
 """
-
-
 _BASELINE = """
 [baseline]
 base_url = "{url}"
-model = "{folder}/model"
+model = "{model}"
 answers_as = "tiny/Llama"
 api_key_env = ""
 max_tokens = {new}
@@ -101,48 +96,82 @@ def instance(slurm: SlurmCluster) -> Iterator[TestInstance]:
         yield made
 
 
-def make_study(
-    instance: TestInstance, python: Path, count: int = PROMPTS, name: str = "study"
-) -> Path:
-    """A study of four strategies over twice so many prompts, with what transformers
-    answers to each.
-    """
-    folder = instance.work / name
-    instance.ok("study", "init", str(folder))
-    texts: dict[str, str] = {}
-    for variant, length in (("2k", 60), ("4k", 120)):
-        prompts = [
+def texts(count: int) -> dict[str, list[str]]:
+    """The prompts of each variant."""
+    return {
+        variant: [
             f"{number}: {'once more and again ' * 9}"[:length]
             for number in range(1, count + 1)
         ]
-        (folder / "data" / f"prompts_{variant}.txt").write_text(
-            "\n---\n".join(prompts) + "\n"
-        )
-        texts |= {
-            f"p{number:02}/{variant}": text.strip()
-            for number, text in enumerate(prompts, 1)
+        for variant, length in (("2k", 60), ("4k", 120))
+    }
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model, and what transformers answers with it to each prompt."""
+
+    folder: Path
+    answers: dict[str, list[int]]
+
+    def expected(self, count: int) -> dict[str, list[int]]:
+        """The answers to the first `count` prompts of each variant."""
+        return {
+            prompt: answer
+            for prompt, answer in self.answers.items()
+            if int(prompt[1:3]) <= count
         }
-    write_settings(folder, python, count)
-    (folder / "texts.json").write_text(json.dumps(texts))
+
+
+@pytest.fixture(scope="module")
+def model(fast_trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    work = tmp_path_factory.mktemp("model")
+    asked = {
+        f"p{number:02}/{variant}": text.strip()
+        for variant, prompts in texts(PROMPTS).items()
+        for number, text in enumerate(prompts, 1)
+    }
+    (work / "texts.json").write_text(json.dumps(asked))
+    folder = work / "tiny"
     subprocess.run(
-        [python, _MODEL, folder / "model", folder / "texts.json", str(NEW)],
+        [fast_trainer_python, _MODEL, folder, work / "texts.json", str(NEW)],
         check=True,
         timeout=120,
         capture_output=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
+    return Model(folder, json.loads((folder / "expected.json").read_text()))
+
+
+def make_study(instance: TestInstance, count: int, name: str = "study") -> Path:
+    """The folder of a study over twice so many prompts, without its settings."""
+    folder = instance.work / name
+    instance.ok("study", "init", str(folder))
+    for variant, prompts in texts(count).items():
+        (folder / "data" / f"prompts_{variant}.txt").write_text(
+            "\n---\n".join(prompts) + "\n"
+        )
     return folder
 
 
-def write_settings(folder: Path, python: Path, count: int, baseline: str = "") -> None:
+def write_settings(
+    folder: Path,
+    model: Model,
+    python: Path,
+    count: int,
+    strategies: Sequence[str] = tuple(STRATEGIES),
+    baseline: str = "",
+) -> None:
     """study.toml."""
-    (folder / "study.toml").write_text(
-        _STUDY.format(count=count, new=NEW, python=python, baseline=baseline)
+    study = _STUDY.format(
+        model=model.folder, count=count, new=NEW, python=python, baseline=baseline
     )
+    parts = [f"[[strategies]]\n{STRATEGIES[name]}\n" for name in strategies]
+    (folder / "study.toml").write_text("".join([study, *parts]))
 
 
-def hold(folder: Path, python: Path, strategy: str) -> Path:
-    """Let one strategy's processes wait until the returned file is there."""
+def hold(folder: Path, python: Path, strategy: str) -> tuple[Path, Path]:
+    """A python in which one strategy's processes wait until a file is there; both."""
     go = folder / "go"
     held = folder / "held-python"
     held.write_text(
@@ -151,8 +180,7 @@ def hold(folder: Path, python: Path, strategy: str) -> Path:
         f'exec "{python}" "$@"\n'
     )
     held.chmod(0o755)
-    write_settings(folder, held, 4)
-    return go
+    return held, go
 
 
 def tables(folder: Path) -> dict[str, dict[str, list[int]]]:
@@ -172,12 +200,64 @@ def entries(instance: TestInstance, folder: Path) -> list[dict[str, Any]]:
     return instance.json("study", "status", str(folder))["items"]
 
 
+class Changes:
+    """How often a study's manifest has changed, as far as somebody who looks again and
+    again can see.
+    """
+
+    def __init__(self, study: Path) -> None:
+        self._study = study
+        self._last = 0
+        self._count = 0
+
+    def count(self) -> int:
+        newest = max(
+            (
+                path.stat().st_mtime_ns
+                for path in self._study.glob("runs/run_*/manifest.json")
+            ),
+            default=0,
+        )
+        self._count += newest != self._last
+        self._last = newest
+        return self._count
+
+
+def run_and_kill(
+    instance: TestInstance, folder: Path
+) -> subprocess.CompletedProcess[str]:
+    """Run the study, kill the command again and again, and let it go on to its end."""
+    dice = random.Random(5)
+    changes = Changes(folder)
+    for moment in sorted(dice.sample(range(CHANGES), KILLS)):
+        study = instance.popen(
+            "study", "resume" if changes.count() else "run", str(folder)
+        )
+        wait_until(
+            lambda at=moment, run=study: (
+                changes.count() >= at or run.poll() is not None
+            ),
+            120,
+            "a moment",
+        )
+        with suppress(subprocess.TimeoutExpired):
+            # Somewhere between this change and the next ones.
+            study.wait(dice.uniform(0, 0.3))
+        assert study.returncode is None, study.communicate()
+        study.kill()
+        study.communicate()
+    word = "resume" if changes.count() else "run"
+    return instance.run("study", word, str(folder), timeout=300)
+
+
 @dataclass(frozen=True)
 class Done:
-    """A study that was run with one command while its baseline's server was up."""
+    """A study that went on to its end each time that its command was killed, while its
+    baseline's server was up.
+    """
 
+    instance: TestInstance
     folder: Path
-    expected: dict[str, list[int]]
     entries: list[dict[str, Any]]
     url: str
 
@@ -188,27 +268,25 @@ class Done:
 
 
 @pytest.fixture(scope="module")
-def done(slurm: SlurmCluster, fast_trainer_python: Path) -> Iterator[Done]:
+def done(
+    slurm: SlurmCluster, fast_trainer_python: Path, model: Model
+) -> Iterator[Done]:
     with instance_on(slurm) as instance:
-        folder = make_study(instance, fast_trainer_python)
-        with served(
-            fast_trainer_python, folder / "model", instance.work / "hub"
-        ) as url:
+        folder = make_study(instance, PROMPTS, _ODD)
+        with served(fast_trainer_python, model.folder, instance.work / "hub") as url:
+            baseline = _BASELINE.format(url=url, model=model.folder, new=NEW)
             write_settings(
-                folder,
-                fast_trainer_python,
-                PROMPTS,
-                _BASELINE.format(url=url, folder=folder, new=NEW),
+                folder, model, fast_trainer_python, PROMPTS, baseline=baseline
             )
-            ended = instance.run("study", "run", str(folder), timeout=300)
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-        expected = json.loads((folder / "model" / "expected.json").read_text())
-        yield Done(folder, expected, entries(instance, folder), url)
+            ended = run_and_kill(instance, folder)
+        nodes = slurm.call("sinfo", "-N", "-l")
+        assert ended.returncode == 0, ended.stdout + ended.stderr + nodes
+        yield Done(instance, folder, entries(instance, folder), url)
 
 
-def test_four_strategies_answer_as_one_process_does(done: Done) -> None:
-    assert len(done.expected) == 2 * PROMPTS
-    assert tables(done.folder) == dict.fromkeys(STRATEGIES, done.expected)
+def test_four_strategies_answer_as_one_process_does(done: Done, model: Model) -> None:
+    assert len(model.answers) == 2 * PROMPTS
+    assert tables(done.folder) == dict.fromkeys(STRATEGIES, model.answers)
     assert [(entry["status"], entry["attempt"]) for entry in done.entries] == [
         ("COMPLETED", 1)
     ] * 4
@@ -217,6 +295,17 @@ def test_four_strategies_answer_as_one_process_does(done: Done) -> None:
     for entry in done.entries:
         assert Path(entry["slurm_out"]).exists()
         assert entry["elapsed_s"] > 0
+
+
+def test_a_study_that_is_killed_goes_on_and_submits_nothing_twice(
+    done: Done, slurm: SlurmCluster
+) -> None:
+    jobs = [entry["job_id"] for entry in done.entries]
+    assert len(jobs) == len(set(jobs)) == 4
+    attempts = [job["attempts"] for job in done.instance.json("jobs")["items"]]
+    assert [len(each) for each in attempts] == [1] * 4
+    shown = slurm.call("scontrol", "-o", "show", "jobs")
+    assert shown.count(f"WorkDir={done.folder}/") == 4
 
 
 def test_strategies_are_compared_with_a_real_servers_answers(done: Done) -> None:
@@ -290,65 +379,6 @@ def check_script(page: Page) -> None:
     )
 
 
-class Changes:
-    """How often a study's manifest has changed, as far as somebody who looks again and
-    again can see.
-    """
-
-    def __init__(self, study: Path) -> None:
-        self._study = study
-        self._last = 0
-        self._count = 0
-
-    def count(self) -> int:
-        newest = max(
-            (
-                path.stat().st_mtime_ns
-                for path in self._study.glob("runs/run_*/manifest.json")
-            ),
-            default=0,
-        )
-        self._count += newest != self._last
-        self._last = newest
-        return self._count
-
-
-def test_a_study_that_is_killed_goes_on_and_submits_nothing_twice(
-    instance: TestInstance, slurm: SlurmCluster, fast_trainer_python: Path
-) -> None:
-    folder = make_study(instance, fast_trainer_python, count=4, name=_ODD)
-    dice = random.Random(5)
-    changes = Changes(folder)
-    for moment in sorted(dice.sample(range(CHANGES), KILLS)):
-        study = instance.popen(
-            "study", "resume" if changes.count() else "run", str(folder)
-        )
-        wait_until(
-            lambda at=moment, run=study: (
-                changes.count() >= at or run.poll() is not None
-            ),
-            120,
-            "a moment",
-        )
-        with suppress(subprocess.TimeoutExpired):
-            # Somewhere between this change and the next ones.
-            study.wait(dice.uniform(0, 0.3))
-        assert study.returncode is None, study.communicate()
-        study.kill()
-        study.communicate()
-    done = instance.run(
-        "study", "resume" if changes.count() else "run", str(folder), timeout=300
-    )
-    nodes = slurm.call("sinfo", "-N", "-l")
-    assert done.returncode == 0, done.stdout + done.stderr + nodes
-    expected = json.loads((folder / "model" / "expected.json").read_text())
-    assert tables(folder) == dict.fromkeys(STRATEGIES, expected)
-    jobs = [entry["job_id"] for entry in entries(instance, folder)]
-    assert len(jobs) == len(set(jobs)) == 4
-    assert [len(job["attempts"]) for job in instance.json("jobs")["items"]] == [1] * 4
-    assert slurm.call("scontrol", "-o", "show", "jobs").count(f"WorkDir={folder}/") == 4
-
-
 def newest(folder: Path, strategy: str) -> dict[str, Any]:
     """A strategy's newest entry in the manifest; empty where there is none."""
     found = {
@@ -359,50 +389,13 @@ def newest(folder: Path, strategy: str) -> dict[str, Any]:
     return found.get(strategy, {})
 
 
-def test_a_strategy_that_fails_stops_no_other_and_resume_completes_it(
-    instance: TestInstance, slurm: SlurmCluster, fast_trainer_python: Path
-) -> None:
-    folder = make_study(instance, fast_trainer_python, count=4)
-    go = hold(folder, fast_trainer_python, "tiny_pp4_tp1")
+def check_one_at_a_time(instance: TestInstance, folder: Path) -> int:
+    """While the study runs no other command does it; Ctrl-C ends the command and leaves
+    its job to Slurm: the job's id there.
+    """
     study = instance.popen("study", "run", str(folder))
     wait_until(
-        lambda: newest(folder, "tiny_pp4_tp1").get("state") == "running",
-        120,
-        "the second strategy",
-    )
-    slurm.kill_with_all("node3")
-    try:
-        assert study.wait(280) == 1
-        second = [
-            entry
-            for entry in entries(instance, folder)
-            if entry["strategy_id"] == "tiny_pp4_tp1"
-        ]
-        assert second[-1]["status"] in ("FAILED", "PARTIAL")
-        assert second[-1]["reason"]
-    finally:
-        slurm.start_node("node3")
-        go.touch()
-    others = {
-        entry["strategy_id"]: entry["status"] for entry in entries(instance, folder)
-    }
-    assert {others["tiny_pp1_tp2"], others["tiny_pp2_tp2"]} == {"COMPLETED"}
-    done = instance.run("study", "resume", str(folder), timeout=280)
-    assert done.returncode == 0, done.stdout + done.stderr
-    expected = json.loads((folder / "model" / "expected.json").read_text())
-    assert tables(folder) == dict.fromkeys(STRATEGIES, expected)
-
-
-def test_one_run_at_a_time_and_ctrl_c_leaves_its_job_to_slurm(
-    instance: TestInstance, fast_trainer_python: Path
-) -> None:
-    folder = make_study(instance, fast_trainer_python, count=4)
-    go = hold(folder, fast_trainer_python, STRATEGIES[0])
-    study = instance.popen("study", "run", str(folder))
-    wait_until(
-        lambda: newest(folder, STRATEGIES[0]).get("status") == "SUBMITTED",
-        60,
-        "the run",
+        lambda: newest(folder, _HELD).get("status") == "SUBMITTED", 60, "the run"
     )
     for word in ("run", "resume"):
         second = instance.run("study", word, str(folder))
@@ -412,6 +405,39 @@ def test_one_run_at_a_time_and_ctrl_c_leaves_its_job_to_slurm(
     study.send_signal(signal.SIGINT)
     said, _ = study.communicate(timeout=60)
     assert (study.returncode, "`gpuyard study resume` goes on" in said) == (130, True)
-    go.touch()
     (job,) = instance.json("jobs")["items"]
-    assert instance.wait(job["id"]).state == "completed"
+    assert job["state"] in ("assigned", "running")
+    return newest(folder, _HELD)["job_id"]
+
+
+def test_one_run_at_a_time_and_a_strategy_that_fails_stops_no_other(
+    instance: TestInstance,
+    slurm: SlurmCluster,
+    fast_trainer_python: Path,
+    model: Model,
+) -> None:
+    folder = make_study(instance, FEW)
+    held, go = hold(folder, fast_trainer_python, _HELD)
+    write_settings(folder, model, held, FEW, (_HELD, _OTHER))
+    job = check_one_at_a_time(instance, folder)
+    study = instance.popen("study", "resume", str(folder))
+    wait_until(
+        lambda: newest(folder, _HELD).get("state") == "running", 120, "the strategy"
+    )
+    slurm.kill_with_all("node3")
+    try:
+        # Slurm itself would wait a quarter of a minute for the node.
+        slurm.call("scontrol", "update", "NodeName=node3", "State=DOWN", "Reason=test")
+        assert study.wait(280) == 1
+        failed, other = entries(instance, folder)
+        assert failed["status"] in ("FAILED", "PARTIAL")
+        assert failed["reason"]
+        assert (failed["job_id"], failed["attempt"]) == (job, 1), "it went on with it"
+        assert other["status"] == "COMPLETED"
+    finally:
+        slurm.start_node("node3")
+        go.touch()
+    ended = instance.run("study", "resume", str(folder), timeout=280)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    expected = model.expected(FEW)
+    assert tables(folder) == dict.fromkeys((_HELD, _OTHER), expected)

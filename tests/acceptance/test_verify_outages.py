@@ -63,41 +63,47 @@ def refuse(port: int, connections: int) -> None:
                 pass
 
 
-def test_a_watch_outlasts_its_database(away: PostgresServer) -> None:
+@pytest.mark.timeout(300)
+def test_a_watch_outlasts_its_database_and_a_server_elsewhere(
+    away: PostgresServer,
+) -> None:
+    """It is given the server's address, and so does not start it itself."""
     url = away.create().replace("gpuyard@", f"gpuyard:{PASSWORD}@")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     with make_instance(GPUYARD_VERIFICATION__DATABASE=url) as instance:
-        configure(instance, *EXECUTORS)
+        configure(instance, section("server", port=port), *EXECUTORS)
         instance.ok("up")
+        instance.environment["GPUYARD_URL"] = f"http://127.0.0.1:{port}"
         with watching(instance, "1s") as (process, log):
-            wait_until(lambda: "EXECUTOR" in log.read_text(), 100, "a batch")
+            del instance.environment["GPUYARD_URL"]
+            wait_for(log, "EXECUTOR", 1)
             away.stop(signal.SIGQUIT)
-            wait_until(
-                lambda: "cannot be used" in log.read_text(),
-                120,
-                "the outage to be told",
-            )
+            wait_for(log, "cannot be used", 1)
             refuse(away.port, 3)
             away.start()
-            batches = log.read_text().count("EXECUTOR")
-            wait_until(
-                lambda: log.read_text().count("EXECUTOR") >= batches + 2,
-                100,
-                "two more batches",
-            )
-            said = log.read_text()
-            assert said.count("cannot be used") == said.count("it works again") == 1, (
-                said
-            )
+            wait_for(log, "it works again", 1)
+            wait_for(log, "passed", 2)
+            instance.kill("server")
+            wait_for(log, "gpuyard: The server at", 1)
+            instance.ok("up")
+            wait_for(log, "it works again", 2)
+            wait_for(log, "passed", 3)
             away.stop(signal.SIGQUIT)
-            wait_until(
-                lambda: log.read_text().count("cannot be used") == 2,
-                120,
-                "the next outage to be told",
-            )
+            wait_for(log, "cannot be used", 2)
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 0
         said = log.read_text()
+        told = ("cannot be used", "gpuyard: The server at", "it works again")
+        assert [said.count(words) for words in told] == [2, 1, 2], said
         assert "Traceback" not in said and PASSWORD not in said, said
+
+
+def wait_for(log: Path, words: str, times: int) -> None:
+    """Until the watch has said this so many times."""
+    wait_until(
+        lambda: log.read_text().count(words) >= times, 120, f"{words!r} {times} times"
+    )
 
 
 def test_a_run_without_its_database_ends_with_one_clear_error(
@@ -150,41 +156,6 @@ def live_jobs(instance: TestInstance) -> list[str]:
     ]
 
 
-def test_a_watch_outlasts_a_server_elsewhere() -> None:
-    """One that it is given the address of, and so does not start itself."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with make_instance() as instance:
-        configure(instance, section("server", port=port), *EXECUTORS)
-        instance.ok("up")
-        instance.environment["GPUYARD_URL"] = f"http://127.0.0.1:{port}"
-        with watching(instance, "1s") as (process, log):
-            wait_until(lambda: "EXECUTOR" in log.read_text(), 100, "a batch")
-            instance.kill("server")
-            wait_until(
-                lambda: "gpuyard: The server at" in log.read_text(),
-                120,
-                "the outage to be told",
-            )
-            del instance.environment["GPUYARD_URL"]
-            instance.ok("up")
-            batches = log.read_text().count("passed")
-            wait_until(
-                lambda: log.read_text().count("passed") >= batches + 2,
-                100,
-                "two more batches",
-            )
-            said = log.read_text()
-            assert (
-                said.count("gpuyard: The server at")
-                == said.count("it works again")
-                == 1
-            ), said
-            process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 0
-        assert "Traceback" not in log.read_text(), log.read_text()
-
-
 def test_a_watch_outlasts_an_embedded_server_that_leaves_when_it_has_nothing_to_do() -> (
     None
 ):
@@ -192,11 +163,7 @@ def test_a_watch_outlasts_an_embedded_server_that_leaves_when_it_has_nothing_to_
         configure(instance, section("server", idle_exit_s=1), *EXECUTORS)
         with watching(instance, "8s") as (process, log):
             for batch in (1, 2):
-                wait_until(
-                    lambda batch=batch: log.read_text().count("EXECUTOR") >= batch,
-                    100,
-                    f"batch {batch}",
-                )
+                wait_for(log, "EXECUTOR", batch)
                 wait_until(
                     lambda: instance.pid("server") is None, 120, "the server to leave"
                 )

@@ -60,6 +60,10 @@ def sshd() -> Iterator[Sshd]:
         "ListenAddress=127.0.0.1",
         "-o",
         "MaxSessions=100",
+        # So that bash takes itself for an inner shell and does not read ~/.bashrc, which
+        # may take longer than the command.
+        "-o",
+        "SetEnv=SHLVL=1",
     ]
     (folder / "config").write_text(
         f"Host login\n  HostName 127.0.0.1\n  Port {port}\n  User {getpass.getuser()}\n"

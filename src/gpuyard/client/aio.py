@@ -41,7 +41,15 @@ from gpuyard.client.found_lines import LinesReader
 from gpuyard.client.light import unreachable
 from gpuyard.client.lines import LineReader
 from gpuyard.client.problems import error_of
-from gpuyard.client.resend import AGAIN, PATIENCE_S, Outage, Resend, broken_off
+from gpuyard.client.resend import (
+    AGAIN,
+    PATIENCE_S,
+    Known,
+    Lost,
+    Outage,
+    Resend,
+    broken_off,
+)
 from gpuyard.client.sse import EventReader
 from gpuyard.client.transport import (
     STREAM_TIMEOUT,
@@ -85,7 +93,7 @@ class AsyncClient(
         self.tell = tell
         self._address = address
         self._found = address is None
-        self._answered = False
+        self._known = Known.NOTHING
         self._carrier = EnvironmentCarrier()
         self._transport = transport
         self._open: httpx.AsyncClient | None = None
@@ -116,18 +124,18 @@ class AsyncClient(
         or UnreachableError.
         """
         content = content_of(call.body)
-        resend = Resend(call, self._answered, self.patience_s, self.tell)
+        resend = Resend(call, self._known, self.patience_s, self.tell)
         while True:
             try:
                 url = self.address.url + call.path
                 response = await self._http.request(
                     call.method, url, params=dict(call.params), content=content
                 )
-                self._answered = True
+                self._known = Known.ANSWERS
                 resend.end()
                 return answer_of(call, response)
             except (httpx.HTTPError, *AGAIN) as error:
-                pause = resend.pause(self.address, error)
+                pause = self._pause(resend, error)
             await asyncio.sleep(pause)
             if self._found:
                 await self._move(
@@ -135,6 +143,14 @@ class AsyncClient(
                         look_again, self.address, start=call.submits
                     )
                 )
+
+    def _pause(self, resend: Resend, error: Lost) -> float:
+        """Seconds before a call is sent again."""
+        try:
+            return resend.pause(self.address, error)
+        finally:
+            if resend.in_vain:
+                self._known = Known.AWAY
 
     async def _move(self, address: Address) -> None:
         """Talk to the server at `address` from now on."""
@@ -436,7 +452,7 @@ class AsyncClient(
         """Pause before a stream is asked for again; raises `error` when that makes no
         sense.
         """
-        if not self._answered:
+        if self._known is not Known.ANSWERS:
             raise error
         await asyncio.sleep(outage.pause(error))
         if self._found:
@@ -496,7 +512,7 @@ class AsyncClient(
                 if answer.is_error:
                     await answer.aread()
                     raise error_of(answer.status_code, answer.content)
-                self._answered = True
+                self._known = Known.ANSWERS
                 async for part in answer.aiter_bytes():
                     yield part
         except httpx.HTTPError as error:

@@ -2,11 +2,13 @@
 answer can be lost on its way.
 
 A submission is worth waiting for, and so is a server that has answered before. A first
-look at one that is not there is answered at once.
+look at one that is not there is answered at once. After a call that has waited in vain,
+the next ones hardly wait, or a program that makes many would take minutes to say so.
 """
 
 import time
 from collections.abc import Callable, Iterator
+from enum import Enum, auto
 from typing import Any
 
 import httpx
@@ -22,6 +24,8 @@ from gpuyard.domain.errors import (
 )
 
 PATIENCE_S = 10.0
+# Enough to look for the server anew: another one may be there.
+_GLANCE_S = 0.2
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 # What is told before a request has left: it may be sent again whatever it does.
@@ -40,6 +44,14 @@ AGAIN = (UnreachableError, LedgerBusyError, RateLimitedError)
 Lost = httpx.HTTPError | UnreachableError | LedgerBusyError | RateLimitedError
 
 
+class Known(Enum):
+    """What a client knows of its server."""
+
+    NOTHING = auto()
+    ANSWERS = auto()
+    AWAY = auto()  # it was waited for in vain
+
+
 def pauses(patience_s: float) -> Iterator[float]:
     """Growing pauses in seconds, until `patience_s` have passed since the first was
     asked for.
@@ -53,7 +65,8 @@ def pauses(patience_s: float) -> Iterator[float]:
 
 class Outage:
     """How long a server that is away is waited for: until nothing has come for
-    `patience_s`. `tell` hears of an outage that lasts, and of its end.
+    `patience_s`. `tell` hears of an outage that lasts, and of its end. `in_vain`: that
+    was long enough.
     """
 
     def __init__(self, patience_s: float, tell: Callable[[str], None] | None) -> None:
@@ -61,6 +74,7 @@ class Outage:
         self._tell = tell
         self._pauses: Iterator[float] | None = None
         self._is_told = False
+        self.in_vain = False
 
     def pause(self, error: GpuyardError) -> float:
         """Seconds after which to ask again; raises the error when it has been long
@@ -70,6 +84,7 @@ class Outage:
             self._pauses = pauses(self._patience_s)
         pause = next(self._pauses, None)
         if pause is None:
+            self.in_vain = True
             raise error from None
         if self._tell and not self._is_told and pause >= _LONGEST_PAUSE_S:
             self._tell(f"{error.message} Waiting for it.")
@@ -89,22 +104,24 @@ class Outage:
 
 
 class Resend:
-    """One call and how often it has been sent.
-
-    `answered` says that this server has answered this client before: then it is worth
-    waiting for as long as `patience_s`.
+    """One call and how often it has been sent. `known`: what its client knows of the
+    server.
     """
 
     def __init__(
         self,
         call: Call[Any],
-        answered: bool,
+        known: Known,
         patience_s: float = PATIENCE_S,
         tell: Callable[[str], None] | None = None,
     ) -> None:
         self._call = call
-        first_s = PATIENCE_S if call.submits else 0.0
-        self._outage = Outage(patience_s if answered else first_s, tell)
+        waits_s = {
+            Known.NOTHING: PATIENCE_S if call.submits else 0.0,
+            Known.ANSWERS: patience_s,
+            Known.AWAY: _GLANCE_S,
+        }
+        self._outage = Outage(waits_s[known], tell)
         # Whoever refuses a request because there are too many is there.
         self._limit = Outage(patience_s, tell)
 
@@ -121,6 +138,11 @@ class Resend:
         if lost or isinstance(error, _UNSENT):
             return self._outage.pause(problem)
         raise problem from None
+
+    @property
+    def in_vain(self) -> bool:
+        """The server was waited for, and has not come back."""
+        return self._outage.in_vain
 
     def end(self) -> None:
         """It was answered."""

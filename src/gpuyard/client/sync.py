@@ -34,7 +34,15 @@ from gpuyard.client.found_lines import LinesReader
 from gpuyard.client.light import unreachable
 from gpuyard.client.lines import LineReader
 from gpuyard.client.problems import error_of
-from gpuyard.client.resend import AGAIN, PATIENCE_S, Outage, Resend, broken_off
+from gpuyard.client.resend import (
+    AGAIN,
+    PATIENCE_S,
+    Known,
+    Lost,
+    Outage,
+    Resend,
+    broken_off,
+)
 from gpuyard.client.sse import EventReader
 from gpuyard.client.sync_arrays import ArrayMethods
 from gpuyard.client.sync_artifacts import ArtifactMethods
@@ -92,7 +100,7 @@ class Client(
         self.patience_s = patience_s
         self.tell = tell
         self._found = address is None
-        self._answered = False
+        self._known = Known.NOTHING
         self._carrier = EnvironmentCarrier()
         self._transport = transport
         self._http = httpx.Client(**options(self.address, transport))
@@ -112,16 +120,16 @@ class Client(
         or UnreachableError.
         """
         content = content_of(call.body)
-        resend = Resend(call, self._answered, self.patience_s, self.tell)
+        resend = Resend(call, self._known, self.patience_s, self.tell)
         while True:
             try:
                 url = self.address.url + call.path
                 response = self._ask(call, url, content)
-                self._answered = True
+                self._known = Known.ANSWERS
                 resend.end()
                 return answer_of(call, response)
             except (httpx.HTTPError, *AGAIN) as error:
-                pause = resend.pause(self.address, error)
+                pause = self._pause(resend, error)
             time.sleep(pause)
             if self._found:
                 self._move(look_again(self.address, start=call.submits))
@@ -133,6 +141,14 @@ class Client(
             return self._http.request(
                 call.method, url, params=dict(call.params), content=content
             )
+
+    def _pause(self, resend: Resend, error: Lost) -> float:
+        """Seconds before a call is sent again."""
+        try:
+            return resend.pause(self.address, error)
+        finally:
+            if resend.in_vain:
+                self._known = Known.AWAY
 
     def _move(self, address: Address) -> None:
         """Talk to the server at `address` from now on."""
@@ -422,7 +438,7 @@ class Client(
         """Pause before a stream is asked for again; raises `error` when that makes no
         sense.
         """
-        if not self._answered:
+        if self._known is not Known.ANSWERS:
             raise error
         time.sleep(outage.pause(error))
         if self._found:
@@ -481,7 +497,7 @@ class Client(
                 if answer.is_error:
                     answer.read()
                     raise error_of(answer.status_code, answer.content)
-                self._answered = True
+                self._known = Known.ANSWERS
                 yield from answer.iter_bytes()
         except httpx.HTTPError as error:
             raise unreachable(self.address, error) from None

@@ -4,13 +4,14 @@ done once.
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import httpx
 import pytest
 
-from gpuyard.client import resend
+from gpuyard.client import calls, resend
 from gpuyard.client.aio import AsyncClient
 from gpuyard.client.connection import Address
 from gpuyard.client.sync import Client
@@ -65,10 +66,12 @@ class Server:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses without waiting, four at most."""
-    monkeypatch.setattr(
-        resend, "pauses", lambda patience_s: iter([0.0] * (4 if patience_s else 0))
-    )
+    """Pauses without waiting, four at most, and two for a glance."""
+
+    def pauses(patience_s: float) -> Iterator[float]:
+        return iter([0.0] * min(4, round(10 * patience_s)))
+
+    monkeypatch.setattr(resend, "pauses", pauses)
 
 
 def sync(server: Server, work: Callable[[Client], Any]) -> Any:
@@ -136,6 +139,29 @@ def test_a_first_look_at_a_server_that_is_not_there_is_answered_at_once() -> Non
     with pytest.raises(UnreachableError):
         sync(server, lambda client: client.job("a"))
     assert len(server.bodies) == 1
+
+
+def test_after_a_call_that_waited_in_vain_the_next_ones_hardly_wait() -> None:
+    there = httpx.Response(200, json=JOB)
+    gone = [LOST[2]] * 100
+    server = Server(there, *gone)
+
+    def looks(client: Client, submits: bool = False) -> int:
+        """How often one call is sent."""
+        before = len(server.bodies)
+        with suppress(UnreachableError):
+            client.call(
+                calls.submit({"command": ["true"]}) if submits else calls.job("a")
+            )
+        return len(server.bodies) - before
+
+    with Client(ADDRESS, transport=httpx.MockTransport(server)) as client:
+        assert [looks(client) for _ in range(3)] == [1, 5, 3]
+        assert looks(client, submits=True) == 3
+        server.faults = [LOST[2], there, *gone]
+        assert [looks(client) for _ in range(2)] == [2, 5], (
+            "once it has answered again, it is waited for again"
+        )
 
 
 def test_a_server_that_has_answered_before_is_waited_for() -> None:
