@@ -105,10 +105,10 @@ class Hello(_Message, frozen=True, tag="Hello"):
 
     `separation` says how jobs are kept apart (`domain/separation.py`). `streams`: it
     knows OpenStream; `stdin_streams`: also to standard input. `fetches`, `datasets`,
-    `packages`: it has these of jobs; `artifacts`: it saves those of jobs. `finds_lines`:
-    it knows FindLines. An agent of an older version does not. `process`: a word that
-    this agent's process has made up, so that its own next link is told from another
-    one's.
+    `packages`: it has these of jobs; `artifacts`: it saves those of jobs;
+    `finds_lines`: it knows FindLines. An agent of an older version does not. `process`:
+    a word that this agent's process has made up, so that its own next link is told from
+    another one's.
     """
 
     node_id: Word
