@@ -83,6 +83,8 @@ def test_files_programs_and_http_give_deadlines(shared_instance: TestInstance):
     with shared_instance.client() as client:
         job = client.run(["true"], held=True, deadline="8h")
         assert in_hours(job.info.deadline) == 8
+        local = job.update(deadline="2098-12-01 18:00")
+        assert local.deadline == IN_2098 - local_offset_s()
         assert job.update(deadline=None).deadline is None
         array = client.run_array(["true"], "0-1", held=True, deadline="5h")
         deadlines = [task.deadline for task in client.jobs(array=array.id)]

@@ -5,6 +5,7 @@ it.
 from collections import Counter
 from typing import Any
 
+from tests.soak.costs import broken_sums
 from tests.soak.work import Wanted, Work
 
 
@@ -24,6 +25,7 @@ def broken_promises(work: Work) -> list[str]:
                 f"{key} ({wanted.kind}): {fault}"
                 for fault in _faults(work, key, wanted, job)
             ]
+    faults += broken_sums(work.instance, list(jobs.values()))
     (node,) = work.instance.json("nodes")["items"]
     if any(node["booked"].values()):
         faults.append(f"bookings are left when all is over: {node['booked']}")

@@ -5,12 +5,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from decimal import Decimal
 from random import Random
 from typing import Any
 
 import psutil
 
 from tests.soak.check import broken_promises, slope_mb_per_minute
+from tests.soak.costs import change_price
 from tests.soak.work import MOST_WAITING, Work
 from tests.support.forkserver import REAL_PYTHON
 from tests.support.instance import TestInstance, make_instance
@@ -133,6 +135,7 @@ def _kill(work: Work, dice: Random, rounds: int, storm_s: float) -> int:
         )
         wait_until(lambda: instance.pid("agent"), 60, "an agent to live")
         time.sleep(dice.expovariate(1.0))
+        change_price(instance, Decimal(f"{3600 + done}.07"))
         instance.kill(*dice.choice(VICTIMS))
         done += 1
     return done

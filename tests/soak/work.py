@@ -22,6 +22,7 @@ echo "ended $GPUYARD_ATTEMPT" >>"$1"
 exit "$4"
 """
 MOST_WAITING = 200  # jobs
+PROJECTS = ("vision", "text")
 
 
 @dataclass
@@ -84,6 +85,7 @@ class Work:
             "idempotency_key": key,
             "workdir": str(self.instance.work),
             "labels": {"kind": kind},
+            "project": PROJECTS[len(key) % 2],
             "retry_count": 10 if kind != "failing" else 0,
         }
         if kind == "checkpoints":

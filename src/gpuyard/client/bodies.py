@@ -49,8 +49,7 @@ def at_home_here(body: Json) -> dict[str, Any]:
     """
     if OTHER_FORMS & set(body):
         return dict(body)
-    if body.get("deadline") is not None:
-        body = {**body, "deadline": local_deadline(body["deadline"])}
+    body = with_local_deadline(body)
     environment: Any = body.get("environment")
     # What is no table is the server's to refuse.
     if environment is None or isinstance(environment, dict):
@@ -66,12 +65,23 @@ def local_deadline(given: Any, field: str = "deadline") -> Any:
     What is neither text nor a date is the server's to refuse.
     """
     from gpuyard.client.local_timezone import local_timezone
-    from gpuyard.domain.deadlines import deadline_of
+    from gpuyard.domain.deadlines import deadline_of, from_now
 
     text = given.isoformat() if isinstance(given, date) else given
     if not isinstance(text, str):
         return text
-    return deadline_of(field, text, ZoneInfo(local_timezone()), time.time())
+    now = time.time()
+    moment = from_now(text.strip(), now)
+    if isinstance(moment, float):
+        return moment  # without a look at the zone, which a machine may not name
+    return deadline_of(field, text, ZoneInfo(local_timezone()), now)
+
+
+def with_local_deadline(changes: Json) -> dict[str, Any]:
+    """Changes of a job, with the moment of its new deadline, if it gets one."""
+    if changes.get("deadline") is None:
+        return dict(changes)
+    return {**changes, "deadline": local_deadline(changes["deadline"])}
 
 
 def shell_environment() -> dict[str, str]:

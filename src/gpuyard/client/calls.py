@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 from uuid import uuid4
 
+from gpuyard.client.bodies import with_local_deadline
 from gpuyard.client.segments import segment as _segment
 from gpuyard.config.dialling import loopback_id
 from gpuyard.domain.jobs import Checkpoint, Job
@@ -147,7 +148,7 @@ def resume(reference: str, checkpoint: str | None, changes: Json) -> Call[Job]:
         "POST",
         f"/api/v1/jobs/{_segment(reference)}/resume",
         Job.model_validate,
-        body={"checkpoint": checkpoint, **changes},
+        body={"checkpoint": checkpoint, **with_local_deadline(changes)},
     )
 
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from gpuyard.client.bodies import with_local_deadline
 from gpuyard.client.calls import Call, Json, job
 from gpuyard.domain.jobs import Job, JobOutcome
 from gpuyard.domain.records import RunRecord
@@ -69,7 +70,8 @@ def set_held(references: Sequence[str], action: str) -> Call[list[dict[str, Any]
 def update(reference: str, changes: Json) -> Call[Job]:
     """Change a job: `name`, `priority`, `timeout_s`, `deadline` (None: none)."""
     call = job(reference)
-    return Call("PATCH", call.path, call.read, body=dict(changes), done_once=True)
+    body = with_local_deadline(changes)
+    return Call("PATCH", call.path, call.read, body=body, done_once=True)
 
 
 def record(reference: str) -> Call[RunRecord]:

@@ -17,7 +17,7 @@ from gpuyard.scheduler.lateness import look, warning
 
 # So many jobs are looked at before one decision, and so many are told of; more follow
 # at once.
-MOST_LOOKED_AT = 500
+MOST_LOOKED_AT = 100
 _RETRY_S = 1.0
 _KINDS = {
     Told.LATE: EventKind.JOB_WARNING,

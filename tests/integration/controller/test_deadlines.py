@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
+from gpuyard.controller import deadlines
 from gpuyard.controller.controller import Controller
 from gpuyard.domain import wire
 from gpuyard.domain.errors import InvalidInputError, RefusedError
 from gpuyard.domain.schedules import ScheduleSpec
 from gpuyard.domain.validation import parse_model
 from tests.support.controlled import Controlled
+from tests.support.wait import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -93,16 +95,21 @@ async def test_a_job_that_ended_in_time_is_not_late_for_a_server_that_was_away(
     assert await told(instance, late) == ["job.deadline_missed"]
 
 
-async def test_the_tasks_of_an_array_are_told_of_together(instance: Controlled):
+async def test_the_tasks_of_an_array_are_told_of_together(
+    instance: Controlled, monkeypatch: pytest.MonkeyPatch
+):
+    """But never too many at once: others have their turn in between."""
+    monkeypatch.setattr(deadlines, "MOST_LOOKED_AT", 2)
     arrays = instance.controller.requests.arrays
     deadline = time.time() + HOUR
     array = {"command": ["true"], "array": "0-2", "deadline": deadline, "held": True}
     array_id = await arrays.create(array)
     later(instance, 2 * HOUR)
+    await eventually(lambda: not instance.core.view.deadlines, "all to be told of")
     await instance.settled()
     missed = [job for kind, job in instance.notes if kind == "job.deadline_missed"]
     tasks = instance.ledger.queries.task_ids(array_id)
-    assert missed == [tasks[0]]
+    assert missed == [tasks[0], tasks[2]]
     assert [instance.job(task)["deadline_told"] for task in tasks] == [2, 2, 2]
 
 
