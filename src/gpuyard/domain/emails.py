@@ -61,6 +61,8 @@ def _several(value: Any) -> Any:
 
 
 def _each_once(addresses: tuple[str, ...]) -> tuple[str, ...]:
+    if not addresses:
+        raise ValueError("is empty; name at least one address, or leave it out")
     return tuple(dict.fromkeys(addresses))
 
 

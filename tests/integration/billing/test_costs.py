@@ -599,3 +599,15 @@ def test_advice_reads_what_the_ledger_has_of_ended_attempts(ledger: Ledger) -> N
     assert (first.has_completed, first.has_saved) == (True, False)
     assert last.gpu_used == 0.1
     assert ledger.queries.ended_uses(BEGIN, NOW, page[-1]["id"], []) == []
+
+
+def test_only_what_ran_over_a_midnight_is_read_one_by_one_where_rates_change(
+    ledger: Ledger,
+) -> None:
+    midnight = (day_of(BEGIN) + 1) * 86_400.0
+    over_midnight = replace(HOUR, started_at=midnight - 60, ended_at=midnight + 3540)
+    write(ledger, [replace(HOUR, started_at=midnight + 60), over_midnight])
+    period = ReportOrder(CostBy.TIER, *ALL, BERLIN, dated=["USD"]).period()
+    rows = ledger.queries.costs(period)
+    assert [group.attempts for group in rows.groups if group.attempts] == [1]
+    assert [attempt.began for attempt in rows.cut] == [midnight - 60]

@@ -11,7 +11,7 @@ from gpuyard.config.settings import load_settings
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.events import EventKind
 from gpuyard.domain.webhooks import WebhookFormat
-from gpuyard.notify.mailbox import read_mailboxes
+from gpuyard.notify.mailbox import read_mail_server, read_mailboxes
 from gpuyard.notify.webhook import read_webhooks
 
 HOOK = "[[notify.webhooks]]\n"
@@ -180,10 +180,16 @@ def test_an_email_needs_a_host_a_sender_and_who_gets_it(home):
     assert (one.server.port, one.server.security) == (587, "starttls")
 
 
+def test_without_an_address_only_those_whom_jobs_name_get_emails(home):
+    home.settings.write_text(EMAIL)
+    spec = load_settings(home).notify.email
+    assert read_mailboxes(spec, {}) == ()
+    assert read_mail_server(spec, {}).host == spec.host
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "notify.email.to: is missing"),
         ("to = []\n", "notify.email.to: is empty"),
         ('to = "Ana <a@example.org>"\n', "is no plain address"),
         ('to = "a@example.org\\r\\nRCPT"\n', "is no plain address"),

@@ -128,7 +128,7 @@ class CostSql:
         return f"CASE WHEN {is_dated} THEN {self._day_in_utc(BEGAN)} END"
 
     def _day_in_utc(self, at: str) -> str:
-        return self.whole(f"{at} / 86400.0")
+        return self.whole(f"({at}) / 86400.0")
 
     def day(self, at: str, period: CostPeriod) -> str:
         """The number of the local day of a time. All numbers in it are our own."""
