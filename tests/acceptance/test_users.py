@@ -167,6 +167,20 @@ def test_no_job_carries_the_environment_of_another_user(instance: TestInstance) 
         member.run(["true"], carried_environment=spec["carried_environment"])
 
 
+def test_no_job_has_the_packages_of_another_user(
+    instance: TestInstance, tmp_path: Path
+) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_text("some-private-package\n")
+    fields = {"packages": str(file), "held": True}
+    with instance.client() as owner, client(instance, "member") as member:
+        spec = owner.job(owner.run(["true"], **fields).id).info.spec or {}
+        own = member.job(member.run(["true"], **fields).id).info.spec or {}
+        assert own["packages"] != spec["packages"]
+        with pytest.raises(InvalidInputError, match="there are no packages"):
+            member.run(["true"], packages=spec["packages"])
+
+
 def test_members_set_and_remove_secrets_of_their_own(
     instance: TestInstance,
 ) -> None:
