@@ -37,6 +37,7 @@ DISKS = {
         "prompts",
         "verification",
         "needs",
+        "logs",
         "scale",
         "gpu",
     ),
