@@ -38,6 +38,7 @@ DISKS = {
         "verification",
         "needs",
         "packages",
+        "logs",
         "scale",
         "gpu",
     ),

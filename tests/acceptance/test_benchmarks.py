@@ -23,6 +23,7 @@ GROUPS = {
     "server": 18,
     "commands": 2,
     "verification": 8,
+    "logs": 7,
 }
 
 

@@ -75,6 +75,7 @@ def test_a_job_runs_on_a_joined_machine_and_all_of_it_comes_and_goes_by_the_link
     place, said = lab.ok("logs", job).splitlines()
     assert place.startswith(f"in {machine.home.node}")
     assert said == "saved"
+    assert lab.ok("logs", job, "--search", "ave") == "saved\n"
     assert lab.ok("exec", job, "--", "printenv", "FLAVOUR", input="") == "mint\n"
     assert not list(machine.home.blobs.glob("??/*")), "it keeps a copy"
     lab.ok("cancel", job)

@@ -155,6 +155,8 @@ def test_every_server_answers_and_one_schedules(pair):
         job = submit(client, second.work, "a")
         assert "running" in "".join(job.logs()), "the log comes from the leader"
         assert job.wait(30).state == "completed"
+        lines = [line["text"] for line in client.log_lines(job.id, search="unn")]
+        assert lines == ["running"], "the leader looks for lines"
         listening.join(30)
         assert heard[-1]["job_id"] == job.id, (
             "the standby's listeners hear of what the leader writes"

@@ -96,6 +96,9 @@ def test_a_job_runs_there(acme: TestInstance) -> None:
     machine = acme.home.root / "acme" / "cloud" / "machines" / job["provider_ref"]
     wait_until(lambda: not machine.exists(), what="the machine to be deleted")
     assert acme.ok("logs", "hello") == "hello\n"
+    # Of a provider without agents, the server's copy is looked through.
+    assert acme.ok("logs", "hello", "--regex", "l+o$") == "hello\n"
+    assert acme.json("logs", "hello", "--tail", "1")["offset"] == 0
 
 
 def test_a_gpu_job_goes_to_the_type_that_has_it(acme: TestInstance) -> None:

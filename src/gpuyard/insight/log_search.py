@@ -45,6 +45,10 @@ class ReadableLog(Protocol):
         """The offset of the first byte, and at most `limit` bytes."""
         ...
 
+    def next_with(self, text: bytes, offset: int) -> int:
+        """The first offset, at `offset` or behind it, where the text may begin."""
+        ...
+
 
 class LineTimes(Protocol):
     """When the bytes of a log were seen; see storage/log_times.py."""
@@ -122,6 +126,7 @@ class _Search:
         found: list[LogLine] = []
         length = 0
         while position < self._end and len(found) < wanted and length < MOST_TEXT:
+            position = self._skip(position)
             data = self._block(position)
             if not data:
                 break
@@ -140,6 +145,21 @@ class _Search:
             is_end = not self._block(position)
         section = classifier.section if classifier and self._has_sections else ""
         return LogPage(found, position, section, is_end)
+
+    def _skip(self, position: int) -> int:
+        """The start of the first line at `position` or behind it that may have the text
+        that is looked for.
+        """
+        text = self._query.search
+        if not text or self._query.ignore_case or self._classifies:
+            return position
+        place = self._log.next_with(text.encode(), position)
+        if place <= position:
+            return position
+        first = max(position, place - _AROUND)
+        begin, data = self._log.read(first, place - first)
+        end = _one_end(data).rfind(b"\n")
+        return position if end < 0 else begin + end + 1
 
     def last_page(self, wanted: int) -> LogPage:
         """The last lines before the end."""

@@ -86,6 +86,12 @@ class LogFile:
         begin += lines > 0
         return position + begin, data[begin:]
 
+    def next_with(self, text: bytes, offset: int) -> int:
+        """The first offset, at `offset` or behind it, where the text may begin: nothing
+        is known of that.
+        """
+        return offset
+
     def is_over(self, limit_gb: float) -> bool:
         """Whether the log is so much over its limit that its front should go."""
         return self.size() - self.start() > limit_gb * (1 << 30) * _SLACK

@@ -2,10 +2,12 @@
 format, so that any part of it can be read without the rest, and `zstd -d` reads it all.
 
 It has the offsets of the log. The front that a capped log has lost is a skippable frame
-with its length; every other frame is a segment.
+with its length. Another, behind the segments, has the words of each segment, so that a
+search for a text reads only those that may have it. Every other frame is a segment.
 """
 
 import os
+import re
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -21,6 +23,14 @@ SEGMENT = 1 << 20
 _LEVEL = 3
 _FRONT = struct.Struct("<IIQ")
 _FRONT_MAGIC = 0x184D2A50
+_WORDS_MAGIC = 0x184D2A51
+_WORD = re.compile(rb"[A-Za-z]{3,}")
+# So much of the next segment counts as well: more than a text that is looked for.
+_AROUND = 1 << 13
+# Of one segment; one with more, such as random text, is always read.
+_MOST_WORDS = 1 << 14
+_MANY = b"\0"
+_PIECE = 1 << 15
 _TABLE_HEAD = struct.Struct("<II")
 _TABLE_MAGIC = 0x184D2A5E
 _ENTRY = struct.Struct("<II")
@@ -83,17 +93,34 @@ def _write(source: LogFile, target: IO[bytes]) -> None:
     offset = source.start()
     target.write(_FRONT.pack(_FRONT_MAGIC, 8, offset))
     entries = [_ENTRY.pack(_FRONT.size, 0)]
+    words: list[bytes] = []
     while True:
         _, data = source.read(offset, SEGMENT)
         if not data:
             break
         offset += len(data)
+        _, behind = source.read(offset, _AROUND)
+        words.append(_words_of(data + behind))
         frame = compressor.compress(data)
         target.write(frame)
         entries.append(_ENTRY.pack(len(frame), len(data)))
+    index = compressor.compress(b"\1".join(words))
+    target.write(_TABLE_HEAD.pack(_WORDS_MAGIC, len(index)) + index)
+    entries.append(_ENTRY.pack(_TABLE_HEAD.size + len(index), 0))
     table = b"".join(entries)
     target.write(_TABLE_HEAD.pack(_TABLE_MAGIC, len(table) + _FOOTER.size))
     target.write(table + _FOOTER.pack(len(entries), 0, _FOOTER_MAGIC))
+
+
+def _words_of(data: bytes) -> bytes:
+    """The different words in it, each on a line; `_MANY` if there are too many."""
+    found: set[bytes] = set()
+    # In pieces, so that other threads have their turn. A word that is cut is in one of
+    # them whole, because they overlap by more than any word that counts.
+    for begin in range(0, len(data), _PIECE):
+        found.update(_WORD.findall(data[begin : begin + _PIECE + 64]))
+    words = b"\n".join(sorted(found))
+    return words if len(words) <= _MOST_WORDS else _MANY
 
 
 class PackedLog(LogFile):
@@ -103,11 +130,15 @@ class PackedLog(LogFile):
         super().__init__(path)
         with self._open() as file:
             self._front, sizes = _table(file)
+        # The last is that of the words.
+        sizes = [one for one in sizes if one[1]]
+        self._lengths = [length for _, length in sizes]
         self._places = [0]
         self._offsets = [self._front]
         for compressed, length in sizes:
             self._places.append(self._places[-1] + compressed)
             self._offsets.append(self._offsets[-1] + length)
+        self._known_words: list[bytes] | None = None
         # Most reads go on in the segment of the one before.
         self._last: tuple[int, bytes] = (-1, b"")
 
@@ -149,6 +180,30 @@ class PackedLog(LogFile):
         begin += lines > 0
         return first + begin, data[begin:]
 
+    def next_with(self, text: bytes, offset: int) -> int:
+        """The first offset, at `offset` or behind it, where the text may begin; the
+        size if it is nowhere. Segments without its words are not read.
+        """
+        # Parts of longer words count, and so do the words at the ends of the text.
+        wanted = [word[:64] for word in _WORD.findall(text)]
+        if not wanted:
+            return offset
+        number = max(self._number(offset), 0)
+        for words in self._words()[number:]:
+            if words == _MANY or all(word in words for word in wanted):
+                return max(offset, self._offsets[number])
+            number += 1
+        return self.size()
+
+    def _words(self) -> list[bytes]:
+        """The words of each segment."""
+        if self._known_words is None:
+            count = len(self._lengths)
+            with self._open() as file:
+                index = _index(file, self._places[count] + _FRONT.size)
+            self._known_words = index if len(index) == count else [_MANY] * count
+        return self._known_words
+
     def _number(self, offset: int) -> int:
         """The segment with the byte at `offset`."""
         return bisect_right(self._offsets, offset) - 1
@@ -179,6 +234,22 @@ class PackedLog(LogFile):
             raise UntrustedFileError(f"{self.path} is damaged")
         self._last = (number, data)
         return data
+
+
+def _index(file: IO[bytes], place: int) -> list[bytes]:
+    """The words of each segment; none where they cannot be read."""
+    head = os.pread(file.fileno(), _TABLE_HEAD.size, place)
+    if len(head) < _TABLE_HEAD.size:
+        return []
+    magic, size = _TABLE_HEAD.unpack(head)
+    if magic != _WORDS_MAGIC:
+        return []
+    frame = os.pread(file.fileno(), size, place + _TABLE_HEAD.size)
+    try:
+        index = zstandard.ZstdDecompressor().decompress(frame)
+    except zstandard.ZstdError:
+        return []
+    return index.split(b"\1")
 
 
 def _table(file: IO[bytes]) -> tuple[int, list[tuple[int, int]]]:

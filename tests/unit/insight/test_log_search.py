@@ -31,6 +31,10 @@ class Text:
         first = max(offset, self._start)
         return first, self._data[first : first + limit]
 
+    def next_with(self, text: bytes, offset: int) -> int:
+        place = self._data.find(text, offset)
+        return len(self._data) if place < 0 else place
+
 
 class Clock:
     def __init__(self, size: int) -> None:
@@ -67,6 +71,11 @@ def test_text_regex_and_level() -> None:
         "ERROR: four",
     ]
     assert texts(find(LOG, level="warning")) == ["ERROR: four"]
+    assert texts(find("a (b\\E.c\nA (B\n", search="(b\\E.")) == ["a (b\\E.c"]
+    assert texts(find("a (b\nA (B\n", search="(b", ignore_case=True)) == [
+        "a (b",
+        "A (B",
+    ]
     assert texts(find(LOG, regex="^t")) == ["two error", "three"]
 
 
@@ -151,11 +160,11 @@ def test_blocks_and_pages_change_nothing(
 
 def test_a_page_ends_in_time_and_the_next_goes_on() -> None:
     log = Text("a\n" * 2_000_000)
-    query = LogQuery(search="b")
+    query = LogQuery(regex="b")
     page = find_lines(log, Clock(9), query, is_complete=True, within_s=0)
     assert 0 < page.next < log.size()
     assert not page.is_end
-    last = LogQuery(search="b", tail=1)
+    last = LogQuery(regex="b", tail=1)
     page = find_lines(log, Clock(9), last, is_complete=True, within_s=0)
     assert page.previous is not None
     assert 0 < page.previous < log.size()

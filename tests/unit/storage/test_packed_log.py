@@ -59,6 +59,23 @@ def test_a_log_without_its_front_keeps_its_offsets(log: Path) -> None:
     assert start > 0
 
 
+def test_a_text_is_where_its_words_are(tmp_path: Path) -> None:
+    log = tmp_path / "attempt_1.log"
+    size = packed_log.SEGMENT
+    # The second one stands across the border of two segments.
+    text = b"a needle here"
+    data = bytearray(b"0 to 9\n" * (5 * size // 7))
+    for place in (100, 3 * size - 6):
+        data[place : place + len(text)] = text
+    log.write_bytes(data)
+    pack(log)
+    packed = PackedLog(packed_path(log))
+    places = [packed.next_with(b"eedle he", at) for at in (0, 50, size + 5, 4 * size)]
+    assert places == [0, 50, 2 * size, len(data)]
+    assert packed.next_with(b"to 9", size + 5) == size + 5
+    assert packed.next_with(b"missing", 0) == len(data)
+
+
 class KilledError(BaseException):
     """The process ends here."""
 
