@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from click import UsageError, get_current_context
 
 from gpuyard.cli import suggest
 from gpuyard.cli.options import (
@@ -42,7 +43,7 @@ from gpuyard.cli.schedules import (
 from gpuyard.domain.errors import InvalidInputError
 
 Command = Annotated[
-    list[str],
+    list[str] | None,
     typer.Argument(
         metavar="COMMAND…", help="A program, a .py or .sh file, or a template's name."
     ),
@@ -104,6 +105,15 @@ InteractiveOption = Annotated[
         "-i",
         help="Its input stays open: it gets what is typed here, and in `gpuyard"
         " attach`.",
+    ),
+]
+
+GitOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL[@REF]",
+        help="Run it in this commit of a git repository; without COMMAND, what its"
+        " job.toml says.",
     ),
 ]
 
@@ -252,7 +262,7 @@ TerminalOption = Annotated[
 class RunOptions:
     """What a person wrote after `gpuyard run`; the help lists them in this order."""
 
-    command: Command
+    command: Command = None
     name: NameOption = None
 
     gpus: GpusOption = None
@@ -277,6 +287,7 @@ class RunOptions:
     stdin: StdinOption = None
     interactive: InteractiveOption = False
     workdir: WorkdirOption = None
+    git: GitOption = None
 
     checkpoint: CheckpointOption = None
     resume_args: ResumeArgsOption = None
@@ -312,6 +323,14 @@ class RunOptions:
     as_json: AsJsonOption = False
     module: PythonModuleOption = None
     tty: TerminalOption = False
+
+    @property
+    def words(self) -> list[str]:
+        """The words of the command; the error of a missing argument without any."""
+        if not self.command and self.git is None:
+            context = get_current_context(silent=True)
+            raise UsageError("Missing argument 'COMMAND…'.", context)
+        return self.command or []
 
     @property
     def follows(self) -> bool:
