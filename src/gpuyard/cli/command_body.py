@@ -11,8 +11,9 @@ from typing import Any
 import typer
 
 from gpuyard.cli.foreign_jobs import is_batch_script
+from gpuyard.cli.git_source import new_folder
 from gpuyard.cli.interpreters import with_interpreter
-from gpuyard.cli.job_files import load_spec, merge
+from gpuyard.cli.job_files import at_home, load_spec, merge
 from gpuyard.cli.options import pairs_of
 from gpuyard.domain.errors import InvalidInputError
 
@@ -51,6 +52,22 @@ def command_body(
     )
     merged = merge(base, fields)
     return {**merged, "name": name, "command": words, "environment": environment}
+
+
+def folder_body(
+    folder: Path, fields: dict[str, Any], env: Sequence[str]
+) -> dict[str, Any]:
+    """The body of the job that the job file of a folder describes, with more fields and
+    variables. InvalidInputError without one.
+    """
+    path = folder / "job.toml"
+    if not path.is_file():
+        fault = f"is missing, and {folder} has no job.toml that says it"
+        remedy = "say what to run, such as train.py"
+        raise InvalidInputError.of("COMMAND", fault, remedy)
+    base = at_home(load_spec(path), folder)
+    environment = base.get("environment", {}) | pairs_of("env", env, os.environ)
+    return {**merge(base, fields), "environment": environment}
 
 
 def is_job_file(word: str) -> bool:
@@ -104,17 +121,9 @@ def _written(name: str) -> dict[str, Any]:
     """A template run by name: written out anew into a folder under the home, and its
     own job file.
     """
-    import time
-
     from gpuyard import templates
-    from gpuyard.config.paths import Home
 
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    folder = Home.find().runs / f"{name}-{stamp}"
-    number = 1
-    while folder.exists():
-        number += 1
-        folder = folder.with_name(f"{name}-{stamp}-{number}")
+    folder = new_folder(name)
     templates.write(name, folder)
     typer.echo(f"gpuyard: {name} written to {folder}", err=True)
     return {**load_spec(folder / "job.toml"), "workdir": str(folder)}

@@ -15,8 +15,15 @@ import typer
 
 from gpuyard.cli.arrays import tell_submitted
 from gpuyard.cli.code import with_code
-from gpuyard.cli.command_body import command_body, read_input
+from gpuyard.cli.command_body import command_body, folder_body, read_input
 from gpuyard.cli.follow import GPUYARD_FAULT, follow
+from gpuyard.cli.git_source import (
+    GitSource,
+    check_out,
+    inside,
+    new_folder,
+    notes_of,
+)
 from gpuyard.cli.output import print_json, short_id
 from gpuyard.cli.recommended import apply, ask, may_be_recommended
 from gpuyard.cli.run_options import RunOptions, job_fields, schedule_fields
@@ -66,8 +73,9 @@ def run(options: RunOptions) -> None:
     """Run COMMAND on a GPU that fits and follow it; its exit code becomes this
     command's.
     """
+    words = options.words
     fields = job_fields(options)
-    _note_misplaced(options.command)
+    _note_misplaced(words)
     times = schedule_fields(options)
     try:
         code = _run(options, fields, times)
@@ -96,8 +104,7 @@ def _run(options: RunOptions, fields: dict[str, Any], times: dict[str, Any]) -> 
     """Submit it once, as an array, or at these `times`; returns the exit code."""
     if options.stdin is not None:
         fields["stdin"] = read_input(options.stdin)
-    variables = [*_of_seed(options.seed), *(options.env or [])]
-    body = command_body(options.command, fields, variables)
+    body = _body(options, fields)
     if "packages" not in body and "image" not in body:
         body |= _packages_beside(body)
     with connect(patient=not options.detach) as client:
@@ -111,6 +118,25 @@ def _run(options: RunOptions, fields: dict[str, Any], times: dict[str, Any]) -> 
                 client, array, notes, detach=options.detach, as_json=options.as_json
             )
         return _run_once(client, filled_in, notes, options)
+
+
+def _body(options: RunOptions, fields: dict[str, Any]) -> dict[str, Any]:
+    """The body of the job: here, or in a commit of a git repository."""
+    env = [*_of_seed(options.seed), *(options.env or [])]
+    if options.git is None:
+        return command_body(options.words, fields, env)
+    source = GitSource.parse(options.git)
+    top = new_folder(source.name)
+    commit = check_out(source, top)
+    typer.echo(f"gpuyard: {source.label(commit)} is in {top}", err=True)
+    for note in notes_of(top):
+        typer.echo(f"gpuyard: note: {note}", err=True)
+    folder = inside(top, options.workdir)
+    labels = {"git": source.label(commit), **fields.get("labels", {})}
+    fields = {**fields, "workdir": str(folder), "labels": labels}
+    if options.words:
+        return command_body(options.words, fields, env)
+    return folder_body(folder, fields, env)
 
 
 def _of_seed(seed: int | None) -> list[str]:
@@ -156,7 +182,8 @@ def _with_needs(
     """The job with what its program needs, if nobody has said that."""
     from gpuyard.templates import names
 
-    if not may_be_recommended(body) or options.command[0] in names():
+    is_template = bool(options.words) and options.words[0] in names()
+    if is_template or not may_be_recommended(body):
         return body
     defaults = _defaults()
     if not defaults.recommend:

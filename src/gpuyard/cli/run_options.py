@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from click import UsageError, get_current_context
 
 from gpuyard.cli import suggest
 from gpuyard.cli.options import (
@@ -46,7 +47,7 @@ from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.packages_field import AUTO, NONE
 
 Command = Annotated[
-    list[str],
+    list[str] | None,
     typer.Argument(
         metavar="COMMAND…", help="A program, a .py or .sh file, or a template's name."
     ),
@@ -131,6 +132,14 @@ ArtifactsOption = Annotated[
 ArtifactsAlwaysOption = Annotated[
     bool,
     typer.Option("--artifacts-always", help="Keep them also if it ends otherwise."),
+]
+GitOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL[@REF]",
+        help="Run it in this commit of a git repository; without COMMAND, what its"
+        " job.toml says.",
+    ),
 ]
 
 # --- its checkpoints ---
@@ -291,7 +300,7 @@ TerminalOption = Annotated[
 class RunOptions:
     """What a person wrote after `gpuyard run`; the help lists them in this order."""
 
-    command: Command
+    command: Command = None
     name: NameOption = None
 
     gpus: GpusOption = None
@@ -318,6 +327,7 @@ class RunOptions:
     stdin: StdinOption = None
     interactive: InteractiveOption = False
     workdir: WorkdirOption = None
+    git: GitOption = None
 
     artifacts: ArtifactsOption = None
     artifacts_always: ArtifactsAlwaysOption = False
@@ -358,6 +368,14 @@ class RunOptions:
     as_json: AsJsonOption = False
     module: PythonModuleOption = None
     tty: TerminalOption = False
+
+    @property
+    def words(self) -> list[str]:
+        """The words of the command; the error of a missing argument without any."""
+        if not self.command and self.git is None:
+            context = get_current_context(silent=True)
+            raise UsageError("Missing argument 'COMMAND…'.", context)
+        return self.command or []
 
     @property
     def follows(self) -> bool:

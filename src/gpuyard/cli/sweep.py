@@ -33,6 +33,7 @@ _NOT_OF_A_SWEEP = {
     "overlap",
     "starting_deadline",
     "idempotency_key",
+    "git",
     "interactive",
     "stdin",
     "hold",
@@ -175,11 +176,11 @@ def _fields(job: RunOptions, options: SweepOptions) -> dict[str, Any]:
         max_failures=options.max_failures,
     )
     parameters = pairs_of("param", options.param or [], {})
-    if len(job.command) == 1 and job.command[0].endswith(".toml"):
-        from_file = _from_file(Path(job.command[0]), of_job)
+    if len(job.words) == 1 and job.words[0].endswith(".toml"):
+        from_file = _from_file(Path(job.words[0]), of_job)
         both = {**from_file.get("parameters", {}), **parameters}
         return {**from_file, **said, "parameters": both}
-    body = command_body(job.command, of_job, job.env or [])
+    body = command_body(job.words, of_job, job.env or [])
     return {**said, "parameters": parameters, "job": body}
 
 

@@ -2,6 +2,8 @@
 from.
 """
 
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +11,12 @@ import typer
 
 from gpuyard.cli import suggest
 from gpuyard.cli.arguments import AsJson
+from gpuyard.cli.git_source import (
+    GitSource,
+    check_out,
+    names_repository,
+    notes_of,
+)
 from gpuyard.cli.output import print_page, print_table
 from gpuyard.domain.errors import InvalidInputError, NotFoundError, RefusedError
 
@@ -41,7 +49,8 @@ def new(
     template: Annotated[
         str,
         typer.Argument(
-            help="See `gpuyard templates`.", autocompletion=suggest.templates
+            help="See `gpuyard templates`; or URL[@REF] of a git repository.",
+            autocompletion=suggest.templates,
         ),
     ],
     directory: Annotated[
@@ -52,9 +61,14 @@ def new(
         typer.Option(help="What a new provider is called; default: as the folder."),
     ] = None,
 ) -> None:
-    """Write a template out as a folder of your own."""
+    """Write a template out as a folder of your own; one of a git repository is meant by
+    URL[@REF].
+    """
     from gpuyard import templates as catalogue
 
+    if names_repository(template):
+        _new_from_git(template, directory)
+        return
     try:
         written = catalogue.write(template, directory, name)
     except catalogue.UnknownTemplateError as error:
@@ -72,3 +86,19 @@ def new(
         )
     else:
         typer.echo(f"Run it with: cd {directory} && gpuyard submit job.toml")
+
+
+def _new_from_git(text: str, directory: Path) -> None:
+    """Write the files of a commit to a folder, without its history."""
+    if directory.exists() and (directory.is_file() or any(directory.iterdir())):
+        raise RefusedError(f"{directory} is not empty.", "Choose a new folder.")
+    source = GitSource.parse(text)
+    with tempfile.TemporaryDirectory(prefix="gpuyard-") as temporary:
+        folder = Path(temporary) / "commit"
+        commit = check_out(source, folder)
+        notes = list(notes_of(folder))
+        shutil.rmtree(folder / ".git")
+        shutil.copytree(folder, directory, symlinks=True, dirs_exist_ok=True)
+    for note in notes:
+        typer.echo(f"gpuyard: note: {note}", err=True)
+    typer.echo(f"{source.label(commit)} is in {directory}")

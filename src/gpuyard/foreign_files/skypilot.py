@@ -106,7 +106,7 @@ def _text(document: Mapping[str, Any], name: str, label: str) -> str:
     if not isinstance(value, str):
         remedy = "write it as text"
         if name == "workdir":
-            remedy = "name a folder that has the repository"
+            remedy = "name a folder; `gpuyard run --git URL@REF` runs a repository"
         raise refused(f"{label}: {name}", "is no text", remedy)
     return value
 

@@ -1,8 +1,9 @@
 """Templates: folders to start from. Each folder beside this file is one.
 
 Most are programs that know nothing of gpuyard: they run alone, and `gpuyard run` runs
-them by name. The others are packages, which are installed beside gpuyard. A package
-gets a name of its own, which replaces the placeholder in its files.
+them by name. The files of the folder `shared` belong to all that import them. The
+others are packages, which are installed beside gpuyard. A package gets a name of its
+own, which replaces the placeholder in its files.
 """
 
 import difflib
@@ -17,6 +18,10 @@ _NOT_COPIED = {"__pycache__", "out", ".pytest_cache"}
 # The packages, and the name that each stands under here, as a module and as the
 # beginning of a class.
 _PLACEHOLDERS: Mapping[str, tuple[str, str]] = {"provider": ("mycloud", "MyCloud")}
+_SHARED = _FOLDER / "shared"
+# A program whose main file imports this one gets the shared files.
+_MAIN = "train.py"
+_IMPORTS_SHARED = "from training import"
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _LONGEST = 40
 
@@ -84,13 +89,21 @@ def write(name: str, directory: Path, called: str | None = None) -> list[Path]:
         raise FileExistsError(
             f"{directory} is not empty: name a new or an empty directory"
         )
-    return [_copy(file, source, directory, words) for file in _files(source)]
+    copied = [_copy(file, source, directory, words) for file in _files(source)]
+    shared = _files(_SHARED) if _imports_shared(source) else []
+    copied += [_copy(file, _SHARED, directory, words) for file in shared]
+    return sorted(copied)
 
 
 def _find(name: str) -> Path:
     if name not in all_names():
         raise UnknownTemplateError(name)
     return _FOLDER / name
+
+
+def _imports_shared(source: Path) -> bool:
+    main = source / _MAIN
+    return main.exists() and _IMPORTS_SHARED in main.read_text(encoding="utf-8")
 
 
 def _files(source: Path) -> list[Path]:

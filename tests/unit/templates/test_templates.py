@@ -51,8 +51,8 @@ def test_write_refuses_a_file(tmp_path: Path) -> None:
     ("name", "hint"),
     [
         ("nanogtp", "did you mean nanogpt?"),
-        ("resnet", "there is nanogpt"),
-        ("", "there is nanogpt"),
+        ("resnet", "there is bert-finetune, diffusion"),
+        ("", "there is bert-finetune, diffusion"),
     ],
 )
 def test_unknown_template_names_the_known_and_the_nearest(
