@@ -70,7 +70,7 @@ soak: dev ## kill -9 for MINUTES=10 or ROUNDS=500; DATABASE=sqlite|postgresql|bo
 	@GPUYARD_SEEDS=1000 $(PYTHON) -m pytest tests/simulation --timeout 3600
 	@$(PYTHON) -m pytest -n 2 --hypothesis-profile=soak --timeout 1800 $$(grep -rlE 'hypothesis|examples\(' tests/unit tests/integration tests/security --include=test_*.py)
 	@EXAMPLES=$(API_EXAMPLES) $(PYTHON) -m pytest tests/acceptance/test_openapi.py --timeout 3600
-	@GPUYARD_EVERY_CASE=1 $(PYTHON) -m pytest tests/integration/providers -k "slurm and conformance"
+	@GPUYARD_EVERY_CASE=1 $(PYTHON) -m pytest tests/integration/providers -k "slurm and (conformance or accounts)"
 	@GPUYARD_LISTENERS=10000 $(PYTHON) -m pytest tests/acceptance/test_events.py -k thousands --timeout 1800
 	@GPUYARD_SPOOL_FILES=10000 $(PYTHON) -m pytest tests/acceptance/test_spool.py -k many_files --timeout 1800
 	@GPUYARD_ALL_TEMPLATES=1 $(PYTHON) -m pytest tests/acceptance/test_templates.py
@@ -80,7 +80,7 @@ soak: dev ## kill -9 for MINUTES=10 or ROUNDS=500; DATABASE=sqlite|postgresql|bo
 	@$(PYTHON) -m tests.soak.history --jobs $(HISTORY_JOBS) --days $(HISTORY_DAYS)
 	@GPUYARD_STUDY_KILLS=$(STUDY_KILLS) $(PYTHON) -m pytest tests/acceptance/test_studies.py -k killed
 	@GPUYARD_REAL_MODELS=1 $(PYTHON) -m pytest tests/acceptance/test_verify_providers.py -k real_models
-	@GPUYARD_VERIFY_KILL_ROUNDS=$(VERIFY_KILLS) $(PYTHON) -m pytest tests/acceptance/test_verify_servers.py -k killed
+	@GPUYARD_VERIFY_KILL_ROUNDS=$(VERIFY_KILLS) $(PYTHON) -m pytest tests/acceptance/test_verify_servers.py tests/integration/verification/test_processes.py -k killed --timeout 3600
 	@scripts/apt-install.sh debootstrap systemd-container
 	@$(PYTHON) -m tests.soak.service
 

@@ -13,8 +13,13 @@ from tests.support.slurm import SlurmCluster
 from tests.support.sshd import Sshd
 from tests.support.wait import wait_until
 
+# What goes along and comes back goes through ssh, which is the longer way to the same
+# `rsync`.
+_OVER_SSH = pytest.mark.parametrize("instance", ["over ssh"], indirect=True)
+_BOTH_WAYS = pytest.mark.parametrize("instance", ["here", "over ssh"], indirect=True)
 
-@pytest.fixture(params=["here", "over ssh"])
+
+@pytest.fixture
 def instance(
     slurm: SlurmCluster, sshd: Sshd, request: pytest.FixtureRequest
 ) -> Iterator[TestInstance]:
@@ -23,7 +28,7 @@ def instance(
         spool = made.work.parent / "cluster"  # only this folder is on both sides
         way = (
             {"host": "login", "ssh_options": sshd.options}
-            if request.param == "over ssh"
+            if getattr(request, "param", "here") == "over ssh"
             else {"folders": "copied"}
         )
         made.home.settings.write_text(settings(slurm, spool=str(spool), **way))
@@ -32,6 +37,7 @@ def instance(
         slurm.call("scancel", "--me", check=False)
 
 
+@_OVER_SSH
 def test_a_job_runs_in_a_copy_of_its_folder(instance: TestInstance) -> None:
     (instance.work / "data").mkdir()
     (instance.work / "data" / "text").write_text("words")
@@ -54,6 +60,7 @@ def test_a_job_runs_in_a_copy_of_its_folder(instance: TestInstance) -> None:
     assert instance.ok("run", *words).splitlines()[1] == "other wordsdata"
 
 
+@_BOTH_WAYS
 def test_a_workspace_goes_along_and_comes_back(instance: TestInstance) -> None:
     here = instance.home.workspaces / "default" / "corpus"
     instance.ok(
@@ -115,6 +122,7 @@ def test_a_folder_that_is_not_there_is_refused_here(instance: TestInstance) -> N
     assert "/no/such/folder" in shown
 
 
+@_OVER_SSH
 def test_who_is_taken_off_goes_on_from_a_checkpoint_that_came_back(
     instance: TestInstance, slurm: SlurmCluster
 ) -> None:
@@ -132,4 +140,7 @@ def test_who_is_taken_off_goes_on_from_a_checkpoint_that_came_back(
     )
     enough.touch()
     assert instance.wait(job).state == "completed"
+    first, second = instance.json("show", job)["attempts"]
+    assert first["reason"] == "preempted"
+    assert second["resumed_from"]
     assert int(instance.ok("logs", job).split()[1]) >= 20

@@ -159,98 +159,100 @@ def check_changed(instance: TestInstance, file: Path, key: str) -> None:
     assert (done.returncode, "is no evidence" in done.stderr) == (2, True), done
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["run", "stream12", "--class", "a999"], 2, "--class: "),
-        (["run", "nobody"], 2, "EXECUTOR: 'nobody' is not in the settings"),
-        (
-            ["run", "stream12", "stream6", "stream12"],
-            2,
-            "EXECUTOR: names stream12 twice",
-        ),
-        (
-            ["run", "stream12", "--class", "t4"],
-            4,
-            "no executor of the class t4 is trusted",
-        ),
-        (["run", "moon", "--class", "practice-6"], 2, "EXECUTOR: moon is on 'moon'"),
-        (["watch", "stream12", "--every", "soon"], 2, "--every: "),
-        (["watch", "stream12", "--every", "-5m"], 2, "--every: "),
-        (["watch", "stream12", "--every", "0"], 2, "--every: "),
-        (["watch", "nobody", "--every", "1m"], 2, "EXECUTOR: 'nobody'"),
-        (
-            ["run", "stream12", "--claim", "memory"],
-            2,
-            "--claim: there is no claim 'memory'",
-        ),
-        (
-            ["watch", "stream12", "--claim", "vram", "--claim", "inventory,speed"],
-            2,
-            "write inventory, vram, speed or",
-        ),
-        (
-            ["calibrate", "--class", "practice-12", "--trusted", "stream12"],
-            2,
-            "--trusted: stream12 is not trusted",
-        ),
-        (
-            ["calibrate", "--class", "practice-6", "--trusted", "trusted12"],
-            2,
-            "--trusted: trusted12 is not trusted",
-        ),
-        (
-            [
-                "calibrate",
-                "--class",
-                "practice-12",
-                "--trusted",
-                "trusted12",
-                "--runs",
-                "4",
-            ],
-            2,
+BAD_INPUT: list[tuple[list[str], int, str]] = [
+    (["run", "stream12", "--class", "a999"], 2, "--class: "),
+    (["run", "nobody"], 2, "EXECUTOR: 'nobody' is not in the settings"),
+    (
+        ["run", "stream12", "stream6", "stream12"],
+        2,
+        "EXECUTOR: names stream12 twice",
+    ),
+    (
+        ["run", "stream12", "--class", "t4"],
+        4,
+        "no executor of the class t4 is trusted",
+    ),
+    (["run", "moon", "--class", "practice-6"], 2, "EXECUTOR: moon is on 'moon'"),
+    (["watch", "stream12", "--every", "soon"], 2, "--every: "),
+    (["watch", "stream12", "--every", "-5m"], 2, "--every: "),
+    (["watch", "stream12", "--every", "0"], 2, "--every: "),
+    (["watch", "nobody", "--every", "1m"], 2, "EXECUTOR: 'nobody'"),
+    (
+        ["run", "stream12", "--claim", "memory"],
+        2,
+        "--claim: there is no claim 'memory'",
+    ),
+    (
+        ["watch", "stream12", "--claim", "vram", "--claim", "inventory,speed"],
+        2,
+        "write inventory, vram, speed or",
+    ),
+    (
+        ["calibrate", "--class", "practice-12", "--trusted", "stream12"],
+        2,
+        "--trusted: stream12 is not trusted",
+    ),
+    (
+        ["calibrate", "--class", "practice-6", "--trusted", "trusted12"],
+        2,
+        "--trusted: trusted12 is not trusted",
+    ),
+    (
+        [
+            "calibrate",
+            "--class",
+            "practice-12",
+            "--trusted",
+            "trusted12",
             "--runs",
-        ),
-        (["calibrate", "--class", "moon", "--trusted", "trusted12"], 2, "--class: "),
-        (["evidence", "chk_1"], 3, "no evidence of a check 'chk_1'"),
-        (["evidence", ""], 3, "checks. `gpuyard verify status --json`"),
-        (
-            ["run", "gpu:", "--class", "practice-6"],
-            2,
-            "EXECUTOR: 'gpu:' names no place",
-        ),
-        (["status", "--json", "--metrics"], 2, "--metrics: is no JSON"),
-        (["receipt", "stream12", "", "--for", "1h"], 2, "JOB: is ''"),
-        (["receipt", "stream12", "x" * 513, "--for", "1h"], 2, "JOB: is 'xxx"),
-        (
-            ["receipt", "moon", "job_1", "--for", "1h"],
-            2,
-            "EXECUTOR: 'moon' is not in the settings (name one of",
-        ),
-        (
-            ["receipt", "stream12", "job_1", "--for", "0s"],
-            2,
-            "--for: is 0s (give more than 0",
-        ),
-        (["check", "nothing.json"], 2, "nothing.json: is no file"),
-        (["check", "/dev/zero"], 2, "/dev/zero: is no file"),
-    ],
-)
+            "4",
+        ],
+        2,
+        "--runs",
+    ),
+    (["calibrate", "--class", "moon", "--trusted", "trusted12"], 2, "--class: "),
+    (["evidence", "chk_1"], 3, "no evidence of a check 'chk_1'"),
+    (["evidence", ""], 3, "checks. `gpuyard verify status --json`"),
+    (
+        ["run", "gpu:", "--class", "practice-6"],
+        2,
+        "EXECUTOR: 'gpu:' names no place",
+    ),
+    (["status", "--json", "--metrics"], 2, "--metrics: is no JSON"),
+    (["receipt", "stream12", "", "--for", "1h"], 2, "JOB: is ''"),
+    (["receipt", "stream12", "x" * 513, "--for", "1h"], 2, "JOB: is 'xxx"),
+    (
+        ["receipt", "moon", "job_1", "--for", "1h"],
+        2,
+        "EXECUTOR: 'moon' is not in the settings (name one of",
+    ),
+    (
+        ["receipt", "stream12", "job_1", "--for", "0s"],
+        2,
+        "--for: is 0s (give more than 0",
+    ),
+    (["check", "nothing.json"], 2, "nothing.json: is no file"),
+    (["check", "/dev/zero"], 2, "/dev/zero: is no file"),
+]
+
+
 def test_bad_input_is_one_clear_error_and_nothing_is_half_done(
-    checked: TestInstance, words: list[str], code: int, said: str
+    checked: TestInstance,
 ) -> None:
-    counts = ("checks", "batches", "samples", "series", "ranges", "executors")
-    before = {table: rows(checked, f"select count(*) from {table}") for table in counts}
-    jobs = len(checked.json("jobs", "--limit", "1000")["items"])
-    done = checked.run("verify", *words)
-    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-    assert {
-        table: rows(checked, f"select count(*) from {table}") for table in counts
-    } == before
-    assert len(checked.json("jobs", "--limit", "1000")["items"]) == jobs
+    before = counts(checked)
+    for words, code, said in BAD_INPUT:
+        done = checked.run("verify", *words)
+        assert done.returncode == code, (words, done)
+        assert said in done.stderr, words
+        assert "Traceback" not in done.stderr, words
+    assert counts(checked) == before
+
+
+def counts(instance: TestInstance) -> dict[str, Any]:
+    """How much there is of what a command could leave behind."""
+    tables = ("checks", "batches", "samples", "series", "ranges", "executors")
+    found = {table: rows(instance, f"select count(*) from {table}") for table in tables}
+    return {**found, "jobs": len(instance.json("jobs", "--limit", "1000")["items"])}
 
 
 @pytest.mark.parametrize(
@@ -368,47 +370,6 @@ def test_a_fault_of_ours_is_logged_without_prompts_and_seeds(tmp_path: Path) -> 
         assert done.returncode == 4, (done.stdout, done.stderr)
         assert "verification_step_failed" in done.stderr
         assert "telltale" not in done.stderr, "a frame's variables are no part of a log"
-
-
-def test_a_class_is_calibrated_and_who_is_late_fails(instance: TestInstance) -> None:
-    slow = {"options": {"delay_s": 1.2}}
-    late = {"options": {"delay_s": 8}}
-    configure(
-        instance,
-        executor("trusted", "practice-6", trusted=True, engine=slow),
-        executor("quick", "practice-6"),
-        executor("late", "practice-6", engine=late),
-    )
-    said = instance.json(
-        "verify",
-        "calibrate",
-        "--class",
-        "practice-6",
-        "--trusted",
-        "trusted",
-        "--runs",
-        "5",
-    )
-    assert 1.44 <= said["deadline_s"] < 6
-    (row,) = instance.json("verify", "status")["classes"]
-    assert row["deadline_s"] == said["deadline_s"]
-    found = verify(instance, "quick", "late", code=1)
-    assert outcomes(found) == {"quick": "passed", "late": "failed"}, found
-    assert "deadline" in found["late"]["reason"] or "in time" in found["late"]["reason"]
-    (place,) = instance.json("trust")["items"]
-    assert place["quarantined_until"] and quarantines(instance) == dict.fromkeys(
-        found, place["quarantined_until"]
-    )
-    instance.ok("trust", "forget", "local")
-    assert quarantines(instance) == dict.fromkeys(found), "a person has ended it"
-
-
-def quarantines(instance: TestInstance) -> dict[str, float | None]:
-    """Until when each executor gets no work, as `verify status` shows it."""
-    return {
-        one["name"]: one["quarantined_until"]
-        for one in instance.json("verify", "status")["executors"]
-    }
 
 
 def test_the_status_is_shown_where_no_instance_answers(checked: TestInstance) -> None:

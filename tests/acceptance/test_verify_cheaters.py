@@ -163,31 +163,6 @@ def check_evidence(instance: TestInstance) -> None:
             assert (told["outcome"], told["sound"]) == ("failed", True)
 
 
-def test_a_quarantine_by_hand_goes_on_whoever_passes() -> None:
-    with make_instance() as instance:
-        configure(
-            instance,
-            executor("trusted", "practice-6", trusted=True),
-            executor("honest", "practice-6"),
-            executor("smaller", "practice-6", python=cheating(instance, "smaller")),
-        )
-        by_hand = instance.json(
-            "trust", "quarantine", "local", "--for", "8h", "--reason", "under repair"
-        )
-        assert outcomes(verify(instance, "honest")) == {"honest": "passed"}
-        (place,) = instance.json("trust")["items"]
-        assert (place["quarantined_until"], place["reason"]) == (
-            by_hand["quarantined_until"],
-            "under repair",
-        )
-        assert outcomes(verify(instance, "smaller", code=1)) == {"smaller": "failed"}
-        (place,) = instance.json("trust")["items"]
-        assert place["quarantined_until"] == by_hand["quarantined_until"], (
-            "four hours more would be less"
-        )
-        assert place["reason"].startswith("verification of smaller: comparison")
-
-
 def test_evidence_that_cannot_be_kept_saves_nobody_from_quarantine() -> None:
     with make_instance() as instance:
         configure(
@@ -237,72 +212,57 @@ def test_a_failure_is_told_even_if_the_process_died_before_it_could(
     )
 
 
+def place(instance: TestInstance) -> dict[str, Any]:
+    """The only place of which something is known."""
+    (only,) = instance.json("trust")["items"]
+    return only
+
+
 @pytest.mark.timeout(200)
-def test_a_place_stands_as_its_worst_executor_until_somebody_forgets_it() -> None:
+def test_a_quarantine_goes_on_whoever_passes_until_somebody_ends_it() -> None:
+    known = (
+        executor("trusted", "practice-6", trusted=True),
+        executor("honest", "practice-6"),
+    )
     with make_instance() as instance:
-        configure(
-            instance,
-            executor("trusted", "practice-6", trusted=True),
-            executor("honest", "practice-6"),
-            executor("smaller", "practice-6", python=cheating(instance, "smaller")),
+        smaller = executor(
+            "smaller", "practice-6", python=cheating(instance, "smaller")
         )
 
-        def until() -> float | None:
-            (place,) = instance.json("trust")["items"]
-            return place["quarantined_until"]
+        def until() -> float:
+            return place(instance)["quarantined_until"]
 
+        configure(instance, *known, smaller)
         assert outcomes(verify(instance, "honest", "smaller", code=1)) == {
             "honest": "passed",
             "smaller": "failed",
         }
-        quarantined = until()
-        assert quarantined
-        assert outcomes(verify(instance, "honest")) == {"honest": "passed"}
-        assert until() == quarantined, "who else is there does not make it better"
-        instance.ok("trust", "forget", "local")
-        assert outcomes(verify(instance, "honest")) == {"honest": "passed"}
-        assert until() is None
-        assert outcomes(verify(instance, "smaller", code=1)) == {"smaller": "failed"}
-        assert (until() or 0) > quarantined + 3 * 3600
-
-
-@pytest.mark.timeout(200)
-def test_a_pass_ends_no_quarantine_whoever_began_it() -> None:
-    with make_instance() as instance:
-        known = (
-            executor("trusted", "practice-6", trusted=True),
-            executor("honest", "practice-6"),
-        )
-        configure(
-            instance,
-            *known,
-            executor("smaller", "practice-6", python=cheating(instance, "smaller")),
-        )
-
-        def until() -> float:
-            (place,) = instance.json("trust")["items"]
-            return place["quarantined_until"]
-
-        verify(instance, "smaller", code=1)
         failed = until()
+        assert failed, "a place stands as its worst executor"
         configure(instance, *known)
         assert outcomes(verify(instance, "honest")) == {"honest": "passed"}
         assert until() == failed, (
-            "taking an executor out of the settings, or giving it a new name, frees no"
-            " place"
+            "neither who else is there frees a place, nor taking an executor out of"
+            " the settings or giving it a new name"
         )
-        instance.ok("trust", "quarantine", "local", "--for", "9d")
-        by_hand = until()
-        assert by_hand > failed
+        instance.ok("trust", "forget", "local")
         assert outcomes(verify(instance, "honest")) == {"honest": "passed"}
-        assert until() == by_hand
-        configure(
-            instance,
-            *known,
-            executor("smaller", "practice-6", python=cheating(instance, "smaller")),
+        assert until() is None
+        by_hand = ["--for", "9d", "--reason", "under repair"]
+        instance.ok("trust", "quarantine", "local", *by_hand)
+        repaired = until()
+        assert repaired > failed
+        assert outcomes(verify(instance, "honest")) == {"honest": "passed"}
+        assert (until(), place(instance)["reason"]) == (repaired, "under repair")
+        configure(instance, *known, smaller)
+        assert outcomes(verify(instance, "smaller", code=1)) == {"smaller": "failed"}
+        assert until() == repaired, "a failure makes none shorter"
+        assert place(instance)["reason"].startswith(
+            "verification of smaller: comparison"
         )
+        instance.ok("trust", "forget", "local")
         verify(instance, "smaller", code=1)
-        assert until() == by_hand, "a failure makes none shorter"
+        assert until() > failed + 3 * 3600, "each failure counts for longer"
 
 
 @pytest.mark.timeout(200)
@@ -361,53 +321,80 @@ def test_an_inventory_alone_shows_who_lies_about_the_gpu_or_shares_one(
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize(
-    ("claims", "looked_at", "wrong"),
-    [
-        (["vram"], {"vram", "vram_digest"}, {"vram", "vram_digest"}),
-        (
-            ["speed", "inventory"],
-            {*INVENTORY, "tflops", "bandwidth_gbs"},
-            {"tflops", "bandwidth_gbs"},
-        ),
-        (["all"], {*INVENTORY, *UNPROVEN}, UNPROVEN),
-    ],
-)
-def test_only_the_claims_that_are_asked_for_count(
-    instance: TestInstance, claims: list[str], looked_at: set[str], wrong: set[str]
-) -> None:
+def test_only_the_claims_that_are_asked_for_count(instance: TestInstance) -> None:
     configure(instance, t4("trusted", 8, trusted=True), t4("true", 2))
-    asked = [word for claim in claims for word in ("--claim", claim)]
-    found = verify(instance, "true", *asked, code=1)["true"]
-    names = {line["name"] for line in lines(instance, found["check"])}
-    assert looked_at | {"claims_s"} == names & {*INVENTORY, *UNPROVEN, "claims_s"}
-    assert not_ok(instance, found["check"]) == wrong
+    speed = {"tflops", "bandwidth_gbs"}
+    for claims, looked_at, wrong in (
+        (["vram"], UNPROVEN - speed, UNPROVEN - speed),
+        (["speed", "inventory"], {*INVENTORY, *speed}, speed),
+        (["all"], {*INVENTORY, *UNPROVEN}, UNPROVEN),
+    ):
+        asked = [word for claim in claims for word in ("--claim", claim)]
+        found = verify(instance, "true", *asked, code=1)["true"]
+        names = {line["name"] for line in lines(instance, found["check"])}
+        assert looked_at | {"claims_s"} == names & {*INVENTORY, *UNPROVEN, "claims_s"}
+        assert not_ok(instance, found["check"]) == wrong
 
 
 @pytest.mark.timeout(300)
-def test_who_takes_longer_for_its_claims_than_its_class_fails(
+def test_who_takes_longer_than_its_class_was_calibrated_for_fails(
     instance: TestInstance,
 ) -> None:
-    for how, seconds in (("canned", 3), ("dawdles", 15)):
-        (instance.work / f"{how}.memory").write_text(str(seconds))
+    """For its answers, or for its claims."""
+    memory = {how: instance.work / f"{how}.memory" for how in ("canned", "dawdles")}
     good = cheating(instance, "canned")
     slow = cheating(instance, "dawdles")
+    engine = {"options": {"delay_s": 1.2}}
+    trusted = t4("trusted", 8, trusted=True, python=good, engine=engine)
+    memory["canned"].write_text("1.2")
+    configure(instance, trusted)
+    words = ["calibrate", "--class", "t4", "--trusted", "trusted", "--runs", "5"]
+    said = json.loads(instance.ok("verify", *words, "--json", timeout=200))
+    assert said["deadline_s"] >= 1.44 and said["claims_s"] >= 1.44
+    assert set(said["ranges"]) == {"tflops", "bandwidth_gbs"}
+    (row,) = instance.json("verify", "status")["classes"]
+    assert row["deadline_s"] == said["deadline_s"]
+    memory["canned"].write_text("0")
+    memory["dawdles"].write_text(f"{said['claims_s'] + 1}")
+    late = {"options": {"delay_s": said["deadline_s"] + 1}}
     configure(
         instance,
-        t4("trusted", 8, trusted=True, python=good),
+        trusted,
         t4("good", 2, python=good),
         t4("slow", 1, python=slow),
+        t4("late", 3, python=good, engine=late),
     )
-    said = instance.json(
-        "verify", "calibrate", "--class", "t4", "--trusted", "trusted", "--runs", "5"
-    )
-    assert 3.6 <= said["claims_s"] < 15
-    assert set(said["ranges"]) == {"tflops", "bandwidth_gbs"}
-    found = verify(
-        instance, "good", "slow", "--claim", "vram", "--claim", "speed", code=1
-    )
-    assert outcomes(found) == {"good": "passed", "slow": "failed"}, found
+    names = ("good", "slow", "late")
+    found = verify(instance, *names, "--claim", "vram", "--claim", "speed", code=1)
+    assert outcomes(found) == {
+        "good": "passed",
+        "slow": "failed",
+        "late": "failed",
+    }, found
     assert not_ok(instance, found["slow"]["check"]) == {"claims_s"}
+    assert "deadline" in found["late"]["reason"] or "in time" in found["late"]["reason"]
+    ended = {one["place"]: one["quarantined_until"] for one in trust(instance)}
+    gpus = {"good": uuid(2), "slow": uuid(1), "late": uuid(3)}
+    shown = quarantines(instance)
+    assert {name: shown[name] for name in gpus} == {
+        name: ended[f"gpu:{gpu}"] for name, gpu in gpus.items()
+    }
+    assert shown["late"] and not shown["good"]
+    instance.ok("trust", "forget", f"gpu:{uuid(3)}")
+    assert quarantines(instance)["late"] is None, "a person has ended it"
+
+
+def trust(instance: TestInstance) -> list[dict[str, Any]]:
+    """What is known of each place."""
+    return instance.json("trust")["items"]
+
+
+def quarantines(instance: TestInstance) -> dict[str, float | None]:
+    """Until when each executor gets no work, as `verify status` shows it."""
+    return {
+        one["name"]: one["quarantined_until"]
+        for one in instance.json("verify", "status")["executors"]
+    }
 
 
 def lines(instance: TestInstance, check: str) -> list[dict[str, Any]]:

@@ -83,14 +83,12 @@ def test_what_the_cluster_has_not_is_refused_and_not_left_out(
     asyncio.run(submit())
 
 
-# What goes through ssh. Exit codes and timeouts are the runner's matter.
+# What goes through ssh. Exit codes and timeouts are the runner's matter; variables go
+# in the same file as arguments, and the last lines are read as a big log is.
 _OVER_SSH = {
-    "completes",
     "unknown_id",
     "arguments",
-    "environment",
     "stdin",
-    "last_lines",
     "follow",
     "big_log",
     "cancel_while_running",

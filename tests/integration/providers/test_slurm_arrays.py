@@ -61,22 +61,22 @@ async def together(provider: SlurmProvider, *configs: JobConfig) -> list[str]:
     return list(await asyncio.gather(*map(provider.submit_job, configs)))
 
 
-def test_forty_jobs_are_few_calls_and_one_is_cancelled_alone(
+def test_twenty_jobs_are_few_calls_and_one_is_cancelled_alone(
     slurm: SlurmCluster, tmp_path: Path
 ) -> None:
     environment = wrapped(slurm, tmp_path / "bin", "")
     scripts = [
         f"echo number {number} ${{SLURM_ARRAY_TASK_ID:-alone}}; exit {number % 5}"
-        for number in range(40)
+        for number in range(20)
     ]
     scripts[3] = "echo stays; sleep 600"
 
     async def check() -> None:
-        provider = make(slurm, tmp_path, environment=environment, max_pending=40)
+        provider = make(slurm, tmp_path, environment=environment, max_pending=20)
         jobs = await together(provider, *map(job, scripts))
         calls = (tmp_path / "bin" / "calls").read_text().splitlines()
         assert len(calls) <= 4
-        assert len(set(jobs)) == 40
+        assert len(set(jobs)) == 20
         await until(provider, jobs[3], JobStatus.RUNNING)
         assert await provider.cancel_job(jobs[3])
         results = await asyncio.gather(
@@ -84,11 +84,11 @@ def test_forty_jobs_are_few_calls_and_one_is_cancelled_alone(
         )
         assert results.pop(3).status is JobStatus.CANCELLED
         assert [result.exit_code for result in results] == [
-            n % 5 for n in range(40) if n != 3
+            n % 5 for n in range(20) if n != 3
         ]
         logs = await asyncio.gather(*map(provider.get_job_logs, jobs))
         assert logs.pop(3) == "stays\n"
-        assert logs == [f"number {n} alone\n" for n in range(40) if n != 3], (
+        assert logs == [f"number {n} alone\n" for n in range(20) if n != 3], (
             "the array is ours, not the program's"
         )
         for job_id in jobs:
@@ -128,6 +128,7 @@ def test_what_waits_in_an_array_is_taken_out_alone_and_another_provider_finds_th
         assert not await later.cancel_job(jobs[1])
         for index in (0, 3, 4):
             slurm.call("scontrol", "release", jobs[index])
+        for index in (0, 3, 4):
             assert (await until(later, jobs[index], *OVER)).exit_code == 0
         await later.close()
 
@@ -168,7 +169,7 @@ def test_an_array_whose_answer_is_lost_runs_each_job_once(
 
     async def check() -> None:
         provider = make(slurm, tmp_path, environment=environment)
-        configs = [job(f"echo {number} >> {tmp_path}/ran") for number in range(20)]
+        configs = [job(f"echo {number} >> {tmp_path}/ran") for number in range(8)]
         answers = await asyncio.gather(
             *map(provider.submit_job, configs), return_exceptions=True
         )
@@ -186,7 +187,7 @@ def test_an_array_whose_answer_is_lost_runs_each_job_once(
         for job_id in jobs:
             assert (await until(later, job_id, *OVER)).exit_code == 0
         assert sorted(map(int, (tmp_path / "ran").read_text().split())) == list(
-            range(20)
+            range(8)
         )
         await later.close()
 

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +45,7 @@ from tests.integration.studies.endpoint import (
     says,
     serve,
 )
+from tests.support.instance import gpuyard
 from tests.support.wait import wait_until
 from tests.unit.studies.folders import make_study
 
@@ -392,9 +392,7 @@ def test_one_baseline_at_a_time(endpoint: Endpoint, tmp_path: Path) -> None:
 def command(study: Study, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [
-            sys.executable,
-            "-m",
-            "gpuyard.cli.entry",
+            *gpuyard(),
             "study",
             "baseline",
             str(study.directory),
