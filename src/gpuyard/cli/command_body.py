@@ -85,7 +85,7 @@ def is_job_file(word: str) -> bool:
 
 def read_input(path: Path) -> str:
     """What the command is to read: a file's text, or standard input's for `-`."""
-    from gpuyard.domain.jobspec import MAX_SPEC_BYTES
+    from gpuyard.domain.spec_values import MAX_SPEC_BYTES
 
     most = f"{MAX_SPEC_BYTES / 1e6:.0f} MB"
     try:

@@ -31,6 +31,7 @@ from gpuyard.client.aio_job import AsyncJobHandle
 from gpuyard.client.aio_projects import AsyncProjectMethods
 from gpuyard.client.aio_reservations import AsyncReservationMethods
 from gpuyard.client.aio_schedules import AsyncScheduleMethods
+from gpuyard.client.aio_trust import AsyncTrustMethods
 from gpuyard.client.aio_users import AsyncUserMethods
 from gpuyard.client.bodies import Work, batch_body, body_of
 from gpuyard.client.calls import Call, StreamCall
@@ -61,13 +62,13 @@ from gpuyard.client.transport import (
 from gpuyard.domain.errors import GpuyardError, NotFoundError
 from gpuyard.domain.jobs import Checkpoint, Job, JobOutcome
 from gpuyard.domain.secret_facts import SecretFacts
-from gpuyard.domain.trust import Trust
 
 T = TypeVar("T")
 
 
 class AsyncClient(
     AsyncArrayMethods,
+    AsyncTrustMethods,
     AsyncArtifactMethods,
     AsyncScheduleMethods,
     AsyncUserMethods,
@@ -291,41 +292,6 @@ class AsyncClient(
         """
         call = calls.remove_secret(name, shared=shared, owner=owner)
         return await self.call(call)
-
-    async def trust(self) -> list[Trust]:
-        """What is recorded about places where jobs run: scores and quarantines."""
-        return await self.call(calls.trust())
-
-    async def trust_of(self, place: str) -> Trust:
-        """What is recorded about a place (a provider, an offer, `node:NAME`,
-        `gpu:UUID`); NotFoundError.
-        """
-        return await self.call(calls.trust_of(place))
-
-    async def record_trust(
-        self,
-        place: str,
-        *,
-        score: float | None = None,
-        quarantined_until: float | None = None,
-        reason: str = "",
-    ) -> Trust:
-        """Record this about a place, instead of what was recorded; the time in UTC
-        seconds.
-        """
-        finding = {
-            "score": score,
-            "quarantined_until": quarantined_until,
-            "reason": reason,
-        }
-        return await self.call(calls.record_trust(place, finding))
-
-    async def forget_trust(self, place: str) -> Trust:
-        """Forget what is recorded about a place, a quarantine too; what it was.
-
-        NotFoundError.
-        """
-        return await self.call(calls.forget_trust(place))
 
     async def batch(
         self, script: str, source: str, *, most: int | None = None, **fields: Any

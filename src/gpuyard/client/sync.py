@@ -52,6 +52,7 @@ from gpuyard.client.sync_job import JobHandle
 from gpuyard.client.sync_projects import ProjectMethods
 from gpuyard.client.sync_reservations import ReservationMethods
 from gpuyard.client.sync_schedules import ScheduleMethods
+from gpuyard.client.sync_trust import TrustMethods
 from gpuyard.client.sync_users import UserMethods
 from gpuyard.client.transport import (
     STREAM_TIMEOUT,
@@ -63,13 +64,13 @@ from gpuyard.client.transport import (
 from gpuyard.domain.errors import GpuyardError, NotFoundError
 from gpuyard.domain.jobs import Checkpoint, Job, JobOutcome
 from gpuyard.domain.secret_facts import SecretFacts
-from gpuyard.domain.trust import Trust
 
 T = TypeVar("T")
 
 
 class Client(
     ArrayMethods,
+    TrustMethods,
     ArtifactMethods,
     ScheduleMethods,
     UserMethods,
@@ -295,41 +296,6 @@ class Client(
         """
         call = calls.remove_secret(name, shared=shared, owner=owner)
         return self.call(call)
-
-    def trust(self) -> list[Trust]:
-        """What is recorded about places where jobs run: scores and quarantines."""
-        return self.call(calls.trust())
-
-    def trust_of(self, place: str) -> Trust:
-        """What is recorded about a place (a provider, an offer, `node:NAME`,
-        `gpu:UUID`); NotFoundError.
-        """
-        return self.call(calls.trust_of(place))
-
-    def record_trust(
-        self,
-        place: str,
-        *,
-        score: float | None = None,
-        quarantined_until: float | None = None,
-        reason: str = "",
-    ) -> Trust:
-        """Record this about a place, instead of what was recorded; the time in UTC
-        seconds.
-        """
-        finding = {
-            "score": score,
-            "quarantined_until": quarantined_until,
-            "reason": reason,
-        }
-        return self.call(calls.record_trust(place, finding))
-
-    def forget_trust(self, place: str) -> Trust:
-        """Forget what is recorded about a place, a quarantine too; what it was.
-
-        NotFoundError.
-        """
-        return self.call(calls.forget_trust(place))
 
     def batch(
         self, script: str, source: str, *, most: int | None = None, **fields: Any

@@ -30,12 +30,13 @@ from gpuyard.controller.shares import new_usage, read_past_usage
 from gpuyard.domain.errors import LedgerError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
-from gpuyard.domain.jobspec import STORED, JobSpec
+from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.offers import Offer, Strategy
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.run_time import run_time_s
 from gpuyard.domain.scripts import Scripts
 from gpuyard.domain.shape import Placement, Shape
+from gpuyard.domain.spec_values import STORED
 from gpuyard.domain.states import JobState
 from gpuyard.domain.tiers import Tiers
 from gpuyard.ledger.ledger import Ledger

@@ -37,11 +37,12 @@ from gpuyard.domain.idempotency_keys import given_key, owned_key
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.images import IMAGES, Image
 from gpuyard.domain.jobconfig import is_job_config, spec_from_config
-from gpuyard.domain.jobspec import MAX_DEPTH, GpuRequest, JobKind, JobSpec
+from gpuyard.domain.jobspec import GpuRequest, JobKind, JobSpec
 from gpuyard.domain.reasons import RetryCause
 from gpuyard.domain.scripts import WORKER_FIELDS, Scripts
 from gpuyard.domain.secret_names import looks_like_key
 from gpuyard.domain.shape import Shape
+from gpuyard.domain.spec_values import MAX_DEPTH
 from gpuyard.domain.states import ParentEnd
 from gpuyard.domain.tasks import FindGpu, is_task, spec_from_task
 from gpuyard.domain.tiers import Tier, Tiers

@@ -14,7 +14,8 @@ from gpuyard.controller import array_events, owner_transitions
 from gpuyard.controller.core import SLICE, Core
 from gpuyard.domain.deadlines import refuse_past
 from gpuyard.domain.errors import InvalidInputError, NotFoundError, RefusedError
-from gpuyard.domain.jobspec import STORED, JobKind, JobSpec
+from gpuyard.domain.jobspec import JobKind, JobSpec
+from gpuyard.domain.spec_values import STORED
 from gpuyard.domain.states import JobState
 from gpuyard.domain.validation import faults_of
 from gpuyard.scheduler.jobs import LiveJob

@@ -28,8 +28,9 @@ from gpuyard.domain.errors import (
     ProviderError,
     RefusedError,
 )
-from gpuyard.domain.jobspec import STORED, JobSpec
+from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.reasons import Reason, RetryRule
+from gpuyard.domain.spec_values import STORED
 from gpuyard.domain.states import AttemptState
 from gpuyard.providers.base import TRANSIENT, GpuProviderInterface
 from gpuyard.providers.configured import Providers

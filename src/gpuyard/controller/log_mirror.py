@@ -22,8 +22,9 @@ from gpuyard.controller.reports import Reports
 from gpuyard.controller.secrets import Secrets
 from gpuyard.domain import wire
 from gpuyard.domain.errors import JobNotFoundError, LedgerError, ProviderError
-from gpuyard.domain.jobspec import STORED, JobSpec
+from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.masking import Mask, MaskedStream
+from gpuyard.domain.spec_values import STORED
 from gpuyard.insight.progress import MetricPoint, ProgressReader
 from gpuyard.providers.base import (
     TRANSIENT,

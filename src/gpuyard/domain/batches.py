@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from gpuyard.domain.job_variables import check_environment
-from gpuyard.domain.jobspec import Data, Name, SecretName, Text
+from gpuyard.domain.spec_values import Data, Name, SecretName, Text
 from gpuyard.domain.strict_model import StrictModel
 
 MAX_ITEMS = 100_000

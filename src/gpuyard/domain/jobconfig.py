@@ -12,7 +12,8 @@ from typing import Any
 from pydantic import Field
 
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.domain.jobspec import CheckpointSpec, GpuCount, JobSpec, Name
+from gpuyard.domain.jobspec import CheckpointSpec, JobSpec
+from gpuyard.domain.spec_values import GpuCount, Name
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.validation import parse_model, parse_spec
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from gpuyard.domain import units
-from gpuyard.domain.jobspec import SecretName
+from gpuyard.domain.spec_values import SecretName
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.task_types import LlmTaskType
 

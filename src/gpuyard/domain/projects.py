@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, StrictBool
 
 from gpuyard.domain.cost_keys import NO_PROJECT
-from gpuyard.domain.jobspec import Name
+from gpuyard.domain.spec_values import Name
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.users import Role
 from gpuyard.domain.workspaces import DEFAULT_PROJECT

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from gpuyard.domain.cron import time_zone
 from gpuyard.domain.gpus import resolve_gpu_class
-from gpuyard.domain.jobspec import Name
+from gpuyard.domain.spec_values import Name
 from gpuyard.domain.strict_model import StrictModel
 
 

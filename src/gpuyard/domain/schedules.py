@@ -9,7 +9,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from pydantic.types import StringConstraints
 
 from gpuyard.domain.cron import CronTimes, five_fields, time_zone
-from gpuyard.domain.jobspec import JobSpec, Name, Seconds
+from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.spec_values import Name, Seconds
 from gpuyard.domain.states import JobState
 from gpuyard.domain.strict_model import StrictModel
 

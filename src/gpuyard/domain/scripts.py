@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field
 
 from gpuyard.domain import units
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.domain.jobspec import SecretName
+from gpuyard.domain.spec_values import SecretName
 from gpuyard.domain.strict_model import StrictModel
 
 ENTRY_POINTS = "gpuyard.scripts"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
-from gpuyard.domain.jobspec import Line
+from gpuyard.domain.spec_values import Line
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.users import Role
 

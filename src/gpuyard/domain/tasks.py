@@ -11,7 +11,8 @@ from pydantic import Field, model_validator
 
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.jobs import Job
-from gpuyard.domain.jobspec import JobSpec, Name
+from gpuyard.domain.jobspec import JobSpec
+from gpuyard.domain.spec_values import Name
 from gpuyard.domain.states import JobState
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.task_types import LlmTaskType, ScriptTaskType

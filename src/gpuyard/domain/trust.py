@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpuyard.domain.errors import InvalidInputError, quoted
-from gpuyard.domain.jobspec import Line
+from gpuyard.domain.spec_values import Line
 from gpuyard.domain.strict_model import StrictModel
 
 MAX_PLACE = 400

@@ -15,7 +15,7 @@ from pydantic import (
 
 from gpuyard.domain.cost_keys import INSTANCE_OWNER
 from gpuyard.domain.errors import quoted
-from gpuyard.domain.jobspec import Name, Seconds
+from gpuyard.domain.spec_values import Name, Seconds
 from gpuyard.domain.strict_model import StrictModel
 
 TOKEN_PREFIX = "gpuyard_"

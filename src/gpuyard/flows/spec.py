@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self, cast
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from gpuyard.domain.errors import Fault, InvalidInputError, quoted
-from gpuyard.domain.jobspec import Name, Text
+from gpuyard.domain.spec_values import Name, Text
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.validation import faults_of
 

@@ -8,7 +8,7 @@ from fastapi import Request
 
 from gpuyard.controller.intake import reading_json
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.domain.jobspec import MAX_SPEC_BYTES
+from gpuyard.domain.spec_values import MAX_SPEC_BYTES
 
 _list = msgspec.json.Decoder(list[msgspec.Raw])
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from gpuyard.domain.errors import InvalidInputError, quoted
-from gpuyard.domain.jobspec import Name
+from gpuyard.domain.spec_values import Name
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.validation import faults_of
 from gpuyard.sweeps import space

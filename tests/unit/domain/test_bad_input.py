@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.domain.jobspec import MAX_DEPTH
+from gpuyard.domain.spec_values import MAX_DEPTH
 from gpuyard.domain.validation import parse_spec
 
 SECRET = "hunter2-hunter2"

@@ -13,7 +13,6 @@ from pydantic import BaseModel
 
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.jobspec import (
-    STORED,
     CheckpointSpec,
     GpuRequest,
     JobKind,
@@ -21,6 +20,7 @@ from gpuyard.domain.jobspec import (
     Resources,
 )
 from gpuyard.domain.shape import Placement, Shape
+from gpuyard.domain.spec_values import STORED
 from gpuyard.domain.validation import parse_spec
 
 printable = st.text(st.characters(categories=("L", "N", "P")), min_size=1, max_size=20)

@@ -12,7 +12,7 @@ from gpuyard.controller.intake import reading_json
 from gpuyard.controller.job_lookup import ARRAY_ID
 from gpuyard.domain.arrays import MAX_TASKS, Array, count_words
 from gpuyard.domain.errors import InvalidInputError, quoted
-from gpuyard.domain.jobspec import Priority
+from gpuyard.domain.spec_values import Priority
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.ledger.queries import JobFilter
 from gpuyard.server.api_router import api_router

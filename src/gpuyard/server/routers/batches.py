@@ -8,7 +8,7 @@ from fastapi import Body, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from gpuyard.domain.batches import BatchMode, BatchSpec
-from gpuyard.domain.jobspec import Name
+from gpuyard.domain.spec_values import Name
 from gpuyard.server.api_router import api_router
 from gpuyard.server.app_state import AppState
 from gpuyard.server.callers import submitter_of

@@ -5,7 +5,7 @@ from pydantic import BaseModel
 
 from gpuyard.domain.budgets import Budget, BudgetSpec
 from gpuyard.domain.cost_keys import INSTANCE_OWNER
-from gpuyard.domain.jobspec import Name
+from gpuyard.domain.spec_values import Name
 from gpuyard.server.api_router import api_router
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import visibility_of

@@ -19,14 +19,8 @@ from gpuyard.domain.arrays import Array
 from gpuyard.domain.deadlines import from_now
 from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.domain.jobs import Job
-from gpuyard.domain.jobspec import (
-    GpuRequest,
-    Moment,
-    Name,
-    Priority,
-    Seconds,
-    gpus_as_fields,
-)
+from gpuyard.domain.jobspec import GpuRequest, gpus_as_fields
+from gpuyard.domain.spec_values import Moment, Name, Priority, Seconds
 from gpuyard.domain.states import JobState
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.tasks import task_of

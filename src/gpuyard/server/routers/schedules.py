@@ -15,8 +15,8 @@ from gpuyard.controller.schedules import find_schedule
 from gpuyard.domain.end_notices import without_addresses
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.jobs import Job
-from gpuyard.domain.jobspec import Name
 from gpuyard.domain.schedules import Schedule, ScheduleChanges, ScheduleSpec
+from gpuyard.domain.spec_values import Name
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.validation import parse_model
 from gpuyard.server.api_router import api_router
