@@ -26,7 +26,8 @@ from gpuyard.cli.git_source import (
 )
 from gpuyard.cli.output import print_json, short_id
 from gpuyard.cli.recommended import apply, ask, may_be_recommended
-from gpuyard.cli.run_options import RunOptions, job_fields, schedule_fields
+from gpuyard.cli.run_fields import job_fields, schedule_fields
+from gpuyard.cli.run_options import RunOptions
 from gpuyard.cli.schedules import add
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import GpuyardError

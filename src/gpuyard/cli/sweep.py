@@ -14,7 +14,8 @@ from gpuyard.cli.command_body import command_body
 from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.options import given, pairs_of
 from gpuyard.cli.output import print_json, print_page, print_table
-from gpuyard.cli.run_options import RunOptions, job_fields
+from gpuyard.cli.run_fields import job_fields
+from gpuyard.cli.run_options import RunOptions
 from gpuyard.cli.session import connect
 from gpuyard.client.extras import needs_extra
 from gpuyard.domain.errors import GpuyardError, InvalidInputError

@@ -125,11 +125,7 @@ class Agent:
         is_joined = read_membership(home) is not None
         self._blob_link = BlobLink(lambda: self._server) if is_joined else None
         fetching = Fetching(
-            home.root,
-            self.journal,
-            lambda: self._server,
-            accounts,
-            is_joined=is_joined,
+            home.root, self.journal, lambda: self._server, accounts, is_joined=is_joined
         )
         self._fetched_parts = FetchedParts(fetching)
         read_part: ReadPart = self._fetched_parts
