@@ -2,8 +2,11 @@
 was there then.
 """
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from gpuyard.cli.run_names import with_run_names
 
 if TYPE_CHECKING:
     from gpuyard.client.sync import Client
@@ -13,7 +16,8 @@ def with_code(client: "Client", bodies: Sequence[Any]) -> tuple[list[Any], list[
     """`bodies`, each job that runs on this host with the code of its folder; and notes
     for people about folders whose code could not be stored.
     """
-    (filled_in, problems) = client.storing_code(bodies)
+    named = [with_run_names(body, os.environ) for body in bodies]
+    (filled_in, problems) = client.storing_code(named)
     notes = [
         f"the job runs the code as it is when it starts: {why}" for why in problems
     ]

@@ -1,7 +1,7 @@
 """A batch script of Slurm as one of our jobs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -101,7 +101,7 @@ class _Size:
     tasks: int
     cpus: int | None
     gpus: int | None
-    resources: dict[str, Any] = field(default_factory=dict)
+    resources: dict[str, Any]
 
 
 def _size_of(given: _Given) -> _Size:

@@ -36,7 +36,9 @@ def as_input(text: str, variables: Mapping[str, str], read_from: str) -> str:
     mark = f"END_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     is_task = "SLURM_ARRAY_TASK_COUNT" in variables
     at_run_time = _SET_AT_RUN_TIME | (_OF_A_TASK if is_task else {})
-    stand_ins = resources.files(__package__).joinpath("stand_ins.bash").read_text()
+    stand_ins = (
+        resources.files("gpuyard.foreign_files").joinpath("stand_ins.bash").read_text()
+    )
     return "\n".join(
         [
             stand_ins.rstrip(),

@@ -1,0 +1,46 @@
+"""What jobs are called in W&B and MLflow, unless somebody has said so."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+_PROJECT = "WANDB_PROJECT"
+_RUN = "WANDB_NAME"
+_MLFLOW = "MLFLOW_TRACKING_URI"
+_EXPERIMENT = "MLFLOW_EXPERIMENT_NAME"
+_MLFLOW_RUN = "MLFLOW_RUN_NAME"
+
+
+def with_run_names(body: Any, shell: Mapping[str, str]) -> Any:
+    """`body` with a project and the job's name for the trackers that it uses: W&B if it
+    has a variable or a secret of it, MLflow if it has its server. What the job or this
+    shell sets stays. `shell`: the variables here.
+    """
+    if not isinstance(body, dict) or "command" not in body:
+        return cast("Any", body)
+    given = cast("dict[str, Any]", body)
+    tables: tuple[Any, Any] = (
+        given.get("environment") or {},
+        given.get("secrets") or {},
+    )
+    name = given.get("name")
+    if not isinstance(name, str) or not all(isinstance(t, dict) for t in tables):
+        return given
+    (environment, secrets) = cast("tuple[dict[str, Any], dict[str, Any]]", tables)
+    known = {*environment, *secrets}
+    if not given.get("clean_env"):
+        known |= {*shell}
+    wanted = _names(given, name, known)
+    added = {name: value for name, value in wanted.items() if name not in known}
+    return {**given, "environment": {**environment, **added}} if added else given
+
+
+def _names(body: Mapping[str, Any], name: str, known: set[str]) -> dict[str, str]:
+    project = body.get("project") or Path(str(body.get("workdir") or "")).name
+    run = f"{name}_{{i}}" if "array" in body else name
+    names: dict[str, str] = {}
+    if any(variable.startswith("WANDB_") for variable in known):
+        names |= {_RUN: run, _PROJECT: str(project or "gpuyard")}
+    if _MLFLOW in known:
+        names |= {_MLFLOW_RUN: run, _EXPERIMENT: str(project or "gpuyard")}
+    return names

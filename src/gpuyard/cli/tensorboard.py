@@ -1,0 +1,118 @@
+"""`gpuyard tensorboard`: a real TensorBoard over the curves of jobs, where they ran."""
+
+from collections.abc import Sequence
+from importlib import resources
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpuyard.cli import suggest
+from gpuyard.cli.output import say
+from gpuyard.cli.session import connect
+from gpuyard.domain.errors import InvalidInputError, RefusedError
+
+if TYPE_CHECKING:
+    from gpuyard.client.sync import Client
+    from gpuyard.client.sync_job import JobHandle
+    from gpuyard.domain.jobs import Job
+
+_PROGRAM = "tensorboard_program.py"
+_READY = "TensorBoard listens on port "
+_NAME = "tensorboard"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(tensorboard)
+
+
+def tensorboard(
+    jobs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="JOB…", help="Ids or names.", autocompletion=suggest.jobs
+        ),
+    ],
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Of this machine; 0 for any.")
+    ] = 6006,
+    idle: Annotated[
+        str, typer.Option(help="End it after so long without a browser.")
+    ] = "30m",
+) -> None:
+    """Show the event files of jobs in TensorBoard, side by side, until Ctrl-C.
+
+    TensorBoard runs as a job in the folder of the jobs, and its port is led here. It
+    needs `tensorboard` in the Python of this shell.
+    """
+    from gpuyard.cli.port_forward import PortPair, forward_ports
+    from gpuyard.client import job_calls
+    from gpuyard.domain.units import seconds
+
+    try:
+        idle_s = seconds(idle)
+    except ValueError as error:
+        raise InvalidInputError.of("--idle", str(error)) from None
+    with connect(patient=True) as client:
+        handles = [client.job(name) for name in dict.fromkeys(jobs)]
+        board = client.run(board_body([h.info for h in handles], idle_s))
+        try:
+            remote = _port_of(board)
+            node = client.call(job_calls.forward_place(board.id, remote))
+            say(f"{len(handles)} jobs in TensorBoard; open the address with http://")
+            forward_ports(client, board.id, [PortPair(port, remote)], node)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            _end(client, board)
+
+
+def board_body(jobs: Sequence["Job"], idle_s: float) -> dict[str, Any]:
+    """The job that runs TensorBoard over these jobs; RefusedError for one that has not
+    begun, or that ran in a container.
+    """
+    from gpuyard.client.bodies import shell_environment
+
+    words: list[str] = []
+    folders: list[str] = []
+    for job in jobs:
+        if job.started_at is None:
+            raise RefusedError(f"{job.name} has not begun.", "Wait until it runs.")
+        spec: dict[str, Any] = job.spec or {}
+        workdir = spec.get("workdir")
+        if not workdir or spec.get("image"):
+            fault = f"{job.name} has no folder on a node: it runs in a container."
+            raise RefusedError(fault, "Copy its event files, and show them yourself.")
+        end = "" if job.ended_at is None else str(job.ended_at)
+        folders.append(str(workdir))
+        label = f"{job.name}-{job.id[-6:]}".replace("/", "-")
+        words += [label, str(workdir), str(job.started_at), end]
+    program = resources.files("gpuyard.cli").joinpath(_PROGRAM).read_text()
+    return {
+        "name": _NAME,
+        "command": ["python3", "-", str(idle_s), *words],
+        "stdin": program,
+        "workdir": folders[0],
+        "environment": shell_environment(),
+        "resources": {"cpus": 1, "gpus": 0},
+        "live": True,
+    }
+
+
+def _port_of(board: "JobHandle") -> int:
+    """The port that it says; RefusedError with its last words when it ends before."""
+    last = ""
+    for line in board.logs():
+        if line.startswith(_READY):
+            return int(line.removeprefix(_READY))
+        last = line.strip() or last
+    raise RefusedError(f"TensorBoard did not start: {last}")
+
+
+def _end(client: "Client", board: "JobHandle") -> None:
+    from gpuyard.domain.errors import GpuyardError
+
+    try:
+        board.cancel()
+    except GpuyardError:
+        return  # it has ended

@@ -1,0 +1,103 @@
+"""`gpuyard trackers`: where W&B and MLflow show a job, and what of it was only kept
+here.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuyard.cli.arguments import AsJson, Reference
+from gpuyard.cli.output import print_json, print_table, say
+from gpuyard.cli.session import connect
+from gpuyard.domain.errors import InvalidInputError, RefusedError
+
+if TYPE_CHECKING:
+    from gpuyard.domain.jobs import Job
+
+_OFFLINE = "wandb/offline-run-*"
+_DEPTHS = ("", "*/", "*/*/")
+_MARK = ".synced"
+# Clocks of the run's name are those of seconds.
+_SLACK_S = 2.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(trackers)
+
+
+def trackers(
+    job: Reference,
+    sync: Annotated[
+        bool,
+        typer.Option("--sync", help="Send runs that W&B kept here with `wandb sync`."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show where W&B and MLflow show a job, as its output says, and the runs that W&B
+    has kept in the folder of the job because it was offline.
+    """
+    from gpuyard.insight.tracker_links import links_of
+
+    with connect() as client:
+        handle = client.job(job)
+        links = links_of(handle.logs(follow=False))
+        info = handle.info
+    offline = offline_runs(info)
+    if as_json:
+        print_json(
+            {
+                "links": [
+                    {"tracker": link.tracker, "run": link.run, "url": link.url}
+                    for link in links
+                ],
+                "offline": [str(folder) for folder in offline],
+            }
+        )
+        return
+    rows = [(link.tracker, link.run, link.url) for link in links]
+    rows += [("wandb, offline", folder.name, str(folder)) for folder in offline]
+    empty = "Its output names no page of W&B or MLflow, and no run was kept here."
+    print_table(("TRACKER", "RUN", "WHERE"), rows, empty=empty)
+    if offline and sync:
+        _sync(offline)
+    elif offline:
+        say(f"`gpuyard trackers {job} --sync` sends what was kept here.")
+
+
+def offline_runs(job: "Job") -> list[Path]:
+    """The folders of runs that W&B kept on this machine while the job ran, and that
+    were not sent yet.
+    """
+    workdir = (job.spec or {}).get("workdir")
+    if not isinstance(workdir, str) or job.started_at is None:
+        return []
+    end = job.ended_at
+    found: list[Path] = []
+    for depth in _DEPTHS:
+        for folder in Path(workdir).glob(depth + _OFFLINE):
+            files = list(folder.glob("*.wandb"))
+            if not files or any(folder.glob(f"*{_MARK}")):
+                continue
+            written = files[0].stat().st_mtime
+            is_later = end is not None and written > end + _SLACK_S
+            if written >= job.started_at - _SLACK_S and not is_later:
+                found.append(folder)
+    return sorted(found)
+
+
+def _sync(folders: list[Path]) -> None:
+    """Send them, with the key and settings of this shell."""
+    words = ["wandb", "sync", *map(str, folders)]
+    try:
+        done = subprocess.run(words, check=False, stdout=sys.stderr)
+    except FileNotFoundError:
+        remedy = "install it here (pip install wandb)"
+        raise InvalidInputError.of("--sync", "needs wandb", remedy) from None
+    if done.returncode:
+        raise RefusedError(
+            f"wandb sync left with {done.returncode}.", "The runs stay where they are."
+        )

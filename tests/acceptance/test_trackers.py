@@ -1,0 +1,133 @@
+"""Real trackers: TensorBoard, W&B offline, and a server of MLflow. `make soak` runs it."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.instance import TestInstance
+from tests.support.trackers import make_trackers_python
+from tests.support.wait import wait_until
+
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        "GPUYARD_REAL_TRACKERS" not in os.environ, reason="`make soak` runs it"
+    ),
+]
+
+BOARD = """
+from tensorboardX import SummaryWriter
+with SummaryWriter("out/NAME") as board:
+    for step in range(3):
+        board.add_scalar("loss", 1 / (step + 1), step)
+"""
+WANDB = """
+import wandb
+run = wandb.init()
+run.log({"loss": 0.5})
+run.finish()
+"""
+MLFLOW = """
+import mlflow
+with mlflow.start_run():
+    mlflow.log_metric("loss", 0.5, step=1)
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def python() -> Path:
+    return make_trackers_python()
+
+
+def read(url: str) -> Any:
+    """The JSON that a server of these tests answers; None while it does not."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return json.load(answer)
+    except (OSError, ValueError):
+        return None
+
+
+def run(instance: TestInstance, python: Path, name: str, text: str, **env: str) -> None:
+    program = instance.work / f"{name}.py"
+    program.write_text(text.replace("NAME", name))
+    words = ["run", "--name", name, "--", str(python), str(program)]
+    instance.ok(*words, env=env, timeout=300)
+
+
+def test_tensorboard_shows_jobs_side_by_side(
+    instance: TestInstance, python: Path
+) -> None:
+    run(instance, python, "first", BOARD)
+    run(instance, python, "second", BOARD)
+    instance.environment["PATH"] = f"{python.parent}:{os.environ['PATH']}"
+    board = instance.popen("tensorboard", "first", "second", "--port", "0")
+    try:
+        assert board.stdout
+        lines = iter(board.stdout.readline, "")
+        found = (re.match(r"127\.0\.0\.1:(\d+) leads to", line) for line in lines)
+        port = next(match[1] for match in found if match)
+        tags = f"http://127.0.0.1:{port}/data/plugin/scalars/tags"
+
+        def both() -> Any:
+            runs = read(tags) or {}
+            return runs if len(runs) == 2 else None
+
+        runs = wait_until(both, timeout=120, what="both jobs in TensorBoard")
+        names = sorted(name.split("-")[0] for name in runs)
+        assert names == ["first", "second"]
+    finally:
+        board.send_signal(signal.SIGINT)
+        board.wait(timeout=60)
+    assert instance.json("show", "tensorboard")["state"] == "cancelled"
+
+
+def test_a_run_of_wandb_is_kept_until_it_can_be_sent(
+    instance: TestInstance, python: Path
+) -> None:
+    run(instance, python, "offline", WANDB, WANDB_MODE="offline")
+    found = instance.json("trackers", "offline")
+    assert found["links"] == []
+    (folder,) = found["offline"]
+    assert list(Path(folder).glob("*.wandb"))
+    spec = instance.json("show", "offline")["spec"]
+    assert spec["environment"]["WANDB_NAME"] == "offline"
+    assert spec["environment"]["WANDB_PROJECT"] == instance.work.name
+
+
+def test_a_run_of_mlflow_is_linked(instance: TestInstance, python: Path) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    words = [python.parent / "mlflow", "server", "--port", str(port), "--workers", "1"]
+    store = f"sqlite:///{instance.work}/mlflow.db"
+    server = subprocess.Popen(
+        [*words, "--backend-store-uri", store],
+        cwd=instance.work,
+        start_new_session=True,
+    )
+    try:
+        search = f"{url}/api/2.0/mlflow/experiments/search?max_results=10"
+        wait_until(lambda: read(search), timeout=300, what="a server of MLflow")
+        run(instance, python, "tracked", MLFLOW, MLFLOW_TRACKING_URI=url)
+        (link,) = instance.json("trackers", "tracked")["links"]
+        got = read(f"{url}/api/2.0/mlflow/runs/get?run_id={link['run']}")
+        assert got["run"]["info"]["run_name"] == "tracked"
+        names = {item["name"] for item in read(search)["experiments"]}
+        assert instance.work.name in names
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(timeout=60)

@@ -1,0 +1,80 @@
+"""Names of runs for the trackers of a job, and runs that W&B kept here."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gpuyard.cli.run_names import with_run_names
+from gpuyard.cli.trackers import offline_runs
+
+JOB = {"name": "train", "command": ["true"], "workdir": "/home/ann/gpt"}
+
+
+def added(body: dict[str, Any], **shell: str) -> dict[str, str]:
+    return with_run_names(body, shell).get("environment", {})
+
+
+@pytest.mark.parametrize(
+    ("fields", "shell", "expected"),
+    [
+        ({}, {}, {}),
+        (
+            {"secrets": {"WANDB_API_KEY": "key"}},
+            {},
+            {"WANDB_NAME": "train", "WANDB_PROJECT": "gpt"},
+        ),
+        (
+            {"project": "thesis"},
+            {"WANDB_MODE": "offline", "WANDB_NAME": "mine"},
+            {"WANDB_PROJECT": "thesis"},
+        ),
+        ({"clean_env": True}, {"WANDB_MODE": "offline"}, {}),
+        (
+            {"environment": {"MLFLOW_TRACKING_URI": "http://x"}},
+            {},
+            {
+                "MLFLOW_TRACKING_URI": "http://x",
+                "MLFLOW_RUN_NAME": "train",
+                "MLFLOW_EXPERIMENT_NAME": "gpt",
+            },
+        ),
+        (
+            {"array": "0-3"},
+            {"MLFLOW_TRACKING_URI": "http://x", "MLFLOW_EXPERIMENT_NAME": "mine"},
+            {"MLFLOW_RUN_NAME": "train_{i}"},
+        ),
+    ],
+)
+def test_names_are_set_where_nobody_has_set_them(
+    fields: dict[str, Any], shell: dict[str, str], expected: dict[str, str]
+) -> None:
+    assert added({**JOB, **fields}, **shell) == expected
+
+
+@pytest.mark.parametrize(
+    "body", [[], "text", {"prompt": "x"}, {**JOB, "environment": 3}, {**JOB, "name": 1}]
+)
+def test_what_is_no_plain_job_stays_as_it_is(body: Any) -> None:
+    assert with_run_names(body, {"WANDB_MODE": "offline"}) == body
+
+
+def test_runs_that_were_kept_while_the_job_ran(tmp_path: Path) -> None:
+    for name, at in (("early", 50), ("kept", 150), ("sent", 150), ("late", 300)):
+        folder = tmp_path / "out" / "wandb" / f"offline-run-{name}"
+        folder.mkdir(parents=True)
+        file = folder / "run-1.wandb"
+        file.touch()
+        os.utime(file, (at, at))
+    (tmp_path / "out" / "wandb" / "offline-run-sent" / "run-1.wandb.synced").touch()
+
+    def kept(start: float | None, end: float | None) -> list[str]:
+        spec = {"workdir": str(tmp_path)}
+        job = SimpleNamespace(spec=spec, started_at=start, ended_at=end)
+        return [folder.name for folder in offline_runs(cast("Any", job))]
+
+    assert kept(100, 200) == ["offline-run-kept"]
+    assert kept(100, None) == ["offline-run-kept", "offline-run-late"]
+    assert kept(None, None) == []
