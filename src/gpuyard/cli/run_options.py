@@ -1,6 +1,4 @@
-"""The options of `gpuyard run`, by what they are about, and the fields of a job that
-they give.
-"""
+"""The options of `gpuyard run`, by what they are about."""
 
 from dataclasses import dataclass
 from pathlib import Path
