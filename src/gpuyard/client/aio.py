@@ -58,6 +58,7 @@ from gpuyard.client.transport import (
     answer_of,
     async_options,
     content_of,
+    sent_as,
 )
 from gpuyard.domain.errors import GpuyardError, NotFoundError
 from gpuyard.domain.jobs import Checkpoint, Job, JobOutcome
@@ -130,7 +131,7 @@ class AsyncClient(
             try:
                 url = self.address.url + call.path
                 response = await self._http.request(
-                    call.method, url, params=dict(call.params), content=content
+                    call.method, url, params=dict(call.params), **sent_as(content)
                 )
                 self._known = Known.ANSWERS
                 resend.end()

@@ -8,6 +8,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,15 @@ from gpuyard.client.calls import Call
 from gpuyard.domain.datasets import Dataset, Manifest, chunk_sizes, path_fault
 from gpuyard.domain.errors import InvalidInputError, RefusedError, quoted
 
-# So many chunks are in memory, and on their way at the same time.
+# So many chunks are on their way at the same time, and as many are read ahead.
 AT_ONCE = 4
 # A version whose chunks somebody removes meanwhile is sent again so many times.
 _TRIES = 3
 Tell = Callable[[int, int], None]
 """Is told how many bytes of how many are stored."""
 Batch = Sequence[Call[Any]]
+Group = list[tuple[str, bytes]]
+"""Chunks, each with its SHA-256."""
 Upload = Generator[Batch, list[Any], Dataset]
 """Gives calls to be carried at once, and takes their answers."""
 
@@ -77,9 +80,8 @@ def _send_chunks(
     total = sum(file.size for file in files)
     stored = 0
     chunks: list[tuple[str, int]] = []
-    for group in _groups(_chunks(files)):
-        digests = [hashlib.sha256(content).hexdigest() for content in group]
-        named = dict(zip(digests, group, strict=True))
+    for group in _ahead(_groups(_chunks(files))):
+        named = dict(group)
         (missing,) = yield [dataset_calls.missing(project, name, list(named))]
         wanted = [digest for digest in named if digest in missing]
         if wanted:
@@ -87,17 +89,26 @@ def _send_chunks(
                 dataset_calls.store(project, name, digest, named[digest])
                 for digest in wanted
             ]
-        for digest, content in zip(digests, group, strict=True):
+        for digest, content in group:
             chunks.append((digest, len(content)))
             stored += len(content)
         tell(stored, total)
     return Manifest([(it.path, it.size, it.executable) for it in files], chunks)
 
 
-def _groups(chunks: Iterator[bytes]) -> Iterator[list[bytes]]:
-    group: list[bytes] = []
+def _ahead(groups: Iterator[Group]) -> Iterator[Group]:
+    """The groups; the next one is read and hashed while one is sent."""
+    with ThreadPoolExecutor(1, "read-ahead") as thread:
+        coming = thread.submit(next, groups, None)
+        while group := coming.result():
+            coming = thread.submit(next, groups, None)
+            yield group
+
+
+def _groups(chunks: Iterator[bytes]) -> Iterator[Group]:
+    group: Group = []
     for chunk in chunks:
-        group.append(chunk)
+        group.append((hashlib.sha256(chunk).hexdigest(), chunk))
         if len(group) == AT_ONCE:
             yield group
             group = []

@@ -60,6 +60,7 @@ from gpuyard.client.transport import (
     answer_of,
     content_of,
     options,
+    sent_as,
 )
 from gpuyard.domain.errors import GpuyardError, NotFoundError
 from gpuyard.domain.jobs import Checkpoint, Job, JobOutcome
@@ -140,7 +141,7 @@ class Client(
         waits = nullcontext if call.waits else self.asking
         with waits(self.address):
             return self._http.request(
-                call.method, url, params=dict(call.params), content=content
+                call.method, url, params=dict(call.params), **sent_as(content)
             )
 
     def _pause(self, resend: Resend, error: Lost) -> float:

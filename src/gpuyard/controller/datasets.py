@@ -32,6 +32,8 @@ from gpuyard.storage.place import in_background
 
 _SHOWN = 5
 _MOST_REMEMBERED = 16
+# Who has not gone on with an upload for so long will not.
+_UNFINISHED_S = 7 * 86_400.0
 
 
 class Datasets:
@@ -247,6 +249,24 @@ class Datasets:
         self, kind: EventKind, changes: tuple[Change, ...], info: Mapping[str, Any]
     ) -> None:
         self._core.emit([Event(kind, self._core.clock(), changes, None, info)])
+
+    async def remove_abandoned(self) -> int:
+        """Remove what was uploaded long ago and never became part of a version; how
+        many chunks. OSError.
+        """
+        queries = self._core.queries
+        projects = {row["project"] for row in queries.datasets()}
+        by_folder = {dataset_store.folder_of(one): one for one in projects}
+        before = self._core.clock() - _UNFINISHED_S
+        count = 0
+        async with self._lock:  # no version is added meanwhile
+            for folder, blobs in self.stores.in_folders().items():
+                project = by_folder.get(folder)
+                kept = queries.dataset_digests(project) if project else ()
+                count += await in_background(
+                    dataset_store.remove_abandoned, blobs, kept, before
+                )
+        return count
 
     # --- the datasets of jobs ---
 

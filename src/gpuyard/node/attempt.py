@@ -105,6 +105,9 @@ class AttemptRun:
         """Launch the attempt and follow it to its end."""
         try:
             await self.fetch(self.starter.workdir)
+            if self._stopped:
+                await self._finish(self._ended(Exit()))
+                return
             resume_from = await self._maybe_in_thread(self._prepare)
         except BucketError as error:
             await self._not_started(Reason.STORAGE_UNREACHABLE, error)
@@ -137,7 +140,9 @@ class AttemptRun:
             await self._context.fetching.fetch(self.start, workdir)
         # A command beside it finds what the attempt has.
         if workdir and self.start.datasets and self._context.datasets:
-            await self._context.datasets.have(self.start.datasets)
+            await self._context.datasets.have(
+                self.start.datasets, lambda: bool(self._stopped)
+            )
 
     def _report_started(self, at: float, limits: Mapping[str, str]) -> None:
         assert self.process is not None

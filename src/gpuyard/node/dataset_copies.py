@@ -5,6 +5,7 @@ stored, in its store or over connections to it.
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import NodeSettings
@@ -19,6 +20,10 @@ from gpuyard.storage.dataset_cache import DatasetCache
 from gpuyard.storage.dataset_copies import ReadPart, have_copy
 from gpuyard.storage.dataset_store import DatasetMissingError
 from gpuyard.storage.place import in_background
+
+
+class _StoppedError(Exception):
+    """The attempt that wanted the copy needs it no longer."""
 
 
 class FetchedParts:
@@ -52,11 +57,18 @@ class NodeDatasets:
         # Of several attempts with the same, the first one makes it.
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def have(self, mounts: Sequence[DatasetMount]) -> None:
-        """Have these here. LaunchError, or BucketError."""
+    async def have(
+        self,
+        mounts: Sequence[DatasetMount],
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Have these here, unless it `is_stopped`: that is asked before each part.
+        LaunchError, or BucketError.
+        """
         for mount in mounts:
             async with self._locks[mount.digest]:
-                await in_background(self._have, mount)
+                with suppress(_StoppedError):
+                    await in_background(self._have, mount, is_stopped)
 
     def variables(self, mounts: Sequence[DatasetMount]) -> dict[str, str]:
         """Where the program finds them."""
@@ -64,9 +76,14 @@ class NodeDatasets:
             mount.variable: str(self._cache.folder(mount.digest)) for mount in mounts
         }
 
-    def _have(self, mount: DatasetMount) -> None:
+    def _have(self, mount: DatasetMount, is_stopped: Callable[[], bool]) -> None:
+        def read(kind: ContentKind, mount: DatasetMount, digest: str) -> bytes:
+            if is_stopped():
+                raise _StoppedError
+            return self._read(kind, mount, digest)
+
         try:
-            have_copy(self._cache, mount, self._read)
+            have_copy(self._cache, mount, read)
         except (DatasetMissingError, InvalidInputError) as error:
             message = f"{mount.variable}: {error}"
             raise LaunchError(Reason.DATASET_MISSING, message) from None

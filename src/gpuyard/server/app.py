@@ -58,7 +58,7 @@ from gpuyard.server.routers import (
 )
 from gpuyard.server.security_scheme import document_token
 from gpuyard.server.sign_in.service import SignIn
-from gpuyard.server.workspace_tending import tend_workspaces
+from gpuyard.server.tending import tend
 from gpuyard.storage.place import problem_of
 
 _HOUSEKEEPING_S = 5.0
@@ -80,7 +80,7 @@ def make_app(app_state: AppState) -> FastAPI:
         keeping = [
             asyncio.create_task(_housekeeping(app_state)),
             asyncio.create_task(remove_history(app_state)),
-            asyncio.create_task(tend_workspaces(app_state)),
+            asyncio.create_task(tend(app_state)),
             asyncio.create_task(_try_storage(app_state)),
             asyncio.create_task(_keep_reserve(app_state)),
             asyncio.create_task(_flush(audit)),

@@ -59,6 +59,15 @@ class BlobStore(BaseBlobStore):
         for path in self.root.glob("incoming-*"):
             path.unlink(missing_ok=True)
 
+    def older_than(self, at: float) -> list[str]:
+        """The SHA-256 of those that were stored before `at` (UTC seconds)."""
+        found = self.root.glob("??/*")
+        return [
+            f"{path.parent.name}{path.name}"
+            for path in found
+            if path.stat().st_mtime < at
+        ]
+
     def keep_newest(self, count: int) -> None:
         """Remove all but the newest `count` blobs: for a store whose blobs can be made
         again.

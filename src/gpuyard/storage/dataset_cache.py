@@ -132,6 +132,10 @@ class DatasetBuilder:
         self._files = fresh / _FILES
         self._files.mkdir()
 
+    def discard(self) -> None:
+        """Remove what was written, if it was not finished."""
+        remove_read_only(self._fresh)
+
     def build(self, manifest: Manifest, chunks: "ChunkReader") -> None:
         """Write all files, from `chunks`, which gives them in order. OSError."""
         folders = {

@@ -35,4 +35,8 @@ def have_copy(cache: DatasetCache, mount: DatasetMount, read: ReadPart) -> None:
     cache.make_room(manifest.size)
     builder = cache.begin(mount.digest)
     read_chunk = partial(read, ContentKind.CHUNK, mount)
-    builder.build(manifest, ChunkReader(manifest, read_chunk))
+    try:
+        builder.build(manifest, ChunkReader(manifest, read_chunk))
+    except BaseException:
+        builder.discard()
+        raise

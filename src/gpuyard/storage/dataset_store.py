@@ -38,13 +38,41 @@ class DatasetStores:
             self._open[project] = self._opened(project)
         return self._open[project]
 
+    def in_folders(self) -> dict[str, BlobStore]:
+        """The stores of all projects, by `folder_of` them; none in a bucket, which
+        nobody can list.
+        """
+        other = self("")
+        if not isinstance(other, BlobStore) or not other.root.parent.is_dir():
+            return {}
+        folders = other.root.parent.iterdir()
+        return {one.name: BlobStore(one) for one in folders if one.is_dir()}
+
     def _opened(self, project: str) -> Blobs:
-        # A project may have any name; this one is safe in every path and URL.
-        folder = hashlib.sha256(project.encode()).hexdigest()[:32]
+        folder = folder_of(project)
         if self._settings.url is None:
             return BlobStore(Home(self._home).blobs / "datasets" / folder)
         url = f"{self._settings.url.rstrip('/')}/datasets/{folder}"
         return open_blobs(url, self._settings.options, scratch=self._home)
+
+
+def folder_of(project: str) -> str:
+    """The folder of a project, which may have any name: safe in every path and URL."""
+    return hashlib.sha256(project.encode()).hexdigest()[:32]
+
+
+def remove_abandoned(blobs: BlobStore, kept: Iterable[str], before: float) -> int:
+    """Remove the chunks that were stored before `before` (UTC seconds) and that no
+    version has: of uploads that nobody finished. `kept` are the digests of the
+    versions. Returns how many; OSError.
+    """
+    old = set(blobs.older_than(before))
+    for digest in kept if old else ():
+        old.discard(digest)
+        old.difference_update(manifest_of(blobs, digest).digests)
+    for digest in old:
+        blobs.delete(digest)
+    return len(old)
 
 
 def missing(blobs: Blobs, digests: Iterable[str]) -> list[str]:
@@ -64,7 +92,7 @@ def put_chunk(blobs: Blobs, digest: str, content: bytes) -> None:
             "(body)", f"does not hash to {digest}", "send the chunk again"
         )
     if not blobs.has(digest):
-        blobs.put(io.BytesIO(content))
+        blobs.put_known(content, digest)
 
 
 def put_manifest(blobs: Blobs, manifest: Manifest) -> str:

@@ -65,6 +65,10 @@ class Blobs(Protocol):
         """Store the content of `source`; an OSError leaves nothing behind."""
         ...
 
+    def put_known(self, content: bytes, sha256: str) -> None:
+        """Store a content that the caller has hashed; OSError as for `put`."""
+        ...
+
     def put_beneath(
         self, folder: Path, name: str | PurePath, *, owner: int | None = None
     ) -> Blob:
@@ -152,6 +156,12 @@ class BaseBlobStore(ABC):
         with file_of(descriptor, name) as file:
             size = os.fstat(descriptor).st_size
             return self.put(FirstBytes(file, size))  # type: ignore[arg-type]
+
+    def put_known(self, content: bytes, sha256: str) -> None:
+        with self._incoming() as file:
+            file.write(content)
+            file.flush()
+            self._keep(file, Blob(sha256, len(content)))
 
     def restore(self, sha256: str, target: Path, *, directory: bool) -> None:
         with self.open(sha256) as source, beside(target) as fresh:

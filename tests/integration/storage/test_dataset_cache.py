@@ -2,6 +2,7 @@
 removed when others need their place.
 """
 
+import asyncio
 import hashlib
 import io
 import os
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.domain.datasets import Manifest, chunk_sizes
+from gpuyard.domain.contents import ContentKind
+from gpuyard.domain.datasets import DatasetMount, Manifest, chunk_sizes
+from gpuyard.node.dataset_copies import NodeDatasets
 from gpuyard.storage import dataset_cache
 from gpuyard.storage.blobs import BlobStore
 from gpuyard.storage.dataset_cache import ChunkReader, DatasetCache, InUseError
@@ -19,6 +22,7 @@ from gpuyard.storage.dataset_store import (
     put_chunk,
     put_manifest,
     read_part,
+    remove_abandoned,
     remove_unused,
 )
 
@@ -191,3 +195,39 @@ def test_removing_a_version_keeps_what_others_have(place: Place) -> None:
     assert not place.blobs.has(first.digest)
     remove_unused(place.blobs, [second.digest], [])
     assert not list(place.blobs.root.glob("??/*"))
+
+
+def test_chunks_of_an_upload_that_nobody_finished_are_removed(tmp_path: Path):
+    place = Place(tmp_path)
+    kept = place.store({"a": b"kept"})
+    abandoned = hashlib.sha256(b"abandoned").hexdigest()
+    fresh = hashlib.sha256(b"fresh").hexdigest()
+    for content, digest in ((b"abandoned", abandoned), (b"fresh", fresh)):
+        put_chunk(place.blobs, digest, content)
+    for digest in (abandoned, *kept.digests):
+        os.utime(place.blobs.path(digest), (1000.0, 1000.0))
+    assert remove_abandoned(place.blobs, [kept.digest], before=2000.0) == 1
+    gone = missing(place.blobs, [abandoned, fresh, kept.digest, *kept.digests])
+    assert gone == [abandoned]
+
+
+def test_a_copy_that_nobody_needs_any_more_is_not_made(tmp_path: Path):
+    place = Place(tmp_path)
+    files = {f"{number}.bin": bytes([number]) * (1 << 20) for number in range(4)}
+    manifest = place.store(files)
+    mount = DatasetMount("GPUYARD_DATASET_X", "default", manifest.digest)
+    asked: list[str] = []
+
+    def read(_kind: ContentKind, _mount: DatasetMount, digest: str) -> bytes:
+        asked.append(digest)
+        return read_part(place.blobs, digest)
+
+    async def have(most: int) -> None:
+        datasets = NodeDatasets(place.cache, read)
+        await datasets.have([mount], lambda: len(asked) >= most)
+
+    asyncio.run(have(2))
+    assert len(asked) == 2, "it stops before the next part"
+    assert not place.kept()
+    asyncio.run(have(100))
+    assert place.cache.use(manifest.digest)
