@@ -19,20 +19,24 @@ def with_run_names(body: Any, shell: Mapping[str, str]) -> Any:
     if not isinstance(body, dict) or "command" not in body:
         return cast("Any", body)
     given = cast("dict[str, Any]", body)
-    tables: tuple[Any, Any] = (
-        given.get("environment") or {},
-        given.get("secrets") or {},
-    )
+    environment = _table(given.get("environment"))
+    secrets = _table(given.get("secrets"))
     name = given.get("name")
-    if not isinstance(name, str) or not all(isinstance(t, dict) for t in tables):
+    if environment is None or secrets is None or not isinstance(name, str):
         return given
-    (environment, secrets) = cast("tuple[dict[str, Any], dict[str, Any]]", tables)
     known = {*environment, *secrets}
     if not given.get("clean_env"):
         known |= {*shell}
     wanted = _names(given, name, known)
     added = {name: value for name, value in wanted.items() if name not in known}
     return {**given, "environment": {**environment, **added}} if added else given
+
+
+def _table(value: Any) -> dict[str, Any] | None:
+    """A table, empty if there is none; None for what is no table."""
+    if value is None:
+        return {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
 
 
 def _names(body: Mapping[str, Any], name: str, known: set[str]) -> dict[str, str]:
