@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,9 +20,11 @@ from gpuyard.cli.output import (
     size,
 )
 from gpuyard.cli.session import connect
-from gpuyard.domain.artifacts import DAY_S, LONGEST_LINK_S, Artifact
 from gpuyard.domain.errors import InvalidInputError, NotFoundError
 from gpuyard.domain.units import format_duration, seconds
+
+if TYPE_CHECKING:
+    from gpuyard.domain.artifacts import Artifact
 
 Paths = Annotated[
     list[str] | None,
@@ -118,8 +120,8 @@ def remove(job: Reference, paths: Paths = None, as_json: AsJson = False) -> None
 
 
 def _chosen(
-    found: Sequence[Artifact], job_id: str, paths: Sequence[str]
-) -> list[Artifact]:
+    found: "Sequence[Artifact]", job_id: str, paths: Sequence[str]
+) -> "list[Artifact]":
     """Those with these paths, or below such folders; NotFoundError."""
     if not found:
         raise _unknown(job_id, " artifacts")
@@ -133,7 +135,7 @@ def _chosen(
     return list(chosen.values())
 
 
-def _exactly(found: Sequence[Artifact], job_id: str, path: str) -> list[Artifact]:
+def _exactly(found: "Sequence[Artifact]", job_id: str, path: str) -> "list[Artifact]":
     """The one with this path; NotFoundError."""
     own = [artifact for artifact in found if artifact.path == path]
     if not own:
@@ -153,6 +155,9 @@ def _validity(text: str) -> float:
     except ValueError as error:
         fault, _, remedy = str(error).partition("; ")
         raise InvalidInputError.of("--for", fault, remedy) from None
+    # Late: it needs pydantic, and `gpuyard --help` does not.
+    from gpuyard.domain.artifacts import DAY_S, LONGEST_LINK_S
+
     if not 0 < valid_s <= LONGEST_LINK_S:
         days = int(LONGEST_LINK_S / DAY_S)
         raise InvalidInputError.of(
