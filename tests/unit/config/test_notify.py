@@ -29,7 +29,12 @@ def test_an_address_is_enough(home):
     (hook,) = load_settings(home).notify.webhooks
     assert (hook.format, hook.project, hook.secret_env) == (WebhookFormat.JSON, "", "")
     jobs = {EventKind.JOB_FAILED, EventKind.JOB_TIMED_OUT}
-    places = {EventKind.DISK_FILLING, EventKind.PROVIDER_DOWN, EventKind.PROVIDER_UP}
+    places = {
+        EventKind.DISK_FILLING,
+        EventKind.WORKSPACE_EXPIRES,
+        EventKind.PROVIDER_DOWN,
+        EventKind.PROVIDER_UP,
+    }
     assert hook.kinds == jobs | places
     assert "example.org" not in repr(hook)
 
