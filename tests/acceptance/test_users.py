@@ -27,6 +27,7 @@ PAGE = Path(__file__).parents[2] / "docs/guides/users.md"
 # These need no token.
 OPEN = {
     "/healthz",
+    "/shared/artifact",
     "/docs",
     "/openapi.json",
     "/api/v1/server/proof",

@@ -155,6 +155,7 @@ def _validity(text: str) -> float:
     except ValueError as error:
         fault, _, remedy = str(error).partition("; ")
         raise InvalidInputError.of("--for", fault, remedy) from None
+    # Late: it needs pydantic, and `gpuyard --help` does not.
     from gpuyard.domain.artifacts import DAY_S, LONGEST_LINK_S
 
     if not 0 < valid_s <= LONGEST_LINK_S:

@@ -31,9 +31,9 @@ def test_an_address_is_enough(home):
     jobs = {EventKind.JOB_FAILED, EventKind.JOB_TIMED_OUT}
     places = {
         EventKind.DISK_FILLING,
+        EventKind.WORKSPACE_EXPIRES,
         EventKind.PROVIDER_DOWN,
         EventKind.PROVIDER_UP,
-        EventKind.WORKSPACE_EXPIRES,
     }
     assert hook.kinds == jobs | places
     assert "example.org" not in repr(hook)
