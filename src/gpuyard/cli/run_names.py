@@ -8,7 +8,6 @@ _PROJECT = "WANDB_PROJECT"
 _RUN = "WANDB_NAME"
 _MLFLOW = "MLFLOW_TRACKING_URI"
 _EXPERIMENT = "MLFLOW_EXPERIMENT_NAME"
-_MLFLOW_RUN = "MLFLOW_RUN_NAME"
 
 
 def with_run_names(body: Any, shell: Mapping[str, str]) -> Any:
@@ -46,5 +45,6 @@ def _names(body: Mapping[str, Any], name: str, known: set[str]) -> dict[str, str
     if any(variable.startswith("WANDB_") for variable in known):
         names |= {_RUN: run, _PROJECT: str(project or "gpuyard")}
     if _MLFLOW in known:
-        names |= {_MLFLOW_RUN: run, _EXPERIMENT: str(project or "gpuyard")}
+        # MLflow reads no variable for the name of a run.
+        names[_EXPERIMENT] = str(project or "gpuyard")
     return names

@@ -37,14 +37,13 @@ def added(body: dict[str, Any], **shell: str) -> dict[str, str]:
             {},
             {
                 "MLFLOW_TRACKING_URI": "http://x",
-                "MLFLOW_RUN_NAME": "train",
                 "MLFLOW_EXPERIMENT_NAME": "gpt",
             },
         ),
         (
             {"array": "0-3"},
-            {"MLFLOW_TRACKING_URI": "http://x", "MLFLOW_EXPERIMENT_NAME": "mine"},
-            {"MLFLOW_RUN_NAME": "train_{i}"},
+            {"WANDB_MODE": "offline", "WANDB_PROJECT": "mine"},
+            {"WANDB_NAME": "train_{i}"},
         ),
     ],
 )
