@@ -65,8 +65,8 @@ def pauses(patience_s: float) -> Iterator[float]:
 
 class Outage:
     """How long a server that is away is waited for: until nothing has come for
-    `patience_s`. `tell` hears of an outage that lasts, and of its end. `in_vain`: that
-    was long enough.
+    `patience_s`. `tell` hears of an outage that lasts, and of its end. `in_vain`: there
+    was a wait, and it was long enough.
     """
 
     def __init__(self, patience_s: float, tell: Callable[[str], None] | None) -> None:
@@ -84,7 +84,7 @@ class Outage:
             self._pauses = pauses(self._patience_s)
         pause = next(self._pauses, None)
         if pause is None:
-            self.in_vain = True
+            self.in_vain = self._patience_s > 0
             raise error from None
         if self._tell and not self._is_told and pause >= _LONGEST_PAUSE_S:
             self._tell(f"{error.message} Waiting for it.")

@@ -141,6 +141,18 @@ def test_a_first_look_at_a_server_that_is_not_there_is_answered_at_once() -> Non
     assert len(server.bodies) == 1
 
 
+def test_a_submission_is_worth_waiting_for_after_such_a_look() -> None:
+    server = Server(*[LOST[2]] * 4)
+
+    def look_and_submit(client: Client) -> str:
+        with suppress(UnreachableError):
+            client.job("a")
+        return client.run(["true"]).id
+
+    assert sync(server, look_and_submit) == "job_1"
+    assert len(server.bodies) == 5
+
+
 def test_after_a_call_that_waited_in_vain_the_next_ones_hardly_wait() -> None:
     there = httpx.Response(200, json=JOB)
     gone = [LOST[2]] * 100
