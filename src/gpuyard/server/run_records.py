@@ -1,5 +1,6 @@
 """Makes the record of a run, and the body of a job that repeats one."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,11 +22,15 @@ from gpuyard.storage.environments import EnvironmentMissingError
 from gpuyard.storage.package_lists import PackagesMissingError
 
 _NEEDS = ("resources", "tier", "image", "spot", "provider", "timeout_s")
-# What belongs to one submission, and not to what it runs.
+# What belongs to one submission, and not to what it runs: its deadline may be past, and
+# whoever is told of its end is told by its owner.
 _NOT_REPEATED = frozenset(
-    {"idempotency_key", "user", "held", "labels"}
+    {"idempotency_key", "user", "held", "labels", "deadline", "notify"}
     | {"depends_on", "depends_on_failed", "depends_on_any"}
 )
+# Labels by which something finds the jobs that are its own: a job that repeats one is
+# no run of its sweep, no step of its flow and no job of its schedule.
+_GROUP = re.compile(r"schedule|study|(sweep|flow)(-.*)?")
 
 
 def run_record(app_state: AppState, job: Job) -> RunRecord:
@@ -121,7 +126,8 @@ def rerun_body(
         )
     _check_stored(submissions, job, spec)
     body = {name: value for name, value in spec.items() if name not in _NOT_REPEATED}
-    body["labels"] = {**job.labels, RERUN_LABEL: job.id}
+    labels = {k: v for k, v in job.labels.items() if not _GROUP.fullmatch(k)}
+    body["labels"] = {**labels, RERUN_LABEL: job.id}
     notes: list[str] = []
     if not spec.get("submitted_code") and spec.get("workdir"):
         notes.append(
