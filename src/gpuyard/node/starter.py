@@ -60,6 +60,7 @@ class AttemptStarter:
             context.workspaces / start.workspace if start.workspace else None
         )
         self._account: Account | None = None
+        self._packages: PackageEnvironment | None = None
 
     @property
     def _private(self) -> Path:
@@ -88,7 +89,7 @@ class AttemptStarter:
         elif self._start.code:
             self.workdir = self._with_code(self.workdir)
         if self._start.packages and self._context.packages:
-            self._context.packages.prepare(
+            self._packages = self._context.packages.prepare(
                 self._start.packages, self._account, self._private
             )
         if not self._start.workdir:
@@ -188,7 +189,11 @@ class AttemptStarter:
 
     @property
     def packages(self) -> PackageEnvironment | None:
-        """The environment of its packages, if it has some."""
+        """The environment of its packages, if it has some: the one that it was started
+        with, even if the program has changed it since.
+        """
+        if self._packages:
+            return self._packages
         digest = self._start.packages
         if not digest or self._context.packages is None:
             return None

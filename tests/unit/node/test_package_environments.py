@@ -3,14 +3,23 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from gpuyard.domain.packages import PackageKind, PackageList
 from gpuyard.domain.reasons import Reason
+from gpuyard.domain.wire import Ended, StartAttempt
 from gpuyard.node import build_packages
+from gpuyard.node.journal import AttemptRecord
 from gpuyard.node.launcher import LaunchError
-from gpuyard.node.package_environments import PackageEnvironments
+from gpuyard.node.package_environments import (
+    PackageEnvironments,
+    explained_by_packages,
+)
+from gpuyard.node.starter import AttemptStarter
+from gpuyard.node.watch import AgentContext
 from gpuyard.storage.package_lists import PackagesMissingError
 
 SIZE = 1 << 20
@@ -99,6 +108,30 @@ def test_what_was_changed_is_left_to_those_that_use_it(made: Made) -> None:
     other = made.environments.find(OLD, None)
     assert other.folder != place
     assert not other.is_complete
+
+
+def test_an_attempt_keeps_the_environment_that_it_was_started_with(
+    made: Made, tmp_path: Path
+) -> None:
+    place = made.add(NEWER)
+    start = StartAttempt(
+        "att_1", 1, 1, "job_1", ["true"], {}, str(tmp_path), packages=NEWER
+    )
+    context = SimpleNamespace(
+        accounts=None,
+        packages=made.environments,
+        journal=SimpleNamespace(private=lambda _: tmp_path / "attempt"),
+    )
+    record = AttemptRecord(start, "boot")
+    starter = AttemptStarter(record, cast("AgentContext", context))
+    starter.prepare()
+    complete = os.lstat(f"{place}.complete")
+    os.utime(place / "bin", ns=(0, complete.st_mtime_ns + 1))  # it installs something
+    found = starter.packages
+    assert found
+    assert found.folder == place
+    failed = Ended("att_1", 2.0, 1.0, exit_code=1)
+    assert explained_by_packages(failed, found, lambda _: (0, b"")) == failed
 
 
 def test_a_list_that_is_gone_or_leads_out_is_refused(
