@@ -29,7 +29,9 @@ from gpuyard.ledger.retention import (
     arrays_without_tasks,
     items_of_batch,
     old_batches,
+    old_unused_gpus,
     removal_event,
+    rows_of_arrays,
     rows_of_batch,
     rows_of_jobs,
 )
@@ -37,6 +39,7 @@ from gpuyard.ledger.retention_plan import Amount, plan
 from gpuyard.ledger.slices import in_slices
 from gpuyard.providers.configured import Providers
 from gpuyard.storage.blobs import Blobs
+from gpuyard.storage.log_times import times_path
 from gpuyard.storage.place import in_background
 
 # One commit removes at most this many jobs with all their rows, or this many items.
@@ -103,6 +106,7 @@ class Retention:
             limits = self.limits()
             await self._remove_batches(limits)
             await self._remove_jobs(limits)
+            await self._remove_unused_gpus(limits)
             await self._remove_submissions()
             await self._remove_series(limits)
             await self._remove_logs(limits)
@@ -168,7 +172,7 @@ class Retention:
         gone = await self._read(arrays_without_tasks, limits)
         for start in range(0, len(gone), JOBS_AT_ONCE):
             part = gone[start : start + JOBS_AT_ONCE]
-            await self._remove_rows({Table.ARRAYS: part, Table.SPECS: part})
+            await self._remove_rows(await self._read(rows_of_arrays, part))
 
     async def _remove(self, job_ids: Sequence[str]) -> None:
         """Remove these jobs with all that belongs to them."""
@@ -227,7 +231,8 @@ class Retention:
         found = await asyncio.to_thread(self._core.queries.attempts_of, job_ids)
         attempts = [row for rows in found.values() for row in rows]
         copies = [self._mirrored(row["id"]) for row in attempts]
-        await asyncio.to_thread(_delete_logs, copies)
+        times = [times_path(copy) for copy in copies]
+        await asyncio.to_thread(_delete_logs, [*copies, *times])
         nodes: dict[str, list[str]] = {}
         for row in attempts:
             for rank, share in enumerate(row["placements"] or ()):
@@ -258,7 +263,11 @@ class Retention:
         self.removed["environments"] += len(walk.unused & old_environments)
         self.removed["code"] += len(walk.unused & old_code)
 
-    # --- batches, series, output ---
+    # --- GPUs, batches, series, output ---
+
+    async def _remove_unused_gpus(self, limits: RetentionLimits) -> None:
+        while ids := await self._read(old_unused_gpus, limits, _ITEMS_AT_ONCE):
+            await self._remove_rows({Table.UNUSED_GPUS: ids})
 
     async def _remove_batches(self, limits: RetentionLimits) -> None:
         for batch_id in await self._read(old_batches, limits):

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from gpuyard.domain.batches import BatchState
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.states import JobState
-from gpuyard.ledger.people_tables import notices
+from gpuyard.ledger.people_tables import notices, unused_gpus
 from gpuyard.ledger.side_tables import points, progress
 from gpuyard.ledger.tables import (
     HAS_PARENTS,
@@ -279,10 +279,38 @@ def arrays_emptied(
     return found
 
 
+def rows_of_arrays(
+    tx: sa.Connection, array_ids: Sequence[str]
+) -> dict[Table, list[str]]:
+    """The keys of all rows of these arrays but those of their tasks."""
+    found = sa.select(notices.c.id).where(notices.c.job_id.in_(array_ids))
+    told = list(tx.execute(found).scalars())
+    ids = list(array_ids)
+    return {Table.ARRAYS: ids, Table.SPECS: ids, Table.NOTICES: told}
+
+
 def _key_is_over(limits: RetentionLimits) -> sa.ColumnElement[bool]:
     return sa.or_(
         arrays.c.idempotency_key.is_(None), arrays.c.created_at < limits.keys_before
     )
+
+
+# --- GPUs that nobody used ---
+
+
+def old_unused_gpus(tx: sa.Connection, limits: RetentionLimits, most: int) -> list[str]:
+    """The ids of at most so many times in which a reserved GPU was unused that are over
+    for as long as jobs are kept.
+    """
+    found = sa.select(unused_gpus.c.id).where(is_long_over(limits))
+    return list(tx.execute(found.limit(most)).scalars())
+
+
+def is_long_over(limits: RetentionLimits) -> sa.ColumnElement[bool]:
+    """Whether such a time is; it is not while `ran_s` is NULL."""
+    if limits.jobs_before is None:
+        return sa.false()
+    return unused_gpus.c.began_at + unused_gpus.c.ran_s < limits.jobs_before
 
 
 # --- series ---

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from gpuyard.domain.events import Table
 from gpuyard.ledger.apply import last_seq
+from gpuyard.ledger.people_tables import notices, unused_gpus
 from gpuyard.ledger.prune import KEPT_ALWAYS
 from gpuyard.ledger.retention import (
     JobWalk,
@@ -16,6 +17,7 @@ from gpuyard.ledger.retention import (
     SeriesWalk,
     arrays_emptied,
     arrays_without_tasks,
+    is_long_over,
     old_batches,
 )
 from gpuyard.ledger.side_tables import points
@@ -37,6 +39,7 @@ _OF_JOBS: Mapping[str, tuple[sa.Table, sa.Column[str]]] = {
     "attempts": (attempts, attempts.c.job_id),
     "checkpoints": (checkpoints, checkpoints.c.job_id),
     "artifacts": (artifacts, artifacts.c.job_id),
+    "notices": (notices, notices.c.job_id),
     "points": (points, points.c.job_id),
 }
 _EVENTS_AT_ONCE = 20_000
@@ -85,6 +88,8 @@ def plan(
     for array_id in lost:
         _add(tx, found["arrays"], arrays, arrays.c.id == array_id)
         _add(tx, found["specs"], specs, specs.c.job_id == array_id)
+        _add(tx, found["notices"], notices, notices.c.job_id == array_id)
+    _add(tx, found["unused_gpus"], unused_gpus, is_long_over(limits))
     _add_series(tx, limits, found)
     for first, last in _old_events(tx, limits):
         _add(tx, found["events"], events, events.c.seq.between(first, last))

@@ -28,7 +28,7 @@ from gpuyard.ledger.retention import (
     removal_event,
     rows_of_jobs,
 )
-from gpuyard.ledger.tables import specs
+from gpuyard.ledger.tables import notices, specs
 from tests.support.controlled import Controlled
 from tests.support.ledger import failing_commits
 from tests.support.wait import eventually
@@ -349,7 +349,8 @@ async def test_a_listing_shows_an_array_once(instance: Controlled):
 
 
 async def test_an_array_goes_with_its_last_task(instance: Controlled):
-    array_id = await submit(instance, "0-1", idempotency_key="k")
+    told = ["https://example.org/a"]
+    array_id = await submit(instance, "0-1", idempotency_key="k", notify=told)
     await instance.end_all(tasks(instance, array_id))
     now = instance.core.clock()
 
@@ -366,7 +367,8 @@ async def test_an_array_goes_with_its_last_task(instance: Controlled):
     assert (removed["jobs"], removed["arrays"]) == (2, 1)
     assert instance.ledger.queries.array(array_id) is None
     with instance.ledger.engine.connect() as connection:
-        assert not connection.execute(specs.select()).all()
+        for table in (specs, notices):
+            assert not connection.execute(table.select()).all()
 
 
 async def test_a_task_that_starts_meanwhile_keeps_no_other_from_being_held(

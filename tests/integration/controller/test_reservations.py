@@ -1,6 +1,7 @@
 """Reservations whose times are odd: clocks that are set, the past, and overlaps."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,13 @@ async def test_gpus_that_are_reserved_and_that_nobody_uses_are_kept(tmp_path: Pa
         seconds = float(row["cost"]) / 1000
         assert row["ran_s"] > 0
         assert seconds == pytest.approx(row["ran_s"], abs=1e-3)
+    limits = instance.controller.retention.limits()
+    jobs_before = rows[-1]["began_at"]
+    instance.controller.retention.limits = lambda: replace(
+        limits, jobs_before=jobs_before
+    )
+    removed = await instance.controller.retention.run()
+    assert removed["unused_gpus"] == 2 == len(rows) - len(rows_of(instance))
     await instance.finish(own)
     await instance.settled()
     instance.check()

@@ -63,6 +63,8 @@ async def test_a_job_goes_with_everything_that_belongs_to_it(short: Controlled) 
     output = short.folder / "logs" / "attempts" / f"{attempt_id}.log"
     output.parent.mkdir(parents=True)
     output.write_text("its output")
+    times = output.with_suffix(".times")
+    times.touch()
     running = await short.submit()
     await short.begun(running)
     await short.settled()
@@ -92,6 +94,7 @@ async def test_a_job_goes_with_everything_that_belongs_to_it(short: Controlled) 
     assert not queries.checkpoints_of(job_id)
     assert not short.blobs.has(blob)
     assert not output.exists()
+    assert not times.exists()
     assert short.provider.discarded == [("node_1", attempt_id)]
     await short.finish(running)
 
