@@ -36,9 +36,12 @@ def use_of(workspace: Path) -> Use | None:
 
 
 def note_use(workspace: Path, use: Use) -> None:
-    """Note it; OSError."""
+    """Note it, unless its project has no workspace yet: who starts its first job makes
+    that folder, so that the account of the job may pass through it. OSError.
+    """
     content = {"used_at": use.used_at, "warned_at": use.warned_at}
-    workspace.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not workspace.parent.is_dir():
+        return
     write_whole(_file(workspace), json.dumps(content).encode())
 
 

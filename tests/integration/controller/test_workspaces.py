@@ -103,6 +103,32 @@ async def test_one_that_nobody_uses_is_removed_after_a_warning(instance: Control
     assert [one["kind"] for one in told(instance)][1:] == ["workspace.removed"]
 
 
+async def test_a_job_that_comes_at_the_last_moment_keeps_its_workspace(
+    instance: Controlled, monkeypatch: pytest.MonkeyPatch
+):
+    workspaces = instance.controller.workspaces
+    folder = fill(instance, 10)
+    now = time.time()
+    os.utime(folder / "data", (now - 40 * DAY_S, now - 40 * DAY_S))
+    note_use(folder, Use(now - 40 * DAY_S, now - 8 * DAY_S))
+    goes_at = workspaces.goes_at
+
+    def used_meanwhile(*given: Any) -> float:
+        note_use(folder, Use(now))
+        return goes_at(*given)
+
+    monkeypatch.setattr(workspaces, "goes_at", used_meanwhile)
+    await workspaces.look()
+    assert folder.exists()
+
+
+async def test_accounts_may_pass_through_the_folder_of_a_project(instance: Controlled):
+    job_id = await instance.submit(workspace="corpus")
+    await instance.finish(job_id)
+    project = instance.folder / "workspaces" / "default"
+    assert not project.exists(), "the agent makes it, which knows of accounts"
+
+
 async def test_one_that_was_written_to_is_used(instance: Controlled):
     folder = fill(instance, 10)
     note_use(folder, Use(time.time() - 40 * DAY_S, time.time() - 9 * DAY_S))
