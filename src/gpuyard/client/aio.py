@@ -55,6 +55,7 @@ from gpuyard.client.sse import EventReader
 from gpuyard.client.transport import (
     STREAM_TIMEOUT,
     TIMEOUT,
+    AsyncPieces,
     answer_of,
     async_options,
     content_of,
@@ -130,8 +131,9 @@ class AsyncClient(
         while True:
             try:
                 url = self.address.url + call.path
+                sent = sent_as(content, AsyncPieces)
                 response = await self._http.request(
-                    call.method, url, params=dict(call.params), **sent_as(content)
+                    call.method, url, params=dict(call.params), **sent
                 )
                 self._known = Known.ANSWERS
                 resend.end()

@@ -110,17 +110,30 @@ class Pieces:
         for first in range(0, len(self._content), _PIECE):
             yield bytes(self._content[first : first + _PIECE])
 
+
+class AsyncPieces:
+    """The same for the asynchronous client, which sends nothing that can be read in
+    both ways.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        self._pieces = Pieces(content)
+
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        for piece in self:
+        for piece in self._pieces:
             yield piece
 
 
-def sent_as(content: bytes | None) -> dict[str, Any]:
-    """The arguments of httpx with which a body is sent, again if need be."""
+def sent_as(
+    content: bytes | None, pieces: type[Pieces | AsyncPieces] = Pieces
+) -> dict[str, Any]:
+    """The arguments of httpx with which a body is sent, again if need be, in `pieces`
+    if it is large.
+    """
     if content is None or len(content) <= _PIECE:
         return {"content": content}
     headers = {"Content-Length": str(len(content))}
-    return {"content": Pieces(content), "headers": headers}
+    return {"content": pieces(content), "headers": headers}
 
 
 def content_of(body: Any) -> bytes | None:

@@ -2,23 +2,38 @@
 
 import asyncio
 
-from gpuyard.client.transport import Pieces, sent_as
+import httpx
+
+from gpuyard.client.transport import AsyncPieces, Pieces, sent_as
+
+BODY = bytes(range(256)) * 2000
+URL = "http://127.0.0.1/"
+
+
+def answer(request: httpx.Request) -> httpx.Response:
+    assert request.headers["Content-Length"] == str(len(BODY))
+    assert "Transfer-Encoding" not in request.headers
+    return httpx.Response(200, content=request.content)
 
 
 def test_a_large_body_goes_in_pieces_and_can_be_sent_again() -> None:
-    body = bytes(range(256)) * 2000
-    sent = sent_as(body)
-    assert sent["headers"] == {"Content-Length": str(len(body))}
-    pieces = sent["content"]
-    assert isinstance(pieces, Pieces)
-    for _ in range(2):
-        assert b"".join(pieces) == body
-    assert max(len(piece) for piece in pieces) < len(body)
+    sent = sent_as(BODY)
+    assert max(len(piece) for piece in sent["content"]) < len(BODY)
+    assert isinstance(sent["content"], Pieces)
+    with httpx.Client(transport=httpx.MockTransport(answer)) as client:
+        for _ in range(2):
+            assert client.put(URL, **sent).content == BODY
 
-    async def awaited() -> bytes:
-        return b"".join([piece async for piece in pieces])
 
-    assert asyncio.run(awaited()) == body
+def test_the_same_awaited() -> None:
+    async def program() -> None:
+        sent = sent_as(BODY, AsyncPieces)
+        transport = httpx.MockTransport(answer)
+        async with httpx.AsyncClient(transport=transport) as client:
+            for _ in range(2):
+                assert (await client.put(URL, **sent)).content == BODY
+
+    asyncio.run(program())
 
 
 def test_a_small_body_goes_at_once() -> None:

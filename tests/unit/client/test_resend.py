@@ -110,12 +110,13 @@ def test_two_submissions_have_different_keys() -> None:
 
 def test_the_same_awaited() -> None:
     server = Server(LOST[0])
+    long = "x" * 300_000  # it goes out in pieces
 
     async def program() -> str:
         async with AsyncClient(
             ADDRESS, transport=httpx.MockTransport(server)
         ) as client:
-            return (await client.run(["true"])).id
+            return (await client.run(["true", long])).id
 
     assert asyncio.run(program()) == "job_1"
     assert server.bodies[0] == server.bodies[1]
