@@ -114,6 +114,7 @@ def _build(order: Order, complete: Path, lock: int) -> None:
     _make_read_only(order.folder)
     fresh = Path(f"{complete}.new")
     fresh.write_text("")
+    os.sync()  # after a power cut, what is complete must be whole
     fresh.rename(complete)
     _say(f"installed in {time.monotonic() - began:.0f} s")
 

@@ -1,6 +1,9 @@
 """The environments of packages on a node: which are there, and which make room."""
 
+import json
 import os
+import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -108,6 +111,28 @@ def test_what_was_changed_is_left_to_those_that_use_it(made: Made) -> None:
     other = made.environments.find(OLD, None)
     assert other.folder != place
     assert not other.is_complete
+
+
+def test_an_environment_is_complete_only_when_it_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uv = tmp_path / "uv"
+    uv.write_text(
+        '#!/bin/sh\nif [ "$1" = venv ]; then\n  for folder; do :; done\n'
+        '  mkdir -p "$folder/bin"\n  cp "$0" "$folder/bin/python"\nfi\n'
+    )
+    uv.chmod(0o755)
+    complete = tmp_path / "env.complete"
+    paths = (str(tmp_path / "env"), str(tmp_path), str(tmp_path / "cache"), str(uv))
+    order = build_packages.Order(*paths, PackageKind.REQUIREMENTS, "a list", "")
+    was_complete: list[bool] = []
+    monkeypatch.setattr(os, "sync", lambda: was_complete.append(complete.exists()))
+    monkeypatch.setattr(os, "execvp", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["", json.dumps(order._asdict()), "true"])
+    build_packages.main()
+    assert was_complete == [False]
+    assert complete.exists()
 
 
 def test_an_attempt_keeps_the_environment_that_it_was_started_with(
