@@ -94,7 +94,8 @@ class UnusedGpus:
             await self._core.committed(own_only=True)
         except LedgerError:
             pass  # memory was read again
-        self._alarm = None
+        finally:
+            self._alarm = None  # after a fault, the next decision sets it
         self.before_deciding()
 
     def look(self) -> None:

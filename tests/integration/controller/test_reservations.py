@@ -170,6 +170,24 @@ async def test_gpus_that_are_reserved_and_that_nobody_uses_are_kept(tmp_path: Pa
     await instance.stop()
 
 
+async def test_after_a_fault_it_looks_again(
+    instance: Controlled, monkeypatch: pytest.MonkeyPatch
+):
+    looks: list[str] = []
+
+    def look() -> None:
+        looks.append("look")
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr("gpuyard.controller.unused_gpus.LOOK_AGAIN_S", 0.001)
+    monkeypatch.setattr(instance.controller.unused_gpus, "look", look)
+    made = await reserve(instance, "now", "2098-12-01 12:00")
+    await eventually(lambda: len(looks) == 1)
+    await instance.controller.reservations.remove(made.id)
+    await reserve(instance, "now", "2098-12-01 12:00")
+    await eventually(lambda: len(looks) > 1)
+
+
 async def unused(instance: Controlled) -> int:
     """Look now; how many are unused."""
     instance.controller.unused_gpus.look()
