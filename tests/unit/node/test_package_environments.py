@@ -131,3 +131,9 @@ def test_uv_gets_the_settings_of_pip_where_its_own_say_nothing(tmp_path: Path) -
     assert found["PATH"] == "/usr/bin"
     assert "VIRTUAL_ENV" not in found
     assert build_packages.pip_arguments(given) == ["--no-index"]
+
+
+def test_a_password_of_an_index_is_hidden_whatever_is_in_it() -> None:
+    said = "from https://me:a@b:c@host.org/simple and https://host.org/x@1"
+    shown = "from https://***@host.org/simple and https://host.org/x@1"
+    assert build_packages.without_passwords(said) == shown
