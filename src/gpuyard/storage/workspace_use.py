@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpuyard.config.accounts import ENTER
 from gpuyard.storage.untrusted import remove_tree, write_whole
 
 # No workspace's own name begins with a dot.
@@ -38,8 +39,16 @@ def use_of(workspace: Path) -> Use | None:
 def note_use(workspace: Path, use: Use) -> None:
     """Note it; OSError."""
     content = {"used_at": use.used_at, "warned_at": use.warned_at}
-    workspace.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_passage(workspace.parent)
     write_whole(_file(workspace), json.dumps(content).encode())
+
+
+def make_passage(folder: Path) -> None:
+    """Make a folder, and those above it, so that the accounts of jobs can pass."""
+    for step in reversed((folder, *folder.parents)):
+        if not step.exists():
+            step.mkdir(exist_ok=True)
+            step.chmod(ENTER)
 
 
 def set_aside(workspace: Path) -> Path:

@@ -34,6 +34,15 @@ def fill(instance: Controlled, size: int, key: str = "default/corpus") -> Path:
     return folder
 
 
+async def test_accounts_of_jobs_can_pass_to_a_workspace_whose_use_is_noted(
+    tmp_path: Path,
+):
+    workspace = tmp_path / "workspaces" / "vision" / "corpus"
+    note_use(workspace, Use(1.0))
+    for folder in (workspace.parent, workspace.parent.parent):
+        assert folder.stat().st_mode & 0o777 == 0o711
+
+
 def told(instance: Controlled) -> list[dict[str, Any]]:
     journal = instance.ledger.queries.events_after(0, 1000)
     return [
