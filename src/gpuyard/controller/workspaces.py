@@ -154,13 +154,15 @@ class Workspaces:
             self._tell(one, EventKind.WORKSPACE_EXPIRES, goes_at=self.goes_at(use, now))
             await in_background(note_use, one.path, Use(use.used_at, now))
         elif use.warned_at is not None and now >= self.goes_at(use, use.warned_at):
-            await self._remove(one)
+            await self._remove(one, use)
 
-    async def _remove(self, one: Workspace) -> None:
+    async def _remove(self, one: Workspace, use: Use) -> None:
         """Without a pause between the last look at the jobs and its end: whoever
-        submits a job afterwards gets an empty one.
+        submits a job afterwards gets an empty one. `use`: what was known of its use; a
+        job that is being submitted has noted another one.
         """
-        if workspace_key(one.project, one.name) in self._used_now():
+        is_used = workspace_key(one.project, one.name) in self._used_now()
+        if is_used or use_of(one.path) != use:
             return
         try:
             set_aside(one.path)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpuyard.controller import workspaces
 from gpuyard.domain.errors import RefusedError
 from gpuyard.storage.workspace_use import Use, note_use, use_of
 from tests.support.controlled import Controlled
@@ -110,6 +111,24 @@ async def test_one_that_nobody_uses_is_removed_after_a_warning(instance: Control
     await instance.settled()
     assert not list(folder.parent.iterdir())
     assert [one["kind"] for one in told(instance)][1:] == ["workspace.removed"]
+
+
+async def test_one_of_a_job_that_is_being_submitted_stays(
+    instance: Controlled, monkeypatch: pytest.MonkeyPatch
+):
+    folder = fill(instance, 10)
+    long_ago = time.time() - 40 * DAY_S
+    os.utime(folder / "data", (long_ago, long_ago))
+    note_use(folder, Use(long_ago, long_ago))
+
+    def use_before_a_submission(workspace: Path) -> Use | None:
+        found = use_of(workspace)
+        note_use(workspace, Use(time.time()))
+        return found
+
+    monkeypatch.setattr(workspaces, "use_of", use_before_a_submission)
+    await instance.controller.workspaces.look()
+    assert folder.exists()
 
 
 async def test_one_that_was_written_to_is_used(instance: Controlled):
