@@ -124,7 +124,7 @@ def rerun_body(
     _check_stored(submissions, job, spec)
     body = {name: value for name, value in spec.items() if name not in _NOT_REPEATED}
     body["labels"] = {**job.labels, RERUN_LABEL: job.id}
-    notes = [] if is_own else _leave_out_private(body)
+    notes: list[str] = [] if is_own else _leave_out_private(body)
     if not spec.get("submitted_code") and spec.get("workdir"):
         notes.append(
             "its code was not stored: it runs what is now in its folder, which may"

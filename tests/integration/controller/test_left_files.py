@@ -48,6 +48,7 @@ async def test_a_link_of_a_container_leads_to_no_file_of_this_host(tmp_path: Pat
     (job / "linked").symlink_to(host)
     stage = cast("Any", Stage(job))
     files = LeftFiles(stage, stage, BlobStore(tmp_path / "blobs"))
-    spec = JobSpec(command=["true"], artifacts=("out/*", "linked/*"))
+    wanted = {"command": ["true"], "artifacts": ["out/*", "linked/*"]}
+    spec = JobSpec.model_validate(wanted)
     assert await files.save(stage, spec, stage, str)
     assert stage.paths == ["out/file"]
