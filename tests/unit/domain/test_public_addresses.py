@@ -5,7 +5,9 @@ import pytest
 from gpuyard.domain.public_addresses import is_public
 
 
-@pytest.mark.parametrize("address", ["8.8.8.8", "2001:4860:4860::8888", "64:ff9b::808:808"])
+@pytest.mark.parametrize(
+    "address", ["8.8.8.8", "2001:4860:4860::8888", "64:ff9b::808:808"]
+)
 def test_hosts_of_the_public_internet(address: str) -> None:
     assert is_public(address)
 
