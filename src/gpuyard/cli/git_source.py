@@ -16,7 +16,7 @@ from gpuyard.domain.errors import InvalidInputError, quoted
 
 _FIELD = "--git"
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
-_CREDENTIALS = re.compile(r"(?<=://)[^/@]*@")
+_CREDENTIALS = re.compile(r"(?<=://)[^/]*@")
 _LFS = b"version https://git-lfs.github.com/spec/"
 _LFS_MOST_BYTES = 1024
 _LONGEST_LABEL = 200

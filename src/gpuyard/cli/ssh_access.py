@@ -7,6 +7,7 @@ commands in the job may do this.
 """
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from gpuyard.domain.errors import GpuyardError
 if TYPE_CHECKING:
     from gpuyard.client.sync_job import JobHandle
 
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,127}\$?")
 # $1 is the public key. Sessions get the environment and the folder of the job, which
 # sshd would replace.
 _SERVER = r"""
@@ -78,7 +80,18 @@ def server_command() -> list[str]:
 def user_of(job: "JobHandle") -> str:
     """The account under which a running job runs. GpuyardError."""
     done = job.exec(["id", "-un"])
-    return done.stdout.decode().strip()
+    return checked_user(done.stdout.decode(errors="replace").strip())
+
+
+def checked_user(name: str) -> str:
+    """The name of an account as a node tells it; GpuyardError if it is none. With a
+    line end in it, a node could write commands into the settings of ssh here.
+    """
+    if not _USER.fullmatch(name):
+        raise GpuyardError(
+            f"The node says that the job runs as {name[:80]!r}, which is no account."
+        )
+    return name
 
 
 def config_entry(job: str, user: str) -> str:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gpuyard.domain.jobs import Job
 
 _PROGRAM = "tensorboard_program.py"
+# The folder may be somebody else's: nothing in it is imported.
+_START = "import sys; sys.path[:] = filter(None, sys.path); exec(sys.stdin.read())"
 _READY = "TensorBoard listens on port "
 _NAME = "tensorboard"
 
@@ -90,7 +92,7 @@ def board_body(jobs: Sequence["Job"], idle_s: float) -> dict[str, Any]:
     program = resources.files("gpuyard.cli").joinpath(_PROGRAM).read_text()
     return {
         "name": _NAME,
-        "command": ["python3", "-", str(idle_s), *words],
+        "command": ["python3", "-c", _START, str(idle_s), *words],
         "stdin": program,
         "workdir": folders[0],
         "environment": shell_environment(),

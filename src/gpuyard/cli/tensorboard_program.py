@@ -111,7 +111,8 @@ def main(arguments: list[str]) -> int:
         options = ["--host", "127.0.0.1", "--port", str(port), "--logdir", name]
         options += ["--reload_interval", str(LOOK_S)]
         start = [sys.executable, "-m", "tensorboard.main", *options]
-        process = subprocess.Popen(start, stdin=subprocess.DEVNULL)
+        # With `-m`, Python also imports from its folder, which may be somebody else's.
+        process = subprocess.Popen(start, stdin=subprocess.DEVNULL, cwd="/")
         try:
             return serve(process, port, jobs, board, float(idle))
         finally:

@@ -22,6 +22,8 @@ from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.storage.blobs import Blobs
 
 _ID_DIGITS = 32
+# The most that the settings of a node may allow.
+MOST_OF_JOB = 100_000
 log = structlog.get_logger(__name__)
 Row = Mapping[str, Any]
 
@@ -55,6 +57,10 @@ class Artifacts:
         core = self._core
         files = [file for file in body.files if _has_path(file)]
         before = core.queries.artifacts_of(attempt.job_id)
+        known = {row["path"] for row in before}
+        room = MOST_OF_JOB - len(known)
+        new = [file for file in files if file.path not in known][: max(room, 0)]
+        files = [file for file in files if file.path in known] + new
         paths = {file.path for file in files}
         replaced = [row for row in before if row["path"] in paths]
         rows = {artifact_id(attempt.id, file.path): file for file in files}

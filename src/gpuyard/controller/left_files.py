@@ -71,9 +71,16 @@ class LeftFiles:
     def _saver(
         self, attempt: LiveAttempt, order: ArtifactOrder, shown: Callable[[str], str]
     ) -> ArtifactSaver:
-        settings = self._core.settings.node
+        # A job in a container can make links that lead to files of this host, which it
+        # cannot read itself.
         return ArtifactSaver(
-            attempt.id, order, settings, self._blobs, owner=None, shown=shown
+            attempt.id,
+            order,
+            self._core.settings.node,
+            self._blobs,
+            owner=None,
+            linked_folders=False,
+            shown=shown,
         )
 
     async def _saved(

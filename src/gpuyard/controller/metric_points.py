@@ -55,16 +55,16 @@ class MetricPoints:
 
     def _takes(self, stored: _Stored, attempt_id: str, point: wire.SeriesPoint) -> bool:
         """Whether the point may be stored. An agent that starts again reads the log
-        again, so what is stored already comes again.
+        again, so what is stored already comes again. Numbers that are left out count,
+        because they may still come.
         """
         key = attempt_id, point.name
         count = stored.counts.get(key, 0)
-        if point.n < count:
-            return True
-        if stored.total >= self._most:
+        added = max(point.n + 1 - count, 0)
+        if added and stored.total + added > self._most:
             return False
-        stored.counts[key] = point.n + 1
-        stored.total += 1
+        stored.counts[key] = count + added
+        stored.total += added
         return True
 
     def _of(self, job_id: str) -> _Stored:

@@ -2,8 +2,6 @@
 name.
 """
 
-from ipaddress import ip_address
-
 import msgspec
 
 from gpuyard.config.settings import NotifySettings
@@ -11,6 +9,7 @@ from gpuyard.controller.intake import Template
 from gpuyard.domain.end_notices import NoticeAddress, NoticeForm
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.events import Change, Table
+from gpuyard.domain.public_addresses import is_public
 
 
 class _Notify(msgspec.Struct):
@@ -69,6 +68,6 @@ def _addresses_of(template: Template) -> tuple[str, ...]:
 def _is_internal(host: str) -> bool:
     """Whether a host is known to be one, without a look-up of its name."""
     try:
-        return not ip_address(host).is_global
+        return not is_public(host)
     except ValueError:
         return host == "localhost"

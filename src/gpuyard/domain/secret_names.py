@@ -11,11 +11,20 @@ _KEY = re.compile(
     r"(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|API_?KEY|JWT)(_|$)"
     r"|(^|_)KEY(_ID)?$"
 )
-_ASSIGNED = re.compile(r"([A-Za-z_][\w-]*)(['\"]?\s*[:=]\s*['\"]?)([^\s'\",;]+)")
+# Bounded, because a line of letters may be as long as a file.
+_NAMED = r"(?<!\w)(?<!\w-)([A-Za-z_][\w-]{0,63})"
+_QUOTED = r"""[A-Za-z]{0,2}(?:"[^"\n]*"|'[^'\n]*')"""
+_ASSIGNED = re.compile(
+    rf"""{_NAMED}(['"]?\s{{0,9}}[:=]\s{{0,9}})({_QUOTED}|['"]?[^\s'",;]+)"""
+)
+_ANNOTATED = re.compile(rf"{_NAMED}(\s?:\s?[\w.\[\]| ]{{1,99}}\s=\s?)({_QUOTED})")
 # Keys that show by themselves, and passwords in addresses.
 _BARE = re.compile(
     r"\b(?:sk-|hf_|ghp_|github_pat_|glpat-|xox[abp]-|AKIA)[\w-]{12,}"
-    r"|(?<=://)[^/@\s:]+:[^/@\s]+(?=@)"
+    r"|(?<=://)[^/@\s:]*:[^/\s]+(?=@)"
+    r"|(?<=Bearer )[\w.~+/=-]{12,}"
+    r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?s:.*?)"
+    r"(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)"
 )
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
@@ -66,10 +75,14 @@ def mask_keys(text: str) -> str:
     """A text such as a program with a mask in place of what is assigned to names that
     look like keys, and of what looks like a key itself.
     """
-    return _BARE.sub(MASK, _ASSIGNED.sub(_masked, text))
+    annotated = _ANNOTATED.sub(_masked, text)
+    return _BARE.sub(MASK, _ASSIGNED.sub(_masked, annotated))
 
 
 def _masked(match: re.Match[str]) -> str:
-    (name, between, _) = match.groups()
-    is_key = looks_like_key(name.replace("-", "_"))
-    return f"{name}{between}{MASK}" if is_key else match[0]
+    (name, between, value) = match.groups()
+    if not looks_like_key(name.replace("-", "_")):
+        return match[0]
+    first = re.match(r"[A-Za-z]{0,2}['\"]", value)
+    last = value[-1] if first and len(value) > 1 and value[-1] in "'\"" else ""
+    return f"{name}{between}{first[0] if first else ''}{MASK}{last}"

@@ -27,7 +27,7 @@ from typing import NamedTuple, NoReturn
 
 # A checkpoint signal must not end the build.
 _IGNORED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
+_CREDENTIALS = re.compile(r"(?<=://)[^/\s]+@")
 _READ_ONLY = ~0o222
 LOCKED_LIST = "gpuyard-packages.txt"
 # What pip calls it, and what uv does; a list where pip separates by spaces.
@@ -139,10 +139,15 @@ def _run(
         errors="replace",
     ) as process:
         for line in process.stdout or ():
-            _write(_CREDENTIALS.sub("***@", line))
+            _write(without_passwords(line))
     if process.returncode:
         shown = " ".join(words[:2] if words[0] == "pip" else words[:1])
         raise BuildError(f"uv {shown} ended with {process.returncode}")
+
+
+def without_passwords(text: str) -> str:
+    """The text without the passwords of the addresses in it."""
+    return _CREDENTIALS.sub("***@", text)
 
 
 def _note_packages(order: Order, environment: Mapping[str, str]) -> None:
@@ -158,7 +163,7 @@ def _note_packages(order: Order, environment: Mapping[str, str]) -> None:
         errors="replace",
         check=False,
     )
-    listed = _CREDENTIALS.sub("***@", done.stdout)
+    listed = without_passwords(done.stdout)
     Path(order.folder, LOCKED_LIST).write_text(listed, encoding="utf-8")
 
 

@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -358,9 +359,15 @@ def _bytes_below(root: Path) -> int:
 
 
 def _files_below(root: Path) -> Iterator[os.stat_result]:
-    for _, _, files, folder in os.fwalk(root):
-        for name in files:
-            try:
-                yield os.lstat(name, dir_fd=folder)
-            except FileNotFoundError:
-                continue
+    """What its jobs have nested too deeply for a path is left out: to follow it would
+    take a descriptor for each level.
+    """
+    waiting = [str(root)]
+    while waiting:
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                    continue
+                with suppress(FileNotFoundError):
+                    yield entry.stat(follow_symlinks=False)

@@ -162,6 +162,7 @@ class AttemptWatch:
             self._context.settings,
             self._context.blobs_of(self._id),
             owner=self._record.uid,
+            linked_folders=True,
             shown=self._mask.hide_text,
         )
         began_at = self._began_at or self._record.started_at or time.time()

@@ -13,6 +13,8 @@ from typing import Any, cast
 
 import httpcore
 
+from gpuyard.domain.public_addresses import is_public
+
 # Of names whose servers do not answer, so many are waited for at once.
 _THREADS = 16
 # So long the next address waits for the one before, if a name has several.
@@ -44,7 +46,7 @@ class NameLookups(httpcore.AsyncNetworkBackend):
         """Connect to the first address of `host` that answers."""
         found = await self._addresses(host, port, timeout)
         if self._public_only:
-            found = [address for address in found if ip_address(address).is_global]
+            found = [address for address in found if is_public(address)]
         if not found:
             raise httpcore.ConnectError("it has no address of the public internet")
         *others, last = found

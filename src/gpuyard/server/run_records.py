@@ -16,6 +16,7 @@ from gpuyard.domain.records import (
     RunRecord,
     seed_of,
 )
+from gpuyard.domain.secret_names import looks_like_key
 from gpuyard.server.app_state import AppState
 from gpuyard.storage.code_store import CodeMissingError
 from gpuyard.storage.environments import EnvironmentMissingError
@@ -111,10 +112,11 @@ def _packages(
 
 
 def rerun_body(
-    submissions: Submissions, job: Job, spec: Mapping[str, Any]
+    submissions: Submissions, job: Job, spec: Mapping[str, Any], *, is_own: bool
 ) -> tuple[dict[str, Any], list[str]]:
     """The body of a job that repeats this one, and what may differ; RefusedError if
-    what it needs is gone. `spec` is as stored. Blocks on the disk.
+    what it needs is gone. `spec` is as stored. `is_own`: who asks may change this job,
+    and so may have its keys. Blocks on the disk.
     """
     if job.kind is not JobKind.COMMAND:
         remedy = "Submit it again as it was submitted."
@@ -128,7 +130,7 @@ def rerun_body(
     body = {name: value for name, value in spec.items() if name not in _NOT_REPEATED}
     labels = {k: v for k, v in job.labels.items() if not _GROUP.fullmatch(k)}
     body["labels"] = {**labels, RERUN_LABEL: job.id}
-    notes: list[str] = []
+    notes: list[str] = [] if is_own else _leave_out_private(body)
     if not spec.get("submitted_code") and spec.get("workdir"):
         notes.append(
             "its code was not stored: it runs what is now in its folder, which may"
@@ -137,6 +139,17 @@ def rerun_body(
     if spec.get("workspace"):
         notes.append("its workspace is as later jobs have left it")
     return body, notes
+
+
+def _leave_out_private(body: dict[str, Any]) -> list[str]:
+    """Leave out what is shown to nobody else: keys and addresses; a note for people."""
+    body.pop("notify", None)
+    environment: Mapping[str, str] = body.get("environment", {})
+    keys = sorted(filter(looks_like_key, environment))
+    if not keys:
+        return []
+    body["environment"] = {k: v for k, v in environment.items() if k not in keys}
+    return [f"it lacks {', '.join(keys)}: their values are shown to nobody else"]
 
 
 def _check_stored(submissions: Submissions, job: Job, spec: Mapping[str, Any]) -> None:

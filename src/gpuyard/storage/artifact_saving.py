@@ -35,7 +35,8 @@ log = structlog.get_logger(__name__)
 
 class ArtifactSaver:
     """Saves those of one attempt. `owner` is the user that its job runs as, if that is
-    not the agent's own. `shown` hides secrets in a text. `pause` waits so many seconds.
+    not the agent's own. `linked_folders`: see `Matches`. `shown` hides secrets in a
+    text. `pause` waits so many seconds.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class ArtifactSaver:
         blobs: Blobs,
         *,
         owner: int | None,
+        linked_folders: bool,
         shown: Callable[[str], str],
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -54,6 +56,7 @@ class ArtifactSaver:
         self._settings = settings
         self._blobs = blobs
         self._owner = owner
+        self._linked_folders = linked_folders
         self._shown = shown
         self._pause = pause
         self._give_up_at = 0.0
@@ -66,7 +69,7 @@ class ArtifactSaver:
             workdir,
             self._order.patterns,
             began_at,
-            linked_folders=True,
+            linked_folders=self._linked_folders,
             owner=self._owner,
         )
         most_bytes = int(self._settings.artifacts_gb * 1e9)

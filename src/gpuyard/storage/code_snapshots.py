@@ -94,7 +94,8 @@ class CodeReader:
         entries = self._stored(found, root)
         if git is None:
             return self._store.put(CodeTree(entries))
-        diff = git_diff(root) if git.dirty and git.commit else ""
+        stored = {entry.path for entry in entries}
+        diff = git_diff(root, stored) if git.dirty and git.commit else ""
         return self._store.put(CodeTree(entries, git.commit, git.dirty, diff=diff))
 
     def changes(self, tree: CodeTree, workdir: Path) -> list[str]:

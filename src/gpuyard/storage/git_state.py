@@ -4,6 +4,7 @@ it tracks.
 
 import os
 import subprocess
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,11 @@ _GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false")
 _STATUS = ("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=no")
 _COMMIT = "# branch.oid "
 _NO_COMMIT = "(initial)"
+_DIFF = ("diff", "--no-ext-diff")
+_NAMES = ("--name-only", "--relative", "-z")
+_DIFF_FORM = ("--no-color", "--no-textconv", "--irreversible-delete")
+# More do not fit into a command.
+_MOST_LEFT_OUT = 500
 _LONGEST_DIFF = 200_000
 
 
@@ -42,12 +48,21 @@ def git_state(folder: Path) -> GitState | None:
     return GitState(commit, dirty, frozenset(tracked))
 
 
-def git_diff(folder: Path) -> str:
+def git_diff(folder: Path, stored: Collection[str]) -> str:
     """How the tracked files of the folder differ from the commit, without what looks
-    like keys; cut off where it is long, empty if git fails.
+    like keys; cut off where it is long, empty if git fails. Of files that are not
+    `stored` (paths relative to the folder), and of removed ones, it has no content.
     """
-    words = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD", "--", ".")
-    output = _output(folder, *words)
+    names = _ask(folder, *_DIFF, *_NAMES, "HEAD", "--", ".")
+    others = [
+        name
+        for name in names or ()
+        if name not in stored and os.path.lexists(folder / name)
+    ]
+    if len(others) > _MOST_LEFT_OUT:
+        return ""
+    left_out = (f":(exclude,literal){name}" for name in others)
+    output = _output(folder, *_DIFF, *_DIFF_FORM, "HEAD", "--", ".", *left_out)
     if not output:
         return ""
     text = output[:_LONGEST_DIFF].decode(errors="replace")

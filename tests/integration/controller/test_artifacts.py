@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from gpuyard.controller import artifacts
 from gpuyard.domain.artifacts import ArtifactsSaved, SavedArtifact
 from gpuyard.domain.errors import NotFoundError
 from tests.support.controlled import Controlled
@@ -79,13 +80,24 @@ async def test_removing_takes_the_blob_unless_another_job_needs_it(
     job_id, other = await instance.submit(), await instance.submit()
     await leave(instance, job_id, a="shared", b="own")
     await leave(instance, other, a="shared")
-    artifacts = instance.controller.reports.artifacts
+    recorder = instance.controller.reports.artifacts
     with pytest.raises(NotFoundError):
-        await artifacts.remove(job_id, ["out/none"])
-    removed = await artifacts.remove(job_id, ["out/"])
+        await recorder.remove(job_id, ["out/none"])
+    removed = await recorder.remove(job_id, ["out/"])
     assert [row["path"] for row in removed] == ["out/a", "out/b"]
     assert left(instance, job_id) == {}
     await eventually(lambda: not there(instance, "own"), "its blob to go")
     assert there(instance, "shared")
     await instance.finish(job_id)
     await instance.finish(other)
+
+
+async def test_however_many_a_node_reports_a_job_has_no_more_than_the_most(
+    instance: Controlled, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(artifacts, "MOST_OF_JOB", 2)
+    job_id = await instance.submit()
+    await leave(instance, job_id, a="1", b="2", c="3")
+    await leave(instance, job_id, b="again", d="4")
+    assert left(instance, job_id) == {"out/a": 1, "out/b": 5}
+    await instance.finish(job_id)

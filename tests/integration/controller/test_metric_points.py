@@ -56,3 +56,11 @@ async def test_beyond_the_limit_the_first_points_stay_and_the_owner_is_told_once
     assert instance.notes.count(("job.warning", job_id)) == 1
     await instance.finish(job_id)
     await instance.until(job_id)
+
+
+async def test_a_number_that_is_left_out_makes_no_room_for_more(instance: Controlled):
+    job_id = await instance.submit()
+    await instance.until(job_id, "running")
+    await say(instance, job_id, "loss", 1_000_000, 4, *range(1000))
+    assert stored(instance, job_id) == {"loss": [*map(float, range(10))]}
+    await instance.finish(job_id)

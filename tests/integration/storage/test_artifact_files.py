@@ -106,6 +106,7 @@ def saver(store: BlobStore, *patterns: str, pauses: list[float]) -> ArtifactSave
         NodeSettings(),
         store,
         owner=None,
+        linked_folders=True,
         shown=lambda text: text.replace("hunter2", "***"),
         pause=pauses.append,
     )

@@ -67,6 +67,22 @@ def test_what_git_tracks_is_code_whatever_its_name(
     assert store.get(reader.take(folder, LIMITS)).dirty
 
 
+def test_how_code_differs_from_git_tells_nothing_of_what_is_not_stored(
+    store: CodeStore, reader: CodeReader, folder: Path
+) -> None:
+    git = ["git", "-C", str(folder.parent), "-c", "user.name=a", "-c", "user.email=a"]
+    (folder / "removed.py").write_text("hidden")
+    for words in (["init", "-q"], ["add", "project"], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True)
+    (folder / "removed.py").unlink()
+    (folder / "losses.csv").write_text("0.2")
+    (folder / "generated.py").write_text("hidden")
+    tree = store.get(reader.take(folder, LIMITS))
+    assert tree.dirty
+    assert "+0.2" in tree.diff
+    assert "hidden" not in tree.diff
+
+
 def test_only_another_content_mode_or_target_is_a_change(
     store: CodeStore, reader: CodeReader, folder: Path
 ) -> None:

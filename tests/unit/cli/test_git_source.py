@@ -73,7 +73,7 @@ def test_what_is_no_address(text: str) -> None:
 
 
 def test_a_password_in_the_address_is_not_shown() -> None:
-    source = GitSource.parse("https://me:secret@h.org/code@v1")
+    source = GitSource.parse("https://me:sec@ret@h.org/code@v1")
     assert source.label("0123456789abcdef") == "https://h.org/code@0123456789ab"
 
 

@@ -90,6 +90,20 @@ def test_without_tensorboard_it_says_so(tmp_path: Path) -> None:
     assert "has no tensorboard: pip install tensorboard" in done.stdout
 
 
+def test_nothing_is_imported_from_the_folder_of_a_job(tmp_path: Path) -> None:
+    (tmp_path / "tempfile.py").write_text("raise SystemExit(99)")
+    spec = {"workdir": str(tmp_path)}
+    job = SimpleNamespace(
+        name="a", id="job_000001", spec=spec, started_at=1.0, ended_at=2.0
+    )
+    body = board_body(cast("Any", [job]), 60)
+    command = [sys.executable, *body["command"][1:]]
+    done = subprocess.run(
+        command, input=body["stdin"], cwd=tmp_path, text=True, check=False
+    )
+    assert done.returncode == 3  # there is no tensorboard
+
+
 def test_the_job_names_each_run() -> None:
     spec = {"workdir": "/work"}
     first = SimpleNamespace(
@@ -100,7 +114,7 @@ def test_the_job_names_each_run() -> None:
     )
     body = board_body(cast("Any", [first, second]), 60)
     assert body["command"] == [
-        *("python3", "-", "60"),
+        *("python3", "-c", body["command"][2], "60"),
         *("a-000001", "/work", "1.0", "2.0"),
         *("b-000002", "/work", "3.0", ""),
     ]

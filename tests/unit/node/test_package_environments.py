@@ -24,6 +24,7 @@ from gpuyard.node.package_environments import (
 from gpuyard.node.starter import AttemptStarter
 from gpuyard.node.watch import AgentContext
 from gpuyard.storage.package_lists import PackagesMissingError
+from gpuyard.storage.untrusted import remove_tree
 
 SIZE = 1 << 20
 OLD = "0" * 64
@@ -189,3 +190,26 @@ def test_uv_gets_the_settings_of_pip_where_its_own_say_nothing(tmp_path: Path) -
     assert found["PATH"] == "/usr/bin"
     assert "VIRTUAL_ENV" not in found
     assert build_packages.pip_arguments(given) == ["--no-index"]
+
+
+def test_a_password_of_an_index_is_hidden_whatever_is_in_it() -> None:
+    said = "from https://me:a@b:c@host.org/simple and https://host.org/x@1"
+    shown = "from https://***@host.org/simple and https://host.org/x@1"
+    assert build_packages.without_passwords(said) == shown
+
+
+def test_folders_that_are_nested_deeply_are_in_nobodys_way(made: Made) -> None:
+    place = made.add(OLD)
+    above = os.open(place, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("deep", dir_fd=above)
+        inner = os.open("deep", os.O_RDONLY, dir_fd=above)
+        os.close(above)
+        above = inner
+    os.close(above)
+    made.in_use = [OLD]
+    try:
+        made.environments.make_room(NEWER)
+        assert place.exists()
+    finally:
+        remove_tree(place)  # pytest cannot

@@ -6,14 +6,14 @@ import msgspec
 from fastapi import Request
 from pydantic import BaseModel
 
-from gpuyard.domain.errors import GpuyardError
+from gpuyard.domain.errors import ForbiddenError, GpuyardError
 from gpuyard.domain.jobs import Job
 from gpuyard.domain.records import RunRecord, differences
 from gpuyard.server.api_router import api_router
 from gpuyard.server.app_state import AppState
 from gpuyard.server.callers import submitter_of
 from gpuyard.server.dependencies import TheAppState
-from gpuyard.server.permissions import rights_of, visibility_of
+from gpuyard.server.permissions import check_own, rights_of, visibility_of
 from gpuyard.server.present import present_jobs, present_spec
 from gpuyard.server.run_records import rerun_body, run_record
 
@@ -45,19 +45,29 @@ async def record(reference: str, request: Request, app_state: TheAppState) -> Ru
 @router.post("/{reference}/rerun", status_code=201)
 async def rerun(reference: str, request: Request, app_state: TheAppState) -> Rerun:
     """Submit a job again, with the code, environment, packages and data that it had. It
-    belongs to who asks.
+    belongs to who asks, who gets no keys of others with it.
     """
     job = _job(request, app_state, reference)
     spec = app_state.queries.specs([job.id])[job.id]
     controller = app_state.controller
+    is_own = await _is_own(request, app_state, job)
     (body, notes) = await asyncio.to_thread(
-        rerun_body, controller.submissions, job, spec
+        rerun_body, controller.submissions, job, spec, is_own=is_own
     )
     raw = msgspec.Raw(msgspec.json.encode(body))
     user = submitter_of(request.scope)
     rights = rights_of(request.scope, controller)
     (queued,) = await controller.requests.accept([raw], user=user, rights=rights)
     return Rerun(job=_by_id(app_state, queued.id), notes=notes)
+
+
+async def _is_own(request: Request, app_state: AppState, job: Job) -> bool:
+    """Whether who asks may change the job."""
+    try:
+        await check_own(request.scope, app_state.controller, [job.id])
+    except ForbiddenError:
+        return False
+    return True
 
 
 async def _record(request: Request, app_state: AppState, reference: str) -> RunRecord:
