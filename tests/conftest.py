@@ -61,6 +61,10 @@ _LONGEST = (
     "test_docs.py",
     "test_verify_providers.py",
     "test_soak.py",
+    "test_verify_cheaters.py",
+    "test_verify_outages.py",
+    "test_benchmarks.py",
+    "test_transformers.py",
 )
 
 

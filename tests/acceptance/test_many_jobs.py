@@ -221,7 +221,7 @@ def test_i_hold_a_job_change_it_and_release_it(busy: TestInstance) -> None:
     assert (late.returncode, late.stderr) == (
         4,
         f"gpuyard: Job {held} is over; only its name can change. `gpuyard resume` takes"
-        " --priority, --timeout and --gpus.\n",
+        " --priority, --timeout, --deadline and --gpus.\n",
     )
     assert "changes nothing" in busy.run("update", held).stderr
 

@@ -34,6 +34,15 @@ def fill(instance: Controlled, size: int, key: str = "default/corpus") -> Path:
     return folder
 
 
+def told(instance: Controlled) -> list[dict[str, Any]]:
+    journal = instance.ledger.queries.events_after(0, 1000)
+    return [
+        {"kind": row["kind"], **row["info"]}
+        for row in journal
+        if row["kind"].startswith("workspace.")
+    ]
+
+
 async def test_over_the_quota_new_jobs_are_refused_until_files_are_removed(
     small: Controlled,
 ):
