@@ -82,7 +82,7 @@ def test_every_route_but_health_and_proof_wants_the_token(web: httpx.Client) -> 
             continue
         if path == "/shared/artifact":
             # The link is what proves that its holder may have the artifact.
-            assert check_problem(web.get(path), 422, "invalid_input")
+            assert check_problem(web.get(path), 403, "forbidden")
             continue
         assert bool(operation.get("security")) == (path != "/healthz"), path
         for token in ("", "Bearer", "Bearer wrong", "Basic d3Jvbmc="):
