@@ -65,8 +65,8 @@ def pauses(patience_s: float) -> Iterator[float]:
 
 class Outage:
     """How long a server that is away is waited for: until nothing has come for
-    `patience_s`. `tell` hears of an outage that lasts, and of its end. `in_vain`: that
-    was long enough.
+    `patience_s`. `tell` hears of an outage that lasts, and of its end. `in_vain`: it
+    was waited for so long, and did not come back.
     """
 
     def __init__(self, patience_s: float, tell: Callable[[str], None] | None) -> None:
