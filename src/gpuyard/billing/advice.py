@@ -305,12 +305,17 @@ def _advice(
     )
 
 
+def _busy_part(case: _Case) -> str:
+    hours = case.gpu_s / _HOUR_S
+    return f"its GPUs were busy {case.busy:.0%} of {hours:.1f} GPU hours"
+
+
 def _on_idle_gpus(program: Program, case: _Case) -> CostAdvice:
     return _advice(
         AdviceTopic.GPU_IDLE,
         program,
         case,
-        f"its GPUs were busy {case.busy:.0%} of {case.gpu_s / _HOUR_S:.1f} GPU hours",
+        _busy_part(case),
         "ask for fewer GPUs, prepare data in a job without GPUs, or raise the batch"
         " size",
     )
@@ -321,8 +326,7 @@ def _on_waiting_gpus(program: Program, case: _Case) -> CostAdvice:
         AdviceTopic.GPU_WAITS_FOR_DATA,
         program,
         case,
-        f"its GPUs were busy {case.busy:.0%} of {case.gpu_s / _HOUR_S:.1f} GPU hours,"
-        " while the program used all of its cores",
+        f"{_busy_part(case)}, while the program used all of its cores",
         "ask for more cores (--cpus) and use more workers in the data loader, or"
         " prepare the data beforehand",
     )
