@@ -129,7 +129,8 @@ class CostAdviser:
     def add(self, attempt: EndedAttempt) -> None:
         """Take the next attempt."""
         self._attempts += 1
-        self._memory_measured += attempt.memory_gb is not None
+        if attempt.memory_gb is not None:
+            self._memory_measured += 1
         gpu_s = attempt.ran_s * attempt.gpus
         self._gpu_s += gpu_s
         program = (attempt.user, attempt.program, attempt.currency)
@@ -238,18 +239,29 @@ def spot_offers(
     `interrupted`: which part of its attempts each spot offer interrupts, by its id.
     """
     listed = [offer for offer in offers if offer.price_per_hour and not offer.problem]
+    calm = [
+        offer
+        for offer in listed
+        if offer.spot and interrupted.get(offer.id, 1.0) <= MOST_INTERRUPTED
+    ]
     found: dict[str, SpotOffer] = {}
     for offer in listed:
-        if offer.spot or offer.price_per_hour is None:
-            continue
-        for spot in listed:
-            part = _price_part(offer, spot)
-            known = found.get(offer.id)
-            is_calm = interrupted.get(spot.id, 1.0) <= MOST_INTERRUPTED
-            if part is None or not is_calm or (known and known.price <= part):
-                continue
-            found[offer.id] = SpotOffer(spot.id, part, interrupted[spot.id])
+        cheapest = None if offer.spot else _cheapest_spot(offer, calm, interrupted)
+        if cheapest is not None:
+            found[offer.id] = cheapest
     return found
+
+
+def _cheapest_spot(
+    offer: Offer, spots: Iterable[Offer], interrupted: Mapping[str, float]
+) -> SpotOffer | None:
+    """The cheapest of these spot offers that is of the same machines and costs less."""
+    cheapest: SpotOffer | None = None
+    for spot in spots:
+        part = _price_part(offer, spot)
+        if part is not None and (cheapest is None or part < cheapest.price):
+            cheapest = SpotOffer(spot.id, part, interrupted[spot.id])
+    return cheapest
 
 
 def _price_part(offer: Offer, spot: Offer) -> Decimal | None:
@@ -258,7 +270,7 @@ def _price_part(offer: Offer, spot: Offer) -> Decimal | None:
     """
     ours = (offer.provider, offer.region, offer.kind, offer.gpus, offer.currency)
     its = (spot.provider, spot.region, spot.kind, spot.gpus, spot.currency)
-    if not spot.spot or its != ours:
+    if its != ours:
         return None
     if offer.price_per_hour is None or spot.price_per_hour is None:
         return None
@@ -293,12 +305,17 @@ def _advice(
     )
 
 
+def _busy_part(case: _Case) -> str:
+    hours = case.gpu_s / _HOUR_S
+    return f"its GPUs were busy {case.busy:.0%} of {hours:.1f} GPU hours"
+
+
 def _on_idle_gpus(program: Program, case: _Case) -> CostAdvice:
     return _advice(
         AdviceTopic.GPU_IDLE,
         program,
         case,
-        f"its GPUs were busy {case.busy:.0%} of {case.gpu_s / _HOUR_S:.1f} GPU hours",
+        _busy_part(case),
         "ask for fewer GPUs, prepare data in a job without GPUs, or raise the batch"
         " size",
     )
@@ -309,8 +326,7 @@ def _on_waiting_gpus(program: Program, case: _Case) -> CostAdvice:
         AdviceTopic.GPU_WAITS_FOR_DATA,
         program,
         case,
-        f"its GPUs were busy {case.busy:.0%} of {case.gpu_s / _HOUR_S:.1f} GPU hours,"
-        " while the program used all of its cores",
+        f"{_busy_part(case)}, while the program used all of its cores",
         "ask for more cores (--cpus) and use more workers in the data loader, or"
         " prepare the data beforehand",
     )

@@ -12,12 +12,13 @@ from gpuyard.cli.arguments import AsJson, Reference
 from gpuyard.cli.model_card import card
 from gpuyard.cli.output import (
     ago,
-    console,
+    count,
     print_json,
     print_page,
     print_table,
     say,
     size,
+    transfer_bar,
 )
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import InvalidInputError, NotFoundError
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
 Paths = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[PATH]...", help="Files or folders of them; default: all."),
+    typer.Argument(
+        metavar="[PATH]...", help="Files, or folders of files; default: all."
+    ),
 ]
 OnePath = Annotated[
     str, typer.Argument(metavar="PATH", help="A file, as `list` shows it.")
@@ -56,7 +59,10 @@ def listing(job: Reference, as_json: AsJson = False) -> None:
     if as_json:
         print_page(found)
         return
-    rows = [(a.path, size(a.size), ago(a.created_at), a.sha256[:12]) for a in found]
+    rows = [
+        (each.path, size(each.size), ago(each.created_at), each.sha256[:12])
+        for each in found
+    ]
     empty = "No artifacts. Name them with --artifacts when you run a job."
     print_table(("PATH", "SIZE", "SAVED", "SHA256"), rows, empty=empty)
 
@@ -98,7 +104,7 @@ def share(
     valid_s = _validity(valid)
     with connect() as client:
         handle = client.job(job)
-        (artifact,) = _exactly(handle.artifacts(), handle.id, path)
+        artifact = _artifact_at(path, handle.artifacts(), handle.id)
         link = client.share_artifact(artifact, valid_s)
     if as_json:
         print_json(link)
@@ -115,8 +121,7 @@ def remove(job: Reference, paths: Paths = None, as_json: AsJson = False) -> None
     if as_json:
         print_page(removed)
         return
-    count = len(removed)
-    say(f"{count} artifact{'' if count == 1 else 's'} removed")
+    say(f"{count(len(removed), 'artifact')} removed")
 
 
 def _chosen(
@@ -128,19 +133,23 @@ def _chosen(
     chosen = {artifact.id: artifact for artifact in found if not paths}
     for path in paths:
         folder = f"{path.rstrip('/')}/"
-        own = [a for a in found if a.path == path or a.path.startswith(folder)]
+        own = [
+            artifact
+            for artifact in found
+            if artifact.path == path or artifact.path.startswith(folder)
+        ]
         if not own:
             raise _unknown(job_id, f" artifact {path!r}")
         chosen.update({artifact.id: artifact for artifact in own})
     return list(chosen.values())
 
 
-def _exactly(found: "Sequence[Artifact]", job_id: str, path: str) -> "list[Artifact]":
+def _artifact_at(path: str, found: "Sequence[Artifact]", job_id: str) -> "Artifact":
     """The one with this path; NotFoundError."""
-    own = [artifact for artifact in found if artifact.path == path]
-    if not own:
+    artifact = next((each for each in found if each.path == path), None)
+    if artifact is None:
         raise _unknown(job_id, f" artifact {path!r}")
-    return own
+    return artifact
 
 
 def _unknown(job_id: str, what: str) -> NotFoundError:
@@ -172,13 +181,6 @@ def _bar(total: int) -> Generator[Callable[[int], object]]:
     if not sys.stderr.isatty():
         yield lambda _bytes: None
         return
-    from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
-
-    columns = (
-        *Progress.get_default_columns(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-    )
-    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+    with transfer_bar() as bar:
         task = bar.add_task("artifacts", total=total)
-        yield lambda count: bar.advance(task, count)
+        yield lambda received: bar.advance(task, received)

@@ -1,4 +1,4 @@
-"""`gpuyard datasets catalogue`, and the fetching of what stands in it."""
+"""`gpuyard datasets catalogue`, and fetching a public data set that it lists."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuyard.cli.arguments import AsJson
-from gpuyard.cli.output import console, print_page, print_table, size
+from gpuyard.cli.output import print_page, print_table, size, transfer_bar
 
 if TYPE_CHECKING:
     from gpuyard.client.dataset_catalogue import CatalogueEntry
@@ -62,14 +62,7 @@ def fetch(name: str, catalogue_file: Path | None) -> "Download":
 def _with_bar(entry: "CatalogueEntry", download: "Download") -> str:
     if not sys.stderr.isatty():
         return download.fetch(lambda _have, _of: None)
-    from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
-
-    columns = (
-        *Progress.get_default_columns(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-    )
-    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+    with transfer_bar() as bar:
         task = bar.add_task(entry.name, total=entry.size)
         return download.fetch(
             lambda have, of: bar.update(task, completed=have, total=of)

@@ -10,13 +10,13 @@ from gpuyard.cli.arguments import AsJson
 from gpuyard.cli.dataset_catalogue import CatalogueOption, catalogue, fetch
 from gpuyard.cli.output import (
     ago,
-    console,
     print_fields,
     print_json,
     print_page,
     print_table,
     say,
     size,
+    transfer_bar,
 )
 from gpuyard.cli.session import connect
 from gpuyard.domain.dataset_names import DatasetReference, shown_project
@@ -89,14 +89,8 @@ def _upload(
     project = shown_project(reference.project)
     before = _newest_before(client, reference.name, project)
     if sys.stderr.isatty():
-        from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
-
-        columns = (*Progress.get_default_columns(), DownloadColumn())
-        screen = console(stderr=True)
-        with Progress(
-            *columns, TransferSpeedColumn(), console=screen, transient=True
-        ) as bar:
-            task = bar.add_task(f"{reference.name}", total=None)
+        with transfer_bar() as bar:
+            task = bar.add_task(reference.name, total=None)
             dataset = client.add_dataset(
                 reference.name,
                 path,

@@ -56,18 +56,18 @@ def dev(
     port: Annotated[
         int,
         typer.Option(
-            min=1, max=65535, help="Of JupyterLab on the node, if nobody has it."
+            min=1, max=65535, help="Port of JupyterLab on the node, if it is free."
         ),
     ] = _JUPYTER_PORT,
-    name: Annotated[str, typer.Option(help="Of the place.")] = "dev",
+    name: Annotated[str, typer.Option(help="The name of the place.")] = "dev",
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Start it, and print its id.")
     ] = False,
 ) -> None:
     """Work on a GPU: a shell or JupyterLab in this folder, on a node that fits.
 
-    A place of this name that is there already is entered again. To leave it does not
-    end it; `gpuyard cancel` does, or that nobody uses it.
+    If there is a place of this name already, it is entered again. Leaving it does not
+    end it: it ends with `gpuyard cancel`, or when nobody has used it for --idle.
     """
     kind = given(memory_gb=gpu_memory)
     resources = given(cpus=cpus, memory_gb=memory, gpus=gpu_request(gpus, kind) or None)
@@ -79,19 +79,22 @@ def dev(
     if jupyter:
         words += ["--jupyter", str(port)]
     with connect() as client:
-        job = _there(client, name, wanted) or _start(client, words, fields)
+        job = _existing_place(client, name, wanted) or _start(client, words, fields)
         if detach:
             typer.echo(job.id)
             return
         _wait_until_running(job)
         code = _show_jupyter(client, job) if jupyter else _open_shell(client, job)
         if not job.refresh().state.terminal:
-            say(
-                f"{name} goes on until it is not used for {idle}:"
-                f" `gpuyard dev --name {name}` enters it, and `gpuyard cancel {name}`"
-                " ends it"
-            )
+            _say_that_it_goes_on(name, idle)
         sys.exit(code)
+
+
+def _say_that_it_goes_on(name: str, idle: str) -> None:
+    say(
+        f"{name} goes on until it is not used for {idle}: `gpuyard dev --name {name}`"
+        f" enters it, and `gpuyard cancel {name}` ends it"
+    )
 
 
 def _seconds(idle: str) -> float:
@@ -105,7 +108,7 @@ def _seconds(idle: str) -> float:
     return seconds
 
 
-def _there(client: "Client", name: str, wanted: str) -> "JobHandle | None":
+def _existing_place(client: "Client", name: str, wanted: str) -> "JobHandle | None":
     """The place of this name that has not ended. RefusedError if something else has
     the name.
     """
@@ -153,7 +156,7 @@ def _open_shell(client: "Client", job: "JobHandle") -> int:
 
 
 def _show_jupyter(client: "Client", job: "JobHandle") -> int:
-    """Lead a port here to JupyterLab, and say where it is, until Ctrl-C."""
+    """Forward a port here to JupyterLab, and say where it is, until Ctrl-C."""
     from gpuyard.cli.port_forward import PortPair, forward_ports, free_port
 
     found = next((m for line in job.logs() if (m := _JUPYTER.search(line))), None)

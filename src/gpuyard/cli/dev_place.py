@@ -51,7 +51,9 @@ class Usage:
         has_typed = any(
             typed_at[path] > self._typed_at.get(path, 0) for path in typed_at
         )
-        self._at, self._ticks, self._typed_at = now, ticks, typed_at
+        self._at = now
+        self._ticks = ticks
+        self._typed_at = typed_at
         return cores > _CORES or has_typed or _gpu_is_busy()
 
     def _pids(self) -> list[int]:
@@ -136,7 +138,8 @@ def keep(idle_s: float, is_over: Callable[[], bool] = lambda: False) -> None:
     while not is_over():
         time.sleep(min(_LONGEST_PAUSE_S, idle_s / 10))
         if usage.used():
-            used_at, is_warned = time.monotonic(), False
+            used_at = time.monotonic()
+            is_warned = False
         idle_for = time.monotonic() - used_at
         if idle_for >= idle_s:
             tell(f"ends after {in_words(idle_s)} without use")

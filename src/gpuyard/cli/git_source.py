@@ -128,7 +128,7 @@ def _git(folder: Path, *words: str) -> str:
 
 
 def notes_of(folder: Path) -> Iterator[str]:
-    """What of the commit is not there: submodules, and files of Git LFS."""
+    """What is missing of the commit, a line each: submodules, and files of Git LFS."""
     modules = folder / ".gitmodules"
     if modules.is_file():
         text = modules.read_text(errors="replace")
@@ -156,7 +156,7 @@ def _is_pointer(path: Path) -> bool:
 
 
 def new_folder(name: str) -> Path:
-    """The path of a folder under the home that nothing has yet."""
+    """The path of a folder under the home that does not exist yet."""
     from gpuyard.config.paths import Home
 
     stamp = time.strftime("%Y%m%d-%H%M%S")

@@ -1,4 +1,4 @@
-"""`gpuyard logs` with conditions: the lines of a job's output that are looked for."""
+"""`gpuyard logs` with conditions: only the lines that meet them."""
 
 import json
 import sys

@@ -34,10 +34,10 @@ def logs(
     ] = None,
     regex: Annotated[
         str | None,
-        typer.Option("--regex", "-E", help="Only lines in which RE2 finds this."),
+        typer.Option("--regex", "-E", help="Only lines with this (RE2)."),
     ] = None,
     ignore_case: Annotated[
-        bool, typer.Option("--ignore-case", "-i", help="Of --search and --regex.")
+        bool, typer.Option("--ignore-case", "-i", help="For --search and --regex.")
     ] = False,
     level: Annotated[
         str | None,
@@ -48,7 +48,7 @@ def logs(
     ] = None,
     section: Annotated[
         str | None,
-        typer.Option(help="Only of setup, epoch:3, evaluation or traceback."),
+        typer.Option(help="Only lines of setup, epoch:3, evaluation or traceback."),
     ] = None,
     since: Annotated[
         str | None,
@@ -64,7 +64,7 @@ def logs(
         ),
     ] = False,
 ) -> None:
-    """Print a job's output, or the lines of it that are looked for.
+    """Print a job's output, or only the lines that meet all conditions.
 
     With -f, the exit code of the job becomes this command's.
     """

@@ -199,7 +199,7 @@ def providers(as_json: AsJson = False) -> None:
 
 
 def offers(as_json: AsJson = False) -> None:
-    """List what engines offer beyond this machine, the best first.
+    """List what providers offer beyond this machine, the best first.
 
     `gpuyard estimate` ranks them for a job.
     """

@@ -111,8 +111,8 @@ PackagesOption = Annotated[
     str | None,
     typer.Option(
         metavar="FILE|auto|none",
-        help="Install what this names first: uv.lock, requirements.txt, pyproject.toml"
-        " or environment.yml; auto: that of its folder.",
+        help="First install what this file names: uv.lock, requirements.txt,"
+        " pyproject.toml or environment.yml; auto: the one in its folder.",
     ),
 ]
 MaxPriceOption = Annotated[

@@ -25,6 +25,7 @@ from gpuyard.domain.units import format_duration
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress as ProgressBar
 
     from gpuyard.cli.listed_job import ListedCost, ListedJob, ListedProgress
     from gpuyard.domain.jobs import Cost, Job, Progress
@@ -59,6 +60,20 @@ def console(*, stderr: bool = False) -> "Console":
         soft_wrap=True,
         width=width,
     )
+
+
+def transfer_bar() -> "ProgressBar":
+    """A bar on stderr for bytes that are sent or received, with their speed. It goes
+    when it is done.
+    """
+    from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
+
+    columns = (
+        *Progress.get_default_columns(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
+    return Progress(*columns, console=console(stderr=True), transient=True)
 
 
 def say(text: str = "") -> None:

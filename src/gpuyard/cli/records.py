@@ -11,7 +11,7 @@ from gpuyard.cli.output import clock, print_fields, print_json
 from gpuyard.cli.session import connect
 
 if TYPE_CHECKING:
-    from gpuyard.domain.records import RunRecord
+    from gpuyard.domain.records import Difference, RunRecord
 
 
 def register(app: typer.Typer) -> None:
@@ -77,10 +77,13 @@ def _differences(found: "RunRecord") -> list[str]:
     if not found.differences:
         return ["nothing differs from the run before"]
     return [
-        f"differs from the run before: {each.what}: {each.before or 'none'} then,"
-        f" {each.now or 'none'} now"
+        f"differs from the run before: {each.what}: {_then_and_now(each)}"
         for each in found.differences
     ]
+
+
+def _then_and_now(difference: "Difference") -> str:
+    return f"{difference.before or 'none'} then, {difference.now or 'none'} now"
 
 
 def _fields(found: "RunRecord") -> dict[str, Any]:
@@ -108,8 +111,7 @@ def _fields(found: "RunRecord") -> dict[str, Any]:
         "started": last and last.started_at and clock(last.started_at),
         "repeats": found.rerun_of,
         "differs": "; ".join(
-            f"{each.what} ({each.before or 'none'} then, {each.now or 'none'} now)"
-            for each in found.differences
+            f"{each.what} ({_then_and_now(each)})" for each in found.differences
         ),
     }
 

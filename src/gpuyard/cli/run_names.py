@@ -1,4 +1,4 @@
-"""What jobs are called in W&B and MLflow, unless somebody has said so."""
+"""What jobs are called in W&B and MLflow, unless somebody has named them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +27,9 @@ def with_run_names(body: Any, shell: Mapping[str, str]) -> Any:
     if not given.get("clean_env"):
         known |= {*shell}
     wanted = _names(given, name, known)
-    added = {name: value for name, value in wanted.items() if name not in known}
+    added = {
+        variable: value for variable, value in wanted.items() if variable not in known
+    }
     return {**given, "environment": {**environment, **added}} if added else given
 
 

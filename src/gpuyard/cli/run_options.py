@@ -111,6 +111,15 @@ InteractiveOption = Annotated[
     ),
 ]
 
+GitOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL[@REF]",
+        help="Run it in this commit of a git repository; without COMMAND, what its"
+        " job.toml says.",
+    ),
+]
+
 # --- what it leaves ---
 
 ArtifactsOption = Annotated[
@@ -122,15 +131,7 @@ ArtifactsOption = Annotated[
 ]
 ArtifactsAlwaysOption = Annotated[
     bool,
-    typer.Option("--artifacts-always", help="Keep them also if it ends otherwise."),
-]
-GitOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL[@REF]",
-        help="Run it in this commit of a git repository; without COMMAND, what its"
-        " job.toml says.",
-    ),
+    typer.Option("--artifacts-always", help="Keep them also if it does not complete."),
 ]
 
 # --- its checkpoints ---

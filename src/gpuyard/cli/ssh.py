@@ -1,5 +1,5 @@
-"""`gpuyard ssh`: a shell in a running job, and what other programs need to be there by
-ssh.
+"""`gpuyard ssh`: a shell in a running job, and the entry by which other programs reach
+it over ssh.
 """
 
 import os
@@ -16,7 +16,7 @@ from gpuyard.domain.errors import GpuyardError, InvalidInputError
 if TYPE_CHECKING:
     from gpuyard.client.sync import Client
 
-# As ssh does with the words behind the host; without any, a shell that people like.
+# What runs if no command is given.
 SHELL = "if command -v bash > /dev/null; then exec bash -i; else exec sh -i; fi"
 
 
@@ -29,7 +29,7 @@ def ssh(
     job: Reference,
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[COMMAND…]", help="For the shell there."),
+        typer.Argument(metavar="[COMMAND…]", help="A command for that shell."),
     ] = None,
     config: Annotated[
         bool,
@@ -42,7 +42,7 @@ def ssh(
 ) -> None:
     """Open a shell in a running job: on its node, in its folder, with its GPUs.
 
-    The exit code of the shell becomes this one's. It ends with the job.
+    The exit code of the shell becomes this command's. The shell ends with the job.
     """
     if (config or stdio) and (command or (config and stdio)):
         option = "--config" if config else "--stdio"
@@ -75,6 +75,7 @@ def _run(
     if stdio:
         words = ssh_access.server_command()
         return run_remotely(client.address, handle.id, words, terminal=False)
+    # Joined, as ssh joins the words behind the host.
     words = ["sh", "-c", " ".join(command) or SHELL]
     terminal = os.isatty(0) and os.isatty(1)
     return run_remotely(client.address, handle.id, words, terminal=terminal)

@@ -61,9 +61,7 @@ def new(
         typer.Option(help="What a new provider is called; default: as the folder."),
     ] = None,
 ) -> None:
-    """Write a template out as a folder of your own; one of a git repository is meant by
-    URL[@REF].
-    """
+    """Write a template, or the files of a git repository, to a folder of your own."""
     from gpuyard import templates as catalogue
 
     if names_repository(template):

@@ -44,8 +44,8 @@ def tensorboard(
 ) -> None:
     """Show the event files of jobs in TensorBoard, side by side, until Ctrl-C.
 
-    TensorBoard runs as a job in the folder of the jobs, and its port is led here. It
-    needs `tensorboard` in the Python of this shell.
+    TensorBoard runs as a job in the folder of the jobs, and its port is forwarded to
+    this machine. It needs `tensorboard` in the Python of this shell.
     """
     from gpuyard.cli.port_forward import PortPair, forward_ports
     from gpuyard.client import job_calls
@@ -102,7 +102,7 @@ def board_body(jobs: Sequence["Job"], idle_s: float) -> dict[str, Any]:
 
 
 def _port_of(board: "JobHandle") -> int:
-    """The port that it says; RefusedError with its last words when it ends before."""
+    """The port that it prints; RefusedError with its last line if it ends before."""
     last = ""
     for line in board.logs():
         if line.startswith(_READY):

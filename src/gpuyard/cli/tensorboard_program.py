@@ -1,9 +1,10 @@
 """Runs TensorBoard over the event files of jobs, on the node that has them.
 
 `python3 tensorboard_program.py IDLE_SECONDS [LABEL FOLDER START END]…`; END is empty
-for a job that runs. Links to the event files that a job has written stand in a folder
-of their own, so TensorBoard sees each job under its label, and nothing else of its
-folder. It ends after so long without a connection. Standard library only.
+for a job that runs. TensorBoard reads a folder of links to the event files that each
+job has written, below the label of the job; so it sees nothing else of their folders.
+The program ends after IDLE_SECONDS without a connection. It uses only the standard
+library.
 """
 
 import importlib.util
@@ -23,6 +24,7 @@ MOST_FOLDERS = 20_000
 SLACK_S = 2.0
 LOOK_S = 5.0
 READY_S = 60.0
+# The state of an open connection in /proc/net/tcp.
 ESTABLISHED = "01"
 
 
@@ -78,17 +80,20 @@ def is_connected(port: int) -> bool:
 
 
 def say(line: str) -> None:
+    """Print a line at once: `gpuyard tensorboard` waits for it."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def free_port() -> int:
+    """A port of this node that nobody has now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 def answers(port: int) -> bool:
+    """Whether a program listens on a port of this node."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1):
             return True
@@ -127,6 +132,7 @@ def serve(
     board: Path,
     idle_s: float,
 ) -> int:
+    """Link new event files until nobody looks any more; the exit code."""
     started = time.monotonic()
     while not answers(port):
         if process.poll() is not None or time.monotonic() - started > READY_S:

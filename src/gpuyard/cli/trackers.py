@@ -1,5 +1,5 @@
-"""`gpuyard trackers`: where W&B and MLflow show a job, and what of it was only kept
-here.
+"""`gpuyard trackers`: the pages of W&B and MLflow that show a job, and the runs that
+W&B has kept on this machine.
 """
 
 import subprocess
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _OFFLINE = "wandb/offline-run-*"
 _DEPTHS = ("", "*/", "*/*/")
 _MARK = ".synced"
-# Clocks of the run's name are those of seconds.
+# The clock of a file system may differ from that of the node by so much.
 _SLACK_S = 2.0
 
 
@@ -33,11 +33,11 @@ def trackers(
     job: Reference,
     sync: Annotated[
         bool,
-        typer.Option("--sync", help="Send runs that W&B kept here with `wandb sync`."),
+        typer.Option("--sync", help="Send the runs kept here, with `wandb sync`."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show where W&B and MLflow show a job, as its output says, and the runs that W&B
+    """Show the pages of W&B and MLflow that a job's output names, and the runs that W&B
     has kept in the folder of the job because it was offline.
     """
     from gpuyard.insight.tracker_links import links_of

@@ -64,10 +64,12 @@ class Artifacts:
         paths = {file.path for file in files}
         replaced = [row for row in before if row["path"] in paths]
         rows = {artifact_id(attempt.id, file.path): file for file in files}
-        changes = [_removal(row["id"]) for row in replaced if row["id"] not in rows] + [
+        removals = [_removal(row["id"]) for row in replaced if row["id"] not in rows]
+        additions = [
             Change(Table.ARTIFACTS, key, _row(attempt, file, body.at))
             for key, file in rows.items()
         ]
+        changes = (*removals, *additions)
         if changes:
             info = {
                 "attempt_id": attempt.id,
@@ -75,7 +77,7 @@ class Artifacts:
                 "size": sum(file.size for file in files),
             }
             kind = EventKind.ARTIFACTS_SAVED
-            event = Event(kind, core.clock(), tuple(changes), attempt.job_id, info)
+            event = Event(kind, core.clock(), changes, attempt.job_id, info)
             core.emit([event], can_wait=True)
         if replaced:
             core.spawn(self._delete_blobs(replaced), "delete-artifacts")

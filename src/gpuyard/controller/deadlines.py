@@ -1,7 +1,8 @@
 """Tells the owners of jobs once that a deadline will probably be missed, and once that
 it was.
 
-What was told stands in the row of the job, so that the next server does not repeat it.
+The row of the job says what its owner was told, so that the next server does not
+repeat it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,8 +16,7 @@ from gpuyard.scheduler.deadlines import Told
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.lateness import look, warning
 
-# So many jobs are looked at before one decision, and so many are told of; more follow
-# at once.
+# So many jobs are looked at before one decision; more follow at once.
 MOST_LOOKED_AT = 100
 _RETRY_S = 1.0
 _KINDS = {
@@ -60,7 +60,9 @@ class Deadlines:
             self._tell(jobs, told, now)
 
     def _tell(self, jobs: Sequence[LiveJob], told: Told, now: float) -> None:
-        """Tell it of each job, but of the tasks of an array in one event."""
+        """Tell it of each job in an event of its own; of the tasks of an array, in
+        one.
+        """
         rows = self._core.queries.jobs_by_id([job.id for job in jobs])
         written = [job for job in jobs if job.id in rows]
         for job in jobs:

@@ -130,11 +130,11 @@ class Logs:
         """
         check_query(query)
         attempts = self._attempts(job_id)
-        first = max((row["number"] for row in attempts), default=1)
-        wanted = first if number is None else number
+        newest = max((row["number"] for row in attempts), default=1)
+        wanted = newest if number is None else number
         attempt = next((row for row in attempts if row["number"] == wanted), None)
         if attempt is None:
-            # A client may wait for an attempt that is yet to come.
+            # A client may wait for the attempt that comes next; any other is an error.
             if wanted != len(attempts) + 1:
                 self._attempt(job_id, wanted)
             is_over = self.is_over(job_id)
@@ -142,7 +142,7 @@ class Logs:
                 await self._wait_for_event(wait_s)
             return LinesPage(wanted, LogPage([], 0, "", True), is_over)
         page, is_over = await self._lines(attempt, query, wait_s)
-        if page.is_end and wanted < first:
+        if page.is_end and wanted < newest:
             return LinesPage(wanted, page, is_over=True)
         return LinesPage(wanted, page, is_over and page.is_end)
 

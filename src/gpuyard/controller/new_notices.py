@@ -1,5 +1,5 @@
-"""Whom a new job names to be told of its end: the rows of that, and whom it may
-name.
+"""The addresses that a new job names to be told of its end: their rows in the ledger,
+and which it may name.
 """
 
 import msgspec

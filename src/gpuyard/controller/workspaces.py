@@ -123,7 +123,8 @@ class Workspaces:
         if self._told.get(project) == kind:
             return
         self._told[project] = kind
-        used, most = format_gb(size / _GB), format_gb(quota / _GB)
+        used = format_gb(size / _GB)
+        most = format_gb(quota / _GB)
         warning = (
             f"the workspaces of its project take {used} of their quota of {most}: over"
             " it, no new jobs with a workspace are taken"

@@ -48,7 +48,7 @@ class AttemptRecord(BaseModel):
 
 
 class Difference(BaseModel):
-    """What was otherwise in the run that this one repeats."""
+    """Something that differs from the run that this one repeats."""
 
     what: str
     before: str
@@ -57,7 +57,7 @@ class Difference(BaseModel):
 
 class RunRecord(BaseModel):
     """`metrics` has the last value of each metric. `rerun_of` is the job that this one
-    repeats, and `differences` what was otherwise there.
+    repeats, and `differences` says how it differed.
     """
 
     id: str
@@ -112,7 +112,7 @@ def _compared(record: RunRecord) -> dict[str, str]:
     last = record.attempts[-1] if record.attempts else None
     found: dict[str, str] = {"state": record.state}
     if last:
-        facts = {k: v for k, v in last.facts.items() if k != "packages"}
+        facts = {name: fact for name, fact in last.facts.items() if name != "packages"}
         found |= {"exit code": str(last.exit_code), **facts}
     if record.code:
         found["code"] = record.code.digest

@@ -1,6 +1,6 @@
 """A task of SkyPilot (its YAML) as one of our jobs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -129,13 +129,13 @@ def _nodes(value: object, label: str) -> int:
 
 
 def _environment(value: object, label: str, shell: Mapping[str, str]) -> dict[str, str]:
-    def of_shell(name: str) -> str:
-        if name not in shell:
+    environment: dict[str, str] = {}
+    for name, given in table_of(value, f"{label}: envs").items():
+        if given is None and name not in shell:
             remedy = f"write a value, or set it here: export {name}=…"
             raise refused(f"{label}: envs.{name}", "has no value", remedy)
-        return shell[name]
-
-    return _variables(value, f"{label}: envs", of_shell)
+        environment[name] = shell[name] if given is None else str(given)
+    return environment
 
 
 def _secrets(value: object, label: str) -> dict[str, str]:
@@ -146,15 +146,6 @@ def _secrets(value: object, label: str) -> dict[str, str]:
             fault = "has its value in the file, where others can read it"
             raise refused(f"{label}: secrets.{name}", fault, remedy)
     return {name: name for name in given}
-
-
-def _variables(
-    value: object, place: str, missing: Callable[[str], str]
-) -> dict[str, str]:
-    return {
-        name: missing(name) if given is None else str(given)
-        for name, given in table_of(value, place).items()
-    }
 
 
 def _volumes(

@@ -253,7 +253,8 @@ class _Search:
     ) -> LogLine | None:
         """The line, if it is one of the query."""
         text = clean(raw[:LIMIT])
-        level, section = None, None
+        level = None
+        section = None
         if classifier:
             level, section = classifier.feed(text)
         if any(finder.find(raw, 0) < 0 for finder in self._finders) or not text:

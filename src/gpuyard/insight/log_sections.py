@@ -141,7 +141,6 @@ def _other_numbers(digits: str) -> str:
     for place, digit in enumerate(digits):
         others = "0123456789".replace(digit, "")
         rest = length - place - 1
-        choices.append(
-            f"{digits[:place]}[{others}]" + (f"[0-9]{{{rest}}}" * (rest > 0))
-        )
+        digits_behind = f"[0-9]{{{rest}}}" if rest else ""
+        choices.append(f"{digits[:place]}[{others}]{digits_behind}")
     return "|".join(choices)

@@ -1,9 +1,9 @@
-"""Tells those who are named by a job that it has ended.
+"""Tells the addresses that a job names that it has ended.
 
-What is still to be told stands in the ledger, so nothing is lost with a server. It is
-marked as told after somebody has accepted it: after a crash it may come twice, with the
-same id. Of each address one notice at a time is under way, so an address that does not
-answer delays no other.
+The ledger has what is still to be told, so nothing is lost with a server. A notice is
+marked as told after its receiver has accepted it: after a crash it may come twice, with
+the same id. Each address gets one notice at a time, so one that does not answer delays
+no other.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What somebody gets who wants to be told that a job or an array has ended."""
+"""The message that a job or an array has ended, for an address that it names."""
 
 import hashlib
 from collections.abc import Mapping

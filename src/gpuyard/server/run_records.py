@@ -1,7 +1,7 @@
 """Makes the record of a run, and the body of a job that repeats one."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuyard.controller.submissions import Submissions
@@ -38,20 +38,8 @@ def run_record(app_state: AppState, job: Job) -> RunRecord:
     """The record of a job, which is given with its spec. Blocks on the disk."""
     spec = job.spec or {}
     rows = app_state.queries.attempts_of([job.id])[job.id]
-    facts = [dict(row["facts"] or {}) for row in rows]
-    attempts = [
-        AttemptRecord(
-            number=attempt.number,
-            node=attempt.node,
-            gpus=attempt.gpus,
-            started_at=attempt.started_at,
-            ended_at=attempt.ended_at,
-            exit_code=attempt.exit_code,
-            facts={k: v for k, v in known.items() if k != "packages"},
-        )
-        for attempt, known in zip(job.attempts, facts, strict=False)
-    ]
-    last: dict[str, str] = facts[-1] if facts else {}
+    facts: list[dict[str, str]] = [dict(row["facts"] or {}) for row in rows]
+    last = facts[-1] if facts else {}
     installed = last.get("packages", "").splitlines()
     submissions = app_state.controller.submissions
     command = list(spec.get("command", []))
@@ -71,10 +59,25 @@ def run_record(app_state: AppState, job: Job) -> RunRecord:
         datasets=list(spec.get("datasets", [])),
         workspace=spec.get("workspace"),
         needs={name: spec[name] for name in _NEEDS if name in spec},
-        attempts=attempts,
+        attempts=_attempts(job, facts),
         metrics=job.progress.metrics,
         rerun_of=job.labels.get(RERUN_LABEL),
     )
+
+
+def _attempts(job: Job, facts: Sequence[Mapping[str, str]]) -> list[AttemptRecord]:
+    return [
+        AttemptRecord(
+            number=attempt.number,
+            node=attempt.node,
+            gpus=attempt.gpus,
+            started_at=attempt.started_at,
+            ended_at=attempt.ended_at,
+            exit_code=attempt.exit_code,
+            facts={name: fact for name, fact in known.items() if name != "packages"},
+        )
+        for attempt, known in zip(job.attempts, facts, strict=False)
+    ]
 
 
 def _code(submissions: Submissions, digest: str | None) -> CodeRecord | None:

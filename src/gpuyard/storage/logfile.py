@@ -78,12 +78,7 @@ class LogFile:
                 block = os.pread(file.fileno(), size, position)
                 data = block + data
                 newlines += block.count(b"\n")
-        begin = len(data) - data.endswith(b"\n") if lines > 0 else len(data)
-        for _ in range(lines):
-            begin = data.rfind(b"\n", 0, begin)
-            if begin < 0:
-                break
-        begin += lines > 0
+        begin = start_of_last(lines, data)
         return position + begin, data[begin:]
 
     def next_with(self, text: bytes, offset: int) -> int:
@@ -134,6 +129,21 @@ class LogFile:
             # In the first block, it would hide that there is a hole.
             if begin >= os.fstatvfs(file.fileno()).f_bsize:
                 os.pwrite(file.fileno(), line, begin)
+
+
+def start_of_last(lines: int, data: bytes) -> int:
+    """Where the last `lines` lines of some output begin in it; its length for none. An
+    unfinished line counts.
+    """
+    if lines <= 0:
+        return len(data)
+    # The line end of the last line is no beginning of another.
+    end = len(data) - data.endswith(b"\n")
+    for _ in range(lines):
+        end = data.rfind(b"\n", 0, end)
+        if end < 0:
+            return 0
+    return end + 1
 
 
 def _start(fd: int) -> int:

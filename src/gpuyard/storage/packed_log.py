@@ -16,7 +16,7 @@ from typing import IO, TypeVar
 
 import zstandard
 
-from gpuyard.storage.logfile import LogFile
+from gpuyard.storage.logfile import LogFile, start_of_last
 from gpuyard.storage.untrusted import UntrustedFileError
 
 SEGMENT = 1 << 20
@@ -36,9 +36,9 @@ _TABLE_MAGIC = 0x184D2A5E
 _ENTRY = struct.Struct("<II")
 _FOOTER = struct.Struct("<IBI")
 _FOOTER_MAGIC = 0x8F92EAB1
-Result = TypeVar("Result")
 # Of a log of a terabyte.
 _MOST_SEGMENTS = 1 << 20
+Result = TypeVar("Result")
 
 
 def packed_path(log: Path) -> Path:
@@ -130,8 +130,8 @@ class PackedLog(LogFile):
         super().__init__(path)
         with self._open() as file:
             self._front, sizes = _table(file)
-        # The last is that of the words.
-        sizes = [one for one in sizes if one[1]]
+        # The frame with the words holds no bytes of the log.
+        sizes = [(packed, length) for packed, length in sizes if length]
         self._lengths = [length for _, length in sizes]
         self._places = [0]
         self._offsets = [self._front]
@@ -166,18 +166,14 @@ class PackedLog(LogFile):
         """See LogFile."""
         size = self.size()
         length = 0
-        first, data = size, b""
+        first = size
+        data = b""
         while size - first < limit and first > self._front:
             length = min(limit, max(1 << 16, length * 4))
             first, data = self.read(max(size - length, self._front), length)
             if data.count(b"\n") > lines:
                 break
-        begin = len(data) - data.endswith(b"\n") if lines > 0 else len(data)
-        for _ in range(lines):
-            begin = data.rfind(b"\n", 0, begin)
-            if begin < 0:
-                break
-        begin += lines > 0
+        begin = start_of_last(lines, data)
         return first + begin, data[begin:]
 
     def next_with(self, text: bytes, offset: int) -> int:

@@ -1,4 +1,4 @@
-"""`/api/v1/jobs/{reference}/lines`: lines of a job's output that are looked for."""
+"""`/api/v1/jobs/{reference}/lines`: lines of a job's output that meet conditions."""
 
 import re
 from dataclasses import dataclass
@@ -77,7 +77,9 @@ class LinesWanted:
 
     def query(self) -> tuple[int | None, LogQuery]:
         """The attempt and what to look for there. InvalidInputError."""
-        number, begin, section = self.attempt, 0, ""
+        number = self.attempt
+        begin = 0
+        section = ""
         end = None
         if self.before is not None:
             number, end, _ = _place("before", self.before)

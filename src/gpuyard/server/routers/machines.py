@@ -166,7 +166,7 @@ async def list_providers(app_state: TheAppState) -> dict[str, Any]:
 
 @router.get("/offers")
 async def list_offers(app_state: TheAppState) -> dict[str, Any]:
-    """What engines offer, the best first: GPUs, sizes, prices, and why one cannot be
+    """What providers offer, the best first: GPUs, sizes, prices, and why one cannot be
     had at the moment.
 
     `wait_s` is what a job waits there: as seen here, else as the provider says.
