@@ -4,8 +4,10 @@ Nobody can refuse a job that is writing. So workspaces are measured now and then
 nears the quota is warned, and new jobs of a project that is over it are refused.
 """
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,9 @@ _DAY_S = 86400.0
 _GB = 1e9
 # Of the quota: then its users are warned.
 _NEARLY = 0.9
+# Submissions to a project that is over its quota may take this share of the disk's
+# time.
+_MEASURING = 0.1
 log = structlog.get_logger(__name__)
 
 
@@ -44,6 +49,9 @@ class Workspaces:
         self._settings = settings
         # By project, as they were found last: bytes in all of its workspaces.
         self._sizes: dict[str, int] = {}
+        self._measure_again_at = 0.0  # of the monotonic clock
+        # Keys of workspaces that a job was the first of its project to use.
+        self._first_used: set[str] = set()
         # What was told of projects near or over their quota.
         self._told: dict[str, EventKind] = {}
 
@@ -51,12 +59,14 @@ class Workspaces:
 
     async def check(self, keys: Iterable[str]) -> None:
         """RefusedError if the project of one of these workspaces is over its quota,
-        even if it is measured again. They count as used now.
+        also if it is measured again, which is not done too often. They count as used
+        now.
         """
         for key in keys:
             project, _ = workspace_names(key)
             quota = self._quota(project)
-            if quota and self._sizes.get(project, 0) > quota:
+            may_measure = time.monotonic() >= self._measure_again_at
+            if quota and self._sizes.get(project, 0) > quota and may_measure:
                 await self._measure()
             if quota and self._sizes.get(project, 0) > quota:
                 raise self._over_quota(project, quota)
@@ -64,8 +74,9 @@ class Workspaces:
 
     async def _use(self, key: str) -> None:
         try:
-            use = Use(self._core.clock())
-            await in_background(note_use, self._root / key, use)
+            use = Use(self._core.clock(), by_job=True)
+            if not await in_background(note_use, self._root / key, use):
+                self._first_used.add(key)
         except OSError as error:  # then it is noted when it is looked at
             log.warning("the use of a workspace is not noted", error=str(error))
 
@@ -84,7 +95,10 @@ class Workspaces:
         return int((self._settings.quota_gb if own is None else own) * _GB)
 
     async def _measure(self) -> list[Workspace]:
+        began = time.monotonic()
         found = await in_background(listing, self._root)
+        now = time.monotonic()
+        self._measure_again_at = now + (now - began) / _MEASURING
         sizes: dict[str, int] = defaultdict(int)
         for one in found:
             sizes[one.project] += one.size
@@ -102,7 +116,10 @@ class Workspaces:
             self._tell_of_quota(project)
         used = self._used_now()
         for one in found:
-            await self._tend(one, is_used=workspace_key(one.project, one.name) in used)
+            key = workspace_key(one.project, one.name)
+            is_first_used = key in self._first_used
+            await self._tend(one, is_used=key in used or is_first_used)
+            self._first_used.discard(key)
         await in_background(remove_set_aside, self._root)
 
     def _used_now(self) -> Mapping[str, list[str]]:
@@ -143,19 +160,29 @@ class Workspaces:
         now = self._core.clock()
         use = await in_background(use_of, one.path)
         if use is None or is_used or (one.changed_at or 0.0) > use.used_at:
-            # One from before uses were noted counts as used now.
-            used_at = now if use is None or is_used else min(one.changed_at or now, now)
-            if use is None or used_at > use.used_at:
-                await in_background(note_use, one.path, Use(used_at))
+            await self._note_use(one, use, now, is_used=is_used)
             return
-        if not self._settings.remove_after_days:
+        if not self._settings.remove_after_days or not use.by_job:
             return
         goes_at = self.goes_at(use)
         if use.warned_at is None and now >= goes_at - self._notice_s:
             self._tell(one, EventKind.WORKSPACE_EXPIRES, goes_at=self.goes_at(use, now))
-            await in_background(note_use, one.path, Use(use.used_at, now))
+            warned = replace(use, warned_at=now)
+            await in_background(note_use, one.path, warned)
         elif use.warned_at is not None and now >= self.goes_at(use, use.warned_at):
             self._remove(one, use)
+
+    async def _note_use(
+        self, one: Workspace, use: Use | None, now: float, *, is_used: bool
+    ) -> None:
+        """Note that a job uses it, or that it has changed. One of which nothing is
+        known counts as used now.
+        """
+        is_new = use is None or is_used
+        used_at = now if is_new else min(one.changed_at or now, now)
+        if use is None or used_at > use.used_at:
+            by_job = is_used or (use is not None and use.by_job)
+            await in_background(note_use, one.path, Use(used_at, by_job=by_job))
 
     def _remove(self, one: Workspace, use: Use) -> None:
         """Remove it, unless it is used, or its `use` is another one now: that is noted
@@ -198,7 +225,7 @@ class Workspaces:
     def _shown(self, one: Workspace) -> dict[str, Any]:
         use = use_of(one.path)
         goes_at = None
-        if use and self._settings.remove_after_days:
+        if use and use.by_job and self._settings.remove_after_days:
             goes_at = self.goes_at(use, use.warned_at)
         return {
             "used_at": use.used_at if use else one.changed_at,

@@ -5,7 +5,7 @@ beside it, so that all servers which share the folder know it.
 import json
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,14 @@ _GONE = ".removed"
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Times in UTC seconds; `warned_at` is None until its owner was warned."""
+    """Times in UTC seconds; `warned_at` is None until its owner was warned. `by_job`:
+    a job has used it, so it is a workspace, and not a folder that somebody has put
+    there.
+    """
 
     used_at: float
     warned_at: float | None = None
+    by_job: bool = False
 
 
 def use_of(workspace: Path) -> Use | None:
@@ -30,19 +34,21 @@ def use_of(workspace: Path) -> Use | None:
         found: Any = json.loads(_file(workspace).read_text())
         warned_at = found["warned_at"]
         used_at = float(found["used_at"])
-        return Use(used_at, None if warned_at is None else float(warned_at))
+        warned_at = None if warned_at is None else float(warned_at)
+        return Use(used_at, warned_at, bool(found.get("by_job")))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def note_use(workspace: Path, use: Use) -> None:
+def note_use(workspace: Path, use: Use) -> bool:
     """Note it, unless its project has no workspace yet: who starts its first job makes
-    that folder, so that the account of the job may pass through it. OSError.
+    that folder, so that the account of the job may pass through it. Returns whether it
+    is noted; OSError.
     """
-    content = {"used_at": use.used_at, "warned_at": use.warned_at}
     if not workspace.parent.is_dir():
-        return
-    write_whole(_file(workspace), json.dumps(content).encode())
+        return False
+    write_whole(_file(workspace), json.dumps(asdict(use)).encode())
+    return True
 
 
 def set_aside(workspace: Path) -> Path:

@@ -1,8 +1,10 @@
 """Workspaces: their quota, and their removal with a warning first."""
 
+import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,16 @@ def told(instance: Controlled) -> list[dict[str, Any]]:
     ]
 
 
+async def accepted(instance: Controlled) -> str:
+    """The id of a job that is submitted until it is not refused: a project is not
+    measured for each.
+    """
+    while True:
+        with suppress(RefusedError):
+            return await instance.submit(workspace="corpus")
+        await asyncio.sleep(0.01)
+
+
 async def test_over_the_quota_new_jobs_are_refused_until_files_are_removed(
     small: Controlled,
 ):
@@ -62,7 +74,7 @@ async def test_over_the_quota_new_jobs_are_refused_until_files_are_removed(
     ]
     assert "over it, no new jobs" in small.job(running)["warnings"][-1]
     fill(small, 10)
-    again = await small.submit(workspace="corpus")
+    again = await accepted(small)
     fill(small, 2000, "vision/corpus")
     await small.controller.workspaces.look()
     other = await small.submit(workspace="corpus", project="vision")
@@ -81,7 +93,7 @@ async def test_one_that_nobody_uses_is_removed_after_a_warning(instance: Control
     now = time.time()
     long_ago = now - 40 * DAY_S
     os.utime(folder / "data", (long_ago, long_ago))
-    note_use(folder, Use(long_ago))
+    note_use(folder, Use(long_ago, by_job=True))
     await look()  # a server that was off for long warns first
     await look()
     await instance.settled()
@@ -90,13 +102,13 @@ async def test_one_that_nobody_uses_is_removed_after_a_warning(instance: Control
     assert warning["workspace"] == "corpus"
     assert warning["goes_at"] == pytest.approx(now + 7 * DAY_S, abs=60)
 
-    note_use(folder, Use(long_ago, now - 8 * DAY_S))
+    note_use(folder, Use(long_ago, now - 8 * DAY_S, by_job=True))
     job_id = await instance.submit(workspace="corpus")
     await look()
     assert folder.exists(), "a job uses it"
     await instance.finish(job_id)
     await instance.until(job_id)
-    note_use(folder, Use(long_ago, now - 8 * DAY_S))
+    note_use(folder, Use(long_ago, now - 8 * DAY_S, by_job=True))
     await look()
     await instance.settled()
     assert not list(folder.parent.iterdir())
@@ -110,11 +122,11 @@ async def test_a_job_that_comes_at_the_last_moment_keeps_its_workspace(
     folder = fill(instance, 10)
     now = time.time()
     os.utime(folder / "data", (now - 40 * DAY_S, now - 40 * DAY_S))
-    note_use(folder, Use(now - 40 * DAY_S, now - 8 * DAY_S))
+    note_use(folder, Use(now - 40 * DAY_S, now - 8 * DAY_S, by_job=True))
     goes_at = workspaces.goes_at
 
     def used_meanwhile(*given: Any) -> float:
-        note_use(folder, Use(now))
+        note_use(folder, Use(now, by_job=True))
         return goes_at(*given)
 
     monkeypatch.setattr(workspaces, "goes_at", used_meanwhile)
@@ -127,6 +139,27 @@ async def test_accounts_may_pass_through_the_folder_of_a_project(instance: Contr
     await instance.finish(job_id)
     project = instance.folder / "workspaces" / "default"
     assert not project.exists(), "the agent makes it, which knows of accounts"
+
+
+async def test_a_folder_that_no_job_has_used_stays(instance: Controlled):
+    workspaces = instance.controller.workspaces
+    folder = fill(instance, 10)
+    long_ago = time.time() - 40 * DAY_S
+    os.utime(folder / "data", (long_ago, long_ago))
+    note_use(folder, Use(long_ago, long_ago))
+    await workspaces.look()
+    assert folder.exists()
+    assert not told(instance)
+
+
+async def test_the_first_one_of_a_project_counts_as_one_of_jobs(instance: Controlled):
+    job_id = await instance.submit(workspace="corpus")
+    await instance.finish(job_id)
+    await instance.until(job_id)
+    folder = fill(instance, 10)
+    await instance.controller.workspaces.look()
+    found = use_of(folder)
+    assert found is not None and found.by_job
 
 
 async def test_one_that_was_written_to_is_used(instance: Controlled):
