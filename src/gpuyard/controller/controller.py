@@ -146,7 +146,13 @@ class Controller:
         self.trust = TrustRecords(self.core, self.launching, self.providers)
         mirror = home.logs / "attempts"
         log_mirror = LogMirror(
-            self.core, self.reports, self.providers, blobs, mirror, self.secrets
+            self.core,
+            self.reports,
+            self.providers,
+            blobs,
+            mirror,
+            self.secrets,
+            home.root,
         )
         self.retention = Retention(
             self.core, self.providers, blobs, mirror, self.submissions

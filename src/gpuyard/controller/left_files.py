@@ -26,12 +26,15 @@ log = structlog.get_logger(__name__)
 
 
 class LeftFiles:
-    """Saves what jobs have left there."""
+    """Saves what jobs have left there. `home` is gpuyard's own."""
 
-    def __init__(self, core: Core, artifacts: Artifacts, blobs: Blobs) -> None:
+    def __init__(
+        self, core: Core, artifacts: Artifacts, blobs: Blobs, home: Path
+    ) -> None:
         self._core = core
         self._artifacts = artifacts
         self._blobs = blobs
+        self._home = home
 
     async def save(
         self,
@@ -56,7 +59,10 @@ class LeftFiles:
                 problem = f"{attempt.provider} does not show what the job has left"
                 messages = [ArtifactsSaved(attempt.id, time.time(), [], [problem])]
             else:
-                saver = self._saver(attempt, order, shown)
+                # A workdir need not be the same folder on the nodes. Here it may be one
+                # that only gpuyard can read.
+                private = self._home if spec.workdir else None
+                saver = self._saver(attempt, order, shown, private)
                 messages = await self._saved(saver, folder, result)
             for message in messages:
                 self._artifacts.saved(attempt, message)
@@ -69,7 +75,11 @@ class LeftFiles:
         return True
 
     def _saver(
-        self, attempt: LiveAttempt, order: ArtifactOrder, shown: Callable[[str], str]
+        self,
+        attempt: LiveAttempt,
+        order: ArtifactOrder,
+        shown: Callable[[str], str],
+        private: Path | None,
     ) -> ArtifactSaver:
         # A job in a container can make links that lead to files of this host, which it
         # cannot read itself.
@@ -81,6 +91,7 @@ class LeftFiles:
             owner=None,
             linked_folders=False,
             shown=shown,
+            private=private,
         )
 
     async def _saved(

@@ -57,9 +57,10 @@ class LogMirror:
         blobs: Blobs,
         folder: Path,
         secrets: Secrets,
+        home: Path,
     ) -> None:
         self._secrets = secrets
-        self._left_files = LeftFiles(core, reports.artifacts, blobs)
+        self._left_files = LeftFiles(core, reports.artifacts, blobs, home)
         self._core = core
         self._reports = reports
         self._providers = providers

@@ -35,8 +35,8 @@ log = structlog.get_logger(__name__)
 
 class ArtifactSaver:
     """Saves those of one attempt. `owner` is the user that its job runs as, if that is
-    not the agent's own. `linked_folders`: see `Matches`. `shown` hides secrets in a
-    text. `pause` waits so many seconds.
+    not the agent's own. `linked_folders`: see `Matches`. No file below `private` is
+    saved. `shown` hides secrets in a text. `pause` waits so many seconds.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class ArtifactSaver:
         owner: int | None,
         linked_folders: bool,
         shown: Callable[[str], str],
+        private: Path | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._attempt_id = attempt_id
@@ -58,6 +59,7 @@ class ArtifactSaver:
         self._owner = owner
         self._linked_folders = linked_folders
         self._shown = shown
+        self._private = private.resolve() if private else None
         self._pause = pause
         self._give_up_at = 0.0
 
@@ -94,6 +96,9 @@ class ArtifactSaver:
             raise OSError(errno.ENAMETOOLONG, "its path is too long")
         if not path.isprintable():
             raise OSError(errno.EINVAL, "its name cannot be printed")
+        place = (file.folder / file.name).resolve()
+        if self._private and place.is_relative_to(self._private):
+            raise PermissionError(errno.EACCES, "it is gpuyard's own")
         pause_s = _FIRST_PAUSE_S
         while True:
             try:

@@ -47,8 +47,20 @@ async def test_a_link_of_a_container_leads_to_no_file_of_this_host(tmp_path: Pat
         (folder / "file").write_text("content")
     (job / "linked").symlink_to(host)
     stage = cast("Any", Stage(job))
-    files = LeftFiles(stage, stage, BlobStore(tmp_path / "blobs"))
+    files = LeftFiles(stage, stage, BlobStore(tmp_path / "blobs"), tmp_path)
     wanted = {"command": ["true"], "artifacts": ["out/*", "linked/*"]}
     spec = JobSpec.model_validate(wanted)
     assert await files.save(stage, spec, stage, str)
     assert stage.paths == ["out/file"]
+
+
+async def test_a_workdir_in_the_home_shows_nothing_of_gpuyard(tmp_path: Path):
+    """On the nodes of a queue, the same path may be a folder of the job's."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "ledger.db").write_text("of everybody")
+    stage = cast("Any", Stage(home))
+    files = LeftFiles(stage, stage, BlobStore(tmp_path / "blobs"), home)
+    wanted = {"command": ["true"], "artifacts": ["*"], "workdir": str(home)}
+    assert await files.save(stage, JobSpec.model_validate(wanted), stage, str)
+    assert not stage.paths

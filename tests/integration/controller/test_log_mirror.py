@@ -72,6 +72,7 @@ def mirror_of(instance: Controlled, attempt: LiveAttempt, queue: Queue) -> LogMi
         instance.blobs,
         Home(instance.folder).logs / "attempts",
         instance.controller.secrets,
+        instance.folder,
     )
 
 
