@@ -133,7 +133,7 @@ def rerun_body(
     body = {name: value for name, value in spec.items() if name not in _NOT_REPEATED}
     labels = {k: v for k, v in job.labels.items() if not _GROUP.fullmatch(k)}
     body["labels"] = {**labels, RERUN_LABEL: job.id}
-    notes: list[str] = [] if is_own else _leave_out_private(body)
+    notes: list[str] = [] if is_own else _leave_out_keys(body)
     if not spec.get("submitted_code") and spec.get("workdir"):
         notes.append(
             "its code was not stored: it runs what is now in its folder, which may"
@@ -144,9 +144,8 @@ def rerun_body(
     return body, notes
 
 
-def _leave_out_private(body: dict[str, Any]) -> list[str]:
-    """Leave out what is shown to nobody else: keys and addresses; a note for people."""
-    body.pop("notify", None)
+def _leave_out_keys(body: dict[str, Any]) -> list[str]:
+    """Leave out the keys, which are shown to nobody else; a note for people."""
     environment: Mapping[str, str] = body.get("environment", {})
     keys = sorted(filter(looks_like_key, environment))
     if not keys:

@@ -22,7 +22,8 @@ def repeated(labels: dict[str, str], **fields: Any) -> dict[str, Any]:
         created_at=1.0,
         labels=labels,
     )
-    (body, _) = rerun_body(NO_SUBMISSIONS, job, {"command": ["true"], **fields})
+    spec = {"command": ["true"], **fields}
+    (body, _) = rerun_body(NO_SUBMISSIONS, job, spec, is_own=True)
     return body
 
 

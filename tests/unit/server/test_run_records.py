@@ -11,7 +11,6 @@ from gpuyard.server.run_records import rerun_body
 SPEC = {
     "command": ["python3", "train.py"],
     "environment": {"SEED": "7", "HF_TOKEN": "abc"},
-    "notify": ["https://example.org/hook"],
 }
 
 
@@ -22,7 +21,6 @@ def test_who_repeats_a_job_of_others_gets_no_keys_of_theirs(is_own: bool) -> Non
     (body, notes) = rerun_body(cast("Any", None), given, SPEC, is_own=is_own)
     assert body["command"] == SPEC["command"]
     assert ("HF_TOKEN" in body["environment"]) is is_own
-    assert ("notify" in body) is is_own
     assert body["environment"]["SEED"] == "7"
     note = "it lacks HF_TOKEN: their values are shown to nobody else"
     assert notes == ([] if is_own else [note])
