@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class TrustMethods:
-    """What they need is in `Client`."""
+    """What is recorded about places where jobs run."""
 
     def call(self, call: Call[T]) -> T:
         """Carry one call."""

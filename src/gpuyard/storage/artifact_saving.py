@@ -96,8 +96,7 @@ class ArtifactSaver:
             raise OSError(errno.ENAMETOOLONG, "its path is too long")
         if not path.isprintable():
             raise OSError(errno.EINVAL, "its name cannot be printed")
-        place = (file.folder / file.name).resolve()
-        if self._private and place.is_relative_to(self._private):
+        if self._is_private(file):
             raise PermissionError(errno.EACCES, "it is gpuyard's own")
         pause_s = _FIRST_PAUSE_S
         while True:
@@ -117,6 +116,12 @@ class ArtifactSaver:
                 )
             self._pause(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _is_private(self, file: ArtifactFile) -> bool:
+        if self._private is None:
+            return False
+        place = (file.folder / file.name).resolve()
+        return place.is_relative_to(self._private)
 
     def _messages(
         self, saved: list[SavedArtifact], problems: list[str]

@@ -73,12 +73,14 @@ class UNet(nn.Module):
         large = self.down(x, known)
         half = self.further(F.avg_pool2d(large, 2), known)
         small = self.middle(F.avg_pool2d(half, 2), known)
-        half = self.up(
-            torch.cat([F.interpolate(small, scale_factor=2), half], 1), known
-        )
-        return self.out(
-            self.last(torch.cat([F.interpolate(half, scale_factor=2), large], 1), known)
-        )
+        half = self.up(torch.cat([enlarged(small), half], 1), known)
+        large = self.last(torch.cat([enlarged(half), large], 1), known)
+        return self.out(large)
+
+
+def enlarged(x: Tensor) -> Tensor:
+    """Twice as high and twice as wide."""
+    return F.interpolate(x, scale_factor=2)
 
 
 def made_pictures(count: int, pixels: int) -> Tensor:
@@ -178,7 +180,8 @@ class Diffusion:
         pixels = self.options.pixels
         picture = torch.randn(count, 3, pixels, pixels).to(self.device)
         for level in range(LEVELS - 1, 0, -1):
-            (kept, next_kept) = (self.clean[level], self.clean[level - 1])
+            kept = self.clean[level]
+            next_kept = self.clean[level - 1]
             levels = torch.full((count,), float(level), device=self.device)
             noise = self.model(picture, levels)
             found = ((picture - (1 - kept).sqrt() * noise) / kept.sqrt()).clamp(-1, 1)

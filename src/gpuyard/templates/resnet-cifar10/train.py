@@ -71,12 +71,10 @@ def made_pictures(count: int, seed: int) -> tuple[Tensor, Tensor]:
     """Pictures of shape (count, 3, 32, 32) around 0, and their classes."""
     chance = torch.Generator().manual_seed(seed)
     labels = torch.randint(CLASSES, (count,), generator=chance)
-    angle = labels * (math.pi / CLASSES)
+    angle = (labels * (math.pi / CLASSES))[:, None, None]
     rows, columns = torch.meshgrid(torch.arange(32), torch.arange(32), indexing="ij")
     shift = torch.rand(count, generator=chance) * 2 * math.pi
-    along = (
-        angle.cos()[:, None, None] * columns + angle.sin()[:, None, None] * rows
-    ) / 2
+    along = (angle.cos() * columns + angle.sin() * rows) / 2
     stripes = torch.sin(along + shift[:, None, None])
     colours = torch.stack([(labels % n == 0).float() for n in (2, 3, 5)], dim=1)
     pictures = stripes[:, None] * (0.5 + colours[:, :, None, None])
