@@ -8,7 +8,6 @@ import pytest
 import typer
 
 from gpuyard.cli.recommended import apply, ask
-from gpuyard.client.sync import Client
 from tests.support.instance import TestInstance, make_instance
 
 PROGRAM = """
@@ -81,7 +80,7 @@ def test_a_person_is_asked_before_it_costs_much(instance: TestInstance) -> None:
         asked.append(question)
         return False
 
-    with Client(instance.address()) as client:
+    with instance.client() as client:
         assert apply(client, body, 1e9, sure=False, confirm=refuses) != body
         with pytest.raises(typer.Abort):
             apply(client, body, -1.0, sure=False, confirm=refuses)
