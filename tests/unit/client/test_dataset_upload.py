@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from gpuyard.client.dataset_upload import Batch, advance, files_of, upload
+from gpuyard.client.dataset_upload import (
+    AT_ONCE,
+    Batch,
+    advance,
+    files_of,
+    upload,
+)
 from gpuyard.domain.datasets import CHUNK_BYTES, Dataset, read_manifest
 from gpuyard.domain.errors import InvalidInputError, RefusedError
 
@@ -115,6 +121,9 @@ def test_chunks_that_vanish_meanwhile_are_sent_again(folder: Path) -> None:
 
 
 def test_a_file_that_changes_is_told(folder: Path) -> None:
+    # So many chunks before the file are more than what is read ahead.
+    (folder / "many").touch()
+    os.truncate(folder / "many", 3 * AT_ONCE * CHUNK_BYTES)
     work = upload("p", "n", folder, lambda _stored, _of: None)
     server = Server()
     step = advance(work)
