@@ -150,7 +150,7 @@ class Agent:
         )
         if start.epoch < self.epoch or known or start.attempt_id in self.host.logs:
             return
-        if start.ahead:
+        if start.prefetched:
             self.prefetched.add(start)
         else:
             self.prefetched.drop(start.attempt_id)

@@ -326,3 +326,18 @@ def test_every_function_that_is_named_with_its_file_exists(page: Path) -> None:
             assert re.search(defined, text_of(file), re.MULTILINE), (
                 f"{page.name}: {span}"
             )
+
+
+def contract(begins: str, ends: str) -> set[str]:
+    """The names that a paragraph of *Contracts* lists."""
+    text = text_of(DOCS / "architecture.md")
+    paragraph = text.partition(f"- **{begins}**")[2].partition(f"- **{ends}**")[0]
+    return set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", paragraph))))
+
+
+def test_the_contracts_name_every_command_and_every_field_of_a_job() -> None:
+    commands = typer.main.get_command(app)
+    assert isinstance(commands, TyperGroup)
+    shown = {name for name, made in commands.commands.items() if not made.hidden}
+    assert shown - contract("Command", "Exit codes") == set()
+    assert set(JobSpec.model_fields) - contract("JobSpec", "Array") == set()

@@ -53,7 +53,7 @@ def show(job: Reference, as_json: AsJson = False) -> None:
     print_fields(shown_fields(info, gpus, waits))
     if info.attempts:
         typer.echo()
-        _print_attempts(info.attempts)
+        print_attempts(info.attempts)
 
 
 def _gpus(client: "Client", info: "Job") -> list[str]:
@@ -72,8 +72,8 @@ def _what_it_waits_for(job: "JobHandle") -> str:
     return answer["summary"] if answer["pending"] else ""
 
 
-def _print_attempts(attempts: "Sequence[Attempt]") -> None:
-    """A line for each, and more about the last."""
+def print_attempts(attempts: "Sequence[Attempt]") -> None:
+    """A line for each, its message, and more about the last."""
     rows = [
         (
             attempt.number,
@@ -89,7 +89,8 @@ def _print_attempts(attempts: "Sequence[Attempt]") -> None:
         for attempt in attempts
     ]
     print_table(_ATTEMPT_COLUMNS, rows, empty="")
-    last = attempts[-1]
+    *before, last = attempts
+    print_fields({f"attempt {attempt.number}": attempt.message for attempt in before})
     limits = ", ".join(f"{name} by {how}" for name, how in last.limits.items())
     print_fields(
         {"limits": limits, "message": last.message, "resumed from": last.resumed_from}

@@ -14,9 +14,9 @@ class AttemptOutcome:
     """How an attempt ended. Times are UTC seconds.
 
     `reason`: what was found, such as `out_of_memory`. `stopped`: why gpuyard ended it,
-    such as `timed_out`, `cancelled` or `gpu_failed`; empty if it did not. `stopped`
-    comes first. `ran_s`: for how many seconds it ran, as measured; None if nobody
-    measured.
+    such as `timed_out`, `cancelled` or `gpu_failed`; empty if it did not. It comes
+    before `reason`, see `final_state`. `ran_s`: for how many seconds it ran, as
+    measured; None if nobody measured.
     """
 
     at: float

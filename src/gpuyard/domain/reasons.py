@@ -190,8 +190,10 @@ _FACTS = {
     Reason.GPU_OUT_OF_MEMORY: _program(
         "the program needed more GPU memory than there was"
     ),
-    Reason.SHARE_FAILED: _program("its share on another node ended before"),
-    Reason.BROKEN_FILE: _program("a file that tells how it goes was changed or broken"),
+    Reason.SHARE_FAILED: _program("what it ran on another of its nodes failed first"),
+    Reason.BROKEN_FILE: _program(
+        "a file in which gpuyard notes how the attempt goes was changed or damaged"
+    ),
     Reason.NO_ANSWER: _program("the model gave no answer to the prompt"),
     Reason.TIMED_OUT: _program("it ran longer than its time limit"),
     Reason.CANCELLED: _Facts(

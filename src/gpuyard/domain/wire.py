@@ -316,8 +316,8 @@ class Welcome(_Message, frozen=True, tag="Welcome"):
 class StartAttempt(_Message, frozen=True, tag="Start"):
     """Run this attempt. A repetition with the same attempt id changes nothing.
 
-    Attempts with equal `window` can take each other's place; with `ahead` the attempt
-    is prefetched, and waits until one of them ends. `shares_gpus`: others may use its
+    Attempts with equal `prefetch_group` can take each other's place; one that is
+    `prefetched` waits until another of them ends. `shares_gpus`: others may use its
     GPUs, or it may sleep beside them; the server decides who may use them when.
     `workspace`: the key of its workspace (`domain/workspaces.py`). `secrets`: more
     variables, whose values the agent keeps to itself. `project`: that of the job, which
@@ -350,8 +350,8 @@ class StartAttempt(_Message, frozen=True, tag="Start"):
     resume_name: str | None = None
     resume_directory: bool = False
     resume_args: list[str] = []
-    window: str = ""
-    ahead: bool = False
+    prefetch_group: str = msgspec.field(default="", name="window")
+    prefetched: bool = msgspec.field(default=False, name="ahead")
     shares_gpus: bool = False
     workspace: str | None = None
     secrets: dict[str, str] = {}

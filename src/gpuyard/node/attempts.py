@@ -90,7 +90,7 @@ class NodeAttempts:
             return
         if attempt_id in self.by_id or self._journal.holds(attempt_id):
             return
-        if start.ahead:
+        if start.prefetched:
             self._prefetched.add(start)
         else:
             self._prefetched.drop(attempt_id)

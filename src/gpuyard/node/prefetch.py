@@ -39,7 +39,7 @@ class PrefetchQueue:
 
     def add(self, start: wire.StartAttempt) -> None:
         """Keep an attempt until a place of its key is free."""
-        self._waiting.setdefault(start.window, {})[start.attempt_id] = start
+        self._waiting.setdefault(start.prefetch_group, {})[start.attempt_id] = start
 
     def drop(self, attempt_id: str) -> bool:
         """Remove an attempt; False when it does not wait here."""
@@ -57,8 +57,8 @@ class PrefetchQueue:
 
         It gets the GPUs of the ended attempt, and starts now.
         """
-        waiting = self._waiting.get(ended.window)
+        waiting = self._waiting.get(ended.prefetch_group)
         if not waiting:
             return None
         first = waiting.pop(next(iter(waiting)))
-        return replace(first, gpu_uuids=ended.gpu_uuids, ahead=False)
+        return replace(first, gpu_uuids=ended.gpu_uuids, prefetched=False)

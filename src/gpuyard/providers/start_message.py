@@ -36,8 +36,8 @@ def start_message(
         resume_name=resume.name if resume else None,
         resume_directory=resume.directory if resume else False,
         resume_args=list(checkpoint.resume_args),
-        window=order.prefetch_group,
-        ahead=order.prefetched,
+        prefetch_group=order.prefetch_group,
+        prefetched=order.prefetched,
         shares_gpus=order.shares_gpus,
         workspace=order.workspace or None,
         datasets=list(order.datasets),
@@ -63,8 +63,8 @@ def start_of_share(
         start_message(order, epoch, list(share.gpu_uuids)),
         attempt_id=share_id(order.attempt_id, share.rank),
         environment={**variables, **order.environment},
-        window="",
-        ahead=False,
+        prefetch_group="",
+        prefetched=False,
     )
     if share.rank == 0:
         return message

@@ -2,8 +2,9 @@
 
 import pytest
 
+from gpuyard.cli.show import print_attempts
 from gpuyard.cli.shown_fields import shown_fields
-from gpuyard.domain.jobs import Job
+from gpuyard.domain.jobs import Attempt, Job
 
 
 def job(**fields):
@@ -43,3 +44,17 @@ def test_only_what_runs_here_has_the_servers_environment(
     spec = {"command": ["true"], **place}
     shown = shown_fields(job(kind="command", state="queued", spec=spec), [])
     assert shown["environment"] == environment
+
+
+def test_the_message_of_each_attempt_is_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    known = {"token": 1, "provider": "local", "created_at": 0.0, "state": "ended"}
+    print_attempts(
+        [
+            Attempt(id="attempt_1", number=1, message="no space left", **known),
+            Attempt(id="attempt_2", number=2, message="no GPU left", **known),
+        ]
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == ["attempt 1  no space left", "message  no GPU left"]

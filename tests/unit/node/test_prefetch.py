@@ -15,8 +15,8 @@ def start(
         ["true"],
         {},
         gpu_uuids=list(gpus),
-        window=key,
-        ahead=not gpus,
+        prefetch_group=key,
+        prefetched=not gpus,
     )
 
 
@@ -24,8 +24,12 @@ def test_the_first_of_the_key_takes_the_place_with_its_gpus():
     queue = PrefetchQueue()
     for attempt_id, key in (("1", "a"), ("2", "b"), ("3", "a")):
         queue.add(start(attempt_id, key))
-    heir = queue.pop_next(start("0", "a", ("GPU-7",)))
-    assert heir and (heir.attempt_id, heir.gpu_uuids, heir.ahead) == (
+    following = queue.pop_next(start("0", "a", ("GPU-7",)))
+    assert following and (
+        following.attempt_id,
+        following.gpu_uuids,
+        following.prefetched,
+    ) == (
         "1",
         ["GPU-7"],
         False,
