@@ -113,7 +113,7 @@ class SimulatedNode:
     def _handle(self, message: wire.ToAgent) -> None:
         match message:
             case wire.StartAttempt():
-                if message.ahead:
+                if message.prefetched:
                     self._prefetched.add(message)
                 else:
                     self._prefetched.drop(message.attempt_id)
