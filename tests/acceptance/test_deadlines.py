@@ -58,7 +58,7 @@ def test_what_is_no_deadline_is_refused(shared_instance: TestInstance):
     refused = shared_instance.run(
         "run", "--schedule", "@daily", "--deadline", "2098-12-01 18:00", "--", "true"
     )
-    assert "deadline_s: is '2098-12-01 18:00'" in refused.stderr
+    assert "deadline_s: '2098-12-01 18:00' is not a duration" in refused.stderr
 
 
 def test_jobs_of_schedules_and_tasks_of_arrays_have_deadlines(
