@@ -221,8 +221,14 @@ class CostRanges:
     def _group(self, each: _Range, sums: Sequence[Any], counted: int = 0) -> CostGroup:
         piece = self._period.pieces[each.position]
         before = self._period.pieces[each.position - 1] if counted else None
+        currency, project, owner, provider, tier, gpu, *_ = each.kind
         return CostGroup(
-            *each.kind[:6],
+            currency,
+            project,
+            owner,
+            provider,
+            tier,
+            gpu,
             piece.day,
             *sums,
             counted=counted,
