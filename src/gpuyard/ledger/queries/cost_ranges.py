@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from gpuyard.ledger.queries.cost_rows import CostGroup, CostPeriod, CutAttempt
 from gpuyard.ledger.queries.cost_sql import IS_WASTED, RAN, WASTED, CostSql
 
-MOST_RANGES = 50_000
-"""To read more ranges than this takes about as long as to sort a million attempts."""
+FEWEST_A_RANGE = 20
+"""To sort so many attempts takes as long as to read a range."""
 _KIND = ("currency", "project", "owner", "provider", "tier", "gpu", "gpus", "cpus")
 # The index of waste has no cores.
 _KIND_OF_WASTE = _KIND[:-1]
@@ -90,13 +90,15 @@ class CostRanges:
         those that a bound of the period cuts. None where there are so many kinds of
         attempts that to sort them is faster.
         """
+        # There are no more; a look at the end of the table is enough.
+        ((attempts,),) = self._rows("SELECT MAX(rowid) FROM attempts", {})
         ranges: list[_Range] = []
         cut: list[CutAttempt] = []
         for kind in self._kinds():
             for started in (True, False):
                 ranges += self._ranges(kind, started=started)
                 cut += self._from_before(kind, started=started)
-            if len(ranges) > MOST_RANGES:
+            if len(ranges) * FEWEST_A_RANGE > (attempts or 0):
                 return None
         groups: list[CostGroup] = []
         for each in ranges:
