@@ -1,7 +1,11 @@
-"""A month's report of costs, against bare sqlite3 that adds up one column."""
+"""A month's report of costs, against bare sqlite3 that adds up one column; also where
+bills are in another currency, whose rate changes every day.
+"""
 
 import time
 from collections.abc import Iterator
+from datetime import date, timedelta
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -13,15 +17,27 @@ from benchmarks.figures import Figure, alternate
 from gpuyard.billing.costs import ReportOrder, report
 from gpuyard.billing.exchange import Exchange
 from gpuyard.domain.cost_keys import CostBy
-from gpuyard.domain.exchange_rates import ExchangeRates
+from gpuyard.domain.exchange_rates import ExchangeRate, ExchangeRates
 from gpuyard.ledger.ledger import Ledger
 
 GROUP = "costs"
-_EXCHANGE = Exchange(ExchangeRates("USD", ()), "USD")
 # The first day of a month, in which clocks are set back at its end.
 _BEGIN = 1_790_805_600.0
 _MONTH_S = 31 * 86_400 + 3600
 _BERLIN = ZoneInfo("Europe/Berlin")
+_ONE_CURRENCY = ExchangeRates("USD", ())
+# Bills are in euros, and what a dollar is worth changes every day.
+_RATE_A_DAY = ExchangeRates(
+    "EUR",
+    [
+        ExchangeRate(
+            currency="USD",
+            date=date(2026, 9, 30) + timedelta(day),
+            rate=Decimal(900 + day) / 1000,
+        )
+        for day in range(33)
+    ],
+)
 # An attempt of each number: a retry of every twentieth, 20 projects, two tiers, three
 # providers; every tenth was measured, and each runs for up to two hours.
 _ATTEMPTS = """
@@ -50,13 +66,18 @@ def measure(scale: float) -> Iterator[Figure]:
     rounds = scaled(5, scale)
     with scratch() as folder:
         ledger = _ledger_with(folder / "costs.db", count)
-        for by in (CostBy.PROJECT, CostBy.DAY):
+        for by, rates, words in (
+            (CostBy.PROJECT, _ONE_CURRENCY, ""),
+            (CostBy.DAY, _ONE_CURRENCY, ""),
+            (CostBy.PROJECT, _RATE_A_DAY, ", with a rate a day"),
+            (CostBy.DAY, _RATE_A_DAY, ", with a rate a day"),
+        ):
             values, floors = alternate(
-                rounds, partial(_report_s, ledger, by), partial(_sum_s, ledger)
+                rounds, partial(_report_s, ledger, by, rates), partial(_sum_s, ledger)
             )
             yield Figure(
                 GROUP,
-                f"a month's report by {by} over {count:,} attempts",
+                f"a month's report by {by} over {count:,} attempts{words}",
                 values,
                 "s",
                 1.0,
@@ -75,11 +96,13 @@ def _ledger_with(path: Path, count: int) -> Ledger:
     return ledger
 
 
-def _report_s(ledger: Ledger, by: CostBy) -> float:
-    order = ReportOrder(by, _BEGIN, _BEGIN + _MONTH_S, _BERLIN)
+def _report_s(ledger: Ledger, by: CostBy, rates: ExchangeRates) -> float:
+    end = _BEGIN + _MONTH_S
+    changes = rates.changes(_BEGIN, end)
+    order = ReportOrder(by, _BEGIN, end, _BERLIN, rate_days=changes)
     began = time.perf_counter()
     rows = ledger.queries.costs(order.period())
-    found = report(order, rows, lambda _, __: 0.0, _EXCHANGE)
+    found = report(order, rows, lambda _, __: 0.0, Exchange(rates, rates.currency))
     taken = time.perf_counter() - began
     assert found.items
     return taken

@@ -71,6 +71,7 @@ def measure(scale: float) -> Iterator[Figure]:
         )
     yield _fair(jobs, gpus, rounds, events)
     yield _reserved(jobs, gpus, rounds, events)
+    yield _fair_and_reserved(jobs, gpus, rounds, events)
     ranked, ordered = alternate(rounds, cluster.rerank_ms, cluster.sort_ms)
     yield Figure(
         GROUP,
@@ -106,6 +107,20 @@ def _reserved(jobs: int, gpus: int, rounds: int, events: int) -> Figure:
     name = (
         "decision after one event with two reservations whose holders have jobs,"
         f" {jobs:,} queued, {gpus:,} GPUs, p99"
+    )
+    return _decisions(cluster, name, jobs, rounds, events)
+
+
+def _fair_and_reserved(jobs: int, gpus: int, rounds: int, events: int) -> Figure:
+    """All of it together, and every second job has a deadline within a week."""
+    cluster = Cluster(random.Random(7), shares(), has_deadlines=True)
+    cluster.add_nodes(-(-gpus // PER_NODE))
+    cluster.reserve("project-0", gpus // 10, begins_in_s=0.0)
+    cluster.reserve("project-1", gpus // 10, begins_in_s=3600.0)
+    name = (
+        f"decision after one event by fair shares of {USERS:,} users, with two"
+        f" reservations and a deadline for every second job, {jobs:,} queued,"
+        f" {gpus:,} GPUs, p99"
     )
     return _decisions(cluster, name, jobs, rounds, events)
 
@@ -153,10 +168,17 @@ def _rss_mb() -> float:
 
 class Cluster:
     """A view and the running jobs on it; `policy` is the default one, or `fair` if
-    `usage` has shares.
+    `usage` has shares. With `has_deadlines`, every second job has one.
     """
 
-    def __init__(self, dice: random.Random, usage: Usage | None = None) -> None:
+    def __init__(
+        self,
+        dice: random.Random,
+        usage: Usage | None = None,
+        *,
+        has_deadlines: bool = False,
+    ) -> None:
+        self._has_deadlines = has_deadlines
         self.view = View(usage=usage or Usage())
         self.policy = Policy(
             order=QueueOrder.FAIR if usage else QueueOrder.GITTINS,
@@ -248,10 +270,17 @@ class Cluster:
             "retry_count": 0,
             "failures": 0,
             "attempts": 0,
+            **self._deadline(),
         }
         return self._observe(
             EventKind.JOB_SUBMITTED, Change(Table.JOBS, new_id("job"), row)
         )
+
+    def _deadline(self) -> dict[str, float]:
+        """A moment within a week, for every second job."""
+        if not self._has_deadlines or self.dice.random() < 0.5:
+            return {}
+        return {"deadline": self.now + self.dice.randrange(3600, 7 * 86_400)}
 
     def _whose(self) -> dict[str, str]:
         """The owner of a job, and his project, where that counts."""

@@ -15,11 +15,11 @@ from benchmarks import fresh
 ROOT = Path(__file__).parents[2]
 GROUPS = {
     "ledger": 4,
-    "costs": 2,
+    "costs": 4,
     "http": 6,
     "jobs": 2,
     "idle": 2,
-    "scheduler": 6,
+    "scheduler": 7,
     "server": 18,
     "commands": 2,
     "verification": 8,

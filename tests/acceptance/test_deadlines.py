@@ -56,9 +56,31 @@ def test_what_is_no_deadline_is_refused(shared_instance: TestInstance):
         assert refused.returncode in (2, 4)
         assert fault in refused.stderr
     refused = shared_instance.run(
-        "run", "--schedule", "@daily", "--deadline", "8h", "--", "true"
+        "run", "--schedule", "@daily", "--deadline", "2098-12-01 18:00", "--", "true"
     )
-    assert "job.deadline: is one moment" in refused.stderr
+    assert "deadline_s: '2098-12-01 18:00' is not a duration" in refused.stderr
+
+
+def test_jobs_of_schedules_and_tasks_of_arrays_have_deadlines(
+    shared_instance: TestInstance,
+):
+    daily = ("run", "--schedule", "@daily", "--name", "nightly", "--deadline", "8h")
+    shared_instance.ok(*daily, "--", "true")
+    shown = shared_instance.ok("schedule", "show", "nightly")
+    assert "8h00m after its time" in shown
+    job_id = shared_instance.ok("schedule", "run-now", "nightly").strip()
+    assert in_hours(shared_instance.json("show", job_id)["deadline"]) == 8
+    updated = ("schedule", "update", "nightly", "--deadline", "none")
+    assert shared_instance.json(*updated)["deadline_s"] is None
+    shared_instance.ok("schedule", "delete", "nightly")
+    array = ("run", "-d", "--hold", "--name", "many", "--array", "0-1", "--", "true")
+    shared_instance.ok(*array)
+    updated = shared_instance.json("update", "many", "--deadline", "5h")
+    assert in_hours(updated["spec"]["deadline"]) == 5
+    assert in_hours(shared_instance.json("show", "many_1")["deadline"]) == 5
+    updated = shared_instance.json("update", "many", "--deadline", "none")
+    assert "deadline" not in updated["spec"]
+    shared_instance.ok("cancel", "many", job_id)
 
 
 def test_an_estimate_says_that_there_is_too_little_time(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.instance import REAL_GPUYARD, TestInstance
+from tests.support.receiver import receiver
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.timeout(600)
@@ -62,7 +63,16 @@ def marks(folder: Path) -> list[str]:
 def test_a_second_run_does_only_what_has_changed(
     instance: TestInstance, flow: Path
 ) -> None:
-    told = instance.ok("flow", "run", "flow.toml")
+    with receiver() as there:
+        whole = ("--notify", there.url, "--deadline", "8h")
+        told = instance.ok("flow", "run", "flow.toml", *whole)
+        (body,) = wait_until(there.bodies, 20, "the end to be told of")
+    assert body["kind"] == "job.completed"
+    ended = instance.ok("logs", body["job_id"]).splitlines()
+    steps = ("clean", "count", "other", "report")
+    assert sorted(ended) == [f"{step}: completed" for step in steps]
+    deadlines = [job["deadline"] for job in instance.json("jobs")["items"]]
+    assert (len(set(deadlines) - {None}), deadlines.count(None)) == (1, 1)
     assert "clean: running · it has not run yet" in told
     assert "report: completed" in told
     assert sorted(marks(flow)) == ["clean", "count", "other", "report"]
@@ -111,7 +121,11 @@ def test_a_step_that_fails_stops_only_what_needs_it_and_is_tried_as_it_says(
         '[steps.good]\ncommand = ["sh", "-c", "echo good >> marks"]\n'
         '[steps.liar]\ncommand = ["true"]\noutputs = ["never.txt"]\n'
     )
-    done = instance.run("flow", "run", "flow.toml")
+    with receiver() as there:
+        usual = {"GPUYARD_DEFAULTS__NOTIFY": json.dumps([there.url])}
+        done = instance.run("flow", "run", "flow.toml", env=usual)
+        (body,) = wait_until(there.bodies, 20, "the end to be told of")
+    assert body["kind"] == "job.failed"
     assert done.returncode == 1
     assert "after: skipped · bad has not completed" in done.stdout
     assert "good: completed" in done.stdout

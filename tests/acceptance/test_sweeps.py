@@ -52,8 +52,8 @@ def test_a_sweep_over_an_unchanged_script_finds_the_best(
 ) -> None:
     words = ("--param", "x=-1..2", "--param", "kind=a,b", "--parallel", "3")
     with receiver() as there:
-        notify = ("--notify", there.url)
-        told = instance.ok("sweep", "train.py", *words, *FEW, *notify)
+        told_of = ("--notify", there.url, "--deadline", "8h")
+        told = instance.ok("sweep", "train.py", *words, *FEW, *told_of)
         wait_until(there.bodies, 20, "the end to be told of")
     assert "best: train-2  val_loss 0.333333  x=0 kind=a" in told
     assert "train: completed · 8 completed" in told
@@ -70,6 +70,8 @@ def test_a_sweep_over_an_unchanged_script_finds_the_best(
     rows = instance.ok("sweep", "show", "train").splitlines()
     assert rows[1].split()[:4] == ["2", "train-2", "completed", "0.333333"]
     assert "train-5" in instance.ok("jobs", "--label", "sweep=train")
+    deadlines = {job["deadline"] for job in instance.json("jobs")["items"]}
+    assert len(deadlines - {None}) == 1
     gate = instance.job(sweep["gate"])
     assert gate.state == "completed"
     assert [body["job_id"] for body in there.bodies()] == [gate.id]

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from gpuyard.billing.exchange import Exchange, days_between, exact
+from gpuyard.billing.exchange import Exchange, exact, rate_pieces
 from gpuyard.billing.meter import SHARE, cost
 from gpuyard.billing.parts import amount, micros, part, seconds_within
 from gpuyard.billing.periods import Stretch, day_name, day_pieces, stretches
@@ -16,9 +16,9 @@ from gpuyard.domain.cost_keys import INSTANCE_OWNER, NO_PROJECT, NOBODY, CostBy
 from gpuyard.domain.costs import CostLine, CostReport
 from gpuyard.domain.exchange_rates import day_of
 from gpuyard.ledger.queries.cost_rows import (
-    CostDay,
     CostGroup,
     CostPeriod,
+    CostPiece,
     CutAttempt,
 )
 from gpuyard.ledger.queries.costs import CostRows, gpu_of_shape, gpus_and_cpus
@@ -33,7 +33,8 @@ RunSeconds = Callable[[str, float], float]
 @dataclass(frozen=True, slots=True)
 class ReportOrder:
     """What somebody wants to see: costs `by` something, from `begin` until before
-    `end`, with the days of `zone`, without what is of `hidden` projects.
+    `end`, with the days of `zone`, without what is of `hidden` projects. On the
+    `rate_days` in there (days in UTC), rates change.
     """
 
     by: CostBy
@@ -41,7 +42,7 @@ class ReportOrder:
     end: float
     zone: ZoneInfo
     hidden: Sequence[str] = ()
-    dated: Sequence[str] = ()
+    rate_days: Sequence[int] = ()
 
     @property
     def offsets(self) -> list[Stretch]:
@@ -54,21 +55,28 @@ class ReportOrder:
         """The same for the ledger."""
         known = self.offsets
         offsets = [(each.begin, each.offset_s) for each in known]
-        days = day_pieces(self.begin, self.end, known) if known else []
         return CostPeriod(
             self.begin,
             self.end,
+            list(self._pieces(known)),
             offsets,
-            [CostDay(*each) for each in days],
+            self.rate_days,
             self.hidden,
-            self.dated,
         )
+
+    def _pieces(self, known: list[Stretch]) -> Iterator[CostPiece]:
+        days: list[tuple[int | None, float, float]] = [(None, self.begin, self.end)]
+        if known:
+            days = [*day_pieces(self.begin, self.end, known)]
+        for number, since, until in days:
+            for each in rate_pieces(since, until, until, self.rate_days):
+                yield CostPiece(number, *each)
 
 
 @dataclass(slots=True)
 class _Sum:
     """What is added up: amounts in millionths, times in seconds. `by_day` has the
-    amounts of each day in UTC, or where the rate does not change, of any one.
+    amounts by a day in UTC that has their rate.
     """
 
     by_day: dict[int, int] = field(default_factory=dict[int, int])
@@ -199,14 +207,14 @@ def running_attempts(
 def _add_group(sums: _Sums, order: ReportOrder, group: CostGroup) -> None:
     # PostgreSQL gives decimals for some of these.
     key = _key(sums.by, group)
-    also_before = 0
+    before = key
     if group.day is not None:
-        day = int(group.day)
-        key = _time_key(sums.by, day)
-        if key == _time_key(sums.by, day - 1):
-            also_before = group.counted
+        key = _time_key(sums.by, int(group.day))
+    if group.day_before is not None:
+        before = _time_key(sums.by, group.day_before)
+    also_before = group.counted if key == before else 0
     own, of_currency = sums.of(key, group.currency)
-    # An attempt counts once in the sum of its currency, and on each of its days.
+    # An attempt counts once in the sum of its currency, and once for each key.
     own.attempts -= also_before
     of_currency.attempts -= group.counted
     rate_day = day_of(order.begin) if group.rate_day is None else int(group.rate_day)
@@ -230,7 +238,6 @@ class _Cuts:
     def __init__(self, order: ReportOrder) -> None:
         self.order = order
         self._offsets = order.offsets
-        self._dated = frozenset(order.dated)
 
     def pieces(self, attempt: CutAttempt) -> Iterator[tuple[str, int, float, float]]:
         """The key, the day of the rate, the begin and the end of each piece."""
@@ -240,11 +247,9 @@ class _Cuts:
         if end < begin or not order.begin <= begin < order.end:
             return
         for key, since, until in self._by_key(attempt, begin, end):
-            if attempt.currency not in self._dated:
-                yield key, day_of(order.begin), since, until
-                continue
-            for day, first, last in days_between(max(since, begin), until, end):
-                yield key, day, first, last
+            first = max(since, begin)
+            for piece in rate_pieces(first, until, end, order.rate_days):
+                yield key, *piece
 
     def _by_key(
         self, attempt: CutAttempt, begin: float, end: float

@@ -1,6 +1,7 @@
 """What costs are worth in another currency, each second at the rate of its day."""
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -19,10 +20,6 @@ class Exchange:
 
     rates: ExchangeRates
     wanted: str
-
-    def dated(self, begin: float, end: float) -> list[str]:
-        """The currencies whose worth changes between these times (UTC seconds)."""
-        return self.rates.dated(self.wanted, begin, end)
 
     def worth(self, currency: str, day: int) -> Fraction | None:
         """What one unit is worth on that day; None if that is not known."""
@@ -57,21 +54,24 @@ class Paid:
     ran_s: float
 
 
-def days_between(
-    begin: float, end: float, last: float
+def rate_pieces(
+    begin: float, end: float, last: float, changes: Sequence[int]
 ) -> Iterator[tuple[int, float, float]]:
-    """The days in UTC from `begin` until `end`, each with its begin and end in there.
-    After `last` there is nothing more: so the day of `last` goes until `end`.
+    """The pieces from `begin` until `end` in which no rate changes: of each a UTC day
+    that has its rates, its begin and its end. `changes` are the days on which rates
+    change, in order. After `last` there is nothing more: so the piece of `last` goes
+    until `end`.
     """
+    day = day_of(begin)
     at = begin
-    while True:
-        day = day_of(at)
-        midnight = float((day + 1) * DAY_S)
+    for following in changes[bisect_right(changes, day) :]:
+        midnight = float(following * DAY_S)
         if midnight >= min(last, end):
-            yield day, at, end
-            return
+            break
         yield day, at, midnight
+        day = following
         at = midnight
+    yield day, at, end
 
 
 def worth_within(
@@ -85,14 +85,12 @@ def worth_within(
     if since >= end or until < begin:
         return Fraction(0)
     total = micros(paid.cost)
-    pieces = [(day_of(since), begin, end)]
-    if paid.currency in exchange.dated(since, min(until, end)):
-        pieces = list(days_between(since, end, until))
+    changes = exchange.rates.changes(since, min(until, end))
     return exchange.sum(
         paid.currency,
         (
             (day, part(total, paid.began, paid.ran_s, first, last))
-            for day, first, last in pieces
+            for day, first, last in rate_pieces(since, end, until, changes)
         ),
     )
 

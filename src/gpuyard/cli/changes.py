@@ -16,7 +16,6 @@ from gpuyard.domain.errors import InvalidInputError, quoted
 _ONLY_OF_JOBS = {
     "name": "--name",
     "timeout_s": "--timeout",
-    "deadline": "--deadline",
 }
 _ONLY_OF_ARRAYS = {"at_most": "--limit"}
 

@@ -10,11 +10,16 @@ import typer
 
 from gpuyard.cli.job_files import load_spec
 from gpuyard.cli.jobs import AsJson
+from gpuyard.cli.notices import named, usual
+from gpuyard.cli.options import DeadlineOption, deadline_of
 from gpuyard.cli.output import print_json
+from gpuyard.cli.run_options import NotifyOption
 from gpuyard.cli.session import connect
-from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.errors import GpuyardError, InvalidInputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpuyard.client.sync import Client
     from gpuyard.flows.runner import Done
     from gpuyard.flows.spec import Flow
@@ -44,6 +49,8 @@ def run(
         list[str] | None,
         typer.Option(metavar="STEP", help="Run this step whatever was done before."),
     ] = None,
+    deadline: DeadlineOption = None,
+    notify: NotifyOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the steps of a flow, each when what it needs is done. A step whose job and
@@ -52,6 +59,8 @@ def run(
     from gpuyard.flows.runner import Runner
 
     flow = _load(file)
+    addresses = _whom_to_tell(notify)
+    until = deadline_of(deadline)
     for name in force or []:
         if name not in flow.steps:
             remedy = f"there are {', '.join(flow.steps)}"
@@ -59,7 +68,7 @@ def run(
     folder = file.absolute().parent.resolve()
     with connect(patient=True) as client:
         told = _say_nothing if as_json else _say
-        runner = Runner(client, flow, folder, told, force or [])
+        runner = Runner(client, flow, folder, told, force or [], until)
         try:
             done = runner.run()
         except KeyboardInterrupt:
@@ -69,6 +78,8 @@ def run(
                 err=True,
             )
             sys.exit(_INTERRUPTED)
+        if addresses:
+            _tell_end(client, flow, done, addresses)
         if as_json:
             steps = [one.as_json() for one in done]
             print_json({"name": flow.name, "steps": steps})
@@ -103,6 +114,33 @@ def _say(done: "Done") -> None:
 
 def _say_nothing(_done: "Done") -> None:
     pass
+
+
+def _whom_to_tell(words: list[str] | None) -> list[str]:
+    """The addresses that are told of the end. InvalidInputError."""
+    from gpuyard.domain.end_notices import NoticeAddress
+
+    said = named(words)
+    addresses = usual() if said is None else said
+    for address in addresses:
+        try:
+            NoticeAddress.parse(address)
+        except ValueError as error:
+            fault, _, remedy = str(error).partition("; ")
+            raise InvalidInputError.of("--notify", fault, remedy) from None
+    return addresses
+
+
+def _tell_end(
+    client: "Client", flow: "Flow", done: "Sequence[Done]", addresses: list[str]
+) -> None:
+    """Tell of the end of the flow; a refused address changes nothing of it."""
+    from gpuyard.flows.end_notice import tell_end
+
+    try:
+        tell_end(client, flow, done, addresses)
+    except GpuyardError as error:
+        typer.echo(f"gpuyard: nobody was told of the end: {error}", err=True)
 
 
 def _tell_failure(client: "Client", done: "Done") -> None:

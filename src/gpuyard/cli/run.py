@@ -24,6 +24,7 @@ from gpuyard.cli.git_source import (
     new_folder,
     notes_of,
 )
+from gpuyard.cli.notices import with_usual
 from gpuyard.cli.output import print_json, short_id
 from gpuyard.cli.recommended import apply, ask, may_be_recommended
 from gpuyard.cli.run_fields import job_fields, schedule_fields
@@ -105,7 +106,7 @@ def _run(options: RunOptions, fields: dict[str, Any], times: dict[str, Any]) -> 
     """Submit it once, as an array, or at these `times`; returns the exit code."""
     if options.stdin is not None:
         fields["stdin"] = read_input(options.stdin)
-    body = _body(options, fields)
+    body = with_usual(_body(options, fields))
     if "packages" not in body and "image" not in body:
         body |= _packages_beside(body)
     with connect(patient=not options.detach) as client:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from gpuyard.cli.notices import named
 from gpuyard.cli.options import (
     deadline_of,
     given,
@@ -33,7 +34,7 @@ def job_fields(options: RunOptions) -> dict[str, Any]:
             labels=pairs_of("label", options.label or [], {}) or None,
             idempotency_key=options.idempotency_key,
             array=options.array,
-            notify=options.notify or None,
+            notify=named(options.notify),
         ),
     }
 
@@ -59,7 +60,8 @@ def _limits(options: RunOptions) -> dict[str, Any]:
         retry_on=options.retry_on,
         log_limit_gb=options.log_limit_gb,
         priority=options.priority,
-        deadline=deadline_of(options.deadline),
+        # That of a schedule is one of each of its jobs.
+        deadline=None if options.schedule else deadline_of(options.deadline),
     )
 
 
@@ -75,11 +77,11 @@ def _surroundings(options: RunOptions) -> dict[str, Any]:
     )
 
 
-def _packages(named: str | None) -> str | None:
+def _packages(file: str | None) -> str | None:
     """A file as its whole path: the job may have another folder."""
-    if named is None or named in (AUTO, NONE):
-        return named
-    return str(Path(named).absolute())
+    if file is None or file in (AUTO, NONE):
+        return file
+    return str(Path(file).absolute())
 
 
 def _checkpoint(options: RunOptions) -> dict[str, Any]:
@@ -133,6 +135,7 @@ def schedule_fields(options: RunOptions) -> dict[str, Any]:
         timezone=options.timezone,
         overlap=options.overlap,
         starting_deadline_s=options.starting_deadline,
+        deadline_s=options.deadline if options.schedule else None,
     )
     if fields and options.schedule is None:
         option = f"--{next(iter(fields)).removesuffix('_s').replace('_', '-')}"

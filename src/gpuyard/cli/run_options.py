@@ -204,7 +204,7 @@ NotifyOption = Annotated[
     typer.Option(
         metavar="ADDRESS",
         help="Whom to tell when it has ended: https://…, slack:https://… or"
-        " mail:ana@example.org; repeat for more.",
+        " mail:ana@example.org; repeat for more; none for nobody.",
     ),
 ]
 

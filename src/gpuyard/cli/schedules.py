@@ -55,7 +55,7 @@ StartingDeadlineOption = Annotated[
 ]
 # The key of a job file, and the fields of its table.
 KEY = "schedule"
-_FIELDS = ("cron", "timezone", "overlap", "starting_deadline_s")
+_FIELDS = ("cron", "timezone", "overlap", "starting_deadline_s", "deadline_s")
 
 
 def register(app: typer.Typer) -> None:
@@ -190,6 +190,7 @@ def show(schedule: Reference, as_json: AsJson = False) -> None:
             "problem": found.problem,
             "overlap": found.overlap,
             "starting deadline": format_duration(found.starting_deadline_s),
+            "deadline": _after_its_time(found.deadline_s),
             "command": shlex.join(found.job.get("command", [])),
             "workdir": found.job.get("workdir"),
             "code": _code(found.job),
@@ -198,6 +199,13 @@ def show(schedule: Reference, as_json: AsJson = False) -> None:
             "its jobs": f"gpuyard jobs --schedule {short_id(found.id)}",
         }
     )
+
+
+def _after_its_time(deadline_s: float | None) -> str:
+    """When a job should have ended; empty if nobody has said it."""
+    if deadline_s is None:
+        return ""
+    return f"{format_duration(deadline_s)} after its time"
 
 
 def _code(job: Mapping[str, Any]) -> str:
@@ -236,6 +244,10 @@ def update(
     timezone: TimeZoneOption = None,
     overlap: OverlapOption = None,
     starting_deadline: StartingDeadlineOption = None,
+    deadline: Annotated[
+        str | None,
+        typer.Option(help="Each job should end so long after its time: 8h; or none."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Change when it submits jobs. To change the job, delete the schedule and add
@@ -247,11 +259,13 @@ def update(
         overlap=overlap,
         starting_deadline_s=starting_deadline,
     )
+    if deadline is not None:
+        changes["deadline_s"] = None if deadline == "none" else deadline
     if not changes:
         raise InvalidInputError.of(
             "update",
             "changes nothing",
-            "give --cron, --timezone, --overlap or --starting-deadline",
+            "give --cron, --timezone, --overlap, --starting-deadline or --deadline",
         )
     _change(schedule, changes, as_json=as_json)
 

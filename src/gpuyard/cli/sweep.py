@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from gpuyard.cli.command_body import command_body
 from gpuyard.cli.jobs import AsJson
+from gpuyard.cli.notices import with_usual
 from gpuyard.cli.options import given, pairs_of
 from gpuyard.cli.output import print_json, print_page, print_table
 from gpuyard.cli.run_fields import job_fields
@@ -152,6 +153,7 @@ def _run(job: RunOptions, options: SweepOptions) -> None:
     from gpuyard.sweeps.spec import parse
 
     fields = _fields(job, options)
+    fields["job"] = with_usual(fields["job"])
     named = "name" in fields
     spec = parse({"name": _name_of(fields["job"]), **fields})
     chooser_of(spec)  # what is wrong with it is told before anything is recorded

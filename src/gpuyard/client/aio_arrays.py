@@ -66,7 +66,7 @@ class AsyncArrayHandle(Handle[Array]):
 
     async def update(self, **changes: Any) -> Array:
         """Let `at_most` of its tasks run at once from now on, None for any number; give
-        those that are not over another `priority`.
+        those that are not over another `priority` or `deadline` (None: none any more).
         """
         self.info = await self._client.call(array_calls.update(self.id, changes))
         return self.info

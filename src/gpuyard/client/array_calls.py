@@ -3,6 +3,7 @@
 from typing import Any
 from uuid import uuid4
 
+from gpuyard.client.bodies import with_local_deadline
 from gpuyard.client.calls import Call, Json
 from gpuyard.client.segments import segment
 from gpuyard.domain.arrays import Array
@@ -50,9 +51,12 @@ def resume(reference: str, changes: Json) -> Call[Array]:
 
 
 def update(reference: str, changes: Json) -> Call[Array]:
-    """Change an array: `at_most` (None: no limit), `priority`."""
+    """Change an array: `at_most` (None: no limit), `priority`, `deadline` (None:
+    none).
+    """
     path = _path(reference)
-    return Call("PATCH", path, Array.model_validate, body=dict(changes), done_once=True)
+    body = with_local_deadline(changes)
+    return Call("PATCH", path, Array.model_validate, body=body, done_once=True)
 
 
 def why(reference: str) -> Call[dict[str, Any]]:

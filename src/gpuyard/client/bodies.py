@@ -84,6 +84,13 @@ def with_local_deadline(changes: Json) -> dict[str, Any]:
     return {**changes, "deadline": local_deadline(changes["deadline"])}
 
 
+def without_past_deadline(body: Json) -> dict[str, Any]:
+    """A job of several, which starts late, without the deadline that has passed."""
+    deadline = body.get("deadline")
+    is_past = isinstance(deadline, float | int) and deadline <= time.time()
+    return {name: body[name] for name in body if name != "deadline" or not is_past}
+
+
 def shell_environment() -> dict[str, str]:
     """The variables of this process that a job inherits."""
     return {name: os.environ[name] for name in FILLED_IN if name in os.environ}

@@ -41,7 +41,9 @@ def show(reference: str) -> Call[Schedule]:
 
 
 def change(reference: str, changes: Json) -> Call[Schedule]:
-    """Change `cron`, `timezone`, `overlap`, `starting_deadline_s` or `state`."""
+    """Change `cron`, `timezone`, `overlap`, `starting_deadline_s`, `deadline_s` or
+    `state`.
+    """
     read = Schedule.model_validate
     return Call("PATCH", _path(reference), read, body=dict(changes), done_once=True)
 

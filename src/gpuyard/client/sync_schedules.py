@@ -31,6 +31,7 @@ class ScheduleMethods:
         timezone: str | None = None,
         overlap: str = "skip",
         starting_deadline_s: float | str = "1h",
+        deadline_s: float | str | None = None,
         **fields: Any,
     ) -> Schedule:
         """Submit `work` (as for `run`) at each time of a cron expression, such as
@@ -38,12 +39,13 @@ class ScheduleMethods:
 
         `overlap` says what happens when its last job has not ended: `skip`, `queue` or
         `cancel-previous`. A time that passed without a server is made up for within
-        `starting_deadline_s`.
+        `starting_deadline_s`. Each job has its deadline `deadline_s` after its time.
         """
         (body,) = self.carrying([body_of(work, fields)])
         options: dict[str, Any] = {
             "overlap": overlap,
             "starting_deadline_s": starting_deadline_s,
+            "deadline_s": deadline_s,
             "timezone": timezone,
         }
         return self.call(schedule_calls.create(body, cron, options))
@@ -59,7 +61,8 @@ class ScheduleMethods:
         return self.call(schedule_calls.show(reference))
 
     def change_schedule(self, reference: str, **changes: Any) -> Schedule:
-        """Give it another `cron`, `timezone`, `overlap`, `starting_deadline_s` or
+        """Give it another `cron`, `timezone`, `overlap`, `starting_deadline_s`,
+        `deadline_s` (None: none any more) or
         `state` (`active`, `paused`).
         """
         return self.call(schedule_calls.change(reference, changes))

@@ -43,6 +43,7 @@ from gpuyard.config.sharing import SharedSettings
 from gpuyard.config.sign_in import SignInSettings
 from gpuyard.config.verification import VerificationSettings
 from gpuyard.domain.emails import EmailSpec
+from gpuyard.domain.end_notices import NoticeAddresses
 from gpuyard.domain.errors import Fault, InvalidInputError
 from gpuyard.domain.images import IMAGES, Image, read_catalogue
 from gpuyard.domain.models import ModelSpec
@@ -235,12 +236,14 @@ class DefaultSettings(SettingsSection):
 
     With `recommend`, a program that `gpuyard run` starts gets what it needs, as far as
     that is known. The command asks before what may cost more than `confirm_cost`.
+    `notify`: whom it tells of the end, without `--notify`.
     """
 
     gpus: Literal["auto"] | None = None
     packages: Literal["auto"] | None = None
     recommend: bool = True
     confirm_cost: float = Field(default=20.0, ge=0)
+    notify: NoticeAddresses = ()
 
 
 class SpoolSettings(SettingsSection):

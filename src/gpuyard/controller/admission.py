@@ -157,23 +157,22 @@ class Admission:
         find_parents([job], partial(self._find_parents, rights.visibility))
         return job
 
-    async def prepare(
-        self,
-        body: msgspec.Raw,
-        user: str | None,
-        program: Callable[[Sequence[str]], Sequence[str]],
-        rights: Rights = ALL_RIGHTS,
-    ) -> PreparedJob:
-        """Check what the tasks of an array share, as for one job that `user` submits.
-        `program(command)` is the command of that job.
+    async def read_shared(
+        self, body: msgspec.Raw, user: str | None, rights: Rights = ALL_RIGHTS
+    ) -> tuple[PreparedJob, Sequence[str]]:
+        """Read what the tasks of an array share, as for one job that `user` submits,
+        and its command.
         """
         if self._core.settings.defaults.gpus:
             await self._capacity.until_complete()
         (job, command) = await self._read_one(body, user, rights.visibility)
         rights.check_submits(job.template.project)
-        await self._check_new([(job, program(command))], set(), None)
         find_parents([job], partial(self._find_parents, rights.visibility))
-        return job
+        return job, command
+
+    async def check_shared(self, job: PreparedJob, command: Sequence[str]) -> None:
+        """Refuse an array of which no task can run; `command` is that of a task."""
+        await self._check(job.template, _program(command), set())
 
     async def preview(self, body: msgspec.Raw) -> PreparedJob:
         """Validate a job given as JSON, without queueing it.

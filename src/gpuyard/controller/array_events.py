@@ -14,6 +14,9 @@ from gpuyard.domain.arrays import ArrayRange
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.states import JobState
 
+OF_TASKS = ("priority", "deadline")
+"""What an array may get another value of, and its tasks with it."""
+
 
 @dataclass(frozen=True, slots=True)
 class PreparedArray:
@@ -90,33 +93,46 @@ def updated(
     spec: Mapping[str, Any],
     now: float,
 ) -> Event:
-    """The owner gives an array (its ledger `row`) other values of `at_most` and
-    `priority`; `spec` is that in the ledger.
+    """The owner gives an array (its ledger `row`) other values of `at_most`, `priority`
+    and `deadline` (None: none any more); `spec` is that in the ledger.
     """
     array_id = row["id"]
-    rows = [Change(Table.ARRAYS, array_id, dict(changes))]
-    if "priority" in changes:
-        rows.append(_with_priority(array_id, spec, changes["priority"]))
+    of_tasks = {name: changes[name] for name in OF_TASKS if name in changes}
+    own = {name: changes[name] for name in changes if name != "deadline"}
+    rows: list[Change] = []
+    if own:
+        rows.append(Change(Table.ARRAYS, array_id, own))
+    if of_tasks:
+        rows.append(_with_values(array_id, spec, of_tasks))
     described = {"array_id": array_id, "name": row["name"], "total": row["total"]}
     info = {**described, **changes}
     return Event(EventKind.ARRAY_UPDATED, now, tuple(rows), None, info)
 
 
 def task_updated(
-    job_id: str, priority: int, own_spec: Mapping[str, Any] | None, now: float
+    job_id: str,
+    changes: Mapping[str, Any],
+    own_spec: Mapping[str, Any] | None,
+    now: float,
 ) -> Event:
-    """A task gets the new priority of its array; `own_spec`: the spec that it has of
-    its own.
+    """A task gets the new values `OF_TASKS` of its array; `own_spec`: the spec that it
+    has of its own.
     """
-    rows = [Change(Table.JOBS, job_id, {"priority": priority})]
+    values = dict(changes)
+    if "deadline" in changes:
+        values["deadline_told"] = None
+    rows = [Change(Table.JOBS, job_id, values)]
     if own_spec is not None:
-        rows.append(_with_priority(job_id, own_spec, priority))
-    info = {"priority": priority}
-    return Event(EventKind.JOB_UPDATED, now, tuple(rows), job_id, info)
+        rows.append(_with_values(job_id, own_spec, changes))
+    return Event(EventKind.JOB_UPDATED, now, tuple(rows), job_id, dict(changes))
 
 
-def _with_priority(key: str, spec: Mapping[str, Any], priority: int) -> Change:
-    return Change(Table.SPECS, key, {"body": {**spec, "priority": priority}})
+def _with_values(
+    key: str, spec: Mapping[str, Any], changes: Mapping[str, Any]
+) -> Change:
+    body = {name: value for name, value in spec.items() if name not in changes}
+    body |= {name: value for name, value in changes.items() if value is not None}
+    return Change(Table.SPECS, key, {"body": body})
 
 
 def _shared_values(array: PreparedArray, now: float) -> dict[str, Any]:

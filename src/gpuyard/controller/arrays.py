@@ -3,7 +3,7 @@ that of its array.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -43,7 +43,9 @@ class Arrays:
 
         For an idempotency key that was used before it is the first array with that key.
         """
-        array = await self._prepare(document, user, rights)
+        array, command = await self._prepare(document, user, rights)
+        if self._earlier(array) is None:
+            await self._admission.check_shared(array.job, command)
         async with self._queue_lock:
             # A request with the same key may have been broken off before its commit.
             await self._core.committed()
@@ -56,21 +58,18 @@ class Arrays:
 
     async def _prepare(
         self, document: Any, user: str | None, rights: Rights
-    ) -> PreparedArray:
+    ) -> tuple[PreparedArray, Sequence[str]]:
+        """The array, and the command of its first task."""
         (fields, wanted, key) = _taken_apart(document)
-        first = wanted.indices[0]
-        job = await self._admission.prepare(
-            msgspec.Raw(msgspec.json.encode(fields)),
-            user,
-            lambda words: task_words(words, first),
-            rights,
-        )
+        raw = msgspec.Raw(msgspec.json.encode(fields))
+        (job, words) = await self._admission.read_shared(raw, user, rights)
         refuse_unsuitable(job.spec())
         refuse_too_many(len(job.parents) * len(wanted.indices))
         array_id = new_id("array")
         task_ids = [new_id("job") for _ in wanted.indices]
         owned = None if key is None else owned_key(key, user)
-        return PreparedArray(array_id, owned, job, wanted, task_ids)
+        array = PreparedArray(array_id, owned, job, wanted, task_ids)
+        return array, task_words(words, wanted.indices[0])
 
     def _earlier(self, array: PreparedArray) -> str | None:
         """The array that an earlier request made with the same key; RefusedError if

@@ -275,8 +275,10 @@ class Budgets:
         row = kept.row
         by = CostBy.USER if row["project"] is None else CostBy.PROJECT
         exchange = Exchange(self._rates, row["currency"])
-        dated = exchange.dated(kept.begin, kept.end)
-        order = ReportOrder(by, kept.begin, kept.end, ZoneInfo("UTC"), dated=dated)
+        changes = self._rates.changes(kept.begin, kept.end)
+        order = ReportOrder(
+            by, kept.begin, kept.end, ZoneInfo("UTC"), rate_days=changes
+        )
         read = self._core.queries.costs(order.period(), lambda: list(noted))
         rows = read._replace(live=[])
         found = report(order, rows, lambda _, __: 0.0, exchange)

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gpuyard.controller import array_events, owner_transitions
+from gpuyard.controller.array_events import OF_TASKS
 from gpuyard.controller.core import SLICE, Core
 from gpuyard.domain.deadlines import refuse_past
 from gpuyard.domain.errors import InvalidInputError, NotFoundError, RefusedError
@@ -146,36 +147,40 @@ class JobChanges:
 
     async def update_array(self, array_id: str, changes: Mapping[str, Any]) -> None:
         """Give an array another limit of how many tasks run at once (`at_most`, None:
-        no limit), and its tasks that are not over another `priority`.
+        no limit), and its tasks that are not over another `priority` or `deadline`
+        (None: none any more).
 
-        Raises RefusedError for the priority of an array that is over.
+        Raises RefusedError for these two if the array is over.
         """
         core = self._core
         await core.folded()
         await core.committed()
         view = core.view
         live = [job for job in view.jobs.values() if job.array_id == array_id]
-        if "priority" in changes and not live:
+        of_tasks = {name: changes[name] for name in OF_TASKS if name in changes}
+        if of_tasks and not live:
             raise RefusedError(
                 f"The array {array_id} is over; only its limit can change.",
-                "`gpuyard resume` takes --priority.",
+                "`gpuyard resume` takes --priority and --deadline.",
             )
+        if changes.get("deadline") is not None:
+            refuse_past(changes["deadline"], core.clock())
         row = core.queries.array(array_id)
         assert row is not None
         spec = core.queries.specs([array_id])[array_id]
         now = core.clock()
         core.emit([array_events.updated(row, changes, spec, now)])
         commits = [core.committed()]
-        if "priority" in changes:
-            commits += await self._set_priority(array_id, live, changes["priority"])
+        if of_tasks:
+            commits += await self._change_tasks(array_id, live, of_tasks)
         core.schedule()
         await asyncio.gather(*commits, core.committed())
 
-    async def _set_priority(
-        self, array_id: str, tasks: Sequence[LiveJob], priority: int
+    async def _change_tasks(
+        self, array_id: str, tasks: Sequence[LiveJob], changes: Mapping[str, Any]
     ) -> list[asyncio.Future[None]]:
-        """Give those of the tasks of an array that are not over another priority;
-        returns the commits.
+        """Give those of the tasks of an array that are not over other values; returns
+        the commits.
         """
         core = self._core
         commits: list[asyncio.Future[None]] = []
@@ -183,7 +188,7 @@ class JobChanges:
         now = core.clock()
         for start in range(0, len(tasks), SLICE):
             events = [
-                array_events.task_updated(job.id, priority, own_specs.get(job.id), now)
+                array_events.task_updated(job.id, changes, own_specs.get(job.id), now)
                 for job in tasks[start : start + SLICE]
                 if job.id in core.view.jobs
             ]

@@ -2,6 +2,7 @@
 functions.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -21,6 +22,7 @@ from gpuyard.domain.schedules import (
 Values = Mapping[str, Any]
 # What determines the times of a schedule.
 _TIMES = ("state", "cron", "timezone")
+_COMPARED = ("cron", "timezone", "overlap", "starting_deadline_s", "deadline_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class LiveSchedule:
     timezone: str
     overlap: str
     starting_deadline_s: float
+    deadline_s: float | None
     spec: Values
     warnings: list[str]
     idempotency_key: str | None
@@ -68,9 +71,14 @@ class LiveSchedule:
 
     def means(self, spec: ScheduleSpec, job: Values) -> bool:
         """Whether this is the schedule of `spec`, with jobs of the spec `job`."""
-        own = (self.cron, self.timezone, self.overlap, self.starting_deadline_s)
-        given = (spec.cron, spec.timezone, spec.overlap, spec.starting_deadline_s)
+        own = {name: getattr(self, name) for name in _COMPARED}
+        given = {name: getattr(spec, name) for name in _COMPARED}
         return own == given and are_equal(self.spec, job)
+
+    @property
+    def useful_s(self) -> float:
+        """For how long after a time its job may still be started."""
+        return min(self.starting_deadline_s, self.deadline_s or math.inf)
 
     def due_at(self, now: float) -> float | None:
         """The newest of its times that have come and were not dealt with; None when
@@ -98,6 +106,7 @@ def created(
         "timezone": spec.timezone,
         "overlap": spec.overlap.value,
         "starting_deadline_s": spec.starting_deadline_s,
+        "deadline_s": spec.deadline_s,
         "spec": job,
         "warnings": warnings,
         "idempotency_key": key and owned_key(key, job.get("user")),
@@ -197,11 +206,15 @@ def _named(schedule: LiveSchedule) -> dict[str, Any]:
     }
 
 
-def job_of(schedule: LiveSchedule, live: Sequence[str]) -> dict[str, Any]:
-    """The spec of its next job, as JSON; the job starts after the end of its `live`
-    ones.
+def job_of(
+    schedule: LiveSchedule, live: Sequence[str], due_at: float
+) -> dict[str, Any]:
+    """The spec of its job for the time `due_at`, as JSON; the job starts after the end
+    of its `live` ones.
     """
     body: dict[str, Any] = dict(schedule.spec)
+    if schedule.deadline_s is not None:
+        body["deadline"] = due_at + schedule.deadline_s
     body["labels"] = {**body.get("labels", {}), LABEL: schedule.id}
     if live and schedule.overlap != Overlap.SKIP:
         body["depends_on_any"] = [*body.get("depends_on_any", ()), *live]

@@ -296,8 +296,8 @@ class Schedules:
         due_at = schedule.due_at(now)
         if due_at is None:
             return
-        if now - due_at > schedule.starting_deadline_s:
-            limit = format_duration(schedule.starting_deadline_s)
+        if now - due_at > schedule.useful_s:
+            limit = format_duration(schedule.useful_s)
             why = self._delays.pop(schedule.id, "no server was there")
             problem = f"it could not be started within {limit}: {why}"
             await self._skip(schedule, due_at, SkipReason.MISSED, problem)
@@ -351,7 +351,8 @@ class Schedules:
 
         Whatever raises, nothing was submitted.
         """
-        body = job_of(schedule, [job.id for job in self._live_jobs(schedule)])
+        live = [job.id for job in self._live_jobs(schedule)]
+        body = job_of(schedule, live, self._core.clock() if due_at is None else due_at)
         if key is not None:
             body["idempotency_key"] = key
         user = body.pop("user", None)

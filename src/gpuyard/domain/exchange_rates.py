@@ -3,7 +3,7 @@ counted from 1970.
 """
 
 import datetime
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -70,10 +70,13 @@ class _Series:
         position = bisect_right(self.days, day)
         return self.rates[position - 1] if position else None
 
-    def changes(self, begin: float, end: float) -> bool:
-        """Whether a rate begins after `begin` and before `end` (UTC seconds)."""
+    def changes(self, begin: float, end: float) -> Sequence[int]:
+        """The days on which a rate begins, after `begin` and before `end` (UTC
+        seconds).
+        """
         following = bisect_right(self.days, day_of(begin))
-        return following < len(self.days) and self.days[following] * DAY_S < end
+        after = bisect_left(self.days, end / DAY_S)
+        return self.days[following:after]
 
 
 class ExchangeRates:
@@ -108,14 +111,12 @@ class ExchangeRates:
         into = self.rate(wanted, day)
         return None if from_ is None or into is None else from_ / into
 
-    def dated(self, wanted: str, begin: float, end: float) -> list[str]:
-        """The currencies whose worth in `wanted` changes between these times."""
-        changing = {
-            name for name, series in self._series.items() if series.changes(begin, end)
-        }
-        if wanted in changing:
-            changing = set(self._series)
-        return sorted(changing - {wanted})
+    def changes(self, begin: float, end: float) -> list[int]:
+        """The days on which a rate of any currency begins, after `begin` and before
+        `end` (UTC seconds), in order.
+        """
+        series = self._series.values()
+        return sorted({day for each in series for day in each.changes(begin, end)})
 
     def missing(self, currency: str) -> MissingRate:
         """Says of which days no rate of the currency is known."""

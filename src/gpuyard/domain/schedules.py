@@ -74,14 +74,16 @@ class ScheduleSpec(StrictModel):
     """A schedule: submit `job` at the times of `cron` in `timezone`.
 
     A time that could not be kept is made up for while it is at most
-    `starting_deadline_s` old; of several such times only the last one counts. The same
-    `idempotency_key` means the same schedule.
+    `starting_deadline_s` old; of several such times only the last one counts. Each job
+    has its deadline `deadline_s` after its time. The same `idempotency_key` means the
+    same schedule.
     """
 
     cron: Cron
     timezone: TimeZone = "UTC"
     overlap: Overlap = Overlap.SKIP
     starting_deadline_s: StartingDeadline = STARTING_DEADLINE_S
+    deadline_s: Seconds | None = None
     job: JobSpec
     idempotency_key: Name | None = None
 
@@ -95,7 +97,7 @@ class ScheduleSpec(StrictModel):
         if self.job.deadline is not None:
             raise ValueError(
                 "@job.deadline@is one moment, and the jobs of a schedule come again and"
-                " again; leave it out"
+                " again; give the schedule deadline_s, so long after each time"
             )
         if LABEL in self.job.labels:
             raise ValueError(
@@ -112,12 +114,15 @@ class ScheduleSpec(StrictModel):
 
 
 class ScheduleChanges(StrictModel):
-    """What is to differ of a schedule; what is left out stays."""
+    """What is to differ of a schedule; what is left out stays. `deadline_s` may be
+    null: then its jobs have no deadline any more.
+    """
 
     cron: Cron | None = None
     timezone: TimeZone | None = None
     overlap: Overlap | None = None
     starting_deadline_s: StartingDeadline | None = None
+    deadline_s: Seconds | None = None
     state: ScheduleState | None = None
 
     @model_validator(mode="after")
@@ -129,7 +134,10 @@ class ScheduleChanges(StrictModel):
 
     def changes(self) -> dict[str, Any]:
         """What is to differ, as in a row of the ledger."""
-        return self.model_dump(mode="json", exclude_none=True)
+        given = self.model_dump(mode="json", exclude_none=True)
+        if "deadline_s" in self.model_fields_set:
+            given["deadline_s"] = self.deadline_s
+        return given
 
 
 class Schedule(BaseModel):
@@ -149,6 +157,7 @@ class Schedule(BaseModel):
     timezone: str
     overlap: Overlap
     starting_deadline_s: float
+    deadline_s: float | None = None
     next_at: float | None = None
     last_at: float | None = None
     last_job_id: str | None = None

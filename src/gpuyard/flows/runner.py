@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuyard.client import calls
-from gpuyard.client.bodies import at_home_here
+from gpuyard.client.bodies import at_home_here, without_past_deadline
 from gpuyard.client.sync import Client
 from gpuyard.domain.jobs import Job
 from gpuyard.domain.states import JobState
@@ -67,7 +67,8 @@ class _Running:
 @dataclass(slots=True)
 class Runner:
     """One flow in a folder of this machine. `tell` hears of each step that begins
-    (with its job) or is over. Steps in `forced` run whatever was done before.
+    (with its job) or is over. Steps in `forced` run whatever was done before. Jobs that
+    say no deadline have that of the flow (`deadline`, UTC seconds).
     """
 
     client: Client
@@ -75,6 +76,7 @@ class Runner:
     folder: Path
     tell: Callable[[Done], None]
     forced: Collection[str] = ()
+    deadline: float | None = None
     done: dict[str, Done] = field(default_factory=dict[str, Done])
     _running: dict[str, _Running] = field(default_factory=dict[str, _Running])
 
@@ -168,8 +170,10 @@ class Runner:
         read there what it writes.
         """
         job = step.job
+        of_flow = {} if self.deadline is None else {"deadline": self.deadline}
         return at_home_here(
             {
+                **without_past_deadline(of_flow),
                 **job,
                 "name": job.get("name", f"{self.flow.name}-{name}"),
                 "workdir": str(self.folder),

@@ -74,7 +74,7 @@ ONLY_ON_SLURM = {
 """Options that are passed on, by their name in `provider_options`."""
 
 _OUTPUT = "gpuyard keeps the output: `gpuyard logs JOB`"
-_MAIL = "gpuyard tells of ends as its settings say, see the guide Notifications"
+_MAIL = "`gpuyard run --notify mail:ana@example.org` tells of the end of a job"
 _CORES = "gpuyard leaves it to the system which cores a program runs on"
 _OWN_GPUS = "a GPU is never shared with another job"
 _CALLER = "it concerns the call of sbatch"
@@ -148,7 +148,10 @@ REFUSED = {
     "container": "remove it, and give the image with `gpuyard run --image`",
     "container-id": "remove it, and give the image with `gpuyard run --image`",
     "core-spec": "remove it, and ask for cores with --cpus-per-task",
-    "deadline": "remove it, or limit the run with --time",
+    "deadline": (
+        "remove it, and give the time with `gpuyard run --deadline`, which warns and"
+        " ends nothing; --time limits the run"
+    ),
     "exclude": _CHOOSES,
     "export-file": "remove it, and use --export",
     "gid": "remove it: a job runs as who submits it",

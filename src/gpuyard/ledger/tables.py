@@ -387,6 +387,7 @@ schedules = sa.Table(
     sa.Column("timezone", TEXT),
     sa.Column("overlap", TEXT),
     sa.Column("starting_deadline_s", sa.Float),
+    sa.Column("deadline_s", sa.Float),
     sa.Column("spec", sa.JSON),
     sa.Column("warnings", sa.JSON),
     sa.Column("idempotency_key", TEXT, unique=True),

@@ -66,14 +66,9 @@ def lending(view: View, least: Shape, now: float, policy: Policy) -> Lending | N
 
 def with_room(view: View, least: Shape) -> frozenset[str]:
     """The ids of the advance reservations on whose nodes there is room for `least`."""
+    nodes = set(view.index.with_room(least))
     return frozenset(
-        one.id
-        for one in view.advance.coming
-        if any(
-            has_amounts(view.nodes[node_id].free, least)
-            for node_id in one.shares
-            if node_id in view.nodes
-        )
+        one.id for one in view.advance.coming if not nodes.isdisjoint(one.shares)
     )
 
 

@@ -21,6 +21,7 @@ from itertools import islice
 from typing import TypeVar
 
 from gpuyard.domain.shape import Shape
+from gpuyard.scheduler.claimed import ClaimedBuckets
 from gpuyard.scheduler.gittins import span
 from gpuyard.scheduler.heaps import IdHeap
 from gpuyard.scheduler.jobs import LiveJob
@@ -46,8 +47,8 @@ class Queue:
     - `closed`: queued shapes that fit nowhere until more is free.
     - `preemptible`: the ids of preemptible jobs; `preemptible_shapes` counts their
       shapes.
-    - `claiming_shapes`: counts the buckets, by shape, of jobs for whose project or user
-      something is reserved.
+    - `claimed`: the ranked buckets of jobs for whose project or user something is
+      reserved. `claiming_shapes` counts such buckets, by shape.
     - `prompts`: how many prompts there are for each model.
     - `with_gpus`: the jobs that ask for GPUs, by id, the first to come first.
     - `lines`: all ranked buckets in order, each with the rank of its head, by line;
@@ -65,7 +66,6 @@ class Queue:
         "_by_job_type",
         "_by_shape",
         "_changed",
-        "_claiming",
         "_due",
         "_jobs",
         "_new",
@@ -76,6 +76,7 @@ class Queue:
         "_shapes_by_line",
         "_shortest",
         "_stale",
+        "claimed",
         "claiming_shapes",
         "closed",
         "fresh",
@@ -97,13 +98,12 @@ class Queue:
         self.retry_all = False
         self.preemptible: set[str] = set()
         self.preemptible_shapes = Counter[Shape]()
+        self.claimed = ClaimedBuckets()
         self.claiming_shapes = Counter[Shape]()
         self.prompts = Counter[str]()
         self.with_gpus: dict[str, LiveJob] = {}
         self._jobs: dict[str, LiveJob] = {}
         self._buckets: dict[Bucket, IdHeap] = {}
-        # Buckets of jobs for whose project or user something is reserved.
-        self._claiming: set[Bucket] = set()
         self._by_shape: dict[Shape, set[Bucket]] = {}
         self._by_job_type: dict[str, set[Bucket]] = {}
         self._shortest: dict[Shape, float] = {}
@@ -151,7 +151,6 @@ class Queue:
         if heap is None:
             heap = self._buckets[bucket] = IdHeap()
             if job.party.claims != ONE_LINE:
-                self._claiming.add(bucket)
                 self.claiming_shapes[job.shape] += 1
             if job.shape not in self._by_shape:
                 self._by_shape[job.shape] = set()
@@ -187,8 +186,7 @@ class Queue:
         heap.remove(job_id)
         if not heap:
             del self._buckets[bucket]
-            if bucket in self._claiming:
-                self._claiming.discard(bucket)
+            if job.party.claims != ONE_LINE:
                 _subtract(self.claiming_shapes, job.shape)
             _drop(self._by_shape, job.shape, bucket)
             self._drop_from_line(bucket)
@@ -286,6 +284,7 @@ class Queue:
         self.fresh.add(bucket)
         self.retry_all = self.retry_all or (old is not None and old < rank)
         insort(self._line(bucket[-1].line), (rank, bucket))
+        self.claimed.add(rank, bucket)
         self._remember_ageing(head, bucket, ranking, now)
         return rank
 
@@ -307,6 +306,7 @@ class Queue:
         return line
 
     def _take_from_line(self, bucket: Bucket, rank: Rank) -> None:
+        self.claimed.remove(rank, bucket)
         name = bucket[-1].line
         line = self.lines[name]
         del line[bisect_left(line, (rank, bucket))]
@@ -333,8 +333,10 @@ class Queue:
             self._remember_ageing(head, bucket, ranking, now)
         self.lines = {ONE_LINE: []}
         self.groups = {}
+        self.claimed.clear()
         for bucket, rank in self._rank_of.items():
             self._line(bucket[-1].line).append((rank, bucket))
+            self.claimed.add(rank, bucket)
         for line in self.lines.values():
             line.sort()
 
@@ -413,16 +415,6 @@ class Queue:
         heap = self._buckets.get(bucket)
         first = heap.first() if heap else None
         return self._jobs[first] if first is not None else None
-
-    def claiming(self) -> RankedLine:
-        """The ranked buckets of all jobs for whose project or user something is
-        reserved, in order.
-        """
-        return sorted(
-            (self._rank_of[bucket], bucket)
-            for bucket in self._claiming
-            if bucket in self._rank_of
-        )
 
     def first_jobs(self, bucket: Bucket, most: int) -> list[LiveJob]:
         """The first so many jobs of the bucket."""

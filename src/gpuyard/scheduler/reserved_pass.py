@@ -13,6 +13,7 @@ from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node, Space
 from gpuyard.scheduler.placement import place_within
 from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.queue import RankedLine
 from gpuyard.scheduler.reservation import Reservations
 from gpuyard.scheduler.victims import Victim
 from gpuyard.scheduler.view import Preempt, View
@@ -32,7 +33,7 @@ def starts(
     """
     for booked in view.advance.current(now):
         nodes = _nodes_with_room(view, booked)
-        heads = view.queue.claiming() if nodes else []
+        heads = _heads_of_holder(view, booked) if nodes else []
         tried = 0
         while heads and nodes and tried < TRIED:
             _, bucket = heapq.heappop(heads)
@@ -49,6 +50,10 @@ def starts(
             rank = view.queue.head_rank(bucket)
             if rank is not None:
                 heapq.heappush(heads, (rank, bucket))
+
+
+def _heads_of_holder(view: View, booked: AdvanceReservation) -> RankedLine:
+    return view.queue.claimed.held_by(booked.project, booked.user)
 
 
 def _nodes_with_room(view: View, booked: AdvanceReservation) -> list[Node]:
@@ -122,7 +127,7 @@ def take_back(view: View, now: float, policy: Policy) -> list[Preempt]:
 def _waiting_for(view: View, booked: AdvanceReservation) -> Iterator[LiveJob]:
     """The first jobs of the holder that wait: no more than could run there at once."""
     most = max(1, len(booked.uuids()))
-    for _, bucket in view.queue.claiming():
+    for _, bucket in _heads_of_holder(view, booked):
         for job in view.queue.first_jobs(bucket, most):
             if _may_start(view, job, booked):
                 yield job

@@ -7,7 +7,7 @@ for every job that asks for at least as much.
 
 import math
 from bisect import insort
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection
 from operator import attrgetter
 
 from gpuyard.domain.shape import Placement, Shape
@@ -15,10 +15,10 @@ from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.scheduler.actions import Start, Withdraw
 from gpuyard.scheduler.attempts import LiveAttempt, Promise
 from gpuyard.scheduler.external_queues import Dispatch
-from gpuyard.scheduler.fitting import SLACK, fit, may_use
+from gpuyard.scheduler.fitting import SLACK, may_use
+from gpuyard.scheduler.freed_rooms import FreedRooms
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.lending import Lending, lending, with_room
-from gpuyard.scheduler.nodes import Node, Space
 from gpuyard.scheduler.placement import place
 from gpuyard.scheduler.policy import Policy, QueueOrder
 from gpuyard.scheduler.queue import Bucket, bucket_of
@@ -444,34 +444,8 @@ def _reopen(view: View) -> None:
     if len(freed) > MANY_FREED:
         view.queue.reopen(closed)
     elif freed and closed:
-        nodes = [view.nodes[node_id] for node_id in freed]
-        rooms = [(node, node.free) for node in nodes if node.online]
-        view.queue.reopen(
-            [
-                shape
-                for shape in _with_amounts(closed, [room for _, room in rooms])
-                if any(_takes(node, room, shape) for node, room in rooms)
-            ]
-        )
-
-
-def _with_amounts(shapes: Iterable[Shape], rooms: Sequence[Space]) -> list[Shape]:
-    """The shapes that ask for no more of anything than the most that a room has: so a
-    thousand others cost no more than a look.
-    """
-    gpus = max((len(room.devices) for room in rooms), default=-1)
-    cpus = max((room.cpus for room in rooms), default=-1.0) + SLACK
-    memory_gb = max((room.memory_gb for room in rooms), default=-1.0) + SLACK
-    return [
-        shape
-        for shape in shapes
-        if shape.gpus <= gpus and shape.cpus <= cpus and shape.memory_gb <= memory_gb
-    ]
-
-
-def _takes(node: Node, room: Space, shape: Shape) -> bool:
-    """Whether the shape fits into the free room of the node."""
-    return may_use(node, shape) and fit(room, shape) is not None
+        rooms = FreedRooms(view.nodes[node_id] for node_id in freed)
+        view.queue.reopen(rooms.fitting(closed))
 
 
 def _may_use(view: View, share: Placement, shape: Shape) -> bool:

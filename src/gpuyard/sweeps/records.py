@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from gpuyard.client import calls
+from gpuyard.client.bodies import with_local_deadline, without_past_deadline
 from gpuyard.client.sync import Client
 from gpuyard.domain.errors import InvalidInputError, NotFoundError, RefusedError
 from gpuyard.domain.jobs import Job
@@ -51,7 +52,7 @@ class SweepRecords:
         run.
         """
         _check_command(spec.job)
-        job = dict(spec.job)
+        job = with_local_deadline(spec.job)
         notify = job.pop("notify", ())
         frozen = self._with_code(spec.model_copy(update={"job": job}))
         wanted = frozen.name
@@ -185,7 +186,7 @@ def _body_of_run(
     values = {f"{labels.VALUE_LABEL}{k}": v for k, v in parameters.items()}
     given = {**spec.job.get("labels", {}), **_labels(spec, sweep.id, "run")}
     return {
-        **with_values(spec.job, parameters, known),
+        **with_values(without_past_deadline(spec.job), parameters, known),
         "name": f"{spec.name}-{number}",
         "labels": {**given, labels.NUMBER_LABEL: str(number), **values},
         "idempotency_key": f"sweep:{sweep.id}:{number}",

@@ -32,7 +32,7 @@ from gpuyard.domain.exchange_rates import (
 )
 from gpuyard.domain.run_time import run_time_s
 from gpuyard.ledger.ledger import Ledger
-from gpuyard.ledger.queries import cost_days
+from gpuyard.ledger.queries import cost_ranges
 from gpuyard.ledger.tables import attempts, checkpoints, jobs, unused_gpus
 from tests.support.blank_ledger import blank_ledger
 from tests.support.examples import examples
@@ -80,7 +80,10 @@ class Ran:
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
     path = tmp_path_factory.mktemp("costs") / "ledger.db"
     opened = Ledger.open(blank_ledger(path))
-    yield opened
+    with pytest.MonkeyPatch.context() as patch:
+        # Else so few attempts are sorted.
+        patch.setattr(cost_ranges, "FEWEST_A_RANGE", 0)
+        yield opened
     opened.close()
 
 
@@ -193,10 +196,12 @@ def made(
     begin: float = ALL[0],
     end: float = ALL[1],
     rates: Sequence[ExchangeRate] = (),
+    hidden: Sequence[str] = (),
 ) -> CostReport:
-    exchange = Exchange(ExchangeRates("USD", rates), "USD")
-    dated = exchange.dated(begin, end)
-    order = ReportOrder(by, begin, end, BERLIN, dated=dated)
+    known = ExchangeRates("USD", rates)
+    exchange = Exchange(known, "USD")
+    changes = known.changes(begin, end)
+    order = ReportOrder(by, begin, end, BERLIN, hidden, changes)
     rows = ledger.queries.costs(order.period())
     return report(order, rows, lambda _, began: max(NOW - began, 0.0), exchange)
 
@@ -524,10 +529,12 @@ def test_a_large_amount_is_exact(ledger: Ledger) -> None:
     assert sums_of(made(ledger)) == {"USD": long.cost + Decimal("0.000024")}
 
 
-def test_the_days_are_the_same_where_attempts_are_sorted(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("changes", [0, 5, 400], ids="{} changes of rates".format)
+def test_the_sums_are_the_same_where_attempts_are_sorted(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, changes: int
 ) -> None:
-    """That is done where there are more kinds of them than can be looked up."""
+    """That is done where to look up each kind of them takes longer."""
+    rates = [rate("CNY", f"0.{100 + day}", day) for day in range(-2, changes - 2)]
     long = replace(HOUR, started_at=BEGIN - 80_000, used=0.3, price="0.526")
     ran = [
         replace(long, ran_s=86_400.0, reason="exit_code"),
@@ -538,13 +545,18 @@ def test_the_days_are_the_same_where_attempts_are_sorted(
         replace(long, started_at=None, ended_at=BEGIN + 1000, ran_s=None),
         replace(HOUR, is_of_earlier_version=True, currency="CNY"),
     ]
-    write(ledger, ran)
-    for bounds in ((BEGIN - 40_000, NOW - 30), ALL):
-        quick = made(ledger, CostBy.DAY, *bounds)
+    write(ledger, [*ran, *(replace(each, currency="CNY") for each in ran)])
+    cuts = itertools.product(
+        (CostBy.DAY, CostBy.MONTH, CostBy.PROJECT),
+        ((BEGIN - 40_000, NOW - 30), ALL),
+        ((), ("vision",)),
+    )
+    for by, bounds, hidden in cuts:
+        quick = made(ledger, by, *bounds, rates, hidden)
         with monkeypatch.context() as patch:
-            patch.setattr(cost_days, "MOST_RANGES", 0)
-            slow = made(ledger, CostBy.DAY, *bounds)
-        assert len(quick.items) > 2
+            patch.setattr(cost_ranges, "FEWEST_A_RANGE", 1000)
+            slow = made(ledger, by, *bounds, rates, hidden)
+        assert len(quick.items) >= 2
         lines = zip((*quick.items, *quick.sums), (*slow.items, *slow.sums), strict=True)
         for one, other in lines:
             assert one.model_dump() == nearly(other)
@@ -601,13 +613,15 @@ def test_advice_reads_what_the_ledger_has_of_ended_attempts(ledger: Ledger) -> N
     assert ledger.queries.ended_uses(BEGIN, NOW, page[-1]["id"], []) == []
 
 
-def test_only_what_ran_over_a_midnight_is_read_one_by_one_where_rates_change(
-    ledger: Ledger,
-) -> None:
+def test_what_ran_while_a_rate_changed_is_read_in_sums(ledger: Ledger) -> None:
+    """Only what ran over several changes is read one by one."""
     midnight = (day_of(BEGIN) + 1) * 86_400.0
-    over_midnight = replace(HOUR, started_at=midnight - 60, ended_at=midnight + 3540)
-    write(ledger, [replace(HOUR, started_at=midnight + 60), over_midnight])
-    period = ReportOrder(CostBy.TIER, *ALL, BERLIN, dated=["USD"]).period()
-    rows = ledger.queries.costs(period)
-    assert [group.attempts for group in rows.groups if group.attempts] == [1]
-    assert [attempt.began for attempt in rows.cut] == [midnight - 60]
+    over_one = replace(HOUR, started_at=midnight - 60, ended_at=midnight + 3540)
+    over_two = replace(over_one, ran_s=2 * 86_400.0)
+    write(ledger, [replace(HOUR, started_at=midnight + 60), over_one, over_two])
+    days = [day_of(midnight), day_of(midnight) + 1]
+    order = ReportOrder(CostBy.TIER, *ALL, BERLIN, rate_days=days)
+    rows = ledger.queries.costs(order.period())
+    assert [attempt.ran_s for attempt in rows.cut] == [2 * 86_400.0]
+    assert sum(group.attempts for group in rows.groups) == 3  # one in two sums
+    assert sum(group.counted for group in rows.groups) == 1

@@ -170,8 +170,58 @@ async def test_a_submission_is_repeated_after_its_deadline(instance: Controlled)
     await instance.until(job_id)
 
 
-async def test_a_schedule_takes_no_deadline():
-    """Its jobs come again and again."""
+async def test_what_was_accepted_is_not_refused_when_it_is_repeated_late(
+    instance: Controlled,
+):
+    create = instance.controller.requests.arrays.create
+    deadline = time.time() + HOUR
+    job = {"deadline": deadline, "held": True, "idempotency_key": "once"}
+    array = {"command": ["true"], "array": "0-1", **job}
+    job_id = await instance.submit(**job)
+    array_id = await create(array)
+    later(instance, 2 * HOUR)
+    assert await instance.submit(**job) == job_id
+    assert await create(array) == array_id
+    with pytest.raises(InvalidInputError, match="which is past"):
+        await create({**array, "idempotency_key": "another"})
+
+
+async def test_an_array_gets_another_deadline(instance: Controlled):
+    """Also a task that has a spec of its own; what is over keeps its own."""
+    queries = instance.ledger.queries
+    update = instance.controller.changes.update_array
+    array = {"command": ["true"], "array": "0-2", "held": True}
+    first = time.time() + HOUR
+    array_id = await instance.controller.requests.arrays.create(
+        {**array, "deadline": first}
+    )
+    over, *tasks = queries.task_ids(array_id)
+    await instance.cancel(over)
+    await instance.controller.changes.update(tasks[0], {"timeout_s": 60.0})
+    later(instance, 2 * HOUR)
+    await told(instance, tasks[0])
+    with pytest.raises(InvalidInputError, match="which is past"):
+        await update(array_id, {"deadline": first})
+    deadline = first + 9 * HOUR
+    await update(array_id, {"deadline": deadline})
+    await instance.restart()
+    queries = instance.ledger.queries
+    rows = [instance.job(task) for task in (over, *tasks)]
+    assert [row["deadline"] for row in rows] == [first, deadline, deadline]
+    assert [row["deadline_told"] for row in rows[1:]] == [None, None]
+    specs = queries.specs([array_id, *tasks])
+    assert {spec["deadline"] for spec in specs.values()} == {deadline}
+    update = instance.controller.changes.update_array
+    await update(array_id, {"deadline": None})
+    assert [instance.job(task)["deadline"] for task in tasks] == [None, None]
+    assert "deadline" not in queries.specs([array_id])[array_id]
+    await instance.controller.requests.cancel_many(tasks)
+    with pytest.raises(RefusedError, match="only its limit can change"):
+        await update(array_id, {"deadline": deadline})
+
+
+async def test_the_job_of_a_schedule_takes_no_deadline():
+    """Its jobs come again and again; the schedule has `deadline_s`."""
     spec = {"cron": "@daily", "job": {"command": ["true"], "deadline": 4e9}}
     with pytest.raises(InvalidInputError, match="is one moment") as caught:
         parse_model(ScheduleSpec, spec)

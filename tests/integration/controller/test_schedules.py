@@ -108,6 +108,32 @@ async def test_every_minute_a_job(yard: Scheduled) -> None:
     assert due == [midnight + minute * MINUTE for minute in range(3)]
 
 
+async def test_each_job_has_its_deadline_so_long_after_its_time(
+    yard: Scheduled,
+) -> None:
+    midnight = START + 30
+    schedule_id = await yard.add("0 * * * *", deadline_s="30m", overlap="queue")
+    await yard.pass_to(midnight + 60)
+    (first,) = yard.jobs()
+    assert yard.job(first)["deadline"] == midnight + 30 * MINUTE
+    await yard.restart()
+    asked = await yard.controller.schedules.run_now(schedule_id)
+    assert yard.job(asked)["deadline"] == midnight + 31 * MINUTE
+    for job_id in (first, asked):
+        await yard.finish(job_id)
+        await yard.until(job_id)
+    # A job that could only be late is of no use.
+    await yard.pass_to(midnight + HOUR + 31 * MINUTE)
+    (skip,) = yard.events("schedule.skipped")
+    assert skip["reason"] == "missed"
+    assert "could not be started within 30m" in skip["problem"]
+    without = parse_model(ScheduleChanges, {"deadline_s": None})
+    changed = await yard.controller.schedules.change(schedule_id, without)
+    assert changed.deadline_s is None
+    await yard.pass_to(midnight + 2 * HOUR)
+    assert yard.job(yard.jobs()[-1])["deadline"] is None
+
+
 async def test_while_its_last_job_runs_a_time_is_skipped_and_told(
     yard: Scheduled,
 ) -> None:

@@ -50,7 +50,7 @@ def test_a_rate_holds_from_its_day_until_the_next(tmp_path):
     assert str(found.missing("JPY")) == "JPY"
 
 
-def test_the_currencies_whose_worth_changes_in_a_time(tmp_path):
+def test_the_days_on_which_rates_change_in_a_time(tmp_path):
     found = rates(
         tmp_path,
         """
@@ -63,10 +63,10 @@ def test_the_currencies_whose_worth_changes_in_a_time(tmp_path):
     )
     begin = NOVEMBER * 86_400.0
     end = begin + 2 * 86_400.0
-    assert found.dated("USD", begin, end) == []
-    assert found.dated("USD", begin, end + 1) == ["EUR"]
-    assert found.dated("EUR", begin, end + 1) == ["CNY", "USD"]
-    assert found.dated("CNY", begin - 1, end) == ["EUR"]
+    assert found.changes(begin, end) == []
+    assert found.changes(begin, end + 1) == [NOVEMBER + 2]
+    assert found.changes(begin - 1, end) == [NOVEMBER]
+    assert found.changes(begin - 1, end + 1) == [NOVEMBER, NOVEMBER + 2]
 
 
 def test_rates_without_dates_are_named_by_currency(tmp_path):

@@ -170,8 +170,8 @@ def test_what_makes_no_difference_is_a_note() -> None:
     assert [note.partition(": ")[2] for note in notes] == [
         "stands behind the first command, where sbatch does not read it either",
         "--output is not used: gpuyard keeps the output: `gpuyard logs JOB`",
-        "--mail-type is not used: gpuyard tells of ends as its settings say, see the"
-        " guide Notifications",
+        "--mail-type is not used: `gpuyard run --notify mail:ana@example.org` tells of"
+        " the end of a job",
         "--partition counts only if the job runs on Slurm",
         "--exclusive is not used: other jobs may use the node, too; a GPU is never"
         " shared with another job",

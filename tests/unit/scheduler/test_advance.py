@@ -238,3 +238,15 @@ def test_a_head_that_is_kept_out_holds_no_place_that_is_reserved(world):
     wide = world.submit(gpus=2)
     assert not world.decide_for(wide)
     assert world.decide_for(world.submit(gpus=1, timeout_s=50.0))
+
+
+def test_what_is_reserved_twice_is_for_the_project_and_for_the_user(world):
+    world.reserve(world.now, world.now + 100.0, project="vision", gpus=1)
+    world.reserve(world.now, world.now + 100.0, None, "ana", gpus=1)
+    others = [world.submit(gpus=1, project="vision") for _ in range(2)]
+    own = world.submit(gpus=1, project="vision", owner="ana", priority=1)
+    assert set(world.decide()) == {others[0], own}
+    world.end(own)
+    assert world.decide() == {}
+    world.end(others[0])
+    assert set(world.decide()) == {others[1]}

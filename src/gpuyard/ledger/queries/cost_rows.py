@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 class CostGroup(NamedTuple):
     """What a group of attempts cost: amounts in millionths, times in seconds. Of one
     group there may be several, to be added up. `counted` of its attempts are also in
-    the group of the day before. `rate_day` is its day in UTC, in currencies whose rate
-    changes.
+    the group before, which is of the day `day_before`. Where rates change in the
+    period, one day of its rate is `rate_day` (a day in UTC).
     """
 
     currency: str
@@ -33,11 +33,12 @@ class CostGroup(NamedTuple):
     idle_gpu_s: float
     measured_gpu_s: float
     counted: int = 0
+    day_before: int | None = None
     rate_day: int | None = None
 
 
 class CutAttempt(NamedTuple):
-    """An attempt of which only a part is in a period, or on a day of it."""
+    """An attempt of which only a part is in a period, or in a piece of it."""
 
     currency: str
     project: str | None
@@ -54,28 +55,37 @@ class CutAttempt(NamedTuple):
     gpu_used: float | None
 
 
-class CostDay(NamedTuple):
-    """The local day of this number, as far as it is in a period."""
+class CostPiece(NamedTuple):
+    """A piece of a period that no report cuts further: it is on one local `day`, if the
+    period has days, and all its rates are those of `rate_day` (a day in UTC).
+    """
 
-    number: int
+    day: int | None
+    rate_day: int
     since: float
     until: float
 
 
 @dataclass(frozen=True, slots=True)
 class CostPeriod:
-    """From `begin` until before `end`. By day, it also has its `days` in order, without
-    gaps, and `offsets`: from when on (UTC seconds) local clocks are how many seconds
-    ahead of UTC. What is of `hidden` projects is left out. The rates of `dated`
-    currencies change in the period: of these, each day in UTC is read by itself.
+    """From `begin` until before `end`, and its `pieces` in order, without gaps.
+
+    By day, it has `offsets`: from when on (UTC seconds) local clocks are how many
+    seconds ahead of UTC. On the `rate_days` in it (days in UTC), rates change. What is
+    of `hidden` projects is left out.
     """
 
     begin: float
     end: float
+    pieces: Sequence[CostPiece]
     offsets: Sequence[tuple[float, int]] = ()
-    days: Sequence[CostDay] = ()
+    rate_days: Sequence[int] = ()
     hidden: Sequence[str] = ()
-    dated: Sequence[str] = ()
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there is more than one sum of all that is alike."""
+        return bool(self.offsets or self.rate_days)
 
     def seen(self, project: str) -> str:
         """The condition on a column of projects, beginning with AND; empty where
@@ -86,13 +96,7 @@ class CostPeriod:
         names = ", ".join(f":hidden_{number}" for number in range(len(self.hidden)))
         return f" AND ({project} IS NULL OR {project} NOT IN ({names}))"
 
-    def is_dated(self, currency: str) -> str:
-        """The condition that a column has one of the dated currencies."""
-        names = ", ".join(f":dated_{number}" for number in range(len(self.dated)))
-        return f"{currency} IN ({names})" if names else "FALSE"
-
     def values(self) -> dict[str, Any]:
         """The values of a statement about it."""
         hidden = {f"hidden_{number}": name for number, name in enumerate(self.hidden)}
-        dated = {f"dated_{number}": name for number, name in enumerate(self.dated)}
-        return {"begin": self.begin, "end": self.end, **hidden, **dated}
+        return {"begin": self.begin, "end": self.end, **hidden}

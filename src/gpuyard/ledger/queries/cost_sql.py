@@ -23,6 +23,7 @@ WASTED = f"CASE WHEN {IS_WASTED} THEN 1 ELSE 0 END"
 OF_ONES_OWN = "a.ended_at IS NOT NULL AND a.gpus IS NOT NULL"
 # Rows of earlier versions do not say whose they are; their jobs do.
 OF_ITS_JOB = "a.ended_at IS NOT NULL AND a.gpus IS NULL"
+_MOST_CASES = 50
 
 
 @dataclass(frozen=True)
@@ -102,13 +103,12 @@ class CostSql:
         return f"CAST(FLOOR({value}) AS BIGINT)"
 
     def inside(self, period: CostPeriod) -> str:
-        """True of an attempt that ran wholly in the period, and on one day."""
+        """True of an attempt that ran wholly in the period, and in one piece of it."""
         ended = f"{BEGAN} + {RAN}"
         inside = f"{BEGAN} >= :begin AND {BEGAN} < :end AND {ended} <= :end"
-        if period.dated:
-            is_on_one = f"{self._day_in_utc(BEGAN)} = {self._day_in_utc(ended)}"
-            is_dated = period.is_dated("a.currency")
-            inside += f" AND (NOT {is_dated} OR {is_on_one})"
+        if period.rate_days:
+            first = self.rate_day(BEGAN, period)
+            inside += f" AND {first} = {self.rate_day(ended, period)}"
         if not period.offsets:
             return inside
         return f"{inside} AND {self.day(BEGAN, period)} = {self.day(ended, period)}"
@@ -120,15 +120,21 @@ class CostSql:
             f" AND NOT ({self.inside(period)})"
         )
 
-    def rate_day(self, period: CostPeriod) -> str:
-        """The day in UTC on which an attempt began, as in `CostGroup`."""
-        if not period.dated:
+    def rate_day(self, at: str, period: CostPeriod) -> str:
+        """A day in UTC on which all rates are those of a time, as in `CostGroup`: that
+        of the last change of a rate. All numbers in it are our own.
+        """
+        if not period.rate_days:
             return "NULL"
-        is_dated = period.is_dated("a.currency")
-        return f"CASE WHEN {is_dated} THEN {self._day_in_utc(BEGAN)} END"
-
-    def _day_in_utc(self, at: str) -> str:
-        return self.whole(f"({at}) / 86400.0")
+        if len(period.rate_days) > _MOST_CASES:
+            return self.whole(f"({at}) / 86400.0")
+        days = [int(period.begin // 86400), *period.rate_days]
+        bounds = [float(day * 86400) for day in days[1:]]
+        cases = "".join(
+            f" WHEN {at} < {bound!r} THEN {day}"
+            for day, bound in zip(days[:-1], bounds, strict=True)
+        )
+        return f"CASE{cases} ELSE {days[-1]} END"
 
     def day(self, at: str, period: CostPeriod) -> str:
         """The number of the local day of a time. All numbers in it are our own."""

@@ -1,6 +1,6 @@
 """Reading what attempts cost in a period: sums of those that ran wholly in it, and one
-by one those that a bound of it, or of one of its days, cuts. In SQLite, `cost_days` has
-the sums by day.
+by one those that a bound of it, or of one of its pieces, cuts. In SQLite, `cost_ranges`
+has the sums of the pieces.
 
 Amounts are whole millionths, because SQLite has no decimals. Every cost in the ledger
 has six places, so nothing is lost.
@@ -19,7 +19,7 @@ from gpuyard.ledger.faults import ledger_error, place
 from gpuyard.ledger.people_tables import budgets, reservations, unused_gpus
 from gpuyard.ledger.prune import consistent_read
 from gpuyard.ledger.queries.base import LedgerReader, Row
-from gpuyard.ledger.queries.cost_days import CostDays
+from gpuyard.ledger.queries.cost_ranges import CostRanges
 from gpuyard.ledger.queries.cost_rows import CostGroup, CostPeriod, CutAttempt
 from gpuyard.ledger.queries.cost_sql import (
     BEGAN,
@@ -37,7 +37,7 @@ _IDS = 500
 
 class CostRows(NamedTuple):
     """What a report is made of, all at one moment: sums of the ended attempts that ran
-    wholly in the period; those that are cut by a bound of it, or of a day; and those
+    wholly in the period; those that are cut by a bound of it, or of a piece; and those
     that have begun and not ended. `ended`: which of the attempts asked for have ended.
     `unused`: the GPUs under reservations that nobody used, each for a time.
     """
@@ -127,10 +127,9 @@ class _CostReader:
         return groups, cut
 
     def _by_ranges(self) -> tuple[list[CostGroup], list[CutAttempt]] | None:
-        period = self._period
-        if period.hidden or period.dated or not period.days or not self._sql.is_sqlite:
+        if not self._sql.is_sqlite or not self._period.is_cut:
             return None
-        return CostDays(self._connection, period).read()
+        return CostRanges(self._connection, self._period).read()
 
     def _groups(self) -> list[CostGroup]:
         read = self._days if self._period.offsets else self._keys
@@ -204,10 +203,10 @@ class _CostReader:
 
     def _keys(self, table: str, sums: str, which: str) -> list[CostGroup]:
         keys = "a.currency, a.project, a.owner, a.provider, a.tier, a.gpu"
-        rate_day = self._sql.rate_day(self._period)
-        by = f"{keys}, rate_day" if self._period.dated else keys
+        rate_day = self._sql.rate_day(BEGAN, self._period)
+        by = f"{keys}, rate_day" if self._period.rate_days else keys
         rows = self._read(
-            f"SELECT {keys}, NULL, {sums}, 0, {rate_day} AS rate_day FROM {table}"
+            f"SELECT {keys}, NULL, {sums}, 0, NULL, {rate_day} AS rate_day FROM {table}"
             f" WHERE {which} AND {self._sql.inside(self._period)} GROUP BY {by}"
         )
         return [CostGroup(*row) for row in rows]
@@ -217,11 +216,12 @@ class _CostReader:
         day = sql.day(BEGAN, self._period)
         found: list[CostGroup] = []
         # One currency at a time: SQLite sorts rows by whole numbers in half the time.
-        rate_day = sql.rate_day(self._period)
-        by = "a.currency, day, rate_day" if self._period.dated else "day"
+        rate_day = sql.rate_day(BEGAN, self._period)
+        by = "day, rate_day" if self._period.rate_days else "day"
         for currency in self._currencies():
             rows = self._read(
-                f"SELECT {day} AS day, {sums}, 0, {rate_day} AS rate_day FROM {table}"
+                f"SELECT {day} AS day, {sums}, 0, NULL, {rate_day} AS rate_day"
+                f" FROM {table}"
                 f" WHERE a.currency = :currency AND {which}"
                 f" AND {sql.inside(self._period)} GROUP BY {by}",
                 currency=currency,
@@ -237,8 +237,8 @@ class _CostReader:
         if self._period.offsets:
             keys += f", {sql.day(BEGAN, self._period)}"
         day = "" if self._period.offsets else ", NULL"
-        rate_day = sql.rate_day(self._period)
-        by = f"{keys}, rate_day" if self._period.dated else keys
+        rate_day = sql.rate_day(BEGAN, self._period)
+        by = f"{keys}, rate_day" if self._period.rate_days else keys
         rows = self._read(
             f"SELECT {keys}{day}, {rate_day} AS rate_day,"
             f" COUNT(*), SUM({sql.micros}), SUM({RAN}),"

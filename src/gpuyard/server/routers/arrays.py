@@ -24,7 +24,7 @@ from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import one_json_body
 from gpuyard.server.permissions import check_own, rights_of, visibility_of
 from gpuyard.server.present_arrays import present_array, present_arrays
-from gpuyard.server.routers.jobs import ResumeRequest
+from gpuyard.server.routers.jobs import Deadline, ResumeRequest
 
 router = api_router("/arrays", tag="arrays")
 
@@ -38,16 +38,17 @@ class ArrayPage(BaseModel):
 
 class UpdateArrayRequest(StrictModel):
     """What is to differ of an array; what is left out stays. `at_most`: so many tasks
-    may run at once, null for any number.
+    may run at once, null for any number. `deadline` of its tasks: null for none.
     """
 
     at_most: Annotated[int, Field(ge=1, le=MAX_TASKS)] | None = None
     priority: Priority | None = None
+    deadline: Deadline | None = None
 
     @model_validator(mode="after")
     def _changes_something(self) -> Self:
         if not self.changes():
-            raise ValueError("changes nothing; give at_most or priority")
+            raise ValueError("changes nothing; give at_most, priority or deadline")
         return self
 
     def changes(self) -> dict[str, Any]:
@@ -56,7 +57,7 @@ class UpdateArrayRequest(StrictModel):
         return {
             name: value
             for name, value in given.items()
-            if name == "at_most" or value is not None
+            if name != "priority" or value is not None
         }
 
 
@@ -114,8 +115,8 @@ async def show_array(reference: str, request: Request, app_state: TheAppState) -
 async def update_array(
     reference: str, request: Request, app_state: TheAppState, body: UpdateArrayRequest
 ) -> Array:
-    """Change how many of its tasks may run at once, or the priority of those that are
-    not over. With a lower limit, tasks that run go on to their end.
+    """Change how many of its tasks may run at once, or the priority or the deadline of
+    those that are not over. With a lower limit, tasks that run go on to their end.
     """
     array_id = await _find_own(request, app_state, reference)
     await app_state.controller.changes.update_array(array_id, body.changes())

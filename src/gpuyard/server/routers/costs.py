@@ -132,7 +132,7 @@ def _report(app_state: AppState, order: ReportOrder) -> CostReport:
     """Blocks on the ledger."""
     rates = app_state.settings.billing.exchange
     exchange = Exchange(rates, rates.currency)
-    dated = replace(order, dated=exchange.dated(order.begin, order.end))
+    dated = replace(order, rate_days=rates.changes(order.begin, order.end))
     rows = app_state.queries.costs(dated.period())
     return report(dated, rows, app_state.controller.core.ran_s, exchange)
 

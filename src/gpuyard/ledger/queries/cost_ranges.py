@@ -1,8 +1,9 @@
-"""Sums of what attempts cost by day, in SQLite, without sorting the attempts.
+"""Sums of what attempts cost in each piece of a period, in SQLite, without sorting the
+attempts.
 
 SQLite groups by sorting, and to sort a million attempts takes longer than to add them
 up. But in the index of reports, the attempts of one kind stand in the order of their
-beginnings. So each day of a kind is a range of it.
+beginnings. So each piece, such as a day, is a range of it.
 """
 
 from bisect import bisect_right
@@ -16,8 +17,8 @@ import sqlalchemy as sa
 from gpuyard.ledger.queries.cost_rows import CostGroup, CostPeriod, CutAttempt
 from gpuyard.ledger.queries.cost_sql import IS_WASTED, RAN, WASTED, CostSql
 
-MOST_RANGES = 50_000
-"""To read more ranges than this takes about as long as to sort a million attempts."""
+FEWEST_A_RANGE = 20
+"""To sort so many attempts takes as long as to read a range."""
 _KIND = ("currency", "project", "owner", "provider", "tier", "gpu", "gpus", "cpus")
 # The index of waste has no cores.
 _KIND_OF_WASTE = _KIND[:-1]
@@ -33,7 +34,7 @@ Kind = tuple[Any, ...]
 
 
 class _Range(NamedTuple):
-    """The attempts of a kind that begin on the day of this position in the period.
+    """The attempts of a kind that begin in the piece of this position in the period.
     Those that `started` begin at their start, others at their end.
     """
 
@@ -75,27 +76,29 @@ _WASTE = _Index(
 )
 
 
-class CostDays:
-    """The costs of the days of a period, read in one transaction of SQLite."""
+class CostRanges:
+    """The costs of the pieces of a period, read in one transaction of SQLite."""
 
     def __init__(self, connection: sa.Connection, period: CostPeriod) -> None:
         self._cursor: Any = connection.connection.cursor()
         self._period = period
-        self._ends = [day.until for day in period.days]
+        self._ends = [piece.until for piece in period.pieces]
 
     def read(self) -> tuple[list[CostGroup], list[CutAttempt]] | None:
-        """The sums by day: of the attempts that ran on one day, and of those that ran
-        on two, of which each day has its part. And one by one, those that ran on more
-        days, and those that a bound of the period cuts. None where there are so many
-        kinds of attempts that to sort them is faster.
+        """The sums of each piece: of the attempts that ran in it alone, and the parts
+        of those that ran in two. And one by one, those that ran in more pieces, and
+        those that a bound of the period cuts. None where there are so many kinds of
+        attempts that to sort them is faster.
         """
+        # There are no more; a look at the end of the table is enough.
+        ((attempts,),) = self._rows("SELECT MAX(rowid) FROM attempts", {})
         ranges: list[_Range] = []
         cut: list[CutAttempt] = []
         for kind in self._kinds():
             for started in (True, False):
                 ranges += self._ranges(kind, started=started)
                 cut += self._from_before(kind, started=started)
-            if len(ranges) > MOST_RANGES:
+            if len(ranges) * FEWEST_A_RANGE > (attempts or 0):
                 return None
         groups: list[CostGroup] = []
         for each in ranges:
@@ -108,8 +111,8 @@ class CostDays:
         return groups, cut
 
     def _add(self, groups: list[CostGroup], each: _Range, index: _Index) -> bool:
-        """Add the sums of the range to `groups`. True if some of its attempts ran on
-        more than two days, or beyond the period; these are not added.
+        """Add the sums of the range to `groups`. True if some of its attempts ran in
+        more than two pieces, or beyond the period; these are not added.
         """
         at = _begins_at(started=each.started)
         (row,) = self._rows(_sums_of_all(index, at), self._values(each, index))
@@ -124,8 +127,8 @@ class CostDays:
     def _split(
         self, groups: list[CostGroup], each: _Range, index: _Index, longest_s: float
     ) -> bool:
-        """Take out what ended on a later day, and add its parts instead. They are those
-        that `billing.parts` would find. True if there is more than those.
+        """Take out what ended in a later piece, and add its parts instead. They are
+        those that `billing.parts` would find. True if there is more than those.
         """
         values = self._values(each, index)
         # No other can have ended later.
@@ -145,9 +148,9 @@ class CostDays:
         return whole[0] > first[0]
 
     def _longer(self, each: _Range) -> Iterator[CutAttempt]:
-        """Those of the range that ran on more than two days, or beyond the period."""
+        """Those of the range that ran in more than two pieces, or beyond the period."""
         at = _begins_at(started=each.started)
-        where = f"{_begins_on_day(_COSTS, at)} AND {at} + {RAN} > :second_until"
+        where = f"{_begins_in_piece(_COSTS, at)} AND {at} + {RAN} > :second_until"
         return self._attempts(at, where, self._values(each, _COSTS))
 
     def _from_before(self, kind: Kind, *, started: bool) -> Iterator[CutAttempt]:
@@ -169,14 +172,18 @@ class CostDays:
         return (CutAttempt(*row) for row in rows)
 
     def _kinds(self) -> Iterator[Kind]:
-        """The kinds in the order of the index, each with one look into it."""
+        """The kinds that are not hidden, in the order of the index, each with one look
+        into it.
+        """
         columns = ", ".join(f"a.{each}" for each in _KIND)
         attempts = f"{_COSTS.attempts} WHERE a.ended_at IS NOT NULL"
         order = f"ORDER BY {columns} LIMIT 1"
         found = self._rows(f"SELECT {columns} FROM {attempts} {order}", {})
         while found:
             kind = tuple(found[0])
-            if kind[_KIND.index("gpus")] is not None:  # else of an earlier version
+            is_of_earlier_version = kind[_KIND.index("gpus")] is None
+            is_hidden = kind[_KIND.index("project")] in self._period.hidden
+            if not is_of_earlier_version and not is_hidden:
                 yield kind
             # The next one differs in the last column, or else in the one before.
             following = [
@@ -188,7 +195,7 @@ class CostDays:
             found = self._rows(statement, _named(_KIND, kind))
 
     def _ranges(self, kind: Kind, *, started: bool) -> list[_Range]:
-        """The days from the first to the last on which attempts of the kind began."""
+        """The pieces from the first to the last in which attempts of the kind began."""
         at = _begins_at(started=started)
         these = f"FROM {_COSTS.attempts} WHERE {_of_kind(_KIND, at)}"
         # Two questions, because the index answers each with one look.
@@ -204,20 +211,31 @@ class CostDays:
         return [_Range(kind, position, started) for position in positions]
 
     def _values(self, each: _Range, index: _Index) -> dict[str, Any]:
-        day = self._period.days[each.position]
+        piece = self._period.pieces[each.position]
         ends = self._ends[each.position : each.position + 2]
         return {
             **_named(index.kind, each.kind),
-            "since": day.since,
-            "until": day.until,
+            "since": piece.since,
+            "until": piece.until,
             "second_until": ends[-1],
         }
 
     def _group(self, each: _Range, sums: Sequence[Any], counted: int = 0) -> CostGroup:
-        currency = each.kind[0]
-        day = self._period.days[each.position].number
+        piece = self._period.pieces[each.position]
+        before = self._period.pieces[each.position - 1] if counted else None
+        currency, project, owner, provider, tier, gpu, *_ = each.kind
         return CostGroup(
-            currency, None, None, "", None, None, day, *sums, counted=counted
+            currency,
+            project,
+            owner,
+            provider,
+            tier,
+            gpu,
+            piece.day,
+            *sums,
+            counted=counted,
+            day_before=before and before.day,
+            rate_day=piece.rate_day,
         )
 
     def _rows(self, statement: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -240,20 +258,20 @@ def _sums_of_all(index: _Index, at: str) -> str:
     sums = index.sums(_MICROS, RAN, "COUNT(*)", index.idle)
     return (
         f"SELECT {sums}, MAX({RAN}), MAX({at} + {RAN}) FROM {index.attempts}"
-        f" WHERE {_begins_on_day(index, at)}"
+        f" WHERE {_begins_in_piece(index, at)}"
     )
 
 
 @cache
 def _sums_of_parts(index: _Index, at: str) -> str:
-    """Reads the sums of those that ended on a later day; of their parts on the first
-    day, and of those on the second.
+    """Reads the sums of those that ended in a later piece; of their parts in the first
+    piece, and of those in the second.
     """
     attempts = (
         f"SELECT {_MICROS} AS micros, {at} AS began, {RAN} AS ran_s, {index.columns},"
         f" {index.idle} AS idle"
         f" FROM {index.attempts}"
-        f" WHERE {_begins_on_day(index, at)} AND {at} + {RAN} > :until"
+        f" WHERE {_begins_in_piece(index, at)} AND {at} + {RAN} > :until"
     )
     # Nothing, for those that ran longer: so they are in no sum of parts.
     is_split = "WHEN a.began + a.ran_s <= :second_until THEN"
@@ -280,8 +298,8 @@ def _of_kind(columns: Sequence[str], at: str) -> str:
     return f"{same} AND a.ended_at IS NOT NULL AND a.started_at IS {started}"
 
 
-def _begins_on_day(index: _Index, at: str) -> str:
-    """True of an attempt of the kind that began on the day, and is in the sums."""
+def _begins_in_piece(index: _Index, at: str) -> str:
+    """True of an attempt of the kind that began in the piece, and is in the sums."""
     return (
         f"{_of_kind(index.kind, at)} AND {at} >= :since AND {at} < :until"
         f" AND {index.which}"
