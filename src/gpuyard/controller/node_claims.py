@@ -8,6 +8,7 @@ import structlog
 from msgspec.structs import replace as replaced
 
 from gpuyard.controller.core import Core
+from gpuyard.controller.job_warnings import printable
 from gpuyard.domain import wire
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.gangs import attempt_and_rank
@@ -47,7 +48,7 @@ class NodeClaims:
             cpus=cpus,
             memory_gb=memory_gb,
             gpus=list(gpus),
-            problem=problem or hello.problem,
+            problem=problem or _shown(hello.problem or "") or None,
         )
 
     def own_gpus(
@@ -61,7 +62,7 @@ class NodeClaims:
         for gpu in gpus:
             holder = self._other_holder(node_id, gpu.uuid)
             if not holder:
-                own.append(gpu)
+                own.append(_printed(gpu))
                 continue
             problem = (
                 f"GPU {gpu.uuid} is that of {holder} already; if this is the same"
@@ -139,3 +140,17 @@ class NodeClaims:
             place.node_id in nodes and nodes[place.node_id].joined
             for place in attempt.placements
         )
+
+
+def _printed(gpu: wire.GpuStatus) -> wire.GpuStatus:
+    """A GPU whose texts move no cursor, wherever they are printed."""
+    texts = (gpu.name, gpu.driver, gpu.problem or "")
+    if "".join(texts).isprintable():
+        return gpu
+    name, driver, problem = map(_shown, texts)
+    return replaced(gpu, name=name, driver=driver, problem=problem or None)
+
+
+def _shown(text: str) -> str:
+    """A text of a node as it is, or without what a terminal would obey."""
+    return text if text.isprintable() else printable(text)

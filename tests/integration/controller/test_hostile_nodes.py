@@ -139,6 +139,18 @@ async def test_no_node_has_more_than_a_machine_can_have(
     assert instance.core.view.node(liar.node_id).reason == "no nvidia-smi"
 
 
+async def test_the_names_of_a_nodes_gpus_control_no_terminal(
+    instance: Controlled, liar: FakeHost
+):
+    gpu = wire.GpuStatus("GPU-of-liar", 0, "T4\x1b[2J", 15360, problem="hot\n\x07")
+    fields = {"gpus": [gpu], "problem": "no driver\x1b[31m"}
+    hello = wire.Hello(liar.node_id, "liar", "boot", 4, 16.0, **fields)
+    await instance.controller.reports.node_joined("fake", hello)
+    device = instance.core.view.devices["GPU-of-liar"]
+    assert (device.name, device.problem) == ("T4[2J", "hot")
+    assert instance.core.view.node(liar.node_id).reason == "no driver[31m"
+
+
 async def test_a_node_whose_clock_is_wrong_does_not_shift_its_jobs(
     instance: Controlled, liar: FakeHost
 ):
