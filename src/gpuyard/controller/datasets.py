@@ -192,7 +192,7 @@ class Datasets:
                 raise RefusedError(
                     f"{project}/{name} is shared with {MOST_SHARES} projects, and no"
                     " more may have it.",
-                    "Take it back from some: `gpuyard datasets unshare`.",
+                    "Stop it for some: `gpuyard datasets share NAME WITH --stop`.",
                 )
             values = {"shared_with": sorted(projects)}
             change = Change(Table.DATASETS, f"{project}/{name}", values)
