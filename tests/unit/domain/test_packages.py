@@ -116,3 +116,17 @@ def test_included_files_are_found_below_the_folder_of_the_first() -> None:
         "a/c.txt",
         "d.txt",
     ]
+
+
+@pytest.mark.parametrize("text", ["\n" * 200_000, "-" + " \n" * 100_000])
+def test_empty_lines_cost_no_quadratic_time(text: str) -> None:
+    """It would be hours, in which the server does nothing else."""
+    found = read_packages("requirements.txt", {"requirements.txt": text})
+    assert found.files == {"requirements.txt": text}
+
+
+@pytest.mark.parametrize("main", ["pyproject.toml", "requirements.txt"])
+def test_a_line_without_end_is_refused(main: str) -> None:
+    key = ".".join(["a"] * 20_000)
+    with pytest.raises(InvalidInputError, match=f"{main}:2 has 40001 characters"):
+        read_packages(main, {main: f"\n{key}=1\n"})

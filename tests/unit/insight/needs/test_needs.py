@@ -152,6 +152,7 @@ def test_the_table_of_vision_models_has_their_weights() -> None:
     [
         ("def (:\n", "not valid Python: line 1"),
         ("print 'hello'\n", "Python 2"),
+        ("x = (" + "\n" * 200_000, "not valid Python"),
         ("x = 1\0\n", "not text"),
         ("x = " + "(" * 5000 + ")" * 5000, "not valid Python|nested"),
         ("#" * 2_000_001, "longer than"),
