@@ -14,12 +14,13 @@ import structlog
 from msgspec.structs import replace
 
 from gpuyard.controller.core import Core
-from gpuyard.controller.job_warnings import printable, warn
+from gpuyard.controller.job_warnings import warn
 from gpuyard.controller.node_access import NodeAccess
 from gpuyard.controller.unused_blobs import delete_unused
 from gpuyard.domain.artifacts import ArtifactsSaved, SavedArtifact, is_inside
 from gpuyard.domain.errors import LedgerError, NotFoundError
 from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.domain.printable import printable
 from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.storage.blobs import Blobs
 

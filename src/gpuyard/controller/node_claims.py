@@ -8,10 +8,10 @@ import structlog
 from msgspec.structs import replace as replaced
 
 from gpuyard.controller.core import Core
-from gpuyard.controller.job_warnings import printable
 from gpuyard.domain import wire
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.gangs import attempt_and_rank
+from gpuyard.domain.printable import printable
 from gpuyard.scheduler.attempts import LiveAttempt
 
 # More than any machine has: what says so would be given all jobs.
