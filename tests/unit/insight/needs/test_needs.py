@@ -240,3 +240,13 @@ def test_a_configuration_that_names_itself_again_and_again_ends() -> None:
     found = composed({"c.yaml": words}, "", "c", [])
     assert isinstance(found, dict)
     assert len(found["a"]) == 900
+
+
+@pytest.mark.parametrize(
+    "step", ["f'{x}{x}{x}'", "os.path.join(x, x, x)", "x.replace('a', 'aaaa')"]
+)
+def test_a_text_that_grows_with_each_line_is_followed_for_a_while(step: str) -> None:
+    """A few lines would fill the memory of the server."""
+    lines = "import os, torch\nx = 'aaa'\n" + f"x = {step}\n" * 60
+    found = needs(lines + "net = torch.nn.Linear(len(x), 10).cuda()\n")
+    assert found["parameters"] is None
