@@ -149,6 +149,8 @@ def test_token_ledger_and_logs_are_private(
         ("GET", "/api/v1/jobs?limit=0", 422, "invalid_input"),
         ("GET", "/api/v1/jobs?state=asleep", 422, "invalid_input"),
         ("GET", "/api/v1/jobs?cursor=garbage", 422, "invalid_input"),
+        ("GET", f"/api/v1/jobs?{'label=a=b&' * 51}", 422, "invalid_input"),
+        ("GET", "/api/v1/datasets/%1b[2J/corpus", 422, "invalid_input"),
         ("GET", "/api/v1/events?after=99999999999999999999", 422, "invalid_input"),
         ("POST", "/api/v1/server/stop?", 422, "invalid_input"),
     ],

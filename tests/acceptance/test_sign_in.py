@@ -39,6 +39,9 @@ def instance(provider: Provider) -> Iterator[TestInstance]:
     settings = {
         "GPUYARD_SIGN_IN__OPENID": json.dumps(openid),
         "OPENID_CLIENT_SECRET": SECRET,
+        "GPUYARD_NOTIFY__EMAIL": json.dumps(
+            {"host": "127.0.0.1", "tls": "none", "from": "gpuyard@example.org"}
+        ),
     }
     with make_instance(**settings) as made:
         made.ok("up")
@@ -205,6 +208,30 @@ def test_groups_give_and_take_roles(instance: TestInstance, provider: Provider) 
     assert "Nobody has added the user stranger" in refused.text
     odd = know(provider, "Robert'); DROP", "gpu-users")
     assert "no user can have" in Visitor(instance).sign_in(odd).text
+
+
+def test_the_jobs_of_a_user_send_e_mails_to_its_own_address_only(
+    instance: TestInstance, provider: Provider
+) -> None:
+    mailbox = {"email": "fritz@example.org", "email_verified": True}
+    provider.know(
+        "subject-of-fritz", preferred_username="fritz", groups=["gpu-users"], **mailbox
+    )
+    visitor = Visitor(instance)
+    visitor.sign_in("subject-of-fritz")
+    assert users(instance)["fritz"]["email"] == "fritz@example.org"
+    seen = visitor.web.get("/api/v1/users").json()["items"]
+    assert {user["email"] for user in seen} == {None}
+    answers = [
+        visitor.web.post(
+            "/api/v1/jobs",
+            json={"command": ["true"], "held": True, "notify": [f"mail:{address}"]},
+            headers={"Origin": visitor.url},
+        )
+        for address in ("fritz@example.org", "stranger@example.org")
+    ]
+    assert [answer.status_code for answer in answers] == [201, 422]
+    assert "give your own, fritz@example.org" in answers[1].text
 
 
 def test_a_session_is_for_pages_of_this_server(

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gpuyard.client import job_calls
 from gpuyard.client.calls import Call
 from gpuyard.client.connection import Address
 from gpuyard.client.sync import Client
@@ -17,6 +18,7 @@ from gpuyard.domain.errors import (
     ForbiddenError,
     InvalidInputError,
     NotFoundError,
+    RefusedError,
     UnauthorizedError,
 )
 from gpuyard.domain.users import Role
@@ -176,10 +178,22 @@ def test_no_job_has_the_packages_of_another_user(
     fields = {"packages": str(file), "held": True}
     with instance.client() as owner, client(instance, "member") as member:
         spec = owner.job(owner.run(["true"], **fields).id).info.spec or {}
-        own = member.job(member.run(["true"], **fields).id).info.spec or {}
+        mine = member.job(member.run(["true"], **fields).id)
+        own = mine.info.spec or {}
         assert own["packages"] != spec["packages"]
         with pytest.raises(InvalidInputError, match="there are no packages"):
             member.run(["true"], packages=spec["packages"])
+        with pytest.raises(RefusedError, match=r"list of packages .* of member only"):
+            owner.job(mine.id).rerun()
+
+
+def test_a_rerun_that_is_asked_for_twice_is_one_job(instance: TestInstance) -> None:
+    first = instance.submit(["true"], name="first", held=True)
+    call = job_calls.rerun(first)
+    with instance.client() as owner:
+        (again, _) = owner.call(call)
+        assert owner.call(call)[0].id == again.id
+        assert owner.job(first).rerun()[0].id != again.id
 
 
 def test_members_set_and_remove_secrets_of_their_own(

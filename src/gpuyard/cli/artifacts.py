@@ -47,6 +47,7 @@ def register(app: typer.Typer) -> None:
     artifacts.command("list")(listing)
     artifacts.command("get")(get)
     artifacts.command("share")(share)
+    artifacts.command("end-links")(end_links)
     artifacts.command("card")(card)
     artifacts.command("rm")(remove)
     app.add_typer(artifacts, name="artifacts")
@@ -112,6 +113,16 @@ def share(
     typer.echo(link.url)
     note = f"Anybody who has this link gets {path} for {format_duration(valid_s)}."
     typer.echo(note, err=True)
+
+
+def end_links(as_json: AsJson = False) -> None:
+    """End all links of `share`, also those of others. For administrators."""
+    with connect() as client:
+        client.end_artifact_links()
+    if as_json:
+        print_json({"ended": True})
+        return
+    say("No link of before opens anything any more.")
 
 
 def remove(job: Reference, paths: Paths = None, as_json: AsJson = False) -> None:

@@ -46,6 +46,7 @@ from gpuyard.domain.units import format_duration
 
 # Thousands of offers that do not suit would hide those that do.
 _MOST_UNSUITED = 20
+_COLUMNS = ("PLACE", "WAIT", "RUN", "PER HOUR", "COST", "KIND", "REGION", "NOW")
 
 
 class _EstimateCommand(TyperCommand):
@@ -142,8 +143,6 @@ def estimate(
     """Say where a job could run, best place first: the wait, the run, the price, and
     why the others do not suit.
     """
-    from gpuyard.client import calls
-
     wanted_gpus = gpu_request(gpus, given(memory_gb=gpu_memory, gpu_class=gpu_class))
     fields = given(
         name=name,
@@ -166,7 +165,13 @@ def estimate(
         )
         or None,
     )
-    body = _body(job or [], fields)
+    _estimate(_body(job or [], fields), strategy, as_json=as_json)
+
+
+def _estimate(body: Any, strategy: str | None, *, as_json: bool) -> None:
+    """Ask for it, with the needs of its program where the job names none."""
+    from gpuyard.client import calls
+
     needs = None
     if isinstance(body, dict):
         given_body = cast("dict[str, Any]", body)
@@ -206,38 +211,39 @@ def _tell(found: dict[str, Any]) -> None:
     places = found["items"]
     suited = [place for place in places if place["suits"]]
     others = [place for place in places if not place["suits"]]
-    typer.echo(
-        f"Strategy {found['strategy']}; it runs"
-        f" {format_duration(found['run_s'])} ({found['basis']})."
-    )
+    run = format_duration(found["run_s"])
+    typer.echo(f"Strategy {found['strategy']}; it runs {run} ({found['basis']}).")
     if found.get("in_the_way"):
         typer.echo(found["in_the_way"])
     if found.get("deadline"):
         typer.echo(found["deadline"])
-    rows = [
-        (
-            place["name"],
-            _time(place["wait_s"]),
-            _time(place["run_s"]),
-            _money(place["per_hour"], found),
-            _money(place["cost"], found),
-            "spot" if place["spot"] else None,
-            place["region"],
-            "; ".join(place["reasons"]),
-        )
-        for place in suited
-    ]
     if found.get("tasks"):
         typer.echo(_about_all(found["tasks"], suited, found))
-    columns = ("PLACE", "WAIT", "RUN", "PER HOUR", "COST", "KIND", "REGION", "NOW")
-    print_table(columns, rows, empty="Nothing suits it.")
-    for place in others[:_MOST_UNSUITED]:
+    rows = [_row(place, found) for place in suited]
+    print_table(_COLUMNS, rows, empty="Nothing suits it.")
+    _tell_unsuited(others)
+
+
+def _row(place: dict[str, Any], found: dict[str, Any]) -> tuple[Any, ...]:
+    """A place that suits, as `_COLUMNS`."""
+    return (
+        place["name"],
+        _time(place["wait_s"]),
+        _time(place["run_s"]),
+        _money(place["per_hour"], found),
+        _money(place["cost"], found),
+        "spot" if place["spot"] else None,
+        place["region"],
+        "; ".join(place["reasons"]),
+    )
+
+
+def _tell_unsuited(places: Sequence[dict[str, Any]]) -> None:
+    for place in places[:_MOST_UNSUITED]:
         typer.echo(f"  {place['name']} {'; '.join(place['reasons'])}")
-    if len(others) > _MOST_UNSUITED:
-        typer.echo(
-            f"  … and {len(others) - _MOST_UNSUITED} more that do not suit; --json"
-            " tells all"
-        )
+    more = len(places) - _MOST_UNSUITED
+    if more > 0:
+        typer.echo(f"  … and {more} more that do not suit; --json tells all")
 
 
 def _about_all(

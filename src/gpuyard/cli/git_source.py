@@ -20,6 +20,26 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/]*@")
 _LFS = b"version https://git-lfs.github.com/spec/"
 _LFS_MOST_BYTES = 1024
 _LONGEST_LABEL = 200
+# With these of the shell, as in a hook of git, git would use another repository than
+# ours, or make one of another sort.
+_OTHER_PLACES = frozenset(
+    {
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_COMMON_DIR",
+        "GIT_DEFAULT_HASH",
+        "GIT_DIR",
+        "GIT_GRAFT_FILE",
+        "GIT_IMPLICIT_WORK_TREE",
+        "GIT_INDEX_FILE",
+        "GIT_NAMESPACE",
+        "GIT_OBJECT_DIRECTORY",
+        "GIT_PREFIX",
+        "GIT_QUARANTINE_PATH",
+        "GIT_REPLACE_REF_BASE",
+        "GIT_SHALLOW_FILE",
+        "GIT_WORK_TREE",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +121,7 @@ def _fetch(source: GitSource, folder: Path) -> None:
 def _git(folder: Path, *words: str) -> str:
     """What git prints; InvalidInputError with its own last words."""
     environment = {
-        name: value for name, value in os.environ.items() if name != "GIT_DIR"
+        name: value for name, value in os.environ.items() if name not in _OTHER_PLACES
     }
     if not sys.stdin.isatty():
         environment["GIT_TERMINAL_PROMPT"] = "0"

@@ -1,7 +1,7 @@
 """`gpuyard logs`: what a job has printed."""
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,10 @@ from gpuyard.cli.follow import GPUYARD_FAULT, exit_code, follow, leave
 from gpuyard.cli.log_filters import Filters, print_lines
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import GpuyardError
+
+if TYPE_CHECKING:
+    from gpuyard.client.sync import Client
+    from gpuyard.client.sync_job import JobHandle
 
 
 def register(app: typer.Typer) -> None:
@@ -82,19 +86,28 @@ def logs(
     )
     try:
         with connect(patient=follow_) as client:
-            handle = client.job(job)
-            if filters:
-                print_lines(client, handle.id, filters, follow=follow_)
-                sys.exit(exit_code(handle.refresh()) if follow_ else 0)
-            if follow_ and attempt is None:
-                sys.exit(follow(handle, lines=lines, interrupted=leave))
-            for part in client.log_bytes(
-                handle.id, lines=lines, follow=follow_, attempt=attempt
-            ):
-                sys.stdout.buffer.write(part)
-                sys.stdout.buffer.flush()
+            code = _print(client, client.job(job), filters, follow_=follow_)
     except GpuyardError as error:
         if not follow_:
             raise
         typer.echo(f"gpuyard: {error}", err=True)
-        sys.exit(GPUYARD_FAULT)
+        code = GPUYARD_FAULT
+    sys.exit(code)
+
+
+def _print(
+    client: "Client", job: "JobHandle", filters: Filters, *, follow_: bool
+) -> int:
+    """Print what is asked for; the exit code."""
+    if filters:
+        print_lines(client, job.id, filters, follow=follow_)
+        return exit_code(job.refresh()) if follow_ else 0
+    if follow_ and filters.attempt is None:
+        return follow(job, lines=filters.tail, interrupted=leave)
+    output = client.log_bytes(
+        job.id, lines=filters.tail, follow=follow_, attempt=filters.attempt
+    )
+    for part in output:
+        sys.stdout.buffer.write(part)
+        sys.stdout.buffer.flush()
+    return 0

@@ -191,20 +191,33 @@ _CODES = {
 }
 
 
-def _cell(value: Any) -> str:
-    """A value as one line of printable text."""
-    text = "-" if value is None or value == "" else str(value)
+def one_line(value: Any) -> str:
+    """A text of others, such as of a node, as one line that moves no cursor."""
+    text = str(value)
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
+def say_lines(text: str) -> None:
+    """A text of others as it is; on a terminal without what would control that."""
+    if sys.stdout.isatty():
+        text = "\n".join(one_line(line.expandtabs()) for line in text.split("\n"))
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _cell(value: Any) -> str:
+    """A value as one line of printable text."""
+    return "-" if value is None or value == "" else one_line(value)
+
+
 def print_fields(fields: Mapping[str, Any]) -> None:
-    """Name and value, one a line; empty ones are left out."""
+    """Name and value, each in one line; empty ones are left out."""
     shown = {
         name: value for name, value in fields.items() if value not in (None, "", [], {})
     }
     width = max(map(len, shown), default=0)
     for name, value in shown.items():
-        say(f"{name:<{width}}  {value}")
+        say(f"{name:<{width}}  {one_line(value)}")
 
 
 def short_id(job_id: str) -> str:

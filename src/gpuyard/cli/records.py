@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuyard.cli.arguments import AsJson, Reference
-from gpuyard.cli.output import clock, print_fields, print_json
+from gpuyard.cli.output import (
+    clock,
+    one_line,
+    print_fields,
+    print_json,
+    say,
+    say_lines,
+)
 from gpuyard.cli.session import connect
 
 if TYPE_CHECKING:
@@ -36,10 +43,10 @@ def record(
     if as_json:
         print_json(found)
     elif diff:
-        typer.echo(found.code.diff if found.code else "", nl=False)
+        say_lines(found.code.diff if found.code else "")
     elif packages:
         for line in found.packages.installed if found.packages else []:
-            typer.echo(line)
+            say(one_line(line))
     else:
         print_fields(_fields(found))
 
@@ -62,13 +69,13 @@ def rerun(
             print_json({"job": again.info.model_dump(mode="json"), "notes": notes})
             return
         for note in notes:
-            typer.echo(f"gpuyard: note: {note}", err=True)
+            typer.echo(f"gpuyard: note: {one_line(note)}", err=True)
         if detach:
             typer.echo(again.id)
             return
         code = follow(again)
         for line in _differences(again.record()):
-            typer.echo(f"gpuyard: {line}", err=True)
+            typer.echo(f"gpuyard: {one_line(line)}", err=True)
     sys.exit(code)
 
 

@@ -41,12 +41,26 @@ def _table(value: Any) -> dict[str, Any] | None:
 
 
 def _names(body: Mapping[str, Any], name: str, known: set[str]) -> dict[str, str]:
-    project = body.get("project") or Path(str(body.get("workdir") or "")).name
-    run = f"{name}_{{i}}" if "array" in body else name
+    """The variables for the trackers whose variables are `known`."""
+    project = _project(body)
     names: dict[str, str] = {}
     if any(variable.startswith("WANDB_") for variable in known):
-        names |= {_RUN: run, _PROJECT: str(project or "gpuyard")}
+        names[_PROJECT] = project
+        names[_RUN] = _run(body, name)
     if _MLFLOW in known:
         # MLflow reads no variable for the name of a run.
-        names[_EXPERIMENT] = str(project or "gpuyard")
+        names[_EXPERIMENT] = project
     return names
+
+
+def _project(body: Mapping[str, Any]) -> str:
+    """The project of the job, or else the name of its folder."""
+    folder = Path(str(body.get("workdir") or ""))
+    return str(body.get("project") or folder.name or "gpuyard")
+
+
+def _run(body: Mapping[str, Any], name: str) -> str:
+    """The name of the job; of a task of an array, with its index, which the server puts
+    in place of `{i}`.
+    """
+    return f"{name}_{{i}}" if "array" in body else name

@@ -50,6 +50,10 @@ class AsyncArtifactMethods:
         """
         return await self.call(artifact_calls.share(artifact.id, valid_s))
 
+    async def end_artifact_links(self) -> None:
+        """Let all links to artifacts, of everybody, open nothing any more."""
+        await self.call(artifact_calls.end_links())
+
     async def remove_artifacts(
         self, job: str, paths: Sequence[str] = ()
     ) -> list[Artifact]:

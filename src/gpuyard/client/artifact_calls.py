@@ -33,6 +33,11 @@ def share(artifact_id: str, valid_s: float) -> Call[ArtifactLink]:
     return Call("POST", path, ArtifactLink.model_validate, body=body, done_once=True)
 
 
+def end_links() -> Call[None]:
+    """Let no link open anything any more."""
+    return Call("DELETE", "/api/v1/artifact-links", lambda _: None, done_once=True)
+
+
 def content(artifact_id: str) -> StreamCall:
     """Its bytes."""
     return StreamCall(f"/api/v1/artifacts/{segment(artifact_id)}/content")

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
+from uuid import uuid4
 
 from gpuyard.client.bodies import with_local_deadline
 from gpuyard.client.calls import Call, Json, job
@@ -83,7 +84,8 @@ def record(reference: str) -> Call[RunRecord]:
 def rerun(reference: str) -> Call[tuple[Job, list[str]]]:
     """Submit a job once more as it was: the new one, and what may differ."""
     path = f"{job(reference).path}/rerun"
-    return Call("POST", path, _rerun)
+    body = {"idempotency_key": f"sent_{uuid4().hex}"}
+    return Call("POST", path, _rerun, body=body, done_once=True)
 
 
 def _rerun(answer: Any) -> tuple[Job, list[str]]:

@@ -50,6 +50,10 @@ class ArtifactMethods:
         """
         return self.call(artifact_calls.share(artifact.id, valid_s))
 
+    def end_artifact_links(self) -> None:
+        """Let all links to artifacts, of everybody, open nothing any more."""
+        self.call(artifact_calls.end_links())
+
     def remove_artifacts(self, job: str, paths: Sequence[str] = ()) -> list[Artifact]:
         """Remove those of a job with these paths, or below such folders; all without
         any. What they were.

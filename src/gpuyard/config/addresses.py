@@ -1,5 +1,6 @@
 """Addresses in the settings."""
 
+from ipaddress import ip_network
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -19,3 +20,18 @@ def _host_and_port(value: str) -> str:
 
 
 HostAndPort = Annotated[str, AfterValidator(_host_and_port)]
+
+
+def _network(value: str) -> str:
+    try:
+        ip_network(value, strict=False)
+    except ValueError:
+        raise ValueError(
+            f"{quoted(value)} is neither an address nor a network; write one such as"
+            " 10.0.0.5 or 10.1.0.0/16"
+        ) from None
+    return value
+
+
+Network = Annotated[str, AfterValidator(_network)]
+"""An IP address, or a network of them."""

@@ -21,12 +21,13 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from gpuyard.config.addresses import HostAndPort
+from gpuyard.config.addresses import HostAndPort, Network
 from gpuyard.config.billing import BillingSettings
 from gpuyard.config.disk import DiskSettings
 from gpuyard.config.gpus import GpuSettings
 from gpuyard.config.jobs import JobSettings
 from gpuyard.config.ledger import BackupSettings, LedgerSettings
+from gpuyard.config.notify import NotifySettings as NotifySettings
 from gpuyard.config.paths import Home
 from gpuyard.config.resource_manager import ResourceManagerSettings
 from gpuyard.config.retention import RetentionSettings
@@ -42,7 +43,6 @@ from gpuyard.config.shares import FairShareSettings, QuotaSettings
 from gpuyard.config.sharing import SharedSettings
 from gpuyard.config.sign_in import SignInSettings
 from gpuyard.config.verification import VerificationSettings
-from gpuyard.domain.emails import EmailSpec
 from gpuyard.domain.end_notices import NoticeAddresses
 from gpuyard.domain.errors import Fault, InvalidInputError
 from gpuyard.domain.images import IMAGES, Image, read_catalogue
@@ -52,7 +52,6 @@ from gpuyard.domain.scripts import ScriptSpec
 from gpuyard.domain.secret_names import secret_name
 from gpuyard.domain.tiers import Tier
 from gpuyard.domain.validation import faults_of
-from gpuyard.domain.webhooks import Webhooks
 
 AccountName = Annotated[str, Field(min_length=1)]
 _SIMULATED = re.compile(r"\s*[1-9]\d{0,3}\s*x\s*[1-9]\d{0,3}(\.\d+)?\s*")
@@ -73,7 +72,8 @@ class ServerSettings(SettingsSection):
 
     `url` is the address for other servers and agents, if that is not the one where it
     listens (behind a proxy with TLS). `hosts` are further names under which clients may
-    ask it (see the guide on the server's edge). `ca_file` holds the certificates by
+    ask it (see the guide on the server's edge). A proxy in `trusted_proxies` says who
+    is behind it. `ca_file` holds the certificates by
     which the servers at HTTPS addresses prove themselves to each other and to agents
     (unset, those of the system), and `tls_name` the name in these, if it is not the
     host.
@@ -96,6 +96,7 @@ class ServerSettings(SettingsSection):
     ca_file: Path | None = None
     tls_name: str | None = None
     hosts: tuple[str, ...] = ()
+    trusted_proxies: tuple[Network, ...] = ()
     agents_listen: HostAndPort | None = None
     idle_exit_s: Seconds = 1800.0
     restart: bool = True
@@ -296,20 +297,6 @@ class SecretSettings(SettingsSection):
     def root(self, home: Home) -> Path:
         """The folder of the store."""
         return self.path or home.secrets
-
-
-class NotifySettings(SettingsSection):
-    """Who gets notifications (see the guide on notifications).
-
-    `give_up_s`: an event that a receiver has not taken for so long is put aside.
-    `internal_hosts`: the jobs of all users may notify these hosts, although their
-    addresses are none of the public internet.
-    """
-
-    webhooks: Webhooks = ()
-    email: EmailSpec | None = None
-    give_up_s: Period = 6 * 3600.0
-    internal_hosts: tuple[str, ...] = ()
 
 
 # A job finds its node's name where the section `node` would stand.

@@ -22,7 +22,8 @@ async def open_websocket(
     tls: Tls,
     headers: "Mapping[str, str] | None" = None,
 ) -> "ClientConnection":
-    """A WebSocket to a path of the server at `url`.
+    """A WebSocket to a path of the server at `url`, which proves that it knows `token`.
+    `headers` say who asks; unset, the token does.
 
     OSError when nobody answers, or the proof fails; websockets' InvalidStatus when the
     server refuses.
@@ -30,11 +31,13 @@ async def open_websocket(
     from websockets.asyncio.client import connect
     from websockets.exceptions import InvalidStatus, WebSocketException
 
+    if headers is None:
+        headers = {"Authorization": f"Bearer {token}"}
     try:
         # No pings, and no proxy, which would see the token of a server on this host.
         connection = await connect(
             "ws" + url.removeprefix("http").rstrip("/") + path,
-            additional_headers={"Authorization": f"Bearer {token}", **(headers or {})},
+            additional_headers=headers,
             max_size=None,
             compression=None,
             ping_interval=None,

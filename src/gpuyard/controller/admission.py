@@ -273,7 +273,8 @@ class Admission:
                 f"there is no provider {name!r}",
                 f"configured here: {names}",
             )
-        refuse_addresses(template, self._core.settings.notify)
+        mailbox_of = self._submissions.mailbox_of
+        refuse_addresses(template, self._core.settings.notify, mailbox_of)
         self._refuse_without_agent(template)
         asked = (template.user, *template.secrets.items())
         if asked not in checked:

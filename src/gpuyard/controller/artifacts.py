@@ -4,7 +4,9 @@ A file that a later attempt of the job writes under the same path takes the plac
 earlier one.
 """
 
+import asyncio
 import hashlib
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -12,12 +14,13 @@ import structlog
 from msgspec.structs import replace
 
 from gpuyard.controller.core import Core
-from gpuyard.controller.job_warnings import printable, warn
+from gpuyard.controller.job_warnings import warn
 from gpuyard.controller.node_access import NodeAccess
 from gpuyard.controller.unused_blobs import delete_unused
 from gpuyard.domain.artifacts import ArtifactsSaved, SavedArtifact, is_inside
 from gpuyard.domain.errors import LedgerError, NotFoundError
 from gpuyard.domain.events import Change, Event, EventKind, Table
+from gpuyard.domain.printable import printable
 from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.storage.blobs import Blobs
 
@@ -90,7 +93,8 @@ class Artifacts:
         """Remove those of a job with these paths, all without any; what they were.
         NotFoundError if there is none of such a path; LedgerError.
         """
-        rows = chosen(self._core.queries.artifacts_of(job_id), job_id, paths)
+        there = await asyncio.to_thread(self._core.queries.artifacts_of, job_id)
+        rows = await asyncio.to_thread(chosen, there, job_id, paths)
         if not rows:
             return []
         changes = tuple(_removal(row["id"]) for row in rows)
@@ -122,19 +126,35 @@ def chosen(rows: Sequence[Row], job_id: str, paths: Collection[str]) -> list[Row
     """
     if not paths:
         return list(rows)
+    ordered = sorted(rows, key=lambda row: row["path"])
+    known = [str(row["path"]) for row in ordered]
     found: dict[str, Row] = {}
-    for path in paths:
-        folder = f"{path.rstrip('/')}/"
-        own = [
-            row for row in rows if row["path"] == path or row["path"].startswith(folder)
-        ]
-        if not own:
+    taken = 0  # up to here, so that many folders in one another cost no more than one
+    for path in sorted(paths, key=_folder):
+        place = bisect_left(known, path)
+        if known[place : place + 1] == [path]:
+            found[ordered[place]["id"]] = ordered[place]
+        first = bisect_left(known, _folder(path))
+        last = bisect_left(known, _behind(path))
+        if first == last and known[place : place + 1] != [path]:
             raise NotFoundError(
                 f"Job {job_id} has no artifact {path!r}.",
                 f"`gpuyard artifacts list {job_id}` lists them.",
             )
-        found.update({row["id"]: row for row in own})
+        inside = ordered[max(first, taken) : last]
+        found.update({row["id"]: row for row in inside})
+        taken = max(taken, last)
     return list(found.values())
+
+
+def _folder(path: str) -> str:
+    """What the paths in a folder begin with."""
+    return f"{path.rstrip('/')}/"
+
+
+def _behind(path: str) -> str:
+    """The first text that sorts behind all paths in a folder."""
+    return f"{path.rstrip('/')}{chr(ord('/') + 1)}"
 
 
 def _has_path(file: SavedArtifact) -> bool:

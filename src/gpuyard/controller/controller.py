@@ -172,6 +172,7 @@ class Controller:
         self.workspaces = Workspaces(self.core, workspaces.root(home), workspaces)
         self.core.check_workspaces = self.workspaces.check
         self.users = Users(self.core)
+        self.submissions.mailbox_of = self._mailbox_of
         self.projects = Projects(self.core, self.users)
         self.access = Access(self.users, self.projects)
         dataset_stores = DatasetStores(home.root, settings.storage)
@@ -227,6 +228,11 @@ class Controller:
             await provider.start(self.reports)
         self.external_queues.start()
         self.core.schedule()
+
+    def _mailbox_of(self, name: str) -> str | None:
+        """The address of a user that the provider has verified at its sign-in."""
+        user = self.users.named(name)
+        return user.email if user else None
 
     def _before_deciding(self) -> None:
         for extension in self.extensions:

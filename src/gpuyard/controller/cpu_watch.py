@@ -5,8 +5,9 @@ none.
 from dataclasses import replace
 
 from gpuyard.controller.core import Core
-from gpuyard.controller.job_warnings import printable, warn
+from gpuyard.controller.job_warnings import warn
 from gpuyard.domain.events import EventKind
+from gpuyard.domain.printable import printable
 from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.scheduler.refusal import impossible
 

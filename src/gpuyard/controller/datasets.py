@@ -30,6 +30,8 @@ from gpuyard.storage.dataset_store import (
 )
 from gpuyard.storage.place import in_background
 
+# Each change of a dataset writes all of them.
+MOST_SHARES = 100
 _SHOWN = 5
 _MOST_REMEMBERED = 16
 # Who has not gone on with an upload for so long will not.
@@ -186,6 +188,12 @@ class Datasets:
             projects = set(row["shared_with"]) - {other}
             if shared and other != project:
                 projects.add(other)
+            if len(projects) > MOST_SHARES:
+                raise RefusedError(
+                    f"{project}/{name} is shared with {MOST_SHARES} projects, and no"
+                    " more may have it.",
+                    "Stop it for some: `gpuyard datasets share NAME WITH --stop`.",
+                )
             values = {"shared_with": sorted(projects)}
             change = Change(Table.DATASETS, f"{project}/{name}", values)
             info = {"project": project, "dataset": name, **values}
@@ -303,9 +311,10 @@ class Datasets:
         """
         if reference.project:
             return self.find(reference.project, reference.name, visibility)
-        seen = [
-            each for each in self.visible_to(visibility) if each.name == reference.name
-        ]
+        rows = self._core.queries.datasets_named(reference.name)
+        seen = self._shown(
+            [row for row in rows if _is_seen(row, visibility)], visibility
+        )
         own = [each for each in seen if each.project == job_project]
         shared = [each for each in seen if job_project in each.shared_with]
         found = own or shared

@@ -10,13 +10,6 @@ from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.units import format_gb
 from gpuyard.scheduler.attempts import LiveAttempt
 
-_MOST_CHARACTERS = 200  # an agent may send anything
-
-
-def printable(words: str) -> str:
-    """The beginning of what a program printed, without what a terminal would obey."""
-    return "".join(c for c in words[:_MOST_CHARACTERS] if c.isprintable())
-
 
 def warn(
     core: Core,

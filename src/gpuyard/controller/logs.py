@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 from gpuyard.controller.core import Core
 from gpuyard.domain.errors import NotFoundError, ProviderError
 from gpuyard.domain.log_query import LogPage, LogQuery
+from gpuyard.domain.printable import printable
 from gpuyard.domain.states import JobState
 from gpuyard.insight.log_patterns import check_query
 from gpuyard.insight.log_search import find_lines
@@ -157,7 +158,8 @@ class Logs:
             reference = self._reference(attempt)
             found = await provider.find_lines(nodes[0], reference, query, wait_s)
             if found.problem:
-                raise ProviderError(found.problem, attempt["provider"], "LOG_FAULT")
+                problem = printable(found.problem)
+                raise ProviderError(problem, attempt["provider"], "LOG_FAULT")
             page = found.page or LogPage([], query.begin, "", True)
             return page, found.end and not self._is_live(attempt)
         is_live = self._is_live(attempt)

@@ -2,6 +2,8 @@
 and which it may name.
 """
 
+from collections.abc import Callable
+
 import msgspec
 
 from gpuyard.config.settings import NotifySettings
@@ -37,25 +39,60 @@ def new_notices(thing_id: str, template: Template) -> list[Change]:
     ]
 
 
-def refuse_addresses(template: Template, settings: NotifySettings) -> None:
+def refuse_addresses(
+    template: Template,
+    settings: NotifySettings,
+    mailbox_of: Callable[[str], str | None],
+) -> None:
     """InvalidInputError for addresses that this instance cannot tell, or may not for
-    this user.
+    this user. `mailbox_of` gives the address at which a user has signed in.
     """
     for text in _addresses_of(template):
         address = NoticeAddress.parse(text)
-        if address.form is NoticeForm.MAIL and settings.email is None:
-            raise InvalidInputError.of(
-                "notify",
-                "names a mailbox, and this instance sends no e-mails",
-                "ask for [notify.email] in its settings, or give a URL",
-            )
-        is_known = template.user is None or address.host in settings.internal_hosts
-        if not is_known and _is_internal(address.host):
-            raise InvalidInputError.of(
-                "notify",
-                f"names {address.host}, which is no host of the public internet",
-                "ask for it in [notify] internal_hosts, or give another",
-            )
+        if address.form is NoticeForm.MAIL:
+            _refuse_mailbox(address, template.user, settings, mailbox_of)
+        else:
+            _refuse_host(address, template.user, settings)
+
+
+def _refuse_mailbox(
+    address: NoticeAddress,
+    user: str | None,
+    settings: NotifySettings,
+    mailbox_of: Callable[[str], str | None],
+) -> None:
+    """A user may have e-mails sent to itself, and to whom the settings name: nobody
+    shall get unwanted ones in the name of this instance.
+    """
+    if settings.email is None:
+        raise InvalidInputError.of(
+            "notify",
+            "names a mailbox, and this instance sends no e-mails",
+            "ask for [notify.email] in its settings, or give a URL",
+        )
+    if user is None or settings.mails_to(address.target):
+        return
+    own = mailbox_of(user)
+    if own is not None and own.lower() == address.target.lower():
+        return
+    remedy = "ask for it in [notify] mail_to"
+    if own is not None:
+        remedy = f"give your own, {own}, or {remedy}"
+    raise InvalidInputError.of(
+        "notify", f"names {address.target}, to which your jobs send no e-mails", remedy
+    )
+
+
+def _refuse_host(
+    address: NoticeAddress, user: str | None, settings: NotifySettings
+) -> None:
+    is_known = user is None or address.host in settings.internal_hosts
+    if not is_known and _is_internal(address.host):
+        raise InvalidInputError.of(
+            "notify",
+            f"names {address.host}, which is no host of the public internet",
+            "ask for it in [notify] internal_hosts, or give another",
+        )
 
 
 def _addresses_of(template: Template) -> tuple[str, ...]:

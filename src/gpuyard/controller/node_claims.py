@@ -11,8 +11,12 @@ from gpuyard.controller.core import Core
 from gpuyard.domain import wire
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.gangs import attempt_and_rank
+from gpuyard.domain.printable import printable
 from gpuyard.scheduler.attempts import LiveAttempt
 
+# More than any machine has: what says so would be given all jobs.
+MOST_CPUS = 4096
+MOST_MEMORY_GB = 131_072.0
 # The clock of the server may be set, too, while an attempt runs.
 _MOST_SET_S = 3600.0
 log = structlog.get_logger(__name__)
@@ -23,6 +27,29 @@ class NodeClaims:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+
+    def believable(self, hello: wire.Hello) -> wire.Hello:
+        """What a node says when it connects, with no more than a machine can have and
+        with its own GPUs only; what was left out is its `problem`, for people.
+        """
+        if not self._core.view.node(hello.node_id).joined:
+            return hello
+        gpus, problem = self.own_gpus(hello.node_id, hello.gpus)
+        cpus = min(hello.cpus, MOST_CPUS)
+        memory_gb = min(hello.memory_gb, MOST_MEMORY_GB)
+        if (cpus, memory_gb) != (hello.cpus, hello.memory_gb):
+            problem = problem or (
+                f"it says that it has {hello.cpus} CPUs and {hello.memory_gb:.0f} GB of"
+                " memory, and no machine has so much"
+            )
+            log.warning("a node claims too much", node=hello.node_id)
+        return replaced(
+            hello,
+            cpus=cpus,
+            memory_gb=memory_gb,
+            gpus=list(gpus),
+            problem=problem or _shown(hello.problem or "") or None,
+        )
 
     def own_gpus(
         self, node_id: str, gpus: Sequence[wire.GpuStatus]
@@ -35,7 +62,7 @@ class NodeClaims:
         for gpu in gpus:
             holder = self._other_holder(node_id, gpu.uuid)
             if not holder:
-                own.append(gpu)
+                own.append(_printed(gpu))
                 continue
             problem = (
                 f"GPU {gpu.uuid} is that of {holder} already; if this is the same"
@@ -113,3 +140,17 @@ class NodeClaims:
             place.node_id in nodes and nodes[place.node_id].joined
             for place in attempt.placements
         )
+
+
+def _printed(gpu: wire.GpuStatus) -> wire.GpuStatus:
+    """A GPU whose texts move no cursor, wherever they are printed."""
+    texts = (gpu.name, gpu.driver, gpu.problem or "")
+    if "".join(texts).isprintable():
+        return gpu
+    name, driver, problem = map(_shown, texts)
+    return replaced(gpu, name=name, driver=driver, problem=problem or None)
+
+
+def _shown(text: str) -> str:
+    """A text of a node as it is, or without what a terminal would obey."""
+    return text if text.isprintable() else printable(text)

@@ -104,12 +104,12 @@ class Reports:
         watch = self._silence_watches.pop(hello.node_id, None)
         if watch:
             watch.cancel()
-        gpus, problem = self._claims.own_gpus(hello.node_id, hello.gpus)
+        hello = self._claims.believable(hello)
         row: dict[str, Any] = {
             "name": hello.name,
             "provider": provider,
             "state": "online",
-            "reason": problem or hello.problem,
+            "reason": hello.problem,
             "boot_id": hello.boot_id,
             "cpus": hello.cpus,
             "memory_gb": hello.memory_gb,
@@ -119,7 +119,7 @@ class Reports:
         }
         changes = (
             Change(Table.NODES, hello.node_id, row),
-            *self._gpu_changes(hello.node_id, gpus),
+            *self._gpu_changes(hello.node_id, hello.gpus),
         )
         info = {"node": hello.node_id, "state": "online"}
         core.emit([Event(EventKind.NODE_CHANGED, now, changes, None, info)])

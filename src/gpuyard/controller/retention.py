@@ -47,6 +47,7 @@ JOBS_AT_ONCE = 10
 _ITEMS_AT_ONCE = 100
 # A pass removes at most this many jobs in a row of which each depended on the next.
 _GENERATIONS = 10
+_LONGEST_UPLOAD_S = 86_400.0
 # After each commit, others have the loop for this many times as long as it took.
 _REST = 2.0
 log = structlog.get_logger(__name__)
@@ -110,6 +111,7 @@ class Retention:
             await self._remove_submissions()
             await self._remove_series(limits)
             await self._remove_logs(limits)
+            await self._abort_uploads()
             self.removed["events"] += await self._core.ledger.prune(
                 self._core.writer, limits.events_most, limits.events_before
             )
@@ -262,6 +264,19 @@ class Retention:
         await asyncio.to_thread(code.remove, walk.unused & old_code)
         self.removed["environments"] += len(walk.unused & old_environments)
         self.removed["code"] += len(walk.unused & old_code)
+
+    async def _abort_uploads(self) -> None:
+        """Remove what uploads to the bucket have left that nobody goes on with: no
+        upload takes so long.
+        """
+        limit = self._core.clock() - _LONGEST_UPLOAD_S
+        try:
+            count = await in_background(self._blobs.abort_unfinished, limit)
+        except OSError as error:
+            log.warning("unfinished uploads are not aborted", error=str(error))
+            return
+        if count:
+            log.info("unfinished uploads were aborted", count=count)
 
     # --- GPUs, batches, series, output ---
 

@@ -5,10 +5,11 @@ waits, memory that grows.
 from collections.abc import Sequence
 
 from gpuyard.controller.core import Core
-from gpuyard.controller.job_warnings import printable, warn
+from gpuyard.controller.job_warnings import warn
 from gpuyard.domain import wire
 from gpuyard.domain.events import EventKind
 from gpuyard.domain.jobspec import JobKind
+from gpuyard.domain.printable import printable
 from gpuyard.insight.run_health import Finding, RunHealth
 from gpuyard.scheduler.attempts import LiveAttempt
 

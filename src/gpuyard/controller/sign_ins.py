@@ -80,6 +80,7 @@ class SignIns:
             issuer=person.issuer,
             subject=person.subject,
             role_from_provider=person.role is not None,
+            email=person.email,
         )
 
     async def _with_role(
@@ -103,6 +104,7 @@ class SignIns:
             update={
                 "role": role or user.role,
                 "role_from_provider": person.role is not None,
+                "email": person.email,
             }
         )
         if is_new or changed != user:

@@ -13,7 +13,12 @@ from gpuyard.config.accounts import Account, Accounts
 from gpuyard.config.jobs import JobSettings
 from gpuyard.config.paths import Home
 from gpuyard.controller.visibility import Visibility
-from gpuyard.domain.carried_environment import Difference, carried_from, difference
+from gpuyard.domain.carried_environment import (
+    CarriedEnvironment,
+    Difference,
+    carried_from,
+    difference,
+)
 from gpuyard.domain.contents import Stores
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.domain.jobspec import JobSpec
@@ -53,6 +58,8 @@ class Submissions:
         self.code = CodeStore(stores, clock)
         # Fills in the versions of the datasets of a job.
         self.pinned: Callable[[JobSpec, Visibility], JobSpec] = lambda spec, _: spec
+        # The address at which a user has signed in.
+        self.mailbox_of: Callable[[str], str | None] = lambda _: None
         self._reader = CodeReader(self.code)
         # The code that was found last, whose it is, and when.
         self._found_code = ("", "")
@@ -67,6 +74,26 @@ class Submissions:
         if spec.packages:
             self._check_packages(spec.packages, spec.user)
         return self._keys_left_behind(spec) if spec.carried_environment else []
+
+    def kept_from(self, spec: Mapping[str, Any], user: str | None) -> str:
+        """What a spec takes along that jobs of this user may not have, in words; empty
+        if they may have all of it. All of it is stored.
+        """
+        project = spec.get("project") or ""
+        what = ""
+        try:
+            if digest := spec.get("submitted_code"):
+                what = "code"
+                self._check_code(digest, project, user)
+            if digest := spec.get("packages"):
+                what = "list of packages"
+                self._check_packages(digest, user)
+            if digest := spec.get("carried_environment"):
+                what = "environment"
+                self._checked_environment(digest, user)
+        except InvalidInputError:
+            return what
+        return ""
 
     def _check_code(self, digest: str, project: str, user: str | None) -> None:
         """InvalidInputError unless it is stored for jobs of this project and user;
@@ -100,6 +127,17 @@ class Submissions:
         if packages.user != (user or ""):  # nobody learns what others have
             raise _unknown("packages", fault)
 
+    def _checked_environment(self, digest: str, user: str | None) -> CarriedEnvironment:
+        """InvalidInputError unless it was stored for jobs of this user."""
+        fault = f"there is no environment {digest}"
+        try:
+            environment = self.environments.get(digest)
+        except EnvironmentMissingError:
+            raise _unknown("carried_environment", fault) from None
+        if not environment.is_for(user):  # nobody learns what others have
+            raise _unknown("carried_environment", fault)
+        return environment
+
     def _account_of(self, project: str, user: str | None) -> Account | None:
         """The account of a job, if that is not the server's own user;
         InvalidInputError.
@@ -113,13 +151,7 @@ class Submissions:
         does not get; none without any.
         """
         digest = spec.carried_environment or ""
-        fault = f"there is no environment {digest}"
-        try:
-            environment = self.environments.get(digest)
-        except EnvironmentMissingError:
-            raise _unknown("carried_environment", fault) from None
-        if not environment.is_for(spec.user):  # nobody learns what others have
-            raise _unknown("carried_environment", fault)
+        environment = self._checked_environment(digest, spec.user)
         given = spec.secrets.keys() | spec.environment.keys()
         names = [name for name in environment.keys if name not in given]
         if not names:

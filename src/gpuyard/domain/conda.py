@@ -34,9 +34,10 @@ def pip_part(path: str, text: str) -> tuple[list[str], str]:
     requirements: list[str] = []
     python = ""
     for key, value in _pairs(root):
-        if key.value not in _IGNORED:
-            raise _refusal(path, _line(key), f"`{key.value}:` needs conda")
-        if key.value != "dependencies":
+        name = _text(path, key)
+        if name not in _IGNORED:
+            raise _refusal(path, _line(key), f"`{name}:` needs conda")
+        if name != "dependencies":
             continue
         if not isinstance(value, yaml.SequenceNode):
             raise _refusal(path, _line(value), "is no list of dependencies")
@@ -51,18 +52,28 @@ def pip_part(path: str, text: str) -> tuple[list[str], str]:
 def _under_pip(path: str, entry: Any) -> list[str]:
     found: list[str] = []
     for key, value in _pairs(entry):
+        name = _text(path, key)
         listed: Any = value.value
-        if key.value != "pip" or not isinstance(listed, list):
-            raise _refusal(path, _line(key), f"`{key.value}:` needs conda")
-        found += [str(each.value) for each in cast("list[Any]", listed)]
+        if name != "pip" or not isinstance(listed, list):
+            raise _refusal(path, _line(key), f"`{name}:` needs conda")
+        found += [_text(path, each) for each in cast("list[Any]", listed)]
     return found
+
+
+def _text(path: str, node: Any) -> str:
+    """A text of the file. What is no text is never printed: with aliases, a few words
+    can stand for billions. InvalidInputError.
+    """
+    if not isinstance(node.value, str):
+        raise _refusal(path, _line(node), "has a list or a table in place of a text")
+    return node.value
 
 
 def _python(path: str, entry: Any) -> str:
     """The versions that a line such as `python=3.11` asks for; InvalidInputError for
     any other package.
     """
-    written = str(entry.value).strip()
+    written = _text(path, entry).strip()
     matched = _SPEC.fullmatch(written)
     name = matched[1] if matched else written
     if name in _NOT_NEEDED:

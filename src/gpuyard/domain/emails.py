@@ -24,6 +24,7 @@ from gpuyard.domain.webhooks import (
 _ADDRESS = re.compile(
     r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?"
 )
+_DOMAIN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?")
 
 
@@ -45,6 +46,17 @@ def mail_address(text: str) -> str:
             f"{quoted(text)} is no plain address; write one such as ops@example.org"
         )
     return text
+
+
+def mail_recipient(text: str) -> str:
+    """An address or a domain, in small letters; ValueError."""
+    is_address = "@" in text
+    if not (_ADDRESS if is_address else _DOMAIN).fullmatch(text):
+        raise ValueError(
+            f"{quoted(text)} is neither an address nor a domain; write one such as"
+            " ops@example.org or example.org"
+        )
+    return text.lower()
 
 
 def _host(text: str) -> str:

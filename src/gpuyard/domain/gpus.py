@@ -135,7 +135,8 @@ def whole_gpus(value: object) -> object:
     return value
 
 
-_PART = re.compile(r"\d*\.\d*[1-9]\d*|\d+\s*/\s*\d+")
+# Each digit can match in one way only, so that a long text takes linear time.
+_PART = re.compile(r"\d*\.0*[1-9]\d*|\d+\s*/\s*\d+")
 
 
 # What other tools take for a number.

@@ -21,9 +21,13 @@ MAX_BYTES = 4_000_000
 _REQUIREMENTS = "requirements.txt"
 _CONDA = (".yml", ".yaml")
 _TEXTS = (".txt", ".in", ".lock", ".pip")
+# Blanks only: with line ends, a file of empty lines would take quadratic time.
 _INCLUDES = re.compile(
-    r"^\s*(?:-\s+)?(?:-r|-c|--requirement|--constraint)[ \t=]*(\S+)", re.MULTILINE
+    r"^[ \t]*(?:-[ \t]+)?(?:-r|-c|--requirement|--constraint)[ \t=]*(\S+)",
+    re.MULTILINE,
 )
+# A reader of TOML takes quadratic time for the parts of one key.
+_LONGEST_LINE = 20_000
 _EDITABLE = re.compile(r"(-e|--editable)(\s|=|$)")
 _FIND_LINKS = re.compile(r"(?:-f|--find-links)[ \t=]+(\S+)")
 _FIELD = "packages"
@@ -89,6 +93,7 @@ def read_packages(
         fault = f"{main} and what belongs to it are {size / 1e6:.1f} MB"
         remedy = f"at most {MAX_BYTES / 1e6:.0f} MB are read; name packages, not files"
         raise InvalidInputError.of(_FIELD, fault, remedy)
+    _refuse_long_lines(files)
     name = posixpath.basename(main)
     wanted = _wanted_python(files)
     if name == LOCK:
@@ -104,6 +109,17 @@ def read_packages(
         fault = f"{main} is no file that names packages"
         raise InvalidInputError.of(_FIELD, fault, f"name one such as {LIKELY[1]}")
     return PackageList(main, kind, kept, wanted or python, user or "")
+
+
+def _refuse_long_lines(files: Mapping[str, str]) -> None:
+    for path, text in files.items():
+        lengths = [len(line) for line in text.split("\n")]
+        if max(lengths) <= _LONGEST_LINE:
+            continue
+        number = lengths.index(max(lengths)) + 1
+        fault = f"{path}:{number} has {max(lengths)} characters"
+        remedy = f"write lines of at most {_LONGEST_LINE}"
+        raise InvalidInputError.of(_FIELD, fault, remedy)
 
 
 _Found = tuple[PackageKind, dict[str, str], str]

@@ -13,7 +13,8 @@ from gpuyard.domain.users import Role
 class Person:
     """Someone whom a provider has signed in. `issuer` and `subject` say who it is, for
     ever; `name` is what it is called now. `role` is that of its groups, if they give
-    one; `default_role` is for who has none.
+    one; `default_role` is for who has none. `email` is its address, if the provider has
+    verified that.
     """
 
     issuer: str
@@ -21,6 +22,7 @@ class Person:
     name: str
     role: Role | None = None
     default_role: Role | None = None
+    email: str | None = None
 
 
 class SignInWays(BaseModel):

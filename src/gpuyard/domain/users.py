@@ -73,7 +73,7 @@ class User(BaseModel):
     `awaits_sign_in`, the next person whom the provider calls by this name becomes this
     user. `role_from_provider`: the role is that of a group at the provider. A service
     account is a user of one `project`: it starts nothing elsewhere, and has tokens
-    only.
+    only. `email` is the address that the provider has verified.
     """
 
     name: str
@@ -85,6 +85,7 @@ class User(BaseModel):
     awaits_sign_in: bool = False
     role_from_provider: bool = False
     project: str | None = None
+    email: str | None = None
 
     @field_validator("awaits_sign_in", "role_from_provider", mode="before")
     @classmethod

@@ -15,12 +15,20 @@ import msgspec
 from msgspec import Meta
 
 from gpuyard.domain.artifacts import ArtifactOrder, ArtifactsSaved
-from gpuyard.domain.contents import ContentKind
 from gpuyard.domain.datasets import DatasetMount
 from gpuyard.domain.wire_logs import FindLines as FindLines
 from gpuyard.domain.wire_logs import LinesFound as LinesFound
 from gpuyard.domain.wire_logs import LogPart as LogPart
 from gpuyard.domain.wire_logs import ReadLog as ReadLog
+from gpuyard.domain.wire_transfers import MAX_FETCHED as MAX_FETCHED
+from gpuyard.domain.wire_transfers import BlobPart as BlobPart
+from gpuyard.domain.wire_transfers import BlobStored as BlobStored
+from gpuyard.domain.wire_transfers import ContentPart as ContentPart
+from gpuyard.domain.wire_transfers import FetchBlob as FetchBlob
+from gpuyard.domain.wire_transfers import FetchContents as FetchContents
+from gpuyard.domain.wire_transfers import JoinStream as JoinStream
+from gpuyard.domain.wire_transfers import OpenStream as OpenStream
+from gpuyard.domain.wire_transfers import StoreBlob as StoreBlob
 from gpuyard.domain.wire_types import (
     Amount,
     AttemptId,
@@ -29,6 +37,8 @@ from gpuyard.domain.wire_types import (
     DiskStatus,
     Duration,
     Facts,
+    Limits,
+    Problem,
     SeriesPoint,
     Sha256,
     Time,
@@ -37,8 +47,6 @@ from gpuyard.domain.wire_types import (
 )
 
 SILENT_BEATS = 5
-# The most contents that an agent fetches on one connection.
-MAX_FETCHED = 1000
 # As the first word of a command: the node runs the script that standard input names
 # (see `node/worker.py`).
 SCRIPT = "gpuyard:script"
@@ -77,7 +85,7 @@ class GpuStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     free_mb: Whole = 0
     temperature_c: Whole | None = None
     utilization: Amount | None = None
-    problem: str | None = None
+    problem: Problem | None = None
     state: Word = "idle"
     power_limited: bool = False
     hardware_slowed: bool = False
@@ -120,8 +128,8 @@ class Hello(_Message, frozen=True, tag="Hello"):
     attempts: list[HeldAttempt] = []
     epoch: Count = 0
     version: Word = ""
-    limits: dict[str, str] = {}
-    problem: str | None = None
+    limits: Limits = {}
+    problem: Problem | None = None
     separation: Word = ""
     streams: bool = False
     stdin_streams: bool = False
@@ -139,7 +147,7 @@ class GpusSeen(_Message, frozen=True, tag="GpusSeen"):
     """
 
     gpus: GpuStatuses
-    problem: str | None = None
+    problem: Problem | None = None
     disk: DiskStatus | None = None
 
 
@@ -151,7 +159,7 @@ class Started(_Message, frozen=True, tag="Started"):
     attempt_id: str
     at: Time
     pid: Count
-    limits: dict[str, str] = {}
+    limits: Limits = {}
     facts: Facts = {}
 
 
@@ -210,7 +218,7 @@ class Ended(_Message, frozen=True, tag="Ended"):
     stopped: str = ""
     message: str = ""
     usage: dict[str, Amount] = {}
-    limits: dict[str, str] = {}
+    limits: Limits = {}
     successor: str = ""
     ran_s: Duration | None = None
     facts: Facts = {}
@@ -239,59 +247,7 @@ class Found(_Message, frozen=True, tag="Found"):
     state: str
 
 
-class JoinStream(_Message, frozen=True, tag="JoinStream"):
-    """The first message of a connection that answers the OpenStream with this `key`;
-    after it come the frames of domain/stream_frames.py.
-
-    With a `problem` there is no stream. `closed_port`: nothing listens at the port.
-    """
-
-    key: str
-    problem: str = ""
-    closed_port: bool = False
-
-
-class FetchContents(_Message, frozen=True, tag="FetchContents"):
-    """The first message of a connection on which an agent fetches what jobs took along
-    from their submission: contents of one kind, in this order. `project`: of which the
-    dataset is, if they are parts of one.
-    """
-
-    kind: ContentKind
-    digests: Annotated[list[Sha256], Meta(max_length=MAX_FETCHED)]
-    project: Annotated[str, Meta(max_length=200)] = ""
-
-
-class StoreBlob(_Message, frozen=True, tag="StoreBlob"):
-    """The first message of a connection on which the agent of a joined machine stores a
-    checkpoint of its attempt: parts follow, and the server answers with BlobStored.
-    """
-
-    attempt_id: AttemptId
-    sha256: Sha256
-    size: Count
-
-
-class BlobPart(_Message, frozen=True, tag="BlobPart"):
-    """The next bytes of a blob that an agent stores, or its `end`, without bytes."""
-
-    data: bytes = b""
-    end: bool = False
-
-
-class FetchBlob(_Message, frozen=True, tag="FetchBlob"):
-    """The first message of a connection on which the agent of a joined machine fetches
-    the checkpoint from which its attempt resumes: ContentParts follow.
-    """
-
-    attempt_id: AttemptId
-
-
 # --- server to agent ---
-
-
-class BlobStored(_Message, frozen=True, tag="BlobStored"):
-    """The blob is stored."""
 
 
 class Refused(_Message, frozen=True, tag="Refused"):
@@ -401,29 +357,6 @@ class Find(_Message, frozen=True, tag="Find"):
 
     request: int
     attempt_id: AttemptId
-
-
-class OpenStream(_Message, frozen=True, tag="OpenStream"):
-    """Connect once more, say JoinStream, and connect the stream to this `port` of the
-    node; with `stdin` to the standard input of the attempt's program, or else to a
-    command beside it.
-    """
-
-    key: str
-    attempt_id: AttemptId
-    port: Annotated[int, Meta(ge=0, le=65535)] = 0
-    stdin: bool = False
-
-
-class ContentPart(_Message, frozen=True, tag="ContentPart"):
-    """The next bytes of a content that an agent fetches, or its `end`, without bytes.
-
-    `missing`: it is not stored, and this is all about it.
-    """
-
-    data: bytes = b""
-    end: bool = False
-    missing: bool = False
 
 
 class Release(_Message, frozen=True, tag="Release"):

@@ -25,7 +25,13 @@ AttemptId = Annotated[
 ]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z", max_length=64)]
 # With what a program runs: the host, the driver, and so on, by name.
-Facts = dict[Word, Annotated[str, Meta(max_length=32_768)]]
+Facts = Annotated[
+    dict[Word, Annotated[str, Meta(max_length=32_768)]], Meta(max_length=64)
+]
+# What a person should know of a node.
+Problem = Annotated[str, Meta(max_length=32_768)]
+# How each limit is enforced, by its name.
+Limits = Annotated[dict[Word, Problem], Meta(max_length=64)]
 
 
 class DiskUser(msgspec.Struct, frozen=True, omit_defaults=True):

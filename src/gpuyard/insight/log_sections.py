@@ -49,6 +49,30 @@ class LineKind(NamedTuple):
     section: str
 
 
+class _Traceback(NamedTuple):
+    """One that is being printed: how many lines it may still have, and whether the line
+    with the exception has come.
+    """
+
+    lines_left: int
+    has_exception: bool = False
+
+    def after(self, text: str) -> "_Traceback | None":
+        """What it is after a line; None if the line is not of it."""
+        if not self.lines_left:
+            return None
+        lines_left = self.lines_left - 1
+        is_indented = text.startswith((" ", "\t"))
+        # Groups of exceptions are drawn with bars.
+        is_inside = not text or is_indented or text.startswith(("|", "+", *_CHAINED))
+        if not self.has_exception:
+            # The exception itself stands at the margin.
+            return _Traceback(lines_left, has_exception=not is_inside)
+        # Another traceback may follow, but no more lines of this one.
+        is_of_next = is_inside and not is_indented
+        return _Traceback(lines_left, has_exception=True) if is_of_next else None
+
+
 class LineClassifier:
     """Tells of each line its level and its section; the lines come in order, without
     colours and line ends. It takes linear time, and its memory is bounded.
@@ -61,9 +85,8 @@ class LineClassifier:
         epoch, _, inner = (section or SETUP).partition("/")
         self._epoch = epoch
         self._evaluates = inner == EVALUATION
-        # The ranks that print a traceback: how many lines are left, and whether the
-        # line with the exception has come.
-        self._tracebacks: dict[str, tuple[int, bool]] = {}
+        # By the ranks that print them.
+        self._tracebacks: dict[str, _Traceback] = {}
         self._quiet_lines = 0
 
     @property
@@ -107,27 +130,28 @@ class LineClassifier:
         if not self._tracebacks and _TRACEBACK not in line:
             return False
         rank, text = without_rank(line)
-        self._quiet_lines = 0 if rank in self._tracebacks else self._quiet_lines + 1
+        traceback = self._tracebacks.get(rank)
+        self._quiet_lines = 0 if traceback else self._quiet_lines + 1
         if _TRACEBACK in text:
-            if len(self._tracebacks) < _MOST_RANKS:
-                self._tracebacks[rank] = (_MOST_LINES, False)
+            self._begin_traceback(rank)
             return True
-        if rank not in self._tracebacks:
-            if self._quiet_lines > _QUIET_LINES:
-                self._tracebacks.clear()
+        if traceback is None:
+            self._end_quiet_tracebacks()
             return False
-        left, is_over = self._tracebacks[rank]
-        # Groups of exceptions are drawn with bars.
-        inside = not text or text[0] in " \t|+" or text.startswith(_CHAINED)
-        if left and inside and not (is_over and text and text[0] in " \t"):
-            self._tracebacks[rank] = (left - 1, is_over)
-            return True
-        if left and not is_over:
-            # The exception itself stands at the margin; another traceback may follow.
-            self._tracebacks[rank] = (left - 1, True)
-            return True
-        del self._tracebacks[rank]
-        return False
+        going_on = traceback.after(text)
+        if going_on is None:
+            del self._tracebacks[rank]
+            return False
+        self._tracebacks[rank] = going_on
+        return True
+
+    def _begin_traceback(self, rank: str) -> None:
+        if len(self._tracebacks) < _MOST_RANKS:
+            self._tracebacks[rank] = _Traceback(_MOST_LINES)
+
+    def _end_quiet_tracebacks(self) -> None:
+        if self._quiet_lines > _QUIET_LINES:
+            self._tracebacks.clear()
 
 
 def _other_numbers(digits: str) -> str:

@@ -18,6 +18,7 @@ users = sa.Table(
     sa.Column("awaits_sign_in", sa.Boolean),
     sa.Column("role_from_provider", sa.Boolean),
     sa.Column("project", TEXT),
+    sa.Column("email", TEXT),
 )
 tokens = sa.Table(
     "tokens",

@@ -1,7 +1,7 @@
 """How much a pass of retention would remove: counted in pages, without a write."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -73,27 +73,46 @@ def plan(
     tasks = Counter[str]()
     walk = JobWalk(limits)
     while (page := walk.next_page(tx)) is not None:
+        _add_jobs(tx, page, found)
         tasks.update(_tasks_by_array(tx, page))
-        for kind, (table, column) in _OF_JOBS.items():
-            _add(tx, found[kind], table, column.in_(page))
-        found["checkpoint files"].add(*_kept_files(tx, checkpoints, page))
-        found["artifact files"].add(*_kept_files(tx, artifacts, page))
-        of_page = sa.select(attempts.c.id).where(attempts.c.job_id.in_(page))
-        gone += [i for i in tx.execute(of_page).scalars() if i in logged]
+        gone += [each for each in _attempts_of(tx, page) if each in logged]
     for batch_id in old_batches(tx, limits):
-        _add(tx, found["batches"], STATE_TABLES[Table.BATCHES], _is_batch(batch_id))
-        _add(tx, found["items"], items, items.c.batch_id == batch_id)
-        _add(tx, found["specs"], specs, specs.c.job_id == batch_id)
-    lost = [*arrays_without_tasks(tx, limits), *arrays_emptied(tx, limits, tasks)]
-    for array_id in lost:
-        _add(tx, found["arrays"], arrays, arrays.c.id == array_id)
-        _add(tx, found["specs"], specs, specs.c.job_id == array_id)
-        _add(tx, found["notices"], notices, notices.c.job_id == array_id)
+        _add_batch(tx, batch_id, found)
+    for array_id in arrays_without_tasks(tx, limits):
+        _add_array(tx, array_id, found)
+    for array_id in arrays_emptied(tx, limits, tasks):
+        _add_array(tx, array_id, found)
     _add(tx, found["unused_gpus"], unused_gpus, is_long_over(limits))
     _add_series(tx, limits, found)
     for first, last in _old_events(tx, limits):
         _add(tx, found["events"], events, events.c.seq.between(first, last))
     return dict(found), gone
+
+
+def _add_jobs(tx: sa.Connection, job_ids: Collection[str], found: Plan) -> None:
+    """Add jobs with all that belongs to them."""
+    for kind, (table, column) in _OF_JOBS.items():
+        _add(tx, found[kind], table, column.in_(job_ids))
+    found["checkpoint files"].add(*_kept_files(tx, checkpoints, job_ids))
+    found["artifact files"].add(*_kept_files(tx, artifacts, job_ids))
+
+
+def _add_batch(tx: sa.Connection, batch_id: str, found: Plan) -> None:
+    batches = STATE_TABLES[Table.BATCHES]
+    _add(tx, found["batches"], batches, batches.c.id == batch_id)
+    _add(tx, found["items"], items, items.c.batch_id == batch_id)
+    _add(tx, found["specs"], specs, specs.c.job_id == batch_id)
+
+
+def _add_array(tx: sa.Connection, array_id: str, found: Plan) -> None:
+    _add(tx, found["arrays"], arrays, arrays.c.id == array_id)
+    _add(tx, found["specs"], specs, specs.c.job_id == array_id)
+    _add(tx, found["notices"], notices, notices.c.job_id == array_id)
+
+
+def _attempts_of(tx: sa.Connection, job_ids: Collection[str]) -> Iterable[str]:
+    chosen = sa.select(attempts.c.id).where(attempts.c.job_id.in_(job_ids))
+    return tx.execute(chosen).scalars()
 
 
 def _kept_files(
@@ -112,10 +131,6 @@ def _tasks_by_array(tx: sa.Connection, job_ids: Collection[str]) -> dict[str, in
     counted = sa.select(jobs.c.array_id, sa.func.count()).where(of_array)
     rows = tx.execute(counted.group_by(jobs.c.array_id))
     return {row[0]: int(row[1]) for row in rows}
-
-
-def _is_batch(batch_id: str) -> sa.ColumnElement[bool]:
-    return STATE_TABLES[Table.BATCHES].c.id == batch_id
 
 
 def _add_series(tx: sa.Connection, limits: RetentionLimits, found: Plan) -> None:

@@ -32,10 +32,17 @@ _IDLE_S = 5.0
 class _Client(httpx.AsyncClient):
     """Looks up names with `lookups`, except that of a proxy."""
 
-    def __init__(self, timeout_s: float, lookups: NameLookups) -> None:
+    def __init__(
+        self, timeout_s: float, lookups: NameLookups, *, through_proxy: bool
+    ) -> None:
         context = httpx.create_ssl_context()
         # With a transport among the arguments, it would not look for proxies.
-        super().__init__(verify=context, timeout=timeout_s, follow_redirects=False)
+        super().__init__(
+            verify=context,
+            timeout=timeout_s,
+            follow_redirects=False,
+            trust_env=through_proxy,
+        )
         self._transport = _Transport(context, lookups)
 
 
@@ -55,7 +62,8 @@ class Delivery:
     """Sends payloads by HTTP.
 
     Redirects are not followed: an address that was not configured receives nothing.
-    `public_only`: nor does any host that is not of the public internet.
+    `public_only`: nor does any host that is not of the public internet. Then it goes
+    through no proxy: that would look up the name itself, and reach what it can.
     """
 
     def __init__(
@@ -66,7 +74,7 @@ class Delivery:
         public_only: bool = False,
     ) -> None:
         self._lookups = NameLookups(public_only=public_only)
-        self._client = _Client(timeout_s, self._lookups)
+        self._client = _Client(timeout_s, self._lookups, through_proxy=not public_only)
         self._timeout_s = timeout_s
         self._clock = clock
 

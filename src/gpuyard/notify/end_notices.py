@@ -2,8 +2,8 @@
 
 The ledger has what is still to be told, so nothing is lost with a server. A notice is
 marked as told after its receiver has accepted it: after a crash it may come twice, with
-the same id. Each address gets one notice at a time, so one that does not answer delays
-no other.
+the same id. Each address gets one notice of an owner at a time, so one that does not
+answer delays no other; and owners take turns.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from gpuyard.domain.webhooks import WebhookFormat
 from gpuyard.ledger.queries import Queries, Row
 from gpuyard.notify.delivery_result import Deliverer, DeliveryOutcome, DeliveryResult
 from gpuyard.notify.end_payload import end_payload
+from gpuyard.notify.fair_slots import FairSlots
 from gpuyard.notify.mailbox import Mailbox, MailServer
 from gpuyard.notify.receiver import Receiver
 from gpuyard.notify.webhook import Webhook
@@ -33,6 +34,7 @@ _LONGEST_WAIT_S = 300.0
 # However much time has passed: the server may have been suspended.
 _GIVE_UP_TRIES = 5
 _CONCURRENT = 16
+_CONCURRENT_OF_OWNER = 4
 _ENDS = frozenset(
     {
         EventKind.JOB_COMPLETED,
@@ -41,6 +43,7 @@ _ENDS = frozenset(
         EventKind.JOB_TIMED_OUT,
     }
 )
+_Place = tuple[str, str | None]
 log = structlog.get_logger(__name__)
 
 
@@ -72,8 +75,9 @@ class EndNotices:
         self._first_wait_s = first_wait_s
         self._news = asyncio.Event()
         self._next_seq = 0
-        self._under_way: dict[str, asyncio.Task[None]] = {}
-        self._slots = asyncio.Semaphore(_CONCURRENT)
+        # By address and owner.
+        self._under_way: dict[_Place, asyncio.Task[None]] = {}
+        self._slots = FairSlots(_CONCURRENT, _CONCURRENT_OF_OWNER)
         self._looking: asyncio.Task[None] | None = None
 
     @property
@@ -120,14 +124,14 @@ class EndNotices:
                 self._begin(notice)
 
     def _begin(self, notice: Row) -> None:
-        address = notice["address"]
-        if address not in self._under_way:
+        place = (notice["address"], notice["owner"])
+        if place not in self._under_way:
             task = asyncio.create_task(self._tell(notice), name="end notice")
-            self._under_way[address] = task
-            task.add_done_callback(lambda task: self._done(address, task))
+            self._under_way[place] = task
+            task.add_done_callback(lambda task: self._done(place, task))
 
-    def _done(self, address: str, task: asyncio.Task[None]) -> None:
-        del self._under_way[address]
+    def _done(self, place: _Place, task: asyncio.Task[None]) -> None:
+        del self._under_way[place]
         if task.cancelled():
             return
         fault = task.exception()
@@ -149,7 +153,7 @@ class EndNotices:
         wait_s = self._first_wait_s
         tries = 0
         while True:
-            async with self._slots:
+            async with self._slots.slot(notice["owner"]):
                 payload = end_payload(notice, receiver.format)
                 answer = await self._deliverer.deliver(receiver, payload)
             tries += 1

@@ -14,6 +14,7 @@ from msgspec.structs import replace as replaced
 
 from gpuyard import __version__
 from gpuyard.config.sockets import refuse_other_users
+from gpuyard.config.throttle import Throttle
 from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.contents import (
     OF_DATASETS,
@@ -35,6 +36,9 @@ from gpuyard.providers.results import AttemptResults
 _CONNECT_S = 10.0
 # What an agent may begin a connection with that is for one transfer only.
 _TRANSFERS = (wire.FetchContents, wire.StoreBlob, wire.FetchBlob)
+# How often a machine that has joined may begin a link: each time its rows are written.
+_LINKS_PER_S = 0.5
+_LINKS_AT_ONCE = 20
 # What an agent that was killed may have left unread in its connection is less.
 _BEATS_OF_THE_LIVING = 3
 log = structlog.get_logger(__name__)
@@ -76,6 +80,7 @@ class ConnectedAgents:
         # Whether a node's agent is that of this server's home, by node.
         self._at_home: dict[str, bool] = {}
         self._closed = False
+        self._pace = Throttle(_LINKS_PER_S, _LINKS_AT_ONCE)
         self.streams = NodeStreams(provider)
         self.sink: Sink | None = None
         self.stores: Stores | None = None
@@ -199,7 +204,10 @@ class ConnectedAgents:
                 if isinstance(message, wire.NumberedReport) and node_id:
                     await link.add_report(message)
                 elif isinstance(message, wire.Hello) and not node_id:
-                    hello = self._admitted(message, caller) if caller else message
+                    hello = message
+                    if caller:
+                        await asyncio.sleep(self._pace.wait_s(caller.machine.node_id))
+                        hello = self._admitted(message, caller)
                     node_id = hello.node_id
                     await self._join(hello, link, caller)
                     reporting = asyncio.create_task(

@@ -7,6 +7,7 @@ import secrets
 
 from gpuyard.domain import wire
 from gpuyard.domain.errors import ClosedPortError, ProviderError, RefusedError
+from gpuyard.domain.printable import printable
 from gpuyard.providers.link import Link
 
 # How long an agent has to connect.
@@ -88,9 +89,10 @@ class NodeStreams:
 
 
 def _refusal(message: wire.JoinStream) -> RefusedError:
+    problem = printable(message.problem)
     if message.closed_port:
         return ClosedPortError(
-            f"Nothing answers at the port on the node ({message.problem}).",
+            f"Nothing answers at the port on the node ({problem}).",
             "Has the program begun to listen? It must listen on 127.0.0.1 or 0.0.0.0.",
         )
-    return RefusedError(f"The node opens no stream: {message.problem}.")
+    return RefusedError(f"The node opens no stream: {problem}.")

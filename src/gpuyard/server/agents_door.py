@@ -16,6 +16,7 @@ import structlog
 from pydantic import ValidationError
 
 from gpuyard.config.sockets import keep_alive
+from gpuyard.config.throttle import Throttle
 from gpuyard.controller.controller import Controller
 from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
@@ -33,6 +34,9 @@ _LOOK_S = 60.0
 _LAST_PORT = 65_535
 # One for its link, and one for each transfer and each stream to a job.
 _MOST_OF_ONE_NODE = 256
+# New ones of a node: a busy one fetches for each of its jobs.
+_NEW_PER_S = 50.0
+_NEW_AT_ONCE = 1000
 log = structlog.get_logger(__name__)
 
 
@@ -51,6 +55,7 @@ class AgentsDoor:
         self._agents: Doorway | None = None
         self._joins: Doorway | None = None
         self._of_node: Counter[str] = Counter()
+        self._pace = Throttle(_NEW_PER_S, _NEW_AT_ONCE)
         self._join_port = 0
         self._closing: asyncio.Task[None] | None = None
 
@@ -192,6 +197,7 @@ class AgentsDoor:
         machine = Machine(node.id, _address_of(writer), server_address)
         self._of_node[node.id] += 1
         try:
+            await asyncio.sleep(self._pace.wait_s(node.id))
             await self._controller.serve_agent(reader, writer, machine)
         finally:
             self._of_node[node.id] -= 1

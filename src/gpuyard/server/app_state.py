@@ -6,9 +6,9 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuyard.config.dialling import Tls
 from gpuyard.config.paths import Home
@@ -20,7 +20,8 @@ from gpuyard.ledger.queries import Queries
 from gpuyard.notify.end_notices import EndNotices
 from gpuyard.notify.notifier import Notifier
 from gpuyard.resource_manager.manager import ResourceManager
-from gpuyard.server import artifact_links, worker_tokens
+from gpuyard.server import worker_tokens
+from gpuyard.server.artifact_links import ArtifactLinks
 from gpuyard.server.election import Election
 from gpuyard.server.event_visibility import EventVisibility
 from gpuyard.server.stream import EventStream
@@ -65,11 +66,13 @@ class AppState:
     used_at: float = field(default_factory=time.monotonic)
     whole_ledger: WholeLedger = field(init=False)
     event_visibility: EventVisibility = field(init=False)
+    artifact_links: ArtifactLinks = field(init=False)
     sign_in: "SignIn" = field(init=False)
 
     def __post_init__(self) -> None:
         self.whole_ledger = WholeLedger(self.controller.core.ledger, self.home.root)
         self.event_visibility = EventVisibility(self.queries)
+        self.artifact_links = ArtifactLinks(self.queries.note, self._keep_note)
         self.controller.launching.worker_token = self._worker_token
 
     def admits(self, token: str) -> bool:
@@ -87,16 +90,19 @@ class AppState:
         others = self.election.standing.members if self.election else ()
         return [digest_of(self.token), *(member.token_sha256 for member in others)]
 
-    def artifact_link(self, artifact_id: str, expires_at: float) -> str:
-        """A link for people without a token, signed by this server."""
-        digest = digest_of(self.token)
+    async def artifact_link(self, artifact_id: str, expires_at: float) -> str:
+        """A link for people without a token."""
         url = self.settings.server.url or self.url
-        return artifact_links.issue(digest, url, artifact_id, expires_at)
+        return await self.artifact_links.issue(url, artifact_id, expires_at)
 
     def linked_artifact(self, link: str) -> str:
         """The id of the artifact that a link opens; ForbiddenError."""
-        now = self.controller.core.clock()
-        return artifact_links.read(self._digests(), link, now)
+        return self.artifact_links.read(link, self.controller.core.clock())
+
+    async def _keep_note(self, name: str, body: Mapping[str, Any]) -> None:
+        core = self.controller.core
+        core.writer.set_note(name, body)
+        await core.committed(own_only=True)
 
     def proof(self, key: str, nonce: str) -> str | None:
         """The answer to a challenge with the token that `key` names; None when this

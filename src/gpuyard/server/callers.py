@@ -30,6 +30,8 @@ CallerKey = tuple[str, int | None]
 Address = tuple[str, int | None]
 # Where the state of a WebSocket says who called.
 CALLER = "gpuyard.caller"
+# And the scope of a request, if a proxy says so (`trusted_proxies.py`).
+FORWARDED_CALLER = "gpuyard.forwarded_caller"
 
 
 class Caller:
@@ -42,11 +44,14 @@ class Caller:
         connected: socket.socket | None = None,
         *,
         is_member: bool = False,
+        is_forwarded: bool = False,
     ) -> None:
         """`connected`: our end, which tells the user when it is a Unix socket.
         `is_member`: it is the socket that only members of the group can open.
+        `is_forwarded`: a proxy that is trusted says that it is this one.
         """
         self.is_member = is_member
+        self.is_forwarded = is_forwarded
         self.address = client[0] if client else ""
         self.network = network_of(self.address)
         self._ends = (client, server)
@@ -75,6 +80,8 @@ class Caller:
 
 def caller_of(scope: Mapping[str, Any]) -> Caller:
     """Who sent a request."""
+    if FORWARDED_CALLER in scope:
+        return scope[FORWARDED_CALLER]
     connection = scope.get("gpuyard.connection")
     if connection is not None:
         return connection.caller

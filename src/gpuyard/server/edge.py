@@ -9,7 +9,7 @@ ends without reading on.
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -30,7 +30,7 @@ from gpuyard.server.app_state import AppState
 from gpuyard.server.artifact_links import LINK_PATH
 from gpuyard.server.audit import AuditLog
 from gpuyard.server.bodies import Bodies, Body
-from gpuyard.server.callers import Caller, CallerKey, caller_of, is_own_user
+from gpuyard.server.callers import Caller, CallerKey, is_own_user
 from gpuyard.server.guesses import Guesses
 from gpuyard.server.headers import secured
 from gpuyard.server.host_names import HostNames
@@ -41,6 +41,7 @@ from gpuyard.server.permissions import (
     check_role,
 )
 from gpuyard.server.rate_limit import RateLimit
+from gpuyard.server.trusted_proxies import TrustedProxies
 from gpuyard.server.worker_tokens import CLAIM_KEY, WorkerClaim
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class Edge:
         if settings.url:
             urls.append(settings.url)
         self._hosts = HostNames(settings.hosts, urls)
+        self._proxies = TrustedProxies(settings.trusted_proxies)
         self._bodies = Bodies(settings)
         self._guesses = Guesses()
         self._most_requests = settings.max_requests
@@ -107,10 +109,10 @@ class Edge:
             await self._app(scope, receive, send)
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        caller = caller_of(scope)
+        caller = self._proxies.caller_of(cast("dict[str, Any]", scope))
         try:
             self._hosts.check(headers.get(b"host", b""))
-            if scope["path"] == _CALLBACK and self._trusts_own_user:
+            if scope["path"] == _CALLBACK and self._is_known(caller):
                 # Each wrong answer of a provider is asked of that provider.
                 await self._slow_down(caller)
             elif scope["path"] == proof.PATH:
@@ -197,7 +199,9 @@ class Edge:
             self._admit_worker(claim, scope, caller)
             return
         connection = _connection_of(scope)
-        if not (connection and connection.proven):
+        # A proxy uses one connection for many clients.
+        is_proven = connection and connection.proven and not caller.is_forwarded
+        if not is_proven:
             await self._slow_down(caller)
         identity = await self._app_state.identify(token)
         if identity is None:
@@ -277,6 +281,10 @@ class Edge:
             return
         if not (self._trusts_own_user and is_own_user(caller)):
             await self._guesses.wait(caller.key)
+
+    def _is_known(self, caller: Caller) -> bool:
+        """Whether it is told apart from the other clients of a proxy."""
+        return self._trusts_own_user or caller.is_forwarded
 
     def _begin(self, caller: Caller) -> None:
         count = self._requests.get(caller.key, 0)

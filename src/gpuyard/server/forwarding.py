@@ -32,6 +32,10 @@ _REPEATABLE = re.compile(
     r"(GET|HEAD) .*|POST /api/v1/(jobs|arrays)/[^/]+/cancel"
     r"|PUT /api/v1/(trust|secrets|budgets)/.+"
 )
+# These may be sent twice if they have an idempotency key.
+_KEYED = re.compile(
+    r"POST /api/v1/(jobs|arrays|schedules|jobs/[^/]+/rerun|schedules/[^/]+/run)"
+)
 # Headers of one connection, which are not forwarded.
 _HOP_BY_HOP = frozenset(
     {b"host", b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"te"}
@@ -211,12 +215,12 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 def _is_repeatable(scope: Scope, body: bytes) -> bool:
     """Whether the request may be sent twice.
 
-    A submission may if each of its jobs has an idempotency key.
+    A submission may if each of its jobs has an idempotency key, or the schedule.
     """
     what = f"{scope['method']} {scope['path'].rstrip('/')}"
     if _REPEATABLE.fullmatch(what):
         return True
-    if what not in ("POST /api/v1/jobs", "POST /api/v1/arrays"):
+    if not _KEYED.fullmatch(what):
         return False
     try:
         read: Any = msgspec.json.decode(body)

@@ -3,6 +3,7 @@
 """
 
 import asyncio
+from collections.abc import Mapping
 
 from fastapi import WebSocket
 from starlette.responses import Response
@@ -29,14 +30,12 @@ async def pass_on(call: WebSocket, app_state: AppState) -> None:
         text = "No server is the leader at the moment."
         raise UnreachableError(text, "Try again in some seconds.")
     path = call.scope["raw_path"].decode("latin-1")
-    # Not our own: the leader shall know who asks.
-    _, _, token = call.headers["authorization"].partition(" ")
-    headers = {_FORWARDED: "1"}
+    headers = {_FORWARDED: "1", **who_asks(call.headers)}
     if name := acted_for(call.scope):
         headers[HEADER] = name
     try:
         link = await open_websocket(
-            leader.url, path, token.strip(), app_state.tls, headers
+            leader.url, path, app_state.token, app_state.tls, headers
         )
     except InvalidStatus as refused:
         answer = refused.response
@@ -51,6 +50,16 @@ async def pass_on(call: WebSocket, app_state: AppState) -> None:
     async with link:
         await call.accept()
         await _carry(call, link)
+
+
+def who_asks(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers by which the leader knows who asks: a token, or the session of a
+    browser with the page that it comes from.
+    """
+    names = ("Authorization",)
+    if "authorization" not in headers:
+        names = ("Cookie", "Origin")
+    return {name: headers[name] for name in names if name in headers}
 
 
 async def _carry(call: WebSocket, link: ClientConnection) -> None:

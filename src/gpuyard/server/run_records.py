@@ -115,11 +115,17 @@ def _packages(
 
 
 def rerun_body(
-    submissions: Submissions, job: Job, spec: Mapping[str, Any], *, is_own: bool
+    submissions: Submissions,
+    job: Job,
+    spec: Mapping[str, Any],
+    user: str | None,
+    *,
+    is_own: bool,
 ) -> tuple[dict[str, Any], list[str]]:
-    """The body of a job that repeats this one, and what may differ; RefusedError if
-    what it needs is gone. `spec` is as stored. `is_own`: who asks may change this job,
-    and so may have its keys. Blocks on the disk.
+    """The body of a job of `user` that repeats this one, and what may differ;
+    RefusedError if what it needs is gone, or kept for jobs of others. `spec` is as
+    stored. `is_own`: who asks may change this job, and so may have its keys. Blocks on
+    the disk.
     """
     if job.kind is not JobKind.COMMAND:
         remedy = "Submit it again as it was submitted."
@@ -130,6 +136,7 @@ def rerun_body(
             "Submit its command with the index filled in.",
         )
     _check_stored(submissions, job, spec)
+    _check_for(submissions, job, spec, user)
     body = {name: value for name, value in spec.items() if name not in _NOT_REPEATED}
     labels = {k: v for k, v in job.labels.items() if not _GROUP.fullmatch(k)}
     body["labels"] = {**labels, RERUN_LABEL: job.id}
@@ -172,3 +179,17 @@ def _check_stored(submissions: Submissions, job: Job, spec: Mapping[str, Any]) -
             f"The {what} of {job.id} is no longer stored, so it cannot be repeated.",
             "Submit it again with what is there now; `gpuyard record` says what was.",
         ) from None
+
+
+def _check_for(
+    submissions: Submissions, job: Job, spec: Mapping[str, Any], user: str | None
+) -> None:
+    """RefusedError if something that the job took along is for jobs of others only."""
+    what = submissions.kept_from(spec, user)
+    if not what:
+        return
+    whose = job.user or "the owner of this instance"
+    raise RefusedError(
+        f"The {what} of {job.id} is kept for jobs of {whose} only.",
+        "Submit its command from your own folder; `gpuyard record` says what it had.",
+    )

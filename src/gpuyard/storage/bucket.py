@@ -3,7 +3,7 @@
 Credentials, region and endpoint come from the environment, as obstore reads them
 (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, …). A blob is hashed into a local file before
 it is sent, because its name is its hash. An interrupted upload leaves parts without a
-name, which only the bucket can remove: give it a rule that aborts such uploads.
+name (`unfinished_uploads.py`).
 """
 
 import math
@@ -115,9 +115,22 @@ class BucketStore(BaseBlobStore):
         self._ask(self._objects.delete, sha256)
 
     def sweep(self) -> None:
-        """Does nothing: temporary files have no names, and the bucket itself removes
-        parts without a name.
-        """
+        """Does nothing: temporary files have no names."""
+
+    def abort_unfinished(self, limit: float) -> int:
+        if self._scheme != "s3":
+            return 0
+        # Late: the server asks once a day.
+        import httpx
+
+        from gpuyard.storage.unfinished_uploads import abort_begun_before
+
+        try:
+            return abort_begun_before(self._objects, limit)
+        except httpx.HTTPStatusError as error:
+            raise self._error(f"status code: {error.response.status_code}") from None
+        except (httpx.HTTPError, BaseError) as error:
+            raise self._error(type(error).__name__) from None
 
     def _incoming(self) -> AbstractContextManager[IO[bytes]]:
         return tempfile.TemporaryFile(dir=self._scratch)

@@ -18,6 +18,7 @@ from gpuyard.storage.blobs import Blobs, BlobStore, open_blobs
 
 # A bucket answers each question after some milliseconds.
 _ASKED_AT_ONCE = 16
+_MOST_OPEN = 64
 
 
 class DatasetMissingError(FileNotFoundError):
@@ -34,9 +35,12 @@ class DatasetStores:
 
     def __call__(self, project: str) -> Blobs:
         """That of `project`."""
-        if project not in self._open:
-            self._open[project] = self._opened(project)
-        return self._open[project]
+        store = self._open.pop(project, None) or self._opened(project)
+        # The last that was asked for stands last. Anybody may ask for any name.
+        self._open[project] = store
+        while len(self._open) > _MOST_OPEN:
+            self._open.pop(next(iter(self._open)), None)
+        return store
 
     def in_folders(self) -> dict[str, BlobStore]:
         """The stores of all projects, by `folder_of` them; none in a bucket, which

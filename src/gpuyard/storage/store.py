@@ -115,6 +115,12 @@ class Blobs(Protocol):
         """
         ...
 
+    def abort_unfinished(self, limit: float) -> int:
+        """Remove what is left of uploads that were begun before `limit` (UTC seconds)
+        and never ended; how many there were. OSError.
+        """
+        ...
+
     def check(self) -> None:
         """Store, read and delete a small blob; OSError when that fails."""
         ...
@@ -136,6 +142,9 @@ class BaseBlobStore(ABC):
     @abstractmethod
     def _keep(self, file: IO[bytes], blob: Blob) -> None:
         """Store the content of `file` as `blob`, in one step."""
+
+    def abort_unfinished(self, limit: float) -> int:
+        return 0  # in a folder, `sweep` removes what is left
 
     def read(self, sha256: str, most: int) -> bytes:
         with self.open(sha256) as file:

@@ -19,9 +19,7 @@ _NOT_COPIED = {"__pycache__", "out", ".pytest_cache"}
 # beginning of a class.
 _PLACEHOLDERS: Mapping[str, tuple[str, str]] = {"provider": ("mycloud", "MyCloud")}
 _SHARED = _FOLDER / "shared"
-# A program whose main file imports this one gets the shared files.
-_MAIN = "train.py"
-_IMPORTS_SHARED = "from training import"
+_IMPORT = re.compile(r"^ *from (\w+) import ", re.MULTILINE)
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _LONGEST = 40
 
@@ -90,7 +88,7 @@ def write(name: str, directory: Path, called: str | None = None) -> list[Path]:
             f"{directory} is not empty: name a new or an empty directory"
         )
     copied = [_copy(file, source, directory, words) for file in _files(source)]
-    shared = _files(_SHARED) if _imports_shared(source) else []
+    shared = _shared_files(source)
     copied += [_copy(file, _SHARED, directory, words) for file in shared]
     return sorted(copied)
 
@@ -101,9 +99,17 @@ def _find(name: str) -> Path:
     return _FOLDER / name
 
 
-def _imports_shared(source: Path) -> bool:
-    main = source / _MAIN
-    return main.exists() and _IMPORTS_SHARED in main.read_text(encoding="utf-8")
+def _shared_files(source: Path) -> list[Path]:
+    """The shared files that the programs in a folder import, also through others."""
+    found: set[Path] = set()
+    waiting = list(source.glob("*.py"))
+    while waiting:
+        text = waiting.pop().read_text(encoding="utf-8")
+        imported = {_SHARED / f"{name}.py" for name in _IMPORT.findall(text)}
+        new = {file for file in imported - found if file.exists()}
+        found |= new
+        waiting += new
+    return sorted(found)
 
 
 def _files(source: Path) -> list[Path]:

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from gpuyard.controller.joined_nodes import REMOVED
+from gpuyard.controller.node_claims import MOST_CPUS, MOST_MEMORY_GB
 from gpuyard.domain import wire
 from gpuyard.domain.joining import NewInvitation
 from tests.support.controlled import Controlled
@@ -114,6 +115,40 @@ async def test_people_see_that_a_node_claims_the_gpus_of_another(
     await instance.controller.joined_nodes.remove(first.node_id)
     await instance.controller.reports.node_joined("fake", claimed)
     assert instance.core.view.node(second.node_id).reason is None
+
+
+@pytest.mark.parametrize(
+    ("cpus", "memory_gb", "shown"),
+    [(2**50, 16.0, (MOST_CPUS, 16.0)), (4, 1e9, (4, MOST_MEMORY_GB))],
+)
+async def test_no_node_has_more_than_a_machine_can_have(
+    instance: Controlled,
+    liar: FakeHost,
+    cpus: int,
+    memory_gb: float,
+    shown: tuple[int, float],
+):
+    huge = wire.Hello(liar.node_id, "liar", "boot", cpus, memory_gb)
+    await instance.controller.reports.node_joined("fake", huge)
+    node = instance.core.view.node(liar.node_id)
+    assert (node.cpus, node.memory_gb) == shown
+    assert "no machine has so much" in (node.reason or "")
+    # The agent's whole text is kept where nothing is wrong.
+    honest = wire.Hello(liar.node_id, "liar", "boot", 4, 16.0, problem="no nvidia-smi")
+    await instance.controller.reports.node_joined("fake", honest)
+    assert instance.core.view.node(liar.node_id).reason == "no nvidia-smi"
+
+
+async def test_the_names_of_a_nodes_gpus_control_no_terminal(
+    instance: Controlled, liar: FakeHost
+):
+    gpu = wire.GpuStatus("GPU-of-liar", 0, "T4\x1b[2J", 15360, problem="hot\n\x07")
+    fields = {"gpus": [gpu], "problem": "no driver\x1b[31m"}
+    hello = wire.Hello(liar.node_id, "liar", "boot", 4, 16.0, **fields)
+    await instance.controller.reports.node_joined("fake", hello)
+    device = instance.core.view.devices["GPU-of-liar"]
+    assert (device.name, device.problem) == ("T4[2J", "hot")
+    assert instance.core.view.node(liar.node_id).reason == "no driver[31m"
 
 
 async def test_a_node_whose_clock_is_wrong_does_not_shift_its_jobs(

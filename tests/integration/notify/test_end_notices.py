@@ -204,8 +204,13 @@ async def test_who_refuses_or_never_takes_it_is_given_up_and_it_says_so(
     assert serving.told[0].info["problem"] == why
 
 
-async def test_the_jobs_of_users_reach_no_host_inside(office: Serve) -> None:
+@pytest.mark.parametrize("has_proxy", [False, True])
+async def test_the_jobs_of_users_reach_no_host_inside(
+    office: Serve, monkeypatch: pytest.MonkeyPatch, has_proxy: bool
+) -> None:
     with receiver() as there:
+        if has_proxy:  # which would reach it
+            monkeypatch.setenv("HTTP_PROXY", there.url)
         by_name = there.url.replace("127.0.0.1", "localhost")
         async with office(give_up_s=0.0) as serving:
             await serving.begins("job_1", there.url, by_name, owner="ana")
@@ -213,6 +218,26 @@ async def test_the_jobs_of_users_reach_no_host_inside(office: Serve) -> None:
             await eventually(lambda: len(serving.told) == 2)
     assert there.came == []
     assert {event.info["problem"] for event in serving.told} == {"ConnectError"}
+
+
+async def test_one_owners_many_addresses_hide_no_others(
+    office: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuyard.ledger.queries.notices._MOST_OF_OWNER", 2)
+    async with office() as serving:
+        await serving.notices.close()
+        both = "https://example.org/both"
+        many = [f"https://example.org/{number}" for number in range(3)]
+        await serving.begins("job_1", *many, both, owner="ana")
+        await serving.begins("job_2", both, owner="ben")
+        await serving.ends("job_1")
+        await serving.ends("job_2")
+        due = serving.ledger.queries.due_notices()
+    assert sorted((row["owner"], row["id"]) for row in due) == [
+        ("ana", "job_1/0"),
+        ("ana", "job_1/1"),
+        ("ben", "job_2/0"),
+    ]
 
 
 async def test_a_mailbox_gets_an_email(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from gpuyard.client import joining
 from gpuyard.config import joined
 from gpuyard.config.joined import JoinedServer, Membership, open_agent_streams
 from gpuyard.config.paths import Home
+from gpuyard.config.throttle import Throttle
 from gpuyard.controller.joined_nodes import JoinedMachine
 from gpuyard.domain.errors import InvalidInputError, UnreachableError
 from gpuyard.domain.joining import SERVER_NAME
@@ -130,6 +131,18 @@ async def test_many_who_come_at_once_are_all_let_in(
     count = 2 * doorway._MOST_NEW_OF_ONE
     opened = await asyncio.gather(*[open_agent_streams(server) for _ in range(count)])
     await eventually(lambda: lab.inside == count, "all to be in")
+    for _, one in opened:
+        one.close()
+
+
+async def test_a_node_that_connects_again_and_again_waits_for_its_turn(
+    lab: Lab,
+) -> None:
+    lab.door._pace = Throttle(per_s=0.001, burst=2)
+    server = lab.server(await asyncio.to_thread(lab.join))
+    opened = [await open_agent_streams(server) for _ in range(4)]
+    await eventually(lambda: lab.door._of_node["node_2"] == 4, "all to have come")
+    await eventually(lambda: lab.inside == 2, "two to be in")
     for _, one in opened:
         one.close()
 

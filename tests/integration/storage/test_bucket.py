@@ -10,14 +10,20 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import httpx
 import pytest
+from obstore import sign
+from obstore.store import S3Store
 
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
+from gpuyard.storage import unfinished_uploads
 from gpuyard.storage.blobs import open_blobs
 from gpuyard.storage.bucket import BucketError, BucketStore
 from tests.support.proxy import Proxy, proxied
@@ -106,6 +112,46 @@ def test_a_download_that_is_cut_is_whole_or_an_oserror(
             assert isinstance(error, BucketError)
     blobs.restore(DIGEST, tmp_path / "back", directory=False)
     assert (tmp_path / "back").read_bytes() == PARTS
+
+
+def test_old_uploads_that_nobody_ended_are_aborted_and_others_stay(bucket: Bucket):
+    begin = bucket.s3.client.create_multipart_upload
+    foreign = "deep/er/somebody/elses"
+    for key in (NAME, f"other/{NAME}", foreign):
+        begin(Bucket=bucket.name, Key=key)
+    blobs = open_blobs(bucket.url, {})
+    # To moto, all were begun in November 2010.
+    begun = datetime(2010, 11, 10, tzinfo=UTC).timestamp()
+    assert blobs.abort_unfinished(begun - 86_400) == 0
+    assert len(bucket.unfinished()) == 3
+    assert blobs.abort_unfinished(begun + 86_400) == 1
+    assert sorted(bucket.unfinished()) == [foreign, f"other/{NAME}"]
+
+
+def test_without_a_key_in_the_environment_no_upload_is_aborted(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+):
+    blobs = open_blobs(bucket.url, {})
+    bucket.s3.client.create_multipart_upload(Bucket=bucket.name, Key=NAME)
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    assert blobs.abort_unfinished(time.time() + 3600) == 0
+    assert bucket.unfinished() == [NAME]
+
+
+def test_requests_are_signed_as_the_library_signs_them(bucket: Bucket):
+    """moto looks at no signature."""
+    key = "a b/ü+~.pt"
+    store = S3Store.from_url(bucket.url, client_options={"allow_http": True})
+    for _ in range(100):  # until both are of one second
+        access = unfinished_uploads._Access.of(store)
+        assert access
+        theirs = sign(store, "DELETE", key, timedelta(minutes=1))
+        if access.signature["X-Amz-Date"] in theirs:
+            break
+    ours = access.url("DELETE", f"deep/er/{key}", {})
+    assert unquote(urlsplit(ours).path) == unquote(urlsplit(theirs).path)
+    signatures = [parse_qs(urlsplit(url).query) for url in (ours, theirs)]
+    assert signatures[0] == signatures[1]
 
 
 def test_killed_in_the_middle_and_again(bucket: Bucket, tmp_path: Path):

@@ -123,3 +123,25 @@ def test_a_folder_must_be_in_the_repository(repository: Path) -> None:
     for path in ("no-such", "..", "train.py", "/"):
         with pytest.raises(InvalidInputError, match="--workdir: is"):
             inside(repository, Path(path))
+
+
+def test_where_git_is_in_the_shell_changes_nothing(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    git(other, "init", "--quiet")
+    names = {
+        "GIT_DIR": other / ".git",
+        "GIT_WORK_TREE": other,
+        "GIT_INDEX_FILE": other / "index",
+        "GIT_OBJECT_DIRECTORY": other / "objects",
+        "GIT_COMMON_DIR": other / ".git",
+        "GIT_NAMESPACE": "elsewhere",
+    }
+    for name, value in names.items():
+        monkeypatch.setenv(name, str(value))
+    folder = tmp_path / "code"
+    check_out(GitSource(str(repository), "v1"), folder)
+    assert (folder / "train.py").read_text() == "print('first')\n"
+    assert sorted(path.name for path in other.iterdir()) == [".git"]

@@ -8,7 +8,7 @@ import pytest
 
 from gpuyard.cli import output
 from gpuyard.cli.columns import width_of
-from gpuyard.cli.output import print_table
+from gpuyard.cli.output import print_fields, print_table, say_lines
 
 
 def test_columns_line_up(capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,3 +136,23 @@ def test_a_narrow_terminal_gets_another_layout(
     monkeypatch.setenv("COLUMNS", str(room))
     print_table(COLUMNS, ROWS, empty="")
     assert printed(capsys) == expected
+
+
+def test_a_text_of_others_in_a_field_controls_no_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_fields({"host": "lab\x1b]0;title\x07\n2", "seed": None})
+    assert capsys.readouterr().out == "host  lab ]0;title  2\n"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_lines_of_others_control_no_terminal_and_reach_a_file_as_they_are(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    is_terminal: bool,
+) -> None:
+    monkeypatch.setattr(output.sys.stdout, "isatty", lambda: is_terminal)
+    text = "+one\tand\x1b[2J\r\n-two\n"
+    say_lines(text)
+    shown = capsys.readouterr().out
+    assert shown == ("+one    and [2J \n-two\n" if is_terminal else text)

@@ -11,6 +11,7 @@ from gpuyard.domain.gpus import (
     classify,
     compute_capability,
     resolve_gpu_class,
+    whole_gpus,
 )
 
 
@@ -141,3 +142,20 @@ def test_what_is_no_capability(text):
 @given(st.text(), st.integers(0, 2**31))
 def test_any_name_is_classified_or_not_and_never_fails(name, memory_mb):
     assert classify(name, memory_mb) in {None, *GPUClass}
+
+
+@pytest.mark.parametrize("count", [2, "2", "2.0", ".00", "1/x", None])
+def test_a_whole_count_is_left_to_the_field(count: object) -> None:
+    assert whole_gpus(count) == count
+
+
+@pytest.mark.parametrize("part", [".001", "0.250", "1.50", "3 /4"])
+def test_a_part_of_a_gpu_is_refused(part: str) -> None:
+    with pytest.raises(ValueError, match="a part of a GPU"):
+        whole_gpus(part)
+
+
+def test_a_count_without_end_costs_no_quadratic_time() -> None:
+    """A submission may be 64 MB long."""
+    text = "." + "1" * 300_000 + "x"
+    assert whole_gpus(text) == text

@@ -116,3 +116,38 @@ def test_included_files_are_found_below_the_folder_of_the_first() -> None:
         "a/c.txt",
         "d.txt",
     ]
+
+
+@pytest.mark.parametrize("text", ["\n" * 200_000, "-" + " \n" * 100_000])
+def test_empty_lines_cost_no_quadratic_time(text: str) -> None:
+    """It would be hours, in which the server does nothing else."""
+    found = read_packages("requirements.txt", {"requirements.txt": text})
+    assert found.files == {"requirements.txt": text}
+
+
+@pytest.mark.parametrize("main", ["pyproject.toml", "requirements.txt"])
+def test_a_line_without_end_is_refused(main: str) -> None:
+    key = ".".join(["a"] * 20_000)
+    with pytest.raises(InvalidInputError, match=f"{main}:2 has 40001 characters"):
+        read_packages(main, {main: f"\n{key}=1\n"})
+
+
+# Each list stands for ten of the one before.
+ALIASES = "channels:\n- &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"- &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)
+)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "dependencies: [*a11]\n",
+        "dependencies:\n- pip: [*a11]\n",
+        "dependencies:\n- pip:\n  - {a: *a11}\n",
+        "? *a11\n: x\n",
+        "dependencies:\n- ? *a11\n  : x\n",
+    ],
+)
+def test_aliases_for_billions_of_words_are_not_written_out(rest: str) -> None:
+    with pytest.raises(InvalidInputError, match="a list or a table in place of a text"):
+        read_packages("environment.yml", {"environment.yml": ALIASES + rest})

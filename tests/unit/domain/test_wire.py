@@ -72,6 +72,8 @@ def test_what_an_agent_says_is_heard_as_it_was_said(message):
     [
         wire.Started("a", float("nan"), 1),
         wire.Started("a", 1.0, 2**60),
+        wire.Started("a", 1.0, 1, limits={str(n): "x" for n in range(65)}),
+        wire.Started("a", 1.0, 1, facts={str(n): "x" for n in range(65)}),
         wire.UsageSeen("a", [wire.SeriesPoint("x", 0, None, 1.0, float("inf"))]),
         wire.GpusSeen([wire.GpuStatus("GPU-1", 0, "A100", 1, compute_capability="x")]),
         wire.Ended("a", 1.0, None, usage={"cpu_s": float("nan")}),
@@ -85,6 +87,24 @@ def test_what_the_ledger_cannot_hold_is_refused(message):
     frame = wire_frames.encode(wire.NumberedReport(1, message))
     with pytest.raises(ValueError):
         wire_frames.decode_from_agent(frame[4:])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"memory_gb": float("nan")},
+        {"memory_gb": 1e10},
+        {"cpus": -1},
+        {"problem": "x" * 33_000},
+        {"limits": {"memory": "x" * 33_000}},
+    ],
+    ids=repr,
+)
+def test_what_no_machine_says_of_itself_is_refused(fields):
+    honest = {"node_id": "n", "name": "n", "boot_id": "b", "cpus": 1, "memory_gb": 1.0}
+    hello = wire.Hello(**(honest | fields))
+    with pytest.raises(ValueError):
+        wire_frames.decode_from_agent(wire_frames.encode(hello)[4:])
 
 
 @pytest.mark.parametrize("name", ["", "..", "../../etc/x", "a/b", "a\n", "x" * 201])

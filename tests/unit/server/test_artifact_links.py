@@ -1,30 +1,85 @@
 """Links to artifacts, by themselves."""
 
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from gpuyard.config.proof import digest_of
-from gpuyard.domain.errors import ForbiddenError
-from gpuyard.server.artifact_links import LINK_PATH, issue, read
+from gpuyard.domain.errors import ForbiddenError, LedgerError
+from gpuyard.server.artifact_links import LINK_PATH, ArtifactLinks
 
-FIRST, SECOND = digest_of("first"), digest_of("second")
+pytestmark = pytest.mark.anyio
 
 
-def link_of(url: str) -> str:
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Notes:
+    """What the servers of one instance share."""
+
+    def __init__(self) -> None:
+        self.bodies: dict[str, Mapping[str, Any]] = {}
+        self.is_down = False
+
+    def note(self, name: str) -> Mapping[str, Any]:
+        return self.bodies.get(name, {})
+
+    async def keep(self, name: str, body: Mapping[str, Any]) -> None:
+        if self.is_down:
+            raise LedgerError("no disk")
+        self.bodies[name] = body
+
+    def server(self) -> ArtifactLinks:
+        return ArtifactLinks(self.note, self.keep)
+
+
+async def issue(links: ArtifactLinks, artifact: str, expires_at: float) -> str:
+    url = await links.issue("https://gpus.example/", artifact, expires_at)
+    assert url.startswith(f"https://gpus.example{LINK_PATH}?link=")
     return parse_qs(urlsplit(url).query)["link"][0]
 
 
-def test_each_server_of_the_instance_opens_what_another_has_issued() -> None:
-    url = issue(FIRST, "https://gpus.example/", "art_1", 100.0)
-    assert url.startswith(f"https://gpus.example{LINK_PATH}?link=")
-    assert read([SECOND, FIRST], link_of(url), 99.0) == "art_1"
+async def test_each_server_of_the_instance_opens_what_another_has_issued() -> None:
+    notes = Notes()
+    link = await issue(notes.server(), "art_1", 100.0)
+    assert notes.server().read(link, 99.0) == "art_1"
+    again = await issue(notes.server(), "art_2", 100.0)
+    assert notes.server().read(link, 99.0) == "art_1", "the second makes no other key"
+    assert notes.server().read(again, 99.0) == "art_2"
+    with pytest.raises(ForbiddenError):
+        Notes().server().read(link, 1.0)
 
 
-def test_one_error_for_what_was_altered_has_expired_or_is_anothers() -> None:
-    link = link_of(issue(FIRST, "http://x", "art_1", 100.0))
+async def test_with_a_new_key_the_links_of_before_open_nothing() -> None:
+    notes = Notes()
+    leader = notes.server()
+    link = await issue(leader, "art_1", 100.0)
+    await leader.end_all()
+    for server in (leader, notes.server()):
+        with pytest.raises(ForbiddenError):
+            server.read(link, 1.0)
+    assert leader.read(await issue(leader, "art_1", 100.0), 1.0) == "art_1"
+
+
+async def test_nothing_is_signed_with_a_key_that_could_not_be_kept() -> None:
+    notes = Notes()
+    leader = notes.server()
+    notes.is_down = True
+    with pytest.raises(LedgerError):
+        await issue(leader, "art_1", 100.0)
+    notes.is_down = False
+    link = await issue(leader, "art_1", 100.0)
+    assert notes.server().read(link, 1.0) == "art_1"
+
+
+async def test_one_error_for_what_was_altered_has_expired_or_is_anothers() -> None:
+    links = Notes().server()
+    link = await issue(links, "art_1", 100.0)
     content, signature = link.split(".")
-    other = link_of(issue(FIRST, "http://x", "art_2", 1e9)).split(".")[0]
+    other = (await issue(Notes().server(), "art_2", 1e9)).split(".")[0]
     told: set[str] = set()
     for forged, now in (
         (link, 100.0),
@@ -36,8 +91,6 @@ def test_one_error_for_what_was_altered_has_expired_or_is_anothers() -> None:
         ("ä.\ud800", 1.0),
     ):
         with pytest.raises(ForbiddenError) as refused:
-            read([FIRST], forged, now)
+            links.read(forged, now)
         told.add(str(refused.value))
     assert len(told) == 1
-    with pytest.raises(ForbiddenError):
-        read([SECOND], link, 1.0)

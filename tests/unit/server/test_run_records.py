@@ -1,5 +1,6 @@
 """What a job has that repeats another one, and what it leaves to that one."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -10,8 +11,8 @@ from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.states import JobState
 from gpuyard.server.run_records import rerun_body
 
-# It asks nothing of it: the spec takes nothing along.
-NO_SUBMISSIONS = cast("Submissions", None)
+# It keeps nothing from anybody: the spec takes nothing along.
+NO_SUBMISSIONS = cast("Submissions", SimpleNamespace(kept_from=lambda *_: ""))
 SPEC = {
     "command": ["python3", "train.py"],
     "environment": {"SEED": "7", "HF_TOKEN": "abc"},
@@ -30,7 +31,7 @@ def repeated(
         created_at=1.0,
         labels=labels,
     )
-    return rerun_body(NO_SUBMISSIONS, job, spec, is_own=is_own)
+    return rerun_body(NO_SUBMISSIONS, job, spec, None, is_own=is_own)
 
 
 def test_neither_the_deadline_nor_who_is_told_is_repeated() -> None:

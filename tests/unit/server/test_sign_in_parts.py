@@ -50,6 +50,23 @@ def test_the_name_is_that_of_the_claim(
 
 
 @pytest.mark.parametrize(
+    ("claims", "email"),
+    [
+        ({"email": "Ana@lab.org", "email_verified": True}, "Ana@lab.org"),
+        ({"email": "ana@lab.org"}, None),
+        ({"email": "ana@lab.org", "email_verified": "true"}, None),
+        ({"email": "ana@lab.org\nBcc: x@y.org", "email_verified": True}, None),
+        ({"email": ["ana@lab.org"], "email_verified": True}, None),
+    ],
+)
+def test_only_a_verified_address_is_known(
+    claims: dict[str, Any], email: str | None
+) -> None:
+    given = {"sub": "s", "preferred_username": "ana", **claims}
+    assert person_of(settings(), given).email == email
+
+
+@pytest.mark.parametrize(
     ("claims", "more", "fault"),
     [
         ({}, {}, "does not say who you are"),

@@ -27,10 +27,26 @@ def test_write_copies_all_files(tmp_path: Path) -> None:
         "job.toml",
         "README.md",
     } <= names
-    source = Path(templates.__file__).parent / "nanogpt"
+    folder = Path(templates.__file__).parent
     for path in written:
         assert path.parent == tmp_path / "new" / "gpt"
+        is_shared = path.name == "signals.py"
+        source = folder / ("shared" if is_shared else "nanogpt")
         assert path.read_bytes() == (source / path.name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "shared"),
+    [
+        ("nanogpt", {"signals.py"}),
+        ("resnet-cifar10", {"report.py", "signals.py", "training.py"}),
+    ],
+)
+def test_a_program_gets_the_shared_files_that_it_imports(
+    tmp_path: Path, name: str, shared: set[str]
+) -> None:
+    written = {path.name for path in templates.write(name, tmp_path / name)}
+    assert written & {"report.py", "signals.py", "training.py"} == shared
 
 
 def test_write_takes_an_empty_directory_and_refuses_another(tmp_path: Path) -> None:

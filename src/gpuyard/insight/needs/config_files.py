@@ -16,6 +16,10 @@ from gpuyard.insight.needs.values import UNKNOWN, Value
 # Characters; a configuration is short, and a long file is data.
 _LONGEST = 50_000
 _MOST_MERGES = 10
+# Of each list of aliases in a merge, all pairs are written out.
+_MOST_ALIASES_MERGED = 12
+# Files of one configuration of Hydra: each can name many, which name many again.
+_MOST_COMPOSED = 200
 # Nodes after all aliases are followed: one short file can stand for billions.
 _MOST_NODES = 20_000
 _DEEPEST = 30
@@ -25,7 +29,9 @@ _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 def parsed_config(text: str) -> Value:
     """What a configuration says; `UNKNOWN` if it cannot be read."""
-    if len(text) > _LONGEST or text.count("<<") > _MOST_MERGES:
+    merges = text.count("<<")
+    is_large = merges > 0 and text.count("*") > _MOST_ALIASES_MERGED
+    if len(text) > _LONGEST or merges > _MOST_MERGES or is_large:
         return UNKNOWN
     try:
         found: Any = yaml.load(text, Loader=_LOADER)  # noqa: S506 - it is a safe one
@@ -76,13 +82,13 @@ def composed(
     overrides `key=value`.
     """
     choices = dict(_pair(word) for word in overrides if "=" in word)
-    found = _compose(texts, folder, name, choices, 0)
+    found = _compose(texts, folder, name, choices, [_MOST_COMPOSED], 0)
     if not isinstance(found, dict):
         return UNKNOWN
     for key, value in choices.items():
         if not _is_group(texts, folder, key):
             set_path(found, key.lstrip("+~"), value)
-    return _resolved(found, found, 0)
+    return _resolved(found, found, [_MOST_NODES], 0)
 
 
 def _pair(word: str) -> tuple[str, Value]:
@@ -104,8 +110,12 @@ def _compose(
     folder: str,
     name: str,
     choices: Mapping[str, Value],
+    budget: list[int],
     depth: int,
 ) -> Value:
+    budget[0] -= 1
+    if budget[0] < 0:
+        return UNKNOWN
     base = f"{folder}/{name}" if folder else name
     text = next((texts[p] for p in (f"{base}.yaml", f"{base}.yml") if p in texts), None)
     own = parsed_config(text) if text is not None else {}
@@ -116,7 +126,9 @@ def _compose(
     for entry in defaults if isinstance(defaults, list) else []:
         for group, choice in _default(entry):
             picked = choices.get(group, choice)
-            inner = _compose(texts, folder, f"{group}/{picked}", choices, depth + 1)
+            inner = _compose(
+                texts, folder, f"{group}/{picked}", choices, budget, depth + 1
+            )
             if group and isinstance(inner, dict):
                 found[group.rpartition("/")[2]] = inner
     for key, value in own.items():
@@ -146,17 +158,24 @@ def set_path(config: dict[Value, Value], path: str, value: Value) -> None:
     config[parts[-1]] = value
 
 
-def _resolved(value: Value, root: dict[Value, Value], depth: int) -> Value:
-    """A value with its references `${a.b}` replaced."""
-    if depth > _DEEPEST:
+def _resolved(
+    value: Value, root: dict[Value, Value], budget: list[int], depth: int
+) -> Value:
+    """A value with its references `${a.b}` replaced; what is beyond `budget` nodes is
+    `UNKNOWN`.
+    """
+    budget[0] -= 1
+    if depth > _DEEPEST or budget[0] < 0:
         return UNKNOWN
     if isinstance(value, dict):
-        return {key: _resolved(each, root, depth + 1) for key, each in value.items()}
+        return {
+            key: _resolved(each, root, budget, depth + 1) for key, each in value.items()
+        }
     if isinstance(value, list):
-        return [_resolved(each, root, depth + 1) for each in value]
+        return [_resolved(each, root, budget, depth + 1) for each in value]
     if isinstance(value, str) and (match := _REFERENCE.fullmatch(value)):
         target: Value = root
         for part in match[1].split("."):
             target = target.get(part, UNKNOWN) if isinstance(target, dict) else UNKNOWN
-        return _resolved(target, root, depth + 10)
+        return _resolved(target, root, budget, depth + 10)
     return value

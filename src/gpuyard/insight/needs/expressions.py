@@ -421,12 +421,16 @@ class Expressions(ABC):
 
     def _formatted(self, node: ast.JoinedStr, scope: Scope) -> Value:
         parts: list[str] = []
+        length = 0
         for part in node.values:
             inner = part.value if isinstance(part, ast.FormattedValue) else part
             value = self.evaluate(inner, scope)
             if not isinstance(value, str | int | float | bool):
                 return UNKNOWN
             parts.append(str(value))
+            length += len(parts[-1])
+            if length > operators.LONGEST:
+                return UNKNOWN
         return "".join(parts)
 
     def _named(self, node: ast.NamedExpr, scope: Scope) -> Value:

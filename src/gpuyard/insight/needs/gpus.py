@@ -20,7 +20,7 @@ _COUNT_OPTIONS = re.compile(
 _NODE_OPTIONS = re.compile(
     r"--(?:nnodes|num[-_]machines|num[-_]nodes)(?:=|\s+)(\d{1,4})"
 )
-_MPI = re.compile(r"\b(?:mpirun|horovodrun)\b.*?\s-n?p\s+(\d{1,4})")
+_MPI = re.compile(r"\b(?:mpirun|horovodrun)\b.{0,1000}?\s-n?p\s+(\d{1,4})")
 _TAKE_ANY = frozenset(
     {"Trainer", "Accelerator", "Seq2SeqTrainer", "SFTTrainer", "Fabric"}
 )

@@ -12,7 +12,7 @@ from gpuyard.insight.needs.values import UNKNOWN, Tensor, Value
 
 # No number of a program's shape is larger; Python's own may take minutes to compute.
 _LARGEST = 10**24
-_LONGEST = 10_000
+LONGEST = 10_000
 
 _BINARY: Mapping[type, Callable[[Value, Value], Value]] = {
     ast.Add: operator.add,
@@ -113,13 +113,13 @@ def _small_product(left: Value, right: Value) -> bool:
     for sequence, times in ((left, right), (right, left)):
         if isinstance(sequence, str | list | tuple):
             length = len(sequence)
-            return isinstance(times, int) and length * times <= _LONGEST
+            return isinstance(times, int) and length * times <= LONGEST
     return True
 
 
 def _bounded(value: Value) -> Value:
     if isinstance(value, int) and abs(value) > _LARGEST:
         return UNKNOWN
-    if isinstance(value, str | list | tuple) and len(value) > _LONGEST:
+    if isinstance(value, str | list | tuple) and len(value) > LONGEST:
         return UNKNOWN
     return value

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from gpuyard.insight.needs.config_files import parsed_config
 from gpuyard.insight.needs.expressions import MOST_ROUNDS, Expressions
+from gpuyard.insight.needs.operators import LONGEST
 from gpuyard.insight.needs.python_methods import PLAIN, is_plain
 from gpuyard.insight.needs.values import (
     UNKNOWN,
@@ -222,9 +223,11 @@ def _literal(_host: Expressions, thing: Thing) -> Value:
 
 def _join(_host: Expressions, thing: Thing) -> Value:
     parts = thing.arguments
-    if not all(isinstance(part, str) for part in parts):
+    texts = [part.rstrip("/") for part in parts if isinstance(part, str)]
+    length = sum(map(len, texts)) + len(texts)
+    if len(texts) < len(parts) or length > LONGEST:
         return UNKNOWN
-    return "/".join(part.rstrip("/") for part in parts)
+    return "/".join(texts)
 
 
 def _environment(host: Expressions, thing: Thing) -> Value:

@@ -3,6 +3,7 @@
 # The values of a followed program can be anything.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from gpuyard.insight.needs.expressions import MOST_ROUNDS
+from gpuyard.insight.needs.operators import LONGEST
 from gpuyard.insight.needs.values import UNKNOWN, Parameter, Tensor, Thing, Value
 
 PLAIN = (int, float, str, bool, type(None))
@@ -78,6 +79,10 @@ def _text_method(receiver: str, name: str, arguments: list[Value]) -> Value:
     if name in ("encode", "join", "format") or not all(map(is_plain, arguments)):
         return UNKNOWN
     if name not in _TEXT_METHODS:
+        return UNKNOWN
+    # What takes the place of each letter may be as long as the text.
+    longest = max((len(each) for each in arguments if isinstance(each, str)), default=0)
+    if name == "replace" and (len(receiver) + 1) * (longest + 1) > LONGEST:
         return UNKNOWN
     try:
         return getattr(receiver, name)(*arguments)

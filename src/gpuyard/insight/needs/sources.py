@@ -14,7 +14,9 @@ from gpuyard.domain.errors import InvalidInputError
 # Characters; nobody writes a longer program by hand.
 LONGEST_FILE = 2_000_000
 _MAGIC = re.compile(r"^([ \t]*)(%%\w+.*|[%!].*)$", re.MULTILINE)
-_PYTHON_2 = re.compile(r"^\s*(print\s+[^(=\s]|exec\s+[\"']|except \w+, \w+:)", re.M)
+_PYTHON_2 = re.compile(
+    r"^[ \t]*(print[ \t]+[^(=\s]|exec[ \t]+[\"']|except \w+, \w+:)", re.MULTILINE
+)
 
 
 class Sources:

@@ -15,6 +15,11 @@ class DatasetQueries(LedgerReader):
         """Every dataset, by project and name."""
         return self._rows(sa.select(datasets).order_by(datasets.c.id))
 
+    def datasets_named(self, name: str) -> list[Row]:
+        """Those of this name, by project."""
+        chosen = sa.select(datasets).where(datasets.c.name == name)
+        return self._rows(chosen.order_by(datasets.c.id))
+
     def dataset(self, dataset_id: str) -> Row | None:
         """One by its id (`PROJECT/NAME`)."""
         return self._row(sa.select(datasets).where(datasets.c.id == dataset_id))

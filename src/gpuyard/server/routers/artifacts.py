@@ -2,6 +2,7 @@
 under the job.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -39,6 +40,11 @@ async def list_artifacts(
 ) -> ArtifactPage:
     """The files that a job has left, by path."""
     job_id = _find_job(reference, request, app_state)
+    return await asyncio.to_thread(_page, app_state, job_id)
+
+
+def _page(app_state: AppState, job_id: str) -> ArtifactPage:
+    """Blocks on the ledger: a job may have left very many."""
     rows = app_state.queries.artifacts_of(job_id)
     return ArtifactPage(items=[present_artifact(row) for row in rows])
 
@@ -92,8 +98,14 @@ async def share_artifact(
     row = _row(artifact_id, request, app_state)
     await check_own(request.scope, app_state.controller, [row["job_id"]])
     expires_at = app_state.controller.core.clock() + body.valid_s
-    url = app_state.artifact_link(row["id"], expires_at)
+    url = await app_state.artifact_link(row["id"], expires_at)
     return ArtifactLink(url=url, expires_at=expires_at)
+
+
+@router.delete("/artifact-links", status_code=204)
+async def end_artifact_links(app_state: TheAppState) -> None:
+    """Let all links to artifacts, of everybody, open nothing any more."""
+    await app_state.artifact_links.end_all()
 
 
 @open_router.get(

@@ -20,6 +20,7 @@ from gpuyard.domain.datasets import (
     read_manifest,
 )
 from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.spec_values import Name as Word
 from gpuyard.server.api_router import api_router
 from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
@@ -28,7 +29,7 @@ from gpuyard.storage import dataset_store
 from gpuyard.storage.place import in_background
 
 router = api_router("/datasets", tag="datasets")
-Project = Annotated[str, Path(description="A project; `default` for none.")]
+Project = Annotated[Word, Path(description="A project; `default` for none.")]
 Name = Annotated[str, Path(description="The name of a dataset.")]
 Number = Annotated[int, Path(ge=1, le=10**9, description="The number of a version.")]
 Sha256 = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="Of the chunk.")]
@@ -193,7 +194,7 @@ async def remove_version(
 
 @router.put("/{project}/{name}/shares/{other}")
 async def share(
-    request: Request, app_state: TheAppState, project: Project, name: Name, other: str
+    request: Request, app_state: TheAppState, project: Project, name: Name, other: Word
 ) -> Dataset:
     """Let the jobs and the members of another project use a dataset."""
     identity = identity_of(request.scope)
@@ -203,7 +204,7 @@ async def share(
 
 @router.delete("/{project}/{name}/shares/{other}")
 async def unshare(
-    request: Request, app_state: TheAppState, project: Project, name: Name, other: str
+    request: Request, app_state: TheAppState, project: Project, name: Name, other: Word
 ) -> Dataset:
     """Take that back. Jobs that were submitted before keep their dataset."""
     identity = identity_of(request.scope)

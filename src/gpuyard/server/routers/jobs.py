@@ -63,6 +63,7 @@ _CURSOR = re.compile(r"(?:job|array)_([0-9a-f]{32})")
 _JSON = "application/json"
 # More lines than any log has, and more attempts than any job.
 _MOST = 2**31 - 1
+_MOST_LABELS = 50
 # So many jobs become JSON in a millisecond.
 _PIECE = 200
 
@@ -221,6 +222,9 @@ async def list_jobs(
         raise InvalidInputError.of(
             "folded", "does not go with array", "leave one of them out"
         )
+    if len(label or ()) > _MOST_LABELS:
+        fault = f"is given {len(label or ())} times"
+        raise InvalidInputError.of("label", fault, f"give {_MOST_LABELS} at most")
     find_array = app_state.controller.requests.lookup.find_array
     visibility = visibility_of(request.scope, app_state.controller)
     wanted = JobFilter(

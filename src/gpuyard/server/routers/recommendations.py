@@ -1,6 +1,7 @@
 """`/api/v1/recommendations`: what a training program needs, read off its text."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -12,6 +13,8 @@ from gpuyard.server.dependencies import TheAppState
 
 router = api_router(tag="recommendations")
 
+# A long program takes seconds: the threads that others use stay free.
+_threads = ThreadPoolExecutor(2, "recommendations")
 _Text = Annotated[str, Field(max_length=2_000_000)]
 _Word = Annotated[str, Field(max_length=10_000)]
 _Path = Annotated[str, Field(min_length=1, max_length=1_000)]
@@ -41,7 +44,8 @@ async def make_recommendation(
         fault = "is not one of the files"
         raise InvalidInputError.of("entry", fault, "name a key of files")
     tiers = list(app_state.controller.core.tiers)
-    return await asyncio.to_thread(_recommend, program, tiers)
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_threads, _recommend, program, tiers)
 
 
 def _recommend(program: Program, tiers: list[Any]) -> dict[str, Any]:

@@ -1,14 +1,17 @@
 """`/api/v1/jobs/{job}/record` and `/rerun`: what a job ran, and the same once more."""
 
 import asyncio
+from typing import Annotated
 
 import msgspec
-from fastapi import Request
+from fastapi import Body, Request
 from pydantic import BaseModel
 
 from gpuyard.domain.errors import ForbiddenError, GpuyardError
 from gpuyard.domain.jobs import Job
 from gpuyard.domain.records import RunRecord, differences
+from gpuyard.domain.spec_values import Name
+from gpuyard.domain.strict_model import StrictModel
 from gpuyard.server.api_router import api_router
 from gpuyard.server.app_state import AppState
 from gpuyard.server.callers import submitter_of
@@ -27,6 +30,12 @@ class Rerun(BaseModel):
     notes: list[str]
 
 
+class RerunRequest(StrictModel):
+    """The same `idempotency_key` means the same job."""
+
+    idempotency_key: Name | None = None
+
+
 @router.get("/{reference}/record")
 async def record(reference: str, request: Request, app_state: TheAppState) -> RunRecord:
     """What a job ran: command, code, packages, data, host and driver. Of a job that
@@ -43,19 +52,27 @@ async def record(reference: str, request: Request, app_state: TheAppState) -> Ru
 
 
 @router.post("/{reference}/rerun", status_code=201)
-async def rerun(reference: str, request: Request, app_state: TheAppState) -> Rerun:
+async def rerun(
+    reference: str,
+    request: Request,
+    app_state: TheAppState,
+    given: Annotated[RerunRequest | None, Body()] = None,
+) -> Rerun:
     """Submit a job again, with the code, environment, packages and data that it had. It
-    belongs to who asks, who gets no keys of others with it.
+    belongs to who asks, who gets no keys of others with it. A repeated idempotency key
+    gives the first job with that key.
     """
     job = _job(request, app_state, reference)
     spec = app_state.queries.specs([job.id])[job.id]
     controller = app_state.controller
     is_own = await _is_own(request, app_state, job)
-    (body, notes) = await asyncio.to_thread(
-        rerun_body, controller.submissions, job, spec, is_own=is_own
-    )
-    raw = msgspec.Raw(msgspec.json.encode(body))
     user = submitter_of(request.scope)
+    (body, notes) = await asyncio.to_thread(
+        rerun_body, controller.submissions, job, spec, user, is_own=is_own
+    )
+    if given and given.idempotency_key:
+        body["idempotency_key"] = given.idempotency_key
+    raw = msgspec.Raw(msgspec.json.encode(body))
     rights = rights_of(request.scope, controller)
     (queued,) = await controller.requests.accept([raw], user=user, rights=rights)
     return Rerun(job=_by_id(app_state, queued.id), notes=notes)

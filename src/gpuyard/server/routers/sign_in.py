@@ -147,12 +147,12 @@ async def ask(request: Request, app_state: TheAppState) -> DeviceCode:
     except ValidationError as error:
         raise InvalidInputError(faults_of(error, DeviceRequest)) from None
     caller = caller_of(request.scope)
-    # Behind a proxy, everybody has its address.
-    is_behind_proxy = app_state.settings.server.url is not None
+    # Behind a proxy that is not trusted, everybody has its address.
+    is_known = app_state.settings.server.url is None or caller.is_forwarded
     codes = sign_in.devices.ask(
         _host_name(asked.host),
-        "" if is_behind_proxy else caller.address,
-        None if is_behind_proxy else caller.key,
+        caller.address if is_known else "",
+        caller.key if is_known else None,
     )
     page = f"{sign_in.url}/auth/device"
     return DeviceCode(

@@ -61,6 +61,7 @@ async def list_users(request: Request, app_state: TheAppState) -> UserPage:
 def _seen(user: User, visibility: Visibility) -> User:
     """A user as somebody sees it who is no administrator."""
     hidden: dict[str, Any] = {"issuer": None, "subject": None, "awaits_sign_in": False}
+    hidden["email"] = None
     if not visibility.sees(user.project):
         hidden["project"] = None
     return user.model_copy(update=hidden)

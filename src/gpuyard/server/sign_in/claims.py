@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from gpuyard.config.sign_in import OpenIdSettings
+from gpuyard.domain.emails import mail_address
 from gpuyard.domain.errors import ForbiddenError, quoted
 from gpuyard.domain.sign_in import Person
 from gpuyard.domain.users import Role
@@ -28,7 +29,19 @@ def person_of(settings: OpenIdSettings, claims: Claims) -> Person:
         name=_name(settings, claims),
         role=_role(settings, claims),
         default_role=settings.default_role,
+        email=_email(claims),
     )
+
+
+def _email(claims: Claims) -> str | None:
+    """The address that the provider has verified, if it says one."""
+    value = claims.get("email")
+    if claims.get("email_verified") is not True or not isinstance(value, str):
+        return None
+    try:
+        return mail_address(value)
+    except ValueError:
+        return None
 
 
 def _name(settings: OpenIdSettings, claims: Claims) -> str:

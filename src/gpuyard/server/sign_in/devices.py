@@ -40,6 +40,8 @@ class Grant:
     address: str
     caller: CallerKey | None
     ends_at: float
+    # The digest of its short code.
+    short: str = ""
     user: str | None = None
     # Who that was to the provider.
     subject: str | None = None
@@ -95,8 +97,9 @@ class Devices:
         user_code = "".join(secrets.choice(_LETTERS) for _ in range(_LENGTH))
         now = self._clock()
         digest = self._digest(device_code)
-        self._grants[digest] = Grant(host, address, caller, now + LASTS_S)
-        self._long[self._digest(user_code)] = digest
+        short = self._digest(user_code)
+        self._grants[digest] = Grant(host, address, caller, now + LASTS_S, short)
+        self._long[short] = digest
         return Codes(device_code, shown_code(user_code))
 
     def redeem(self, device_code: str) -> Grant:
@@ -182,10 +185,9 @@ class Devices:
                 self._drop(digest)
 
     def _drop(self, digest: str) -> None:
-        self._grants.pop(digest, None)
-        self._long = {
-            short: long for short, long in self._long.items() if long != digest
-        }
+        grant = self._grants.pop(digest, None)
+        if grant is not None:
+            del self._long[grant.short]
 
 
 def shown_code(user_code: str) -> str:

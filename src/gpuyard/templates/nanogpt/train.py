@@ -12,7 +12,6 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 
 import torch
 from torch import Tensor
@@ -23,6 +22,7 @@ from data import Tokenizer, cache_folder, load_text, make_tokenizer, restore_tok
 from log import Log, say
 from model import GPT, GPTConfig
 from options import SHAPES, Options, parse
+from signals import Requests
 
 HELD_BACK = 10  # one token in so many is for the validation loss
 EVAL_BATCHES = 20
@@ -31,23 +31,6 @@ GPT2_VOCAB_SIZE = 50257
 BETAS = 0.9, 0.95
 WEIGHT_DECAY = 0.1
 GRADIENT_NORM = 1.0
-
-
-class Requests:
-    """What the signals that came have asked for."""
-
-    def __init__(self) -> None:
-        self.save = False
-        self.stop = 0  # the number of the signal, which the exit code tells
-        signal.signal(signal.SIGUSR1, self._on_save)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_stop)
-
-    def _on_save(self, number: int, frame: FrameType | None) -> None:
-        self.save = True
-
-    def _on_stop(self, number: int, frame: FrameType | None) -> None:
-        self.stop = number
 
 
 class Trainer:

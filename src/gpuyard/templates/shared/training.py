@@ -13,12 +13,12 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol
 
 import torch
 
 from report import Report, say
+from signals import Requests
 
 State = dict[str, Any]
 KEPT = 3
@@ -85,29 +85,12 @@ def pick_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-class _Requests:
-    """What the signals that came have asked for."""
-
-    def __init__(self) -> None:
-        self.save = False
-        self.stop = 0  # the number of the signal, which the exit code tells
-        signal.signal(signal.SIGUSR1, self._on_save)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_stop)
-
-    def _on_save(self, number: int, frame: FrameType | None) -> None:
-        self.save = True
-
-    def _on_stop(self, number: int, frame: FrameType | None) -> None:
-        self.stop = number
-
-
 def train(task: Task, options: argparse.Namespace, *, writes: bool = True) -> int:
     """Train to the last step, or until a signal ends it; the exit code.
 
     Of several processes only one `writes` checkpoints and metrics.
     """
-    requests = _Requests()
+    requests = Requests()
     options.out.mkdir(parents=True, exist_ok=True)
     done = _resume(task, options.resume)
     report = Report(options, first=done + 1, writes=writes)
@@ -122,7 +105,7 @@ def _loop(
     options: argparse.Namespace,
     done: int,
     report: Report,
-    requests: _Requests,
+    requests: Requests,
     writes: bool,
 ) -> int:
     for step in range(done + 1, options.steps + 1):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.insight.needs.config_files import parsed_config
+from gpuyard.insight.needs.config_files import composed, parsed_config
 from gpuyard.insight.needs.recommend import recommend, to_json
 from gpuyard.insight.needs.sources import Sources
 from gpuyard.insight.needs.tables import known_model, known_vision
@@ -152,6 +152,7 @@ def test_the_table_of_vision_models_has_their_weights() -> None:
     [
         ("def (:\n", "not valid Python: line 1"),
         ("print 'hello'\n", "Python 2"),
+        ("x = (" + "\n" * 200_000, "not valid Python"),
         ("x = 1\0\n", "not text"),
         ("x = " + "(" * 5000 + ")" * 5000, "not valid Python|nested"),
         ("#" * 2_000_001, "longer than"),
@@ -215,3 +216,37 @@ def test_a_script_beside_the_program_says_how_many_gpus() -> None:
     others = {"run.sh": "#!/bin/sh\ntorchrun --nproc_per_node=3 train.py\n"}
     found = needs(TORCH + "nn.Linear(1, 1).cuda()\n", others=others)
     assert found["needs"]["gpus"] == 3
+
+
+def test_merges_of_many_aliases_say_nothing() -> None:
+    text = "a0: &a0 {x: 1}\n" + "".join(
+        f"a{n}: &a{n}\n  <<: [{', '.join([f'*a{n - 1}'] * 900)}]\n"
+        for n in (1, 2, 3, 4)
+    )
+    assert parsed_config(text) is UNKNOWN
+
+
+def test_a_configuration_that_names_itself_again_and_again_ends() -> None:
+    def many(group: str) -> str:
+        return "defaults:\n" + f"- {group}: c\n" * 500
+
+    texts = {
+        f"{group}/c.yaml": many(after) for group, after in ("ab", "bc", "cd", "da")
+    }
+    assert composed({"c.yaml": many("a"), **texts}, "", "c", []) is not UNKNOWN
+    words = "a: [" + ", ".join(["'${b}'"] * 900) + "]\n"
+    words += "b: [" + ", ".join(["'${c}'"] * 900) + "]\n"
+    words += "c: [" + ", ".join(["1"] * 900) + "]\n"
+    found = composed({"c.yaml": words}, "", "c", [])
+    assert isinstance(found, dict)
+    assert len(found["a"]) == 900
+
+
+@pytest.mark.parametrize(
+    "step", ["f'{x}{x}{x}'", "os.path.join(x, x, x)", "x.replace('a', 'aaaa')"]
+)
+def test_a_text_that_grows_with_each_line_is_followed_for_a_while(step: str) -> None:
+    """A few lines would fill the memory of the server."""
+    lines = "import os, torch\nx = 'aaa'\n" + f"x = {step}\n" * 60
+    found = needs(lines + "net = torch.nn.Linear(len(x), 10).cuda()\n")
+    assert found["parameters"] is None
