@@ -5,13 +5,14 @@ are only searched, never split into lines.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from gpuyard.domain.log_query import (
     LEVELS,
     MOST_LINES,
     MOST_TEXT,
+    Choice,
     LogLine,
     LogPage,
     LogQuery,
@@ -19,7 +20,7 @@ from gpuyard.domain.log_query import (
 )
 from gpuyard.insight.lines import LIMIT, clean
 from gpuyard.insight.log_levels import CANDIDATES, SEVERE_CANDIDATES, level_of
-from gpuyard.insight.log_patterns import Finder, finder_of_marks, finders_of
+from gpuyard.insight.log_patterns import Finder, finder_of_marks, finders_of, texts_of
 from gpuyard.insight.log_sections import TRACEBACK_MARK, LineClassifier
 
 _BLOCK = 1 << 20
@@ -45,8 +46,12 @@ class ReadableLog(Protocol):
         """The offset of the first byte, and at most `limit` bytes."""
         ...
 
-    def next_with(self, text: bytes, offset: int) -> int:
-        """The first offset, at `offset` or behind it, where the text may begin."""
+    def next_with(
+        self, choices: Sequence[Choice], offset: int, *, ignore_case: bool
+    ) -> int:
+        """The first offset, at `offset` or behind it, where a line may go on that has
+        one list of texts of each choice.
+        """
         ...
 
 
@@ -98,6 +103,7 @@ class _Search:
         self._is_complete = is_complete
         self._deadline = deadline
         self._finders = finders_of(query)
+        self._texts = texts_of(query)
         self._has_sections = bool(query.section or query.sections)
         self._classifies = self._has_sections or bool(query.level)
         self._size = log.size()
@@ -147,13 +153,13 @@ class _Search:
         return LogPage(found, position, section, is_end)
 
     def _skip(self, position: int) -> int:
-        """The start of the first line at `position` or behind it that may have the text
-        that is looked for.
+        """The start of the first line at `position` or behind it that may have the
+        texts that are looked for.
         """
-        text = self._query.search
-        if not text or self._query.ignore_case or self._classifies:
+        if not self._texts or self._classifies:
             return position
-        place = self._log.next_with(text.encode(), position)
+        ignore_case = self._query.ignore_case
+        place = self._log.next_with(self._texts, position, ignore_case=ignore_case)
         if place <= position:
             return position
         first = max(position, place - _AROUND)
