@@ -23,6 +23,7 @@ from gpuyard.resource_manager.manager import ResourceManager
 from gpuyard.server import artifact_links, worker_tokens
 from gpuyard.server.election import Election
 from gpuyard.server.event_visibility import EventVisibility
+from gpuyard.server.series_summaries import SeriesSummaries
 from gpuyard.server.stream import EventStream
 from gpuyard.server.whole_ledger import WholeLedger
 from gpuyard.server.worker_tokens import WorkerClaim
@@ -66,10 +67,12 @@ class AppState:
     whole_ledger: WholeLedger = field(init=False)
     event_visibility: EventVisibility = field(init=False)
     sign_in: "SignIn" = field(init=False)
+    series: SeriesSummaries = field(init=False)
 
     def __post_init__(self) -> None:
         self.whole_ledger = WholeLedger(self.controller.core.ledger, self.home.root)
         self.event_visibility = EventVisibility(self.queries)
+        self.series = SeriesSummaries(self.queries)
         self.controller.launching.worker_token = self._worker_token
 
     def admits(self, token: str) -> bool:

@@ -1,10 +1,12 @@
 """Thinning a series."""
 
+from typing import NamedTuple
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuyard.insight.series import downsample
+from gpuyard.insight.series import SeriesSummary, downsample
 
 VALUES = st.lists(st.floats(-1e9, 1e9), max_size=300)
 
@@ -54,3 +56,35 @@ def test_whatever_the_series(values: list[float], limit: int) -> None:
     if points:
         assert min(y for _, y in thinned) == min(values)
         assert max(y for _, y in thinned) == max(values)
+
+
+class Point(NamedTuple):
+    n: int
+    value: float
+
+
+@given(
+    st.lists(st.integers(0, 60), max_size=12),
+    st.lists(st.floats(-1e9, 1e9), min_size=700, max_size=700),
+    st.integers(4, 12),
+)
+def test_a_summary_of_what_comes_piece_by_piece_keeps_the_extremes(
+    pieces: list[int], values: list[float], limit: int
+) -> None:
+    points = [Point(n, value) for n, value in enumerate(values)]
+    summary = SeriesSummary[Point]()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(SeriesSummary, "MOST_WHOLE", 100)
+        begin = 0
+        for size in [*pieces, len(points)]:
+            summary.extend(points[begin : begin + size])
+            begin += size
+        assert summary.count == len(points)
+        drawn = summary.drawn(limit)
+        assert drawn is not None
+        assert summary.drawn(100) is None
+        assert summary.size < len(points) / 4
+    assert len(drawn) <= limit
+    assert drawn == sorted(drawn)
+    assert (drawn[0], drawn[-1]) == (points[0], points[-1])
+    assert {min(values), max(values)} <= {point.value for point in drawn}
