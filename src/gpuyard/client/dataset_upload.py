@@ -23,15 +23,20 @@ from gpuyard.domain.errors import InvalidInputError, RefusedError, quoted
 _CHUNKS_AT_ONCE = 4
 # Calls at the same time: the question about the next chunks goes with the chunks.
 AT_ONCE = _CHUNKS_AT_ONCE + 1
+# So many calls may be unanswered when the next ones begin: so there is always one that
+# can be carried, and never more of the data in memory than of three batches.
+MOST_OPEN = _CHUNKS_AT_ONCE
 # A version whose chunks somebody removes meanwhile is sent again so many times.
 _TRIES = 3
 Tell = Callable[[int, int], None]
 """Is told how many bytes of how many are stored."""
 Batch = Sequence[Call[Any]]
+"""Calls that begin now. The answer to the first is wanted; the others may go on while
+those of the next batches begin. An empty batch means that all must be answered."""
 Group = list[tuple[str, bytes]]
 """Chunks, each with its SHA-256."""
 Upload = Generator[Batch, list[Any], Dataset]
-"""Gives calls to be carried at once, and takes their answers."""
+"""Gives calls, and takes the answer to the first of each batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +70,8 @@ def upload(project: str, name: str, path: Path, tell: Tell) -> Upload:
 def advance(
     work: Upload, answers: list[Any] | RefusedError | None = None
 ) -> Batch | Dataset:
-    """The next calls, after the `answers` to those before, or the refusal of one; at
-    the end, the dataset.
+    """The next calls, after the `answers` to those before, of which the first counts,
+    or the refusal of one; at the end, the dataset.
     """
     try:
         if isinstance(answers, RefusedError):
@@ -92,10 +97,10 @@ def _send_chunks(
     for group in _ahead(_groups(_chunks(files))):
         named = dict(group)
         question = dataset_calls.missing(project, name, list(named))
-        answers = yield [*sending, question]
+        answers = yield [question, *sending]
         stored += coming
         tell(stored, total)
-        wanted = [each for each in named if each in answers[-1] and each not in sent]
+        wanted = [each for each in named if each in answers[0] and each not in sent]
         sending = [
             dataset_calls.store(project, name, digest, named[digest])
             for digest in wanted
@@ -105,6 +110,7 @@ def _send_chunks(
         coming = sum(len(content) for _, content in group)
     if sending:
         yield sending
+    yield []
     if chunks:
         tell(total, total)
     return Manifest([(it.path, it.size, it.executable) for it in files], chunks)
