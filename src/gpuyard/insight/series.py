@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
-XY = tuple[float, float]
-
 
 class Valued(Protocol):
     """A point of a series."""
@@ -53,7 +51,9 @@ class SeriesSummary(Generic[Point]):
         coming = [*self._rest, *points]
         whole_runs = len(coming) // self.RUN
         for run in range(whole_runs):
-            self._kept += _extremes(coming[run * self.RUN : (run + 1) * self.RUN])
+            part = coming[run * self.RUN : (run + 1) * self.RUN]
+            places = _extremes([point.value for point in part])
+            self._kept += [part[place] for place in places]
         self._rest = coming[whole_runs * self.RUN :]
         if self.count <= self.MOST_WHOLE:
             self._whole += points
@@ -65,7 +65,7 @@ class SeriesSummary(Generic[Point]):
         series, which it does not have. ValueError if `limit` is below 4.
         """
         if self.count <= self.MOST_WHOLE:
-            return downsampled(self._whole, limit)
+            return downsample(self._whole, limit)
         if self.count < limit * self.RUN:
             return None
         points = [*self._kept, *self._rest]
@@ -73,44 +73,42 @@ class SeriesSummary(Generic[Point]):
             points.insert(0, self._first)
         if self._last is not None and points[-1] is not self._last:
             points.append(self._last)
-        return downsampled(points, limit)
+        return downsample(points, limit)
 
 
-def downsampled(points: Sequence[Point], limit: int) -> list[Point]:
-    """At most `limit` of these points, as of `downsample`."""
-    places = [(float(n), point.value) for n, point in enumerate(points)]
-    return [points[int(place)] for place, _ in downsample(places, limit)]
-
-
-def _extremes(run: Sequence[Point]) -> list[Point]:
-    """The lowest and the highest point of a run, in order; one if they are the same."""
-    values = [point.value for point in run]
-    lowest = values.index(min(values))
-    highest = values.index(max(values))
-    return [run[place] for place in sorted({lowest, highest})]
-
-
-def downsample(points: Sequence[XY], limit: int) -> list[XY]:
+def downsample(points: Sequence[Point], limit: int) -> list[Point]:
     """At most `limit` of `points`, in order: the first, the last, and the lowest and
-    highest of each run between them.
-
-    The runs have equal numbers of points. `points` are (x, y) in the order of x; y is
-    finite. ValueError if `limit` is below 4, which is too few for one run.
+    highest of each run between them. The runs have equal numbers of points. ValueError
+    if `limit` is below 4, which is too few for one run.
     """
+    values = [point.value for point in points]
+    return [points[place] for place in _places(values, limit)]
+
+
+def _places(values: Sequence[float], limit: int) -> Sequence[int]:
+    """Where the points stand that `downsample` keeps, given their values."""
     if limit < 4:
         raise ValueError(
             f"limit is {limit}; it must be at least 4: the first, the last, a lowest"
             " and a highest point"
         )
-    if len(points) <= limit:
-        return list(points)
-    kept = [points[0]]
+    if len(values) <= limit:
+        return range(len(values))
+    kept = [0]
     runs = (limit - 2) // 2
-    between = len(points) - 2
+    between = len(values) - 2
     for run in range(runs):
-        indices = range(1 + run * between // runs, 1 + (run + 1) * between // runs)
-        lowest = min(indices, key=lambda i: points[i][1])
-        highest = max(indices, key=lambda i: points[i][1])
-        kept += [points[i] for i in sorted({lowest, highest})]
-    kept.append(points[-1])
+        begin = 1 + run * between // runs
+        end = 1 + (run + 1) * between // runs
+        kept += [begin + place for place in _extremes(values[begin:end])]
+    kept.append(len(values) - 1)
     return kept
+
+
+def _extremes(values: Sequence[float]) -> list[int]:
+    """Where the lowest and the highest value of a run stand, in order; one place if
+    they are the same.
+    """
+    lowest = values.index(min(values))
+    highest = values.index(max(values))
+    return sorted({lowest, highest})

@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from gpuyard.insight.series import SeriesSummary, downsampled
+from gpuyard.insight.series import SeriesSummary, downsample
 from gpuyard.ledger.queries import Queries
 from gpuyard.ledger.queries.metrics import StoredPoint
 
@@ -71,7 +71,7 @@ class SeriesSummaries:
         whole: list[StoredPoint] = []
         for attempt_id in attempt_ids:
             whole += self._queries.points_after(attempt_id, name, -1)
-        return len(whole), downsampled(whole, limit)
+        return len(whole), downsample(whole, limit)
 
     def _bring_up_to_date(
         self, known: _Known, name: str, attempt_ids: list[str]

@@ -162,7 +162,9 @@ def _recommendation(
     work = work_of(facts, training)
     text = sources.text(sources.entry) or ""
     digest = sha256(text.encode(errors="replace")).hexdigest()
-    read = Read(digest, facts, training, work, rows, _has_heavy(sources))
+    # Where there are GPUs, nobody asks; and to look takes longer than all the rest.
+    is_heavy = gpus is None and _has_heavy(sources)
+    read = Read(digest, facts, training, work, rows, is_heavy)
     needed_gb = memory.total if memory is not None else None
     compared = compare(read, gpus, needed_gb, computed_hours(read, gpus))
     tier = chosen_tier(compared)
