@@ -60,7 +60,7 @@ class LinesPage:
     is_over: bool
 
 
-def _check_progress(page: LogPage, query: LogQuery, provider: str) -> None:
+def check_progress(page: LogPage, query: LogQuery, provider: str) -> None:
     """ProviderError for a page after which the next would be the same once more: what a
     machine sends is not believed, and whoever reads page by page must come to an end.
     """
@@ -175,7 +175,7 @@ class Logs:
             if found.problem:
                 raise ProviderError(found.problem, attempt["provider"], "LOG_FAULT")
             page = found.page or LogPage([], query.begin, "", True)
-            _check_progress(page, query, attempt["provider"])
+            check_progress(page, query, attempt["provider"])
             return page, found.end and not self._is_live(attempt)
         is_live = self._is_live(attempt)
         page = await asyncio.to_thread(_lines_of_copy, copy, query, not is_live)

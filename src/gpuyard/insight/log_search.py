@@ -135,6 +135,8 @@ class _Search:
             position = self._skip(position)
             (data, size) = self._block(position)
             if not size:
+                # The front of a live log may go while it is searched.
+                position = max(position, self._log.start())
                 break
             cut = size
             for place, line in self._lines(data, size, position, classifier):
