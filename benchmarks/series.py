@@ -32,7 +32,7 @@ def measure(scale: float) -> Iterator[Figure]:
         summaries = SeriesSummaries(ledger.queries)
 
         def look() -> float:
-            return 1000 * timed(lambda: summaries.drawn("job_1", "loss", _DRAWN))
+            return 1000 * timed(lambda: summaries.drawn("job_1", (), _DRAWN))
 
         first = look()
         values: list[float] = []

@@ -4,6 +4,7 @@ come since the look before.
 
 import threading
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from gpuyard.insight.series import SeriesSummary, downsample
@@ -13,6 +14,8 @@ from gpuyard.ledger.queries.metrics import StoredPoint
 # So many points of all series together are held in memory: some 30 MB.
 _MOST_POINTS = 200_000
 _Key = tuple[str, str]
+Drawn = tuple[int, list[StoredPoint]]
+"""How many points a series has, and some of them."""
 
 
 @dataclass(slots=True)
@@ -46,13 +49,18 @@ class SeriesSummaries:
         self._lock = threading.Lock()
 
     def drawn(
-        self, job_id: str, name: str, limit: int
-    ) -> tuple[int, list[StoredPoint]]:
-        """How many points a series has, and at most `limit` of them, its extremes
-        kept.
+        self, job_id: str, names: Collection[str], limit: int
+    ) -> dict[str, Drawn]:
+        """How many points each of these series of a job has, and at most `limit` of
+        them, its extremes kept; all series if there are no names.
         """
         attempts = self._queries.attempts_of([job_id]).get(job_id, [])
         ids = [row["id"] for row in attempts]
+        wanted = names or self._queries.series_names(job_id)
+        found = {name: self._one(job_id, ids, name, limit) for name in wanted}
+        return {name: found[name] for name in sorted(found) if found[name][0]}
+
+    def _one(self, job_id: str, ids: list[str], name: str, limit: int) -> Drawn:
         with self._lock:
             known = self._known.setdefault((job_id, name), _Known())
             self._known.move_to_end((job_id, name))
@@ -62,15 +70,12 @@ class SeriesSummaries:
             drawn = known.summary.drawn(limit)
         with self._lock:
             self._make_room()
-        return (count, drawn) if drawn is not None else self._exact(ids, name, limit)
+        return (count, drawn) if drawn is not None else self._exact(job_id, name, limit)
 
-    def _exact(
-        self, attempt_ids: list[str], name: str, limit: int
-    ) -> tuple[int, list[StoredPoint]]:
+    def _exact(self, job_id: str, name: str, limit: int) -> Drawn:
         """The same from the whole series."""
-        whole: list[StoredPoint] = []
-        for attempt_id in attempt_ids:
-            whole += self._queries.points_after(attempt_id, name, -1)
+        rows = self._queries.series(job_id, [name]).get(name, [])
+        whole = [StoredPoint(n, **row) for n, row in enumerate(rows)]
         return len(whole), downsample(whole, limit)
 
     def _bring_up_to_date(

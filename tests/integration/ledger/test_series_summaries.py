@@ -29,6 +29,11 @@ def add(ledger: Ledger, attempt: int, first: int, values: list[float]) -> None:
         tx.execute(sa.insert(points), rows)
 
 
+def drawn(summaries: SeriesSummaries, limit: int) -> tuple[int, list[float]]:
+    (count, found) = summaries.drawn("job_1", (), limit)["loss"]
+    return count, [point.value for point in found]
+
+
 def test_a_summary_follows_its_series(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,24 +45,24 @@ def test_a_summary_follows_its_series(
     summaries = SeriesSummaries(ledger.queries)
     add(ledger, 1, 0, [1.0] * 100)
     assert ledger.queries.series_names("job_1") == ["loss"]
-    assert summaries.drawn("job_1", "loss", 4)[0] == 100
+    assert drawn(summaries, 4)[0] == 100
 
     add(ledger, 2, 0, [1.0] * 99 + [9.0])
     add(ledger, 2, 100, [1.0] * 100)
-    (count, drawn) = summaries.drawn("job_1", "loss", 4)
-    assert (count, [point.value for point in drawn]) == (300, [1.0, 1.0, 9.0, 1.0])
+    (count, values) = drawn(summaries, 4)
+    assert (count, values) == (300, [1.0, 1.0, 9.0, 1.0])
     # So many points need the whole series.
-    (count, drawn) = summaries.drawn("job_1", "loss", 250)
+    (count, values) = drawn(summaries, 250)
     assert count == 300
-    assert len(drawn) > 100  # a run of equal points has one
+    assert len(values) > 100  # a run of equal points has one
 
     # What comes late for an attempt before stands in its place.
     add(ledger, 1, 100, [-5.0])
-    (count, drawn) = summaries.drawn("job_1", "loss", 4)
+    (count, values) = drawn(summaries, 4)
     assert count == 301
-    assert [point.value for point in drawn] == [1.0, -5.0, 9.0, 1.0]
+    assert values == [1.0, -5.0, 9.0, 1.0]
 
     # What was removed for its age is not shown from memory.
     with ledger.engine.begin() as tx:
         tx.execute(sa.delete(points).where(points.c.attempt_id == "attempt_1"))
-    assert summaries.drawn("job_1", "loss", 4)[0] == 200
+    assert drawn(summaries, 4)[0] == 200

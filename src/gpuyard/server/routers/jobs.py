@@ -456,13 +456,12 @@ def _drawn_series(
 ) -> list[dict[str, Any]]:
     """The series of these names, or all; blocks on the ledger."""
     items: list[dict[str, Any]] = []
-    for name in sorted(set(names or app_state.queries.series_names(job_id))):
-        (count, kept) = app_state.series.drawn(job_id, name, limit)
+    found = app_state.series.drawn(job_id, names or (), limit)
+    for name, (count, kept) in found.items():
         points = [
             {"step": point.step, "value": point.value, "at": point.at} for point in kept
         ]
-        if count:
-            items.append({"name": name, "count": count, "points": points})
+        items.append({"name": name, "count": count, "points": points})
     return items
 
 
