@@ -39,6 +39,8 @@ DISKS = {
         "needs",
         "packages",
         "logs",
+        "series",
+        "datasets",
         "scale",
         "gpu",
     ),

@@ -9,6 +9,7 @@ import typer
 
 from gpuyard.cli.recommended import apply, ask
 from tests.support.instance import TestInstance, make_instance
+from tests.support.nvml import FakeGpus
 
 PROGRAM = """
 import torch
@@ -88,3 +89,58 @@ def test_a_person_is_asked_before_it_costs_much(instance: TestInstance) -> None:
         assert "may cost" in asked[0]
         assert apply(client, body, -1.0, sure=True, confirm=refuses) != body
     assert ask("Who reads no terminal is not asked?")
+
+
+RUNNING = """
+import os
+import time
+
+if "GPUYARD_JOB_ID" in os.environ:
+    time.sleep(1)
+    print("step 1 loss 1.0", flush=True)
+    os._exit(0)
+"""
+
+
+def test_a_measured_run_corrects_the_next_recommendation(fake_gpus: FakeGpus) -> None:
+    uuid = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+    fake_gpus.add(uuid, memory_used_mb=20_480)
+    settings = {"GPUYARD_NODE__USAGE_S": "0.1"}
+    with make_instance(**fake_gpus.env(), **settings) as instance:
+        program = RUNNING + PROGRAM.format(model="gpt2")
+        (instance.work / "train.py").write_text(program)
+        (instance.work / "copy.py").write_text(program + "print(1)\n")
+        before = json.loads(instance.ok("recommend", "--json", "train.py"))
+        assert before["needs"]["gpu_memory_gb"] == 16
+        done = instance.run("run", "train.py")
+        assert done.returncode == 0, done.stderr
+
+        (job,) = instance.json("jobs")["items"]
+        said = instance.ok("recommend", "train.py")
+        assert f"measured: 20.0 GB in job {job['id'][-8:]}, peak of 1 run" in said
+        assert f"in job {job['id'][-8:]}, 1 run" in said
+        unmeasured = instance.ok("recommend", "--no-measured", "train.py")
+        assert "measured" not in unmeasured
+        found = json.loads(instance.ok("estimate", "--json", "train.py"))
+        assert found["recommendation"]["needs"]["gpu_memory_gb"] == 24
+        held = instance.run("run", "-d", "--hold", "train.py")
+        assert "measured: 20.0 GB" in held.stderr
+        spec = instance.json("show", held.stdout.strip())["spec"]
+        assert spec["resources"]["gpus"] == {"memory_gb": 24}
+
+        measured = instance.json("report", "--benchmarks")
+        (size,) = measured["sizes"]
+        assert (size["gpu"], size["gpus"], size["runs"]) == ("a100-40gb", 1, 1)
+        (line,) = measured["programs"]
+        assert line["program"] == "train.py"
+        assert line["steps_per_s"] > 0
+        table = instance.ok("report", "--benchmarks", "--csv").splitlines()
+        assert table[1].startswith("train.py,owner,a100-40gb,1,")
+        assert "Medians of 1 jobs" in instance.ok("report", "--benchmarks")
+
+        # Another user learns the factor, and not from whom.
+        token = instance.json("user", "add", "ben", "--role", "member")["token"]
+        as_ben = {"GPUYARD_URL": instance.address().url, "GPUYARD_TOKEN": token}
+        taught = instance.ok("recommend", "copy.py", env=as_ben)
+        assert "measured: programs with this model, optimiser and batch took" in taught
+        assert job["id"][-8:] not in taught

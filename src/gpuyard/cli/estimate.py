@@ -173,11 +173,11 @@ def _estimate(body: Any, strategy: str | None, *, as_json: bool) -> None:
     from gpuyard.client import calls
 
     needs = None
-    if isinstance(body, dict):
-        given_body = cast("dict[str, Any]", body)
-        needs = recommended(given_body)
-        body = with_needs(given_body, needs) if needs else given_body
     with connect() as client:
+        if isinstance(body, dict):
+            given_body = cast("dict[str, Any]", body)
+            needs = recommended(given_body, client)
+            body = with_needs(given_body, needs) if needs else given_body
         found = client.call(calls.estimate(body, strategy))
     if as_json:
         print_json({**found, "recommendation": needs})

@@ -39,13 +39,14 @@ _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "horovodrun")
 @dataclass(frozen=True, slots=True)
 class ProgramFiles:
     """The texts of a program by path, the file that is run, its arguments, and the
-    words before it.
+    words before it. `path` is where that file is.
     """
 
     texts: Mapping[str, str]
     entry: str
     arguments: tuple[str, ...]
     launcher: tuple[str, ...]
+    path: Path
 
 
 def names_program(words: Sequence[str]) -> bool:
@@ -72,7 +73,7 @@ def read_program(words: Sequence[str], folder: Path) -> ProgramFiles:
     entry = path.relative_to(root).as_posix()
     texts = dict(_texts(root))
     texts[entry] = _entry_text(path)
-    return ProgramFiles(texts, entry, tuple(arguments), tuple(launcher))
+    return ProgramFiles(texts, entry, tuple(arguments), tuple(launcher), path)
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], str, list[str], bool]:

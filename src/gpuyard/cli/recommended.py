@@ -53,32 +53,55 @@ def may_be_recommended(body: Mapping[str, Any]) -> bool:
     return False
 
 
-def recommended(body: Mapping[str, Any]) -> dict[str, Any] | None:
+def recommended(body: Mapping[str, Any], client: "Client") -> dict[str, Any] | None:
     """The recommendation for the program of a job, as `gpuyard recommend --json` gives
     it; None if its owner has said what it needs, or if its needs are not known.
+    """
+    found = _read(body, client)
+    return found if found and _is_known(found) else None
+
+
+def _read(body: Mapping[str, Any], client: "Client") -> dict[str, Any] | None:
+    """What was read off the program of a job, corrected by what was measured; None if
+    its owner has said what it needs, or if it cannot be read.
     """
     if not may_be_recommended(body):
         return None
     from gpuyard.cli.recommend import recommendation_for
 
+    folder = Path(body.get("workdir") or ".")
+    project = body.get("project")
     try:
-        folder = Path(body.get("workdir") or ".")
-        found = recommendation_for(body["command"], folder)
+        return recommendation_for(
+            body["command"], folder, client=client, project=project
+        )
     except InvalidInputError:
         return None
+
+
+def _is_known(found: Mapping[str, Any]) -> bool:
     needs = found["needs"]
     is_known = needs["gpus"] and needs["gpu_memory_gb"]
-    return found if is_known and found["confidence"] != "low" else None
+    return bool(is_known) and found["confidence"] != "low"
 
 
 def with_needs(body: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """The job with the needs of a recommendation."""
+    """The job with the needs of a recommendation, and with what was read off its
+    program.
+    """
     needs = found["needs"]
     gpus = {"count": needs["gpus"], "memory_gb": needs["gpu_memory_gb"]}
     resources = {**body.get("resources", {}), "gpus": gpus}
     if needs["nodes"] > 1:
         resources["nodes"] = needs["nodes"]
-    return {**body, "resources": resources}
+    return {**_with_program(body, found), "resources": resources}
+
+
+def _with_program(body: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """The job with what was read off its program: so what is measured of it corrects
+    later recommendations.
+    """
+    return {**body, "program_needs": found["program_needs"]}
 
 
 def apply(
@@ -92,9 +115,11 @@ def apply(
     """The job, with the needs of its program if they are known and some place has that;
     a line says so. typer.Abort if a person does not want it at its price.
     """
-    found = recommended(body)
+    found = _read(body, client)
     if found is None:
         return body
+    if not _is_known(found):
+        return _with_program(body, found)
     wanted = with_needs(body, found)
     place = _best_place(client, wanted)
     if place is None:
@@ -103,7 +128,7 @@ def apply(
             " without",
             err=True,
         )
-        return body
+        return _with_program(body, found)
     typer.echo(
         f"gpuyard: note: {_needs(found)}, and gets that: {_reason(found)}; --gpus says"
         " otherwise",

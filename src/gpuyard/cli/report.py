@@ -15,6 +15,7 @@ import typer
 from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.output import clock, print_json, print_table, say
 from gpuyard.cli.report_advice import money, print_advice
+from gpuyard.cli.report_benchmarks import print_benchmarks, print_benchmarks_csv
 from gpuyard.cli.report_period import report_period
 from gpuyard.cli.session import connect
 from gpuyard.domain.cost_keys import CostBy
@@ -22,6 +23,7 @@ from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.rounding import in_places
 
 if TYPE_CHECKING:
+    from gpuyard.domain.benchmarks import BenchmarkReport
     from gpuyard.domain.costs import CostLine, CostReport
 
 _CENTS = 2
@@ -79,6 +81,14 @@ def report(
             "--advice", help="Say what could have cost less, as far as it was measured."
         ),
     ] = False,
+    benchmarks: Annotated[
+        bool,
+        typer.Option(
+            "--benchmarks",
+            help="Show how fast programs ran on each size, what that cost, and how"
+            " they scale: from the jobs that completed.",
+        ),
+    ] = False,
 ) -> None:
     """Show what jobs cost: by user, project, tier, provider, GPU, day or month."""
     if as_csv and as_json:
@@ -86,8 +96,17 @@ def report(
     if advice and (as_csv or focus):
         other = "--csv" if as_csv else "--focus"
         raise InvalidInputError.of("--advice", f"does not go with {other}", "give one")
+    if benchmarks and (advice or focus):
+        other = "--advice" if advice else "--focus"
+        raise InvalidInputError.of(
+            "--benchmarks", f"does not go with {other}", "give one"
+        )
     begin, end = report_period(from_, to, month, timezone)
     with connect() as client:
+        if benchmarks:
+            measured = client.benchmarks(begin=begin, end=end)
+            _print_benchmarks(measured, as_csv=as_csv, as_json=as_json)
+            return
         if advice:
             advised = client.cost_advice(begin=begin, end=end)
             print_json(advised) if as_json else print_advice(advised)
@@ -103,6 +122,15 @@ def report(
         _print_csv(found)
     else:
         _print(found)
+
+
+def _print_benchmarks(found: "BenchmarkReport", *, as_csv: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+    elif as_csv:
+        print_benchmarks_csv(found)
+    else:
+        print_benchmarks(found)
 
 
 def _print_csv(found: "CostReport") -> None:

@@ -4,6 +4,7 @@ from typing import Any, TypeVar
 
 from gpuyard.client import cost_calls
 from gpuyard.client.calls import Call
+from gpuyard.domain.benchmarks import BenchmarkReport
 from gpuyard.domain.budgets import Budget
 from gpuyard.domain.cost_advice import CostAdviceReport
 from gpuyard.domain.costs import CostReport
@@ -41,6 +42,14 @@ class AsyncCostMethods:
         before `end` (UTC seconds; this month so far): from what was measured of them.
         """
         return await self.call(cost_calls.advice(begin, end))
+
+    async def benchmarks(
+        self, *, begin: float | None = None, end: float | None = None
+    ) -> BenchmarkReport:
+        """How fast programs ran on each size and what that cost, of the jobs that
+        completed from `begin` until before `end` (UTC seconds; this month so far).
+        """
+        return await self.call(cost_calls.benchmarks(begin, end))
 
     async def budgets(self) -> list[Budget]:
         """Every budget, by name."""

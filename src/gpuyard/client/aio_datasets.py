@@ -1,13 +1,14 @@
 """The methods of `AsyncClient` for datasets."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gpuyard.client import dataset_calls
 from gpuyard.client.calls import Call
-from gpuyard.client.dataset_upload import Tell, advance, upload
+from gpuyard.client.dataset_upload import MOST_OPEN, Tell, advance, upload
 from gpuyard.domain.datasets import Dataset, DatasetFile
 from gpuyard.domain.errors import RefusedError
 from gpuyard.domain.workspaces import DEFAULT_PROJECT
@@ -37,12 +38,22 @@ class AsyncDatasetMethods:
         """
         work = upload(project, name, Path(path), tell)
         step = await asyncio.to_thread(advance, work)
-        while not isinstance(step, Dataset):
-            try:
-                answers = await asyncio.gather(*[self.call(call) for call in step])
-            except RefusedError as error:
-                answers = error
-            step = await asyncio.to_thread(advance, work, answers)
+        begun: deque[asyncio.Task[Any]] = deque()
+        try:
+            while not isinstance(step, Dataset):
+                try:
+                    calls = [asyncio.create_task(self.call(call)) for call in step]
+                    begun.extend(calls[1:])
+                    answers = [await call for call in calls[:1]]
+                    while len(begun) > (MOST_OPEN if step else 0):
+                        await begun.popleft()
+                except RefusedError as error:
+                    answers = error
+                step = await asyncio.to_thread(advance, work, answers)
+        finally:
+            for call in begun:
+                call.cancel()
+            await asyncio.gather(*begun, return_exceptions=True)
         return step
 
     async def datasets(self, project: str | None = None) -> list[Dataset]:

@@ -203,6 +203,12 @@ def estimate(body: Json, strategy: str | None) -> Call[dict[str, Any]]:
     )
 
 
+def measured_needs(body: Json) -> Call[dict[str, Any]]:
+    """What was measured of a program and of programs like it."""
+    path = "/api/v1/recommendations/measured"
+    return Call("POST", path, dict, {}, body, done_once=True)
+
+
 def tend_gpu(gpu: str, action: str) -> Call[str]:
     """`drain`, `undrain` or `release` a GPU; its UUID."""
     return Call(

@@ -5,6 +5,7 @@ from typing import Any
 from gpuyard.client.calls import Call, Json, StreamCall
 from gpuyard.client.local_timezone import local_timezone
 from gpuyard.client.segments import segment
+from gpuyard.domain.benchmarks import BenchmarkReport
 from gpuyard.domain.budgets import Budget
 from gpuyard.domain.cost_advice import CostAdviceReport
 from gpuyard.domain.costs import CostReport
@@ -25,6 +26,14 @@ def advice(begin: float | None, end: float | None) -> Call[CostAdviceReport]:
     params = {"from": begin, "to": end}
     given = {name: value for name, value in params.items() if value is not None}
     return Call("GET", f"{_PATH}/advice", CostAdviceReport.model_validate, params=given)
+
+
+def benchmarks(begin: float | None, end: float | None) -> Call[BenchmarkReport]:
+    """How fast programs ran, and what that cost."""
+    params = {"from": begin, "to": end}
+    given = {name: value for name, value in params.items() if value is not None}
+    read = BenchmarkReport.model_validate
+    return Call("GET", f"{_PATH}/benchmarks", read, params=given)
 
 
 def focus(begin: float | None, end: float | None, timezone: str | None) -> StreamCall:

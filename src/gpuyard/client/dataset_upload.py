@@ -18,17 +18,25 @@ from gpuyard.client.calls import Call
 from gpuyard.domain.datasets import Dataset, Manifest, chunk_sizes, path_fault
 from gpuyard.domain.errors import InvalidInputError, RefusedError, quoted
 
-# So many chunks are on their way at the same time, and as many are read ahead.
-AT_ONCE = 4
+# So many chunks are on their way at the same time, as many are asked about, and as many
+# are read ahead.
+_CHUNKS_AT_ONCE = 4
+# Calls at the same time: the question about the next chunks goes with the chunks.
+AT_ONCE = _CHUNKS_AT_ONCE + 1
+# So many calls may be unanswered when the next ones begin: so there is always one that
+# can be carried, and never more of the data in memory than of three batches.
+MOST_OPEN = _CHUNKS_AT_ONCE
 # A version whose chunks somebody removes meanwhile is sent again so many times.
 _TRIES = 3
 Tell = Callable[[int, int], None]
 """Is told how many bytes of how many are stored."""
 Batch = Sequence[Call[Any]]
+"""Calls that begin now. The answer to the first is wanted; the others may go on while
+those of the next batches begin. An empty batch means that all must be answered."""
 Group = list[tuple[str, bytes]]
 """Chunks, each with its SHA-256."""
 Upload = Generator[Batch, list[Any], Dataset]
-"""Gives calls to be carried at once, and takes their answers."""
+"""Gives calls, and takes the answer to the first of each batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +70,8 @@ def upload(project: str, name: str, path: Path, tell: Tell) -> Upload:
 def advance(
     work: Upload, answers: list[Any] | RefusedError | None = None
 ) -> Batch | Dataset:
-    """The next calls, after the `answers` to those before, or the refusal of one; at
-    the end, the dataset.
+    """The next calls, after the `answers` to those before, of which the first counts,
+    or the refusal of one; at the end, the dataset.
     """
     try:
         if isinstance(answers, RefusedError):
@@ -76,23 +84,35 @@ def advance(
 def _send_chunks(
     project: str, name: str, files: Sequence[LocalFile], tell: Tell
 ) -> Generator[Batch, list[Any], Manifest]:
-    """Send what the server does not have; what the version holds."""
+    """Send what the server does not have; what the version holds.
+
+    While chunks are sent, it is asked which of the next ones it has.
+    """
     total = sum(file.size for file in files)
     stored = 0
+    coming = 0
     chunks: list[tuple[str, int]] = []
+    sent: set[str] = set()
+    sending: list[Call[Any]] = []
     for group in _ahead(_groups(_chunks(files))):
         named = dict(group)
-        (missing,) = yield [dataset_calls.missing(project, name, list(named))]
-        wanted = [digest for digest in named if digest in missing]
-        if wanted:
-            yield [
-                dataset_calls.store(project, name, digest, named[digest])
-                for digest in wanted
-            ]
-        for digest, content in group:
-            chunks.append((digest, len(content)))
-            stored += len(content)
+        question = dataset_calls.missing(project, name, list(named))
+        answers = yield [question, *sending]
+        stored += coming
         tell(stored, total)
+        wanted = [each for each in named if each in answers[0] and each not in sent]
+        sending = [
+            dataset_calls.store(project, name, digest, named[digest])
+            for digest in wanted
+        ]
+        sent.update(wanted)
+        chunks += [(digest, len(content)) for digest, content in group]
+        coming = sum(len(content) for _, content in group)
+    if sending:
+        yield sending
+    yield []
+    if chunks:
+        tell(total, total)
     return Manifest([(it.path, it.size, it.executable) for it in files], chunks)
 
 
@@ -109,7 +129,7 @@ def _groups(chunks: Iterator[bytes]) -> Iterator[Group]:
     group: Group = []
     for chunk in chunks:
         group.append((hashlib.sha256(chunk).hexdigest(), chunk))
-        if len(group) == AT_ONCE:
+        if len(group) == _CHUNKS_AT_ONCE:
             yield group
             group = []
     if group:

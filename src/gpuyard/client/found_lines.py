@@ -3,6 +3,7 @@
 from typing import Any
 
 from gpuyard.client.calls import Call, log_lines
+from gpuyard.domain.errors import GpuyardError
 
 # So long the server holds a request for lines that have not come yet.
 _WAIT_S = 5.0
@@ -42,11 +43,13 @@ class LinesReader:
         """The lines that this answer completes."""
         page, following, previous = answer
         if self._tail is None:
+            self._check_progress(self._cursor, following)
             self._cursor = following
             self.is_over = following is None
             return page
         if self._before is None:
             self._after = following
+        self._check_progress(self._before, previous)
         self._last[:0] = page
         self._before = previous
         if previous is not None and len(self._last) < self._tail:
@@ -55,3 +58,14 @@ class LinesReader:
         self._cursor = self._after
         self.is_over = self._after is None
         return self._last
+
+    def _check_progress(self, before: str | None, after: str | None) -> None:
+        """GpuyardError for a cursor that leads to the same page again; only who follows
+        a log waits at one place.
+        """
+        is_waiting = self._tail is None and self._wanted["follow"]
+        if after is not None and after == before and not is_waiting:
+            raise GpuyardError(
+                "The server sends the same page of the log again and again.",
+                "Look at the whole log, with `gpuyard logs` and no condition.",
+            )

@@ -1,13 +1,20 @@
 """The methods of `Client` for datasets."""
 
+from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gpuyard.client import dataset_calls
 from gpuyard.client.calls import Call
-from gpuyard.client.dataset_upload import AT_ONCE, Tell, advance, upload
+from gpuyard.client.dataset_upload import (
+    AT_ONCE,
+    MOST_OPEN,
+    Tell,
+    advance,
+    upload,
+)
 from gpuyard.domain.datasets import Dataset, DatasetFile
 from gpuyard.domain.errors import RefusedError
 from gpuyard.domain.workspaces import DEFAULT_PROJECT
@@ -38,9 +45,14 @@ class DatasetMethods:
         work = upload(project, name, Path(path), tell)
         step = advance(work)
         with ThreadPoolExecutor(AT_ONCE, "upload") as threads:
+            begun: deque[Future[Any]] = deque()
             while not isinstance(step, Dataset):
                 try:
-                    answers = list(threads.map(self.call, step))
+                    calls = [threads.submit(self.call, call) for call in step]
+                    begun.extend(calls[1:])
+                    while len(begun) > (MOST_OPEN if step else 0):
+                        begun.popleft().result()
+                    answers = [call.result() for call in calls[:1]]
                 except RefusedError as error:
                     answers = error
                 step = advance(work, answers)

@@ -61,6 +61,22 @@ class LinesPage:
     is_over: bool
 
 
+def check_progress(page: LogPage, query: LogQuery, provider: str) -> None:
+    """ProviderError for a page after which the next would be the same once more: what a
+    machine sends is not believed, and whoever reads page by page must come to an end.
+    """
+    stands_still = not page.is_end and page.next <= query.begin
+    if query.tail is not None:
+        end = page.next if query.end is None else query.end
+        stands_still = page.previous is not None and page.previous >= end
+    if stands_still:
+        raise ProviderError(
+            "The node answers with lines of the log that lead no further.",
+            provider,
+            "LOG_FAULT",
+        )
+
+
 class Logs:
     """The output of jobs.
 
@@ -161,6 +177,7 @@ class Logs:
                 problem = printable(found.problem)
                 raise ProviderError(problem, attempt["provider"], "LOG_FAULT")
             page = found.page or LogPage([], query.begin, "", True)
+            check_progress(page, query, attempt["provider"])
             return page, found.end and not self._is_live(attempt)
         is_live = self._is_live(attempt)
         page = await asyncio.to_thread(_lines_of_copy, copy, query, not is_live)

@@ -24,6 +24,7 @@ from gpuyard.domain.gpu_text import gpus_of
 from gpuyard.domain.job_variables import check_environment
 from gpuyard.domain.offers import Strategy
 from gpuyard.domain.packages_field import check_packages
+from gpuyard.domain.program_needs import ProgramNeeds
 from gpuyard.domain.reasons import RetryCause
 from gpuyard.domain.spec_values import (
     Arguments,
@@ -185,7 +186,8 @@ class JobSpec(StrictModel):
     What matches `artifacts` is kept once it has completed; with `artifacts_always` also
     when it ends otherwise. `notify`: who is told when it ends
     (`domain/end_notices.py`). `packages` is the digest of the list of packages that the
-    program needs; clients store the list, and fill it in.
+    program needs; clients store the list, and fill it in. So they do with
+    `program_needs`: what was read off the program, for later recommendations.
     """
 
     name: Name = "job"
@@ -211,6 +213,7 @@ class JobSpec(StrictModel):
     workspace: Name | None = None
     datasets: tuple[Reference, ...] = ()
     packages: PackagesDigest | None = None
+    program_needs: ProgramNeeds | None = None
     artifacts: tuple[Pattern, ...] = ()
     artifacts_always: bool = False
     timeout_s: Seconds | None = None

@@ -20,6 +20,9 @@ MOST_TEXT = 1 << 20
 # Longer patterns are a mistake; what they may cost is bounded besides.
 _LONGEST = 1000
 _SECTION = re.compile(rf"{SETUP}|{EVALUATION}|{TRACEBACK}|epoch:\d{{1,9}}")
+Texts = tuple[bytes, ...]
+Choice = tuple[Texts, ...]
+"""Lists of texts; a line has one of the lists, all of it."""
 _Text = Annotated[str, Meta(max_length=_LONGEST)]
 _Place = Annotated[int, Meta(ge=0)]
 

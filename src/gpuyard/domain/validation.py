@@ -13,6 +13,8 @@ from gpuyard.domain.errors import Fault, InvalidInputError, quoted
 from gpuyard.domain.jobspec import JobSpec
 
 Model = TypeVar("Model", bound=BaseModel)
+# Clients fill these in; whoever mistypes a name means none of them.
+_FILLED_IN = frozenset({"carried_environment", "submitted_code", "program_needs"})
 # Names that people know from the command's options or from other systems.
 _OTHER_WORDS = {
     "timeout": "timeout_s",
@@ -88,7 +90,8 @@ def _fault(item: dict[str, Any], model: type[BaseModel]) -> Fault:
             return Fault(field, "is not a field of a single job", _ARRAYS)
         if len(path) == 1 and name in _OTHER_WORDS:
             near = [_OTHER_WORDS[name]]
-        remedy = f"known here: {', '.join(sorted(names))}"
+        own = sorted(set(names) - _FILLED_IN)
+        remedy = f"known here: {', '.join(own)}"
         if near:
             remedy = f"did you mean {' or '.join(near)}?"
         return Fault(field, "is not a field", remedy)

@@ -6,10 +6,13 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.domain.log_query import LogQuery
+from gpuyard.domain.log_query import Choice, LogQuery
+from gpuyard.insight.required_texts import required_texts
 
 # Of one expression; a larger one is refused when it is read.
 _MEMORY = 4 << 20
+# A shorter text is found so often that looking for it first is a waste.
+_LEAST_TEXT = 3
 
 
 class Finder(Protocol):
@@ -45,6 +48,25 @@ class PatternFinder:
         return -1 if found is None else int(found.start())
 
 
+class RareTextFinder:
+    """Finds what an expression describes whose every match has this text: blocks
+    without the text are passed over at the speed at which RE2 finds a text.
+    """
+
+    def __init__(self, expression: str, text: bytes) -> None:
+        self._whole = PatternFinder(expression)
+        self._text = PatternFinder(_literal(text.decode()))
+
+    def find(self, data: bytes, begin: int) -> int:
+        """See Finder."""
+        place = self._text.find(data, begin)
+        if place < 0:
+            return -1
+        # No line before that of the text has a match.
+        line = data.rfind(b"\n", begin, place) + 1
+        return self._whole.find(data, max(begin, line))
+
+
 @lru_cache(64)
 def finder_of_marks(expression: str) -> PatternFinder:
     """Finds one of our own expressions."""
@@ -59,8 +81,32 @@ def finders_of(query: LogQuery) -> list[Finder]:
         literal = _literal(query.search)
         finders.append(PatternFinder(literal, ignore_case=query.ignore_case))
     if query.regex:
-        finders.append(PatternFinder(query.regex, ignore_case=query.ignore_case))
+        finders.append(_finder_of_regex(query))
     return finders
+
+
+def _finder_of_regex(query: LogQuery) -> Finder:
+    whole = PatternFinder(query.regex, ignore_case=query.ignore_case)
+    if query.ignore_case:
+        return whole
+    choices = required_texts(query.regex)
+    certain = [choice[0] for choice in choices if len(choice) == 1]
+    texts = [text for part in certain for text in part]
+    longest = max(texts, key=len, default=b"")
+    if len(longest) < _LEAST_TEXT:
+        return whole
+    return RareTextFinder(query.regex, longest)
+
+
+def texts_of(query: LogQuery) -> list[Choice]:
+    """The texts that each line of a query has: of each choice, one list of them."""
+    found: list[Choice] = []
+    if query.search:
+        expression = _literal(query.search)
+        found += required_texts(expression, ignore_case=query.ignore_case)
+    if query.regex:
+        found += required_texts(query.regex, ignore_case=query.ignore_case)
+    return found
 
 
 def _literal(text: str) -> str:

@@ -5,13 +5,14 @@ are only searched, never split into lines.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from gpuyard.domain.log_query import (
     LEVELS,
     MOST_LINES,
     MOST_TEXT,
+    Choice,
     LogLine,
     LogPage,
     LogQuery,
@@ -19,7 +20,7 @@ from gpuyard.domain.log_query import (
 )
 from gpuyard.insight.lines import LIMIT, clean
 from gpuyard.insight.log_levels import CANDIDATES, SEVERE_CANDIDATES, level_of
-from gpuyard.insight.log_patterns import Finder, finder_of_marks, finders_of
+from gpuyard.insight.log_patterns import Finder, finder_of_marks, finders_of, texts_of
 from gpuyard.insight.log_sections import TRACEBACK_MARK, LineClassifier
 
 _BLOCK = 1 << 20
@@ -45,8 +46,12 @@ class ReadableLog(Protocol):
         """The offset of the first byte, and at most `limit` bytes."""
         ...
 
-    def next_with(self, text: bytes, offset: int) -> int:
-        """The first offset, at `offset` or behind it, where the text may begin."""
+    def next_with(
+        self, choices: Sequence[Choice], offset: int, *, ignore_case: bool
+    ) -> int:
+        """The first offset, at `offset` or behind it, where a line may go on that has
+        one list of texts of each choice.
+        """
         ...
 
 
@@ -98,6 +103,7 @@ class _Search:
         self._is_complete = is_complete
         self._deadline = deadline
         self._finders = finders_of(query)
+        self._texts = texts_of(query)
         self._has_sections = bool(query.section or query.sections)
         self._classifies = self._has_sections or bool(query.level)
         self._size = log.size()
@@ -127,11 +133,13 @@ class _Search:
         length = 0
         while position < self._end and len(found) < wanted and length < MOST_TEXT:
             position = self._skip(position)
-            data = self._block(position)
-            if not data:
+            (data, size) = self._block(position)
+            if not size:
+                # The front of a live log may go while it is searched.
+                position = max(position, self._log.start())
                 break
-            cut = len(data)
-            for place, line in self._lines(data, position, classifier):
+            cut = size
+            for place, line in self._lines(data, size, position, classifier):
                 found.append(line)
                 length += len(line.text)
                 if len(found) >= wanted or length >= MOST_TEXT:
@@ -142,18 +150,18 @@ class _Search:
                 break
         is_end = position >= self._end
         if not is_end and self._end - position < _BLOCK:
-            is_end = not self._block(position)
+            is_end = not self._block(position)[1]
         section = classifier.section if classifier and self._has_sections else ""
         return LogPage(found, position, section, is_end)
 
     def _skip(self, position: int) -> int:
-        """The start of the first line at `position` or behind it that may have the text
-        that is looked for.
+        """The start of the first line at `position` or behind it that may have the
+        texts that are looked for.
         """
-        text = self._query.search
-        if not text or self._query.ignore_case or self._classifies:
+        if not self._texts or self._classifies:
             return position
-        place = self._log.next_with(text.encode(), position)
+        ignore_case = self._query.ignore_case
+        place = self._log.next_with(self._texts, position, ignore_case=ignore_case)
         if place <= position:
             return position
         first = max(position, place - _AROUND)
@@ -176,7 +184,7 @@ class _Search:
             base, data = self._log.read(first, reached - first)
             data = _one_end(data)
             has_all = all(finder.find(data, 0) >= 0 for finder in self._finders)
-            found_here = self._lines(data, base, None) if has_all else ()
+            found_here = self._lines(data, len(data), base, None) if has_all else ()
             lines = [line for _, line in found_here]
             lines = lines[-(wanted - len(found)) :]
             length += sum(len(line.text) for line in lines)
@@ -192,18 +200,18 @@ class _Search:
     # --- lines of a block ---
 
     def _lines(
-        self, data: bytes, base: int, classifier: LineClassifier | None
+        self, data: bytes, size: int, base: int, classifier: LineClassifier | None
     ) -> Iterator[tuple[int, LogLine]]:
-        """The lines of a query in a block that begins at the offset `base`, each with
-        its place in the block.
+        """The lines of a query in the first `size` bytes of a block that begins at the
+        offset `base`, each with its place in the block.
         """
         if classifier is None:
             classifier = self._classifier_at(base, "")
         block = _Block(data)
         position = 0
-        while position < len(data):
+        while position < size:
             place = self._next(block, position, classifier)
-            if place < 0:
+            if not 0 <= place < size:
                 return
             begin = data.rfind(b"\n", 0, place) + 1
             end = _line_end(data, place)
@@ -312,22 +320,24 @@ class _Search:
         _, data = self._log.read(first, self._end - first)
         return first + _one_end(data).rfind(b"\n") + 1
 
-    def _block(self, position: int) -> bytes:
-        """Whole lines from `position` on; line ends are line feeds."""
+    def _block(self, position: int) -> tuple[bytes, int]:
+        """Lines from `position` on, and how many bytes of them are whole lines; line
+        ends are line feeds. To cut the rest off would take as long as to search it.
+        """
         length = min(_BLOCK, self._end - position)
         if length <= 0:
-            return b""
+            return b"", 0
         first, data = self._log.read(position, length)
         if first != position or not data:
-            return b""
+            return b"", 0
         data = _one_end(data)
         reaches_end = position + len(data) >= self._end
         if reaches_end and (self._is_complete or self._end < self._size):
-            return data
+            return data, len(data)
         if end := data.rfind(b"\n") + 1:
-            return data[:end]
+            return data, end
         # The last line of a live log is not whole yet; but a line may be endless.
-        return data if len(data) >= _BLOCK else b""
+        return data, len(data) if len(data) >= _BLOCK else 0
 
 
 class _Block:

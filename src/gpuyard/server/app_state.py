@@ -24,6 +24,7 @@ from gpuyard.server import worker_tokens
 from gpuyard.server.artifact_links import ArtifactLinks
 from gpuyard.server.election import Election
 from gpuyard.server.event_visibility import EventVisibility
+from gpuyard.server.series_summaries import SeriesSummaries
 from gpuyard.server.stream import EventStream
 from gpuyard.server.whole_ledger import WholeLedger
 from gpuyard.server.worker_tokens import WorkerClaim
@@ -68,11 +69,13 @@ class AppState:
     event_visibility: EventVisibility = field(init=False)
     artifact_links: ArtifactLinks = field(init=False)
     sign_in: "SignIn" = field(init=False)
+    series: SeriesSummaries = field(init=False)
 
     def __post_init__(self) -> None:
         self.whole_ledger = WholeLedger(self.controller.core.ledger, self.home.root)
         self.event_visibility = EventVisibility(self.queries)
         self.artifact_links = ArtifactLinks(self.queries.note, self._keep_note)
+        self.series = SeriesSummaries(self.queries)
         self.controller.launching.worker_token = self._worker_token
 
     def admits(self, token: str) -> bool:

@@ -72,7 +72,7 @@ PUBLIC_PATHS = _SIGN_IN_PATHS | {
 _EVERYDAY = re.compile(
     r"(GET|HEAD|OPTIONS) .*|WEBSOCKET /api/v1/agent|POST (/v1/.*"
     r"|/api/v1/(jobs(:wait)?|arrays|environments|packages|code|batches|estimate|estimate/batch"
-    r"|recommendations"
+    r"|recommendations(/measured)?"
     r"|batches/[^/]+/take)/?)"
 )
 _LOOKS = ("GET ", "HEAD ", "OPTIONS ")

@@ -35,7 +35,7 @@ _REQUESTS: Mapping[Role, tuple[str, ...]] = {
     Role.VIEWER: (
         "(GET|HEAD|OPTIONS) /(metrics|v1/models(/.+)?)",
         "(GET|HEAD|OPTIONS) /api/v1/(?!ledger/).+",
-        "POST /api/v1/(jobs:wait|estimate|estimate/batch|recommendations)",
+        "POST /api/v1/(jobs:wait|estimate|estimate/batch|recommendations(/measured)?)",
         f"(POST /api/v1/tokens|DELETE /api/v1/tokens/{_ONE})",
     ),
     Role.MEMBER: (

@@ -5,6 +5,7 @@ The file is written only while the log grows, at most once a second, and never f
 job that ends before its log was looked at for the first time.
 """
 
+import errno
 import os
 import struct
 from bisect import bisect_left, bisect_right
@@ -52,10 +53,23 @@ class LogClock:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         file = os.open(self._path, flags, 0o600)
         try:
-            os.write(file, _ENTRY.pack(*entry))
+            _append_whole(file, _ENTRY.pack(*entry))
         finally:
             os.close(file)
         self._written = entry
+
+
+def _append_whole(file: int, entry: bytes) -> None:
+    """Append an entry, all of it or nothing: behind a part of one, every other would be
+    read at the wrong place. OSError, also where a full disk takes only a part.
+    """
+    size = os.fstat(file).st_size
+    whole = size - size % _ENTRY.size
+    if whole < size:  # a server that was killed has left a part
+        os.ftruncate(file, whole)
+    if os.write(file, entry) < len(entry):
+        os.ftruncate(file, whole)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class LogTimes:

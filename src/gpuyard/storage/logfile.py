@@ -9,9 +9,11 @@ disagree.
 import ctypes
 import errno
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from gpuyard.domain.log_query import Choice
 from gpuyard.domain.units import format_gb
 from gpuyard.storage.untrusted import open_regular
 
@@ -81,9 +83,11 @@ class LogFile:
         begin = start_of_last(lines, data)
         return position + begin, data[begin:]
 
-    def next_with(self, text: bytes, offset: int) -> int:
-        """The first offset, at `offset` or behind it, where the text may begin: nothing
-        is known of that.
+    def next_with(
+        self, choices: Sequence[Choice], offset: int, *, ignore_case: bool = False
+    ) -> int:
+        """The first offset, at `offset` or behind it, where a line may go on that has
+        one list of texts of each choice: nothing is known of that.
         """
         return offset
 

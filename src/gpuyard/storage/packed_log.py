@@ -10,12 +10,13 @@ import os
 import re
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TypeVar
 
 import zstandard
 
+from gpuyard.domain.log_query import Choice
 from gpuyard.storage.logfile import LogFile, start_of_last
 from gpuyard.storage.untrusted import UntrustedFileError
 
@@ -176,23 +177,33 @@ class PackedLog(LogFile):
         begin = start_of_last(lines, data)
         return first + begin, data[begin:]
 
-    def next_with(self, text: bytes, offset: int) -> int:
-        """The first offset, at `offset` or behind it, where the text may begin; the
-        size if it is nowhere. Segments without its words are not read.
+    def next_with(
+        self, choices: Sequence[Choice], offset: int, *, ignore_case: bool = False
+    ) -> int:
+        """The first offset, at `offset` or behind it, where a line may go on that has
+        one list of texts of each choice; the size if none does. Segments without their
+        words are not read.
         """
-        # Parts of longer words count, and so do the words at the ends of the text.
-        wanted = [word[:64] for word in _WORD.findall(text)]
+        wanted = [_words_wanted(choice, ignore_case) for choice in choices]
+        wanted = [choice for choice in wanted if choice]
         if not wanted:
             return offset
+        words = self._words(ignore_case)
+        # A line that goes on in the next segment may have some texts here, some there.
+        texts = sum(len(texts) for choice in choices for texts in choice)
+        around = 1 if texts > 1 else 0
         number = max(self._number(offset), 0)
-        for words in self._words()[number:]:
-            if words == _MANY or all(word in words for word in wanted):
+        while number < len(words):
+            near = words[max(number - around, 0) : number + around + 1]
+            if all(_may_have(near, choice) for choice in wanted):
                 return max(offset, self._offsets[number])
             number += 1
         return self.size()
 
-    def _words(self) -> list[bytes]:
-        """The words of each segment."""
+    def _words(self, ignore_case: bool) -> list[bytes]:
+        """The words of each segment, in lower case to `ignore_case`."""
+        if ignore_case:
+            return [words.lower() for words in self._words(False)]
         if self._known_words is None:
             count = len(self._lengths)
             with self._open() as file:
@@ -230,6 +241,28 @@ class PackedLog(LogFile):
             raise UntrustedFileError(f"{self.path} is damaged")
         self._last = (number, data)
         return data
+
+
+def _words_wanted(choice: Choice, ignore_case: bool) -> list[list[bytes]]:
+    """The words of each list of texts; empty if one of these has none."""
+    found: list[list[bytes]] = []
+    for texts in choice:
+        # Parts of longer words count, and so do the words at the ends of a text.
+        words = [word[:64] for text in texts for word in _WORD.findall(text)]
+        if not words:
+            return []
+        found.append([word.lower() for word in words] if ignore_case else words)
+    return found
+
+
+def _may_have(near: Sequence[bytes], choice: Sequence[Sequence[bytes]]) -> bool:
+    """Whether segments with these words may have one of the lists of words."""
+    if _MANY in near:
+        return True
+    return any(
+        all(any(word in words for words in near) for word in wanted)
+        for wanted in choice
+    )
 
 
 def _index(file: IO[bytes], place: int) -> list[bytes]:

@@ -1,19 +1,24 @@
 """Which files are uploaded as a dataset, and what is sent of them."""
 
+import asyncio
 import hashlib
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpuyard.client.aio_datasets import AsyncDatasetMethods
 from gpuyard.client.dataset_upload import (
     AT_ONCE,
     Batch,
+    Tell,
     advance,
     files_of,
     upload,
 )
+from gpuyard.client.sync_datasets import DatasetMethods
 from gpuyard.domain.datasets import CHUNK_BYTES, Dataset, read_manifest
 from gpuyard.domain.errors import InvalidInputError, RefusedError
 
@@ -27,14 +32,17 @@ class Server:
         self.stored: set[str] = set()
         self.sent: list[str] = []
         self.manifest = b""
+        self.is_full = False
 
     def answers(self, batch: Batch) -> list[Any]:
-        return [self._answer(call) for call in batch]
+        return [self.answer(call) for call in batch]
 
-    def _answer(self, call: Any) -> Any:
+    def answer(self, call: Any) -> Any:
         if call.path.endswith("chunks:missing"):
             missing = set(call.body["chunks"]) - self.stored
             return call.read({"missing": list(missing)})
+        if call.method == "PUT" and self.is_full:
+            raise RefusedError("the disk is full")
         if call.method == "PUT":
             digest = hashlib.sha256(call.body).hexdigest()
             assert call.path.endswith(digest)
@@ -107,7 +115,7 @@ def test_chunks_that_vanish_meanwhile_are_sent_again(folder: Path) -> None:
     step = advance(work)
     forgot = False
     while not isinstance(step, Dataset):
-        if not forgot and step[0].path.endswith("versions"):
+        if not forgot and step and step[0].path.endswith("versions"):
             forgot = True
             server.stored.clear()
         answers: Any = None
@@ -118,6 +126,60 @@ def test_chunks_that_vanish_meanwhile_are_sent_again(folder: Path) -> None:
         step = advance(work, answers)
     assert forgot
     assert set(server.sent) == set(read_manifest(server.manifest).digests)
+
+
+class Carried(DatasetMethods):
+    """A client whose calls a server in memory answers, some later than others."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._lock = threading.Lock()
+
+    def call(self, call: Any) -> Any:
+        with self._lock:
+            return self._server.answer(call)
+
+
+class AsyncCarried(AsyncDatasetMethods):
+    """The same for the asynchronous client."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    async def call(self, call: Any) -> Any:
+        for _ in range(len(call.path) % 7):
+            await asyncio.sleep(0)
+        return self._server.answer(call)
+
+
+def add(kind: str, server: Server, folder: Path, tell: Tell) -> Dataset:
+    if kind == "sync":
+        return Carried(server).add_dataset("n", folder, project="p", tell=tell)
+    adding = AsyncCarried(server).add_dataset("n", folder, project="p", tell=tell)
+    return asyncio.run(adding)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_both_clients_send_each_chunk_once_and_end_when_all_is_stored(
+    kind: str, folder: Path
+) -> None:
+    (folder / "bigger.bin").write_bytes(os.urandom(5 * CHUNK_BYTES))
+    (folder / "copy.bin").write_bytes((folder / "bigger.bin").read_bytes())
+    server = Server()
+    told: list[tuple[int, int]] = []
+    add(kind, server, folder, lambda stored, of: told.append((stored, of)))
+    assert len(server.sent) == len(set(server.sent)) == 10
+    assert set(read_manifest(server.manifest).digests) == server.stored
+    assert told == sorted(told)
+    assert told[-1][0] == told[-1][1]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_server_that_takes_no_chunk_ends_the_upload(kind: str, folder: Path) -> None:
+    server = Server()
+    server.is_full = True
+    with pytest.raises(RefusedError, match="the disk is full"):
+        add(kind, server, folder, lambda _stored, _of: None)
 
 
 def test_a_file_that_changes_is_told(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Lines of a log that are looked for, page by page."""
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.domain.log_query import LogPage, LogQuery
+from gpuyard.domain.log_query import Choice, LogPage, LogQuery
 from gpuyard.insight import log_search
 from gpuyard.insight.log_patterns import check_query
 from gpuyard.insight.log_search import find_lines
@@ -31,9 +32,19 @@ class Text:
         first = max(offset, self._start)
         return first, self._data[first : first + limit]
 
-    def next_with(self, text: bytes, offset: int) -> int:
-        place = self._data.find(text, offset)
-        return len(self._data) if place < 0 else place
+    def next_with(
+        self, choices: Sequence[Choice], offset: int, *, ignore_case: bool
+    ) -> int:
+        data = self._data.lower() if ignore_case else self._data
+        places = [offset]
+        for choice in choices:
+            if len(choice) == 1:
+                (texts,) = choice
+                parts = [t.lower() if ignore_case else t for t in texts]
+                found = [data.find(part, offset) for part in parts]
+                places += [len(data) if place < 0 else place for place in found]
+        # A log that knows its words only knows where none of the lines begins.
+        return max(places) if max(places) == len(data) else min(places)
 
 
 class Clock:
@@ -160,11 +171,11 @@ def test_blocks_and_pages_change_nothing(
 
 def test_a_page_ends_in_time_and_the_next_goes_on() -> None:
     log = Text("a\n" * 2_000_000)
-    query = LogQuery(regex="b")
+    query = LogQuery(regex="[b]")
     page = find_lines(log, Clock(9), query, is_complete=True, within_s=0)
     assert 0 < page.next < log.size()
     assert not page.is_end
-    last = LogQuery(regex="b", tail=1)
+    last = LogQuery(regex="[b]", tail=1)
     page = find_lines(log, Clock(9), last, is_complete=True, within_s=0)
     assert page.previous is not None
     assert 0 < page.previous < log.size()

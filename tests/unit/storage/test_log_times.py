@@ -1,5 +1,6 @@
 """When the lines of a log were seen."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,27 @@ def test_what_a_kill_has_torn_and_a_clock_has_set_back_is_left_out(log: Path) ->
         file.write(b"torn")
     times = LogTimes(log, last=200.0)
     assert [times.at(offset) for offset in (5, 15)] == [100.0, 200.0]
+
+
+def test_behind_a_part_of_an_entry_the_next_is_whole(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = LogClock(log)
+    clock.note(10, 100.0)
+    clock.note(10, 101.0)
+    with times_path(log).open("ab") as file:
+        file.write(b"torn")
+    clock.note(20, 200.0)
+    assert LogTimes(log, last=900.0).at(15) == 200.0
+
+    # A full disk takes only a part.
+    write = os.write
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="space"):
+        patched.setattr(os, "write", lambda file, data: write(file, data[:7]))
+        clock.note(30, 300.0)
+    assert times_path(log).stat().st_size % 16 == 0
+    clock.note(40, 400.0)
+    assert LogTimes(log, last=900.0).at(35) == 400.0
 
 
 def test_a_log_that_began_anew_has_new_times(log: Path) -> None:

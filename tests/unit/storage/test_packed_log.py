@@ -70,10 +70,21 @@ def test_a_text_is_where_its_words_are(tmp_path: Path) -> None:
     log.write_bytes(data)
     pack(log)
     packed = PackedLog(packed_path(log))
-    places = [packed.next_with(b"eedle he", at) for at in (0, 50, size + 5, 4 * size)]
+
+    def next_with(text: bytes, offset: int, **how: bool) -> int:
+        return packed.next_with([((text,),)], offset, **how)
+
+    places = [next_with(b"eedle he", at) for at in (0, 50, size + 5, 4 * size)]
     assert places == [0, 50, 2 * size, len(data)]
-    assert packed.next_with(b"to 9", size + 5) == size + 5
-    assert packed.next_with(b"missing", 0) == len(data)
+    assert next_with(b"to 9", size + 5) == size + 5
+    assert next_with(b"missing", 0) == len(data)
+    assert next_with(b"EEDLE", size + 5) == len(data)
+    assert next_with(b"EEDLE", size + 5, ignore_case=True) == 2 * size
+    either = ((b"missing",), (b"nee", b"her"))
+    assert packed.next_with([either], 3 * size) == 3 * size
+    # Where there is more than one text, the line may go on in the next segment.
+    assert packed.next_with([either], size + 5) == size + 5
+    assert packed.next_with([either, ((b"no word",),)], 0) == len(data)
 
 
 class KilledError(BaseException):

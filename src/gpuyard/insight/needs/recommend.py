@@ -2,12 +2,14 @@
 
 # The values of a followed program can be anything.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from hashlib import sha256
 from typing import Any
 
 from gpuyard.domain.gpus import GPUClass
+from gpuyard.domain.program_needs import MeasuredNeeds
 from gpuyard.domain.tiers import Tier, Tiers
 from gpuyard.insight.imports import imported
 from gpuyard.insight.needs.confidence import confidence_of
@@ -23,13 +25,15 @@ from gpuyard.insight.needs.training import Training, training_of
 # A GPU's memory is never all a program's.
 _USABLE = 0.95
 _GPU_OF_INSTANCE = {"g4dn": GPUClass.T4, "g5": GPUClass.A10G, "g6": GPUClass.L4}
-_COMPARED = (
+COMPARED = (
     GPUClass.T4,
     GPUClass.A10G,
     GPUClass.L4,
     GPUClass.A100_40GB,
     GPUClass.H100_80GB,
 )
+HoursOn = Callable[[GPUClass], float | None]
+"""The hours of a training on GPUs of a class; None where they are not known."""
 _SIZES_GB = (16, 24, 32, 40, 48, 80, 96, 141, 180)
 _HEAVY = frozenset(
     {"torch", "tensorflow", "keras", "jax", "flax", "sklearn", "xgboost", "lightgbm"}
@@ -63,13 +67,31 @@ class TierCost:
         return self.per_hour * Decimal(str(round(self.hours, 4)))
 
 
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What a recommendation was made from."""
+
+    digest: str
+    facts: Facts
+    training: Training
+    work: Work | str
+    rows: list[Tier]
+    is_heavy: bool
+
+
 @dataclass(slots=True)
 class Recommendation:
-    """What a program needs. `tier` is None where no tier is large enough."""
+    """What a program needs. `tier` is None where no tier is large enough.
+
+    `memory` is what was computed; `needed_gb` is what each GPU must have, which comes
+    from what was measured where that is known.
+    """
 
     entry: str
+    read: Read
     gpus: GpuCount | None
     memory: Memory | None
+    needed_gb: float | None
     parameters: int | None
     trainable: int | None
     tier: Tier | None
@@ -81,13 +103,14 @@ class Recommendation:
     hours: dict[str, float]
     work: str | None
     warnings: list[str] = field(default_factory=list[str])
+    measured: MeasuredNeeds | None = None
 
     @property
     def gpu_memory_gb(self) -> int | None:
         """The memory of each GPU, as a size that GPUs have."""
-        if self.gpus is None or self.memory is None:
+        if self.gpus is None or self.needed_gb is None:
             return None
-        return _gpu_size(self.memory.total)
+        return _gpu_size(self.needed_gb)
 
     @property
     def chosen(self) -> TierCost | None:
@@ -137,13 +160,21 @@ def _recommendation(
     total = gpus.count * gpus.nodes if gpus else 1
     memory = memory_of(facts, training, total) if parameters else None
     work = work_of(facts, training)
-    compared = _compare(rows, gpus, memory, work, training, _has_heavy(sources))
-    tier = _chosen(compared)
+    text = sources.text(sources.entry) or ""
+    digest = sha256(text.encode(errors="replace")).hexdigest()
+    # Where there are GPUs, nobody asks; and to look takes longer than all the rest.
+    is_heavy = gpus is None and _has_heavy(sources)
+    read = Read(digest, facts, training, work, rows, is_heavy)
+    needed_gb = memory.total if memory is not None else None
+    compared = compare(read, gpus, needed_gb, computed_hours(read, gpus))
+    tier = chosen_tier(compared)
     (confidence, reasons) = confidence_of(facts, training, sign is not None)
     found = Recommendation(
         entry=sources.entry,
+        read=read,
         gpus=gpus,
         memory=memory if gpus else None,
+        needed_gb=needed_gb,
         parameters=parameters or None,
         trainable=trainable_of(facts, training)
         if parameters and training.optimiser
@@ -156,12 +187,12 @@ def _recommendation(
         if not isinstance(work, str) or gpus is None
         else [f"the run time: {work}"],
         tiers=compared,
-        hours=_hours(work, training, gpus),
+        hours=hours_of(computed_hours(read, gpus)),
         work=work.said if isinstance(work, Work) else None,
     )
     if not is_known and gpus is not None:
         found.unknown.insert(0, _about_models(facts))
-    _warn(found)
+    warn(found)
     return found
 
 
@@ -178,55 +209,52 @@ def _has_heavy(sources: Sources) -> bool:
     return bool(modules & _HEAVY)
 
 
-def _hours(
-    work: Work | str, training: Training, gpus: GpuCount | None
-) -> dict[str, float]:
-    if isinstance(work, str) or gpus is None:
-        return {}
-    count = gpus.count * gpus.nodes
-    return {
-        str(gpu_class): hours_on(work, training, gpu_class, count)
-        for gpu_class in _COMPARED
-    }
+def computed_hours(read: Read, gpus: GpuCount | None) -> HoursOn:
+    """How many hours the training takes on GPUs of a class, as its work says."""
+
+    def hours(gpu_class: GPUClass) -> float | None:
+        if isinstance(read.work, str) or gpus is None:
+            return None
+        return hours_on(read.work, read.training, gpu_class, gpus.count * gpus.nodes)
+
+    return hours
 
 
-def _compare(
-    rows: list[Tier],
-    gpus: GpuCount | None,
-    memory: Memory | None,
-    work: Work | str,
-    training: Training,
-    is_heavy: bool,
+def hours_of(hours: HoursOn) -> dict[str, float]:
+    """The hours on the classes that are compared."""
+    found = {str(gpu_class): hours(gpu_class) for gpu_class in COMPARED}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def compare(
+    read: Read, gpus: GpuCount | None, needed_gb: float | None, hours: HoursOn
 ) -> list[TierCost]:
-    return [_row(tier, gpus, memory, work, training, is_heavy) for tier in rows]
+    """Each tier: whether it suits a program that needs so much memory on each GPU and
+    takes so many hours.
+    """
+    if gpus is None:
+        return [_cpu_row(tier, read.is_heavy) for tier in read.rows]
+    return [_row(tier, gpus, needed_gb, hours) for tier in read.rows]
 
 
 def _row(
-    tier: Tier,
-    gpus: GpuCount | None,
-    memory: Memory | None,
-    work: Work | str,
-    training: Training,
-    is_heavy: bool,
+    tier: Tier, gpus: GpuCount, needed_gb: float | None, hours: HoursOn
 ) -> TierCost:
-    if gpus is None:
-        return _cpu_row(tier, is_heavy)
     if not tier.gpu_count:
         return TierCost(tier, 1, False, "has no GPU", None)
-    count = gpus.count * gpus.nodes
     units = tier.units(gpus.count) * gpus.nodes
     usable = tier.gpu_memory_gb * _USABLE
-    if memory is not None and memory.total > usable:
-        why = f"{memory.total:.1f} GB do not fit in {tier.gpu_memory_gb:g} GB"
+    if needed_gb is not None and needed_gb > usable:
+        why = f"{needed_gb:.1f} GB do not fit in {tier.gpu_memory_gb:g} GB"
         return TierCost(tier, units, False, why, None)
     gpu_class = _GPU_OF_INSTANCE.get((tier.instance or "").partition(".")[0])
-    if isinstance(work, str) or gpu_class is None:
+    taken = hours(gpu_class) if gpu_class is not None else None
+    if taken is None:
         return TierCost(tier, units, True, "", None)
-    hours = hours_on(work, training, gpu_class, count)
-    if hours * 3600 > tier.max_runtime_s:
+    if taken * 3600 > tier.max_runtime_s:
         why = f"it runs at most {tier.max_runtime_s / 3600:g} h"
-        return TierCost(tier, units, False, why, hours)
-    return TierCost(tier, units, True, "", hours)
+        return TierCost(tier, units, False, why, taken)
+    return TierCost(tier, units, True, "", taken)
 
 
 def _cpu_row(tier: Tier, is_heavy: bool) -> TierCost:
@@ -240,7 +268,7 @@ def _cpu_row(tier: Tier, is_heavy: bool) -> TierCost:
     return TierCost(tier, 1, True, "", None)
 
 
-def _chosen(rows: list[TierCost]) -> Tier | None:
+def chosen_tier(rows: list[TierCost]) -> Tier | None:
     """The cheapest tier that suits; where only the time is too long, the one that may
     run longest.
     """
@@ -258,7 +286,8 @@ def _gpu_size(needed: float) -> int:
     return found[0] if found else int(needed / _USABLE) + 1
 
 
-def _warn(found: Recommendation) -> None:
+def warn(found: Recommendation) -> None:
+    """Add the warnings that a person should see."""
     size = found.gpu_memory_gb
     if found.tier is None and size is not None:
         found.warnings.append(
@@ -293,16 +322,24 @@ def to_json(found: Recommendation) -> dict[str, Any]:
         "parameters": found.parameters,
         "trainable_parameters": found.trainable,
         "memory_gb": None if memory is None else _memory_json(memory),
+        "needed_gb": None if found.needed_gb is None else round(found.needed_gb, 2),
         "confidence": found.confidence,
         "confidence_reasons": found.reasons,
         "lines": [line.to_json() for line in found.lines],
         "unknown": found.unknown,
         "warnings": found.warnings,
+        "measured": _measured_json(found.measured),
         "work": found.work,
         "utilisation": UTILISATION,
         "hours": {name: round(hours, 2) for name, hours in found.hours.items()},
         "tiers": [_tier_json(row) for row in found.tiers],
     }
+
+
+def _measured_json(measured: MeasuredNeeds | None) -> dict[str, Any] | None:
+    if measured is None:
+        return None
+    return measured.model_dump(mode="json", exclude_defaults=True)
 
 
 def _memory_json(memory: Memory) -> dict[str, float]:

@@ -15,6 +15,7 @@ from gpuyard.ledger.queries.jobs import JobQueries, StoredJob
 from gpuyard.ledger.queries.journal import JournalQueries
 from gpuyard.ledger.queries.metrics import MetricQueries
 from gpuyard.ledger.queries.notices import NoticeQueries
+from gpuyard.ledger.queries.program_runs import ProgramRunQueries
 from gpuyard.ledger.queries.projects import Belonging, ProjectQueries
 from gpuyard.ledger.queries.schedules import ScheduleQueries
 from gpuyard.ledger.queries.users import UserQueries
@@ -31,6 +32,7 @@ class Queries(
     CheckpointQueries,
     ArtifactQueries,
     MetricQueries,
+    ProgramRunQueries,
     FleetQueries,
     BatchQueries,
     ScheduleQueries,

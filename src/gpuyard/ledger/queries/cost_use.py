@@ -34,3 +34,25 @@ class CostUseQueries(LedgerReader):
             f" ORDER BY a.id LIMIT {_PAGE}"
         ).bindparams(sa.bindparam("hidden", list(hidden), expanding=True))
         return self._rows(statement.bindparams(begin=begin, end=end, after=after))
+
+    def completed_runs(
+        self, begin: float, end: float, after: str, hidden: Sequence[str]
+    ) -> list[Row]:
+        """A page, as of `ended_uses`, of the attempts that have completed their job and
+        began at its beginning. Each with the `name` of its job and its last `progress`
+        (JSON).
+        """
+        statement = sa.text(
+            "SELECT a.id, a.owner, a.tier, a.currency, a.cost, a.gpu, a.gpus,"
+            " a.started_at, a.ended_at, a.ran_s, a.gpu_used, j.name,"
+            " CAST(p.body AS TEXT) AS progress"
+            " FROM attempts AS a JOIN jobs AS j ON j.id = a.job_id"
+            " LEFT JOIN progress AS p ON p.job_id = a.job_id"
+            " WHERE a.id > :after AND a.gpus IS NOT NULL AND a.started_at IS NOT NULL"
+            " AND a.ended_at >= :begin AND a.ended_at < :end"
+            " AND a.reason IS NULL AND a.resumed_from IS NULL"
+            " AND j.state = 'completed'"
+            " AND (a.project IS NULL OR a.project NOT IN :hidden)"
+            f" ORDER BY a.id LIMIT {_PAGE}"
+        ).bindparams(sa.bindparam("hidden", list(hidden), expanding=True))
+        return self._rows(statement.bindparams(begin=begin, end=end, after=after))

@@ -12,11 +12,13 @@ from fastapi.responses import StreamingResponse
 
 from gpuyard.billing import focus
 from gpuyard.billing.advice import CostAdviser, spot_offers
+from gpuyard.billing.benchmarks import Benchmarks, CompletedRun
 from gpuyard.billing.costs import ReportOrder, report
 from gpuyard.billing.ended_attempts import EndedAttempt
 from gpuyard.billing.exchange import Exchange
 from gpuyard.billing.periods import DAY_S, month_at
 from gpuyard.controller.visibility import Visibility
+from gpuyard.domain.benchmarks import BenchmarkReport
 from gpuyard.domain.cost_advice import CostAdviceReport
 from gpuyard.domain.cost_keys import CostBy
 from gpuyard.domain.costs import CostReport
@@ -79,6 +81,21 @@ async def advice(
     order = _order(CostBy.PROJECT, begin, end, "UTC", visibility)
     adviser = _adviser(app_state)
     return await asyncio.to_thread(_advise, app_state, adviser, order)
+
+
+@router.get("/benchmarks")
+async def benchmarks(
+    request: Request,
+    app_state: TheAppState,
+    begin: From = None,
+    end: To = None,
+) -> BenchmarkReport:
+    """How fast programs ran on each size and what that cost, of the jobs that completed
+    in the period: from what was measured of them.
+    """
+    visibility = visibility_of(request.scope, app_state.controller)
+    order = _order(CostBy.PROJECT, begin, end, "UTC", visibility)
+    return await asyncio.to_thread(_benchmarks, app_state, order)
 
 
 @router.get("/focus", response_class=StreamingResponse, responses=text("text/csv"))
@@ -163,6 +180,18 @@ def _advise(
             adviser.add(EndedAttempt.of_row(row))
         after = page[-1]["id"]
     return adviser.report(order.begin, order.end)
+
+
+def _benchmarks(app_state: AppState, order: ReportOrder) -> BenchmarkReport:
+    """Blocks on the ledger."""
+    found = Benchmarks()
+    read = app_state.queries.completed_runs
+    after = ""
+    while page := read(order.begin, order.end, after, order.hidden):
+        for row in page:
+            found.add(CompletedRun.of_row(row))
+        after = page[-1]["id"]
+    return found.report(order.begin, order.end)
 
 
 async def _lines(app_state: AppState, order: ReportOrder) -> AsyncIterator[str]:

@@ -24,7 +24,6 @@ from gpuyard.domain.spec_values import Moment, Name, Priority, Seconds
 from gpuyard.domain.states import JobState
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.tasks import task_of
-from gpuyard.insight.series import downsample
 from gpuyard.ledger.queries import JobFilter
 from gpuyard.server.api_router import api_router
 from gpuyard.server.app_state import AppState
@@ -452,20 +451,22 @@ async def metrics(
     job_id = _find(request, app_state, reference)
     # A long training has hundreds of thousands of points: reading them must not hold up
     # anyone else.
-    found = await asyncio.to_thread(app_state.queries.series, job_id, name or ())
-    items: list[dict[str, Any]] = []
-    for series, rows in sorted(found.items()):
-        kept = downsample(
-            [(float(i), row["value"]) for i, row in enumerate(rows)], points
-        )
-        items.append(
-            {
-                "name": series,
-                "count": len(rows),
-                "points": [rows[int(i)] for i, _ in kept],
-            }
-        )
+    items = await asyncio.to_thread(_drawn_series, app_state, job_id, name, points)
     return {"items": items, "next": None}
+
+
+def _drawn_series(
+    app_state: AppState, job_id: str, names: list[str] | None, limit: int
+) -> list[dict[str, Any]]:
+    """The series of these names, or all; blocks on the ledger."""
+    items: list[dict[str, Any]] = []
+    found = app_state.series.drawn(job_id, names or (), limit)
+    for name, (count, kept) in found.items():
+        points = [
+            {"step": point.step, "value": point.value, "at": point.at} for point in kept
+        ]
+        items.append({"name": name, "count": count, "points": points})
+    return items
 
 
 @router.get("/{reference}/checkpoints")
