@@ -35,6 +35,10 @@ def trackers(
         bool,
         typer.Option("--sync", help="Send the runs kept here, with `wandb sync`."),
     ] = False,
+    user: Annotated[
+        str | None,
+        typer.Option(help="Whose job it is; --sync wants that for one of others."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the pages of W&B and MLflow that a job's output names, and the runs that W&B
@@ -46,6 +50,8 @@ def trackers(
         handle = client.job(job)
         links = links_of(handle.logs(follow=False))
         info = handle.info
+        if sync:
+            refuse_job_of_others(info, user or client.who_am_i().user)
     offline = offline_runs(info)
     if as_json:
         print_json(
@@ -87,6 +93,13 @@ def offline_runs(job: "Job") -> list[Path]:
             if written >= job.started_at - _SLACK_S and not is_later:
                 found.append(folder)
     return sorted(found)
+
+
+def refuse_job_of_others(job: "Job", user: str | None) -> None:
+    """What others have kept would be sent with the key of this shell."""
+    if job.user and job.user != user:
+        fault = f"{job.name} is a job of {job.user}, and --sync sends with your key."
+        raise RefusedError(fault, f"Name whose it is: --user {job.user}")
 
 
 def _sync(folders: list[Path]) -> None:
