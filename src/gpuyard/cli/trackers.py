@@ -44,6 +44,7 @@ def trackers(
     """Show the pages of W&B and MLflow that a job's output names, and the runs that W&B
     has kept in the folder of the job because it was offline.
     """
+    from gpuyard.insight.event_files import PREFIX
     from gpuyard.insight.tracker_links import links_of
 
     with connect() as client:
@@ -66,6 +67,8 @@ def trackers(
         return
     rows = [(link.tracker, link.run, link.url) for link in links]
     rows += [("wandb, offline", folder.name, str(folder)) for folder in offline]
+    if any(name.startswith(PREFIX) for name in info.progress.metrics):
+        rows.append(("tensorboard", "", f"gpuyard tensorboard {job}"))
     empty = "Its output names no page of W&B or MLflow, and no run was kept here."
     print_table(("TRACKER", "RUN", "WHERE"), rows, empty=empty)
     if offline and sync:

@@ -56,7 +56,7 @@ class Progress(_View):
     eta_s: float | None = None
     rate: float | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
-    links: list[TrackerPage] = Field(default_factory=list[TrackerPage])
+    links: list[TrackerPage] = Field(default_factory=list[TrackerPage], max_length=20)
 
 
 class Attempt(_View):

@@ -6,8 +6,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpuyard.notebook.cells import FOLDER
-
 COMMAND = (sys.executable, "-P", "-m", "gpuyard.cli.entry")
 
 
@@ -41,9 +39,11 @@ def words_of_cell(options: Sequence[str], script: Path) -> list[str]:
     """
     path = os.pathsep.join(filter(None, [".", os.environ.get("PYTHONPATH", "")]))
     name = [] if _has_name(options) else ["--name", "cell"]
-    found = ["run", "--json", *name, "--env", f"PYTHONPATH={path}", *options]
-    assert str(script.parent) == FOLDER
-    return [*found, str(script)]
+    return [
+        *("run", "--json", *name, "--env", f"PYTHONPATH={path}"),
+        *options,
+        str(script),
+    ]
 
 
 def _has_name(options: Sequence[str]) -> bool:

@@ -54,7 +54,7 @@ class Magics:
         an error, so that the cells below do not run. Ctrl-C, or the stop of the
         notebook, leaves the job alone.
         """
-        options = shlex.split(line)
+        options = _words(line)
         detach = any(word in _DETACH for word in options)
         options = [word for word in options if word not in _DETACH]
         try:
@@ -69,7 +69,7 @@ class Magics:
 
     def line(self, line: str) -> None:
         """Run a command, such as `%gpuyard jobs`."""
-        done = run(shlex.split(line))
+        done = run(_words(line))
         sys.stdout.write(done.stdout)
         sys.stderr.write(done.stderr)
         if done.returncode:
@@ -99,3 +99,11 @@ class Magics:
             return
         if job.state != "completed":
             raise JobFailedError(job)
+
+
+def _words(line: str) -> list[str]:
+    """The words behind a magic, quoted as in a shell; UsageError."""
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"{line}: {str(error).lower()}") from None
