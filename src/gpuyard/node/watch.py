@@ -44,7 +44,7 @@ _POINTS_PER_REPORT = 5_000
 SHORT_S = 0.05
 # How often the size of a log is looked at.
 _LOOK_S = 0.05
-# Logged scalars are looked for so many times more seldom than output, first and then.
+# Logged scalars are looked for so many times more seldom than output, first and later.
 _FIRST_SCALARS = 2
 _NEXT_SCALARS = 10
 # A disk that hangs must not keep a job from ending.
@@ -263,13 +263,18 @@ class AttemptWatch:
         pids = partial(descendants, pid)
         owner = self._record.uid
         reader = ScalarReader(self._workdir, began_at, pids, owner=owner)
-        every_s = self._context.settings.progress_s
-        if not await self._pause(_FIRST_SCALARS * every_s):
+        first_s = _FIRST_SCALARS * self._context.settings.progress_s
+        next_s = _NEXT_SCALARS * self._context.settings.progress_s
+        begun = time.monotonic()
+        if not await self._pause(first_s):
             return
         goes_on = True
         while goes_on:
             await self._look_at_scalars(reader)
-            goes_on = await self._pause(max(_NEXT_SCALARS * every_s, reader.rest_s))
+            # Files count that are open now, so it looks often while a job is young.
+            young_s = (time.monotonic() - begun) / 2
+            pause_s = min(max(young_s, first_s), next_s)
+            goes_on = await self._pause(max(pause_s, reader.rest_s))
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_SCALARS_S):
                 await self._look_at_scalars(reader, last=True)
