@@ -34,6 +34,7 @@ def test_a_tracker_that_hangs_concerns_nobody_and_its_page_is_shown(
         lines = instance.ok("show", "tracked").splitlines()
         assert ["trackers", url] in [line.split() for line in lines]
         assert instance.json("trackers", "tracked")["links"] == [page]
+        instance.ok("trackers", "tracked", "--sync")  # it is one's own
         # Only the program itself has asked the tracker.
         tracker.accept()[0].close()
         tracker.settimeout(0)

@@ -103,7 +103,7 @@ def running_server(client: "Client", port: int) -> "JobHandle | None":
     user = client.who_am_i().user
     for state in _LIVE:
         for job in client.jobs(state=state, label={_LABEL: str(port)}):
-            if user in (None, job.user):
+            if job.user == user:
                 return client.job(job.id)
     return None
 

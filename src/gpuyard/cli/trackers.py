@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _OFFLINE = "wandb/offline-run-*"
 _DEPTHS = ("", "*/", "*/*/")
 _MARK = ".synced"
+# Whose jobs have no user: those of the owner of the instance, as in `gpuyard report`.
+_OWNER = "owner"
 # The clock of a file system may differ from that of the node by so much.
 _SLACK_S = 2.0
 
@@ -100,9 +102,10 @@ def offline_runs(job: "Job") -> list[Path]:
 
 def refuse_job_of_others(job: "Job", user: str | None) -> None:
     """What others have kept would be sent with the key of this shell."""
-    if job.user and job.user != user:
-        fault = f"{job.name} is a job of {job.user}, and --sync sends with your key."
-        raise RefusedError(fault, f"Name whose it is: --user {job.user}")
+    whose = job.user or _OWNER
+    if whose != (user or _OWNER):
+        fault = f"{job.name} is a job of {whose}, and --sync sends with your key."
+        raise RefusedError(fault, f"Name whose it is: --user {whose}")
 
 
 def _sync(folders: list[Path]) -> None:

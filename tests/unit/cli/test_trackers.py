@@ -83,7 +83,11 @@ def test_runs_that_were_kept_while_the_job_ran(tmp_path: Path) -> None:
 def test_runs_of_others_are_sent_only_for_who_is_named() -> None:
     of_ann = cast("Any", SimpleNamespace(name="train", user="ann"))
     refuse_job_of_others(of_ann, "ann")
-    refuse_job_of_others(cast("Any", SimpleNamespace(name="train", user=None)), None)
+    of_owner = cast("Any", SimpleNamespace(name="train", user=None))
+    refuse_job_of_others(of_owner, None)
+    refuse_job_of_others(of_owner, "owner")
+    with pytest.raises(RefusedError, match="--user owner"):
+        refuse_job_of_others(of_owner, "ann")
     for me in ("bob", None):
         with pytest.raises(RefusedError, match="--user ann"):
             refuse_job_of_others(of_ann, me)
