@@ -43,3 +43,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'gpuyard' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext gpuyard` in a notebook: add `%%gpuyard` and `%gpuyard`."""
+    import_module("gpuyard.notebook.magics").register(shell)

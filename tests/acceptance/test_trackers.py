@@ -24,10 +24,13 @@ pytestmark = [
 ]
 
 BOARD = """
+import time
 from tensorboardX import SummaryWriter
 with SummaryWriter("out/NAME") as board:
     for step in range(3):
         board.add_scalar("loss", 1 / (step + 1), step)
+    board.flush()
+    time.sleep(3)
 """
 WANDB = """
 import wandb
@@ -39,6 +42,17 @@ MLFLOW = """
 import mlflow
 with mlflow.start_run():
     mlflow.log_metric("loss", 0.5, step=1)
+"""
+
+REGISTERED = """
+import mlflow
+with mlflow.start_run():
+    mlflow.log_metric("loss", 0.5, step=1)
+    mlflow.log_text("weights", "model/weights.txt")
+    client = mlflow.MlflowClient()
+    client.create_registered_model("gpt")
+    run = mlflow.active_run().info
+    client.create_model_version("gpt", f"{run.artifact_uri}/model", run.run_id)
 """
 
 
@@ -74,6 +88,8 @@ def test_tensorboard_shows_jobs_side_by_side(
 ) -> None:
     run(instance, python, "first", BOARD)
     run(instance, python, "second", BOARD)
+    progress = instance.json("show", "second")["progress"]
+    assert (progress["step"], progress["metrics"].keys()) == (2, {"tensorboard/loss"})
     instance.environment["PATH"] = f"{python.parent}:{os.environ['PATH']}"
     board = instance.popen("tensorboard", "first", "second", "--port", "0")
     try:
@@ -134,3 +150,24 @@ def test_a_run_of_mlflow_is_linked(instance: TestInstance, python: Path) -> None
     finally:
         os.killpg(server.pid, signal.SIGTERM)
         server.wait(timeout=60)
+
+
+def test_a_server_of_our_own_keeps_runs_and_models(
+    instance: TestInstance, python: Path
+) -> None:
+    folder = instance.work / "kept"
+    port = str(free_port())
+    given = ["--node-port", port, "--folder", str(folder)]
+    said = instance.ok("mlflow", "-d", *given, timeout=600)
+    url = f"http://127.0.0.1:{port}"
+    assert f"export MLFLOW_TRACKING_URI={url}" in said
+    run(instance, python, "registered", REGISTERED, MLFLOW_TRACKING_URI=url)
+    (link,) = instance.json("show", "registered")["progress"]["links"]
+    assert (link["tracker"], link["url"].startswith(url)) == ("mlflow", True)
+    instance.ok("cancel", "mlflow")
+    instance.wait(instance.json("show", "mlflow")["id"], "cancelled")
+    # What was logged is there for the next server.
+    instance.ok("mlflow", "-d", *given, timeout=600)
+    models = read(f"{url}/api/2.0/mlflow/registered-models/search?max_results=10")
+    assert [model["name"] for model in models["registered_models"]] == ["gpt"]
+    instance.ok("cancel", "mlflow")

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from gpuyard.cli import suggest
-from gpuyard.cli.curves import Curve, drawn, page
 from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.output import print_json, print_table, say
 from gpuyard.cli.session import connect
+from gpuyard.client.curves import Curve, drawn, page
 from gpuyard.domain.errors import InvalidInputError, NotFoundError
 
 # As many as letters mark; more in one picture cannot be told apart.

@@ -115,6 +115,7 @@ def _fields(found: "RunRecord") -> dict[str, Any]:
         "driver": facts.get("driver"),
         "python": facts.get("python"),
         "gpuyard": facts.get("gpuyard"),
+        "trackers": " ".join(link.url for link in found.links),
         "started": last and last.started_at and clock(last.started_at),
         "repeats": found.rerun_of,
         "differs": "; ".join(

@@ -54,6 +54,7 @@ def shown_fields(info: "Job", gpus: "Sequence[str]", waits: str = "") -> dict[st
         "ended": info.ended_at and clock(info.ended_at),
         "ran": duration_of(info),
         "progress": ", ".join(progress_words(info.progress)),
+        "trackers": " ".join(link.url for link in info.progress.links),
         "cost": _cost(info.cost),
         "peak memory": (
             f"{info.usage['peak_mb']:.0f} MB" if info.usage.get("peak_mb") else ""

@@ -12,13 +12,12 @@ from gpuyard.cli.session import connect
 from gpuyard.domain.errors import InvalidInputError, RefusedError
 
 if TYPE_CHECKING:
-    from gpuyard.client.sync import Client
     from gpuyard.client.sync_job import JobHandle
     from gpuyard.domain.jobs import Job
 
 _PROGRAM = "tensorboard_program.py"
 # The folder may be somebody else's: nothing in it is imported.
-_START = "import sys; sys.path[:] = filter(None, sys.path); exec(sys.stdin.read())"
+START = "import sys; sys.path[:] = filter(None, sys.path); exec(sys.stdin.read())"
 _READY = "TensorBoard listens on port "
 _NAME = "tensorboard"
 
@@ -59,14 +58,15 @@ def tensorboard(
         handles = [client.job(name) for name in dict.fromkeys(jobs)]
         board = client.run(board_body([h.info for h in handles], idle_s))
         try:
-            remote = _port_of(board)
+            remote = port_printed(board, _READY, "TensorBoard")
             node = client.call(job_calls.forward_place(board.id, remote))
-            say(f"{len(handles)} jobs in TensorBoard; open the address with http://")
+            count = "1 job" if len(handles) == 1 else f"{len(handles)} jobs"
+            say(f"{count} in TensorBoard; open the address with http://")
             forward_ports(client, board.id, [PortPair(port, remote)], node)
         except KeyboardInterrupt:
             pass
         finally:
-            _end(client, board)
+            end_job(board)
 
 
 def board_body(jobs: Sequence["Job"], idle_s: float) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def board_body(jobs: Sequence["Job"], idle_s: float) -> dict[str, Any]:
     program = resources.files("gpuyard.cli").joinpath(_PROGRAM).read_text()
     return {
         "name": _NAME,
-        "command": ["python3", "-c", _START, str(idle_s), *words],
+        "command": ["python3", "-c", START, str(idle_s), *words],
         "stdin": program,
         "workdir": folders[0],
         "environment": shell_environment(),
@@ -101,20 +101,23 @@ def board_body(jobs: Sequence["Job"], idle_s: float) -> dict[str, Any]:
     }
 
 
-def _port_of(board: "JobHandle") -> int:
-    """The port that it prints; RefusedError with its last line if it ends before."""
+def port_printed(job: "JobHandle", words: str, what: str) -> int:
+    """The port that a job prints behind these words; RefusedError with its last line if
+    it ends before.
+    """
     last = ""
-    for line in board.logs():
-        if line.startswith(_READY):
-            return int(line.removeprefix(_READY))
+    for line in job.logs():
+        if line.startswith(words):
+            return int(line.removeprefix(words))
         last = line.strip() or last
-    raise RefusedError(f"TensorBoard did not start: {last}")
+    raise RefusedError(f"{what} did not start: {last or job.refresh().reason}")
 
 
-def _end(client: "Client", board: "JobHandle") -> None:
+def end_job(job: "JobHandle") -> None:
+    """End a job, unless it has ended."""
     from gpuyard.domain.errors import GpuyardError
 
     try:
-        board.cancel()
+        job.cancel()
     except GpuyardError:
         return  # it has ended

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _OFFLINE = "wandb/offline-run-*"
 _DEPTHS = ("", "*/", "*/*/")
 _MARK = ".synced"
+# Whose jobs have no user: those of the owner of the instance, as in `gpuyard report`.
+_OWNER = "owner"
 # The clock of a file system may differ from that of the node by so much.
 _SLACK_S = 2.0
 
@@ -35,17 +37,24 @@ def trackers(
         bool,
         typer.Option("--sync", help="Send the runs kept here, with `wandb sync`."),
     ] = False,
+    user: Annotated[
+        str | None,
+        typer.Option(help="Whose job it is; --sync wants that for one of others."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the pages of W&B and MLflow that a job's output names, and the runs that W&B
     has kept in the folder of the job because it was offline.
     """
+    from gpuyard.insight.event_files import PREFIX
     from gpuyard.insight.tracker_links import links_of
 
     with connect() as client:
         handle = client.job(job)
         links = links_of(handle.logs(follow=False))
         info = handle.info
+        if sync:
+            refuse_job_of_others(info, user or client.who_am_i().user)
     offline = offline_runs(info)
     if as_json:
         print_json(
@@ -60,6 +69,8 @@ def trackers(
         return
     rows = [(link.tracker, link.run, link.url) for link in links]
     rows += [("wandb, offline", folder.name, str(folder)) for folder in offline]
+    if any(name.startswith(PREFIX) for name in info.progress.metrics):
+        rows.append(("tensorboard", "", f"gpuyard tensorboard {job}"))
     empty = "Its output names no page of W&B or MLflow, and no run was kept here."
     print_table(("TRACKER", "RUN", "WHERE"), rows, empty=empty)
     if offline and sync:
@@ -87,6 +98,14 @@ def offline_runs(job: "Job") -> list[Path]:
             if written >= job.started_at - _SLACK_S and not is_later:
                 found.append(folder)
     return sorted(found)
+
+
+def refuse_job_of_others(job: "Job", user: str | None) -> None:
+    """What others have kept would be sent with the key of this shell."""
+    whose = job.user or _OWNER
+    if whose != (user or _OWNER):
+        fault = f"{job.name} is a job of {whose}, and --sync sends with your key."
+        raise RefusedError(fault, f"Name whose it is: --user {whose}")
 
 
 def _sync(folders: list[Path]) -> None:

@@ -95,7 +95,8 @@ def _run(job: Job) -> list[tuple[str, ...]]:
         "ended": f"{ended:%Y-%m-%d %H:%M} UTC" if ended else "",
         "cost": f"{job.cost.amount} {job.cost.currency}" if job.cost.amount else "",
     }
-    return [(name, f"`{text}`") for name, text in rows.items() if text]
+    said = [(name, f"`{text}`") for name, text in rows.items() if text]
+    return said + [(link.tracker, f"<{link.url}>") for link in job.progress.links]
 
 
 def _files(artifacts: Sequence[Artifact]) -> list[tuple[str, ...]]:

@@ -34,10 +34,19 @@ class Cost(_View):
     tier: str | None = None
 
 
+class TrackerPage(_View):
+    """A page of W&B or MLflow that shows a job; `run` is the run's id there."""
+
+    tracker: str = Field(pattern=r"^[a-z]{1,20}$")
+    run: str = Field(pattern=r"^[\w-]{1,64}$")
+    url: str = Field(pattern=r"^https?://[^\s\x00-\x1f\x7f]+$", max_length=1000)
+
+
 class Progress(_View):
     """The latest reading of a job's output.
 
-    `metrics` holds each metric's last value; `rate` is steps per second.
+    `metrics` holds each metric's last value; `rate` is steps per second. `links` are
+    the pages of trackers that it names.
     """
 
     step: int | None = None
@@ -47,6 +56,7 @@ class Progress(_View):
     eta_s: float | None = None
     rate: float | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
+    links: list[TrackerPage] = Field(default_factory=list[TrackerPage], max_length=20)
 
 
 class Attempt(_View):

@@ -5,6 +5,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from gpuyard.domain.jobs import TrackerPage
+
 RERUN_LABEL = "rerun_of"
 """The label of a job that repeats another one; its value is the id of that."""
 _SEED = "GPUYARD_SEED"
@@ -56,7 +58,8 @@ class Difference(BaseModel):
 
 
 class RunRecord(BaseModel):
-    """`metrics` has the last value of each metric. `rerun_of` is the job that this one
+    """`metrics` has the last value of each metric, `links` the pages of trackers that
+    show the run. `rerun_of` is the job that this one
     repeats, and `differences` says how it differed.
     """
 
@@ -76,6 +79,7 @@ class RunRecord(BaseModel):
     needs: dict[str, Any] = Field(default_factory=dict)
     attempts: list[AttemptRecord] = Field(default_factory=list[AttemptRecord])
     metrics: dict[str, float] = Field(default_factory=dict)
+    links: list[TrackerPage] = Field(default_factory=list[TrackerPage])
     rerun_of: str | None = None
     differences: list[Difference] = Field(default_factory=list[Difference])
 

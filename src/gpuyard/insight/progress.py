@@ -16,6 +16,7 @@ from gpuyard.insight.restarts import Restarts
 from gpuyard.insight.run_health import not_finite_loss
 from gpuyard.insight.step_rate import StepRate
 from gpuyard.insight.tables import Tables
+from gpuyard.insight.tracker_links import TrackerLink, TrackerLinks
 from gpuyard.insight.wrapped import WrappedBar
 
 __all__ = ["MetricPoint", "ProgressReader", "TrainingProgress"]
@@ -31,7 +32,7 @@ class TrainingProgress:
 
     `step` of `total` counts over all epochs; `epoch` of `epochs` is how many are done,
     as a fraction. `eta_s` is in seconds, `rate` in steps per second; `metrics` holds
-    the last value of each.
+    the last value of each. `links` are the pages of trackers that show it.
     """
 
     step: int | None = None
@@ -41,6 +42,7 @@ class TrainingProgress:
     eta_s: float | None = None
     rate: float | None = None
     metrics: dict[str, float] = field(default_factory=dict[str, float])
+    links: list[TrackerLink] = field(default_factory=list[TrackerLink])
 
 
 class ProgressReader:
@@ -58,7 +60,10 @@ class ProgressReader:
 
     def __init__(self) -> None:
         self._curves = Curves()
-        self.progress = TrainingProgress(metrics=self._curves.last)
+        self._links = TrackerLinks()
+        self.progress = TrainingProgress(
+            metrics=self._curves.last, links=self._links.found
+        )
         self.fault: str | None = None
         self.no_gpu: str | None = None
         self.not_finite: str | None = None
@@ -92,6 +97,7 @@ class ProgressReader:
         points: list[MetricPoint] = []
         for line in lines:
             self.fault = fault_of(line) or self.fault
+            self._links.look(line)
             for reading in self._readings(line):
                 placed = self._place(reading)
                 if placed is None:

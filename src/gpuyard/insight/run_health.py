@@ -9,6 +9,8 @@ from enum import StrEnum
 from itertools import pairwise
 from statistics import fmean, median
 
+from gpuyard.insight.event_files import PREFIX
+
 # How long a GPU does nothing, and how long processors and GPUs are compared, in
 # seconds.
 WINDOW_S = 300.0
@@ -117,7 +119,7 @@ class RunHealth:
 
 def is_loss(name: str) -> bool:
     """Whether a metric of this name should fall."""
-    return _LOSS.fullmatch(name.lower()) is not None
+    return _LOSS.fullmatch(name.lower().removeprefix(PREFIX)) is not None
 
 
 def not_finite_loss(line: str) -> str | None:

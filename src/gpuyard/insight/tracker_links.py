@@ -24,18 +24,29 @@ class TrackerLink:
     url: str
 
 
-def links_of(lines: Iterable[str]) -> list[TrackerLink]:
-    """The pages that the lines of an output name, each once, in their order; at most
-    20. An address that holds a user or a password is none.
+class TrackerLinks:
+    """Collects pages from lines as they come: each once, in their order, at most 20. An
+    address that holds a user or a password is none.
     """
-    found: dict[str, TrackerLink] = {}
-    for line in lines:
-        if "/runs/" not in line:
-            continue
+
+    def __init__(self) -> None:
+        self.found: list[TrackerLink] = []
+
+    def look(self, line: str) -> None:
+        """Take the pages that a line names."""
+        if "/runs/" not in line or len(self.found) >= _MOST:
+            return
         plain = _ESCAPES.sub("", line[:_LONGEST_LINE])
         for tracker, form in (("mlflow", _MLFLOW), ("wandb", _WANDB)):
             for match in form.finditer(plain):
-                found.setdefault(match[0], TrackerLink(tracker, match[1], match[0]))
-        if len(found) >= _MOST:
-            break
-    return list(found.values())[:_MOST]
+                link = TrackerLink(tracker, match[1], match[0])
+                if link not in self.found and len(self.found) < _MOST:
+                    self.found.append(link)
+
+
+def links_of(lines: Iterable[str]) -> list[TrackerLink]:
+    """The pages that the lines of an output name."""
+    links = TrackerLinks()
+    for line in lines:
+        links.look(line)
+    return links.found

@@ -306,6 +306,7 @@ class AttemptRun:
             asyncio.create_task(watch.follow_growth()),
             asyncio.create_task(watch.follow_output()),
             asyncio.create_task(watch.follow_checkpoints()),
+            asyncio.create_task(watch.follow_scalars(process.pid)),
         ]
         self._timing = [
             asyncio.create_task(watch.sample_usage(process)),

@@ -11,6 +11,7 @@ import structlog
 
 from gpuyard.domain import wire
 from gpuyard.insight.progress import MetricPoint, ProgressReader
+from gpuyard.node.logged_scalars import LoggedScalars
 from gpuyard.storage.logfile import LogFile
 
 _CHUNK = 1 << 18
@@ -43,6 +44,8 @@ class OutputFollower:
         self._sizes: deque[tuple[float, int]] = deque()
         self._steps: deque[tuple[float, int | None]] = deque(maxlen=_TIMES)
         self._last_size = 0
+        self._logged: deque[LoggedScalars] = deque()
+        self._last_logged = LoggedScalars()
 
     @property
     def fault(self) -> str | None:
@@ -59,6 +62,10 @@ class OutputFollower:
         if size != self._last_size and len(self._sizes) < _TIMES:
             self._last_size = size
             self._sizes.append((at, size))
+
+    def add_logged(self, found: LoggedScalars) -> None:
+        """The program has logged scalars to a file; `read_progress` reports them."""
+        self._logged.append(found)
 
     def step_at(self, at: float) -> int | None:
         """The last step that was printed before the time `at` (UTC seconds), or until a
@@ -77,7 +84,8 @@ class OutputFollower:
         points = self._read(16 * _MAX_BYTES if last else _MAX_BYTES)
         if last:
             points += [_on_wire(point) for point in self._reader.finish(time.time())]
-        progress = asdict(self._reader.progress)
+        points += self._logged_points()
+        progress = self._with_logged(asdict(self._reader.progress))
         words = (self._reader.no_gpu, self._reader.not_finite)
         nothing_new = progress == self._reported or not any(progress.values())
         if nothing_new and not points and words == self._reported_words:
@@ -85,6 +93,21 @@ class OutputFollower:
         self._reported = progress
         self._reported_words = words
         return wire.ProgressSeen(self._attempt_id, progress, points, *words)
+
+    def _logged_points(self) -> list[wire.SeriesPoint]:
+        points: list[wire.SeriesPoint] = []
+        while self._logged:
+            self._last_logged = self._logged.popleft()
+            points += self._last_logged.points
+        return points
+
+    def _with_logged(self, progress: dict[str, Any]) -> dict[str, Any]:
+        """The progress with what was logged; what was printed comes first."""
+        metrics = {**progress["metrics"], **self._last_logged.metrics}
+        step = progress["step"]
+        if step is None:
+            step = self._last_logged.step
+        return {**progress, "metrics": metrics, "step": step}
 
     def _read(self, budget: int) -> list[wire.SeriesPoint]:
         points: list[wire.SeriesPoint] = []

@@ -24,8 +24,9 @@ from gpuyard.node.dataset_copies import NodeDatasets
 from gpuyard.node.fetching import Fetching
 from gpuyard.node.fixed_delay import FixedDelay
 from gpuyard.node.journal import AttemptJournal, AttemptRecord
-from gpuyard.node.launcher import Process, find_attempt
+from gpuyard.node.launcher import Process, descendants, find_attempt
 from gpuyard.node.linked_blobs import BlobLink, blobs_of
+from gpuyard.node.logged_scalars import ScalarReader
 from gpuyard.node.masked_log import MaskedLog
 from gpuyard.node.output import OutputFollower
 from gpuyard.node.package_environments import PackageEnvironments
@@ -43,6 +44,11 @@ _POINTS_PER_REPORT = 5_000
 SHORT_S = 0.05
 # How often the size of a log is looked at.
 _LOOK_S = 0.05
+# Logged scalars are looked for so many times more seldom than output, first and later.
+_FIRST_SCALARS = 2
+_NEXT_SCALARS = 10
+# A disk that hangs must not keep a job from ending.
+_LAST_SCALARS_S = 10.0
 # After such an end another attempt goes on with the work.
 _GOES_ON = frozenset({Reason.PREEMPTED, Reason.REVOKED, Reason.SUPERSEDED})
 log = structlog.get_logger(__name__)
@@ -248,6 +254,41 @@ class AttemptWatch:
                     attempt=self._id,
                     error=str(error),
                 )
+
+    async def follow_scalars(self, pid: int) -> None:
+        """Report what the program logs to event files; `pid`: its first process. A
+        program that ends at once is not looked at.
+        """
+        began_at = self._record.started_at or self._began_at or time.time()
+        pids = partial(descendants, pid)
+        owner = self._record.uid
+        reader = ScalarReader(self._workdir, began_at, pids, owner=owner)
+        first_s = _FIRST_SCALARS * self._context.settings.progress_s
+        next_s = _NEXT_SCALARS * self._context.settings.progress_s
+        begun = time.monotonic()
+        if not await self._pause(first_s):
+            return
+        goes_on = True
+        while goes_on:
+            await self._look_at_scalars(reader)
+            # Files count that are open now, so it looks often while a job is young.
+            young_s = (time.monotonic() - begun) / 2
+            pause_s = min(max(young_s, first_s), next_s)
+            goes_on = await self._pause(max(pause_s, reader.rest_s))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_SCALARS_S):
+                await self._look_at_scalars(reader, last=True)
+
+    async def _look_at_scalars(
+        self, reader: ScalarReader, *, last: bool = False
+    ) -> None:
+        try:
+            found = await in_background(reader.look, last=last)
+        except Exception:  # what a program writes is anything, and the job goes on
+            log.exception("event files could not be read", attempt=self._id)
+            return
+        if found:
+            self.output.add_logged(found)
 
     def _look(self) -> wire.ProgressSeen | None:
         """Note how long the log is now, and read what is new in it."""

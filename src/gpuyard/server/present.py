@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from pydantic import ValidationError
 
 from gpuyard.billing.meter import SHARE, cost
 from gpuyard.controller.core import Core
@@ -178,6 +179,16 @@ _NEW = {
 }
 
 
+def present_progress(told: Row) -> Progress:
+    """What an agent has told of a job; none if that makes no sense. A machine that has
+    joined may tell anything, and must not keep others from seeing their jobs.
+    """
+    try:
+        return Progress.model_validate(told)
+    except ValidationError:
+        return Progress()
+
+
 def _job(
     row: Row,
     attempt_rows: Sequence[Row],
@@ -213,7 +224,7 @@ def _job(
         node=last.node if last else None,
         gpus=last.gpus if last else [],
         attempts=attempts,
-        progress=Progress.model_validate(progress),
+        progress=present_progress(progress),
         cost=_total(attempts),
         usage=last.usage if last else {},
         checkpoints=checkpoints,

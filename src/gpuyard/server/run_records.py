@@ -61,6 +61,7 @@ def run_record(app_state: AppState, job: Job) -> RunRecord:
         needs={name: spec[name] for name in _NEEDS if name in spec},
         attempts=_attempts(job, facts),
         metrics=job.progress.metrics,
+        links=job.progress.links,
         rerun_of=job.labels.get(RERUN_LABEL),
     )
 

@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from gpuyard.cli.run_names import with_run_names
-from gpuyard.cli.trackers import offline_runs
+from gpuyard.cli.trackers import offline_runs, refuse_job_of_others
+from gpuyard.domain.errors import RefusedError
 
 JOB = {"name": "train", "command": ["true"], "workdir": "/home/ann/gpt"}
 
@@ -77,3 +78,16 @@ def test_runs_that_were_kept_while_the_job_ran(tmp_path: Path) -> None:
     assert kept(100, 200) == ["offline-run-kept"]
     assert kept(100, None) == ["offline-run-kept", "offline-run-late"]
     assert kept(None, None) == []
+
+
+def test_runs_of_others_are_sent_only_for_who_is_named() -> None:
+    of_ann = cast("Any", SimpleNamespace(name="train", user="ann"))
+    refuse_job_of_others(of_ann, "ann")
+    of_owner = cast("Any", SimpleNamespace(name="train", user=None))
+    refuse_job_of_others(of_owner, None)
+    refuse_job_of_others(of_owner, "owner")
+    with pytest.raises(RefusedError, match="--user owner"):
+        refuse_job_of_others(of_owner, "ann")
+    for me in ("bob", None):
+        with pytest.raises(RefusedError, match="--user ann"):
+            refuse_job_of_others(of_ann, me)

@@ -35,7 +35,11 @@ def job(**fields: Any) -> Job:
 
 def test_it_has_what_the_run_says_of_itself() -> None:
     made = job(
-        progress={"step": 40, "metrics": {"loss": 0.25, "accuracy": 0.9}},
+        progress={
+            "step": 40,
+            "metrics": {"loss": 0.25, "accuracy": 0.9},
+            "links": [{"tracker": "wandb", "run": "a1", "url": "https://wandb.ai/a"}],
+        },
         spec={"command": ["python3", "x y.py"], "datasets": ["lab/plays@2"]},
         code={"digest": "d", "commit": "c0ffee", "dirty": True},
     )
@@ -53,6 +57,7 @@ def test_it_has_what_the_run_says_of_itself() -> None:
         "| loss | 0.25 |",
         "| command | `python3 'x y.py'` |",
         "| commit | `c0ffee with changes` |",
+        "| wandb | <https://wandb.ai/a> |",
         "It read `lab/plays@2`.",
         "| `out/a\\|b.pt` | 12 |",
         "The licence is not known",

@@ -19,7 +19,7 @@ from gpuyard.node.launcher.hierarchy import remove_empty
 from gpuyard.node.launcher.identity import Identity
 from gpuyard.node.launcher.launch import LaunchError, LaunchRequest
 from gpuyard.node.launcher.limits import ProcessLimits
-from gpuyard.node.launcher.members import find_attempt
+from gpuyard.node.launcher.members import descendants, find_attempt
 from gpuyard.node.launcher.posix_spawn import Streams
 from gpuyard.node.launcher.process import (
     Exit,
@@ -46,6 +46,7 @@ __all__ = [
     "Usage",
     "adopt",
     "can_confine_devices",
+    "descendants",
     "end_groups",
     "find_attempt",
     "remove_empty",

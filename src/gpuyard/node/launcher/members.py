@@ -33,6 +33,19 @@ def find_attempt(attempt_id: str, uid: int | None = None) -> list[int]:
     return [process.pid for process in found]
 
 
+def descendants(pid: int) -> set[int]:
+    """A process and those that it and they have started; without those whose parent
+    has ended.
+    """
+    found: set[int] = set()
+    new = [pid]
+    while new:
+        found.update(new)
+        children = [child for parent in new for child in procfs.children(parent)]
+        new = [child for child in children if child not in found]
+    return found
+
+
 def no_orphans(reaper: int) -> bool:
     """True when this process is the only child of its parent `reaper`, the subreaper
     that gets orphans.

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuyard.cli.curves import Curve, drawn, page
+from gpuyard.client.curves import Curve, drawn, page
 
 
 def test_each_job_is_a_letter_and_the_corners_are_the_ends() -> None:

@@ -31,6 +31,13 @@ _STYLE = (
     "td,th{padding:.1em .8em;text-align:right}td:first-child,th:first-child"
     "{text-align:left}"
 )
+# The part of it for curves in a page of somebody else.
+_INNER_STYLE = (
+    ".gpuyard svg{width:100%;max-width:760px;height:auto}"
+    ".gpuyard text{fill:currentColor;font-size:12px}"
+    ".gpuyard line{stroke:currentColor;opacity:.3}"
+    ".gpuyard polyline{fill:none;stroke-width:1.8}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +147,12 @@ def page(metrics: Mapping[str, Sequence[Curve]]) -> str:
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
         f"<body><h1>{escape(title)}</h1>\n{''.join(parts)}</body></html>\n"
     )
+
+
+def sections(metrics: Mapping[str, Sequence[Curve]]) -> str:
+    """The curves of each metric and their values, to stand in another page."""
+    parts = "".join(_section(name, curves) for name, curves in metrics.items())
+    return f'<div class="gpuyard"><style>{_INNER_STYLE}</style>{parts}</div>'
 
 
 def _section(name: str, curves: Sequence[Curve]) -> str:
