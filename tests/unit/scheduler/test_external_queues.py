@@ -1,4 +1,4 @@
-"""Who is sent to an engine, how many, and what is said of those who are not."""
+"""Who is sent to an external queue, how many, and what is said of those who are not."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -82,13 +82,13 @@ def test_an_offer_that_had_nothing_is_asked_again_when_its_time_has_come(world):
     assert world.decide(run=False).keys() == {job}
 
 
-def test_why_an_offer_had_nothing_is_in_the_words_of_its_engine(world):
+def test_why_an_offer_had_nothing_is_in_the_words_of_its_queue(world):
     job = world.submit(gpus=2)
     world.view.external_queues.note_no_capacity(A100.id, world.now, "exceeded quota")
     assert "had nothing left (exceeded quota); it is asked" in world.why(job).summary
 
 
-def test_why_names_an_engine_that_never_told_what_it_has(world):
+def test_why_names_a_queue_that_never_told_what_it_has(world):
     queue = ExternalQueue("cluster", problem="cannot be used: may not list nodes")
     world.view.add_external_queues({"cluster": queue})
     job = world.submit(gpus=8)
@@ -117,7 +117,7 @@ def test_offers_for_jobs_with_gpus_get_others_only_if_nothing_else_suits(world):
     ]
 
 
-def test_nothing_is_sent_to_an_engine_in_trouble(world):
+def test_nothing_is_sent_to_a_queue_in_trouble(world):
     job = world.submit(gpus=2)
     world.view.external_queues.by_name["slurm"].problem = "does not answer: timeout"
     world.view.revision += 1
@@ -125,7 +125,7 @@ def test_nothing_is_sent_to_an_engine_in_trouble(world):
     assert "slurm/gpu/a100 does not answer: timeout" in world.why(job).summary
 
 
-def test_why_tells_what_the_engine_says(world):
+def test_why_tells_what_the_queue_says(world):
     job = world.submit(gpus=2)
     world.decide(run=False)
     attempt = world.view.attempts[f"attempt_{job}"]
@@ -221,7 +221,7 @@ def test_containers_run_where_something_runs_containers(world):
 
 
 def waiting_there(world, job: str) -> str:
-    """The engine has it in its queue; the attempt."""
+    """The external queue holds it; the attempt."""
     attempt = f"attempt_{job}"
     world.record(
         Change(
@@ -303,7 +303,7 @@ def test_nobody_is_taken_back_in_front_of_one_that_waits_for_more_here(world):
     assert world.decide().keys() == {wide}
 
 
-def test_nothing_is_kept_for_one_whose_engine_does_not_answer(full):
+def test_nothing_is_kept_for_one_whose_queue_does_not_answer(full):
     world, here, there = full
     world.end(here)
     assert len(decide(world.view, world.now, world.policy).actions) == 1
@@ -312,14 +312,14 @@ def test_nothing_is_kept_for_one_whose_engine_does_not_answer(full):
             Table.ATTEMPTS, f"attempt_{there}", {"state": "ending", "reason": "revoked"}
         )
     )
-    engine = world.view.external_queues.by_name["slurm"]
-    engine.problem = "does not answer"
+    queue = world.view.external_queues.by_name["slurm"]
+    queue.problem = "does not answer"
     world.view.revision += 1
     late = world.submit(gpus=1)
     assert world.decide()[late][0].node_id == "here"
 
 
-def test_one_whose_engine_does_not_answer_is_not_asked_for(full):
+def test_one_whose_queue_does_not_answer_is_not_asked_for(full):
     world, here, _ = full
     world.view.external_queues.by_name["slurm"].problem = "does not answer"
     world.end(here)
