@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Set
 
 from gpuyard.domain.shape import Shape
+from gpuyard.scheduler.fair_order import FairOrder, fair_order
 from gpuyard.scheduler.fitting import may_use, provider_for
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node
@@ -19,7 +20,6 @@ from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.prefetch_sites import PrefetchSite
 from gpuyard.scheduler.queue import Bucket
 from gpuyard.scheduler.ranking import Ranking
-from gpuyard.scheduler.turns import Turns, turns
 from gpuyard.scheduler.view import View
 
 # From the end of a job to the start of the next one through the server: two commits and
@@ -46,7 +46,7 @@ def plan_prefetches(
         return
     ranking = Ranking(policy, view.learning)
     to_fill: dict[Shape, list[str]] = {}
-    order = turns(view, now) if view.usage.by_share else None
+    order = fair_order(view, now) if view.usage.by_share else None
     while bucket := _next_bucket(view, order):
         job = queue.head(bucket)
         if job is not None:
@@ -71,7 +71,7 @@ def plan_prefetches(
         queue.rerank(bucket, ranking, now)
 
 
-def _next_bucket(view: View, order: Turns | None) -> Bucket | None:
+def _next_bucket(view: View, order: FairOrder | None) -> Bucket | None:
     """The first bucket, by turns if these are given; None if there is none. Prompts
     take no place on a node, so they may be overtaken.
     """

@@ -7,9 +7,9 @@ decision looks at the heads of buckets, never at all jobs: while the head of a b
 waits, its other jobs wait.
 
 Buckets are sorted by the rank of their heads (see `ranking`), in one line, or in a line
-for each user where shares count (see `turns`). A bucket is ranked again when its head,
-type or age has changed: with a changed head at once, the others a few in each decision,
-so that no decision takes long.
+for each user where shares count (see `fair_order`). A bucket is ranked again when its
+head, type or age has changed: with a changed head at once, the others a few in each
+decision, so that no decision takes long.
 """
 
 import heapq

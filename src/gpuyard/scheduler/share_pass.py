@@ -1,4 +1,4 @@
-"""The start pass where shares count: lines take turns (see `turns`).
+"""The start pass where shares count: lines take turns (see `fair_order`).
 
 The first job of each line that must wait reserves places, like the head of a queue. The
 other jobs of its line may pass it, as those of later lines may, if they do not delay
@@ -9,13 +9,13 @@ from bisect import insort
 
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.scheduler.external_queues import Dispatch
+from gpuyard.scheduler.fair_order import fair_order, first_allowed, heads_in_turn
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.parties import Line
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.queue import Bucket, RankedLine
 from gpuyard.scheduler.ranking import Rank, Ranking
 from gpuyard.scheduler.start_pass import StartPass, least_of
-from gpuyard.scheduler.turns import first_allowed, heads_in_turn, turns
 from gpuyard.scheduler.view import View
 
 
@@ -45,7 +45,7 @@ class SharePass(StartPass):
             # Jobs that started on what is reserved for them have used up the room.
             queue.seen_order = []
             return
-        order = turns(view, self._now)
+        order = fair_order(view, self._now)
         retry_all = bool(view.index.freed) or queue.retry_all
         # A line that has overtaken others may start what was refused before.
         if queue.seen_order and not retry_all:
@@ -64,7 +64,7 @@ class SharePass(StartPass):
                 fresh.pop(line, None)
         queue.seen_order = []
         if queue.open:
-            queue.seen_order = turns(view, self._now).first(self._most_waiting)
+            queue.seen_order = fair_order(view, self._now).first(self._most_waiting)
 
     def _fresh_by_line(self) -> dict[Line, RankedLine]:
         """The fresh buckets in order, by line."""
@@ -148,7 +148,7 @@ class SharePass(StartPass):
 
     def _submit(self) -> None:
         dispatch = self._dispatch()
-        order = turns(self._view, self._now)
+        order = fair_order(self._view, self._now)
         while (line := order.next()) is not None:
             job = self._submit_one_of(line, dispatch)
             if job is None:

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpuyard.domain.units import format_duration, iso_time
+from gpuyard.scheduler.fair_order import FairOrder, expected_rate
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.parties import Group, Line, ShareRules, group_of
 from gpuyard.scheduler.ranking import Ranking
-from gpuyard.scheduler.turns import Turns, expected_rate
 from gpuyard.scheduler.view import View
 
 MOST_TURNS = 20_000
@@ -33,7 +33,7 @@ def jobs_ahead(view: View, job: LiveJob, now: float, ranking: Ranking) -> Counte
     groups: dict[Group, list[Line]] = {}
     for line in lines:
         groups.setdefault(group_of(line), []).append(line)
-    order = Turns(view.usage, groups, lambda line: lines[line][-1].id, now)
+    order = FairOrder(view.usage, groups, lambda line: lines[line][-1].id, now)
     ahead = Counter[Line]()
     for _ in range(MOST_TURNS):
         line = order.next()

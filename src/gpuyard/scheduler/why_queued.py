@@ -11,6 +11,7 @@ from gpuyard.domain.units import format_duration
 from gpuyard.scheduler.advice import Advice, smaller_requests
 from gpuyard.scheduler.explanation import Why
 from gpuyard.scheduler.external_queues import ExternalQueue, may_use
+from gpuyard.scheduler.fair_order import heads_in_turn
 from gpuyard.scheduler.fitting import (
     allowed,
     could_hold,
@@ -41,7 +42,6 @@ from gpuyard.scheduler.refusal import (
 )
 from gpuyard.scheduler.reservation import Reservation, Reservations, may_outlast
 from gpuyard.scheduler.standings import jobs_ahead, quota_in_words, share_in_the_way
-from gpuyard.scheduler.turns import heads_in_turn
 from gpuyard.scheduler.verdicts import (
     FULL,
     node_verdicts,

@@ -1,4 +1,4 @@
-"""Turns: whose job comes next, where shares count.
+"""Fair order: whose job comes next, where shares count.
 
 At each level of the tree, who has used least for each of their shares comes first: an
 organisation among all, then a project within it, then a user within that. A project
@@ -30,7 +30,7 @@ _GroupEntry = tuple[float, int, Group]
 _Member = TypeVar("_Member", Root, Group)
 
 
-class Turns:
+class FairOrder:
     """Lines in the order in which they get the next place. `charge` counts a place at
     once, so one line does not get all.
     """
@@ -165,10 +165,10 @@ class Turns:
         self.charge(job.party.line, expected_rate(view, job))
 
 
-def turns(view: View, now: float) -> Turns:
+def fair_order(view: View, now: float) -> FairOrder:
     """All lines of the queue in turn."""
     queue = view.queue
-    return Turns(view.usage, queue.groups, queue.first_of, now)
+    return FairOrder(view.usage, queue.groups, queue.first_of, now)
 
 
 def expected_rate(view: View, job: LiveJob) -> float:
@@ -179,7 +179,7 @@ def expected_rate(view: View, job: LiveJob) -> float:
 
 def heads_in_turn(view: View, now: float) -> Iterator[LiveJob]:
     """The first job of each line that no quota holds back, in turn."""
-    order = turns(view, now)
+    order = fair_order(view, now)
     while (line := order.next()) is not None:
         order.drop()
         head = first_allowed(view.queue, view.usage, line)
