@@ -200,7 +200,7 @@ class QueuedJob:
         return self._too_large()
 
     def _waits_for_model(self) -> Why:
-        """It is a prompt, and not yet in the line of its model."""
+        """It is a prompt, and not yet in the queue of its model."""
         model = self.job.shape.model
         offers = self.view.external_queues.suitable_offers(self.job.shape)
         if not offers:

@@ -423,14 +423,14 @@ def test_a_job_goes_where_its_workspace_was_used_last(world):
     assert found == {"default/corpus": "west/gpu", "default/other": "east/gpu"}
 
 
-# --- prompts, whose queue is the line of a model ---
+# --- prompts, whose queue is the request queue of a model ---
 
 TOY = Offer("prompts/toy", "prompts", model="toy")
 
 
 @pytest.fixture
 def prompts(world) -> World:
-    """As `world`, with the line of a model in which two of a priority may stand."""
+    """As `world`, with the queue of a model in which two of a priority may stand."""
     queue = ExternalQueue("prompts", max_pending=2, offers={TOY.id: TOY})
     world.view.add_external_queues({"prompts": queue})
     return world
