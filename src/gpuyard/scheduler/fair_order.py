@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TypeVar
 
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.parties import Group, Line, Root, group_of
+from gpuyard.scheduler.parties import Group, Root, ShareKey, group_of
 from gpuyard.scheduler.queue import Queue
 from gpuyard.scheduler.usage import Usage
 from gpuyard.scheduler.view import View
@@ -22,7 +22,7 @@ LEAST_RATE = 0.001
 """A job that books nothing, such as a prompt, counts as so many GPUs in its turn; so
 those of different users take turns, too.
 """
-_Entry = tuple[float, str, Line]
+_Entry = tuple[float, str, ShareKey]
 """Usage for each share, id of the first job, line."""
 _GroupEntry = tuple[float, int, Group]
 """Usage for each share, place among all groups, group."""
@@ -38,8 +38,8 @@ class FairOrder:
     def __init__(
         self,
         usage: Usage,
-        groups: Mapping[Group, Collection[Line]],
-        first_of: Callable[[Line], str],
+        groups: Mapping[Group, Collection[ShareKey]],
+        first_of: Callable[[ShareKey], str],
         now: float,
     ) -> None:
         """`groups`: all lines with jobs, by group; of equal groups, the one given first
@@ -51,7 +51,7 @@ class FairOrder:
         self._first_of = first_of
         self._scales = usage.scales(now)
         self._values: dict[Root, float] = {}
-        self._of_lines: dict[Line, float] = {}
+        self._of_lines: dict[ShareKey, float] = {}
         # Of most groups, the lines are never looked at.
         self._lines: dict[Group, list[_Entry]] = {}
         # The groups of each organisation, as heaps.
@@ -78,7 +78,7 @@ class FairOrder:
             self._roots.append((whole, place, organisation))
         self._members[organisation].append((value, place, group))
 
-    def next(self) -> Line | None:
+    def next(self) -> ShareKey | None:
         """The line whose turn it is; None if all have been dropped."""
         if not self._roots:
             return None
@@ -117,9 +117,9 @@ class FairOrder:
             heapq.heapify(self._lines[group])
         return self._lines[group]
 
-    def first(self, most: int) -> list[Line]:
+    def first(self, most: int) -> list[ShareKey]:
         """The first so many lines in turn."""
-        found: list[Line] = []
+        found: list[ShareKey] = []
         for _, _, root in heapq.nsmallest(most, self._roots):
             for group in self._groups_in(root):
                 found += [line for _, _, line in sorted(self._lines_of(group))]
@@ -145,7 +145,7 @@ class FairOrder:
         if not isinstance(root, str) or not self._members[root]:
             heapq.heappop(self._roots)
 
-    def charge(self, line: Line, rate: float) -> None:
+    def charge(self, line: ShareKey, rate: float) -> None:
         """The line has got a place that counts as so many GPUs."""
         project, user = line
         rules = self._usage.rules
@@ -187,7 +187,7 @@ def heads_in_turn(view: View, now: float) -> Iterator[LiveJob]:
             yield head
 
 
-def first_allowed(queue: Queue, usage: Usage, line: Line) -> LiveJob | None:
+def first_allowed(queue: Queue, usage: Usage, line: ShareKey) -> LiveJob | None:
     """The first job of the line that no quota holds back."""
     for _, bucket in queue.lines.get(line, ()):
         head = queue.head(bucket)

@@ -15,7 +15,7 @@ from gpuyard.scheduler.fair_order import FairOrder, fair_order
 from gpuyard.scheduler.fitting import may_use, provider_for
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node
-from gpuyard.scheduler.parties import ONE_LINE, Line
+from gpuyard.scheduler.parties import NO_SHARES, ShareKey
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.prefetch_sites import PrefetchSite
 from gpuyard.scheduler.queue import Bucket
@@ -76,7 +76,7 @@ def _next_bucket(view: View, order: FairOrder | None) -> Bucket | None:
     take no place on a node, so they may be overtaken.
     """
     if order is None:
-        return _first_bucket(view, ONE_LINE)
+        return _first_bucket(view, NO_SHARES)
     while (line := order.next()) is not None:
         bucket = _first_bucket(view, line)
         if bucket is not None:
@@ -85,7 +85,7 @@ def _next_bucket(view: View, order: FairOrder | None) -> Bucket | None:
     return None
 
 
-def _first_bucket(view: View, line: Line) -> Bucket | None:
+def _first_bucket(view: View, line: ShareKey) -> Bucket | None:
     ranked = view.queue.lines.get(line, ())
     return next((bucket for _, bucket in ranked if not bucket[1].model), None)
 

@@ -24,7 +24,7 @@ from gpuyard.domain.shape import Shape
 from gpuyard.scheduler.gittins import span
 from gpuyard.scheduler.heaps import IdHeap
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.parties import ONE_LINE, Group, Line, Party, group_of
+from gpuyard.scheduler.parties import NO_SHARES, Group, Party, ShareKey, group_of
 from gpuyard.scheduler.ranking import Rank, Ranking, due_minute
 
 AT_ONCE = 40
@@ -46,7 +46,7 @@ class Queue:
     - `closed`: queued shapes that fit nowhere until more is free.
     - `preemptible`: the ids of preemptible jobs; `preemptible_shapes` counts their
       shapes.
-    - `claiming_shapes`: counts the buckets, by shape, of jobs for whose project or user
+    - `reserved_shapes`: counts the buckets, by shape, of jobs for whose project or user
       something is reserved.
     - `prompts`: how many prompts there are for each model.
     - `with_gpus`: the jobs that ask for GPUs, by id, the first to come first.
@@ -65,18 +65,17 @@ class Queue:
         "_by_job_type",
         "_by_shape",
         "_changed",
-        "_claiming",
         "_due",
         "_jobs",
         "_new",
         "_rank_of",
         "_ranking",
+        "_reserved",
         "_rule",
         "_seen_at",
         "_shapes_by_line",
         "_shortest",
         "_stale",
-        "claiming_shapes",
         "closed",
         "fresh",
         "groups",
@@ -85,6 +84,7 @@ class Queue:
         "preemptible",
         "preemptible_shapes",
         "prompts",
+        "reserved_shapes",
         "retry_all",
         "seen_order",
         "with_gpus",
@@ -97,20 +97,20 @@ class Queue:
         self.retry_all = False
         self.preemptible: set[str] = set()
         self.preemptible_shapes = Counter[Shape]()
-        self.claiming_shapes = Counter[Shape]()
+        self.reserved_shapes = Counter[Shape]()
         self.prompts = Counter[str]()
         self.with_gpus: dict[str, LiveJob] = {}
         self._jobs: dict[str, LiveJob] = {}
         self._buckets: dict[Bucket, IdHeap] = {}
         # Buckets of jobs for whose project or user something is reserved.
-        self._claiming: set[Bucket] = set()
+        self._reserved: set[Bucket] = set()
         self._by_shape: dict[Shape, set[Bucket]] = {}
         self._by_job_type: dict[str, set[Bucket]] = {}
         self._shortest: dict[Shape, float] = {}
-        self.lines: dict[Line, RankedLine] = {ONE_LINE: []}
-        self.groups: dict[Group, dict[Line, None]] = {}
-        self.seen_order: list[Line] = []
-        self._shapes_by_line: dict[Line, Counter[Shape]] = {}
+        self.lines: dict[ShareKey, RankedLine] = {NO_SHARES: []}
+        self.groups: dict[Group, dict[ShareKey, None]] = {}
+        self.seen_order: list[ShareKey] = []
+        self._shapes_by_line: dict[ShareKey, Counter[Shape]] = {}
         self._rank_of: dict[Bucket, Rank] = {}
         self._ageing: list[tuple[float, str, Bucket]] = []
         self._due: dict[Bucket, float] = {}
@@ -150,9 +150,9 @@ class Queue:
         heap = self._buckets.get(bucket)
         if heap is None:
             heap = self._buckets[bucket] = IdHeap()
-            if job.party.claims != ONE_LINE:
-                self._claiming.add(bucket)
-                self.claiming_shapes[job.shape] += 1
+            if job.party.reserved_for != NO_SHARES:
+                self._reserved.add(bucket)
+                self.reserved_shapes[job.shape] += 1
             if job.shape not in self._by_shape:
                 self._by_shape[job.shape] = set()
                 self.open.add(job.shape)
@@ -187,9 +187,9 @@ class Queue:
         heap.remove(job_id)
         if not heap:
             del self._buckets[bucket]
-            if bucket in self._claiming:
-                self._claiming.discard(bucket)
-                _subtract(self.claiming_shapes, job.shape)
+            if bucket in self._reserved:
+                self._reserved.discard(bucket)
+                _subtract(self.reserved_shapes, job.shape)
             _drop(self._by_shape, job.shape, bucket)
             self._drop_from_line(bucket)
             _drop(self._by_job_type, job.job_type, bucket)
@@ -297,7 +297,7 @@ class Queue:
         if not shapes:
             del self._shapes_by_line[line]
 
-    def _line(self, name: Line) -> RankedLine:
+    def _line(self, name: ShareKey) -> RankedLine:
         """The line; a new one if there is none yet."""
         line = self.lines.get(name)
         if line is None:
@@ -312,7 +312,7 @@ class Queue:
         del line[bisect_left(line, (rank, bucket))]
         if line:
             return
-        if name != ONE_LINE:
+        if name != NO_SHARES:
             del self.lines[name]
         group = self.groups[group_of(name)]
         del group[name]
@@ -331,7 +331,7 @@ class Queue:
             head = self._jobs[self._buckets[bucket].first() or ""]
             self._rank_of[bucket] = ranking.of(head, now)
             self._remember_ageing(head, bucket, ranking, now)
-        self.lines = {ONE_LINE: []}
+        self.lines = {NO_SHARES: []}
         self.groups = {}
         for bucket, rank in self._rank_of.items():
             self._line(bucket[-1].line).append((rank, bucket))
@@ -372,7 +372,7 @@ class Queue:
         """All buckets in order, each with the rank of its head, if there is one line
         for all jobs.
         """
-        return self.lines[ONE_LINE]
+        return self.lines[NO_SHARES]
 
     @property
     def has_ranked(self) -> bool:
@@ -383,7 +383,7 @@ class Queue:
         """The rank of the bucket's head."""
         return self._rank_of[bucket]
 
-    def first_of(self, line: Line) -> str:
+    def first_of(self, line: ShareKey) -> str:
         """The id of the first job of the line."""
         return self.lines[line][0][0][-1]
 
@@ -391,7 +391,7 @@ class Queue:
         """The rank of the bucket's head; None if the bucket is empty."""
         return self._rank_of.get(bucket)
 
-    def shapes_in(self, line: Line) -> Collection[Shape]:
+    def shapes_in(self, line: ShareKey) -> Collection[Shape]:
         """The shapes of the jobs in this line."""
         return self._shapes_by_line.get(line, ())
 
@@ -414,13 +414,13 @@ class Queue:
         first = heap.first() if heap else None
         return self._jobs[first] if first is not None else None
 
-    def claiming(self) -> RankedLine:
+    def reserved(self) -> RankedLine:
         """The ranked buckets of all jobs for whose project or user something is
         reserved, in order.
         """
         return sorted(
             (self._rank_of[bucket], bucket)
-            for bucket in self._claiming
+            for bucket in self._reserved
             if bucket in self._rank_of
         )
 

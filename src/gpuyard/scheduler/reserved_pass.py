@@ -32,7 +32,7 @@ def starts(
     """
     for booked in view.advance.current(now):
         nodes = _nodes_with_room(view, booked)
-        heads = view.queue.claiming() if nodes else []
+        heads = view.queue.reserved() if nodes else []
         tried = 0
         while heads and nodes and tried < TRIED:
             _, bucket = heapq.heappop(heads)
@@ -122,7 +122,7 @@ def take_back(view: View, now: float, policy: Policy) -> list[Preempt]:
 def _waiting_for(view: View, booked: AdvanceReservation) -> Iterator[LiveJob]:
     """The first jobs of the holder that wait: no more than could run there at once."""
     most = max(1, len(booked.uuids()))
-    for _, bucket in view.queue.claiming():
+    for _, bucket in view.queue.reserved():
         for job in view.queue.first_jobs(bucket, most):
             if _may_start(view, job, booked):
                 yield job

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gpuyard.domain.units import format_duration, iso_time
 from gpuyard.scheduler.fair_order import FairOrder, expected_rate
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.parties import Group, Line, ShareRules, group_of
+from gpuyard.scheduler.parties import Group, ShareKey, ShareRules, group_of
 from gpuyard.scheduler.ranking import Ranking
 from gpuyard.scheduler.view import View
 
@@ -18,23 +18,25 @@ MOST_TURNS = 20_000
 _MOST_NAMED = 3
 
 
-def named(line: Line) -> str:
+def named(line: ShareKey) -> str:
     """Whose line it is, for people."""
     project, user = line
     who = user or "the owner of this instance"
     return f"{who} in project {project}" if project else who
 
 
-def jobs_ahead(view: View, job: LiveJob, now: float, ranking: Ranking) -> Counter[Line]:
+def jobs_ahead(
+    view: View, job: LiveJob, now: float, ranking: Ranking
+) -> Counter[ShareKey]:
     """How many jobs of each line get a place before `job`, if places become free one by
     one. Those that a quota holds back do not.
     """
     lines = _lines(view, job, now, ranking)
-    groups: dict[Group, list[Line]] = {}
+    groups: dict[Group, list[ShareKey]] = {}
     for line in lines:
         groups.setdefault(group_of(line), []).append(line)
     order = FairOrder(view.usage, groups, lambda line: lines[line][-1].id, now)
-    ahead = Counter[Line]()
+    ahead = Counter[ShareKey]()
     for _ in range(MOST_TURNS):
         line = order.next()
         if line is None:
@@ -53,9 +55,9 @@ def jobs_ahead(view: View, job: LiveJob, now: float, ranking: Ranking) -> Counte
 
 def _lines(
     view: View, job: LiveJob, now: float, ranking: Ranking
-) -> dict[Line, list[LiveJob]]:
+) -> dict[ShareKey, list[LiveJob]]:
     """The jobs of each line, the first one last."""
-    lines: dict[Line, list[LiveJob]] = {job.party.line: []}
+    lines: dict[ShareKey, list[LiveJob]] = {job.party.line: []}
     for other in view.queue:
         if other.id != job.id and view.usage.allows(other):
             lines.setdefault(other.party.line, []).append(other)
@@ -76,7 +78,7 @@ class Standing:
     times_of_organisation: float
 
 
-def standing_of(view: View, line: Line, now: float) -> Standing | None:
+def standing_of(view: View, line: ShareKey, now: float) -> Standing | None:
     """The standing of the line among those that have jobs now; None if nobody has used
     anything.
     """
@@ -105,13 +107,15 @@ def standing_of(view: View, line: Line, now: float) -> Standing | None:
     )
 
 
-def _due_of_root(rules: ShareRules, lines: Iterable[Line], line: Line) -> float:
+def _due_of_root(rules: ShareRules, lines: Iterable[ShareKey], line: ShareKey) -> float:
     """The part that is due to what stands for the line at the first level."""
     roots = {rules.root_of(group_of(other)): other for other in lines}
     return rules.of_root(line) / sum(map(rules.of_root, roots.values()))
 
 
-def share_in_the_way(view: View, job: LiveJob, now: float, ahead: Counter[Line]) -> str:
+def share_in_the_way(
+    view: View, job: LiveJob, now: float, ahead: Counter[ShareKey]
+) -> str:
     """Whose share is in the way of the job, for people; empty if nobody's is."""
     if not ahead:
         return ""
@@ -168,7 +172,7 @@ def _whose(whose: str, job: LiveJob) -> str:
     return _capitalised(who)
 
 
-def _listed(ahead: Iterable[tuple[Line, int]]) -> str:
+def _listed(ahead: Iterable[tuple[ShareKey, int]]) -> str:
     counts = list(ahead)
     parts = [f"{count} of {named(line)}" for line, count in counts[:_MOST_NAMED]]
     rest = sum(count for _, count in counts[_MOST_NAMED:])

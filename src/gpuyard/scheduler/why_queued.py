@@ -23,7 +23,7 @@ from gpuyard.scheduler.fitting import (
 )
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node
-from gpuyard.scheduler.parties import Line
+from gpuyard.scheduler.parties import ShareKey
 from gpuyard.scheduler.placement import (
     SpaceOf,
     candidates,
@@ -75,7 +75,7 @@ class QueuedJob:
         self.now = now
         self.policy = policy
         self.ranking = Ranking(policy, view.learning)
-        self.by_line = Counter[Line]()
+        self.by_line = Counter[ShareKey]()
         if view.usage.by_share:
             self.by_line = jobs_ahead(view, job, now, self.ranking)
             self.ahead = self.by_line.total()
