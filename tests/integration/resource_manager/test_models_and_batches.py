@@ -509,7 +509,7 @@ async def test_a_job_lends_models_what_it_reserves_behind_a_long_script(
     again = asyncio.create_task(queues.acquire("a", QueuedRequestTerms()))
     two_gpus.host.ended(attempt)
     await two_gpus.provider.deliver("node_1")
-    await eventually(lambda: replica.draining, "the model to be recalled")
+    await eventually(lambda: replica.draining, "the model to be called back")
     queues.release(replica, 0.1)
     await two_gpus.begun(wide)
     assert not again.done()

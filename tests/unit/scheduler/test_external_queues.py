@@ -278,8 +278,8 @@ def test_who_waits_there_is_taken_back_when_there_is_room_here(full):
 def test_one_that_begins_there_meanwhile_stays_and_the_place_here_is_free(full):
     world, here, there = full
     world.end(here)
-    (recall,) = decide(world.view, world.now, world.policy).actions
-    undo(world.view, recall)
+    (withdrawal,) = decide(world.view, world.now, world.policy).actions
+    undo(world.view, withdrawal)
     world.run(there)
     assert decide(world.view, world.now, world.policy).actions == ()
     other = world.submit(gpus=1)
@@ -353,17 +353,19 @@ def test_one_on_its_way_is_taken_back_once_it_is_there(world):
 def test_the_place_is_its_own_until_it_has_begun_there_whoever_comes_meanwhile(full):
     world, here, there = full
     world.end(here)
-    (recall,) = decide(world.view, world.now, world.policy).actions
+    (withdrawal,) = decide(world.view, world.now, world.policy).actions
     world.record(
         Change(
-            Table.ATTEMPTS, recall.attempt_id, {"state": "ending", "reason": "revoked"}
+            Table.ATTEMPTS,
+            withdrawal.attempt_id,
+            {"state": "ending", "reason": "revoked"},
         )
     )
     world.view.external_queues.by_name["slurm"].max_pending = 0
     urgent = world.submit(gpus=1, priority=5)
     back = {"state": "queued", "attempt_id": None, "not_before": world.now}
     over = Change(
-        Table.ATTEMPTS, recall.attempt_id, {"state": "ended", "reason": "revoked"}
+        Table.ATTEMPTS, withdrawal.attempt_id, {"state": "ended", "reason": "revoked"}
     )
     world.record(over, Change(Table.JOBS, there, back))
     assert [
@@ -375,10 +377,10 @@ def test_the_place_is_its_own_until_it_has_begun_there_whoever_comes_meanwhile(f
 def test_one_that_failed_on_its_way_back_keeps_no_place(full):
     world, here, there = full
     world.end(here)
-    (recall,) = decide(world.view, world.now, world.policy).actions
+    (withdrawal,) = decide(world.view, world.now, world.policy).actions
     back = {"state": "queued", "attempt_id": None, "not_before": world.now + 60}
     over = Change(
-        Table.ATTEMPTS, recall.attempt_id, {"state": "ended", "reason": "exit_code"}
+        Table.ATTEMPTS, withdrawal.attempt_id, {"state": "ended", "reason": "exit_code"}
     )
     world.record(over, Change(Table.JOBS, there, back))
     other = world.submit(gpus=1)
