@@ -41,7 +41,7 @@ from gpuyard.scheduler.refusal import (
     why_unavailable,
 )
 from gpuyard.scheduler.reservation import Reservation, Reservations, may_outlast
-from gpuyard.scheduler.standings import jobs_ahead, quota_in_words, share_in_the_way
+from gpuyard.scheduler.share_texts import jobs_ahead, quota_in_words, share_in_the_way
 from gpuyard.scheduler.verdicts import (
     FULL,
     node_verdicts,

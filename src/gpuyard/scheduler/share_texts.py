@@ -1,4 +1,4 @@
-"""Standings: what people are told about shares. This looks at all jobs, so it is for
+"""What people are told about shares. This looks at all jobs, so it is for
 people's questions and not for decisions.
 """
 
@@ -68,7 +68,7 @@ def _lines(
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ShareUsed:
     """How many times its share a line has used, and its organisation; the name of that
     is empty if there is none.
     """
@@ -78,8 +78,8 @@ class Standing:
     times_of_organisation: float
 
 
-def standing_of(view: View, line: ShareKey, now: float) -> Standing | None:
-    """The standing of the line among those that have jobs now; None if nobody has used
+def share_used(view: View, line: ShareKey, now: float) -> ShareUsed | None:
+    """What the line has used, among those that have jobs now; None if nobody has used
     anything.
     """
     usage = view.usage
@@ -100,7 +100,7 @@ def standing_of(view: View, line: ShareKey, now: float) -> Standing | None:
     total = sum(usage.gpu_seconds(("", user), now)[1] for user in users)
     if total <= 0:
         return None
-    return Standing(
+    return ShareUsed(
         usage.gpu_seconds(line, now)[1] / total / due,
         organisation,
         usage.of_organisation(organisation, now) / total / due_of_root,
@@ -120,23 +120,23 @@ def share_in_the_way(
     if not ahead:
         return ""
     line = job.party.line
-    standing = standing_of(view, line, now)
+    used = share_used(view, line, now)
     half_life = format_duration(view.usage.rules.half_life_s)
     if ahead.total() == 1:
         before = f"before it comes a job of {named(next(iter(ahead)))}"
     else:
         before = f"before it come {ahead.total()} jobs: {_listed(ahead.most_common())}"
-    if standing is None:
+    if used is None:
         return f"{_capitalised(before)}."
     who = _capitalised(named(line))
     whole = ""
-    if standing.organisation:
+    if used.organisation:
         whole = (
-            f", and the organisation {standing.organisation}"
-            f" {standing.times_of_organisation:.1f} times its own"
+            f", and the organisation {used.organisation}"
+            f" {used.times_of_organisation:.1f} times its own"
         )
     return (
-        f"{who} has used {standing.times:.1f} times the share due (what was used counts"
+        f"{who} has used {used.times:.1f} times the share due (what was used counts"
         f" half after {half_life}){whole}; {before}."
     )
 
