@@ -43,7 +43,7 @@ coverage: dev ## how much of the providers their tests run, in their own process
 	@$(PYTHON) -m coverage run --source=src/gpuyard/providers -m pytest tests/unit/providers tests/integration/providers $(ARGS)
 	@$(PYTHON) -m coverage report --skip-covered --fail-under=90
 
-lint: dev ## check style, types and the floors of the house
+lint: dev ## check style, types and the layers of packages
 	@.venv/bin/ruff check --quiet .
 	@.venv/bin/ruff format --check --quiet --diff .
 	@.venv/bin/pyright

@@ -28,7 +28,7 @@ DISKS = {
         "jobs",
         "idle",
         "scheduler",
-        "engines",
+        "external-queues",
         "kubernetes",
         "server",
         "commands",

@@ -12,6 +12,7 @@ from dataclasses import asdict
 MODULES = {
     "http": "over_http",
     "studies-results": "studies_results",
+    "external-queues": "external_queues",
     "studies-runtime": "studies_runtime",
 }
 

@@ -155,7 +155,7 @@ class SimulatedNode:
             time.time() - 1.0,
             exit_code=0,
             stopped=stopped,
-            successor=following.attempt_id if following else "",
+            prefetched_next=following.attempt_id if following else "",
             ran_s=1.0,
         )
         self._report(ended)

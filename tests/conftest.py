@@ -1,4 +1,4 @@
-"""What tests of any room may ask for."""
+"""What tests of any package may ask for."""
 
 import asyncio
 import gc

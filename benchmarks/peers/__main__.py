@@ -113,7 +113,7 @@ class CannotRunError(Exception):
 
 def seconds(peer: Peer, count: int, limit_s: float) -> float:
     """How long `peer` takes; CannotRunError, after its own words on stderr."""
-    with scratch() as folder, surroundings(peer) as more:
+    with scratch() as folder, peer_environment(peer) as more:
         command = [ENVIRONMENT / "bin/python", HERE / f"run_{peer.name}.py"]
         told = {
             "PEER_PROGRAM": noop(),
@@ -141,7 +141,7 @@ def seconds(peer: Peer, count: int, limit_s: float) -> float:
 
 
 @contextmanager
-def surroundings(peer: Peer) -> Iterator[dict[str, str]]:
+def peer_environment(peer: Peer) -> Iterator[dict[str, str]]:
     """The environment variables of `peer`'s run, and what must be there while it
     runs.
     """

@@ -1,4 +1,4 @@
-"""Prompts as jobs, end to end: they wait in the line of their model and cost no
+"""Prompts as jobs, end to end: they wait in the queue of their model and cost no
 process, whatever happens to servers and models.
 """
 

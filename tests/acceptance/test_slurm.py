@@ -276,7 +276,7 @@ def test_an_array_is_an_array_there_too(instance: TestInstance) -> None:
     assert len(theirs) < len(tasks)
 
 
-def test_what_waits_there_says_why_in_the_engines_words(
+def test_what_waits_there_says_why_in_the_queues_words(
     instance: TestInstance, slurm: SlurmCluster
 ) -> None:
     jobs = [

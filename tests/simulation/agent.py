@@ -270,9 +270,9 @@ class Attempt:
         for saved in entry.checkpoints:
             self.say(saved)
         if entry.ended:
-            heir = entry.ended.successor
-            begun = not heir or heir in host.journal or heir in host.logs
-            self.say(entry.ended if begun else replace(entry.ended, successor=""))
+            next_id = entry.ended.prefetched_next
+            begun = not next_id or next_id in host.journal or next_id in host.logs
+            self.say(entry.ended if begun else replace(entry.ended, prefetched_next=""))
             return
         if entry.boot != host.boot:
             self.conclude(reason="node_rebooted")
@@ -347,7 +347,7 @@ class Attempt:
         self, code: int | None = None, signal: int | None = None, reason: str = ""
     ) -> None:
         began = self.entry.started_at or None
-        heir = (
+        following = (
             self.agent.prefetched.pop_next(self.entry.start)
             if self.stopped != "preempted"
             else None
@@ -360,12 +360,12 @@ class Attempt:
             signal,
             reason,
             self.stopped,
-            successor=heir.attempt_id if heir else "",
+            prefetched_next=following.attempt_id if following else "",
         )
         self.entry.ended = ended
         self.say(ended)
-        if heir and not self.agent.machine.dies_here():
-            self.agent.begin(heir)
+        if following and not self.agent.machine.dies_here():
+            self.agent.begin(following)
 
     def say(self, body: Any) -> None:
         self.agent.outbox.put(body)

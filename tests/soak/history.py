@@ -185,7 +185,7 @@ def _points(attempt_id: str, job_id: str, at: float) -> list[dict[str, Any]]:
     ]
 
 
-class SimulatedYard:
+class SimulatedInstance:
     """A core and its retention over a ledger, on a clock of its own."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
@@ -295,7 +295,7 @@ def settings_for(keep_jobs: int, keep_days: float, keep_events: int) -> Settings
 
 
 async def live_through(
-    yard: SimulatedYard,
+    instance: SimulatedInstance,
     days: int,
     daily: int,
     note: Callable[[DayReport], None] = lambda _: None,
@@ -303,12 +303,12 @@ async def live_through(
     chatty: bool = True,
 ) -> list[DayReport]:
     """So many days; `note` is called after each."""
-    yard.core.start()
+    instance.core.start()
     reports: list[DayReport] = []
     for _ in range(days):
-        reports.append(await yard.day(daily, chatty=chatty))
+        reports.append(await instance.day(daily, chatty=chatty))
         note(reports[-1])
-    await yard.core.close()
+    await instance.core.close()
     return reports
 
 
@@ -349,10 +349,10 @@ def main() -> None:
         folder = options.ledger.parent if options.ledger else Path(name)
         settings = settings_for(options.jobs, keep_days, 5 * options.daily)
         folder.mkdir(exist_ok=True)
-        yard = SimulatedYard(folder, settings)
-        if yard.ledger.queries.last_seq() == 0:
+        instance = SimulatedInstance(folder, settings)
+        if instance.ledger.queries.last_seq() == 0:
             began = time.monotonic()
-            build(yard.ledger, options.jobs, keep_days)
+            build(instance.ledger, options.jobs, keep_days)
             sys.stdout.write(f"built in {time.monotonic() - began:.0f} s\n")
             sys.stdout.flush()
         with peak_memory() as peak:
@@ -361,8 +361,8 @@ def main() -> None:
                 sys.stdout.write(summary(report, peak()) + "\n")
                 sys.stdout.flush()
 
-            asyncio.run(live_through(yard, options.days, options.daily, note))
-        yard.ledger.close()
+            asyncio.run(live_through(instance, options.days, options.daily, note))
+        instance.ledger.close()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from gpuyard.ledger.replay import check
 from tests.soak.history import (
-    SimulatedYard,
+    SimulatedInstance,
     build,
     live_through,
     settings_for,
@@ -27,10 +27,10 @@ MOST_ROWS = 250
 class Transactions:
     """How many rows each transaction of upkeep changed."""
 
-    def __init__(self, yard: SimulatedYard) -> None:
+    def __init__(self, instance: SimulatedInstance) -> None:
         self.rows: list[int] = []
-        self._run = yard.core.writer._maintain
-        yard.core.writer._maintain = self._counted
+        self._run = instance.core.writer._maintain
+        instance.core.writer._maintain = self._counted
 
     def _counted(self, work: Callable[[sa.Connection], Any]) -> Any:
         def counting(tx: sa.Connection) -> Any:
@@ -46,12 +46,12 @@ class Transactions:
 @pytest.mark.slow
 def test_history_ends_in_small_transactions_and_stays_flat(tmp_path: Path) -> None:
     days = JOBS / DAILY
-    yard = SimulatedYard(tmp_path, settings_for(JOBS, days, KEPT_EVENTS))
-    build(yard.ledger, JOBS, days)
-    assert check(yard.ledger.engine).ok
-    transactions = Transactions(yard)
-    reports = asyncio.run(live_through(yard, DAYS, DAILY, chatty=False))
-    assert check(yard.ledger.engine).ok
+    instance = SimulatedInstance(tmp_path, settings_for(JOBS, days, KEPT_EVENTS))
+    build(instance.ledger, JOBS, days)
+    assert check(instance.ledger.engine).ok
+    transactions = Transactions(instance)
+    reports = asyncio.run(live_through(instance, DAYS, DAILY, chatty=False))
+    assert check(instance.ledger.engine).ok
     assert max(transactions.rows) <= MOST_ROWS
     assert len(transactions.rows) > DAYS
     for report in reports:
@@ -59,5 +59,5 @@ def test_history_ends_in_small_transactions_and_stays_flat(tmp_path: Path) -> No
         assert report.removed["usage"] > 0
         assert report.job_rows <= JOBS + DAILY
     assert reports[-1].removed["events"] > 0
-    assert yard.ledger.queries.journal_length() < KEPT_EVENTS + 5 * DAILY
-    yard.ledger.close()
+    assert instance.ledger.queries.journal_length() < KEPT_EVENTS + 5 * DAILY
+    instance.ledger.close()

@@ -127,17 +127,19 @@ class FakeHost:
         if attempt:
             attempt.live = False
         began = attempt.started_at if attempt else None
-        heir = (
-            self.heir(attempt.order)
+        following = (
+            self.following(attempt.order)
             if attempt and fields.get("stopped") != "preempted"
             else None
         )
-        named = heir.attempt_id if heir else ""
-        self.say(wire.Ended(attempt_id, time.time(), began, successor=named, **fields))
-        if heir:
-            self.begin(heir)
+        named = following.attempt_id if following else ""
+        self.say(
+            wire.Ended(attempt_id, time.time(), began, prefetched_next=named, **fields)
+        )
+        if following:
+            self.begin(following)
 
-    def heir(self, ended: AttemptOrder) -> AttemptOrder | None:
+    def following(self, ended: AttemptOrder) -> AttemptOrder | None:
         """The first that waits for such a place, as the one that has it."""
         for attempt_id, order in self.prefetched.items():
             if order.prefetch_group == ended.prefetch_group:

@@ -1,4 +1,6 @@
-"""One spec, run unchanged here and on an engine: the same output, states and fields."""
+"""One spec, run unchanged here and in an external queue: the same output, states and
+fields.
+"""
 
 import json
 from typing import Any
@@ -14,27 +16,27 @@ SAME = ("state", "reason", "exit_code", "name", "kind")
 
 
 def run_here_and_there(
-    instance: TestInstance, engine: str
+    instance: TestInstance, provider: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What `gpuyard show --json` says of both; they are alike but for where they
     ran.
     """
     path = instance.work / "spec.json"
     shown = dict[str, dict[str, Any]]()
-    for provider in ("local", engine):
+    for place in ("local", provider):
         path.write_text(
-            json.dumps({**SPEC, "provider": provider, "workdir": str(instance.work)})
+            json.dumps({**SPEC, "provider": place, "workdir": str(instance.work)})
         )
         job = instance.ok("submit", str(path)).split()[-1]
         instance.wait(job)
         assert instance.ok("logs", job) == "one\nstep 3: loss 1.5\n"
-        shown[provider] = instance.json("show", job)
+        shown[place] = instance.json("show", job)
     here = shown["local"]
-    there = shown[engine]
+    there = shown[provider]
     assert set(here) == set(there)
     for same in SAME:
         assert here[same] == there[same], same
     assert there["progress"]["step"] == here["progress"]["step"] == 3
-    assert there["provider"] == engine
+    assert there["provider"] == provider
     assert here["warnings"] == []
     return here, there

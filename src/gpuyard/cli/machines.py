@@ -238,16 +238,16 @@ def offers(as_json: AsJson = False) -> None:
         "TRUST",
         "NOTE",
     )
-    problems = _problems_of_engines()
+    problems = _problems_of_queues()
     empty = "No offers."
     if not problems:
-        empty = "No offers: no engine such as Slurm is configured."
+        empty = "No offers: no external queue such as Slurm is configured."
     print_table(columns, rows, empty=empty)
     for name, problem in problems.items():
         typer.echo(f"{name} {problem}")
 
 
-def _problems_of_engines() -> dict[str, str]:
+def _problems_of_queues() -> dict[str, str]:
     from gpuyard.client import calls
 
     with connect() as client:

@@ -24,7 +24,7 @@ def job_fields(options: RunOptions) -> dict[str, Any]:
     return {
         **_resources(options),
         **_limits(options),
-        **_surroundings(options),
+        **_environment_fields(options),
         **_checkpoint(options),
         **_dependencies(options),
         **_places(options),
@@ -65,7 +65,7 @@ def _limits(options: RunOptions) -> dict[str, Any]:
     )
 
 
-def _surroundings(options: RunOptions) -> dict[str, Any]:
+def _environment_fields(options: RunOptions) -> dict[str, Any]:
     """Its folder, and what its program gets of this shell."""
     workdir = options.workdir
     return given(

@@ -187,7 +187,7 @@ def listing(noun: str) -> Call[list[dict[str, Any]]]:
 
 
 def offer_problems() -> Call[dict[str, str]]:
-    """By the name of an engine, why it cannot be used or does not answer."""
+    """By the name of an external queue, why it cannot be used or does not answer."""
     return Call("GET", "/api/v1/offers", _problems)
 
 

@@ -12,6 +12,7 @@ from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings
 from gpuyard.controller.access import Access
 from gpuyard.controller.budgets import Budgets
+from gpuyard.controller.copied_logs import CopiedLogs
 from gpuyard.controller.core import Core
 from gpuyard.controller.datasets import Datasets
 from gpuyard.controller.deadlines import Deadlines
@@ -23,7 +24,6 @@ from gpuyard.controller.job_changes import JobChanges
 from gpuyard.controller.job_streams import JobStreams
 from gpuyard.controller.joined_nodes import JoinedNodes
 from gpuyard.controller.launching import Launching
-from gpuyard.controller.log_mirror import LogMirror
 from gpuyard.controller.logs import Logs
 from gpuyard.controller.node_access import NodeAccess
 from gpuyard.controller.observed_runs import ObservedRuns
@@ -144,26 +144,26 @@ class Controller:
         )
         self.gpus = self.requests.gpus
         self.trust = TrustRecords(self.core, self.launching, self.providers)
-        mirror = home.logs / "attempts"
-        log_mirror = LogMirror(
+        logs_folder = home.logs / "attempts"
+        copied_logs = CopiedLogs(
             self.core,
             self.reports,
             self.providers,
             blobs,
-            mirror,
+            logs_folder,
             self.secrets,
             home.root,
         )
         self.retention = Retention(
-            self.core, self.providers, blobs, mirror, self.submissions
+            self.core, self.providers, blobs, logs_folder, self.submissions
         )
-        self.logs = Logs(self.core, self.providers, wait_for_event, log_mirror.path)
+        self.logs = Logs(self.core, self.providers, wait_for_event, copied_logs.path)
         self.external_queues = ExternalQueues(
             self.core,
             self.launching,
             self.requests,
             self.providers,
-            log_mirror,
+            copied_logs,
             self.health,
             observed_runs,
         )

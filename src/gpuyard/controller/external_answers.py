@@ -11,10 +11,10 @@ import structlog
 
 from gpuyard.controller import transitions
 from gpuyard.controller.attempt_outcome import AttemptOutcome
+from gpuyard.controller.copied_logs import CopiedLogs
 from gpuyard.controller.core import Core
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.leftovers import Leftovers
-from gpuyard.controller.log_mirror import LogMirror
 from gpuyard.controller.observed_runs import ObservedRuns
 from gpuyard.controller.requests import Requests
 from gpuyard.controller.unknown_attempts import UnknownAttempts
@@ -44,7 +44,7 @@ class ExternalAnswers:
         launching: Launching,
         requests: Requests,
         providers: Providers,
-        log_mirror: LogMirror,
+        copied_logs: CopiedLogs,
         observed_runs: ObservedRuns,
         leftovers: Leftovers,
     ) -> None:
@@ -52,7 +52,7 @@ class ExternalAnswers:
         self._launching = launching
         self._requests = requests
         self._providers = providers
-        self._log_mirror = log_mirror
+        self._copied_logs = copied_logs
         self._observed_runs = observed_runs
         self._leftovers = leftovers
         self._unknown = UnknownAttempts()
@@ -110,7 +110,7 @@ class ExternalAnswers:
         ran_s = self._observed_runs.runs(attempt.id, told_s, asked_at)
         self._core.run_clock.note(attempt.id, ran_s)
         if not self._providers[attempt.provider].ends_with_server:
-            self._log_mirror.follow(attempt)
+            self._copied_logs.follow(attempt)
         return is_news
 
     def _record_start(self, attempt: LiveAttempt, result: JobResult) -> None:
@@ -178,10 +178,10 @@ class ExternalAnswers:
         core = self._core
         try:
             if self._providers[attempt.provider].ends_with_server:
-                self._log_mirror.keep(attempt, result.logs or "")
+                self._copied_logs.keep(attempt, result.logs or "")
                 kept, problem = True, ""
             else:
-                kept, problem = await self._log_mirror.finish(attempt)
+                kept, problem = await self._copied_logs.finish(attempt)
             message = result.error_message or problem or None
             self._record_end(attempt.id, replace(result, error_message=message))
             await core.committed()

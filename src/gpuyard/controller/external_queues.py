@@ -17,12 +17,12 @@ from typing import Any
 import structlog
 
 from gpuyard.controller.attempt_outcome import AttemptOutcome
+from gpuyard.controller.copied_logs import CopiedLogs
 from gpuyard.controller.core import Core
 from gpuyard.controller.external_answers import ExternalAnswers
 from gpuyard.controller.health import ProviderHealth
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.leftovers import Leftovers
-from gpuyard.controller.log_mirror import LogMirror
 from gpuyard.controller.lost_submissions import LostSubmissions
 from gpuyard.controller.observed_runs import ObservedRuns
 from gpuyard.controller.requests import Requests
@@ -56,7 +56,7 @@ class ExternalQueues:
         launching: Launching,
         requests: Requests,
         providers: Providers,
-        log_mirror: LogMirror,
+        copied_logs: CopiedLogs,
         health: ProviderHealth,
         observed_runs: ObservedRuns,
     ) -> None:
@@ -64,7 +64,7 @@ class ExternalQueues:
         self._launching = launching
         self._requests = requests
         self._providers = providers
-        self._leftovers = Leftovers(core, providers, log_mirror)
+        self._leftovers = Leftovers(core, providers, copied_logs)
         self._health = health
         self._observed_runs = observed_runs
         self._lost_submissions = LostSubmissions(core, launching, requests, providers)
@@ -73,7 +73,7 @@ class ExternalQueues:
             launching,
             requests,
             providers,
-            log_mirror,
+            copied_logs,
             observed_runs,
             self._leftovers,
         )

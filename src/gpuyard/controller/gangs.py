@@ -135,7 +135,7 @@ def _joined(ends: list[wire.Ended]) -> wire.Ended:
         ),
         "usage": ends[0].usage,
         "limits": ends[0].limits,
-        "successor": "",
+        "prefetched_next": "",
     }
     if causes and rank:
         said = f": {cause.message}" if cause.message else ""

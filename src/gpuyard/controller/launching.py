@@ -272,12 +272,12 @@ class Launching:
     # --- ends ---
 
     def record_end(
-        self, attempt: LiveAttempt, outcome: AttemptOutcome, successor: str = ""
+        self, attempt: LiveAttempt, outcome: AttemptOutcome, prefetched_next: str = ""
     ) -> None:
         """Record the end of an attempt, and requeue or end its job.
 
-        `successor`: the attempt to which the node has given the place. The caller must
-        call `schedule` afterwards.
+        `prefetched_next`: the attempt to which the node has given the place. The caller
+        must call `schedule` afterwards.
         """
         core = self._core
         job = core.view.jobs.get(attempt.job_id)
@@ -292,7 +292,7 @@ class Launching:
             # Nobody was there at its end: the time until now is all that is known.
             outcome = replace(outcome, ran_s=core.run_clock.ran_s(attempt.id))
         retry = Retry(self._retry_at(job, outcome))
-        takeovers = self._takeovers(job, current, outcome, successor)
+        takeovers = self._takeovers(job, current, outcome, prefetched_next)
         self._health.ended(job, current, outcome)
         ended = transitions.attempt_ended(job, current, outcome, retry, takeovers)
         is_over = retry.not_before is None
@@ -302,7 +302,7 @@ class Launching:
         core.pids.pop(job.id, None)
         core.run_clock.forget(attempt.id)
         self._observed_runs.forget(attempt.id)
-        takeovers.pop(successor, None)
+        takeovers.pop(prefetched_next, None)
         if takeovers:
             self.launch_soon(list(takeovers))
 
@@ -323,28 +323,30 @@ class Launching:
         job: LiveJob,
         attempt: LiveAttempt,
         outcome: AttemptOutcome,
-        successor: str,
+        prefetched_next: str,
     ) -> dict[str, transitions.Placements]:
         """Which prefetched attempts take over a place now that `attempt` has ended:
         the placements of each, by id.
 
-        The node may name the attempt that took over (`successor`). If the server had
-        already given that one another place, because it believed that the node had
+        The node may name the attempt that took over (`prefetched_next`). If the server
+        had already given that one another place, because it believed that the node had
         nothing left to wait for, then the node is right, and the other place is free. A
         free place goes to the prefetched attempt that has waited longest.
         """
         view = self._core.view
         free = attempt.placements
         takeovers: dict[str, transitions.Placements] = {}
-        named = view.attempts.get(successor)
+        named = view.attempts.get(prefetched_next)
         # A node says so of its own attempts only.
         if named and named.node_id == attempt.node_id:
-            takeovers[successor] = free
+            takeovers[prefetched_next] = free
             free = named.placements
         if self._may_be_taken_over(job, attempt, outcome, free):
             site = view.prefetch_sites.by_node(job.shape).get(attempt.node_id)
             for attempt_id in site.waiting if site else ():
-                if attempt_id != successor and _is_startable(view.attempts[attempt_id]):
+                if attempt_id != prefetched_next and _is_startable(
+                    view.attempts[attempt_id]
+                ):
                     takeovers[attempt_id] = free
                     break
         return takeovers

@@ -12,8 +12,8 @@ from typing import Any
 
 import structlog
 
+from gpuyard.controller.copied_logs import CopiedLogs
 from gpuyard.controller.core import Core
-from gpuyard.controller.log_mirror import LogMirror
 from gpuyard.domain.errors import LedgerError, ProviderError
 from gpuyard.domain.states import AttemptState
 from gpuyard.providers.base import GpuProviderInterface
@@ -32,11 +32,11 @@ class Leftovers:
         self,
         core: Core,
         providers: Mapping[str, GpuProviderInterface],
-        log_mirror: LogMirror,
+        copied_logs: CopiedLogs,
     ) -> None:
         self._core = core
         self._providers = providers
-        self._log_mirror = log_mirror
+        self._copied_logs = copied_logs
 
     async def forget(self, provider: str, reference: str | None) -> None:
         """Let a provider forget an attempt; the next server tries again if it fails."""
@@ -55,7 +55,7 @@ class Leftovers:
     ) -> None:
         """Go on with ended attempts where an earlier server may have been killed."""
         for row in rows:
-            if self._log_mirror.is_cut_off(row["id"]):
+            if self._copied_logs.is_cut_off(row["id"]):
                 self.fetch_later(_attempt_of(row))
             else:
                 await self.forget(provider, row["provider_ref"])
@@ -66,7 +66,7 @@ class Leftovers:
         while not await self._is_all_here(attempt):
             if time.monotonic() - began >= _GIVE_UP_AFTER_S:
                 log.warning("what an attempt left is lost", attempt=attempt.id)
-                self._log_mirror.give_up(attempt.id)
+                self._copied_logs.give_up(attempt.id)
                 break
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -74,7 +74,7 @@ class Leftovers:
 
     async def _is_all_here(self, attempt: LiveAttempt) -> bool:
         try:
-            kept, _ = await self._log_mirror.finish(attempt)
+            kept, _ = await self._copied_logs.finish(attempt)
         except LedgerError:
             return False
         return kept

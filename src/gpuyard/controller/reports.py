@@ -447,7 +447,7 @@ class Reports:
     def _share_ended(self, attempt: LiveAttempt, end: wire.Ended | None) -> None:
         """`end`: that of the attempt, if it was the last share."""
         if end is not None:
-            self._launching.record_end(attempt, outcome_of(end), end.successor)
+            self._launching.record_end(attempt, outcome_of(end), end.prefetched_next)
 
     def clock(self) -> float:
         """The server's time, UTC seconds."""

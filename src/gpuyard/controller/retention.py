@@ -57,8 +57,8 @@ T = TypeVar("T")
 class Retention:
     """Removes what `[retention]` says is too old.
 
-    `mirror` is the folder of the copied output of external queues. `removed` counts
-    what the newest pass has removed so far.
+    `copied_logs` is the folder of the copied output of external queues. `removed`
+    counts what the newest pass has removed so far.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class Retention:
         core: Core,
         providers: Providers,
         blobs: Blobs,
-        mirror: Path,
+        copied_logs: Path,
         submissions: Submissions,
     ) -> None:
         self.removed = Counter[str]()
         self._core = core
         self._providers = providers
         self._blobs = blobs
-        self._mirror = mirror
+        self._copied_logs = copied_logs
         self._submissions = submissions
         self._lock = asyncio.Lock()
         # Plans read much, so that one at a time is made.
@@ -140,12 +140,14 @@ class Retention:
 
     async def _plan(self) -> Mapping[str, Amount]:
         limits = self.limits()
-        logged = await asyncio.to_thread(_names, self._mirror)
+        logged = await asyncio.to_thread(_names, self._copied_logs)
         found, attempts = await self._read(plan, limits, logged)
         live = frozenset(self._core.view.attempts)
-        old = await asyncio.to_thread(old_logs, self._mirror, limits.logs_before, live)
+        old = await asyncio.to_thread(
+            old_logs, self._copied_logs, limits.logs_before, live
+        )
         output = Amount()
-        for path in {*old, *(self._mirrored(attempt) for attempt in attempts)}:
+        for path in {*old, *(self._copied_log(attempt) for attempt in attempts)}:
             with suppress(FileNotFoundError):
                 output.add(1, path.stat().st_size)
         return {**found, "logs": output}
@@ -232,7 +234,7 @@ class Retention:
         """
         found = await asyncio.to_thread(self._core.queries.attempts_of, job_ids)
         attempts = [row for rows in found.values() for row in rows]
-        copies = [self._mirrored(row["id"]) for row in attempts]
+        copies = [self._copied_log(row["id"]) for row in attempts]
         times = [times_path(copy) for copy in copies]
         await asyncio.to_thread(_delete_logs, [*copies, *times])
         nodes: dict[str, list[str]] = {}
@@ -244,8 +246,8 @@ class Retention:
             for node_id, attempt_ids in nodes.items():
                 await provider.discard(node_id, attempt_ids)
 
-    def _mirrored(self, attempt_id: str) -> Path:
-        return self._mirror / f"{attempt_id}.log"
+    def _copied_log(self, attempt_id: str) -> Path:
+        return self._copied_logs / f"{attempt_id}.log"
 
     # --- environments and code ---
 
@@ -313,7 +315,7 @@ class Retention:
         """
         live = frozenset(self._core.view.attempts)
         limit = limits.logs_before
-        old = await asyncio.to_thread(old_logs, self._mirror, limit, live)
+        old = await asyncio.to_thread(old_logs, self._copied_logs, limit, live)
         self.removed["logs"] += await asyncio.to_thread(_delete_logs, old)
 
 

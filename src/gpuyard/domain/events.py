@@ -27,7 +27,7 @@ class Table(StrEnum):
     BATCHES = "batches"
     ITEMS = "items"
     TIMINGS = "timings"
-    HABITS = "habits"
+    DEMAND_SHARES = "habits"
     TRUST = "trust"
     SCHEDULES = "schedules"
     ARRAYS = "arrays"

@@ -1,4 +1,4 @@
-"""Statistics that more than one room shows."""
+"""Statistics that more than one package shows."""
 
 import math
 from collections.abc import Sequence

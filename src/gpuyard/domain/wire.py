@@ -204,7 +204,7 @@ class Ended(_Message, frozen=True, tag="Ended"):
     """The attempt has ended. `reason` is empty for a plain exit; `stopped` is why
     gpuyard stopped it, if it did.
 
-    `limits` says how each limit was enforced; `successor` is the prefetched attempt
+    `limits` says how each limit was enforced; `prefetched_next` is the attempt
     that now has its place. `ran_s`: for how many seconds it ran, by the boot clock of
     the node; None if that is not known. `facts`: see Started.
     """
@@ -219,7 +219,7 @@ class Ended(_Message, frozen=True, tag="Ended"):
     message: str = ""
     usage: dict[str, Amount] = {}
     limits: Limits = {}
-    successor: str = ""
+    prefetched_next: str = msgspec.field(default="", name="successor")
     ran_s: Duration | None = None
     facts: Facts = {}
 

@@ -24,8 +24,8 @@ from gpuyard.gateway.replica_errors import ReplicaFailedError, ReplicaSilentErro
 from gpuyard.gateway.request_queue import (
     PRIORITIES,
     REQUEST_PRIORITY,
-    Claim,
     ModelUnavailableError,
+    QueuedRequestTerms,
     RequestQueues,
 )
 
@@ -181,8 +181,10 @@ class Gateway:
             return error_answer(
                 400, str(error), "invalid_request_error", "invalid_priority"
             )
-        claim = Claim(priority, deadline=time.monotonic() + self._timeout_s)
-        asking = asyncio.create_task(self._ask(path, body, claim))
+        terms = QueuedRequestTerms(
+            priority, deadline=time.monotonic() + self._timeout_s
+        )
+        asking = asyncio.create_task(self._ask(path, body, terms))
         gone = asyncio.create_task(_disconnected(request.receive))
         await asyncio.wait([asking, gone], return_when=asyncio.FIRST_COMPLETED)
         gone.cancel()
@@ -204,14 +206,16 @@ class Gateway:
                 {"Retry-After": str(_RETRY_AFTER_S)},
             )
 
-    async def _ask(self, path: str, body: dict[str, Any], claim: Claim) -> Response:
+    async def _ask(
+        self, path: str, body: dict[str, Any], terms: QueuedRequestTerms
+    ) -> Response:
         model = body["model"]
-        replica = await self._queues.acquire(model, claim)
+        replica = await self._queues.acquire(model, terms)
         answer = await self._replicas.ask(
             replica,
             path,
             body,
-            lambda: self._queues.acquire_again(model, claim),
+            lambda: self._queues.acquire_again(model, terms),
             self._silent_s,
         )
         headers = {

@@ -1,6 +1,6 @@
 """Request queues: for each model, the waiting requests and the replicas that answer.
 
-The requests of `/v1` and the prompts that are jobs wait in one line. Nothing here is
+The requests of `/v1` and the prompts that are jobs wait in one queue. Nothing here is
 durable: a request of `/v1` lives as long as its connection, and a prompt's job is in
 the ledger.
 """
@@ -21,7 +21,7 @@ is 3."""
 # A request that has waited long comes before the most urgent new one, and then only its
 # age counts. So nobody waits for ever.
 _AGED = 6
-# So many that have left may still be in the heaps of a line.
+# So many that have left may still be in the heaps of a queue.
 _LEFT_KEPT = 64
 # The request rate is computed from this many of the newest arrivals.
 _ARRIVALS_KEPT = 5000
@@ -79,8 +79,8 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """What a request asks for in the line of its model.
+class QueuedRequestTerms:
+    """What a request asks for in the request queue of its model.
 
     `since`: when it came (monotonic seconds). `deadline`: when it gives up; one without
     a deadline also waits while the model cannot be loaded. `gpus`: it waits for a
@@ -95,9 +95,9 @@ class Claim:
 
 @dataclass(slots=True, eq=False)
 class WaitingRequest:
-    """A request in the line of its model, and the replica that it will get."""
+    """A request in the queue of its model, and the replica that it will get."""
 
-    claim: Claim
+    terms: QueuedRequestTerms
     replica: asyncio.Future[Replica]
 
 
@@ -105,7 +105,7 @@ class WaitingRequest:
 _Wish = tuple[int, frozenset[str]]
 
 
-class Line:
+class WaitingRequests:
     """The waiting requests of one model: by priority, which rises by one for each
     `ageing_s` of waiting, then by arrival.
     """
@@ -129,9 +129,9 @@ class Line:
         """Let the request wait."""
         self._requests[request] = None
         self._added += 1
-        wish = request.claim.priority, request.claim.gpus
+        wish = request.terms.priority, request.terms.gpus
         heap = self._heaps.setdefault(wish, [])
-        heapq.heappush(heap, (request.claim.since, self._added, request))
+        heapq.heappush(heap, (request.terms.since, self._added, request))
 
     def remove(self, request: WaitingRequest) -> None:
         """Let the request leave; idempotent."""
@@ -151,9 +151,9 @@ class Line:
         self._left = 0
 
     def first(
-        self, may: Callable[[Claim], bool] = lambda _: True
+        self, may: Callable[[QueuedRequestTerms], bool] = lambda _: True
     ) -> WaitingRequest | None:
-        """Whose turn it is, of those whose claim `may` be met now; None if there is
+        """Whose turn it is, of those whose terms `may` be met now; None if there is
         none.
         """
         now = time.monotonic()
@@ -162,9 +162,9 @@ class Line:
         for wish, head in heads.items():
             if head is None:
                 del self._heaps[wish]
-            elif may(head.claim):
+            elif may(head.terms):
                 able.append(head)
-        return min(able, key=lambda head: self._rank(head.claim, now), default=None)
+        return min(able, key=lambda head: self._rank(head.terms, now), default=None)
 
     def highest_priority(self) -> int:
         """The highest priority that one of them asks for; 0 if none waits."""
@@ -173,19 +173,19 @@ class Line:
         )
         return max(priorities, default=0)
 
-    def ahead_of(self, claim: Claim) -> int:
-        """How many come before the request with this claim. Prompts of one submission
+    def ahead_of(self, terms: QueuedRequestTerms) -> int:
+        """How many come before the request with these terms. Prompts of one submission
         came at the same time: they have the order in which they were added.
         """
         now = time.monotonic()
-        own = self._rank(claim, now)
+        own = self._rank(terms, now)
         ahead = 0
         was_added_before = True
         for other in self._requests:
-            if other.claim is claim:
+            if other.terms is terms:
                 was_added_before = False
                 continue
-            rank = self._rank(other.claim, now)
+            rank = self._rank(other.terms, now)
             if rank < own or (rank == own and was_added_before):
                 ahead += 1
         return ahead
@@ -198,9 +198,9 @@ class Line:
             self._left -= 1
         return heap[0][2] if heap else None
 
-    def _rank(self, claim: Claim, now: float) -> tuple[int, float]:
-        steps = int(max(now - claim.since, 0.0) / self._ageing_s)
-        return -min(claim.priority + steps, _AGED), claim.since
+    def _rank(self, terms: QueuedRequestTerms, now: float) -> tuple[int, float]:
+        steps = int(max(now - terms.since, 0.0) / self._ageing_s)
+        return -min(terms.priority + steps, _AGED), terms.since
 
 
 @dataclass(slots=True, eq=False)
@@ -210,7 +210,7 @@ class RequestQueue:
     `answering_s`: how long its answers took, all together.
     """
 
-    waiting: Line
+    waiting: WaitingRequests
     arrivals: deque[float] = field(
         default_factory=lambda: deque[float](maxlen=_ARRIVALS_KEPT)
     )
@@ -228,9 +228,9 @@ class RequestQueue:
         """How many requests its open replicas answer at once."""
         return sum(replica.slots for replica in self.open)
 
-    def free_for(self, claim: Claim) -> list[Replica]:
-        """The free replicas that may answer a request with this claim."""
-        wanted = [replica for replica in self.open if claim.gpus & set(replica.gpus)]
+    def free_for(self, terms: QueuedRequestTerms) -> list[Replica]:
+        """The free replicas that may answer a request with these terms."""
+        wanted = [replica for replica in self.open if terms.gpus & set(replica.gpus)]
         return [replica for replica in wanted or self.open if replica.free]
 
 
@@ -238,8 +238,8 @@ class RequestQueues:
     """The request queues of all models.
 
     `changed` is called when a request has to wait and when a replica becomes idle;
-    `asked` is called for each request. `ageing_s`: see `Line`. `cooling_s`: a slot
-    pauses for so long after each answer.
+    `asked` is called for each request. `ageing_s`: see `WaitingRequests`. `cooling_s`:
+    a slot pauses for so long after each answer.
     """
 
     def __init__(
@@ -251,36 +251,36 @@ class RequestQueues:
     ) -> None:
         self._cooling_s = cooling_s
         self.by_model: dict[str, RequestQueue] = {
-            model: RequestQueue(Line(ageing_s)) for model in models
+            model: RequestQueue(WaitingRequests(ageing_s)) for model in models
         }
         self.changed = changed
         self.asked: Callable[[str], None] = lambda _: None
 
-    async def acquire(self, model: str, claim: Claim) -> Replica:
+    async def acquire(self, model: str, terms: QueuedRequestTerms) -> Replica:
         """Wait for a slot of a replica of `model`.
 
-        Raises ModelUnavailableError at the deadline of the claim.
+        Raises ModelUnavailableError at the deadline in the terms.
         """
         self.note_arrival(model)
-        return await self.acquire_again(model, claim)
+        return await self.acquire_again(model, terms)
 
     def note_arrival(self, model: str) -> None:
         """Count a request for the model, for the request rate."""
         self.by_model[model].arrivals.append(time.monotonic())
         self.asked(model)
 
-    async def acquire_again(self, model: str, claim: Claim) -> Replica:
+    async def acquire_again(self, model: str, terms: QueuedRequestTerms) -> Replica:
         """Wait for another slot for a request whose replica has died."""
         queue = self.by_model[model]
         future: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
-        request = WaitingRequest(claim, future)
+        request = WaitingRequest(terms, future)
         queue.waiting.add(request)
         self._assign_replicas(queue)
         if not future.done():
             self.changed()
         left_s = None
-        if claim.deadline < math.inf:
-            left_s = max(claim.deadline - time.monotonic(), 0.0)
+        if terms.deadline < math.inf:
+            left_s = max(terms.deadline - time.monotonic(), 0.0)
         try:
             if not future.done():
                 await asyncio.wait([future], timeout=left_s)
@@ -293,7 +293,7 @@ class RequestQueues:
             queue.waiting.remove(request)
         if not future.done():
             future.cancel()
-            waited_s = time.monotonic() - claim.since
+            waited_s = time.monotonic() - terms.since
             raise ModelUnavailableError(f"{model} was not free within {waited_s:.0f} s")
         return future.result()
 
@@ -340,19 +340,19 @@ class RequestQueues:
         that wait as long as it takes.
         """
         for request in self.by_model[model].waiting:
-            is_patient = request.claim.deadline == math.inf
+            is_patient = request.terms.deadline == math.inf
             if not is_patient and not request.replica.done():
                 request.replica.set_exception(ModelUnavailableError(reason))
 
     def _assign_replicas(self, queue: RequestQueue) -> None:
         while any(replica.free for replica in queue.replicas.values()):
-            request = queue.waiting.first(lambda claim: bool(queue.free_for(claim)))
+            request = queue.waiting.first(lambda terms: bool(queue.free_for(terms)))
             if request is None:
                 return
             queue.waiting.remove(request)
             if request.replica.done():
                 continue
-            free = queue.free_for(request.claim)
+            free = queue.free_for(request.terms)
             # The least busy one; of equally busy ones, the one used last.
             replica = min(free, key=lambda r: (r.taken / r.slots, -r.used_at))
             replica.busy += 1

@@ -307,7 +307,7 @@ timings = sa.Table(
 )
 
 # At what time of day models are asked for.
-habits = sa.Table(
+demand_shares = sa.Table(
     "habits",
     metadata,
     sa.Column("id", TEXT, primary_key=True),
@@ -438,7 +438,7 @@ STATE_TABLES: Mapping[Table, sa.Table] = {
     Table.BATCHES: batches,
     Table.ITEMS: items,
     Table.TIMINGS: timings,
-    Table.HABITS: habits,
+    Table.DEMAND_SHARES: demand_shares,
     Table.TRUST: trust,
     Table.SCHEDULES: schedules,
     Table.ARRAYS: arrays,

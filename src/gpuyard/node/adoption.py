@@ -66,12 +66,12 @@ def never_ran(record: AttemptRecord, exits: Path) -> bool:
     return record.keeper == own_keeper() != 0
 
 
-def without_lost_successor(ended: wire.Ended, journal: AttemptJournal) -> wire.Ended:
-    """The end without its successor if that was never begun: the previous agent may
-    have died after it noted the end and before it started the next attempt.
+def without_lost_next(ended: wire.Ended, journal: AttemptJournal) -> wire.Ended:
+    """The end without its `prefetched_next` if that was never begun: the previous agent
+    may have died after it noted the end and before it started the next attempt.
     """
-    if ended.successor and not journal.holds(ended.successor):
-        return replace(ended, successor="")
+    if ended.prefetched_next and not journal.holds(ended.prefetched_next):
+        return replace(ended, prefetched_next="")
     return ended
 
 

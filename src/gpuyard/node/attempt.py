@@ -248,7 +248,7 @@ class AttemptRun:
             # killed what was left.
             process = self._adopt(self.record.pid, exits)
             await asyncio.to_thread(self._clean_up, process)
-        self._send(adoption.without_lost_successor(ended, self._journal))
+        self._send(adoption.without_lost_next(ended, self._journal))
 
     def _adopt(self, pid: int, exits: Path) -> Process:
         record = self.record
@@ -459,7 +459,7 @@ class AttemptRun:
         if ended.stopped != Reason.PREEMPTED:
             next_start = self._context.pop_next(self.start)
         if next_start:
-            ended = replace(ended, successor=next_start.attempt_id)
+            ended = replace(ended, prefetched_next=next_start.attempt_id)
         if self.start.secrets:
             await asyncio.to_thread(self._watch.hide_secrets)
         self._journal.note(self.start.attempt_id, ended=ended)

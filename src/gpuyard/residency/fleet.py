@@ -84,9 +84,9 @@ class FleetResident:
 @dataclass(slots=True, eq=False)
 class FleetGpu:
     """A GPU. `worker`: the script whose worker boots, runs or exits on it. `reserved`:
-    it is kept free for a batch or a script of several GPUs. `recalled`: it was lent to
-    models meanwhile, and they must leave. `measured_gb`: the free memory
-    that it reports, if known. `brain_rank`: 2 for a primary GPU of the brain, 1 for a
+    it is kept free for a batch or a script of several GPUs. `called_back`: it was lent
+    to models meanwhile, and they must leave. `measured_gb`: the free memory that it
+    reports, if known. `brain_rank`: 2 for a primary GPU of the brain, 1 for a
     secondary one, else 0.
     """
 
@@ -97,7 +97,7 @@ class FleetGpu:
     )
     worker: str | None = None
     reserved: bool = False
-    recalled: bool = False
+    called_back: bool = False
     measured_gb: float | None = None
     node: str = ""
     gpu_class: str = ""

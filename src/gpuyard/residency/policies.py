@@ -355,10 +355,10 @@ def clear_for_gang(fleet: Fleet, model: str, gpus: Sequence[FleetGpu]) -> Action
 
 def finish_leaving(fleet: Fleet) -> UnloadModel | DrainResident | None:
     """Unload a resident that has drained, and unload or drain one on a GPU that is
-    recalled, or for which a gang waits; None if there is none.
+    called back, or for which a gang waits; None if there is none.
     """
     for resident in fleet.residents():
-        is_in_the_way = any(gpu.recalled for gpu in resident.gpus) or (
+        is_in_the_way = any(gpu.called_back for gpu in resident.gpus) or (
             bool(fleet.gang_sizes) and _blocks_gang(fleet, resident)
         )
         if resident.phase is Phase.READY and (resident.draining or is_in_the_way):

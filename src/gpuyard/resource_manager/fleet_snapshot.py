@@ -288,7 +288,7 @@ class FleetSnapshot:
         waiting = deque[WaitingTask]()
         if not is_failing:
             since = sorted(
-                request.claim.since for request in islice(queue.waiting, _MAX_REQUESTS)
+                request.terms.since for request in islice(queue.waiting, _MAX_REQUESTS)
             )
             waiting.extend(WaitingTask(0, model, at) for at in since)
         return Demand(waiting, queue.arrivals, queue.answered, queue.answering_s)

@@ -39,7 +39,7 @@ class LearnedTimings:
             self.switch_times.note(
                 row["name"], Switch(row["move"]), row["seconds"], row["gpu_class"]
             )
-        for row in self._core.queries.habits():
+        for row in self._core.queries.demand_shares():
             self._forecast.restore(
                 ModelDemand(row["model"], row["slot"], row["day"], row["share"])
             )
@@ -80,7 +80,7 @@ class LearnedTimings:
                 "share": demand.share,
             }
             key = f"{model}/{demand.slot}"
-            self._write(EventKind.MODEL_ASKED, Table.HABITS, key, values)
+            self._write(EventKind.MODEL_ASKED, Table.DEMAND_SHARES, key, values)
 
     def expected(self) -> dict[str, tuple[float, float]]:
         """The next time for which each model is expected to be requested, from and to

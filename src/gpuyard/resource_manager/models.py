@@ -258,7 +258,7 @@ class Models:
         await core.committed()
 
     def waiting(self, model: str) -> int:
-        """How many requests and prompts wait for the model: those in its line, and the
+        """How many requests and prompts wait for the model: those in its queue, and the
         prompts that still wait in the queue of the jobs.
         """
         line = self._residents.request_queues.by_model[model].waiting

@@ -1,4 +1,4 @@
-"""Prompts as jobs: a provider whose jobs wait in the lines of the models, beside the
+"""Prompts as jobs: a provider whose jobs wait in the request queues, beside the
 requests of `/v1`, and run while a replica answers them.
 
 A prompt takes no process and no core. What is known here ends with the server: the
@@ -29,8 +29,8 @@ from gpuyard.domain.units import format_duration
 from gpuyard.gateway.replica_client import BUSY, Answer, ReplicaClient
 from gpuyard.gateway.replica_errors import ReplicaFailedError
 from gpuyard.gateway.request_queue import (
-    Claim,
     ModelUnavailableError,
+    QueuedRequestTerms,
     Replica,
 )
 from gpuyard.providers.base import QueueProvider
@@ -67,7 +67,7 @@ class _Prompt:
     """
 
     order: AttemptOrder
-    claim: Claim
+    terms: QueuedRequestTerms
     created_at: float
     status: JobStatus = JobStatus.PENDING
     replica: Replica | None = None
@@ -199,8 +199,10 @@ class Prompts(QueueProvider):
         if key not in self._prompts:
             job = self._core.view.jobs[order.job_id]
             since = self._monotonic(job.created_at)
-            claim = Claim(job.priority, since, gpus=frozenset(order.gpu_uuids))
-            prompt = _Prompt(order, claim, self._core.clock())
+            terms = QueuedRequestTerms(
+                job.priority, since, gpus=frozenset(order.gpu_uuids)
+            )
+            prompt = _Prompt(order, terms, self._core.clock())
             self._prompts[key] = prompt
             prompt.task = self._core.spawn(self._answer(prompt), "prompt")
         return key
@@ -221,7 +223,7 @@ class Prompts(QueueProvider):
     async def _answer(self, prompt: _Prompt) -> None:
         """Wait for a replica, and have it answer."""
         queues = self._residents.request_queues
-        replica = await queues.acquire(prompt.model, prompt.claim)
+        replica = await queues.acquire(prompt.model, prompt.terms)
         prompt.status = JobStatus.RUNNING
         prompt.replica = replica
         prompt.started_at = self._core.clock()
@@ -247,7 +249,7 @@ class Prompts(QueueProvider):
         """Wait for another replica."""
         queues = self._residents.request_queues
         with _uncounted(prompt, time_limit):
-            return await queues.acquire_again(prompt.model, prompt.claim)
+            return await queues.acquire_again(prompt.model, prompt.terms)
 
     async def _ask(
         self, prompt: _Prompt, replica: Replica, time_limit: asyncio.Timeout
@@ -335,15 +337,15 @@ class Prompts(QueueProvider):
         return {job_id: self._result(prompt) for job_id, prompt in known.items()}
 
     def _heed_priority(self, prompt: _Prompt) -> None:
-        """Let a prompt stand elsewhere in its line if its owner gave it another
+        """Let a prompt stand elsewhere in its queue if its owner gave it another
         priority.
         """
         job = self._core.view.jobs.get(prompt.order.job_id)
         if job is None or prompt.task is None or prompt.status is not JobStatus.PENDING:
             return
-        if job.priority != prompt.claim.priority:
+        if job.priority != prompt.terms.priority:
             prompt.task.cancel()
-            prompt.claim = replace(prompt.claim, priority=job.priority)
+            prompt.terms = replace(prompt.terms, priority=job.priority)
             prompt.task = self._core.spawn(self._answer(prompt), "prompt")
 
     async def get_job_status(self, job_id: str) -> JobResult:
@@ -385,13 +387,12 @@ class Prompts(QueueProvider):
         if prompt is None or prompt.status is not JobStatus.PENDING:
             return ""
         queue = self._residents.request_queues.by_model[prompt.model]
-        line = queue.waiting
-        before = line.ahead_of(prompt.claim)
+        before = queue.waiting.ahead_of(prompt.terms)
         place = f"{before} before it in line" if before else "it is the first in line"
-        wanted = [each for each in queue.open if prompt.claim.gpus & set(each.gpus)]
+        wanted = [each for each in queue.open if prompt.terms.gpus & set(each.gpus)]
         if wanted:
             devices = self._core.view.devices
-            preferred = [devices[gpu] for gpu in prompt.claim.gpus if gpu in devices]
+            preferred = [devices[gpu] for gpu in prompt.terms.gpus if gpu in devices]
             gpus = sorted(device.index for device in preferred)
             named = ", ".join(map(str, gpus))
             return f"{place}; it waits for the server on GPU {named}"
@@ -400,7 +401,7 @@ class Prompts(QueueProvider):
     # --- ends ---
 
     async def stop_job(self, job_id: str, *, checkpoint: bool) -> bool:
-        """Let the prompt leave its line, or break off its answer."""
+        """Let the prompt leave its queue, or break off its answer."""
         prompt = self._prompt(job_id)
         if prompt.over.is_set():
             return False

@@ -167,7 +167,7 @@ class WaitingScripts:
             placed.append((name, shape.gpus - (len(free_gpus) if reserves else 0)))
             for gpu in free_gpus:
                 gpu.reserved |= reserves
-                gpu.recalled |= reserves and gpu.id in self.lent
+                gpu.called_back |= reserves and gpu.id in self.lent
                 self._taken.add(gpu.id)
         return placed
 

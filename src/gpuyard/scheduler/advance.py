@@ -13,7 +13,7 @@ from gpuyard.domain.cost_keys import INSTANCE_OWNER
 from gpuyard.domain.shape import Placement
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node, Space
-from gpuyard.scheduler.parties import ONE_LINE, Line
+from gpuyard.scheduler.parties import NO_SHARES, ShareKey
 
 
 @dataclass(slots=True, eq=False)
@@ -107,10 +107,10 @@ class AdvanceTable:
         self._projects = {one.project for one in every if one.project is not None}
         self._users = {one.user for one in every if one.user is not None}
 
-    def claims(self, project: str | None, owner: str | None) -> Line:
+    def reserved_for(self, project: str | None, owner: str | None) -> ShareKey:
         """The project and the user of a job, if any reservation is theirs."""
         if not self.by_id:
-            return ONE_LINE
+            return NO_SHARES
         user = owner or INSTANCE_OWNER
         return (
             project if project and project in self._projects else "",

@@ -14,7 +14,7 @@ from gpuyard.scheduler.placement import SpaceOf, candidates
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.ranking import Ranking
 from gpuyard.scheduler.refusal import reasons
-from gpuyard.scheduler.standings import (
+from gpuyard.scheduler.share_texts import (
     jobs_ahead,
     quota_in_words,
     share_in_the_way,

@@ -384,7 +384,7 @@ class Dispatch:
 
 def _line(queue: str, job: LiveJob) -> tuple[str, Shape, int]:
     """What counts together against the limit of an external queue: jobs of one shape.
-    Prompts also by priority, because the line of their model puts urgent ones first.
+    Prompts also by priority, because the queue of their model puts urgent ones first.
     Those that prefer a GPU have a shape of their own, so they keep nobody from others.
     """
     return queue, job.shape, job.priority if job.shape.model else 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gpuyard.domain.shape import Shape
 from gpuyard.scheduler.fitting import has_amounts
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.parties import ONE_LINE
+from gpuyard.scheduler.parties import NO_SHARES
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.queue import Queue
 from gpuyard.scheduler.view import View
@@ -25,7 +25,7 @@ class Lending:
 
     def may_start(self, job: LiveJob) -> bool:
         """False if the job may start on nothing that is reserved."""
-        if job.preemptible or job.party.claims != ONE_LINE:
+        if job.preemptible or job.party.reserved_for != NO_SHARES:
             return True
         return self._ends_in_time(math.inf if job.timeout_s is None else job.timeout_s)
 
@@ -36,7 +36,7 @@ class Lending:
             is_open_to_some = shape in queue.preemptible_shapes or (
                 not has_begun
                 and (
-                    shape in queue.claiming_shapes
+                    shape in queue.reserved_shapes
                     or self._ends_in_time(queue.shortest(shape))
                 )
             )

@@ -1,20 +1,20 @@
 """Parties: whose a job is, for shares and quotas.
 
-A line is what gets a share of its own: a user in a project that has shares. All other
-work of a user, in whatever projects, is one line, so nobody gains by inventing
-projects.
+A share key names what gets a share of its own: a user in a project that has shares. All
+other work of a user, in whatever projects, has one key, so nobody gains by inventing
+projects. The jobs of one key wait in one line.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-Line = tuple[str, str]
+ShareKey = tuple[str, str]
 """Project (empty: none that has shares) and user."""
-ONE_LINE: Line = ("", "")
-"""The line of all jobs where shares do not count."""
+NO_SHARES: ShareKey = ("", "")
+"""The key of all jobs where shares do not count."""
 Group = tuple[str, ...]
-"""A project, or the line of a user's work outside of projects."""
+"""A project, or the key of a user's work outside of projects."""
 Root = str | Group
 """What stands beside others at the first level: an organisation, or a group that is in
 none.
@@ -22,7 +22,7 @@ none.
 DAY_S = 86_400.0
 
 
-def group_of(line: Line) -> Group:
+def group_of(line: ShareKey) -> Group:
     """The group of the line."""
     project, _ = line
     return (project,) if project else line
@@ -30,13 +30,13 @@ def group_of(line: Line) -> Group:
 
 class Party(NamedTuple):
     """Whose a job is: its line, the project and user whose quotas it is under, and
-    those for which something is reserved (`claims`). All are empty where they do not
-    count.
+    those for which something is reserved (`reserved_for`). All are empty where they do
+    not count.
     """
 
-    line: Line = ONE_LINE
-    limits: Line = ONE_LINE
-    claims: Line = ONE_LINE
+    line: ShareKey = NO_SHARES
+    limits: ShareKey = NO_SHARES
+    reserved_for: ShareKey = NO_SHARES
 
 
 EVERYBODY = Party()
@@ -84,14 +84,14 @@ class ShareRules:
         """The shares of the organisation among all."""
         return self.organisations.get(name, 1.0)
 
-    def of_root(self, line: Line) -> float:
+    def of_root(self, line: ShareKey) -> float:
         """The shares among all of what stands for the line at the first level."""
         organisation = self.organisation_of(line[0])
         if organisation:
             return self.of_organisation(organisation)
         return self.of_group(line)
 
-    def of_group(self, line: Line) -> float:
+    def of_group(self, line: ShareKey) -> float:
         """The shares of the project of the line within its organisation, or among all
         if it is in none; of the user, if it is that user's work outside of projects.
         """
@@ -100,7 +100,7 @@ class ShareRules:
             return self.projects[project].shares
         return self.users.get(user, 1.0)
 
-    def within_group(self, line: Line) -> float:
+    def within_group(self, line: ShareKey) -> float:
         """The shares of the user of the line within the project."""
         project, user = line
         return self.projects[project].users.get(user, 1.0) if project else 1.0

@@ -17,7 +17,7 @@ class QueueOrder(StrEnum):
     expected to end soon for the GPUs they hold come first, and may displace running
     preemptible jobs. `fair`: like `backfill`, but the users and projects that have used
     least for their shares come first, and priorities count only among the jobs of one
-    of them (see `turns`).
+    of them (see `fair_order`).
     """
 
     FCFS = "fcfs"

@@ -11,15 +11,15 @@ import math
 from collections.abc import Iterable, Iterator, Set
 
 from gpuyard.domain.shape import Shape
+from gpuyard.scheduler.fair_order import FairOrder, fair_order
 from gpuyard.scheduler.fitting import may_use, provider_for
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node
-from gpuyard.scheduler.parties import ONE_LINE, Line
+from gpuyard.scheduler.parties import NO_SHARES, ShareKey
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.prefetch_sites import PrefetchSite
 from gpuyard.scheduler.queue import Bucket
 from gpuyard.scheduler.ranking import Ranking
-from gpuyard.scheduler.turns import Turns, turns
 from gpuyard.scheduler.view import View
 
 # From the end of a job to the start of the next one through the server: two commits and
@@ -46,7 +46,7 @@ def plan_prefetches(
         return
     ranking = Ranking(policy, view.learning)
     to_fill: dict[Shape, list[str]] = {}
-    order = turns(view, now) if view.usage.by_share else None
+    order = fair_order(view, now) if view.usage.by_share else None
     while bucket := _next_bucket(view, order):
         job = queue.head(bucket)
         if job is not None:
@@ -71,12 +71,12 @@ def plan_prefetches(
         queue.rerank(bucket, ranking, now)
 
 
-def _next_bucket(view: View, order: Turns | None) -> Bucket | None:
+def _next_bucket(view: View, order: FairOrder | None) -> Bucket | None:
     """The first bucket, by turns if these are given; None if there is none. Prompts
     take no place on a node, so they may be overtaken.
     """
     if order is None:
-        return _first_bucket(view, ONE_LINE)
+        return _first_bucket(view, NO_SHARES)
     while (line := order.next()) is not None:
         bucket = _first_bucket(view, line)
         if bucket is not None:
@@ -85,7 +85,7 @@ def _next_bucket(view: View, order: Turns | None) -> Bucket | None:
     return None
 
 
-def _first_bucket(view: View, line: Line) -> Bucket | None:
+def _first_bucket(view: View, line: ShareKey) -> Bucket | None:
     ranked = view.queue.lines.get(line, ())
     return next((bucket for _, bucket in ranked if not bucket[1].model), None)
 

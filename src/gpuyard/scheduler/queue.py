@@ -7,9 +7,9 @@ decision looks at the heads of buckets, never at all jobs: while the head of a b
 waits, its other jobs wait.
 
 Buckets are sorted by the rank of their heads (see `ranking`), in one line, or in a line
-for each user where shares count (see `turns`). A bucket is ranked again when its head,
-type or age has changed: with a changed head at once, the others a few in each decision,
-so that no decision takes long.
+for each user where shares count (see `fair_order`). A bucket is ranked again when its
+head, type or age has changed: with a changed head at once, the others a few in each
+decision, so that no decision takes long.
 """
 
 import heapq
@@ -21,11 +21,11 @@ from itertools import islice
 from typing import TypeVar
 
 from gpuyard.domain.shape import Shape
-from gpuyard.scheduler.claimed import ClaimedBuckets
+from gpuyard.scheduler.reserved_buckets import ReservedBuckets
 from gpuyard.scheduler.gittins import span
 from gpuyard.scheduler.heaps import IdHeap
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.parties import ONE_LINE, Group, Line, Party, group_of
+from gpuyard.scheduler.parties import NO_SHARES, Group, Party, ShareKey, group_of
 from gpuyard.scheduler.ranking import Rank, Ranking, due_minute
 
 AT_ONCE = 40
@@ -47,8 +47,8 @@ class Queue:
     - `closed`: queued shapes that fit nowhere until more is free.
     - `preemptible`: the ids of preemptible jobs; `preemptible_shapes` counts their
       shapes.
-    - `claimed`: the ranked buckets of jobs for whose project or user something is
-      reserved. `claiming_shapes` counts such buckets, by shape.
+    - `reserved`: the ranked buckets of jobs for whose project or user something is
+      reserved. `reserved_shapes` counts such buckets, by shape.
     - `prompts`: how many prompts there are for each model.
     - `with_gpus`: the jobs that ask for GPUs, by id, the first to come first.
     - `lines`: all ranked buckets in order, each with the rank of its head, by line;
@@ -71,13 +71,14 @@ class Queue:
         "_new",
         "_rank_of",
         "_ranking",
+        "_reserved",
         "_rule",
         "_seen_at",
         "_shapes_by_line",
         "_shortest",
         "_stale",
-        "claimed",
-        "claiming_shapes",
+        "reserved",
+        "reserved_shapes",
         "closed",
         "fresh",
         "groups",
@@ -86,6 +87,7 @@ class Queue:
         "preemptible",
         "preemptible_shapes",
         "prompts",
+        "reserved_shapes",
         "retry_all",
         "seen_order",
         "with_gpus",
@@ -98,8 +100,8 @@ class Queue:
         self.retry_all = False
         self.preemptible: set[str] = set()
         self.preemptible_shapes = Counter[Shape]()
-        self.claimed = ClaimedBuckets()
-        self.claiming_shapes = Counter[Shape]()
+        self.reserved = ReservedBuckets()
+        self.reserved_shapes = Counter[Shape]()
         self.prompts = Counter[str]()
         self.with_gpus: dict[str, LiveJob] = {}
         self._jobs: dict[str, LiveJob] = {}
@@ -107,10 +109,10 @@ class Queue:
         self._by_shape: dict[Shape, set[Bucket]] = {}
         self._by_job_type: dict[str, set[Bucket]] = {}
         self._shortest: dict[Shape, float] = {}
-        self.lines: dict[Line, RankedLine] = {ONE_LINE: []}
-        self.groups: dict[Group, dict[Line, None]] = {}
-        self.seen_order: list[Line] = []
-        self._shapes_by_line: dict[Line, Counter[Shape]] = {}
+        self.lines: dict[ShareKey, RankedLine] = {NO_SHARES: []}
+        self.groups: dict[Group, dict[ShareKey, None]] = {}
+        self.seen_order: list[ShareKey] = []
+        self._shapes_by_line: dict[ShareKey, Counter[Shape]] = {}
         self._rank_of: dict[Bucket, Rank] = {}
         self._ageing: list[tuple[float, str, Bucket]] = []
         self._due: dict[Bucket, float] = {}
@@ -150,8 +152,8 @@ class Queue:
         heap = self._buckets.get(bucket)
         if heap is None:
             heap = self._buckets[bucket] = IdHeap()
-            if job.party.claims != ONE_LINE:
-                self.claiming_shapes[job.shape] += 1
+            if job.party.reserved_for != NO_SHARES:
+                self.reserved_shapes[job.shape] += 1
             if job.shape not in self._by_shape:
                 self._by_shape[job.shape] = set()
                 self.open.add(job.shape)
@@ -186,8 +188,8 @@ class Queue:
         heap.remove(job_id)
         if not heap:
             del self._buckets[bucket]
-            if job.party.claims != ONE_LINE:
-                _subtract(self.claiming_shapes, job.shape)
+            if job.party.reserved_for != NO_SHARES:
+                _subtract(self.reserved_shapes, job.shape)
             _drop(self._by_shape, job.shape, bucket)
             self._drop_from_line(bucket)
             _drop(self._by_job_type, job.job_type, bucket)
@@ -284,7 +286,7 @@ class Queue:
         self.fresh.add(bucket)
         self.retry_all = self.retry_all or (old is not None and old < rank)
         insort(self._line(bucket[-1].line), (rank, bucket))
-        self.claimed.add(rank, bucket)
+        self.reserved.add(rank, bucket)
         self._remember_ageing(head, bucket, ranking, now)
         return rank
 
@@ -296,7 +298,7 @@ class Queue:
         if not shapes:
             del self._shapes_by_line[line]
 
-    def _line(self, name: Line) -> RankedLine:
+    def _line(self, name: ShareKey) -> RankedLine:
         """The line; a new one if there is none yet."""
         line = self.lines.get(name)
         if line is None:
@@ -306,13 +308,13 @@ class Queue:
         return line
 
     def _take_from_line(self, bucket: Bucket, rank: Rank) -> None:
-        self.claimed.remove(rank, bucket)
+        self.reserved.remove(rank, bucket)
         name = bucket[-1].line
         line = self.lines[name]
         del line[bisect_left(line, (rank, bucket))]
         if line:
             return
-        if name != ONE_LINE:
+        if name != NO_SHARES:
             del self.lines[name]
         group = self.groups[group_of(name)]
         del group[name]
@@ -331,12 +333,12 @@ class Queue:
             head = self._jobs[self._buckets[bucket].first() or ""]
             self._rank_of[bucket] = ranking.of(head, now)
             self._remember_ageing(head, bucket, ranking, now)
-        self.lines = {ONE_LINE: []}
+        self.lines = {NO_SHARES: []}
         self.groups = {}
-        self.claimed.clear()
+        self.reserved.clear()
         for bucket, rank in self._rank_of.items():
             self._line(bucket[-1].line).append((rank, bucket))
-            self.claimed.add(rank, bucket)
+            self.reserved.add(rank, bucket)
         for line in self.lines.values():
             line.sort()
 
@@ -374,7 +376,7 @@ class Queue:
         """All buckets in order, each with the rank of its head, if there is one line
         for all jobs.
         """
-        return self.lines[ONE_LINE]
+        return self.lines[NO_SHARES]
 
     @property
     def has_ranked(self) -> bool:
@@ -385,7 +387,7 @@ class Queue:
         """The rank of the bucket's head."""
         return self._rank_of[bucket]
 
-    def first_of(self, line: Line) -> str:
+    def first_of(self, line: ShareKey) -> str:
         """The id of the first job of the line."""
         return self.lines[line][0][0][-1]
 
@@ -393,7 +395,7 @@ class Queue:
         """The rank of the bucket's head; None if the bucket is empty."""
         return self._rank_of.get(bucket)
 
-    def shapes_in(self, line: Line) -> Collection[Shape]:
+    def shapes_in(self, line: ShareKey) -> Collection[Shape]:
         """The shapes of the jobs in this line."""
         return self._shapes_by_line.get(line, ())
 

@@ -53,7 +53,7 @@ def starts(
 
 
 def _heads_of_holder(view: View, booked: AdvanceReservation) -> RankedLine:
-    return view.queue.claimed.held_by(booked.project, booked.user)
+    return view.queue.reserved.held_by(booked.project, booked.user)
 
 
 def _nodes_with_room(view: View, booked: AdvanceReservation) -> list[Node]:

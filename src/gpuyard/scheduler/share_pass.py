@@ -1,4 +1,4 @@
-"""The start pass where shares count: lines take turns (see `turns`).
+"""The start pass where shares count: lines take turns (see `fair_order`).
 
 The first job of each line that must wait reserves places, like the head of a queue. The
 other jobs of its line may pass it, as those of later lines may, if they do not delay
@@ -9,13 +9,13 @@ from bisect import insort
 
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.scheduler.external_queues import Dispatch
+from gpuyard.scheduler.fair_order import fair_order, first_allowed, heads_in_turn
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.parties import Line
+from gpuyard.scheduler.parties import ShareKey
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.queue import Bucket, RankedLine
 from gpuyard.scheduler.ranking import Rank, Ranking
 from gpuyard.scheduler.start_pass import StartPass, least_of
-from gpuyard.scheduler.turns import first_allowed, heads_in_turn, turns
 from gpuyard.scheduler.view import View
 
 
@@ -29,10 +29,10 @@ class SharePass(StartPass):
         self._most_waiting = 4 * policy.reserved_heads
         # The first jobs of the lines before, which must wait.
         self._waiting: list[LiveJob] = []
-        self._waiting_lines: set[Line] = set()
+        self._waiting_lines: set[ShareKey] = set()
         # How far each line has been tried, and has been offered to external queues.
-        self._tried: dict[Line, int] = {}
-        self._offered: dict[Line, int] = {}
+        self._tried: dict[ShareKey, int] = {}
+        self._offered: dict[ShareKey, int] = {}
         self._least: Shape | None = None
 
     def _start_in_order(self) -> None:
@@ -45,7 +45,7 @@ class SharePass(StartPass):
             # Jobs that started on what is reserved for them have used up the room.
             queue.seen_order = []
             return
-        order = turns(view, self._now)
+        order = fair_order(view, self._now)
         retry_all = bool(view.index.freed) or queue.retry_all
         # A line that has overtaken others may start what was refused before.
         if queue.seen_order and not retry_all:
@@ -64,17 +64,17 @@ class SharePass(StartPass):
                 fresh.pop(line, None)
         queue.seen_order = []
         if queue.open:
-            queue.seen_order = turns(view, self._now).first(self._most_waiting)
+            queue.seen_order = fair_order(view, self._now).first(self._most_waiting)
 
-    def _fresh_by_line(self) -> dict[Line, RankedLine]:
+    def _fresh_by_line(self) -> dict[ShareKey, RankedLine]:
         """The fresh buckets in order, by line."""
-        found: dict[Line, RankedLine] = {}
+        found: dict[ShareKey, RankedLine] = {}
         for rank, bucket in self._view.queue.new_heads():
             found.setdefault(bucket[-1].line, []).append((rank, bucket))
         return found
 
     def _start_one(
-        self, line: Line, fresh: dict[Line, RankedLine] | None
+        self, line: ShareKey, fresh: dict[ShareKey, RankedLine] | None
     ) -> LiveJob | None:
         """Start the first job of the line that can; only one of a fresh bucket, if
         these are given.
@@ -113,7 +113,7 @@ class SharePass(StartPass):
         if self._close_if_full(self._least):
             self._hopeful.clear()
 
-    def _wait_for_older(self, line: Line, fresh: RankedLine) -> None:
+    def _wait_for_older(self, line: ShareKey, fresh: RankedLine) -> None:
         """The first job of the line comes before those of its fresh buckets, if it is
         not among these: it was refused in an earlier decision.
         """
@@ -121,7 +121,7 @@ class SharePass(StartPass):
         if first is not None and not any(rank[-1] == first.id for rank, _ in fresh[:1]):
             self._wait_for(line, first)
 
-    def _wait_for(self, line: Line, job: LiveJob) -> None:
+    def _wait_for(self, line: ShareKey, job: LiveJob) -> None:
         """The job waits. If it is the first of its line, those after it may not delay
         it.
         """
@@ -148,7 +148,7 @@ class SharePass(StartPass):
 
     def _submit(self) -> None:
         dispatch = self._dispatch()
-        order = turns(self._view, self._now)
+        order = fair_order(self._view, self._now)
         while (line := order.next()) is not None:
             job = self._submit_one_of(line, dispatch)
             if job is None:
@@ -156,7 +156,7 @@ class SharePass(StartPass):
             else:
                 order.charge_for(self._view, job)
 
-    def _submit_one_of(self, line: Line, dispatch: Dispatch) -> LiveJob | None:
+    def _submit_one_of(self, line: ShareKey, dispatch: Dispatch) -> LiveJob | None:
         """Submit the first job of the line that can be."""
         ranked = self._view.queue.lines.get(line, [])
         position = self._offered.get(line, 0)

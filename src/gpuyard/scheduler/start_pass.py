@@ -369,7 +369,7 @@ class StartPass:
         if not keeping:
             return keeping
         queue = self._view.queue
-        if shape in queue.claiming_shapes or shape in queue.preemptible_shapes:
+        if shape in queue.reserved_shapes or shape in queue.preemptible_shapes:
             return None
         until = min(end, self._now + self._policy.reservation_notice_s)
         coming = self._view.advance.coming

@@ -31,15 +31,15 @@ from gpuyard.scheduler.month import (
 from gpuyard.scheduler.nodes import Device, Node
 from gpuyard.scheduler.parties import (
     EVERYBODY,
-    ONE_LINE,
+    NO_SHARES,
     Group,
-    Line,
     Party,
     Quotas,
+    ShareKey,
     ShareRules,
 )
 
-Name = TypeVar("Name", str, Line)
+Name = TypeVar("Name", str, ShareKey)
 _REBASED_AT = 64.0
 """After so many half-lives, the inflation begins anew, so that no number overflows."""
 _CPUS_PER_GPU = 16.0
@@ -174,9 +174,9 @@ class Usage:
         self._users: dict[str, Meter] = {}
         self._organisations: dict[str, Meter] = {}
         self._projects: dict[str, Meter] = {}
-        self._lines: dict[Line, Meter] = {}
+        self._lines: dict[ShareKey, Meter] = {}
         self._holds: dict[str, _Hold] = {}
-        self._parties: dict[Line, Party] = {}
+        self._parties: dict[ShareKey, Party] = {}
         self._capacity: Capacity | None = None
         self._origin: float | None = None
 
@@ -189,13 +189,13 @@ class Usage:
         key = project or "", owner or ""
         known = self._parties.get(key)
         if known is None:
-            line = self.line(*key) if self.by_share else ONE_LINE
+            line = self.line(*key) if self.by_share else NO_SHARES
             is_limited = self.limits_running or self.limits_months
-            limits = key if is_limited else ONE_LINE
+            limits = key if is_limited else NO_SHARES
             known = self._parties[key] = Party(line, limits)
         return known
 
-    def line(self, project: str, user: str) -> Line:
+    def line(self, project: str, user: str) -> ShareKey:
         """The line of this user's jobs in this project."""
         return (project if project in self.rules.projects else "", user)
 
@@ -387,7 +387,7 @@ class Usage:
         meter = self._users.get(user)
         return meter.gpus if meter else 0
 
-    def gpu_seconds(self, line: Line, now: float) -> tuple[float, float]:
+    def gpu_seconds(self, line: ShareKey, now: float) -> tuple[float, float]:
         """What the group of the line (see `ShareRules.of_group`) and the line itself
         have used, decayed until `now` (UTC seconds), in GPU seconds.
         """
@@ -426,7 +426,7 @@ class Usage:
             meter = self._users.get(group[1])
         return meter.value(scales) if meter else 0.0
 
-    def value_in_group(self, line: Line, scales: Scales) -> float:
+    def value_in_group(self, line: ShareKey, scales: Scales) -> float:
         """What the line has used for each of its shares within its group."""
         meter = self._lines.get(line)
         return meter.value(scales) if meter else 0.0

@@ -119,19 +119,19 @@ class View:
         party = self.usage.party(project, owner)
         if not self.advance.by_id:
             return party
-        return party._replace(claims=self.advance.claims(project, owner))
+        return party._replace(reserved_for=self.advance.reserved_for(project, owner))
 
     def add_reservation(self, booked: AdvanceReservation) -> None:
         """Add or replace an advance reservation."""
         self.advance.add(booked)
-        self._claims_changed()
+        self._reserved_for_changed()
 
     def remove_reservation(self, reservation_id: str) -> None:
         """Remove an advance reservation; idempotent."""
         self.advance.remove(reservation_id)
-        self._claims_changed()
+        self._reserved_for_changed()
 
-    def _claims_changed(self) -> None:
+    def _reserved_for_changed(self) -> None:
         """File the jobs in the queue anew for which something is reserved now, or is no
         more.
         """

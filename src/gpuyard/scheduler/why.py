@@ -124,7 +124,7 @@ def _external_queue(view: View, attempt: LiveAttempt) -> Why:
 
 
 def _in_line_of_model(view: View, model: str, attempt: LiveAttempt) -> Why:
-    """It is a prompt in the line of its model."""
+    """It is a prompt in the request queue of its model."""
     reason = view.external_queues.reasons.get(attempt.id) or "no answer is free yet"
     return Why(
         f"It waits for the model {model}: {reason}.",

@@ -11,6 +11,7 @@ from gpuyard.domain.units import format_duration
 from gpuyard.scheduler.advice import Advice, smaller_requests
 from gpuyard.scheduler.explanation import Why
 from gpuyard.scheduler.external_queues import ExternalQueue, may_use
+from gpuyard.scheduler.fair_order import heads_in_turn
 from gpuyard.scheduler.fitting import (
     allowed,
     could_hold,
@@ -22,7 +23,7 @@ from gpuyard.scheduler.fitting import (
 )
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node
-from gpuyard.scheduler.parties import Line
+from gpuyard.scheduler.parties import ShareKey
 from gpuyard.scheduler.placement import (
     SpaceOf,
     candidates,
@@ -40,8 +41,7 @@ from gpuyard.scheduler.refusal import (
     why_unavailable,
 )
 from gpuyard.scheduler.reservation import Reservation, Reservations, may_outlast
-from gpuyard.scheduler.standings import jobs_ahead, quota_in_words, share_in_the_way
-from gpuyard.scheduler.turns import heads_in_turn
+from gpuyard.scheduler.share_texts import jobs_ahead, quota_in_words, share_in_the_way
 from gpuyard.scheduler.verdicts import (
     FULL,
     node_verdicts,
@@ -75,7 +75,7 @@ class QueuedJob:
         self.now = now
         self.policy = policy
         self.ranking = Ranking(policy, view.learning)
-        self.by_line = Counter[Line]()
+        self.by_line = Counter[ShareKey]()
         if view.usage.by_share:
             self.by_line = jobs_ahead(view, job, now, self.ranking)
             self.ahead = self.by_line.total()
@@ -200,7 +200,7 @@ class QueuedJob:
         return self._too_large()
 
     def _waits_for_model(self) -> Why:
-        """It is a prompt, and not yet in the line of its model."""
+        """It is a prompt, and not yet in the queue of its model."""
         model = self.job.shape.model
         offers = self.view.external_queues.suitable_offers(self.job.shape)
         if not offers:

@@ -90,7 +90,7 @@ class AppState:
 
     def _digests(self) -> list[str]:
         """Of the tokens of this server and of those that share its ledger."""
-        others = self.election.standing.members if self.election else ()
+        others = self.election.lease_status.members if self.election else ()
         return [digest_of(self.token), *(member.token_sha256 for member in others)]
 
     async def artifact_link(self, artifact_id: str, expires_at: float) -> str:

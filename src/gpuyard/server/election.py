@@ -1,4 +1,4 @@
-"""Standing for the lease, and holding it, in a thread of its own: an event loop that is
+"""Taking the lease, and holding it, in a thread of its own: an event loop that is
 busy loses nothing by it.
 """
 
@@ -48,7 +48,7 @@ class Election:
 
     def __init__(self, lease: Lease, me: Member) -> None:
         self.me = me
-        self.standing = LeaseStatus(None, -1.0, (me,), (me,))
+        self.lease_status = LeaseStatus(None, -1.0, (me,), (me,))
         self.on_won: Callable[[int], None] = lambda _: None
         self.on_lost: Callable[[str], None] = lambda _: None
         self.on_seen: Callable[[], None] = lambda: None
@@ -63,7 +63,7 @@ class Election:
         """The server that leads, as far as is known."""
         if self._term:
             return self.me
-        return self.standing.leader if self.standing.left_s > 0 else None
+        return self.lease_status.leader if self.lease_status.left_s > 0 else None
 
     def start(self) -> None:
         """Look once, so that who leads is known (LedgerError), and then every second.
@@ -117,7 +117,7 @@ class Election:
 
     def _pause(self) -> float:
         """Until the next look; no longer than the lease that somebody else holds."""
-        left_s = self.standing.left_s
+        left_s = self.lease_status.left_s
         return _EVERY_S if self._term or left_s < 0 else min(_EVERY_S, left_s + 0.05)
 
     def _look(self) -> None:
@@ -132,10 +132,10 @@ class Election:
                 )
                 return
             self._term = renewed
-        self.standing = self._lease.refresh()
+        self.lease_status = self._lease.refresh()
         self._loop.call_soon_threadsafe(self._was_read)
         if self._term is None and (
-            self.standing.left_s < 0 or self.standing.leader == self.me
+            self.lease_status.left_s < 0 or self.lease_status.leader == self.me
         ):
             self._stand()
 

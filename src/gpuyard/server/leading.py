@@ -152,6 +152,6 @@ class Leading:
         """The roll was read: the agent of this home must know where else to dial."""
         if election.leader and election.leader != election.me:
             self._decided.set()
-        urls = sorted({member.url for member in election.standing.reachable})
+        urls = sorted({member.url for member in election.lease_status.reachable})
         peers = Peers(tuple(urls), self._app_state.token, self._app_state.tls)
         write_peers(self._app_state.home, peers)

@@ -43,7 +43,7 @@ class _StateCollector(Collector):
         )
         yield GaugeMetricFamily(
             "gpuyard_prompts_live",
-            "Prompts that wait in the line of their model or are being answered",
+            "Prompts that wait in the queue of their model or are being answered",
             prompts,
         )
         nodes = GaugeMetricFamily("gpuyard_nodes", "Nodes by state", labels=["state"])

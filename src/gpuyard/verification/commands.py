@@ -253,7 +253,7 @@ def _report_items(report: "VerificationReport") -> list[dict[str, Any]]:
 
     now = time.time()
     trust = {
-        name: round(score(record, now), 3) for name, record in report.standing.items()
+        name: round(score(record, now), 3) for name, record in report.executors.items()
     }
     return [
         {

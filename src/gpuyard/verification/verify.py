@@ -62,13 +62,13 @@ class BatchLostError(GpuyardError):
 class VerificationReport:
     """The result of a run.
 
-    `standing`: the records of all executors. `left_out`: executors for which there was
+    `executors`: the records of all executors. `left_out`: executors for which there was
     no sample. `faults`: in words, which evidence was not kept and what was not reported
     to the instance.
     """
 
     checks: list[Check]
-    standing: dict[str, ExecutorRecord]
+    executors: dict[str, ExecutorRecord]
     left_out: list[str]
     faults: list[str]
 

@@ -153,7 +153,7 @@ async def test_a_blob_that_cannot_be_deleted_is_tried_again(
 async def test_one_that_cannot_be_fetched_for_the_moment_costs_no_retry(
     instance: Controlled,
 ):
-    """What the agent says of it is what an engine's provider says by its error."""
+    """What the agent says of it is what an external queue says by its error."""
     job_id = await interrupted(instance, 10, 20)
     await instance.resume(job_id, "10")
     for _ in range(3):

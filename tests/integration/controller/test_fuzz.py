@@ -96,7 +96,7 @@ async def attack(system: System, seed: int) -> None:
     given_values = {
         "attempt_id": [*known, "unknown", "../x"],
         "node_id": ["node_bad", "node_bad", "node_worse"],
-        "successor": ["", *known],
+        "prefetched_next": ["", *known],
         "compute_capability": ["", "8.0"],
     }
     fuzzer = Fuzzer(seed, given_values)

@@ -73,7 +73,7 @@ async def test_a_node_gives_its_places_only_to_attempts_that_it_has(
     await say(
         instance,
         liar,
-        wire.Ended(bait, time.time(), None, exit_code=0, successor=attempt),
+        wire.Ended(bait, time.time(), None, exit_code=0, prefetched_next=attempt),
     )
     assert (await instance.until(own))["state"] == "completed"
     assert instance.core.view.attempts[attempt].node_id == "node_1"

@@ -105,7 +105,7 @@ async def test_a_place_that_fell_free_before_the_claim_arrived_is_given_to_it(
     instance.host.hold_start = asyncio.Event()
     late = await instance.controller.requests.submit([{"command": ["true"]}])
     await eventually(lambda: instance.core.view.prefetch_sites.waiting, "a claim")
-    await instance.finish(jobs[0])  # its successor is not there yet
+    await instance.finish(jobs[0])  # the next one is not there yet
     instance.host.hold_start.set()
     await instance.end_all([*jobs, *late])
     assert instance.job(late[0])["state"] == "completed"

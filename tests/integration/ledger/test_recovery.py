@@ -1,4 +1,4 @@
-"""Recalling from the ledger gives what folding the events gave."""
+"""Recovering from the ledger gives what folding the events gave."""
 
 from typing import Any
 

@@ -390,7 +390,7 @@ def test_an_end_that_was_noted_and_not_reported_is_reported_and_cleaned_up(node)
     gone(child)
 
 
-def test_a_successor_that_was_noted_and_never_begun_is_not_promised(node):
+def test_a_next_attempt_that_was_noted_and_never_begun_is_not_promised(node):
     """The agent was killed between noting who takes the place and beginning it: its
     server has to send that anew.
     """
@@ -410,7 +410,7 @@ def test_a_successor_that_was_noted_and_never_begun_is_not_promised(node):
                 {"ended": {**ended, "successor": "attempt_nobody_began"}},
             ],
         )
-    assert (node.ended(job).exit_code, node.ended(job).successor) == (5, "")
+    assert (node.ended(job).exit_code, node.ended(job).prefetched_next) == (5, "")
 
 
 def test_a_line_torn_by_the_kill_is_cut_off_and_the_rest_is_kept(node):

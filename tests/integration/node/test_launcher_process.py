@@ -227,7 +227,7 @@ def test_what_a_job_started_before_its_group_held_it_is_gathered(
 
 @both_ways
 def test_what_forks_as_fast_as_it_can_is_killed(start, tmp_path, log, cgroups):
-    """Each process lives to start its successor, so that there is always one that was
+    """Each process lives to start the next one, so that there is always one that was
     not there a moment ago.
     """
     script = tmp_path / "relay.sh"

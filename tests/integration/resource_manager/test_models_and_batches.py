@@ -13,7 +13,7 @@ import pytest
 
 from gpuyard.domain.batches import BatchMode, BatchSpec, ItemSpec
 from gpuyard.domain.errors import RefusedError
-from gpuyard.gateway.request_queue import Claim
+from gpuyard.gateway.request_queue import QueuedRequestTerms
 from gpuyard.resource_manager import resident
 from tests.integration.resource_manager.conftest import MODEL, Managed
 from tests.support.fake_provider import FakeHost
@@ -54,8 +54,8 @@ def over(instance: Managed, batch_id: str) -> Any:
     return shown if shown["state"] in ("completed", "failed", "cancelled") else None
 
 
-def soon() -> Claim:
-    return Claim(deadline=time.monotonic() + 10.0)
+def soon() -> QueuedRequestTerms:
+    return QueuedRequestTerms(deadline=time.monotonic() + 10.0)
 
 
 async def test_a_request_loads_a_model_and_unload_ends_it(instance: Managed):
@@ -445,7 +445,7 @@ async def test_a_job_of_several_gpus_gets_them_behind_one_that_waits_for_another
     first = await made.submit(resources=third)
     wide = await made.submit(resources={"gpus": 2})
     queues.release(busy[0], 0.1)
-    again = asyncio.create_task(queues.acquire("a", Claim()))
+    again = asyncio.create_task(queues.acquire("a", QueuedRequestTerms()))
     await eventually(lambda: made.loaded == [("b", "ready")], "a to make room")
     queues.release(busy[1], 0.1)
     await made.begun(wide)
@@ -506,10 +506,10 @@ async def test_a_job_lends_models_what_it_reserves_behind_a_long_script(
     queues = two_gpus.manager.residents.request_queues
     replica = await queues.acquire("a", soon())
     assert two_gpus.manager.models.listing()[0]["reserving_job_id"] is None
-    again = asyncio.create_task(queues.acquire("a", Claim()))
+    again = asyncio.create_task(queues.acquire("a", QueuedRequestTerms()))
     two_gpus.host.ended(attempt)
     await two_gpus.provider.deliver("node_1")
-    await eventually(lambda: replica.draining, "the model to be recalled")
+    await eventually(lambda: replica.draining, "the model to be called back")
     queues.release(replica, 0.1)
     await two_gpus.begun(wide)
     assert not again.done()
@@ -524,7 +524,7 @@ async def test_a_job_lends_nothing_to_a_model_that_would_never_leave(
     wide = await two_gpus.submit(resources={"gpus": 2}, name="wide")
     await two_gpus.manager.models.pin("a", pinned=True)
     queues = two_gpus.manager.residents.request_queues
-    asking = asyncio.create_task(queues.acquire("a", Claim()))
+    asking = asyncio.create_task(queues.acquire("a", QueuedRequestTerms()))
     (model,) = two_gpus.manager.models.listing()
     assert (model["state"], model["reserving_job_id"]) == ("absent", wide)
     await eventually(lambda: queues.by_model["a"].waiting, "the request")
@@ -545,7 +545,7 @@ async def test_to_ask_what_if_a_script_had_ended_changes_nothing(two_gpus: Manag
     residents = two_gpus.manager.residents
     queues = residents.request_queues
     replica = await queues.acquire("a", soon())
-    asking = asyncio.create_task(queues.acquire("a", Claim()))
+    asking = asyncio.create_task(queues.acquire("a", QueuedRequestTerms()))
     await eventually(lambda: queues.by_model["a"].waiting, "the next request")
     assert residents.reserving("a") == ("", ()), "its GPU is lent"
     residents.would_load_on("GPU-node_1-0")

@@ -292,7 +292,7 @@ async def test_scripts_are_seen_behind_any_number_of_prompts(
 
 @pytest.mark.parametrize("gpu_count", [2])
 async def test_a_script_on_an_idle_gpu_waits_for_no_prompts(instance: Managed):
-    """Though they came before it, are more urgent, and more than the line of their model
+    """Though they came before it, are more urgent, and more than the queue of their model
     takes.
     """
     # It gives one GPU to models.

@@ -195,7 +195,7 @@ def test_a_check_is_scored_once(records: Records, blobs: BlobStore):
     )
     told: list[float | None] = []
 
-    def standing(
+    def record_after(
         known: ExecutorRecord | None, row: Mapping[str, object]
     ) -> ExecutorRecord:
         told.append(known and known.alpha)
@@ -212,9 +212,10 @@ def test_a_check_is_scored_once(records: Records, blobs: BlobStore):
         "outcome": "passed",
         "claims": {"vram": [1]},
     }
-    records.close_checks([over], standing)
+    records.close_checks([over], record_after)
     records.close_checks(
-        [{**over, "outcome": "failed"}, {**over, "id": taken[1].check_id}], standing
+        [{**over, "outcome": "failed"}, {**over, "id": taken[1].check_id}],
+        record_after,
     )
     found = records.check(taken[0].check_id)
     assert found and (found["outcome"], found["state"], found["claims"]) == (

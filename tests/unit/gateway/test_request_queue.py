@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuyard.gateway.request_queue import (
-    Claim,
     ModelUnavailableError,
+    QueuedRequestTerms,
     Replica,
     RequestQueues,
 )
@@ -22,9 +22,9 @@ def replica(name: str = "r1", model: str = "a", slots: int = 1) -> Replica:
     return Replica(name, model, "http://127.0.0.1:1", model, slots)
 
 
-def soon(seconds: float = 10, **claim: Any) -> Claim:
-    """A claim that is given up after so many seconds."""
-    return Claim(deadline=time.monotonic() + seconds, **claim)
+def soon(seconds: float = 10, **terms: Any) -> QueuedRequestTerms:
+    """Terms of a request that gives up after so many seconds."""
+    return QueuedRequestTerms(deadline=time.monotonic() + seconds, **terms)
 
 
 @pytest.fixture
@@ -55,29 +55,29 @@ async def test_who_comes_first_is_served_first_and_each_slot_once(queues):
 
 async def test_each_of_those_that_came_together_has_a_place_of_its_own(queues):
     since = time.monotonic()
-    usual = [Claim(priority=3, since=since) for _ in range(3)]
-    urgent = Claim(priority=5, since=since)
-    claims = [*usual, urgent]
-    asking = [asyncio.create_task(queues.acquire("a", claim)) for claim in claims]
+    usual = [QueuedRequestTerms(priority=3, since=since) for _ in range(3)]
+    urgent = QueuedRequestTerms(priority=5, since=since)
+    all_terms = [*usual, urgent]
+    asking = [asyncio.create_task(queues.acquire("a", terms)) for terms in all_terms]
     await settle()
-    line = queues.by_model["a"].waiting
-    assert [line.ahead_of(claim) for claim in claims] == [1, 2, 3, 0]
+    waiting = queues.by_model["a"].waiting
+    assert [waiting.ahead_of(terms) for terms in all_terms] == [1, 2, 3, 0]
     for task in asking:
         task.cancel()
     await asyncio.wait(asking)
 
 
-async def in_order(queues: RequestQueues, *claims: Claim) -> list[int]:
+async def in_order(queues: RequestQueues, *all_terms: QueuedRequestTerms) -> list[int]:
     """In which order these are served, one at a time."""
     served: list[int] = []
 
-    async def ask(number: int, claim: Claim) -> None:
-        got = await queues.acquire("a", claim)
+    async def ask(number: int, terms: QueuedRequestTerms) -> None:
+        got = await queues.acquire("a", terms)
         served.append(number)
         await asyncio.sleep(0)
         queues.release(got, 0.1)
 
-    asking = [asyncio.create_task(ask(n, claim)) for n, claim in enumerate(claims)]
+    asking = [asyncio.create_task(ask(n, terms)) for n, terms in enumerate(all_terms)]
     await settle()
     queues.put(replica())
     await asyncio.gather(*asking)
@@ -86,26 +86,31 @@ async def in_order(queues: RequestQueues, *claims: Claim) -> list[int]:
 
 async def test_the_urgent_come_first_and_then_who_came_first(queues):
     now = time.monotonic()
-    claims = [Claim(3, now), Claim(5, now + 2), Claim(3, now - 1), Claim(5, now + 1)]
-    assert await in_order(queues, *claims) == [3, 1, 2, 0]
+    all_terms = [
+        QueuedRequestTerms(3, now),
+        QueuedRequestTerms(5, now + 2),
+        QueuedRequestTerms(3, now - 1),
+        QueuedRequestTerms(5, now + 1),
+    ]
+    assert await in_order(queues, *all_terms) == [3, 1, 2, 0]
 
 
 async def test_who_has_waited_long_comes_before_the_most_urgent():
     queues = RequestQueues(["a"], ageing_s=60)
     now = time.monotonic()
-    claims = [
-        Claim(5, now),
-        Claim(1, now - 250),
-        Claim(1, now - 310),
-        Claim(5, now - 5),
+    all_terms = [
+        QueuedRequestTerms(5, now),
+        QueuedRequestTerms(1, now - 250),
+        QueuedRequestTerms(1, now - 310),
+        QueuedRequestTerms(5, now - 5),
     ]
     # The third has aged to the top; the second has reached 5, and came before the
     # others of 5.
-    assert await in_order(queues, *claims) == [2, 1, 3, 0]
+    assert await in_order(queues, *all_terms) == [2, 1, 3, 0]
 
 
 async def test_a_prompt_without_a_deadline_waits_on_when_its_model_fails(queues):
-    patient = asyncio.create_task(queues.acquire("a", Claim()))
+    patient = asyncio.create_task(queues.acquire("a", QueuedRequestTerms()))
     await settle()
     queues.refuse("a", "its server crashes")
     await settle()
@@ -116,13 +121,13 @@ async def test_a_prompt_without_a_deadline_waits_on_when_its_model_fails(queues)
 
 
 async def test_those_that_give_up_leave_nothing_behind_one_that_waits_on(queues):
-    patient = asyncio.create_task(queues.acquire("a", Claim(3)))
+    patient = asyncio.create_task(queues.acquire("a", QueuedRequestTerms(3)))
     await settle()
     for _ in range(1000):
         with pytest.raises(ModelUnavailableError):
-            await queues.acquire("a", Claim(3, deadline=0.0))
-    line = queues.by_model["a"].waiting
-    assert sum(map(len, line._heaps.values())) < 200
+            await queues.acquire("a", QueuedRequestTerms(3, deadline=0.0))
+    waiting = queues.by_model["a"].waiting
+    assert sum(map(len, waiting._heaps.values())) < 200
     patient.cancel()
 
 

@@ -97,7 +97,7 @@ def test_of_many_that_come_at_once_nobody_starts_before_all_are_ranked(world):
     assert [action.job_id for action in found.actions] == [urgent]
 
 
-def test_lanes_that_are_gone_before_they_were_ranked_keep_nobody_waking(world):
+def test_buckets_that_are_gone_before_they_were_ranked_keep_nobody_waking(world):
     decision(world)
     gone = [
         world.submit(memory_gb=1 + number / 1000) for number in range(2 * NEW_AT_ONCE)
@@ -270,7 +270,7 @@ def test_without_ageing_there_is_nothing_to_wake_for(world):
     assert world.wake_at() is None
 
 
-def test_work_is_bounded_by_lanes_and_not_by_jobs(world, monkeypatch):
+def test_work_is_bounded_by_buckets_and_not_by_jobs(world, monkeypatch):
     tried = []
     monkeypatch.setattr(
         start_pass,

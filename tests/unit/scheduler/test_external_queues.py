@@ -1,4 +1,4 @@
-"""Who is sent to an engine, how many, and what is said of those who are not."""
+"""Who is sent to an external queue, how many, and what is said of those who are not."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -82,13 +82,13 @@ def test_an_offer_that_had_nothing_is_asked_again_when_its_time_has_come(world):
     assert world.decide(run=False).keys() == {job}
 
 
-def test_why_an_offer_had_nothing_is_in_the_words_of_its_engine(world):
+def test_why_an_offer_had_nothing_is_in_the_words_of_its_queue(world):
     job = world.submit(gpus=2)
     world.view.external_queues.note_no_capacity(A100.id, world.now, "exceeded quota")
     assert "had nothing left (exceeded quota); it is asked" in world.why(job).summary
 
 
-def test_why_names_an_engine_that_never_told_what_it_has(world):
+def test_why_names_a_queue_that_never_told_what_it_has(world):
     queue = ExternalQueue("cluster", problem="cannot be used: may not list nodes")
     world.view.add_external_queues({"cluster": queue})
     job = world.submit(gpus=8)
@@ -117,7 +117,7 @@ def test_offers_for_jobs_with_gpus_get_others_only_if_nothing_else_suits(world):
     ]
 
 
-def test_nothing_is_sent_to_an_engine_in_trouble(world):
+def test_nothing_is_sent_to_a_queue_in_trouble(world):
     job = world.submit(gpus=2)
     world.view.external_queues.by_name["slurm"].problem = "does not answer: timeout"
     world.view.revision += 1
@@ -125,7 +125,7 @@ def test_nothing_is_sent_to_an_engine_in_trouble(world):
     assert "slurm/gpu/a100 does not answer: timeout" in world.why(job).summary
 
 
-def test_why_tells_what_the_engine_says(world):
+def test_why_tells_what_the_queue_says(world):
     job = world.submit(gpus=2)
     world.decide(run=False)
     attempt = world.view.attempts[f"attempt_{job}"]
@@ -221,7 +221,7 @@ def test_containers_run_where_something_runs_containers(world):
 
 
 def waiting_there(world, job: str) -> str:
-    """The engine has it in its queue; the attempt."""
+    """The external queue holds it; the attempt."""
     attempt = f"attempt_{job}"
     world.record(
         Change(
@@ -278,8 +278,8 @@ def test_who_waits_there_is_taken_back_when_there_is_room_here(full):
 def test_one_that_begins_there_meanwhile_stays_and_the_place_here_is_free(full):
     world, here, there = full
     world.end(here)
-    (recall,) = decide(world.view, world.now, world.policy).actions
-    undo(world.view, recall)
+    (withdrawal,) = decide(world.view, world.now, world.policy).actions
+    undo(world.view, withdrawal)
     world.run(there)
     assert decide(world.view, world.now, world.policy).actions == ()
     other = world.submit(gpus=1)
@@ -303,7 +303,7 @@ def test_nobody_is_taken_back_in_front_of_one_that_waits_for_more_here(world):
     assert world.decide().keys() == {wide}
 
 
-def test_nothing_is_kept_for_one_whose_engine_does_not_answer(full):
+def test_nothing_is_kept_for_one_whose_queue_does_not_answer(full):
     world, here, there = full
     world.end(here)
     assert len(decide(world.view, world.now, world.policy).actions) == 1
@@ -312,14 +312,14 @@ def test_nothing_is_kept_for_one_whose_engine_does_not_answer(full):
             Table.ATTEMPTS, f"attempt_{there}", {"state": "ending", "reason": "revoked"}
         )
     )
-    engine = world.view.external_queues.by_name["slurm"]
-    engine.problem = "does not answer"
+    queue = world.view.external_queues.by_name["slurm"]
+    queue.problem = "does not answer"
     world.view.revision += 1
     late = world.submit(gpus=1)
     assert world.decide()[late][0].node_id == "here"
 
 
-def test_one_whose_engine_does_not_answer_is_not_asked_for(full):
+def test_one_whose_queue_does_not_answer_is_not_asked_for(full):
     world, here, _ = full
     world.view.external_queues.by_name["slurm"].problem = "does not answer"
     world.end(here)
@@ -353,17 +353,19 @@ def test_one_on_its_way_is_taken_back_once_it_is_there(world):
 def test_the_place_is_its_own_until_it_has_begun_there_whoever_comes_meanwhile(full):
     world, here, there = full
     world.end(here)
-    (recall,) = decide(world.view, world.now, world.policy).actions
+    (withdrawal,) = decide(world.view, world.now, world.policy).actions
     world.record(
         Change(
-            Table.ATTEMPTS, recall.attempt_id, {"state": "ending", "reason": "revoked"}
+            Table.ATTEMPTS,
+            withdrawal.attempt_id,
+            {"state": "ending", "reason": "revoked"},
         )
     )
     world.view.external_queues.by_name["slurm"].max_pending = 0
     urgent = world.submit(gpus=1, priority=5)
     back = {"state": "queued", "attempt_id": None, "not_before": world.now}
     over = Change(
-        Table.ATTEMPTS, recall.attempt_id, {"state": "ended", "reason": "revoked"}
+        Table.ATTEMPTS, withdrawal.attempt_id, {"state": "ended", "reason": "revoked"}
     )
     world.record(over, Change(Table.JOBS, there, back))
     assert [
@@ -375,10 +377,10 @@ def test_the_place_is_its_own_until_it_has_begun_there_whoever_comes_meanwhile(f
 def test_one_that_failed_on_its_way_back_keeps_no_place(full):
     world, here, there = full
     world.end(here)
-    (recall,) = decide(world.view, world.now, world.policy).actions
+    (withdrawal,) = decide(world.view, world.now, world.policy).actions
     back = {"state": "queued", "attempt_id": None, "not_before": world.now + 60}
     over = Change(
-        Table.ATTEMPTS, recall.attempt_id, {"state": "ended", "reason": "exit_code"}
+        Table.ATTEMPTS, withdrawal.attempt_id, {"state": "ended", "reason": "exit_code"}
     )
     world.record(over, Change(Table.JOBS, there, back))
     other = world.submit(gpus=1)
@@ -423,14 +425,14 @@ def test_a_job_goes_where_its_workspace_was_used_last(world):
     assert found == {"default/corpus": "west/gpu", "default/other": "east/gpu"}
 
 
-# --- prompts, whose queue is the line of a model ---
+# --- prompts, whose queue is the request queue of a model ---
 
 TOY = Offer("prompts/toy", "prompts", model="toy")
 
 
 @pytest.fixture
 def prompts(world) -> World:
-    """As `world`, with the line of a model in which two of a priority may stand."""
+    """As `world`, with the queue of a model in which two of a priority may stand."""
     queue = ExternalQueue("prompts", max_pending=2, offers={TOY.id: TOY})
     world.view.add_external_queues({"prompts": queue})
     return world

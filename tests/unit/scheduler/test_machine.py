@@ -16,6 +16,7 @@ from hypothesis.stateful import (
 
 from gpuyard.domain.states import JobState
 from gpuyard.scheduler.decide import Fail, Preempt, Start, decide, undo
+from gpuyard.scheduler.fair_order import heads_in_turn
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.observe import observe
 from gpuyard.scheduler.parties import ProjectShare, Quota, Quotas, ShareRules
@@ -24,7 +25,6 @@ from gpuyard.scheduler.policy import Policy, QueueOrder
 from gpuyard.scheduler.ranking import Ranking
 from gpuyard.scheduler.refusal import impossible
 from gpuyard.scheduler.reservation import Reservations
-from gpuyard.scheduler.turns import heads_in_turn
 from gpuyard.scheduler.usage import Usage
 from gpuyard.scheduler.view import View
 from tests.support.examples import examples

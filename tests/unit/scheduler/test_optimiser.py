@@ -289,10 +289,10 @@ def test_the_ranking_does_not_depend_on_the_order_of_the_offers(strategies, seed
 @pytest.fixture
 def world() -> World:
     world = World()
-    engine = ExternalQueue(
+    queue = ExternalQueue(
         "cloud", max_pending=3, offers={item.id: item for item in ALL}
     )
-    world.view.add_external_queues({"cloud": engine})
+    world.view.add_external_queues({"cloud": queue})
     return world
 
 
@@ -309,19 +309,17 @@ def test_a_job_is_sent_to_the_best_offer_and_by_its_own_strategy(world):
 def test_what_had_nothing_is_followed_by_the_next_best_and_asked_again_ever_less_often(
     world,
 ):
-    engines = world.view.external_queues
-    engines.note_no_capacity("cloud/h100", world.now)
+    queues = world.view.external_queues
+    queues.note_no_capacity("cloud/h100", world.now)
     world.submit(gpus=1, strategy="performance")
     assert sent(world) == ["cloud/a100"]
-    assert engines.retry_at["cloud/h100"] == world.now + 60
+    assert queues.retry_at["cloud/h100"] == world.now + 60
     for _ in range(20):
-        engines.note_no_capacity("cloud/h100", world.now)
-    assert engines.retry_at["cloud/h100"] == world.now + 3600
-    engines.note_start("cloud/h100", 1.0)
-    engines.note_no_capacity("cloud/h100", world.now)
-    assert engines.retry_at["cloud/h100"] == world.now + 60, (
-        "it had something meanwhile"
-    )
+        queues.note_no_capacity("cloud/h100", world.now)
+    assert queues.retry_at["cloud/h100"] == world.now + 3600
+    queues.note_start("cloud/h100", 1.0)
+    queues.note_no_capacity("cloud/h100", world.now)
+    assert queues.retry_at["cloud/h100"] == world.now + 60, "it had something meanwhile"
 
 
 def test_the_history_is_that_of_the_attempts(world):
@@ -339,9 +337,9 @@ def test_the_history_is_that_of_the_attempts(world):
 
 
 def test_why_ranks_what_suits_and_says_what_the_others_lack(world):
-    engines = world.view.external_queues
+    queues = world.view.external_queues
     for name in ("a100", "h100"):
-        engines.note_no_capacity(f"cloud/{name}", world.now)
+        queues.note_no_capacity(f"cloud/{name}", world.now)
     job = world.submit(gpus=1, gpu_memory_gb=40, strategy="performance")
     assert sent(world) == []
     names = [(item.name, item.would_fit_empty) for item in world.why(job).candidates]

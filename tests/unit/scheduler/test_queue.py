@@ -71,7 +71,7 @@ def test_more_urgent_first_then_submission_order():
     ]
 
 
-def test_a_head_left_standing_ends_its_lane():
+def test_a_head_left_standing_ends_its_bucket():
     queue = filled(job(1), job(2), job(3, shape=TWO), job(4, 5))
     assert [head.id for head in queue.heads(ranking(), 0.0)] == [
         "job_004",
@@ -159,7 +159,7 @@ class Counting(Ranking):
         return super().of(job, now)
 
 
-def test_only_lanes_that_changed_are_ranked_anew():
+def test_only_buckets_that_changed_are_ranked_anew():
     counting = Counting()
     queue = filled(
         *(

@@ -42,7 +42,7 @@ def steps_of(act: Callable[[], object]) -> int:
 
 class Busy(World):
     """A node of one GPU that runs a script, another script that waits for it, and so
-    many prompts, of which the line of their model holds some.
+    many prompts, of which the queue of their model holds some.
     """
 
     def __init__(self, prompts: int) -> None:

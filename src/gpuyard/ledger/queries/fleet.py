@@ -4,8 +4,8 @@ import sqlalchemy as sa
 
 from gpuyard.ledger.queries.base import LedgerReader, Row
 from gpuyard.ledger.tables import (
+    demand_shares,
     gpus,
-    habits,
     invitations,
     models,
     nodes,
@@ -41,9 +41,9 @@ class FleetQueries(LedgerReader):
         """How long models took to load, sleep and so on, the oldest first."""
         return self._rows(sa.select(timings).order_by(timings.c.at))
 
-    def habits(self) -> list[Row]:
+    def demand_shares(self) -> list[Row]:
         """At what times of day models are requested."""
-        return self._rows(sa.select(habits))
+        return self._rows(sa.select(demand_shares))
 
     def trust(self) -> list[Row]:
         """What is known about places, ordered by place."""

@@ -172,7 +172,7 @@ async def list_offers(app_state: TheAppState) -> dict[str, Any]:
     `wait_s` is what a job waits there: as seen here, else as the provider says.
     `failed` and `interrupted` are the parts of attempts that went so, as far as is
     known; `trust` is its score, null if nobody checks it. `problems` says of each
-    engine that cannot be used or does not answer, by its name, why.
+    external queue that cannot be used or does not answer, by its name, why.
     """
     core = app_state.controller.core
     return {
@@ -190,14 +190,14 @@ async def list_offers(app_state: TheAppState) -> dict[str, Any]:
 
 
 def _offer(core: Core, offer: Offer) -> dict[str, Any]:
-    engines = core.view.external_queues
-    risk = engines.history.risk(offer.id, spot=offer.spot)
+    queues = core.view.external_queues
+    risk = queues.history.risk(offer.id, spot=offer.spot)
     return {
         **{name: getattr(offer, name) for name in _SHOWN},
         "price_per_hour": offer.price_per_hour and str(offer.price_per_hour),
         "gpu_memory_gb": offer.gpu_gb,
-        "problem": engines.obstacle(offer, Shape(), core.clock()) or None,
-        "trust": engines.trust.score(offer),
+        "problem": queues.obstacle(offer, Shape(), core.clock()) or None,
+        "trust": queues.trust.score(offer),
         "wait_s": offer.wait_s if risk.wait_s is None else risk.wait_s,
         "failed": round(risk.failed, 4),
         "interrupted": round(risk.interrupted, 4),

@@ -2,7 +2,7 @@
 experiment.
 
 Started once per rank by srun, torchrun or the deepspeed launcher, or alone. Needs
-nothing of its surroundings but the
+nothing of its environment but the
 packages it imports: the folder it lies in becomes a package, wherever it was copied.
 """
 

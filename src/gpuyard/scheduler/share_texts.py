@@ -1,4 +1,4 @@
-"""Standings: what people are told about shares. This looks at all jobs, so it is for
+"""What people are told about shares. This looks at all jobs, so it is for
 people's questions and not for decisions.
 """
 
@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpuyard.domain.units import format_duration, iso_time
+from gpuyard.scheduler.fair_order import FairOrder, expected_rate
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.parties import Group, Line, ShareRules, group_of
+from gpuyard.scheduler.parties import Group, ShareKey, ShareRules, group_of
 from gpuyard.scheduler.ranking import Ranking
-from gpuyard.scheduler.turns import Turns, expected_rate
 from gpuyard.scheduler.view import View
 
 MOST_TURNS = 20_000
@@ -18,23 +18,25 @@ MOST_TURNS = 20_000
 _MOST_NAMED = 3
 
 
-def named(line: Line) -> str:
+def named(line: ShareKey) -> str:
     """Whose line it is, for people."""
     project, user = line
     who = user or "the owner of this instance"
     return f"{who} in project {project}" if project else who
 
 
-def jobs_ahead(view: View, job: LiveJob, now: float, ranking: Ranking) -> Counter[Line]:
+def jobs_ahead(
+    view: View, job: LiveJob, now: float, ranking: Ranking
+) -> Counter[ShareKey]:
     """How many jobs of each line get a place before `job`, if places become free one by
     one. Those that a quota holds back do not.
     """
     lines = _lines(view, job, now, ranking)
-    groups: dict[Group, list[Line]] = {}
+    groups: dict[Group, list[ShareKey]] = {}
     for line in lines:
         groups.setdefault(group_of(line), []).append(line)
-    order = Turns(view.usage, groups, lambda line: lines[line][-1].id, now)
-    ahead = Counter[Line]()
+    order = FairOrder(view.usage, groups, lambda line: lines[line][-1].id, now)
+    ahead = Counter[ShareKey]()
     for _ in range(MOST_TURNS):
         line = order.next()
         if line is None:
@@ -53,9 +55,9 @@ def jobs_ahead(view: View, job: LiveJob, now: float, ranking: Ranking) -> Counte
 
 def _lines(
     view: View, job: LiveJob, now: float, ranking: Ranking
-) -> dict[Line, list[LiveJob]]:
+) -> dict[ShareKey, list[LiveJob]]:
     """The jobs of each line, the first one last."""
-    lines: dict[Line, list[LiveJob]] = {job.party.line: []}
+    lines: dict[ShareKey, list[LiveJob]] = {job.party.line: []}
     for other in view.queue:
         if other.id != job.id and view.usage.allows(other):
             lines.setdefault(other.party.line, []).append(other)
@@ -66,7 +68,7 @@ def _lines(
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ShareUsed:
     """How many times its share a line has used, and its organisation; the name of that
     is empty if there is none.
     """
@@ -76,8 +78,8 @@ class Standing:
     times_of_organisation: float
 
 
-def standing_of(view: View, line: Line, now: float) -> Standing | None:
-    """The standing of the line among those that have jobs now; None if nobody has used
+def share_used(view: View, line: ShareKey, now: float) -> ShareUsed | None:
+    """What the line has used, among those that have jobs now; None if nobody has used
     anything.
     """
     usage = view.usage
@@ -98,41 +100,43 @@ def standing_of(view: View, line: Line, now: float) -> Standing | None:
     total = sum(usage.gpu_seconds(("", user), now)[1] for user in users)
     if total <= 0:
         return None
-    return Standing(
+    return ShareUsed(
         usage.gpu_seconds(line, now)[1] / total / due,
         organisation,
         usage.of_organisation(organisation, now) / total / due_of_root,
     )
 
 
-def _due_of_root(rules: ShareRules, lines: Iterable[Line], line: Line) -> float:
+def _due_of_root(rules: ShareRules, lines: Iterable[ShareKey], line: ShareKey) -> float:
     """The part that is due to what stands for the line at the first level."""
     roots = {rules.root_of(group_of(other)): other for other in lines}
     return rules.of_root(line) / sum(map(rules.of_root, roots.values()))
 
 
-def share_in_the_way(view: View, job: LiveJob, now: float, ahead: Counter[Line]) -> str:
+def share_in_the_way(
+    view: View, job: LiveJob, now: float, ahead: Counter[ShareKey]
+) -> str:
     """Whose share is in the way of the job, for people; empty if nobody's is."""
     if not ahead:
         return ""
     line = job.party.line
-    standing = standing_of(view, line, now)
+    used = share_used(view, line, now)
     half_life = format_duration(view.usage.rules.half_life_s)
     if ahead.total() == 1:
         before = f"before it comes a job of {named(next(iter(ahead)))}"
     else:
         before = f"before it come {ahead.total()} jobs: {_listed(ahead.most_common())}"
-    if standing is None:
+    if used is None:
         return f"{_capitalised(before)}."
     who = _capitalised(named(line))
     whole = ""
-    if standing.organisation:
+    if used.organisation:
         whole = (
-            f", and the organisation {standing.organisation}"
-            f" {standing.times_of_organisation:.1f} times its own"
+            f", and the organisation {used.organisation}"
+            f" {used.times_of_organisation:.1f} times its own"
         )
     return (
-        f"{who} has used {standing.times:.1f} times the share due (what was used counts"
+        f"{who} has used {used.times:.1f} times the share due (what was used counts"
         f" half after {half_life}){whole}; {before}."
     )
 
@@ -168,7 +172,7 @@ def _whose(whose: str, job: LiveJob) -> str:
     return _capitalised(who)
 
 
-def _listed(ahead: Iterable[tuple[Line, int]]) -> str:
+def _listed(ahead: Iterable[tuple[ShareKey, int]]) -> str:
     counts = list(ahead)
     parts = [f"{count} of {named(line)}" for line, count in counts[:_MOST_NAMED]]
     rest = sum(count for _, count in counts[_MOST_NAMED:])

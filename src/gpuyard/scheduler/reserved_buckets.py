@@ -6,15 +6,15 @@ import heapq
 from bisect import bisect_left, insort
 from typing import TYPE_CHECKING
 
-from gpuyard.scheduler.parties import ONE_LINE, Line
+from gpuyard.scheduler.parties import NO_SHARES, Line
 from gpuyard.scheduler.ranking import Rank
 
 if TYPE_CHECKING:
     from gpuyard.scheduler.queue import Bucket, RankedLine
 
 
-class ClaimedBuckets:
-    """Adding and removing a bucket cost O(log n). Buckets without claims are left
+class ReservedBuckets:
+    """Adding and removing a bucket cost O(log n). Buckets without reservations are left
     out.
     """
 
@@ -25,19 +25,19 @@ class ClaimedBuckets:
 
     def add(self, rank: Rank, bucket: "Bucket") -> None:
         """A bucket has this rank now."""
-        claims = bucket[-1].claims
-        if claims != ONE_LINE:
-            insort(self._lines.setdefault(claims, []), (rank, bucket))
+        reserved_for = bucket[-1].reserved_for
+        if reserved_for != NO_SHARES:
+            insort(self._lines.setdefault(reserved_for, []), (rank, bucket))
 
     def remove(self, rank: Rank, bucket: "Bucket") -> None:
         """The bucket, which had this rank, has it no more."""
-        claims = bucket[-1].claims
-        if claims == ONE_LINE:
+        reserved_for = bucket[-1].reserved_for
+        if reserved_for == NO_SHARES:
             return
-        line = self._lines[claims]
+        line = self._lines[reserved_for]
         del line[bisect_left(line, (rank, bucket))]
         if not line:
-            del self._lines[claims]
+            del self._lines[reserved_for]
 
     def clear(self) -> None:
         """No bucket is ranked any more."""
@@ -48,6 +48,6 @@ class ClaimedBuckets:
         whose = user if project is None else project
         position = 1 if project is None else 0
         lines = [
-            line for claims, line in self._lines.items() if claims[position] == whose
+            line for reserved_for, line in self._lines.items() if reserved_for[position] == whose
         ]
         return list(heapq.merge(*lines))

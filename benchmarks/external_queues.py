@@ -1,4 +1,4 @@
-"""Engines: a ranking of many offers, many submissions to a slow one, and what a
+"""External queues: a ranking of many offers, many submissions to a slow one, and what a
 provider's modules cost to import.
 """
 
@@ -29,7 +29,7 @@ from gpuyard.scheduler.external_queues import ExternalQueue, ExternalQueueTable
 from gpuyard.scheduler.optimiser import Need
 from gpuyard.storage.blobs import BlobStore
 
-GROUP = "engines"
+GROUP = "external-queues"
 REPLY_S = 0.05
 CONCURRENCY = 16
 _SDKS = {

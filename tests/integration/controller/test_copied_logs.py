@@ -8,10 +8,10 @@ from functools import partial
 import pytest
 
 from gpuyard.config.paths import Home
-from gpuyard.controller import leftovers, log_mirror
+from gpuyard.controller import copied_logs, leftovers
+from gpuyard.controller.copied_logs import CopiedLogs
 from gpuyard.controller.external_queues import ExternalQueues
 from gpuyard.controller.leftovers import Leftovers
-from gpuyard.controller.log_mirror import LogMirror
 from gpuyard.controller.observed_runs import ObservedRuns
 from gpuyard.domain.jobconfig import JobResult, JobStatus
 from gpuyard.providers.base import OutputPart
@@ -64,8 +64,8 @@ class Rotating(Queue):
             yield OutputPart(LINES[number], partial(str, number + 1))
 
 
-def mirror_of(instance: Controlled, attempt: LiveAttempt, queue: Queue) -> LogMirror:
-    return LogMirror(
+def logs_of(instance: Controlled, attempt: LiveAttempt, queue: Queue) -> CopiedLogs:
+    return CopiedLogs(
         instance.core,
         instance.controller.reports,
         {attempt.provider: queue},  # type: ignore[dict-item]
@@ -81,18 +81,18 @@ async def test_another_server_goes_on_at_the_mark(instance: Controlled) -> None:
     await instance.until(job_id, "running")
     attempt = instance.core.view.attempts[await instance.begun(job_id)]
     queue = Rotating()
-    first = mirror_of(instance, attempt, queue)
+    first = logs_of(instance, attempt, queue)
     copy = first.path(attempt.id)
     first.follow(attempt)
     await eventually(lambda: copy.exists() and copy.read_bytes() == b"".join(LINES[:3]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log_mirror, "_LAST_READ_TIMEOUT_S", 0.0)
+        patch.setattr(copied_logs, "_LAST_READ_TIMEOUT_S", 0.0)
         assert await first.finish(attempt) == (False, "")
     # It was killed after it had written a part, and before it had noted where it ends.
     with copy.open("ab") as file:
         file.write(LINES[3][:20])
     queue.over.set()
-    second = mirror_of(instance, attempt, queue)
+    second = logs_of(instance, attempt, queue)
     assert await second.finish(attempt) == (True, "")
     assert copy.read_bytes() == b"".join(LINES[:6])
     assert not copy.with_suffix(".mark").exists()
@@ -101,7 +101,7 @@ async def test_another_server_goes_on_at_the_mark(instance: Controlled) -> None:
 async def test_output_that_is_late_is_fetched_after_the_end(
     instance: Controlled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_mirror, "_LAST_READ_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(copied_logs, "_LAST_READ_TIMEOUT_S", 0.1)
     monkeypatch.setattr(leftovers, "_FIRST_PAUSE_S", 0.02)
     job_id = await instance.submit()
     await instance.until(job_id, "running")
@@ -113,7 +113,7 @@ async def test_output_that_is_late_is_fetched_after_the_end(
         instance.controller.launching,
         instance.controller.requests,
         Providers({attempt.provider: queue}),  # type: ignore[dict-item]
-        mirror_of(instance, attempt, queue),
+        logs_of(instance, attempt, queue),
         instance.controller.health,
         ObservedRuns(instance.folder / "runs"),
     )
@@ -130,42 +130,42 @@ async def test_output_that_is_late_is_fetched_after_the_end(
 async def test_another_server_fetches_what_is_late(
     instance: Controlled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_mirror, "_LAST_READ_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(copied_logs, "_LAST_READ_TIMEOUT_S", 0.1)
     job_id = await instance.submit()
     await instance.until(job_id, "running")
     attempt = instance.core.view.attempts[await instance.begun(job_id)]
     queue = Rotating()
-    mirror = mirror_of(instance, attempt, queue)
-    assert await mirror.finish(attempt) == (False, "")
+    copied = logs_of(instance, attempt, queue)
+    assert await copied.finish(attempt) == (False, "")
     await instance.finish(job_id)
     await instance.until(job_id)
     queue.over.set()
     later = Leftovers(
         instance.core,
         {attempt.provider: queue},  # type: ignore[dict-item]
-        mirror_of(instance, attempt, queue),
+        logs_of(instance, attempt, queue),
     )
     (row,) = instance.core.queries.newest_ended(5, attempt.provider)
     await later.forget_ended(attempt.provider, [{**row, "provider_ref": "ref"}])
     await eventually(lambda: queue.forgotten == ["ref"], "it to be forgotten")
-    assert mirror.path(attempt.id).read_bytes() == b"".join(LINES[:6])
+    assert copied.path(attempt.id).read_bytes() == b"".join(LINES[:6])
 
 
 async def test_an_end_is_told_when_it_is_known_and_the_output_is_read_once(
     instance: Controlled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_mirror, "_PAUSE_S", 3600.0)
-    monkeypatch.setattr(log_mirror, "_LAST_READ_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(copied_logs, "_PAUSE_S", 3600.0)
+    monkeypatch.setattr(copied_logs, "_LAST_READ_TIMEOUT_S", 3600.0)
     job_id = await instance.submit()
     await instance.until(job_id, "running")
     attempt = instance.core.view.attempts[await instance.begun(job_id)]
     queue = Queue(b"done\n")
     queue.over.set()
-    mirror = mirror_of(instance, attempt, queue)
-    mirror.follow(attempt)
-    copy = mirror.path(attempt.id)
+    copied = logs_of(instance, attempt, queue)
+    copied.follow(attempt)
+    copy = copied.path(attempt.id)
     await eventually(lambda: copy.exists() and copy.read_bytes(), "the output to come")
-    assert await asyncio.wait_for(mirror.finish(attempt), 30) == (True, "")
+    assert await asyncio.wait_for(copied.finish(attempt), 30) == (True, "")
     assert (copy.read_bytes(), queue.reads) == (b"done\n", 1)
     await instance.finish(job_id)
 
@@ -173,21 +173,21 @@ async def test_an_end_is_told_when_it_is_known_and_the_output_is_read_once(
 async def test_only_the_end_is_kept_and_read(
     instance: Controlled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_mirror, "_PAUSE_S", 0.02)
+    monkeypatch.setattr(copied_logs, "_PAUSE_S", 0.02)
     job_id = await instance.submit(log_limit_gb=1 / 1024)
     await instance.until(job_id, "running")
     attempt = instance.core.view.attempts[await instance.begun(job_id)]
     queue = Queue()
-    mirror = mirror_of(instance, attempt, queue)
-    mirror.follow(attempt)
-    copy = mirror.path(attempt.id)
+    copied = logs_of(instance, attempt, queue)
+    copied.follow(attempt)
+    copy = copied.path(attempt.id)
     await eventually(
         lambda: instance.job(job_id)["warnings"], "the job to be told of the limit"
     )
     assert copy.stat().st_size == sum(map(len, LINES))
     assert copy.stat().st_blocks * 512 < 2 << 20
     queue.over.set()
-    assert await mirror.finish(attempt) == (True, "")
+    assert await copied.finish(attempt) == (True, "")
 
     await instance.finish(job_id)
     await instance.until(job_id)

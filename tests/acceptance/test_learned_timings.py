@@ -56,16 +56,16 @@ def test_measured_times_outlive_the_server(learning: TestInstance) -> None:
     ], "the second boot was another kind of boot"
 
 
-def teach(home: Path, *habits: tuple[str, int, int, float]) -> None:
+def teach(home: Path, *demand_shares: tuple[str, int, int, float]) -> None:
     """Let the ledger know these: model, slot, day, share."""
 
     async def write() -> None:
         ledger = Ledger.open(home / "ledger.db")
         writer = ledger.writer()
         writer.start()
-        for model, slot, day, share in habits:
+        for model, slot, day, share in demand_shares:
             values = {"model": model, "slot": slot, "day": day, "share": share}
-            change = Change(Table.HABITS, f"{model}/{slot}", values)
+            change = Change(Table.DEMAND_SHARES, f"{model}/{slot}", values)
             writer.add_events(
                 [Event(EventKind.MODEL_ASKED, time.time(), (change,), None, values)]
             )

@@ -1,4 +1,4 @@
-"""Turns: whose job comes next, where shares count.
+"""Fair order: whose job comes next, where shares count.
 
 At each level of the tree, who has used least for each of their shares comes first: an
 organisation among all, then a project within it, then a user within that. A project
@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TypeVar
 
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.parties import Group, Line, Root, group_of
+from gpuyard.scheduler.parties import Group, Root, ShareKey, group_of
 from gpuyard.scheduler.queue import Queue
 from gpuyard.scheduler.usage import Usage
 from gpuyard.scheduler.view import View
@@ -22,7 +22,7 @@ LEAST_RATE = 0.001
 """A job that books nothing, such as a prompt, counts as so many GPUs in its turn; so
 those of different users take turns, too.
 """
-_Entry = tuple[float, str, Line]
+_Entry = tuple[float, str, ShareKey]
 """Usage for each share, id of the first job, line."""
 _GroupEntry = tuple[float, int, Group]
 """Usage for each share, place among all groups, group."""
@@ -30,7 +30,7 @@ _GroupEntry = tuple[float, int, Group]
 _Member = TypeVar("_Member", Root, Group)
 
 
-class Turns:
+class FairOrder:
     """Lines in the order in which they get the next place. `charge` counts a place at
     once, so one line does not get all.
     """
@@ -38,8 +38,8 @@ class Turns:
     def __init__(
         self,
         usage: Usage,
-        groups: Mapping[Group, Collection[Line]],
-        first_of: Callable[[Line], str],
+        groups: Mapping[Group, Collection[ShareKey]],
+        first_of: Callable[[ShareKey], str],
         now: float,
     ) -> None:
         """`groups`: all lines with jobs, by group; of equal groups, the one given first
@@ -51,7 +51,7 @@ class Turns:
         self._first_of = first_of
         self._scales = usage.scales(now)
         self._values: dict[Root, float] = {}
-        self._of_lines: dict[Line, float] = {}
+        self._of_lines: dict[ShareKey, float] = {}
         # Of most groups, the lines are never looked at.
         self._lines: dict[Group, list[_Entry]] = {}
         # The groups of each organisation, as heaps.
@@ -78,7 +78,7 @@ class Turns:
             self._roots.append((whole, place, organisation))
         self._members[organisation].append((value, place, group))
 
-    def next(self) -> Line | None:
+    def next(self) -> ShareKey | None:
         """The line whose turn it is; None if all have been dropped."""
         if not self._roots:
             return None
@@ -117,9 +117,9 @@ class Turns:
             heapq.heapify(self._lines[group])
         return self._lines[group]
 
-    def first(self, most: int) -> list[Line]:
+    def first(self, most: int) -> list[ShareKey]:
         """The first so many lines in turn."""
-        found: list[Line] = []
+        found: list[ShareKey] = []
         for _, _, root in heapq.nsmallest(most, self._roots):
             for group in self._groups_in(root):
                 found += [line for _, _, line in sorted(self._lines_of(group))]
@@ -145,7 +145,7 @@ class Turns:
         if not isinstance(root, str) or not self._members[root]:
             heapq.heappop(self._roots)
 
-    def charge(self, line: Line, rate: float) -> None:
+    def charge(self, line: ShareKey, rate: float) -> None:
         """The line has got a place that counts as so many GPUs."""
         project, user = line
         rules = self._usage.rules
@@ -165,10 +165,10 @@ class Turns:
         self.charge(job.party.line, expected_rate(view, job))
 
 
-def turns(view: View, now: float) -> Turns:
+def fair_order(view: View, now: float) -> FairOrder:
     """All lines of the queue in turn."""
     queue = view.queue
-    return Turns(view.usage, queue.groups, queue.first_of, now)
+    return FairOrder(view.usage, queue.groups, queue.first_of, now)
 
 
 def expected_rate(view: View, job: LiveJob) -> float:
@@ -179,7 +179,7 @@ def expected_rate(view: View, job: LiveJob) -> float:
 
 def heads_in_turn(view: View, now: float) -> Iterator[LiveJob]:
     """The first job of each line that no quota holds back, in turn."""
-    order = turns(view, now)
+    order = fair_order(view, now)
     while (line := order.next()) is not None:
         order.drop()
         head = first_allowed(view.queue, view.usage, line)
@@ -187,7 +187,7 @@ def heads_in_turn(view: View, now: float) -> Iterator[LiveJob]:
             yield head
 
 
-def first_allowed(queue: Queue, usage: Usage, line: Line) -> LiveJob | None:
+def first_allowed(queue: Queue, usage: Usage, line: ShareKey) -> LiveJob | None:
     """The first job of the line that no quota holds back."""
     for _, bucket in queue.lines.get(line, ()):
         head = queue.head(bucket)

@@ -46,7 +46,7 @@ _PART_BYTES = 1 << 16
 log = structlog.get_logger(__name__)
 
 
-class LogMirror:
+class CopiedLogs:
     """Follows the output of attempts in external queues; the copies are in `folder`."""
 
     def __init__(
