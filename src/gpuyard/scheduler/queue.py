@@ -21,12 +21,12 @@ from itertools import islice
 from typing import TypeVar
 
 from gpuyard.domain.shape import Shape
-from gpuyard.scheduler.reserved_buckets import ReservedBuckets
 from gpuyard.scheduler.gittins import span
 from gpuyard.scheduler.heaps import IdHeap
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.parties import NO_SHARES, Group, Party, ShareKey, group_of
 from gpuyard.scheduler.ranking import Rank, Ranking, due_minute
+from gpuyard.scheduler.reserved_buckets import ReservedBuckets
 
 AT_ONCE = 40
 """Outdated buckets ranked in one decision, which takes a few milliseconds."""
@@ -71,14 +71,11 @@ class Queue:
         "_new",
         "_rank_of",
         "_ranking",
-        "_reserved",
         "_rule",
         "_seen_at",
         "_shapes_by_line",
         "_shortest",
         "_stale",
-        "reserved",
-        "reserved_shapes",
         "closed",
         "fresh",
         "groups",
@@ -87,6 +84,7 @@ class Queue:
         "preemptible",
         "preemptible_shapes",
         "prompts",
+        "reserved",
         "reserved_shapes",
         "retry_all",
         "seen_order",

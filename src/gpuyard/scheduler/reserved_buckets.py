@@ -6,7 +6,7 @@ import heapq
 from bisect import bisect_left, insort
 from typing import TYPE_CHECKING
 
-from gpuyard.scheduler.parties import NO_SHARES, Line
+from gpuyard.scheduler.parties import NO_SHARES, ShareKey
 from gpuyard.scheduler.ranking import Rank
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class ReservedBuckets:
     __slots__ = ("_lines",)
 
     def __init__(self) -> None:
-        self._lines: dict[Line, RankedLine] = {}
+        self._lines: dict[ShareKey, RankedLine] = {}
 
     def add(self, rank: Rank, bucket: "Bucket") -> None:
         """A bucket has this rank now."""
@@ -48,6 +48,8 @@ class ReservedBuckets:
         whose = user if project is None else project
         position = 1 if project is None else 0
         lines = [
-            line for reserved_for, line in self._lines.items() if reserved_for[position] == whose
+            line
+            for reserved_for, line in self._lines.items()
+            if reserved_for[position] == whose
         ]
         return list(heapq.merge(*lines))
