@@ -14,11 +14,11 @@ from gpuyard.server.authority import Authority, pem_of
 from tests.support.instance import make_instance
 from tests.support.joined import (
     JoinedMachine,
-    free_ports,
     invite,
     joined_machine,
     nodes,
 )
+from tests.support.ports import free_port
 from tests.support.wait import wait_until
 
 # It saves a checkpoint, and ends when it has resumed from one, or is told to.
@@ -39,7 +39,7 @@ time.sleep(600)
 @pytest.fixture(scope="module")
 def lab():
     """An instance at which machines may join. Its own machine gets no jobs."""
-    port = free_ports()
+    port = free_port(2)
     with make_instance(GPUYARD_SERVER__AGENTS_LISTEN=f"127.0.0.1:{port}") as instance:
         instance.ok("up")
         wait_until(lambda: nodes(instance), 30, "the server's own node")

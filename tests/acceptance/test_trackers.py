@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import urllib.request
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.instance import TestInstance
+from tests.support.ports import free_port
 from tests.support.trackers import make_trackers_python
 from tests.support.wait import wait_until
 
@@ -40,12 +40,6 @@ import mlflow
 with mlflow.start_run():
     mlflow.log_metric("loss", 0.5, step=1)
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(scope="session")
