@@ -36,6 +36,8 @@ test: dev ## run every test, WORKERS=4 at a time; ARGS reaches pytest
 	@$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 unit: dev ## run only the fast tests
+	@$(PYTHON) -m compileall -q -j 0 src
+	@$(PYTHON) -m tests.support.bytecode tests/unit
 	@$(PYTHON) -m pytest tests/unit -n 2 $(ARGS)
 
 coverage: dev ## how much of the providers their tests run, in their own process; at least 90 %

@@ -3,6 +3,7 @@ says what it should.
 """
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks import fresh
+from tests.support.forkserver import fast_python
 
 ROOT = Path(__file__).parents[2]
 GROUPS = {
@@ -30,7 +32,12 @@ GROUPS = {
 def bench(*words: str) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "benchmarks", *words, "--scale", "0.001", "--json"]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=500
+        command,
+        cwd=ROOT,
+        env={**os.environ, "BENCHMARKS_SERVERS_PYTHON": fast_python()},
+        capture_output=True,
+        text=True,
+        timeout=500,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.dockerd import IMAGE, Dockerd
-from tests.support.forkserver import fast_python
+from tests.support.forkserver import fast_python, start_fork_server
 from tests.support.instance import TestInstance
 from tests.support.kubernetes import Cluster, Node
 from tests.support.own_machine import OwnMachine, own_machine
@@ -68,6 +68,12 @@ def with_gpuyard(environment: Mapping[str, str], folder: Path) -> dict[str, str]
     program(folder / "gpuyard", f'exec {fast_python()} -m gpuyard.cli.entry "$@"')
     programs = f"{folder}:{Path(sys.executable).parent}"
     return {**environment, "PATH": f"{programs}:{environment['PATH']}"}
+
+
+def fast_pytest() -> str:
+    """A Python that runs pytest as a fork, which starts at once."""
+    imports = ["pytest", "gpuyard.providers.conformance", "gpuyard.providers.registry"]
+    return start_fork_server(sys.executable, imports, ["pytest"])
 
 
 def script_of(page: Path) -> str:
@@ -158,7 +164,10 @@ def test_every_command_of_the_page_runs(
         workstation: OwnMachine = request.getfixturevalue("workstation")
         shell = workstation.words(*shell)
     else:
-        environment = with_gpuyard(environment, instance.work.parent / "bin")
+        folder = instance.work.parent / "bin"
+        environment = with_gpuyard(environment, folder)
+        if page.stem == "add-a-provider":
+            program(folder / "pytest", f'exec {fast_pytest()} -m pytest "$@"')
     done = subprocess.run(
         shell,
         cwd=instance.work,
@@ -170,9 +179,9 @@ def test_every_command_of_the_page_runs(
     )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     assert " skipped" not in done.stdout, "a page's tests are all run"
-    for program in blocks(page, "python"):
+    for example in blocks(page, "python"):
         run = subprocess.run(
-            [sys.executable, "-c", program],
+            [sys.executable, "-c", example],
             cwd=instance.work,
             env=environment,
             capture_output=True,

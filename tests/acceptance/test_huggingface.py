@@ -12,12 +12,12 @@ from tests.support import huggingface
 from tests.support.instance import TestInstance
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "huggingface"
-trainer_python = huggingface.trainer_python
+fast_trainer_python = huggingface.fast_trainer_python
 
 
 @pytest.mark.timeout(500)
 def test_a_trainer_run_shows_progress_series_and_checkpoints(
-    instance: TestInstance, trainer_python: Path
+    instance: TestInstance, fast_trainer_python: Path
 ) -> None:
     shutil.copytree(PROGRAM, instance.work, dirs_exist_ok=True)
     done = instance.run(
@@ -29,7 +29,7 @@ def test_a_trainer_run_shows_progress_series_and_checkpoints(
         "--checkpoint",
         "out/checkpoint-*",
         "--",
-        str(trainer_python),
+        str(fast_trainer_python),
         "train.py",
         timeout=200,
     )

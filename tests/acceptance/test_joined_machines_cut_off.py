@@ -10,12 +10,12 @@ import pytest
 from tests.support.instance import make_instance
 from tests.support.joined import (
     JoinedMachine,
-    free_ports,
     invite,
     nodes,
     wait_for_node,
 )
 from tests.support.network import namespaces
+from tests.support.ports import free_port
 from tests.support.wait import wait_until
 
 TRAINS = """\
@@ -80,7 +80,7 @@ def three_machines(instance, port):
 @pytest.fixture
 def labs():
     """An instance, and its three machines with their cables."""
-    port = free_ports()
+    port = free_port(2)
     settings = {
         "GPUYARD_SERVER__AGENTS_LISTEN": f"0.0.0.0:{port}",
         "GPUYARD_NODE__HEARTBEAT_S": "0.5",

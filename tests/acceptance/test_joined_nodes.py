@@ -14,11 +14,11 @@ from gpuyard.server.authority import Authority, pem_of
 from tests.support.instance import make_instance
 from tests.support.joined import (
     JoinedMachine,
-    free_ports,
     invite,
     joined_machine,
     nodes,
 )
+from tests.support.ports import free_port
 from tests.support.wait import wait_until
 
 # It saves a checkpoint, and ends when it has resumed from one, or is told to.
@@ -39,7 +39,7 @@ time.sleep(600)
 @pytest.fixture(scope="module")
 def lab():
     """An instance at which machines may join. Its own machine gets no jobs."""
-    port = free_ports()
+    port = free_port(2)
     with make_instance(GPUYARD_SERVER__AGENTS_LISTEN=f"127.0.0.1:{port}") as instance:
         instance.ok("up")
         wait_until(lambda: nodes(instance), 30, "the server's own node")
@@ -303,7 +303,8 @@ def test_the_second_of_two_machines_with_one_certificate_is_refused(lab, machine
 def test_drained_jobs_move_with_their_checkpoints_and_a_removed_node_is_out(
     lab, machine
 ):
-    with joined_machine(lab, "lab3") as third:
+    lab.ok("nodes", "cordon", "lab2")
+    with joined_machine(lab, "lab3") as third, joined_machine(lab, "lab4") as fourth:
         lab.ok("nodes", "cordon", "lab3")
         moves = run(lab, "--checkpoint", "*.ck", "saves.py")
         stays = run(lab, "--retries", "1", "sleep", "600")
@@ -311,23 +312,24 @@ def test_drained_jobs_move_with_their_checkpoints_and_a_removed_node_is_out(
             lab.wait(job, "running")
         wait_until(lambda: lab.json("checkpoints", moves)["items"], 30, "it to save")
         lab.ok("nodes", "uncordon", "lab3")
-        drained = lab.json("nodes", "drain", "lab2")
+        drained = lab.json("nodes", "drain", "lab4")
         assert drained["moved"] == [moves]
         assert drained["left"] == [stays]
         assert lab.wait(moves).state == "completed"
         assert lab.job(moves).node == nodes(lab)["lab3"]["id"]
         assert lab.job(stays).state == "running"
-        # lab2 goes for good while a job runs there.
-        lab.ok("nodes", "remove", "lab2")
+        # lab4 goes for good while a job runs there.
+        lab.ok("nodes", "remove", "lab4")
         wait_until(lambda: lab.job(stays).node == nodes(lab)["lab3"]["id"], 30, "lab3")
         assert [each.reason for each in lab.job(stays).attempts] == [
             "attempt_lost",
             None,
         ]
-        assert "lab2" not in nodes(lab)
-        refusal = wait_until(machine.refusal, 30, "it to be told")
-        assert "lab2 was removed" in refusal
+        assert "lab4" not in nodes(lab)
+        refusal = wait_until(fourth.refusal, 30, "it to be told")
+        assert "lab4 was removed" in refusal
         lab.ok("cancel", stays)
         assert not third.refusal()
+    lab.ok("nodes", "uncordon", "lab2")
     refused = lab.run("nodes", "remove", lab.own)
     assert "is the server's own machine" in refused.stderr

@@ -18,7 +18,6 @@ from tests.support import huggingface
 from tests.support.instance import TestInstance, make_instance
 from tests.support.videos import make_video
 
-trainer_python = huggingface.trainer_python
 fast_trainer_python = huggingface.fast_trainer_python
 PROGRAMS = Path(__file__).parents[1] / "programs" / "tinymodel"
 OFFLINE = {
@@ -29,7 +28,7 @@ OFFLINE = {
 
 
 @pytest.fixture
-def instance(trainer_python: Path) -> Iterator[TestInstance]:
+def instance(fast_trainer_python: Path) -> Iterator[TestInstance]:
     """A simulated GPU; the scripts that need PyTorch run in the environment that has
     it.
     """
@@ -37,7 +36,7 @@ def instance(trainer_python: Path) -> Iterator[TestInstance]:
         made.home.create()
         names = ("whisper_transcribe", "embed_768")
         sections = [
-            f'[scripts.{name}]\npython = "{trainer_python}"\n' for name in names
+            f'[scripts.{name}]\npython = "{fast_trainer_python}"\n' for name in names
         ]
         made.home.settings.write_text("\n".join(sections))
         made.ok("up", "--simulate-gpus", "1x24")

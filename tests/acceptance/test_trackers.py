@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import urllib.request
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.instance import TestInstance
+from tests.support.ports import free_port
 from tests.support.trackers import make_trackers_python
 from tests.support.wait import wait_until
 
@@ -54,12 +54,6 @@ with mlflow.start_run():
     run = mlflow.active_run().info
     client.create_model_version("gpt", f"{run.artifact_uri}/model", run.run_id)
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(scope="session")

@@ -151,7 +151,9 @@ def test_a_member_changes_only_its_own(instance: TestInstance) -> None:
         ):
             with pytest.raises(ForbiddenError, match=f"{theirs} was submitted by"):
                 change()
-        assert member.cancel_jobs(all=True) == [own.id]
+        cancelled = member.cancel_jobs(all=True)
+        assert own.id in cancelled
+        assert theirs not in cancelled
     assert instance.job(theirs).state == "queued"
     with client(instance, "maintainer") as maintainer:
         maintainer.job(theirs).cancel()
@@ -460,11 +462,8 @@ def test_an_administrator_acts_for_a_user(instance: TestInstance) -> None:
     lines = instance.json("audit", "-n", "200")["items"]
     submitted = [line for line in lines if line["what"] == "POST /api/v1/jobs"]
     assert [(line["who"], line["for"]) for line in submitted] == [("boss", "member")]
-    row = next(
-        line
-        for line in instance.ok("audit", "-n", "200").splitlines()
-        if "boss" in line
-    )
+    rows = [line.split() for line in instance.ok("audit", "-n", "200").splitlines()]
+    row = next(row for row in rows if "boss" in row and "/api/v1/jobs" in row)
     assert "member" in row
 
 

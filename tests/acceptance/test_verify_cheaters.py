@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from gpuyard.domain.gpus import GPUClass
 from gpuyard.verification import receipts
 from gpuyard.verification.check import INSTANCE
+from gpuyard.verification.classes import TRAITS
 from gpuyard.verification.clock import steady_now
 from tests.support.instance import TestInstance, make_instance
 from tests.support.nvml import FakeGpus
@@ -348,6 +350,7 @@ def test_who_takes_longer_than_its_class_was_calibrated_for_fails(
     trusted = t4("trusted", 8, trusted=True, python=good, engine=engine)
     memory["canned"].write_text("1.2")
     configure(instance, trusted)
+    add_prompts(instance)
     words = ["calibrate", "--class", "t4", "--trusted", "trusted", "--runs", "5"]
     said = json.loads(instance.ok("verify", *words, "--json", timeout=200))
     assert said["deadline_s"] >= 1.44 and said["claims_s"] >= 1.44
@@ -382,6 +385,21 @@ def test_who_takes_longer_than_its_class_was_calibrated_for_fails(
     assert shown["late"] and not shown["good"]
     instance.ok("trust", "forget", f"gpu:{uuid(3)}")
     assert quarantines(instance)["late"] is None, "a person has ended it"
+
+
+def add_prompts(instance: TestInstance) -> None:
+    """All series that the class t4 needs: its trusted executor, which is slow, would
+    take a minute for them.
+    """
+    count = TRAITS[GPUClass.T4].prompts
+    files: list[str] = []
+    for series in range(count):
+        prompts = [f"series {series}, prompt {number}?\n" for number in range(count)]
+        file = instance.work / f"series-{series}.txt"
+        file.write_text("".join(prompts))
+        files.append(str(file))
+    added = instance.json("verify", "prompts", *files, "--class", "t4")
+    assert added["series"] == count
 
 
 def trust(instance: TestInstance) -> list[dict[str, Any]]:

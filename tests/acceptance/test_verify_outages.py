@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.instance import TestInstance, gpuyard, make_instance
+from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer, running_server
 from tests.support.verifying import configure, executor, section
 from tests.support.wait import wait_until
@@ -20,6 +21,8 @@ EXECUTORS = (
     executor("trusted6", "practice-6", trusted=True),
     executor("rented", "practice-6"),
 )
+# Two batches' worth of samples: making more would keep the trusted executor busy.
+FEW_SAMPLES = section("verification", max_series=6, target=12)
 # The server lets everybody in, but nobody who reads along must see it.
 PASSWORD = "sesame-opens"
 
@@ -69,10 +72,9 @@ def test_a_watch_outlasts_its_database_and_a_server_elsewhere(
 ) -> None:
     """It is given the server's address, and so does not start it itself."""
     url = away.create().replace("gpuyard@", f"gpuyard:{PASSWORD}@")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with make_instance(GPUYARD_VERIFICATION__DATABASE=url) as instance:
-        configure(instance, section("server", port=port), *EXECUTORS)
+        configure(instance, section("server", port=port), FEW_SAMPLES, *EXECUTORS)
         instance.ok("up")
         instance.environment["GPUYARD_URL"] = f"http://127.0.0.1:{port}"
         with watching(instance, "1s") as (process, log):
@@ -160,7 +162,7 @@ def test_a_watch_outlasts_an_embedded_server_that_leaves_when_it_has_nothing_to_
     None
 ):
     with make_instance() as instance:
-        configure(instance, section("server", idle_exit_s=1), *EXECUTORS)
+        configure(instance, section("server", idle_exit_s=1), FEW_SAMPLES, *EXECUTORS)
         with watching(instance, "8s") as (process, log):
             for batch in (1, 2):
                 wait_for(log, "EXECUTOR", batch)

@@ -92,6 +92,7 @@ def make_pair(
         Path(folder).chmod(0o711)
         with make_node(
             environment,
+            real_agent=True,
             accounts=f'{{ ann = "{ann.name}", bob = "{bob.name}" }}',
             accounts_folder=f'"{folder}/jobs"',
         ) as node:

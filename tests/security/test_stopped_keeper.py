@@ -19,7 +19,7 @@ sys.exit(7)
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    with make_node() as made:
+    with make_node(real_agent=True) as made:
         yield made
 
 

@@ -14,7 +14,7 @@ import psutil
 from tests.soak.check import broken_promises, slope_mb_per_minute
 from tests.soak.costs import change_price
 from tests.soak.work import MOST_WAITING, Work
-from tests.support.forkserver import REAL_PYTHON
+from tests.support.forkserver import REAL_AGENT, REAL_PYTHON
 from tests.support.instance import TestInstance, make_instance
 from tests.support.postgres import running_server
 from tests.support.wait import wait_until
@@ -71,19 +71,20 @@ def soak(
     flat_s: float,
     database: str,
     most_waiting: int = MOST_WAITING,
+    real_python: bool = True,
 ) -> Result:
     """Kill for `storm_s` seconds and at least `rounds` times while jobs come, of which
-    about `most_waiting` are unfinished; then jobs alone for `flat_s`.
+    about `most_waiting` are unfinished; then jobs alone for `flat_s`. Without
+    `real_python`, servers and commands are forks, which start sooner.
     """
     dice = Random(seed)
     result = Result()
     began = time.monotonic()
+    real = {REAL_PYTHON if real_python else REAL_AGENT: "1"}
     server: Any = running_server() if database == "postgresql" else nullcontext(None)
     with (
         server as postgres,
-        make_instance(
-            GPUYARD_SCHEDULER__RETRY_BASE_S="0.05", **{REAL_PYTHON: "1"}
-        ) as instance,
+        make_instance(GPUYARD_SCHEDULER__RETRY_BASE_S="0.05", **real) as instance,
     ):
         instance.ok("up", *(["--database", postgres.create()] if postgres else []))
         work = Work(instance, Random(seed + 1), most_waiting)

@@ -17,6 +17,7 @@ def test_a_short_soak_keeps_every_promise(database: str) -> None:
         flat_s=0,
         database=database,
         most_waiting=20,
+        real_python=False,
     )
     assert not result.faults, f"{result}: {result.faults}"
     assert result.jobs >= result.rounds == 2

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,17 +24,6 @@ from gpuyard.domain.joining import SERVER_NAME
 from tests.support.groups import remove_groups
 from tests.support.instance import TestInstance
 from tests.support.wait import wait_until
-
-
-def free_ports() -> int:
-    """A port that is free, and so is the next one."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            with suppress(OSError, OverflowError):
-                second.bind(("127.0.0.1", port + 1))
-                return port
 
 
 def invite(instance: TestInstance, *words: str) -> tuple[str, str]:

@@ -3,7 +3,6 @@ serve`.
 """
 
 import os
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import httpx
 
+from tests.support.ports import free_port
 from tests.support.wait import wait_until
 
 OFFLINE = {
@@ -32,9 +32,7 @@ def served(python: Path, model: Path, home: Path) -> Iterator[str]:
 
     It keeps what it needs in `home`, which is made.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     (home / "hub").mkdir(parents=True)
     words = [
         python,

@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import psutil
@@ -30,6 +31,7 @@ from gpuyard.domain.errors import LedgerError
 from gpuyard.domain.jobconfig import GpuSpec, JobConfig
 from gpuyard.node.launcher import find_attempt
 from gpuyard.providers.local import LocalProvider
+from tests.support.forkserver import fast_python
 from tests.support.groups import remove_groups
 from tests.support.wait import wait_until
 
@@ -345,11 +347,16 @@ def gone(pid: int) -> None:
 
 @contextmanager
 def make_node(
-    environment: Mapping[str, str] | None = None, **settings: Any
+    environment: Mapping[str, str] | None = None,
+    *,
+    real_agent: bool = False,
+    **settings: Any,
 ) -> Iterator[Node]:
     """A node that has linked up.
 
-    `settings` are those of `[node]`; `environment` is more for its processes.
+    `settings` are those of `[node]`; `environment` is more for its processes. The agent
+    is forked, unless it is to be a `real_agent`: only of such a one does the keeper get
+    the jobs.
     """
     root = Path(tempfile.mkdtemp(prefix="gy-", dir="/tmp"))
     node = Node(root)
@@ -362,6 +369,8 @@ def make_node(
         for name, value in (environment or {}).items():
             patch.setenv(name, value)
         patch.setattr("gpuyard.providers.local._KEEPER_CHECK_S", 0.2)
+        python = sys.executable if real_agent else fast_python()
+        patch.setattr("gpuyard.providers.local.sys", SimpleNamespace(executable=python))
         try:
             node.open()
             node.linked()

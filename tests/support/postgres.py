@@ -4,7 +4,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import pytest
 
 from gpuyard.ledger.ledger import Ledger
 from tests.support.components import require
+from tests.support.ports import free_port
 from tests.support.wait import wait_until
 
 
@@ -44,7 +44,7 @@ class PostgresServer:
             )
         )
         self.folder.chmod(0o711)
-        self.port = _free_port()
+        self.port = free_port()
         self._numbers = count(1)
         self._process: subprocess.Popen[bytes] | None = None
         data = self.folder / "data"
@@ -173,12 +173,6 @@ def _quickest_folder() -> str | None:
         if memory.is_dir() and shutil.disk_usage(memory).free > 4 * 2**30
         else None
     )
-
-
-def _free_port() -> int:
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        return asked.getsockname()[1]
 
 
 def binaries() -> Path | None:

@@ -1,7 +1,6 @@
 """A real S3 server (moto's), with a bucket of its own for each test that asks."""
 
 import os
-import socket
 import subprocess
 import sys
 import uuid
@@ -14,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.ports import free_port
 from tests.support.wait import wait_until
 
 SECRET = "wJalrXUtnFEMI-this-is-nobodys-key"
@@ -92,8 +92,7 @@ class Bucket:
 
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     server = [sys.executable, "-m", "tests.support.s3_server"]
     with (tmp_path_factory.mktemp("moto") / "log").open("wb") as log:
         process = subprocess.Popen(

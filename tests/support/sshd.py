@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.components import require
+from tests.support.ports import free_port
 from tests.support.wait import wait_until
 
 
@@ -36,9 +37,7 @@ def sshd() -> Iterator[Sshd]:
             check=True,
         )
     (folder / "user.pub").rename(folder / "authorized")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     Path("/run/sshd").mkdir(exist_ok=True, mode=0o755)
     words = [
         program,

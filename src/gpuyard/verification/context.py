@@ -3,7 +3,6 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import ParamSpec, TypeVar
@@ -40,7 +39,8 @@ class Context:
     """What the pipelines work with.
 
     `trusted` returns the trusted executor of a class, or None. `random` draws the
-    seeds; tests use their own.
+    seeds; tests use their own. `unreleased`: lock → holder, of locks that could not be
+    released because the database was away.
     """
 
     records: Records
@@ -50,6 +50,7 @@ class Context:
     clock: SystemClock = field(default_factory=SystemClock)
     random: Random = field(default_factory=secrets.SystemRandom)
     generator: PromptGenerator = field(default_factory=TrustedGenerator)
+    unreleased: dict[str, str] = field(default_factory=dict[str, str])
 
     def draw_seed(self) -> int:
         """Draw a new seed, a signed 64-bit number."""
@@ -70,6 +71,9 @@ async def leased(context: Context, name: str, work: Callable[[], Awaitable[T]]) 
     records = context.records
     seconds = context.policy.lease_s
     holder = new_id("holder")
+    if name in context.unreleased:
+        await call(records.release, name, context.unreleased[name])
+        del context.unreleased[name]
     if not await call(records.lease, name, holder, seconds):
         raise LeaseBusy(name)
     task = asyncio.ensure_future(work())
@@ -81,9 +85,11 @@ async def leased(context: Context, name: str, work: Callable[[], Awaitable[T]]) 
         return task.result()
     finally:
         await cancelled(task, keeper)
-        # Without this the lock expires by itself.
-        with suppress(DatabaseError):
+        try:
             await call(records.release, name, holder)
+        except DatabaseError:
+            # It expires by itself, but who wants it again need not wait for that.
+            context.unreleased[name] = holder
 
 
 async def _keep(context: Context, name: str, holder: str) -> None:

@@ -81,6 +81,9 @@ def problem_of(prompt: str) -> str | None:
         return "is empty"
     if _CONTROL.search(prompt):
         return "has a control character in it"
+    # At the start of a file it would be taken for a mark of the encoding.
+    if prompt.startswith("\ufeff"):
+        return "begins with a byte order mark"
     try:
         size = len(prompt.encode())
     except UnicodeEncodeError:

@@ -26,9 +26,13 @@ def _remove_control_groups() -> Iterator[None]:
 
 
 @pytest.fixture
-def node() -> Iterator[Node]:
-    """A keeper and an agent under a home of the test's own."""
-    with make_node() as made:
+def node(request: pytest.FixtureRequest) -> Iterator[Node]:
+    """A keeper and an agent under a home of the test's own.
+
+    Where an agent ends while jobs run, the test is marked `real_agent`.
+    """
+    real_agent = request.node.get_closest_marker("real_agent") is not None
+    with make_node(real_agent=real_agent) as made:
         yield made
 
 

@@ -268,6 +268,7 @@ def test_a_silent_server_ends_only_what_says_so(node):
     }
 
 
+@pytest.mark.real_agent
 def test_the_silence_goes_on_when_the_agent_is_killed_meanwhile(node):
     """Else the server would give the attempt up, start another, and both would run."""
     job = staying(node, max_silence_s=3600)
@@ -282,6 +283,7 @@ def test_the_silence_goes_on_when_the_agent_is_killed_meanwhile(node):
     assert node.ended(job).stopped == Reason.NODE_SILENT
 
 
+@pytest.mark.real_agent
 @pytest.mark.parametrize("content", ["", "soon", None])
 def test_without_a_note_of_the_link_the_silence_begins_with_the_agent(node, content):
     job = staying(node, max_silence_s=3600)

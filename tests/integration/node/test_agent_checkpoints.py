@@ -264,6 +264,7 @@ def test_what_was_there_before_is_not_the_jobs_until_it_changes_it(node):
     assert paths(node, job) == ["mine.pt", "old.pt"]
 
 
+@pytest.mark.real_agent
 def test_after_an_agents_death_only_what_is_new_is_reported(node):
     code = """
         save("one.pt", b"one")

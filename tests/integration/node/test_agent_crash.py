@@ -15,6 +15,8 @@ from gpuyard.node.launcher import NEVER_STARTED, Cgroup, ProcessLimits
 from gpuyard.node.launcher.procfs import children, stat, stats
 from tests.support.node import Node, gone, wait_for
 
+pytestmark = pytest.mark.real_agent
+
 # Says that it is there, waits for a file, and leaves with the given code, or by the
 # given signal if that is negative.
 WAIT = """

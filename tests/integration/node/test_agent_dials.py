@@ -311,6 +311,7 @@ def test_logs_that_nobody_takes_hold_up_no_other_message(node):
     by_hand(node, scenario)
 
 
+@pytest.mark.real_agent
 def test_told_to_leave_it_leaves_its_jobs_to_the_next_agent(node):
     job = node.start("print('here', flush=True); import time; time.sleep(1000)")
     node.says(job, "here")

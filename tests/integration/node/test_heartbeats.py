@@ -22,7 +22,7 @@ BEAT_S = 0.1
 
 @pytest.fixture
 def node():
-    with make_node() as made:
+    with make_node(real_agent=True) as made:
         made.close()
         made.config_more = {"heartbeat_s": BEAT_S}
         made.open()

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import uuid
 from contextlib import suppress
 from pathlib import Path
 
@@ -352,7 +353,7 @@ def test_a_group_is_found_by_a_live_process_wherever_it_is(start):
     """After a restart the agent's own group, and with it the default place, may be
     another.
     """
-    root = Path(f"/gpuyard-test-{os.getpid()}")
+    root = Path(f"/gpuyard-test-{uuid.uuid4().hex}")
     process = start("sleep", "100", cgroup_root=root)
     try:
         assert Cgroup.open(process.attempt_id) is None
@@ -388,7 +389,7 @@ def test_a_group_in_use_is_not_removed_and_those_below_it_are(start):
 def test_the_place_for_groups_is_made_anew_if_someone_removed_it(
     start, ended, attempt_id
 ):
-    root = Path(f"/gpuyard-test-{os.getpid()}")
+    root = Path(f"/gpuyard-test-{uuid.uuid4().hex}")
     Cgroup.create(attempt_id, ProcessLimits(processes=5), root).remove()
     for hierarchy in hierarchies(root):
         hierarchy.root.rmdir()

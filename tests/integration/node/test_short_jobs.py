@@ -46,6 +46,7 @@ int main(int count, char **words) {
 }
 """
 
+pytestmark = pytest.mark.real_agent
 groups_work = pytest.mark.skipif(
     not any("pids" in hierarchy.controllers for hierarchy in hierarchies()),
     reason="no control group here may use the pids controller",

@@ -24,7 +24,7 @@ SLEEP = "print('ready', flush=True); import time; time.sleep(600)"
 @pytest.fixture(scope="module")
 def node() -> Iterator[Node]:
     """One node for all of these: none harms another's attempt."""
-    with make_node() as made:
+    with make_node(real_agent=True) as made:
         yield made
 
 

@@ -22,7 +22,7 @@ from gpuyard.domain.joining import SERVER_NAME
 from gpuyard.server import agents_door, doorway
 from gpuyard.server.agents_door import AgentsDoor
 from gpuyard.server.authority import Authority
-from tests.support.joined import free_ports
+from tests.support.ports import free_port
 from tests.support.wait import eventually
 
 pytestmark = pytest.mark.anyio
@@ -58,7 +58,7 @@ class Lab:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port = free_ports()
+        self.port = free_port(2)
         self.inside = 0
         self._over = asyncio.Event()
         self.controller: Any = SimpleNamespace(

@@ -104,6 +104,13 @@ async def test_what_is_done_is_not_lost_with_its_lock(
         return "done"
 
     assert await leased(context, "x", work) == "done"
+    away.start()
+    away.stop(signal.SIGQUIT)
+    with pytest.raises(DatabaseError):
+        await leased(context, "x", work)
+    away.start()
+    # The clock stands still: it is released now, and did not expire.
+    assert await leased(context, "x", work) == "done"
 
 
 async def test_pipelines_go_on_soon_after_an_outage(

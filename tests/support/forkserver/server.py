@@ -1,7 +1,7 @@
 """The fork server: `server.py SETTINGS`, until nobody writes to its standard input, a
 named pipe in the folder of its socket.
 
-It runs in any environment, on the standard library alone.
+It runs in any environment, on the standard library and `process_bounds` alone.
 
 Each launcher sends its open files. What else its process needs is read from /proc:
 arguments, environment, folder and umask. The answer is `F`, and later the wait status
@@ -35,6 +35,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from process_bounds import bounds_of, take_bounds
 
 # An interpreter or a C library reads these once, at its start.
 _READ_AT_START = (
@@ -230,7 +232,12 @@ class Server:
             and (request.groups == sorted(os.getgroups()) or os.geteuid() == 0)
             and _more_folders(request.environment) is not None
             and _description(request.pid) == self._mine
+            and (self._may_take_bounds() or bounds_of(request.pid) == bounds_of())
         )
+
+    def _may_take_bounds(self) -> bool:
+        """Whether a fork may take over the bounds of its launcher: jobs have some."""
+        return self._settings.programs and os.geteuid() == 0
 
     def _report(self, pidfd: int) -> None:
         pid, connection = self._ended.pop(pidfd)
@@ -342,8 +349,6 @@ def _description(pid: int) -> list[str]:
         *[status.get(name, "") for name in _INHERITED],
         *[str(space.readlink()) for space in spaces],
         str((process / "root").readlink()),
-        (process / "limits").read_text(),
-        (process / "cgroup").read_text(),
         (process / "oom_score_adj").read_text(),
     ]
 
@@ -366,6 +371,8 @@ def _take_over(request: Request) -> None:
         os.setgroups(request.groups)
     os.chdir(f"/proc/{request.pid}/cwd")
     os.umask(request.umask)
+    if bounds_of() != bounds_of(request.pid):
+        take_bounds(request.pid)
     priority = os.getpriority(os.PRIO_PROCESS, request.pid)
     os.setpriority(os.PRIO_PROCESS, 0, priority)
     _ignore(request.ignored)

@@ -3,13 +3,18 @@ disk.
 """
 
 import os
+import signal
 import subprocess
 import sys
+from itertools import count
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from gpuyard.domain import wire
 from gpuyard.domain.artifacts import ArtifactsSaved, SavedArtifact
+from gpuyard.node import journal as module
 from gpuyard.node.journal import AttemptJournal
 
 
@@ -180,13 +185,16 @@ def test_a_long_journal_is_cleared_of_what_is_forgotten_only(journal, monkeypatc
 @pytest.mark.parametrize("number", range(20))
 def test_a_kill_while_the_journal_is_written_loses_nothing(tmp_path, number):
     """The child says what it has written; the next agent must find all of that."""
-    with subprocess.Popen(
-        [sys.executable, "-c", BUSY, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdout is not None
-        said = [child.stdout.readline() for _ in range(3 + 7 * number)]
-        child.kill()
-        said += child.stdout.readlines()
+    here, there = os.pipe()
+    child = os.fork()
+    if child == 0:
+        write_without_end(tmp_path, there)
+    os.close(there)
+    with os.fdopen(here) as heard:
+        said = [heard.readline() for _ in range(3 + 7 * number)]
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        said += heard.readlines()
     started = [line.split()[1] for line in said if line.startswith("started")]
     forgotten = {line.split()[1] for line in said if line.startswith("forgot")}
     records = AttemptJournal(tmp_path).records()
@@ -197,21 +205,20 @@ def test_a_kill_while_the_journal_is_written_loses_nothing(tmp_path, number):
     assert kept - {started[-1]} <= found <= kept | {next_one}
 
 
-BUSY = """
-import sys
-from pathlib import Path
-import gpuyard.node.journal as module
-from gpuyard.domain import wire
-module._LONGEST_BYTES = 3000
-journal = module.AttemptJournal(Path(sys.argv[1]))
-for number in range(10**9):
-    start = wire.StartAttempt(f"a{number}", 1, 2, "job", ["true"], {})
-    journal.intend(start, "boot")
-    print(f"started a{number}", flush=True)
-    if number % 3:
-        journal.forget(f"a{number}")
-        print(f"forgot a{number}", flush=True)
-"""
+def write_without_end(folder: Path, told: int) -> NoReturn:
+    """Note one attempt after the other and say so, in a child that is killed."""
+    try:
+        module._LONGEST_BYTES = 3000
+        journal = AttemptJournal(folder)
+        for number in count():
+            name = f"a{number}"
+            journal.intend(wire.StartAttempt(name, 1, 2, "job", ["true"], {}), "boot")
+            os.write(told, f"started {name}\n".encode())
+            if number % 3:
+                journal.forget(name)
+                os.write(told, f"forgot {name}\n".encode())
+    finally:
+        os._exit(1)
 
 
 FULL = """

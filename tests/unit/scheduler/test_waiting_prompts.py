@@ -2,6 +2,7 @@
 are counted, because its time would depend on the machine.
 """
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -32,11 +33,14 @@ def steps_of(act: Callable[[], object]) -> int:
         return trace
 
     before = sys.gettrace()
+    # Libraries are called when garbage is looked for, and their steps would count.
+    gc.disable()
     sys.settrace(trace)
     try:
         act()
     finally:
         sys.settrace(before)
+        gc.enable()
     return steps
 
 

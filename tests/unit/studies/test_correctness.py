@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rouge_score import rouge_scorer
 
 from gpuyard.domain.exact import first_divergence
 from gpuyard.studies.correctness import CorrectnessEvaluator
@@ -125,6 +124,8 @@ def test_nothing_beside_nothing() -> None:
 @settings(max_examples=examples(50))
 @given(st.text("ab c", max_size=60), st.text("ab c", max_size=60))
 def test_rouge_l_is_that_of_rouge_score(reference: str, candidate: str) -> None:
+    from rouge_score import rouge_scorer  # imports much more than all other tests here
+
     theirs = (
         rouge_scorer.RougeScorer(["rougeL"])
         .score(reference, candidate)["rougeL"]

@@ -69,6 +69,10 @@ def test_of_too_many_prompts_the_first_are_chosen():
             "holds a prompt in line 2 that has a control character",
         ),
         (
+            "one\n\ufefftwo\nthree\n".encode(),
+            "holds a prompt in line 2 that begins with a byte order mark",
+        ),
+        (
             b"one\ntwo\n" + b"x" * (MAX_PROMPT_BYTES + 1),
             "has 8,193 bytes, and at most 8,192",
         ),

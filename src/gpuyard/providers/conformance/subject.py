@@ -17,6 +17,8 @@ from gpuyard.providers.base import GpuProviderInterface
 OVER = tuple(status for status in JobStatus if status.is_over)
 _NO_GPU = GpuSpec(gpu_count=0)
 _TOO_MUCH = GpuSpec(gpu_count=1024)
+_LONGEST_PAUSE_S = 0.1
+_LONGEST_AFTER_AN_ANSWER_S = 1.0
 # Prints a line and stays until it is ended.
 STAY = """
     import time
@@ -36,7 +38,8 @@ class Subject:
     that name a folder which is not there, None where jobs have no such option.
     `timeout_minutes`: the shortest that is honoured and long enough for an interpreter
     to start. `patience_s`: the longest that anything asked for may take. `pause_s`:
-    between two looks.
+    between two looks, at least: it grows with the wait, and with the time that a look
+    takes.
     """
 
     provider: GpuProviderInterface
@@ -79,20 +82,21 @@ class Subject:
 
     async def until(self, job_id: str, *wanted: JobStatus) -> JobResult:
         """Wait for one of these states; fails at once when the job ends in another."""
-        deadline = time.monotonic() + self.patience_s
-        while (
-            result := await self.provider.get_job_status(job_id)
-        ).status not in wanted:
-            states = " or ".join(wanted)
+        states = " or ".join(wanted)
+        began = time.monotonic()
+        while True:
+            asked = time.monotonic()
+            result = await self.provider.get_job_status(job_id)
+            if result.status in wanted:
+                return result
             assert not result.status.is_over, (
                 f"job {job_id} should be {states}, and is over: {result}"
             )
-            assert time.monotonic() < deadline, (
+            assert time.monotonic() - began < self.patience_s, (
                 f"job {job_id} should be {states} within {self.patience_s:g} s:"
                 f" {result}"
             )
-            await asyncio.sleep(self.pause_s)
-        return result
+            await self._pause(began, asked)
 
     async def ended(self, job_id: str) -> JobResult:
         """Wait for the job's end, whichever."""
@@ -121,13 +125,25 @@ class Subject:
 
     async def says(self, job_id: str, text: str = "\n") -> str:
         """Wait until the log holds `text`; the log."""
-        deadline = time.monotonic() + self.patience_s
-        while text not in (log := await self.provider.get_job_logs(job_id)):
-            assert time.monotonic() < deadline, (
+        began = time.monotonic()
+        while True:
+            asked = time.monotonic()
+            log = await self.provider.get_job_logs(job_id)
+            if text in log:
+                return log
+            assert time.monotonic() - began < self.patience_s, (
                 f"the log of {job_id} should hold {text!r} by now: {log!r}"
             )
-            await asyncio.sleep(self.pause_s)
-        return log
+            await self._pause(began, asked)
+
+    async def _pause(self, began: float, asked: float) -> None:
+        """Leave the provider alone, for longer the longer the wait since `began` lasts
+        and the longer the answer took that was `asked` for.
+        """
+        now = time.monotonic()
+        with_the_wait = min(_LONGEST_PAUSE_S, (now - began) / 20)
+        with_the_answer = min(_LONGEST_AFTER_AN_ANSWER_S, 2 * (now - asked))
+        await asyncio.sleep(max(self.pause_s, with_the_wait, with_the_answer))
 
     async def failure(self, config: JobConfig) -> str:
         """How a job that cannot run fails, refused at submission or later: the

@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -11,16 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.ports import free_port
+
 ROOT = Path(__file__).parents[4]
 RUNTIME = ROOT / "src/gpuyard/studies/runtime"
 PROGRAMS = Path(__file__).parent
-
-
-def free_port() -> int:
-    """A port nobody has."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def layouts(most: int) -> list[tuple[int, int, int]]:
