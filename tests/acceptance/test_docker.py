@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
 
 import pytest
 
 from gpuyard.domain.images import choose_image
 from tests.support.dockerd import IMAGE, Dockerd
 from tests.support.faults import Faults
-from tests.support.instance import TestInstance, make_instance
+from tests.support.instance import TestInstance, gpuyard, make_instance
 from tests.support.jumps import check_time_limits
 from tests.support.nvml import FakeGpus
 from tests.support.nvml.fixtures import fake_gpus, nvml_library
@@ -188,6 +189,26 @@ def test_a_container_goes_on_from_what_it_saved(instance: TestInstance) -> None:
     check_hard_budget(instance, "--image", IMAGE)
     (left,) = instance.json("artifacts", "list", job)["items"]
     assert (left["path"], left["size"]) == ("left.txt", 5)
+
+
+def test_a_command_and_a_shell_reach_a_container(instance: TestInstance) -> None:
+    job = submit(instance, "sh", "-c", "echo here; sleep 600")
+    wait_until(lambda: "here" in instance.run("logs", job).stdout, 60, "it to run")
+    done = instance.run("exec", job, "--", "sh", "-c", "cat; exit 3", input="words")
+    assert (done.returncode, done.stdout) == (3, "words"), done.stderr
+    shown = instance.run("ssh", job, "echo", "$GPUYARD_JOB_ID", input="")
+    assert shown.stdout == f"{instance.json('show', job)['id']}\n", shown.stderr
+    # Its end is that of the command.
+    words = [*gpuyard(), "exec", job, "--", "sh", "-c", "echo begun; sleep 600"]
+    environment = instance.environment
+    with Popen(words, env=environment, stdin=DEVNULL, stdout=PIPE, text=True) as beside:
+        assert beside.stdout
+        assert beside.stdout.readline() == "begun\n"
+        instance.ok("cancel", job)
+        assert beside.wait(60) == 137
+    refused = instance.run("exec", job, "--", "true", input="")
+    assert refused.returncode == 125
+    assert "is over (cancelled)" in refused.stderr
 
 
 def test_what_ends_a_container_is_told_apart(instance: TestInstance) -> None:

@@ -20,6 +20,7 @@ from tests.support.joined import (
 )
 from tests.support.ports import free_port
 from tests.support.wait import wait_until
+from tests.support.wheels import make_wheel, requirements
 
 # It saves a checkpoint, and ends when it has resumed from one, or is told to.
 SAVES = """\
@@ -109,6 +110,22 @@ def test_a_dataset_comes_by_the_link_once(lab, machine):
         "words",
     ]
     assert not list(machine.home.fetched.rglob("chunks/*/*")), "it keeps them twice"
+
+
+def test_packages_are_installed_there_from_the_list_that_comes_by_the_link(
+    lab, machine
+):
+    wheels = lab.work / "wheels"
+    make_wheel(wheels, "far_words", "said = 'over there'")
+    named = lab.work / "requirements.txt"
+    named.write_text(requirements(wheels, "far_words==1.0"))
+    program = "import sys, far_words; print(sys.prefix, far_words.said)"
+    words = ("run", "--packages", "requirements.txt", "--", "python3", "-c", program)
+    said = lab.ok(*words).splitlines()
+    assert said[0] == "gpuyard: installing the packages of requirements.txt"
+    assert said[-1].startswith(f"{machine.home.node}/packages/")
+    assert said[-1].endswith(" over there")
+    assert lab.ok(*words).splitlines() == said[-1:], "it is installed again"
 
 
 def test_no_machine_gets_a_dataset_that_its_jobs_do_not_read(lab, machine):

@@ -465,6 +465,39 @@ def test_a_workspace_goes_along_and_comes_back(
     assert (here / "second").read_text() == "two\n"
 
 
+def test_a_pod_reads_a_dataset_from_the_shared_volume_and_cannot_change_it(
+    instance: TestInstance, cluster: Cluster
+) -> None:
+    (instance.work / "words").write_text("to be\n")
+    instance.ok("datasets", "add", "plays", "words")
+    place = ("--provider", "kubernetes", "--image", IMAGE)
+    words = ("run", *place, "--dataset", "plays", "--", "sh", "-c")
+    refused = instance.run(*words, "true")
+    assert refused.returncode == 125
+    assert "has no place for datasets" in refused.stderr
+    spool = share_a_volume(instance, cluster)
+    code = "cd $GPUYARD_DATASET_PLAYS; cat words; touch words 2> /dev/null || echo no"
+    for _ in range(2):
+        assert instance.ok(*words, code) == "to be\nno\n"
+    (copy,) = (spool / "datasets/copies").iterdir()
+    assert (copy / "files/words").read_text() == "to be\n"
+    notes = spool / "datasets/users"
+    wait_until(lambda: not list(notes.iterdir()), 30, "the notes to go")
+
+
+def test_a_command_and_a_shell_reach_a_pod(instance: TestInstance) -> None:
+    place = ("--provider", "kubernetes", "--image", IMAGE)
+    waits = "echo here; sleep 600"
+    job = instance.ok("run", "-d", *place, "--", "sh", "-c", waits).strip()
+    wait_until(lambda: "here" in instance.run("logs", job).stdout, 60, "it to run")
+    done = instance.run("exec", job, "--", "sh", "-c", "cat; exit 3", input="words")
+    assert (done.returncode, done.stdout) == (3, "words"), done.stderr
+    shown = instance.run("ssh", job, "echo", "$GPUYARD_JOB_ID", input="")
+    assert shown.stdout == f"{instance.json('show', job)['id']}\n", shown.stderr
+    instance.ok("cancel", job)
+    assert instance.wait(job).state == "cancelled"
+
+
 def test_with_a_shared_volume_its_folder_goes_there_and_its_checkpoints_come_back(
     instance: TestInstance, cluster: Cluster
 ) -> None:

@@ -84,6 +84,18 @@ def test_the_first_job_installs_and_the_next_ones_share(
     assert prefix not in again
 
 
+def test_a_project_finds_its_modules_in_src(
+    instance: TestInstance, folder: Path
+) -> None:
+    project = '[project]\nname = "own"\nversion = "1"\ndependencies = []\n'
+    (folder / "pyproject.toml").write_text(project)
+    (folder / "src/own").mkdir(parents=True)
+    (folder / "src/own/__init__.py").write_text("said = 'mine'")
+    words = python("import own", "print(own.said)")
+    said = instance.ok("run", "--packages", "auto", "--", *words, cwd=folder)
+    assert said.splitlines()[-1] == "mine"
+
+
 def test_a_job_says_why_its_packages_were_not_installed(
     instance: TestInstance, folder: Path
 ) -> None:

@@ -61,6 +61,43 @@ def test_a_job_runs_in_a_copy_of_its_folder(instance: TestInstance) -> None:
 
 
 @_BOTH_WAYS
+def test_it_reads_a_dataset_takes_a_command_and_leaves_artifacts(
+    instance: TestInstance,
+) -> None:
+    (instance.work / "given.txt").write_text("given")
+    (instance.work / "words").write_text("to be\n")
+    instance.ok("datasets", "add", "plays", "words")
+    enough = instance.work / "enough"
+    code = f"""
+        cat $GPUYARD_DATASET_PLAYS/words; stat -c %a $GPUYARD_DATASET_PLAYS/words
+        mkdir -p out/deep; echo made > out/deep/made.txt; echo own > own.txt
+        while [ ! -e {enough} ]; do sleep 0.1; done
+        """
+    place = ("--provider", "slurm", "--dataset", "plays")
+    leaves = ("--artifacts", "*.txt", "--artifacts", "out", "--secret", "WORD")
+    instance.ok("secret", "set", "WORD", input="hush")
+    words = ("run", "-d", *place, *leaves, "--", "sh", "-c", code)
+    jobs = [instance.ok(*words).strip() for _ in range(2)]
+    for job in jobs:
+        wait_until(lambda: "to be" in instance.run("logs", job).stdout, 60, "it")  # noqa: B023
+    shows = "pwd; cat own.txt; echo $WORD; cat; exit 3"
+    done = instance.run("exec", jobs[0], "--", "sh", "-c", shows, input="input")
+    assert done.returncode == 3, done.stderr
+    spool = instance.work.parent / "cluster"
+    assert done.stdout.startswith(str(spool))
+    assert done.stdout.endswith("\nown\nhush\ninput")
+    enough.touch()
+    for job in jobs:
+        assert instance.wait(job).state == "completed"
+        left = instance.json("artifacts", "list", job)["items"]
+        assert [file["path"] for file in left] == ["out/deep/made.txt", "own.txt"]
+        assert instance.ok("logs", job) == "to be\n444\n"
+    assert len(list((spool / "datasets/copies").iterdir())) == 1
+    notes = spool / "datasets/users"
+    wait_until(lambda: not list(notes.iterdir()), 60, "the notes to go")
+
+
+@_BOTH_WAYS
 def test_a_workspace_goes_along_and_comes_back(instance: TestInstance) -> None:
     here = instance.home.workspaces / "default" / "corpus"
     instance.ok(

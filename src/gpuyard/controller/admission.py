@@ -298,7 +298,6 @@ class Admission:
             if isinstance(provider, NodeProvider)
         }
         if shape.image:
-            # Containers on the nodes of an agent have datasets, too.
             with_agents = {
                 name
                 for name, provider in self._providers.items()
@@ -309,7 +308,7 @@ class Admission:
         raise InvalidInputError.of(
             "provider" if shape.provider else "allowed.providers",
             f"is {', '.join(named)}, which runs no interactive jobs, no scripts and no"
-            " jobs with datasets or packages: they need an agent of gpuyard",
+            " jobs with packages: they need an agent of gpuyard",
             f"name {' or '.join(sorted(with_agents))}, or none",
         )
 

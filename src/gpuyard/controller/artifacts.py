@@ -111,7 +111,8 @@ class Artifacts:
         except LedgerError:
             return
         for row in rows:
-            await delete_unused(self._core, self._blobs, row["sha256"])
+            named_at = row["created_at"]
+            await delete_unused(self._core, self._blobs, row["sha256"], named_at)
 
 
 def artifact_id(attempt_id: str, path: str) -> str:

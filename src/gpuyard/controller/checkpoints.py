@@ -90,7 +90,8 @@ class Checkpoints:
         finally:
             self._leaving -= ids
         for row in old:
-            await delete_unused(core, self._blobs, row["sha256"])
+            named_at = row["created_at"]
+            await delete_unused(core, self._blobs, row["sha256"], named_at)
 
     async def _write_removal(self, job_id: str, old: Sequence[Row]) -> None:
         core = self._core

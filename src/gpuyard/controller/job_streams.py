@@ -5,10 +5,13 @@ the program, or to a port of a node.
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from gpuyard.controller.core import Core
 from gpuyard.domain.errors import RefusedError, TooManyRequestsError
 from gpuyard.domain.states import AttemptState, JobState
+from gpuyard.providers.base import GpuProviderInterface
+from gpuyard.providers.commands import CommandStream
 from gpuyard.providers.configured import Providers
 from gpuyard.providers.node_provider import NodeProvider
 from gpuyard.providers.node_streams import NodeStream
@@ -42,7 +45,7 @@ class JobStreams:
 
         RefusedError and ProviderError say why there is none.
         """
-        attempt, provider = self._running(job_id, port)
+        attempt, provider = self._running(job_id, port, stdin=stdin)
         if stdin:
             self._refuse_without_input(job_id)
         if self._open[job_id] >= MOST_STREAMS:
@@ -52,9 +55,7 @@ class JobStreams:
             )
         self._open[job_id] += 1
         try:
-            stream = await provider.open_stream(
-                attempt.node_id, attempt.id, port, stdin=stdin
-            )
+            stream = await _opened(provider, attempt, port, stdin=stdin)
             try:
                 yield stream
             finally:
@@ -64,8 +65,12 @@ class JobStreams:
             if not self._open[job_id]:
                 del self._open[job_id]
 
-    def _running(self, job_id: str, port: int) -> tuple[LiveAttempt, NodeProvider]:
-        """The attempt that runs, and its provider. RefusedError."""
+    def _running(
+        self, job_id: str, port: int, *, stdin: bool = False
+    ) -> tuple[LiveAttempt, GpuProviderInterface]:
+        """The attempt that runs, and its provider, which can open such a stream.
+        RefusedError.
+        """
         job = self._core.view.jobs.get(job_id)
         if job is None:
             row = self._core.queries.job(job_id) or {}
@@ -77,16 +82,23 @@ class JobStreams:
             remedy = f"`gpuyard why {job_id[-8:]}` says what it waits for."
             raise RefusedError(f"{job_id} is {job.state} and does not run yet.", remedy)
         provider = self._providers.get(attempt.provider)
-        if not isinstance(provider, NodeProvider):
+        is_command = not port and not stdin
+        commands = provider is not None and provider.runs_commands and is_command
+        if not isinstance(provider, NodeProvider) and not commands:
             raise self._by_hand(job_id, attempt, port)
+        assert provider is not None
         if job.state is JobState.UNKNOWN:
-            name = self._node_name(attempt)
             raise RefusedError(
-                f"Whether {job_id} still runs is unknown: its node {name} is silent."
+                f"Whether {job_id} still runs is unknown: {self._silent(attempt)} is"
+                " silent."
             )
         if attempt.state is AttemptState.ENDING:
             raise RefusedError(f"{job_id} is being ended.")
         return attempt, provider
+
+    def _silent(self, attempt: LiveAttempt) -> str:
+        name = self._node_name(attempt)
+        return f"its node {name}" if name else attempt.provider
 
     def _refuse_without_input(self, job_id: str) -> None:
         spec = self._core.queries.specs([job_id])[job_id]
@@ -117,3 +129,19 @@ class JobStreams:
     def _node_name(self, attempt: LiveAttempt) -> str:
         node = self._core.view.nodes.get(attempt.node_id)
         return node.title if node else attempt.node_id
+
+
+async def _opened(
+    provider: GpuProviderInterface, attempt: LiveAttempt, port: int, *, stdin: bool
+) -> NodeStream:
+    """The stream, by the node's agent, or else by the provider."""
+    if isinstance(provider, NodeProvider):
+        return await provider.open_stream(
+            attempt.node_id, attempt.id, port, stdin=stdin
+        )
+    reference = attempt.provider_ref or ""
+
+    async def is_over() -> bool:
+        return (await provider.get_job_status(reference)).status.is_over
+
+    return await CommandStream.open(partial(provider.start_command, reference), is_over)

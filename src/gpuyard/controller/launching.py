@@ -48,6 +48,7 @@ _LONGEST_PREFETCH_WAIT_S = 2.0
 _REASONS = {
     "BAD_RESUME": Reason.BAD_RESUME,
     "DATASET_MISSING": Reason.DATASET_MISSING,
+    "DATASET_UNAVAILABLE": Reason.DATASET_UNAVAILABLE,
 }
 log = structlog.get_logger(__name__)
 

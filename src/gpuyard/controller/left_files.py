@@ -1,5 +1,5 @@
 """Saves the artifacts of attempts that have ended in external queues, from those of
-their folders that this host sees.
+their folders that this host sees, or that come back to it.
 """
 
 import time
@@ -14,7 +14,7 @@ from gpuyard.domain.artifacts import ArtifactOrder, ArtifactsSaved
 from gpuyard.domain.errors import LedgerError, ProviderError
 from gpuyard.domain.jobconfig import JobResult, JobStatus
 from gpuyard.domain.jobspec import JobSpec
-from gpuyard.providers.base import GpuProviderInterface
+from gpuyard.providers.base import GpuProviderInterface, LeftFolder, WantedFiles
 from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.storage.artifact_saving import ArtifactSaver
 from gpuyard.storage.blobs import Blobs
@@ -54,16 +54,20 @@ class LeftFiles:
             result = (await provider.poll_jobs([reference])).get(reference)
             if result is None or not _has_artifacts(result, order):
                 return True
-            folder = await provider.left_folder(reference, spec.workdir)
+            folder = await provider.left_folder(reference, self._wanted(spec))
             if folder is None:
                 problem = f"{attempt.provider} does not show what the job has left"
                 messages = [ArtifactsSaved(attempt.id, time.time(), [], [problem])]
             else:
                 # A workdir need not be the same folder on the nodes. Here it may be one
                 # that only gpuyard can read.
-                private = self._home if spec.workdir else None
+                private = self._home if spec.workdir and not folder.own else None
                 saver = self._saver(attempt, order, shown, private)
                 messages = await self._saved(saver, folder, result)
+                problems = [shown(problem) for problem in folder.problems]
+                if problems:
+                    told = ArtifactsSaved(attempt.id, time.time(), [], problems)
+                    messages.append(told)
             for message in messages:
                 self._artifacts.saved(attempt, message)
             await self._core.committed()
@@ -73,6 +77,10 @@ class LeftFiles:
             )
             return False
         return True
+
+    def _wanted(self, spec: JobSpec) -> WantedFiles:
+        most_bytes = int(self._core.settings.node.artifacts_gb * 1e9)
+        return WantedFiles(spec.artifacts, most_bytes, spec.workdir)
 
     def _saver(
         self,
@@ -95,10 +103,12 @@ class LeftFiles:
         )
 
     async def _saved(
-        self, saver: ArtifactSaver, folder: Path, result: JobResult
+        self, saver: ArtifactSaver, folder: LeftFolder, result: JobResult
     ) -> list[ArtifactsSaved]:
-        since = (result.started_at or 0.0) - _CLOCK_MARGIN_S
-        return await in_background(saver.save, folder, since)
+        since = folder.since
+        if since is None:
+            since = (result.started_at or 0.0) - _CLOCK_MARGIN_S
+        return await in_background(saver.save, folder.path, since)
 
 
 def _has_artifacts(result: JobResult, order: ArtifactOrder) -> bool:

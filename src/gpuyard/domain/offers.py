@@ -33,8 +33,9 @@ class Offer:
     """`nodes` equal machines, each with the given GPUs, cores and gigabytes.
 
     `id` is `PROVIDER/…` and stays the same from one reading to the next. `containers`,
-    `processes`, `workspaces` and `artifacts`: whether it runs jobs with an image,
-    without one, with a workspace, and those whose files are kept.
+    `processes`, `workspaces`, `artifacts` and `datasets`: whether it runs jobs with an
+    image, without one, with a workspace, those whose files are kept, and those that
+    read datasets.
 
     `price_per_hour` is that of one node. None means no price is given: it is free, or
     unknown if the offer is `billed`. `price_source` says who gave the price and when.
@@ -68,6 +69,7 @@ class Offer:
     processes: bool = True
     workspaces: bool = False
     artifacts: bool = False
+    datasets: bool = False
     model: str = ""
     price_per_hour: Decimal | None = None
     currency: str = "USD"

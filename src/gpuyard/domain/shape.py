@@ -23,9 +23,8 @@ class Shape:
     `workspace`: the key of its workspace. `quarantined`: it may also run on quarantined
     places. `portable`: it brings its code along, so it may run on machines that have
     joined, which have none of the server's folders. `artifacts`: files that it leaves
-    are kept. `model`: it is a prompt for this
-    model, and takes no place on a node; then `gpu_uuids` are the GPUs whose server it
-    prefers.
+    are kept. `datasets`: it reads some. `model`: it is a prompt for this model, and
+    takes no place on a node; then `gpu_uuids` are the GPUs whose server it prefers.
 
     For external places: the `regions` where it may run (empty: any), `max_price`, the
     most that all of it may cost per hour in the currency of billing (0: no limit),
@@ -53,6 +52,7 @@ class Shape:
     quarantined: bool = False
     portable: bool = False
     artifacts: bool = False
+    datasets: bool = False
     model: str = ""
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
@@ -99,6 +99,7 @@ class Shape:
             workspace=workspace,
             quarantined=spec.allowed.quarantined,
             artifacts=bool(spec.artifacts),
+            datasets=bool(spec.datasets),
             portable=_is_portable(spec),
         ).interned()
 
@@ -147,7 +148,7 @@ def _is_portable(spec: JobSpec) -> bool:
 def _needs_agent(spec: JobSpec) -> bool:
     """Whether the job runs only where an agent of gpuyard is."""
     is_command = spec.kind is JobKind.COMMAND
-    return not is_command or bool(spec.interactive or spec.datasets or spec.packages)
+    return not is_command or bool(spec.interactive or spec.packages)
 
 
 # A model's server needs a core only now and then.

@@ -369,6 +369,9 @@ class AttemptRun:
         if self.process is None:
             # It is not launched yet, or has only just been: `_follow` stops it.
             self._stopped = self._stopped or reason
+        elif self._exited.is_set() and Reason.of(reason).ends_job:
+            # At most its artifacts are still being saved.
+            self._watch.stop_saving()
         elif self._stop_task is None and self.live:
             self._stop_task = asyncio.create_task(
                 self._stop(reason, checkpoint or not Reason.of(reason).ends_job)

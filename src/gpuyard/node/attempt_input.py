@@ -4,7 +4,7 @@ the job write to it.
 
 import asyncio
 
-from gpuyard.node.descriptor import Descriptor
+from gpuyard.config.descriptor import Descriptor
 from gpuyard.node.input_pipe import PipeHolder
 from gpuyard.node.journal import AttemptJournal, AttemptRecord
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 import structlog
 
+from gpuyard.config.descriptor import Descriptor
+from gpuyard.domain.frame_channel import FrameChannel
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.stream_frames import (
     ErrorOutput,
@@ -26,8 +28,6 @@ from gpuyard.domain.stream_frames import (
     RunCommand,
 )
 from gpuyard.node.attempt import AttemptRun
-from gpuyard.node.descriptor import Descriptor
-from gpuyard.node.frame_channel import FrameChannel
 from gpuyard.node.launcher import LaunchError, Process, Streams
 from gpuyard.node.stopping import until_ended
 

@@ -5,10 +5,10 @@ to it.
 import asyncio
 from typing import Any
 
+from gpuyard.domain.frame_channel import FrameChannel
 from gpuyard.domain.stream_frames import InputOver, InputOverCause
 from gpuyard.node.attempt import AttemptRun
 from gpuyard.node.attempt_input import AttemptInput, InputEndedError
-from gpuyard.node.frame_channel import FrameChannel
 
 _DYING_S = 1.0
 

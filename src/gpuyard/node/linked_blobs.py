@@ -107,6 +107,10 @@ class LinkedBlobs:
         """See Blobs: whether it is here."""
         return self._local.has(sha256)
 
+    def stored_at(self, sha256: str) -> float | None:
+        """See Blobs."""
+        return self._local.stored_at(sha256)
+
     def put(self, source: IO[bytes]) -> Blob:
         """See Blobs."""
         return self._sent(self._local.put(source))

@@ -85,6 +85,16 @@ class PackageEnvironment:
         return max(changed) > complete
 
 
+def add_project(environment: dict[str, str], workdir: Path) -> None:
+    """Let a program import the modules of the project whose folder it has, if they are
+    in its `src`: the project itself is not installed.
+    """
+    source = workdir / "src"
+    if source.is_dir() and (workdir / "pyproject.toml").is_file():
+        path = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = f"{source}:{path}" if path else str(source)
+
+
 class PackageEnvironments:
     """Those below `root`, of at most `limit` bytes together if that is possible.
     `read` gives the lists; `in_use()` has the digest of the list of each live attempt.

@@ -4,8 +4,8 @@ import asyncio
 from contextlib import closing, suppress
 from typing import Any
 
+from gpuyard.domain.frame_channel import FrameChannel
 from gpuyard.domain.stream_frames import Output, OutputEnd
-from gpuyard.node.frame_channel import FrameChannel
 
 # A program listens at one or both of them.
 _LOOPBACK = ("127.0.0.1", "::1")

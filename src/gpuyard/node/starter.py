@@ -33,7 +33,7 @@ from gpuyard.node.launcher import (
     spawn,
     spawn_beside,
 )
-from gpuyard.node.package_environments import PackageEnvironment
+from gpuyard.node.package_environments import PackageEnvironment, add_project
 from gpuyard.node.run_facts import has_record, python_facts, run_facts
 from gpuyard.node.separation import hand_over, make_closed, make_owned
 from gpuyard.node.watch import AgentContext
@@ -305,6 +305,7 @@ class AttemptStarter:
         self._point_to_code(environment)
         if packages := self.packages:
             packages.set_variables(environment)
+            add_project(environment, self.workdir)
         devices = None
         if self._account and context.accounts:
             devices = context.accounts.device_rules(start.gpu_uuids)

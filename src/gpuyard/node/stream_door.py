@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import structlog
 
 from gpuyard.domain import wire, wire_frames
+from gpuyard.domain.frame_channel import FrameChannel
 from gpuyard.node import port_stream
 from gpuyard.node.attempt import AttemptRun
 from gpuyard.node.command_stream import run_command
-from gpuyard.node.frame_channel import FrameChannel
 from gpuyard.node.input_stream import pass_input_on
 from gpuyard.node.link import ServerAddress, open_link
 

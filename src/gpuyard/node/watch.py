@@ -3,6 +3,7 @@ resources that it uses.
 """
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -129,6 +130,7 @@ class AttemptWatch:
         self.log = MaskedLog(path, self._mask) if self._mask else LogFile(path)
         self._checkpoints: CheckpointWatcher | None = None
         self._over = asyncio.Event()
+        self._saving_stopped = threading.Event()
         # When it was about to be launched, by the clock of its files (UTC seconds).
         self._began_at: float | None = None
         self._log_limit_gb = record.start.log_limit_gb or context.settings.max_log_gb
@@ -157,6 +159,10 @@ class AttemptWatch:
             await asyncio.wait_for(self._over.wait(), seconds)
         return not self._over.is_set()
 
+    def stop_saving(self) -> None:
+        """Save no more artifacts: nobody waits for them."""
+        self._saving_stopped.set()
+
     async def save_artifacts(self, ended: wire.Ended) -> None:
         """Save and report its artifacts, if such an end is one that has them."""
         order = self._record.start.artifacts
@@ -170,6 +176,7 @@ class AttemptWatch:
             owner=self._record.uid,
             linked_folders=True,
             shown=self._mask.hide_text,
+            stopped=self._saving_stopped,
         )
         began_at = self._began_at or self._record.started_at or time.time()
         for saved in await in_background(saver.save, self._workdir, began_at):

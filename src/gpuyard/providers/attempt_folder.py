@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ class StagedInput:
     """The job's folder, checkpoint and workspace, as the host that runs it sees them.
 
     Without a `workdir` the job runs in a new folder. `resume_from` is the checkpoint to
-    continue from.
+    continue from, `datasets` has the folder of each by the variable that names it.
     """
 
     workdir: str | None = None
     resume_from: Path | None = None
     workspace: Path | None = None
+    datasets: Mapping[str, Path] = field(default_factory=dict[str, Path])
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,11 @@ class AttemptFolder:
         return self.path / "work.tar"
 
     @property
+    def unpacked(self) -> Path:
+        """Written when that is done: what is older is not the job's."""
+        return self.path / "unpacked.json"
+
+    @property
     def runner(self) -> Path:
         """The runner's program: one file for all attempts of this version."""
         version = hashlib.sha256(runner_archive()).hexdigest()[:12]
@@ -148,6 +154,8 @@ def runner_order(
         ids["GPUYARD_RESUME_FROM"] = str(staged.resume_from)
     if staged.workspace:
         ids["GPUYARD_WORKSPACE"] = str(staged.workspace)
+    for variable, folder in staged.datasets.items():
+        ids[variable] = str(folder)
     checkpoint = {
         "path": order.checkpoint.path,
         "signal": order.checkpoint.signal,

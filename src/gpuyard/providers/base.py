@@ -34,6 +34,8 @@ from gpuyard.domain.errors import (
 )
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult
 from gpuyard.domain.offers import Offer
+from gpuyard.domain.stream_frames import RunCommand
+from gpuyard.providers.commands import JobCommand
 from gpuyard.providers.placing import gpu_type_of
 
 TRANSIENT = frozenset({"NOT_CONNECTED", "TIMEOUT", "THROTTLED"})
@@ -61,6 +63,32 @@ class SavedFile:
     where: Path
     directory: bool = False
     beneath: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WantedFiles:
+    """Which files of an ended job are wanted: those that match one of the `patterns`
+    in its folder, of at most `most_bytes` together. `workdir`: the folder that its spec
+    named.
+    """
+
+    patterns: Sequence[str]
+    most_bytes: int
+    workdir: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeftFolder:
+    """A folder of this host with what a job has left. `own`: it is one that gpuyard
+    made for the job. What was changed before `since` (UTC seconds, by the clock of its
+    files) is not the job's; None: what was there before its start. `problems` say, for
+    people, which files are not there.
+    """
+
+    path: Path
+    own: bool = False
+    since: float | None = None
+    problems: Sequence[str] = ()
 
 
 class Sink(Protocol):
@@ -128,6 +156,8 @@ class GpuProviderInterface(ABC):
     rotated. Then people read our copy, also while the job runs.
     """
 
+    runs_commands: bool = False
+    """Whether it can run commands beside its jobs (`start_command`)."""
     concurrency: int = 8
     """How many submissions may be under way at once."""
     max_pending: int = 8
@@ -256,6 +286,11 @@ class GpuProviderInterface(ABC):
 
     # --- beside a job ---
 
+    async def start_command(self, job_id: str, request: RunCommand) -> JobCommand:
+        """Start a command beside the running job; ProviderError when that fails."""
+        message = f"{self.PROVIDER_NAME} runs no commands beside its jobs."
+        raise ProviderError(message, self.PROVIDER_NAME, "UNSUPPORTED")
+
     def exec_by_hand(self, job_id: str) -> str:
         """What a person types to run a COMMAND beside the running job, where gpuyard
         cannot; empty if there is nothing.
@@ -335,10 +370,8 @@ class GpuProviderInterface(ABC):
         """The checkpoints that the job has saved so far, oldest first."""
         return ()
 
-    async def left_folder(self, job_id: str, workdir: str | None) -> Path | None:
-        """The folder of this host in which an ended job has run, whose spec named
-        `workdir`; None if this host does not see it.
-        """
+    async def left_folder(self, job_id: str, wanted: WantedFiles) -> LeftFolder | None:
+        """What an ended job has left, on this host; None if it cannot be had here."""
         return None
 
     async def bring_back(self, job_id: str) -> None:

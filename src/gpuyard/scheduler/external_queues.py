@@ -212,6 +212,8 @@ def suits(offer: Offer, shape: Shape, wanted: frozenset[GPUClass] | None) -> boo
         return False
     if shape.artifacts and not offer.artifacts:
         return False
+    if shape.datasets and not offer.datasets:
+        return False
     if (
         shape.nodes > offer.nodes
         or offer.cpus + SLACK < shape.cpus
@@ -263,6 +265,8 @@ def unmet_needs(offer: Offer, shape: Shape) -> list[str]:
         found.append("has no place for workspaces")
     if shape.artifacts and not offer.artifacts:
         found.append("keeps no artifacts, because this host does not see its folders")
+    if shape.datasets and not offer.datasets:
+        found.append("has no place for datasets")
     if offer.spot and not shape.spot:
         found.append("is spot, and the job does not allow interruptions (spot)")
     if shape.regions and offer.region not in shape.regions:

@@ -7,6 +7,7 @@ artifacts.
 
 import errno
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ _LONGEST_PAUSE_S = 30.0
 # A server that is replaced, or a bucket that is repaired, is back by then.
 _GIVE_UP_AFTER_S = 600.0
 _MOST_PROBLEMS = 20
+_STOPPED = "the job was ended before the rest was saved"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 log = structlog.get_logger(__name__)
 
@@ -36,7 +38,8 @@ log = structlog.get_logger(__name__)
 class ArtifactSaver:
     """Saves those of one attempt. `owner` is the user that its job runs as, if that is
     not the agent's own. `linked_folders`: see `Matches`. No file below `private` is
-    saved. `shown` hides secrets in a text. `pause` waits so many seconds.
+    saved. `shown` hides secrets in a text. Once `stopped` is set, nothing more is
+    saved.
     """
 
     def __init__(
@@ -50,7 +53,7 @@ class ArtifactSaver:
         linked_folders: bool,
         shown: Callable[[str], str],
         private: Path | None = None,
-        pause: Callable[[float], None] = time.sleep,
+        stopped: threading.Event | None = None,
     ) -> None:
         self._attempt_id = attempt_id
         self._order = order
@@ -60,7 +63,7 @@ class ArtifactSaver:
         self._linked_folders = linked_folders
         self._shown = shown
         self._private = private.resolve() if private else None
-        self._pause = pause
+        self._stopped = stopped or threading.Event()
         self._give_up_at = 0.0
 
     def save(self, workdir: Path, began_at: float) -> list[ArtifactsSaved]:
@@ -80,6 +83,9 @@ class ArtifactSaver:
         problems = found.problems
         saved: list[SavedArtifact] = []
         for file in found.files:
+            if self._stopped.is_set():
+                problems.append(_STOPPED)
+                break
             try:
                 saved.append(self._store(file))
             except OSError as error:
@@ -106,7 +112,8 @@ class ArtifactSaver:
                 )
                 return SavedArtifact(path, blob.sha256, blob.size)
             except BucketError as error:
-                if time.monotonic() + pause_s > self._give_up_at:
+                is_late = time.monotonic() + pause_s > self._give_up_at
+                if is_late or self._stopped.is_set():
                     raise
                 log.warning(
                     "an artifact cannot be saved, will try again",
@@ -114,7 +121,7 @@ class ArtifactSaver:
                     path=path,
                     error=str(error),
                 )
-            self._pause(pause_s)
+            self._stopped.wait(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _is_private(self, file: ArtifactFile) -> bool:

@@ -39,6 +39,12 @@ class BlobStore(BaseBlobStore):
     def has(self, sha256: str) -> bool:
         return self.path(sha256).is_file()
 
+    def stored_at(self, sha256: str) -> float | None:
+        try:
+            return self.path(sha256).stat().st_mtime
+        except FileNotFoundError:
+            return None
+
     def open(self, sha256: str, part: tuple[int, int] | None = None) -> IO[bytes]:
         file = self.path(sha256).open("rb")
         return as_file(_part(file, *part)) if part else file

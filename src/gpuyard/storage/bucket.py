@@ -31,6 +31,9 @@ T = TypeVar("T")
 _PART_BYTES = 8 << 20
 _MAX_PARTS = 9_000  # S3's limit is 10,000
 _PARTS_AT_ONCE = 4  # at most this many are in memory
+# An object without content: when the blob of this name was stored again, which is not
+# sent twice.
+_AGAIN = ".again"
 # A request may take as long as bytes arrive: a blob of many GB is one response.
 _CLIENT: dict[str, Any] = {
     "allow_http": True,
@@ -101,6 +104,14 @@ class BucketStore(BaseBlobStore):
     def has(self, sha256: str) -> bool:
         return self._ask(self._objects.head, sha256) is not None
 
+    def stored_at(self, sha256: str) -> float | None:
+        there = self._ask(self._objects.head, sha256)
+        if there is None:
+            return None
+        again = self._ask(self._objects.head, sha256, _AGAIN)
+        times = [found["last_modified"] for found in (there, again) if found]
+        return max(times).timestamp()
+
     def open(self, sha256: str, part: tuple[int, int] | None = None) -> IO[bytes]:
         options: GetOptions = {"range": part} if part else {}
         found = self._ask(lambda name: self._objects.get(name, options=options), sha256)
@@ -113,6 +124,7 @@ class BucketStore(BaseBlobStore):
 
     def delete(self, sha256: str) -> None:
         self._ask(self._objects.delete, sha256)
+        self._ask(self._objects.delete, sha256, _AGAIN)
 
     def sweep(self) -> None:
         """Does nothing: temporary files have no names."""
@@ -139,6 +151,8 @@ class BucketStore(BaseBlobStore):
         # A blob of which only a part is there is written again.
         there = self._ask(self._objects.head, blob.sha256)
         if there and there["size"] == blob.size:
+            with self._explained():
+                self._objects.put(blob_key(blob.sha256) + _AGAIN, b"")
             return
         file.seek(0)
         part = max(_PART_BYTES, math.ceil(blob.size / _MAX_PARTS))
@@ -150,11 +164,13 @@ class BucketStore(BaseBlobStore):
                 max_concurrency=_PARTS_AT_ONCE,
             )
 
-    def _ask(self, call: Callable[[str], T], sha256: str) -> T | None:
-        """Run `call` for the blob; None when it does not exist."""
+    def _ask(self, call: Callable[[str], T], sha256: str, behind: str = "") -> T | None:
+        """Run `call` for the blob, or for the object with `behind` at the end of its
+        name; None when it does not exist.
+        """
         with self._explained():
             try:
-                return call(blob_key(sha256))
+                return call(blob_key(sha256) + behind)
             except FileNotFoundError:
                 self._check_bucket()
                 return None

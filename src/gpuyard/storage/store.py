@@ -61,6 +61,12 @@ class Blobs(Protocol):
         """True when the blob exists."""
         ...
 
+    def stored_at(self, sha256: str) -> float | None:
+        """When the blob was stored last (UTC seconds, by the clock of the store): to
+        store it again counts. None if it does not exist.
+        """
+        ...
+
     def put(self, source: IO[bytes]) -> Blob:
         """Store the content of `source`; an OSError leaves nothing behind."""
         ...

@@ -2,11 +2,12 @@
 
 import hashlib
 import io
+import os
 import time
 
 import pytest
 
-from gpuyard.controller import artifacts
+from gpuyard.controller import artifacts, unused_blobs
 from gpuyard.domain.artifacts import ArtifactsSaved, SavedArtifact
 from gpuyard.domain.errors import NotFoundError
 from tests.support.controlled import Controlled
@@ -90,6 +91,34 @@ async def test_removing_takes_the_blob_unless_another_job_needs_it(
     assert there(instance, "shared")
     await instance.finish(job_id)
     await instance.finish(other)
+
+
+async def test_a_blob_that_was_stored_again_stays_until_it_can_be_named(
+    instance: Controlled, monkeypatch: pytest.MonkeyPatch
+):
+    job_id = await instance.submit()
+    await leave(instance, job_id, a="again", b="once")
+    again = hashlib.sha256(b"again").hexdigest()
+    # Another job has just stored the same, and its report is on the way.
+    soon = time.time() + 120
+    os.utime(instance.blobs.path(again), (soon, soon))
+    waited_for: list[str] = []
+
+    async def later(_core: object, _blobs: object, sha256: str, *_: object) -> None:
+        waited_for.append(sha256)
+
+    monkeypatch.setattr(unused_blobs, "_delete_later", later)
+    await instance.controller.reports.artifacts.remove(job_id, [])
+    await eventually(lambda: not there(instance, "once"), "its blob to go")
+    assert there(instance, "again")
+    assert waited_for == [again]
+
+    # Nobody has named it in the hour.
+    monkeypatch.setattr(unused_blobs, "_NAMED_AFTER_S", -200.0)
+    core = instance.controller.core
+    await unused_blobs.delete_unused(core, instance.blobs, again, time.time())
+    assert not there(instance, "again")
+    await instance.finish(job_id)
 
 
 async def test_however_many_a_node_reports_a_job_has_no_more_than_the_most(

@@ -10,6 +10,7 @@ from gpuyard.controller.left_files import LeftFiles
 from gpuyard.domain.artifacts import ArtifactsSaved
 from gpuyard.domain.jobconfig import JobResult, JobStatus
 from gpuyard.domain.jobspec import JobSpec
+from gpuyard.providers.base import LeftFolder, WantedFiles
 from gpuyard.storage.blobs import BlobStore
 
 pytestmark = pytest.mark.anyio
@@ -30,8 +31,8 @@ class Stage:
         ended = JobResult(job_id="docker", status=JobStatus.COMPLETED, started_at=1.0)
         return dict.fromkeys(references, ended)
 
-    async def left_folder(self, _reference: str, _workdir: str | None) -> Path:
-        return self.folder
+    async def left_folder(self, _reference: str, _wanted: WantedFiles) -> LeftFolder:
+        return LeftFolder(self.folder)
 
     def saved(self, _attempt: object, message: ArtifactsSaved) -> None:
         self.paths += [file.path for file in message.files]

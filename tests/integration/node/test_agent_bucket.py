@@ -5,10 +5,13 @@ again while it is away.
 import hashlib
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 
 import psutil
 import pytest
 
+from gpuyard.domain.artifacts import ArtifactOrder, ArtifactsSaved
+from gpuyard.domain.attempt_order import order_from_config
 from gpuyard.domain.jobconfig import GpuSpec
 from gpuyard.domain.jobspec import CheckpointSpec
 from tests.support.node import Node, make_node, wait_for
@@ -88,6 +91,29 @@ def test_while_the_bucket_is_away_a_job_runs_on_and_its_checkpoint_is_kept_later
     assert bucket.objects() == [NAME]
     (node.work / "go").touch()
     assert node.ended(job).exit_code == 0
+
+
+def test_who_ends_a_job_does_not_wait_until_its_artifacts_are_saved(
+    node: Node, bucket: Bucket
+):
+    code = "import pathlib; pathlib.Path('left.txt').write_text('left')"
+    order = order_from_config(node.config(code))
+    order = replace(order, artifacts=ArtifactOrder(["*.txt"]))
+    job = order.attempt_id
+    node.attempts.append(job)
+    with bucket.away():
+        node.loop.run(node.provider.submit_attempt(order))
+        wait_for(
+            lambda: (
+                "an artifact cannot be saved"
+                in (node.home.logs / "node.log").read_text()
+            ),
+            "the warning",
+        )
+        node.stop(job)
+        assert node.ended(job).exit_code == 0
+    (told,) = node.sink.of(ArtifactsSaved, job)
+    assert "left.txt could not be saved" in told.problems[0]
 
 
 def test_a_bucket_that_hangs_holds_up_nobody_else(

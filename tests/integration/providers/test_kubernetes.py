@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from gpuyard.domain.errors import ProviderError
+from gpuyard.domain.stream_frames import RunCommand
 from gpuyard.providers.conformance import CASES, Subject
-from gpuyard.providers.conformance.subject import Case
+from gpuyard.providers.conformance.subject import STAY, Case
 from gpuyard.providers.kubernetes.provider import KubernetesProvider
 from tests.support.clock import survive_a_jump
 from tests.support.kubernetes import Cluster, Node
+from tests.support.kubernetes.access import Rule
 
 IMAGE = "python:3.11-slim"
 NODES = [
@@ -51,6 +54,31 @@ def test_conformance(case: Case, cluster: Cluster, tmp_path: Path) -> None:
         await kubernetes.close()
 
     case.run(subject)
+
+
+def test_a_command_needs_a_right_and_no_new_server(tmp_path: Path) -> None:
+    rules = [Rule(resources=("jobs", "pods", "pods/log", "nodes", "events"))]
+
+    async def check() -> None:
+        with Cluster(NODES, version="1.29") as old:
+            kubernetes = provider(old, tmp_path)
+            subject = Subject(kubernetes, image=IMAGE, pause_s=0.05)
+            job_id = await subject.running(subject.job(STAY))
+            request = RunCommand(["sh", "-c", "echo here; exit 3"])
+            command = await kubernetes.start_command(job_id, request)
+            assert await command.read_output(100) == b"here\n"
+            assert await command.exit_code() == 3
+            await command.close()
+
+            config = old.kubeconfig(tmp_path / "few", old.token("few", rules))
+            few = provider(old, tmp_path, kubeconfig=str(config))
+            with pytest.raises(ProviderError, match="the rights `get` and `create` on"):
+                await few.start_command(job_id, request)
+            await few.close()
+            await subject.clean_up()
+            await kubernetes.close()
+
+    asyncio.run(check())
 
 
 def test_a_clock_that_jumps_ends_no_job_early_and_keeps_none_too_long(

@@ -86,6 +86,9 @@ def test_what_the_cluster_has_not_is_refused_and_not_left_out(
 # What goes through ssh. Exit codes and timeouts are the runner's matter; variables go
 # in the same file as arguments, and the last lines are read as a big log is.
 _OVER_SSH = {
+    "command_beside",
+    "terminal_beside",
+    "command_without_client",
     "unknown_id",
     "arguments",
     "stdin",

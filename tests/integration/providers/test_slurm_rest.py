@@ -60,6 +60,9 @@ _SAME_WITHOUT_REST = {
     "missing_workdir",
     "timeout_not_reached",
     "fifty_at_once",
+    "command_beside",
+    "terminal_beside",
+    "command_without_client",
 }
 
 

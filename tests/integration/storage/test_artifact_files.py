@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -99,7 +100,24 @@ class Outage(BlobStore):
         return super().put_beneath(*arguments, **named)  # type: ignore[arg-type]
 
 
-def saver(store: BlobStore, *patterns: str, pauses: list[float]) -> ArtifactSaver:
+class Pauses(threading.Event):
+    """Ends each wait at once; `stop_in`: the wait that ends because it is set."""
+
+    def __init__(self, stop_in: int = 0) -> None:
+        super().__init__()
+        self.seen: list[float | None] = []
+        self._stop_in = stop_in
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.seen.append(timeout)
+        if len(self.seen) == self._stop_in:
+            self.set()
+        return self.is_set()
+
+
+def saver(
+    store: BlobStore, *patterns: str, pauses: Pauses | None = None
+) -> ArtifactSaver:
     return ArtifactSaver(
         "attempt_1",
         ArtifactOrder([*patterns]),
@@ -108,7 +126,7 @@ def saver(store: BlobStore, *patterns: str, pauses: list[float]) -> ArtifactSave
         owner=None,
         linked_folders=True,
         shown=lambda text: text.replace("hunter2", "***"),
-        pause=pauses.append,
+        stopped=pauses,
     )
 
 
@@ -117,7 +135,7 @@ def test_they_are_stored_under_their_hash_and_a_secret_in_a_name_is_hidden(
 ):
     write(tmp_path / "job", "a.pt", "hunter2.pt")
     store = BlobStore(tmp_path / "blobs")
-    (message,) = saver(store, "*", pauses=[]).save(tmp_path / "job", 0.0)
+    (message,) = saver(store, "*").save(tmp_path / "job", 0.0)
     assert [file.path for file in message.files] == ["a.pt", "***.pt"]
     assert message.files[0].sha256 == hashlib.sha256(b"a.pt").hexdigest()
     assert store.has(message.files[1].sha256)
@@ -125,11 +143,11 @@ def test_they_are_stored_under_their_hash_and_a_secret_in_a_name_is_hidden(
 
 def test_a_store_that_is_away_is_waited_for_and_a_full_disk_is_not(tmp_path: Path):
     write(tmp_path / "job", "a.pt", "b.pt")
-    pauses: list[float] = []
+    pauses = Pauses()
     away = Outage(tmp_path / "blobs", 3, BucketError("it does not answer"))
     (message,) = saver(away, "*.pt", pauses=pauses).save(tmp_path / "job", 0.0)
     assert len(message.files) == 2
-    assert pauses == [1.0, 2.0, 4.0]
+    assert pauses.seen == [1.0, 2.0, 4.0]
 
     full = Outage(tmp_path / "full", 9, OSError(errno.ENOSPC, "No space left"))
     (message,) = saver(full, "*.pt", pauses=pauses).save(tmp_path / "job", 0.0)
@@ -138,13 +156,27 @@ def test_a_store_that_is_away_is_waited_for_and_a_full_disk_is_not(tmp_path: Pat
         "a.pt could not be saved: [Errno 28] No space left",
         "nothing behind it was saved",
     ]
-    assert len(pauses) == 3
+    assert len(pauses.seen) == 3
+
+
+def test_the_end_of_the_job_by_its_owner_stops_the_saving(tmp_path: Path):
+    write(tmp_path / "job", "a.pt", "b.pt")
+    pauses = Pauses(stop_in=2)
+    away = Outage(tmp_path / "blobs", 99, BucketError("it does not answer"))
+    (message,) = saver(away, "*.pt", pauses=pauses).save(tmp_path / "job", 0.0)
+    assert message.problems[0] == "a.pt could not be saved: it does not answer"
+    assert pauses.seen == [1.0, 2.0]
+
+    pauses.set()
+    store = BlobStore(tmp_path / "there")
+    (message,) = saver(store, "*.pt", pauses=pauses).save(tmp_path / "job", 0.0)
+    assert message.problems == ["the job was ended before the rest was saved"]
 
 
 @pytest.mark.parametrize("name", ["line\nbreak", "esc\x1b[31m"])
 def test_a_name_that_cannot_be_shown_is_left_out(tmp_path: Path, name: str):
     write(tmp_path / "job", name, "fine")
     store = BlobStore(tmp_path / "blobs")
-    first, told = saver(store, "*", pauses=[]).save(tmp_path / "job", 0.0)
+    first, told = saver(store, "*").save(tmp_path / "job", 0.0)
     assert [file.path for file in first.files] == ["fine"]
     assert "its name cannot be printed" in told.problems[0]

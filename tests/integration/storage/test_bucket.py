@@ -205,6 +205,24 @@ def refusals(blobs: BucketStore) -> set[str]:
     return said
 
 
+def test_when_it_was_stored_last_counts_the_times_when_nothing_was_sent(
+    bucket: Bucket,
+):
+    store = BucketStore(bucket.url)
+    blob = store.put(io.BytesIO(b"weights"))
+    first = store.stored_at(blob.sha256)
+    assert first is not None
+    (name,) = bucket.objects()
+    store.put(io.BytesIO(b"weights"))
+    assert bucket.objects() == [name, f"{name}.again"]
+    again = store.stored_at(blob.sha256)
+    assert again is not None
+    assert again >= first
+    store.delete(blob.sha256)
+    assert bucket.objects() == []
+    assert store.stored_at(blob.sha256) is None
+
+
 def test_no_such_bucket(bucket: Bucket):
     assert refusals(BucketStore("s3://nobodys-bucket/deep")) == {
         "There is no bucket for s3://nobodys-bucket/deep (404 Not Found, NoSuchBucket)."

@@ -8,13 +8,15 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
 
 from tests.support.kubernetes import discovery, errors, validation
 from tests.support.kubernetes.access import Access, Ask
 from tests.support.kubernetes.admission import Admission
 from tests.support.kubernetes.clock import seconds
 from tests.support.kubernetes.deletion import delete
+from tests.support.kubernetes.execution import execute
 from tests.support.kubernetes.kubelet import Kubelet, pick
 from tests.support.kubernetes.logs import Wanted, since
 from tests.support.kubernetes.objects import (
@@ -59,7 +61,36 @@ class Api:
         self._reader = Reader(self.store, self.options)
 
     def app(self) -> Starlette:
-        return Starlette(routes=[Route("/{path:path}", self._handle, methods=_METHODS)])
+        return Starlette(
+            routes=[
+                Route("/{path:path}", self._handle, methods=_METHODS),
+                WebSocketRoute("/{path:path}", self._exec),
+            ]
+        )
+
+    async def _exec(self, socket: WebSocket) -> None:
+        """A command in a container; the only path with WebSockets here."""
+        try:
+            token = self.access.user(socket.headers.get("authorization"))
+            target = target_of(socket.url.path)
+            if target is None or (target.plural, target.sub) != ("pods", "exec"):
+                raise errors.no_such_path()
+            self.access.check(token, target.ask("GET", watch=False))
+            pod = self.store.get("pods", target.namespace, target.name)
+            query = socket.query_params
+            container = pick(pod, query.get("container"))
+            command = query.getlist("command")
+            if not command:
+                raise errors.bad_request(
+                    "you must specify at least 1 command for the container"
+                )
+            run = self.kubelet.container(pod, container)
+            await execute(socket, run, self.options)
+        except errors.ApiError as error:
+            await socket.send_denial_response(JSONResponse(error.status, error.code))
+        except Exception as error:
+            self.failed(error)
+            raise
 
     async def _handle(self, request: Request) -> Response:
         try:

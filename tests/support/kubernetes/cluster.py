@@ -107,7 +107,9 @@ class Cluster:
         config = uvicorn.Config(
             FaultGate(self._api.app(), self.faults, self._clock),
             log_level="critical",
-            ws="none",
+            ws="websockets-sansio",
+            ws_per_message_deflate=False,
+            ws_max_size=1 << 24,
             access_log=False,
             lifespan="off",
             date_header=False,

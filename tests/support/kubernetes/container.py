@@ -3,6 +3,7 @@
 import asyncio
 import marshal
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -38,6 +39,31 @@ class Order:
     volume_group: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """The ends that a command beside gets."""
+
+    input: int
+    output: int
+    errors: int
+    terminal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A command in a container that runs. On `status` comes why it could not start."""
+
+    process: subprocess.Popen[bytes]
+    status: int
+
+    async def ended(self) -> tuple[int, str]:
+        """Its exit code, or why it could not start."""
+        reader = await reader_of(self.status)
+        _, _, failure = (await reader.read()).decode().strip().partition(" ")
+        await _gone(self.process.pid)
+        return self.process.wait(), failure
+
+
 class Container:
     """Started once. `oom` is set when it was killed for its memory."""
 
@@ -69,7 +95,7 @@ class Container:
 
     async def _begin(self, status: int) -> str:
         """Hear of the launcher until the command runs."""
-        reader = await _reader(status)
+        reader = await reader_of(status)
         failure = ""
         while line := (await reader.readline()).decode():
             word, _, rest = line.strip().partition(" ")
@@ -80,7 +106,7 @@ class Container:
         return failure
 
     async def _read(self, pipe: int) -> None:
-        reader = await _reader(pipe)
+        reader = await reader_of(pipe)
         while data := await reader.read(1 << 16):
             self._log.write(data)
 
@@ -106,6 +132,33 @@ class Container:
                 self.send(signal.SIGKILL)
             await asyncio.sleep(_LOOK_S)
 
+    def is_running(self) -> bool:
+        return (
+            bool(self._init)
+            and self._process is not None
+            and self._process.poll() is None
+        )
+
+    def start_beside(self, command: list[str], streams: Streams) -> Beside:
+        """A command in it, with its environment, folder and user."""
+        spec = Path(f"{self._order.told}-{secrets.token_hex(4)}.spec")
+        order = asdict(self._order)
+        order |= {"command": command, "terminal": streams.terminal}
+        spec.write_bytes(marshal.dumps(order))
+        status_in, status_out = os.pipe()
+        try:
+            process = subprocess.Popen(
+                [*_words(spec, status_out), "--beside", str(self._init)],
+                stdin=streams.input,
+                stdout=streams.output,
+                stderr=streams.errors,
+                pass_fds=(status_out,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(status_out)
+        return Beside(process, status_in)
+
     def send(self, number: int) -> None:
         """A signal to its init, which as such ignores what it does not handle."""
         if self._process and self._process.poll() is None:
@@ -127,17 +180,14 @@ class Container:
         return ""
 
 
+def _words(spec: Path, status: int) -> list[str]:
+    python = f"{sys.base_prefix}/bin/python3"
+    return [python, "-I", "-S", str(_LAUNCHER), str(spec), str(status)]
+
+
 def _spawn(spec: Path, status: int, log: int) -> subprocess.Popen[bytes]:
-    words = [
-        f"{sys.base_prefix}/bin/python3",
-        "-I",
-        "-S",
-        str(_LAUNCHER),
-        str(spec),
-        str(status),
-    ]
     return subprocess.Popen(
-        words,
+        _words(spec, status),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
@@ -146,7 +196,7 @@ def _spawn(spec: Path, status: int, log: int) -> subprocess.Popen[bytes]:
     )
 
 
-async def _reader(pipe: int) -> asyncio.StreamReader:
+async def reader_of(pipe: int) -> asyncio.StreamReader:
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(

@@ -80,6 +80,13 @@ def _resources(group: str, version: str) -> Object:
                 "verbs": ["get"],
             },
             {
+                "name": "pods/exec",
+                "singularName": "",
+                "namespaced": True,
+                "kind": "PodExecOptions",
+                "verbs": ["create", "get"],
+            },
+            {
                 "name": "pods/eviction",
                 "singularName": "",
                 "namespaced": True,

@@ -234,6 +234,10 @@ class FaultGate:
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            self._faults.meet("GET", scope["path"], watch=False)
+            await self._app(scope, receive, send)
+            return
         with self._faults.connected(send):
             await self._faults.wire.arrive(scope)
             await self._pass(scope, receive, send)

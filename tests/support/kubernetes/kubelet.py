@@ -5,6 +5,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable
 
 from tests.support.kubernetes import demand, errors
+from tests.support.kubernetes.container import Container
 from tests.support.kubernetes.controller import Controller
 from tests.support.kubernetes.logs import Log, Wanted
 from tests.support.kubernetes.nodes import GPU
@@ -229,6 +230,24 @@ class Kubelet(Controller):
                 f" {why}"
             )
         return log.read(wanted)
+
+    def container(self, pod: Object, container: str) -> Container:
+        """A container that runs, to run a command in; 400 and 500 as the server answers."""
+        node = pod["spec"].get("nodeName", "")
+        if not node:
+            raise errors.bad_request(f"pod {name(pod)} does not have a host assigned")
+        phase = pod["status"].get("phase")
+        if phase in ("Succeeded", "Failed"):
+            raise errors.bad_request(
+                "cannot exec into a container in a completed pod; current phase is"
+                f" {phase}"
+            )
+        known = self._workers.get(uid(pod))
+        found = known[0].running(container) if known else None
+        if node in self._lost or found is None:
+            why = f'unable to upgrade connection: container not found ("{container}")'
+            raise errors.ApiError(500, "InternalError", why)
+        return found
 
 
 def pick(pod: Object, wanted: str | None) -> str:

@@ -7,6 +7,10 @@ path and path inside, and whether read-only), `command`, `environment`, `workdir
 and what went wrong before the command ran.
 This process stands outside, waits for the container's init, and ends as it did: 128 + N
 for a signal N.
+
+With `--beside PID` behind it, the command runs beside the container's init, which is
+this PID, on the input and output of this process; `terminal` says that these are a
+terminal.
 """
 
 # It starts before each container; pathlib, json and signal would treble how long that
@@ -17,9 +21,11 @@ from __future__ import annotations
 
 import _signal as signal
 import ctypes
+import fcntl
 import marshal
 import os
 import sys
+import termios
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -228,11 +234,55 @@ def _pause(status: int) -> int:
         signal.pause()
 
 
+def _enter(init: str) -> None:
+    """Go into the namespaces and the file system of a process."""
+    names = ("uts", "ipc", "pid", "mnt")
+    spaces = [os.open(f"/proc/{init}/ns/{name}", os.O_RDONLY) for name in names]
+    root = os.open(f"/proc/{init}/root", os.O_RDONLY)
+    for space in spaces:
+        _call("setns", space, 0)
+    os.fchdir(root)
+    os.chroot(".")
+
+
+def _beside(spec: dict[str, Any]) -> None:
+    """The command in a container that runs; does not return."""
+    _libc.prctl(_PDEATHSIG, signal.SIGKILL)
+    os.setsid()
+    if spec["terminal"]:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    os.chdir(spec["workdir"])
+    command = spec["command"]
+    environment = spec["environment"]
+    program = _found(command[0], environment.get("PATH", ""))
+    _be(spec)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    os.execve(program, command, environment)
+
+
+def _run_beside(spec: dict[str, Any], status: int, init: str) -> int:
+    """Returns its exit code."""
+    _enter(init)
+    pid = os.fork()
+    if not pid:
+        try:
+            _beside(spec)
+        except BaseException as error:  # noqa: BLE001
+            os.write(status, f"error {error}\n".encode())
+        os._exit(128)
+    os.close(status)
+    code = os.waitpid(pid, 0)[1]
+    return 128 + os.WTERMSIG(code) if os.WIFSIGNALED(code) else os.WEXITSTATUS(code)
+
+
 def main() -> None:
     with open(sys.argv[1], "rb") as file:
         spec = marshal.load(file)
     status = int(sys.argv[2])
     os.set_inheritable(status, False)
+    if sys.argv[3:4] == ["--beside"]:
+        os._exit(_run_beside(spec, status, sys.argv[4]))
     _libc.prctl(_PDEATHSIG, signal.SIGKILL)
     _call("unshare", _NEWNS | _NEWUTS | _NEWIPC | _NEWPID)
     pause = _pause(status) if spec["beside_pause"] else 0

@@ -302,6 +302,11 @@ class Worker:
             who.get("fsGroup"),
         )
 
+    def running(self, called: str) -> Container | None:
+        """The container of this name, while it runs."""
+        run = self._running.get(called)
+        return run if run and run.is_running() else None
+
     def leave(self, grace_s: float) -> None:
         """Have it end within so many seconds.
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from gpuyard.config.settings import StorageSettings
 from gpuyard.domain.attempt_order import AttemptOrder, ResumePoint
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.checkpoint_files import CheckpointFinder, ended_by_itself
 from gpuyard.providers.kubernetes.spool import KubernetesSpool
 from gpuyard.providers.rsync import RsyncHost, WorkspaceSync
+from gpuyard.providers.spool_datasets import SpoolDatasets
 from gpuyard.storage.blobs import BlobStore, BucketError
 
 
@@ -27,6 +29,7 @@ def spool(tmp_path: Path, blobs: BlobStore) -> KubernetesSpool:
         BlobStore(tmp_path / "snapshots"),
         blobs,
         WorkspaceSync(RsyncHost("kubernetes"), tmp_path),
+        SpoolDatasets(tmp_path, 1.0, tmp_path, StorageSettings(), "kubernetes"),
         "kubernetes",
     )
 

@@ -5,6 +5,8 @@ machine.
 provider reads: `log`, `started.json`, `checkpoints.json` and, last of all, `exit.json`.
 `python3 runner.pyz DIR --share` runs one node's share of a job on several nodes, under
 the launcher that the first runner started. It writes none of these files.
+`python3 runner.pyz DIR --beside MARK COMMAND…` runs a command beside the program, with
+its environment, in its folder; `beside-MARK.json` tells its exit code.
 
 It runs in the environment of the machine: the standard library only, any Python from
 3.6 on. `providers/runner_archive.py` packs these modules into one file, `runner.pyz`,

@@ -17,6 +17,8 @@ _TERM_GRACE_S = 10.0
 # Without a warning, the job is stopped this long before the limit, plus the grace.
 _WARNING_S = 60.0
 _LOOK_S = 1.0
+PROGRAM = "program.json"
+"""Which process the program is, for commands that are run beside it."""
 # The first runner writes this file when the shares shall save: a signal by srun would
 # also reach processes that it ends.
 _SAVE = "save.json"
@@ -67,6 +69,8 @@ class RunningProgram:
             start_new_session=True,
             preexec_fn=partial(signal.pthread_sigmask, signal.SIG_SETMASK, []),
         )
+        if self._log is not None:
+            write(folder / PROGRAM, {"pid": self._process.pid, "workdir": workdir})
 
     def has_ended(self) -> bool:
         """True once it has ended. Reaps its orphaned children."""

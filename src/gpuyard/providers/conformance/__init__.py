@@ -14,11 +14,25 @@ what the provider does not offer (`base`'s mixins, or a field of the Subject lef
 raises unittest.SkipTest, which pytest knows. There is no pytest in here.
 """
 
-from gpuyard.providers.conformance import input, life, logs, many, stopping, supply
+from gpuyard.providers.conformance import (
+    beside,
+    input,
+    life,
+    logs,
+    many,
+    stopping,
+    supply,
+)
 from gpuyard.providers.conformance.subject import Case, Subject
 
 CASES: tuple[Case, ...] = (
-    life.CASES + input.CASES + logs.CASES + stopping.CASES + many.CASES + supply.CASES
+    life.CASES
+    + input.CASES
+    + logs.CASES
+    + stopping.CASES
+    + many.CASES
+    + supply.CASES
+    + beside.CASES
 )
 
 __all__ = ["CASES", "Case", "Subject"]

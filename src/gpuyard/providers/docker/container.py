@@ -209,6 +209,16 @@ def instant(text: str) -> float | None:
     return whole_s + float(f"0.{fraction or 0}")
 
 
+def forward_by_hand(host: str | None, container: str, port: int) -> str:
+    """What a person types to reach a port of a container."""
+    docker = f"docker -H {host}" if host else "docker"
+    address = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
+    return (
+        f"`{docker} inspect -f '{address}' {container}` prints the address of its"
+        f" container: connect to port {port} there."
+    )
+
+
 def reference_of(image: str) -> tuple[str, str]:
     """The image's repository and tag. Without a tag Docker would pull all tags."""
     name, _, digest = image.partition("@")

@@ -29,18 +29,23 @@ from gpuyard.domain.errors import (
 from gpuyard.domain.jobconfig import JobResult, JobStatus
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.reasons import Reason
+from gpuyard.domain.stream_frames import RunCommand
 from gpuyard.domain.validation import parse_model
 from gpuyard.providers.base import (
     GpuProviderInterface,
+    LeftFolder,
     QueueProvider,
     SavedFile,
+    WantedFiles,
     with_logs,
 )
 from gpuyard.providers.checkpoint_files import CheckpointFinder, ended_by_itself
+from gpuyard.providers.docker.command import ContainerCommand, start_in_container
 from gpuyard.providers.docker.config import DockerConfig
 from gpuyard.providers.docker.container import (
     ATTEMPT,
     ContainerArguments,
+    forward_by_hand,
     instant,
     is_live,
     limits_of,
@@ -86,6 +91,7 @@ class DockerProvider(QueueProvider):
     wants_storage: ClassVar[bool] = True
     max_pending: int = 0  # it has no queue of its own
     answer_age_s = 0.0
+    runs_commands: bool = True
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
@@ -114,21 +120,13 @@ class DockerProvider(QueueProvider):
 
     # --- beside a job ---
 
-    @property
-    def _command(self) -> str:
-        return f"docker -H {self.settings.host}" if self.settings.host else "docker"
-
-    def exec_by_hand(self, job_id: str) -> str:
+    async def start_command(self, job_id: str, request: RunCommand) -> ContainerCommand:
         """See GpuProviderInterface."""
-        return f"Type `{self._command} exec -it {job_id} COMMAND`."
+        return await start_in_container(self._daemon, job_id, request)
 
     def forward_by_hand(self, job_id: str, port: int) -> str:
         """See GpuProviderInterface."""
-        address = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
-        return (
-            f"`{self._command} inspect -f '{address}' {job_id}` prints the address of"
-            f" its container: connect to port {port} there."
-        )
+        return forward_by_hand(self.settings.host, job_id, port)
 
     # --- submitting ---
 
@@ -415,9 +413,10 @@ class DockerProvider(QueueProvider):
             self._checkpoints.find, job_id, folder, pattern, began_at, over=over
         )
 
-    async def left_folder(self, job_id: str, workdir: str | None) -> Path | None:
+    async def left_folder(self, job_id: str, wanted: WantedFiles) -> LeftFolder | None:
         """See GpuProviderInterface."""
-        return _work_folder(await self._daemon.find(job_id))
+        folder = _work_folder(await self._daemon.find(job_id))
+        return LeftFolder(folder) if folder else None
 
     # --- output ---
 

@@ -10,7 +10,7 @@ the requests. Its models are not used, since we need plain data.
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -197,6 +197,47 @@ class KubernetesApi:
             async for part in answer.content.iter_any():
                 yield part
 
+    @asynccontextmanager
+    async def websocket(
+        self, path: str, protocols: Sequence[str], query: Sequence[tuple[str, str]]
+    ) -> AsyncGenerator[aiohttp.ClientWebSocketResponse]:
+        """A WebSocket; ApiError when the server refused it, ProviderError when no
+        answer came.
+        """
+        asked = (path, protocols, query, self._settings.timeout_s)
+        async with AsyncExitStack() as stack:
+            connection = await self._connected()
+            stack.enter_context(connection.used())
+            try:
+                try:
+                    opened = await connection.open_websocket(*asked)
+                except aiohttp.WSServerHandshakeError as error:
+                    is_old = error.status == 401
+                    renewed = await self._renewed(connection) if is_old else None
+                    if renewed is None:
+                        raise self._refused_socket(path, error) from None
+                    stack.enter_context(renewed.used())
+                    opened = await renewed.open_websocket(*asked)
+            except TimeoutError:
+                raise self._too_slow() from None
+            except (aiohttp.ClientError, RuntimeError) as error:
+                raise self.unreachable(str(error) or type(error).__name__) from None
+            stack.push_async_callback(opened.close)
+            yield opened
+
+    def _refused_socket(
+        self, path: str, error: aiohttp.WSServerHandshakeError
+    ) -> ApiError:
+        """The server tells no more than a number here."""
+        what = "/".join(path.split("/")[-3:])
+        why = f"{what} was refused ({error.status})"
+        if error.status == 403:
+            why += "; its account needs the rights `get` and `create` on pods/exec"
+        code = _TRANSIENT.get(error.status, "REFUSED")
+        return ApiError(
+            f"{self._where}: {why}", self._provider, code, error.status, "", 0.0
+        )
+
     async def list_objects(self, path: str, **query: Any) -> tuple[list[Json], str]:
         """All objects of a list, and the list's version, at which a watch can begin."""
         found: list[Json] = []
@@ -315,9 +356,7 @@ class KubernetesApi:
         except TimeoutError:
             # The other connections may be dead, too.
             self._forget(connection)
-            raise ProviderError(
-                f"{self._where} does not answer in time.", self._provider, "TIMEOUT"
-            ) from None
+            raise self._too_slow() from None
         # RuntimeError: `close` was called meanwhile.
         except (aiohttp.ClientError, RuntimeError) as error:
             raise self.unreachable(str(error) or type(error).__name__) from None
@@ -405,6 +444,10 @@ class KubernetesApi:
     @property
     def _where(self) -> str:
         return f"Kubernetes at {self._host}" if self._host else "Kubernetes"
+
+    def _too_slow(self) -> ProviderError:
+        message = f"{self._where} does not answer in time."
+        return ProviderError(message, self._provider, "TIMEOUT")
 
     def unreachable(self, why: str) -> ProviderError:
         """The error for a server that gives no usable answer; callers try again."""

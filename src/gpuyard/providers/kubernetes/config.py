@@ -74,6 +74,7 @@ class KubernetesConfig(StrictModel):
     - `spool`: a folder of this host that is also in the claim `spool_claim` (`NAME` or
       `NAME/FOLDER`). Jobs get a copy of their folder there, and their checkpoints and
       changes in workspaces are copied back.
+    - `dataset_cache_gb`: how much copies of datasets may take there.
     - `ttl_s`: the cluster removes a finished Job after this time, in case gpuyard does
       not come back.
     - `gang_patience_s`: a job on several nodes is withdrawn when only some of its pods
@@ -107,6 +108,7 @@ class KubernetesConfig(StrictModel):
     host_paths: bool = False
     spool: str | None = None
     spool_claim: str | None = None
+    dataset_cache_gb: float = Field(default=100.0, gt=0)
     writable_root: bool = False
     run_as_user: int | None = Field(default=None, ge=0)
     fs_group: int | None = Field(default=None, ge=0)

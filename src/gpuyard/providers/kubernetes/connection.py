@@ -9,7 +9,7 @@ credentials meanwhile: the server asks for credentials only at the start of a re
 import asyncio
 import socket
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -98,6 +98,31 @@ class Connection:
         if self._is_retired and not self._users and self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self.close())
 
+    async def open_websocket(
+        self,
+        path: str,
+        protocols: Sequence[str],
+        query: Sequence[tuple[str, str]],
+        limit_s: float,
+    ) -> aiohttp.ClientWebSocketResponse:
+        """A WebSocket to the server; TimeoutError, aiohttp.ClientError."""
+        client = self.streams
+        headers = {"User-Agent": f"gpuyard/{__version__}"}
+        await client.update_params_for_auth(headers, [], ["BearerToken"])
+        session: aiohttp.ClientSession = client.rest_client.pool_manager
+        async with asyncio.timeout(limit_s):
+            opened = await session.ws_connect(
+                self.host + path,
+                protocols=protocols,
+                params=list(query),
+                headers=headers,
+                proxy=client.rest_client.proxy,
+                max_msg_size=_NO_LIMIT,
+                autoclose=True,
+            )
+        _watch(opened.get_extra_info("socket"))
+        return opened
+
     async def close(self) -> None:
         """Close it now."""
         await self.calls.close()
@@ -110,7 +135,10 @@ def notice_death(answer: aiohttp.ClientResponse) -> None:
     """
     connection = answer.connection
     transport = connection.transport if connection else None
-    found: Any = transport.get_extra_info("socket") if transport else None
+    _watch(transport.get_extra_info("socket") if transport else None)
+
+
+def _watch(found: Any) -> None:
     if found is not None:
         for level, option, value in _SOCKET_OPTIONS:
             found.setsockopt(level, option, value)

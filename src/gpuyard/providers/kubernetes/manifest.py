@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from gpuyard.domain.attempt_order import DEFAULT_ENVIRONMENT, AttemptOrder
+from gpuyard.domain.datasets import DatasetMount
 from gpuyard.domain.errors import ProviderError
 from gpuyard.domain.jobconfig import without_gpu_choice
 from gpuyard.providers.kubernetes.config import KubernetesConfig, Toleration
@@ -38,6 +39,7 @@ _WORK = "/gpuyard/work"
 _STDIN = "/gpuyard/stdin"
 _RESUME = "/gpuyard/resume"
 _WORKSPACE = "/workspace"
+DATASETS = "datasets"
 WORKSPACES = "workspaces"
 """The folder of workspaces on the volume, beside the folders of attempts."""
 # A shell script that runs the program. It sends the checkpoint signal at each interval,
@@ -369,6 +371,8 @@ def _environment(order: AttemptOrder, settings: KubernetesConfig) -> list[Json]:
         values["GPUYARD_RESUME_FROM"] = resume
     if settings.spool and order.workspace:
         values["GPUYARD_WORKSPACE"] = _WORKSPACE
+    if settings.spool:
+        values |= {mount.variable: mount.path for mount in order.datasets}
     given = _own_variables(order)
     defaults = {**DEFAULT_ENVIRONMENT, "HOME": "/tmp"}
     if settings.user:
@@ -459,10 +463,20 @@ def _spool_mounts(order: AttemptOrder, spool_claim: str) -> list[Json]:
         "readOnly": True,
     }
     mounts: list[Json] = [work, resume]
+    mounts += [_dataset_mount(mount, prefix) for mount in order.datasets]
     if order.workspace:
         path = f"{prefix}{WORKSPACES}/{order.workspace}"
         mounts.append({"name": "spool", "mountPath": _WORKSPACE, "subPath": path})
     return mounts
+
+
+def _dataset_mount(mount: DatasetMount, prefix: str) -> Json:
+    return {
+        "name": "spool",
+        "mountPath": mount.path,
+        "subPath": f"{prefix}{DATASETS}/copies/{mount.digest}/files",
+        "readOnly": True,
+    }
 
 
 def _volume_of(

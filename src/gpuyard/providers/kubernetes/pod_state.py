@@ -80,6 +80,11 @@ def has_begun(pod: Json) -> bool:
     return started_at(pod) is not None
 
 
+def is_running(pod: Json) -> bool:
+    """Whether its program runs now."""
+    return value_at(container_of(pod), "state", "running") is not None
+
+
 def is_placed(pod: Json) -> bool:
     """Whether it has a node."""
     return bool(node_of(pod))

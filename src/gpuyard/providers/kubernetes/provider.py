@@ -22,12 +22,15 @@ from gpuyard.domain.errors import (
 from gpuyard.domain.jobconfig import CostInfo, JobResult, JobStatus
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.reasons import Reason
+from gpuyard.domain.stream_frames import RunCommand
 from gpuyard.providers.base import (
     TRANSIENT,
     GpuProviderInterface,
+    LeftFolder,
     OutputPart,
     QueueProvider,
     SavedFile,
+    WantedFiles,
     cost_of,
     with_logs,
 )
@@ -35,6 +38,7 @@ from gpuyard.providers.checkpoint_files import CheckpointFinder, ended_by_itself
 from gpuyard.providers.kubernetes import job_state, manifest, pod_state
 from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi
 from gpuyard.providers.kubernetes.cluster_checks import ClusterChecks
+from gpuyard.providers.kubernetes.command import PodCommand, start_in_pod
 from gpuyard.providers.kubernetes.config import KubernetesConfig
 from gpuyard.providers.kubernetes.event_reader import EventReader
 from gpuyard.providers.kubernetes.fields import Json, name_of, value_at
@@ -47,6 +51,7 @@ from gpuyard.providers.kubernetes.supply import Supply, supplies
 from gpuyard.providers.rsync import RsyncHost, WorkspaceSync
 from gpuyard.providers.runner_files import BrokenFileError
 from gpuyard.providers.running_times import RunningTimes
+from gpuyard.providers.spool_datasets import SpoolDatasets
 from gpuyard.storage.blobs import BlobStore
 from gpuyard.storage.place import in_background, open_store
 
@@ -60,6 +65,7 @@ class KubernetesProvider(QueueProvider):
     containers: ClassVar[bool] = True
     wants_storage: ClassVar[bool] = True
     output_moves: ClassVar[bool] = True
+    runs_commands: bool = True
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
@@ -97,7 +103,16 @@ class KubernetesProvider(QueueProvider):
         blobs = open_store(Path(self.settings.home), self.settings.storage)
         this_host = RsyncHost(self.PROVIDER_NAME)
         workspaces = WorkspaceSync(this_host, self._folder / "workspaces")
-        return KubernetesSpool(root, snapshots, blobs, workspaces, self.PROVIDER_NAME)
+        datasets = SpoolDatasets(
+            root / manifest.DATASETS,
+            self.settings.dataset_cache_gb,
+            Path(self.settings.home),
+            self.settings.storage,
+            self.PROVIDER_NAME,
+        )
+        return KubernetesSpool(
+            root, snapshots, blobs, workspaces, datasets, self.PROVIDER_NAME
+        )
 
     async def close(self) -> None:
         """See GpuProviderInterface."""
@@ -159,15 +174,23 @@ class KubernetesProvider(QueueProvider):
             return ProviderError(str(error), self.PROVIDER_NAME, "NOT_CONNECTED")
         return error
 
+    # --- beside a job ---
+
+    async def start_command(self, job_id: str, request: RunCommand) -> PodCommand:
+        """See GpuProviderInterface. A gang's first pod runs it."""
+        pods = await self._jobs.pods_of(job_id)
+        running = [pod for pod in pods.values() if pod_state.is_running(pod)]
+        if not running:
+            message = f"No pod of {job_id} runs."
+            raise ProviderError(message, self.PROVIDER_NAME, "NOT_RUNNING")
+        first = min(running, key=pod_state.order_of)
+        return await start_in_pod(self._api, name_of(first), request)
+
     @property
     def _kubectl(self) -> str:
         file = self.settings.kubeconfig
         choice = f" --kubeconfig {file}" if file else ""
         return f"kubectl{choice} -n {self.settings.namespace}"
-
-    def exec_by_hand(self, job_id: str) -> str:
-        """See GpuProviderInterface."""
-        return f"Type `{self._kubectl} exec -it job/{job_id} -- COMMAND`."
 
     def forward_by_hand(self, job_id: str, port: int) -> str:
         """See GpuProviderInterface."""
@@ -345,9 +368,9 @@ class KubernetesProvider(QueueProvider):
             self._checkpoints.find, job_id, work, pattern, since, over=over
         )
 
-    async def left_folder(self, job_id: str, workdir: str | None) -> Path | None:
+    async def left_folder(self, job_id: str, wanted: WantedFiles) -> LeftFolder | None:
         """See GpuProviderInterface."""
-        return self._spool.work(job_id) if self._spool else None
+        return LeftFolder(self._spool.work(job_id)) if self._spool else None
 
     async def bring_back(self, job_id: str) -> None:
         """See GpuProviderInterface."""

@@ -7,6 +7,7 @@ from gpuyard.domain.attempt_order import AttemptOrder
 from gpuyard.domain.errors import GpuyardError, ProviderError
 from gpuyard.providers.kubernetes.manifest import WORKSPACES, name_of
 from gpuyard.providers.rsync import WorkspaceSync
+from gpuyard.providers.spool_datasets import SpoolDatasets
 from gpuyard.storage.blobs import Blobs, BlobStore, BucketError
 from gpuyard.storage.place import in_background
 from gpuyard.storage.snapshots import take, unpack
@@ -30,6 +31,7 @@ class KubernetesSpool:
         snapshots: BlobStore,
         blobs: Blobs,
         workspaces: WorkspaceSync,
+        datasets: SpoolDatasets,
         provider: str,
     ) -> None:
         self._root = root
@@ -37,6 +39,7 @@ class KubernetesSpool:
         self._blobs = blobs
         self._provider = provider
         self._workspaces = workspaces
+        self._datasets = datasets
         self._snapshot_lock = threading.Lock()
 
     def work(self, job_id: str) -> Path:
@@ -54,6 +57,7 @@ class KubernetesSpool:
         resume = self._root / name / "resume"
         if work.exists():
             return  # submitted before: its program may be running there
+        self._datasets.have(name, order.datasets)
         try:
             resume.mkdir(parents=True, exist_ok=True)
             if point := order.resume_from:
@@ -96,4 +100,5 @@ class KubernetesSpool:
 
     def remove(self, job_id: str) -> None:
         """Remove an attempt's folders; it blocks on the disk."""
+        self._datasets.forget(job_id)
         remove_tree(self._root / job_id)

@@ -36,6 +36,7 @@ class SlurmConfig(StrictModel):
       the same paths as this host. `copied`: jobs get copies, and changes in a workspace
       are copied back. Unset: `shared` where this host submits, else `copied`.
     - `most_checkpoint_gb`: over ssh, larger checkpoints are not copied back.
+    - `dataset_cache_gb`: how much copies of datasets may take in the spool.
     - `environment` is given to Slurm's commands, `sbatch_options` to each `sbatch`.
     - `timeout_s`: a command that takes longer is ended.
     - `rest`: the address of a slurmrestd to use instead of the commands.
@@ -47,6 +48,7 @@ class SlurmConfig(StrictModel):
     spool: str | None = None
     folders: Literal["shared", "copied"] | None = None
     most_checkpoint_gb: float = Field(default=4.0, ge=0)
+    dataset_cache_gb: float = Field(default=100.0, gt=0)
     host: str | None = Field(default=None, pattern=r"^[^-/\s][^/\s]*$")
     ssh_options: tuple[str, ...] = ()
     rest: str | None = Field(default=None, pattern=r"^(unix:///.+|https?://[^/@]+/?)$")

@@ -22,20 +22,29 @@ from gpuyard.domain.errors import (
 from gpuyard.domain.jobconfig import JobResult, JobStatus
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.reasons import Reason
+from gpuyard.domain.stream_frames import RunCommand
 from gpuyard.providers.attempt_folder import AttemptFolder, read_json, runner_order
 from gpuyard.providers.base import (
     TRANSIENT,
+    LeftFolder,
     QueueProvider,
     SavedFile,
+    WantedFiles,
     refuse_container,
     with_logs,
 )
 from gpuyard.providers.runner_files import read_grace
 from gpuyard.providers.shared_call import SharedCall
+from gpuyard.providers.slurm.beside import (
+    RunnerBeside,
+    StepCommand,
+    start_step,
+)
 from gpuyard.providers.slurm.client import SlurmClient, SlurmRefusedError
 from gpuyard.providers.slurm.commands import CommandClient
 from gpuyard.providers.slurm.config import SlurmConfig
 from gpuyard.providers.slurm.job_index import JobIndex
+from gpuyard.providers.slurm.left_files import SlurmLeftFiles
 from gpuyard.providers.slurm.polling import SlurmPolling
 from gpuyard.providers.slurm.rest import RestClient
 from gpuyard.providers.slurm.scripts import SlurmScripts, script_of
@@ -66,12 +75,15 @@ class SlurmProvider(QueueProvider):
         self.concurrency = max(self.settings.concurrency, MAX_ARRAY_SIZE)
         self.poll_s = self.settings.poll_s
         self.max_pending = self.settings.max_pending
+        # slurmrestd can start no step.
+        self.runs_commands = self.settings.rest is None
         self.currency = self.settings.currency
         home = Path(self.settings.home)
         self._spool = Path(self.settings.spool or home / "slurm").expanduser()
         self._site = self._make_site()
         blobs = open_store(home, self.settings.storage)
         self._staging = SlurmStaging(self._site, self._spool, self.settings, blobs)
+        self._left = SlurmLeftFiles(self._site, home / "slurm-copies")
         self._slurm = self._make_slurm()
         self._supply = SlurmSupply(self._slurm, self.settings)
         self._submitting: dict[str, asyncio.Task[str]] = {}
@@ -192,6 +204,14 @@ class SlurmProvider(QueueProvider):
             )
         message = f"Slurm refused the job: {error}"
         return ProviderError(message, self.PROVIDER_NAME, "REFUSED")
+
+    async def start_command(self, job_id: str, request: RunCommand) -> StepCommand:
+        """See GpuProviderInterface."""
+        folder = await self._job_folder(job_id)
+        runner = None
+        if not await self._scripts.is_script(job_id):
+            runner = RunnerBeside(self.settings.python, folder)
+        return await start_step(self._site, job_id, request, runner)
 
     def exec_by_hand(self, job_id: str) -> str:
         """See GpuProviderInterface."""
@@ -333,12 +353,14 @@ class SlurmProvider(QueueProvider):
         """See GpuProviderInterface."""
         return await self._staging.checkpoints(await self._job_folder(job_id))
 
-    async def left_folder(self, job_id: str, workdir: str | None) -> Path | None:
+    async def left_folder(self, job_id: str, wanted: WantedFiles) -> LeftFolder | None:
         """See GpuProviderInterface."""
-        if self.settings.copies:
-            return None
         folder = await self._job_folder(job_id)
-        return Path(workdir) if workdir else folder.path / "work"
+        if self.settings.copies:
+            return await self._left.fetch(folder, wanted)
+        if wanted.workdir:
+            return LeftFolder(Path(wanted.workdir))
+        return LeftFolder(folder.path / "work")
 
     async def bring_back(self, job_id: str) -> None:
         """See GpuProviderInterface."""

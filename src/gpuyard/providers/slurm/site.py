@@ -71,6 +71,14 @@ class CommandOutput:
     err: str
 
 
+@dataclass(frozen=True, slots=True)
+class ProgramHere:
+    """A program to start on this host: its words and its environment."""
+
+    words: Sequence[str]
+    environment: Mapping[str, str]
+
+
 class SlurmSite(Protocol):
     """A host that can submit.
 
@@ -85,6 +93,18 @@ class SlurmSite(Protocol):
 
     async def run(self, command: Sequence[str], stdin: bytes = b"") -> CommandOutput:
         """Run a command to its end."""
+        ...
+
+    async def output(self, command: Sequence[str]) -> tuple[int, bytes, str]:
+        """As `run`, without input: the exit code, the output as it is, and the error
+        output.
+        """
+        ...
+
+    def program(self, command: Sequence[str], *, terminal: bool) -> ProgramHere:
+        """What to start on this host so that a command runs there, with the input and
+        output of this program; with `terminal`, on the terminal that this one has.
+        """
         ...
 
     async def read(
@@ -200,17 +220,32 @@ class LocalSlurmSite:
         Slurm gives a job the environment of its `sbatch`, and some of our variables
         must not reach jobs.
         """
+        code, out, err = await self._call(command, stdin)
+        return CommandOutput(
+            code, out.decode(errors="replace"), err.decode(errors="replace")
+        )
+
+    async def output(self, command: Sequence[str]) -> tuple[int, bytes, str]:
+        """See SlurmSite."""
+        code, out, err = await self._call(command, b"")
+        return code, out, err.decode(errors="replace")
+
+    async def _call(
+        self, command: Sequence[str], stdin: bytes
+    ) -> tuple[int, bytes, bytes]:
+        here = self.program(command, terminal=False)
+        async with self._slots:
+            return await call(here.words, stdin, here.environment, self._timeout_s)
+
+    def program(self, command: Sequence[str], *, terminal: bool) -> ProgramHere:
+        """See SlurmSite."""
         environment = {
             name: value
             for name, value in os.environ.items()
             if name.startswith(_PASSED_PREFIXES) and name != "SLURM_JWT"
         }
         environment.update(self._environment)
-        async with self._slots:
-            code, out, err = await call(command, stdin, environment, self._timeout_s)
-        return CommandOutput(
-            code, out.decode(errors="replace"), err.decode(errors="replace")
-        )
+        return ProgramHere(command, environment)
 
     async def read(
         self, path: Path, offset: int = 0, limit: int = MAX_BYTES
@@ -332,12 +367,10 @@ class SshSlurmSite:
     async def _ssh(
         self, command: Sequence[str], stdin: bytes = b""
     ) -> tuple[int, bytes, bytes]:
-        variables = [f"{name}={value}" for name, value in self._environment.items()]
-        remote_command = shlex.join(["env", *variables, *command])
-        words = ("ssh", *self._options, self._host, "--", remote_command)
+        here = self.program(command, terminal=False)
         async with self._slots:
             code, out, err = await call(
-                words, stdin, public_environment(), self._timeout_s
+                here.words, stdin, here.environment, self._timeout_s
             )
         if code == _SSH_FAILED:
             lines = err.decode(errors="replace").strip().splitlines()
@@ -345,6 +378,19 @@ class SshSlurmSite:
             message = f"ssh to {self._host}: {why}"
             raise ProviderError(message, "slurm", "NOT_CONNECTED")
         return code, out, err
+
+    def program(self, command: Sequence[str], *, terminal: bool) -> ProgramHere:
+        """See SlurmSite."""
+        variables = [f"{name}={value}" for name, value in self._environment.items()]
+        remote_command = shlex.join(["env", *variables, *command])
+        kind = "-tt" if terminal else "-T"
+        words = ("ssh", kind, *self._options, self._host, "--", remote_command)
+        return ProgramHere(words, public_environment())
+
+    async def output(self, command: Sequence[str]) -> tuple[int, bytes, str]:
+        """See SlurmSite."""
+        code, out, err = await self._ssh(command)
+        return code, out, err.decode(errors="replace")
 
     async def run(self, command: Sequence[str], stdin: bytes = b"") -> CommandOutput:
         """See SlurmSite."""

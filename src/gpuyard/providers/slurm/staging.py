@@ -17,6 +17,7 @@ from gpuyard.providers.base import SavedFile
 from gpuyard.providers.rsync import INSIDE_ONLY, WorkspaceSync
 from gpuyard.providers.runner_files import SavedCheckpoint, read_checkpoints
 from gpuyard.providers.slurm.config import SlurmConfig
+from gpuyard.providers.slurm.datasets import SlurmDatasets
 from gpuyard.providers.slurm.site import SlurmSite
 from gpuyard.storage.blobs import Blobs, BlobStore, BucketError
 from gpuyard.storage.place import in_background
@@ -48,6 +49,7 @@ class SlurmStaging:
         self._copies = Path(settings.home) / "slurm-copies"
         self._snapshots = BlobStore(self._copies / "snapshots")
         self._workspaces = WorkspaceSync(site.rsync, self._copies)
+        self._datasets = SlurmDatasets(site, spool, settings)
         self._snapshot_lock = asyncio.Lock()
 
     async def stage_in(self, folder: AttemptFolder, order: AttemptOrder) -> StagedInput:
@@ -65,7 +67,8 @@ class SlurmStaging:
         resume_from = None
         if order.resume_from:
             resume_from = await self._send_checkpoint(folder, order.resume_from)
-        return StagedInput(workdir, resume_from, workspace)
+        datasets = await self._datasets.have(folder.attempt_id, order.datasets)
+        return StagedInput(workdir, resume_from, workspace, datasets)
 
     async def _send_folder(self, source: Path, folder: AttemptFolder) -> None:
         local_copy = self._copies / folder.attempt_id / "work.tar"
@@ -217,6 +220,7 @@ class SlurmStaging:
     async def forget(self, attempt_id: str) -> None:
         """Remove what this host keeps of an attempt."""
         await self._workspaces.forget(attempt_id)
+        await self._datasets.forget(attempt_id)
         await in_background(remove, self._copies / attempt_id)
 
 

@@ -66,7 +66,8 @@ class SlurmSupply:
             price_source="gpuyard.toml" if price is not None else "",
             divisible=True,
             workspaces=True,
-            artifacts=not self._settings.copies,
+            artifacts=True,
+            datasets=True,
             problem=item.why_down,
         )
 

@@ -1,5 +1,5 @@
-"""The agent's end of a stream: frames from the client are taken at once, and those to
-it as fast as it reads.
+"""The end of a stream beside a job: frames from the client are taken at once, and
+those to it as fast as it reads.
 """
 
 import asyncio

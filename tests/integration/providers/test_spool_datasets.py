@@ -1,0 +1,67 @@
+"""Copies of datasets in a folder that the nodes of an external queue share."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpuyard.config.settings import StorageSettings
+from gpuyard.domain.contents import sha256_of
+from gpuyard.domain.datasets import DatasetMount, Manifest
+from gpuyard.domain.errors import ProviderError
+from gpuyard.providers.slurm.datasets import MAKE_ROOM
+from gpuyard.providers.spool_datasets import SpoolDatasets
+from gpuyard.storage.dataset_store import DatasetStores, put_chunk, put_manifest
+
+SIZE = 1000
+
+
+def stored(home: Path, name: str) -> DatasetMount:
+    """A version with one file, in the store of a home."""
+    content = name.encode() * SIZE
+    blobs = DatasetStores(home, StorageSettings())("project")
+    digest = sha256_of(content)
+    put_chunk(blobs, digest, content)
+    manifest = Manifest([("file", len(content), False)], [(digest, len(content))])
+    variable = f"GPUYARD_DATASET_{name.upper()}"
+    return DatasetMount(variable, "project", put_manifest(blobs, manifest))
+
+
+def test_one_that_an_attempt_reads_stays_and_others_make_room(tmp_path: Path) -> None:
+    home, root = tmp_path / "home", tmp_path / "spool"
+    copies = SpoolDatasets(root, 2.5e-6, home, StorageSettings(), "slurm")
+    first, second, third = (stored(home, name) for name in ("a", "b", "c"))
+    where = copies.have("one", [first])
+    assert where[first.variable].joinpath("file").read_bytes() == b"a" * SIZE
+    copies.have("two", [second])
+    assert copies.forget("two")
+    assert not copies.forget("two")
+    # Another server goes by the notes in the folder.
+    copies = SpoolDatasets(root, 2.5e-6, home, StorageSettings(), "slurm")
+    copies.have("three", [third])
+    kept = {path.name for path in (root / "copies").iterdir()}
+    assert kept == {first.digest, third.digest}
+
+    gone = DatasetMount("GPUYARD_DATASET_GONE", "project", "0" * 64)
+    with pytest.raises(ProviderError, match="no longer stored") as caught:
+        copies.have("four", [gone])
+    assert caught.value.error_code == "DATASET_MISSING"
+
+
+def test_on_a_login_node_the_one_used_last_and_those_in_use_stay(
+    tmp_path: Path,
+) -> None:
+    for age, name in enumerate(("newest", "in-use", "old", "older")):
+        copy = tmp_path / "copies" / name
+        copy.mkdir(parents=True)
+        (copy / "file").write_bytes(bytes(100_000))
+        (copy / "file").chmod(0o444)
+        os.utime(copy, (1000 - age, 1000 - age))
+        copy.chmod(0o555)
+    (tmp_path / "users").mkdir()
+    (tmp_path / "users" / "attempt").write_text("other\nin-use\n")
+    command = ["sh", "-c", MAKE_ROOM, "sh", str(tmp_path), "250"]
+    subprocess.run(command, check=True)
+    kept = {path.name for path in (tmp_path / "copies").iterdir()}
+    assert kept == {"newest", "in-use"}
