@@ -33,9 +33,10 @@ with SummaryWriter("out/NAME") as board:
     time.sleep(3)
 """
 WANDB = """
-import wandb
+import time, wandb
 run = wandb.init()
 run.log({"loss": 0.5})
+time.sleep(3)
 run.finish()
 """
 MLFLOW = """
@@ -117,7 +118,9 @@ def test_a_run_of_wandb_is_kept_until_it_can_be_sent(
     assert found["links"] == []
     (folder,) = found["offline"]
     assert list(Path(folder).glob("*.wandb"))
-    spec = instance.json("show", "offline")["spec"]
+    job = instance.json("show", "offline")
+    assert job["progress"]["metrics"]["wandb/loss"] == 0.5
+    spec = job["spec"]
     assert spec["environment"]["WANDB_NAME"] == "offline"
     assert spec["environment"]["WANDB_PROJECT"] == instance.work.name
 

@@ -83,8 +83,8 @@ def scalars_in(data: bytes) -> tuple[list[Scalar], int]:
 
 
 class CurveNames:
-    """Names the curves of a job's event files: the tag, with as much of the folder of
-    its file as tells it from others.
+    """Names the curves of files that a job logs to: `prefix` and the tag, with as much
+    of the folder of its file as tells it from others.
 
     Libraries put the parts of one run into folders, such as `train` and `validation`,
     and the lines of one picture into folders below that of the run.
@@ -94,7 +94,8 @@ class CurveNames:
         {"train", "training", "val", "valid", "validation", "eval", "test"}
     )
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str = PREFIX) -> None:
+        self._prefix = prefix
         self._folders: set[PurePosixPath] = set()
         self._owners: dict[str, PurePosixPath] = {}
 
@@ -106,10 +107,10 @@ class CurveNames:
         """What a tag in a file in `folder` is called."""
         place = PurePosixPath(folder)
         for words in (self._below_run(place), place.name, str(place)):
-            name = PREFIX + "/".join(word for word in (words, tag) if word)
+            name = self._prefix + "/".join(word for word in (words, tag) if word)
             if self._owners.setdefault(name, place) == place:
                 return name
-        return f"{PREFIX}{place}/{tag}"
+        return f"{self._prefix}{place}/{tag}"
 
     def _below_run(self, place: PurePosixPath) -> str:
         for above in place.parents:
@@ -124,7 +125,7 @@ def _scalars_of(event: bytes) -> Iterator[Scalar]:
     step = 0
     summaries: list[bytes] = []
     try:
-        for number, content in _fields(event):
+        for number, content in fields(event):
             if number == _TIME and isinstance(content, bytes):
                 (at,) = struct.unpack("<d", content)
             elif number == _STEP and isinstance(content, int):
@@ -134,7 +135,7 @@ def _scalars_of(event: bytes) -> Iterator[Scalar]:
         if not 0 <= step <= _MOST_STEPS or not 0 < at < _LATEST:
             return
         for summary in summaries:
-            for number, content in _fields(summary):
+            for number, content in fields(summary):
                 if number == _VALUE and isinstance(content, bytes):
                     yield from _scalar_of(content, step, at)
     except (ValueError, IndexError, struct.error):
@@ -144,7 +145,7 @@ def _scalars_of(event: bytes) -> Iterator[Scalar]:
 def _scalar_of(message: bytes, step: int, at: float) -> Iterator[Scalar]:
     tag = ""
     value: float | None = None
-    for number, content in _fields(message):
+    for number, content in fields(message):
         if not isinstance(content, bytes):
             continue
         if number == _TAG:
@@ -153,17 +154,23 @@ def _scalar_of(message: bytes, step: int, at: float) -> Iterator[Scalar]:
             (value,) = struct.unpack("<f", content)
         elif number == _TENSOR:
             value = _tensor_value(content)
-    is_known = value is not None and isfinite(value)
-    if is_known and tag.isprintable() and not tag.startswith(_HYPER_PARAMETERS):
-        assert value is not None
-        yield Scalar(tag[:_LONGEST_TAG], step, value, at)
+    tag = printable_tag(tag)
+    if value is None or not isfinite(value) or not tag:
+        return
+    if not tag.startswith(_HYPER_PARAMETERS):
+        yield Scalar(tag, step, value, at)
+
+
+def printable_tag(tag: str) -> str:
+    """The tag, as far as it may be long; empty if nobody could read it."""
+    return tag[:_LONGEST_TAG] if tag.isprintable() else ""
 
 
 def _tensor_value(tensor: bytes) -> float | None:
     """The number of a tensor without dimensions."""
     kind = 0
     raw = b""
-    for number, content in _fields(tensor):
+    for number, content in fields(tensor):
         if number == _TYPE and isinstance(content, int):
             kind = content
         elif number == _SHAPE and content:
@@ -177,7 +184,7 @@ def _tensor_value(tensor: bytes) -> float | None:
     return value
 
 
-def _fields(message: bytes) -> Iterator[Field]:
+def fields(message: bytes) -> Iterator[Field]:
     """The fields of a message: number and content, which is a number for a varint and
     bytes for all others. ValueError or IndexError if it is none.
     """

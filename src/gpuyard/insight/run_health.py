@@ -10,6 +10,7 @@ from itertools import pairwise
 from statistics import fmean, median
 
 from gpuyard.insight.event_files import PREFIX
+from gpuyard.insight.wandb_files import PREFIX as WANDB_PREFIX
 
 # How long a GPU does nothing, and how long processors and GPUs are compared, in
 # seconds.
@@ -119,7 +120,8 @@ class RunHealth:
 
 def is_loss(name: str) -> bool:
     """Whether a metric of this name should fall."""
-    return _LOSS.fullmatch(name.lower().removeprefix(PREFIX)) is not None
+    tag = name.lower().removeprefix(PREFIX).removeprefix(WANDB_PREFIX)
+    return _LOSS.fullmatch(tag) is not None
 
 
 def not_finite_loss(line: str) -> str | None:

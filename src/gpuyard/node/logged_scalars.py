@@ -1,5 +1,5 @@
-"""Finds the event files that an attempt writes in its folder, and reads their scalars
-as they come.
+"""Finds the files that trackers write in the folder of an attempt, and reads their
+scalars as they come.
 
 So that it never holds up a job, or other jobs: it reads a little at a time, looks at
 no more than some thousands of folders, and rests much longer than it works.
@@ -18,6 +18,8 @@ import structlog
 from gpuyard.domain import wire
 from gpuyard.insight.curves import MAX_NAMES
 from gpuyard.insight.event_files import EVENT_FILE, CurveNames, Scalar, scalars_in
+from gpuyard.insight.wandb_files import PREFIX as WANDB_PREFIX
+from gpuyard.insight.wandb_files import RUN_FILE, wandb_scalars_in
 from gpuyard.node.checkpoints import inode_of, open_for_writing
 from gpuyard.storage.untrusted import open_beneath
 
@@ -50,9 +52,10 @@ class LoggedScalars:
 
 
 class ScalarReader:
-    """Reads the event files below `folder` that an attempt has begun since `began_at`
-    (UTC seconds). `pids` are its processes now; several jobs may use one folder, so a
-    file counts only if one of them writes it. `owner`: as for `CheckpointWatcher`.
+    """Reads the files below `folder` that an attempt has begun since `began_at` (UTC
+    seconds): event files, and those of W&B. `pids` are its processes now; several jobs
+    may use one folder, so a file counts only if one of them writes it. `owner`: as for
+    `CheckpointWatcher`.
 
     An agent that starts again finds the same points. `look` blocks on the disk: call it
     in a thread, one call at a time.
@@ -71,9 +74,10 @@ class ScalarReader:
         self._pids = pids
         self._owner = owner
         self._seen_pids: set[int] = set()
-        # How far each file is read; None for one that is no event file.
+        # How far each file is read; None for one that cannot be read.
         self._offsets: dict[str, int | None] = {}
-        self._names = CurveNames()
+        self._event_names = CurveNames()
+        self._run_names = CurveNames(WANDB_PREFIX)
         self._counts: Counter[str] = Counter()
         self._step: int | None = None
         self._metrics: dict[str, float] = {}
@@ -99,11 +103,11 @@ class ScalarReader:
         return LoggedScalars(points, self._step, dict(self._metrics))
 
     def _find(self) -> None:
-        """Note the event files that are new."""
-        new = [name for name in self._event_files() if name not in self._offsets]
+        """Note the files that are new."""
+        new = [name for name in self._files() if name not in self._offsets]
         unnamed = [name for name in new if _pid_in(name) is None]
         written = open_for_writing(self._seen_pids if unnamed else ())
-        for name in sorted(new)[:_MOST_FILES]:
+        for name in sorted(new):
             if len(self._offsets) >= _MOST_FILES:
                 return
             pid = _pid_in(name)
@@ -116,23 +120,35 @@ class ScalarReader:
 
     def _add(self, name: str) -> None:
         self._offsets[name] = 0
-        self._names.add_folder(_folder_of(name))
+        self._names_of(name).add_folder(_folder_of(name))
 
-    def _event_files(self) -> Iterator[str]:
-        """The names of the event files that were begun since, relative to the
-        folder.
-        """
+    def _names_of(self, file: str) -> CurveNames:
+        return self._run_names if _is_run_file(file) else self._event_names
+
+    def _files(self) -> Iterator[str]:
+        """The names of the files that were begun since, relative to the folder."""
         names = 0
         for folders, (here, inner, files, _) in enumerate(os.fwalk(str(self._folder))):
             names += len(inner) + len(files)
             for name in files:
-                match = EVENT_FILE.match(name)
-                if match and int(match["begun"]) >= self._began_at - _SLACK_S:
+                if self._is_begun_since(here, name):
                     yield str(PurePath(here, name).relative_to(self._folder))
             is_deep = here.count("/") - str(self._folder).count("/") >= _DEEPEST
             inner[:] = [] if is_deep else filter(_is_entered, inner)
             if folders >= _MOST_FOLDERS or names >= _MOST_NAMES:
                 return
+
+    def _is_begun_since(self, folder: str, name: str) -> bool:
+        """Whether it is such a file, and not older than the attempt."""
+        match = EVENT_FILE.match(name)
+        if match:
+            return int(match["begun"]) >= self._began_at - _SLACK_S
+        if not RUN_FILE.fullmatch(name):
+            return False
+        with suppress(OSError):
+            written = Path(folder, name).lstat().st_mtime
+            return written >= self._began_at - _SLACK_S
+        return False
 
     def _read(self, name: str, budget: int) -> Iterator[tuple[list[Scalar], int]]:
         """New scalars of a file, part by part, with the bytes that were read."""
@@ -142,11 +158,16 @@ class ScalarReader:
                 with open_beneath(self._folder, name, owner=self._owner) as file:
                     file.seek(offset)
                     data = file.read(min(_PART, budget))
-                scalars, size = scalars_in(data)
+                if _is_run_file(name):
+                    scalars, size = wandb_scalars_in(data, offset)
+                else:
+                    scalars, size = scalars_in(data)
             except OSError:
                 return  # it is gone, or somebody else's
             except ValueError as error:
-                log.info("an event file cannot be read", name=name, error=str(error))
+                log.info(
+                    "a file with scalars cannot be read", name=name, error=str(error)
+                )
                 self._offsets[name] = None
                 return
             offset += size
@@ -159,7 +180,7 @@ class ScalarReader:
     def _points(self, file: str, scalars: list[Scalar]) -> Iterator[wire.SeriesPoint]:
         folder = _folder_of(file)
         for scalar in scalars:
-            name = self._names.name(folder, scalar.tag)
+            name = self._names_of(file).name(folder, scalar.tag)
             if name not in self._counts and len(self._counts) >= MAX_NAMES:
                 continue
             number = self._counts[name]
@@ -167,6 +188,10 @@ class ScalarReader:
             self._metrics[name] = scalar.value
             self._step = max(self._step or 0, scalar.step)
             yield wire.SeriesPoint(name, number, scalar.step, scalar.value, scalar.at)
+
+
+def _is_run_file(name: str) -> bool:
+    return RUN_FILE.fullmatch(PurePath(name).name) is not None
 
 
 def _pid_in(name: str) -> int | None:

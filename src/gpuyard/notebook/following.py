@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _LINES = 10_000  # read ahead of what is shown
 _LOOK_S = 0.2
 _DRAW_S = 1.0
+# It rests so many times longer than it has drawn.
+_REST = 5
 
 
 class _Output:
@@ -60,9 +62,10 @@ class _Output:
                     self._put(line)
                     if self._over.is_set():
                         return
-            self._put(None)
         except GpuyardError as error:
             self._put(error)
+        finally:
+            self._put(None)
 
     def _put(self, item: "str | GpuyardError | None") -> None:
         while not self._over.is_set():
@@ -76,16 +79,17 @@ class _Output:
 def follow(client: "Client", job: "JobHandle", view: PlainView) -> None:
     """Show the job until it is over. KeyboardInterrupt leaves it alone."""
     output = _Output(client, job.id)
-    drawn_at = 0.0
+    next_at = 0.0
     try:
         while (lines := output.next()) is not None:
             for line in lines:
                 view.line(line)
-            now = time.monotonic()
-            if now - drawn_at >= _DRAW_S:
+            begun = time.monotonic()
+            if begun >= next_at:
                 job.refresh()
                 view.progress(job)
-                drawn_at = now
+                ended = time.monotonic()
+                next_at = ended + max(_DRAW_S, _REST * (ended - begun))
         job.wait()
         view.end(job)
     finally:

@@ -89,3 +89,15 @@ def test_what_only_has_such_a_name_is_left_alone(tmp_path: Path, kind: str) -> N
     else:
         path.symlink_to(FILES / "tensorboardX")
     assert reader(tmp_path).look() is None
+
+
+def test_the_run_that_a_process_keeps_for_wandb_is_read(tmp_path: Path) -> None:
+    for run in ("mine", "of-others"):
+        folder = tmp_path / "wandb" / f"offline-run-{run}"
+        folder.mkdir(parents=True)
+        shutil.copy(FILES / "wandb", folder / f"run-{run}.wandb")
+    with (tmp_path / "wandb" / "offline-run-mine" / "run-mine.wandb").open("ab"):
+        found = reader(tmp_path).look()
+    assert found
+    assert found.step == 3
+    assert found.metrics == {"wandb/loss": 0.125, "wandb/train.acc": 1.0}
