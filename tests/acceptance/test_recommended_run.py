@@ -136,7 +136,7 @@ def test_a_measured_run_corrects_the_next_recommendation(fake_gpus: FakeGpus) ->
         assert line["steps_per_s"] > 0
         table = instance.ok("report", "--benchmarks", "--csv").splitlines()
         assert table[1].startswith("train.py,owner,a100-40gb,1,")
-        assert "Medians of 1 jobs" in instance.ok("report", "--benchmarks")
+        assert "Medians of 1 job that" in instance.ok("report", "--benchmarks")
 
         # Another user learns the factor, and not from whom.
         token = instance.json("user", "add", "ben", "--role", "member")["token"]

@@ -44,7 +44,8 @@ def print_benchmarks(found: "BenchmarkReport") -> None:
     print_table(_PROGRAMS, rows, empty="")
     say()
     period = f"from {clock(found.begin)} to {clock(found.end)}"
-    say(f"Medians of {found.runs} jobs that completed {period}.")
+    jobs = "1 job" if found.runs == 1 else f"{found.runs} jobs"
+    say(f"Medians of {jobs} that completed {period}.")
 
 
 def print_benchmarks_csv(found: "BenchmarkReport") -> None:
