@@ -77,6 +77,7 @@ _STEP_NAMES = (
 _SIZE_NAMES = ("image_size", "img_size", "resolution", "imgsz", "imagesize")
 _ACCUMULATION = ("gradient_accumulation_steps", "accumulate_grad_batches", "grad_accum")
 _TRAINER_ARGUMENTS = ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig")
+_MOST_SETTINGS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +196,18 @@ def _settings(scope: Scope) -> dict[str, Value]:
     configurations.
     """
     found: dict[str, Value] = {}
+    left = [_MOST_SETTINGS]
     for name, value in scope.names.items():
-        _add_setting(found, name, value, 0)
+        _add_setting(found, name, value, 0, left)
     return found
 
 
-def _add_setting(found: dict[str, Value], name: str, value: Value, depth: int) -> None:
+def _add_setting(
+    found: dict[str, Value], name: str, value: Value, depth: int, left: list[int]
+) -> None:
+    left[0] -= 1
+    if left[0] < 0:
+        return  # tables that hold one another have values without end
     if isinstance(value, int | float | str):
         found.setdefault(name.lower(), value)
         return
@@ -214,7 +221,7 @@ def _add_setting(found: dict[str, Value], name: str, value: Value, depth: int) -
     if isinstance(inner, dict):
         for key, each in list(inner.items())[:500]:
             if isinstance(key, str):
-                _add_setting(found, key, each, depth + 1)
+                _add_setting(found, key, each, depth + 1, left)
 
 
 def _is_config(thing: Thing) -> bool:

@@ -37,6 +37,7 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "dict": dict,
 }
 _LONGEST_LITERAL = 200_000
+_READ_IN_A_STEP = 4  # characters
 
 
 def _of_plain(function: Callable[..., Any]) -> Handler:
@@ -208,7 +209,11 @@ def _text_of(host: Expressions, value: Value) -> str | None:
 
 def _read_config(host: Expressions, thing: Thing) -> Value:
     text = _text_of(host, thing.argument(0))
-    return UNKNOWN if text is None else parsed_config(text)
+    if text is None:
+        return UNKNOWN
+    # A program may read a long file again and again.
+    host.steps_left -= len(text) // _READ_IN_A_STEP
+    return parsed_config(text)
 
 
 def _literal(_host: Expressions, thing: Thing) -> Value:

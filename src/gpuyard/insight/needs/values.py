@@ -20,6 +20,9 @@ class Unknown:
 UNKNOWN: Final = Unknown()
 
 
+_MOST_BASES = 1000
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A line of a file; `text` is the code there, shortened."""
@@ -113,11 +116,16 @@ class UserClass:
 
     def ancestry(self) -> "list[UserClass]":
         """The class and its bases of the program, nearest first."""
-        found: list[UserClass] = [self]
-        for base in self.bases:
-            if isinstance(base, UserClass):
-                found += [each for each in base.ancestry() if each not in found]
-        return found
+        found: dict[int, UserClass] = {}
+        waiting = [self]
+        while waiting and len(found) < _MOST_BASES:
+            each = waiting.pop()
+            if id(each) in found:
+                continue  # by several ways: there can be very many
+            found[id(each)] = each
+            bases = [base for base in each.bases if isinstance(base, UserClass)]
+            waiting += reversed(bases)
+        return list(found.values())
 
     def library_bases(self) -> list[str]:
         """The dotted names of the bases that libraries define."""

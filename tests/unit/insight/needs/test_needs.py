@@ -228,7 +228,7 @@ def test_merges_of_many_aliases_say_nothing() -> None:
 
 def test_a_configuration_that_names_itself_again_and_again_ends() -> None:
     def many(group: str) -> str:
-        return "defaults:\n" + f"- {group}: c\n" * 500
+        return "defaults:\n" + f"- {group}: c\n" * 60
 
     texts = {
         f"{group}/c.yaml": many(after) for group, after in ("ab", "bc", "cd", "da")
@@ -250,3 +250,23 @@ def test_a_text_that_grows_with_each_line_is_followed_for_a_while(step: str) -> 
     lines = "import os, torch\nx = 'aaa'\n" + f"x = {step}\n" * 60
     found = needs(lines + "net = torch.nn.Linear(len(x), 10).cuda()\n")
     assert found["parameters"] is None
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "d = {}\n" + "".join(f"d = {{**d, 'k{n}': d}}\n" for n in range(300)),
+        "class A0: pass\nclass A1(A0): pass\n"
+        + "".join(f"class A{n}(A{n - 1}, A{n - 2}): pass\n" for n in range(2, 60))
+        + "A59().x\n",
+    ],
+    ids=["tables", "bases"],
+)
+def test_what_is_reached_by_many_ways_is_followed_for_a_while(lines: str) -> None:
+    assert needs(TORCH + lines + "net = nn.Linear(9, 10).cuda()\n")["parameters"] == 100
+
+
+def test_a_long_file_is_not_read_again_and_again() -> None:
+    reads = "c = yaml.safe_load(open('c.yaml'))\n" * 3000
+    others = {"c.yaml": "b: x\n" * 5000}
+    needs(f"import yaml\n{TORCH}{reads}nn.Linear(9, 10).cuda()\n", others=others)
