@@ -41,8 +41,8 @@ def named_in(path: Path) -> Iterator[str]:
 
 
 def test_every_reason_that_the_code_gives_exists():
-    for package in SOURCES:
-        for path in sorted((ROOT / "src/gpuyard" / package).rglob("*.py")):
+    for room in SOURCES:
+        for path in sorted((ROOT / "src/gpuyard" / room).rglob("*.py")):
             words = {word for word in named_in(path) if WORD.fullmatch(word)}
             assert words <= set(Reason), path
 
