@@ -117,7 +117,7 @@ class UserClass:
     def ancestry(self) -> "list[UserClass]":
         """The class and its bases of the program, nearest first."""
         found: dict[int, UserClass] = {}
-        waiting = [self]
+        waiting: list[UserClass] = [self]
         while waiting and len(found) < _MOST_BASES:
             each = waiting.pop()
             if id(each) in found:
