@@ -112,8 +112,12 @@ def engine_of(page: Path, work: Path, request: pytest.FixtureRequest) -> dict[st
     about.
     """
     if page.stem == "add-a-provider":
-        # Of the plugins in this Python's environment its tests need none.
-        alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        # Of the plugins in this Python's environment its tests need none, and they are
+        # not to tidy up after other runs of pytest.
+        alone = {
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTEST_DEBUG_TEMPROOT": str(work),
+        }
         return plugin_environment(work / "site", work / "acme" / "src") | alone
     if page.stem == "tencent":
         tke: Tke = request.getfixturevalue("tke")

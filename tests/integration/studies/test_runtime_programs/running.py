@@ -125,7 +125,7 @@ def ranks(
 
 
 def run(
-    command: Sequence[str | Path], world: int, timeout_s: float = 120, **more: str
+    command: Sequence[str | Path], world: int, timeout_s: float = 100, **more: str
 ) -> tuple[list[int], str]:
     """Exit codes of the ranks, and all they printed."""
     with ranks(command, world, **more) as started:
@@ -163,7 +163,7 @@ def run_many(
     python: Path,
     configs: Sequence[Path],
     world: int,
-    timeout_s: float = 160,
+    timeout_s: float = 100,
     code: int = 0,
     **more: str,
 ) -> None:
