@@ -109,29 +109,29 @@ async def test_every_minute_a_job(scheduled: Scheduled) -> None:
 
 
 async def test_each_job_has_its_deadline_so_long_after_its_time(
-    yard: Scheduled,
+    scheduled: Scheduled,
 ) -> None:
     midnight = START + 30
-    schedule_id = await yard.add("0 * * * *", deadline_s="30m", overlap="queue")
-    await yard.pass_to(midnight + 60)
-    (first,) = yard.jobs()
-    assert yard.job(first)["deadline"] == midnight + 30 * MINUTE
-    await yard.restart()
-    asked = await yard.controller.schedules.run_now(schedule_id)
-    assert yard.job(asked)["deadline"] == midnight + 31 * MINUTE
+    schedule_id = await scheduled.add("0 * * * *", deadline_s="30m", overlap="queue")
+    await scheduled.pass_to(midnight + 60)
+    (first,) = scheduled.jobs()
+    assert scheduled.job(first)["deadline"] == midnight + 30 * MINUTE
+    await scheduled.restart()
+    asked = await scheduled.controller.schedules.run_now(schedule_id)
+    assert scheduled.job(asked)["deadline"] == midnight + 31 * MINUTE
     for job_id in (first, asked):
-        await yard.finish(job_id)
-        await yard.until(job_id)
+        await scheduled.finish(job_id)
+        await scheduled.until(job_id)
     # A job that could only be late is of no use.
-    await yard.pass_to(midnight + HOUR + 31 * MINUTE)
-    (skip,) = yard.events("schedule.skipped")
+    await scheduled.pass_to(midnight + HOUR + 31 * MINUTE)
+    (skip,) = scheduled.events("schedule.skipped")
     assert skip["reason"] == "missed"
     assert "could not be started within 30m" in skip["problem"]
     without = parse_model(ScheduleChanges, {"deadline_s": None})
-    changed = await yard.controller.schedules.change(schedule_id, without)
+    changed = await scheduled.controller.schedules.change(schedule_id, without)
     assert changed.deadline_s is None
-    await yard.pass_to(midnight + 2 * HOUR)
-    assert yard.job(yard.jobs()[-1])["deadline"] is None
+    await scheduled.pass_to(midnight + 2 * HOUR)
+    assert scheduled.job(scheduled.jobs()[-1])["deadline"] is None
 
 
 async def test_while_its_last_job_runs_a_time_is_skipped_and_told(
