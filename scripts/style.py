@@ -69,6 +69,7 @@ class Aims:
     function_median: float = 10
     function_p90: int = 35
     module_lines: int = LONG_MODULE_LINES
+    packed_assignments: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class Report:
     total: Figures
     peers: dict[str, Figures]
     long_modules: dict[str, int]
+    packed_assignments: dict[str, int]
     duplicate_class_names: dict[str, list[str]]
     missed: list[str]
     aims: Aims = field(default_factory=Aims)
@@ -111,12 +113,18 @@ def count_module(path: Path) -> Module:
 
 
 def is_packed_assignment(node: ast.AST) -> bool:
-    """Whether a statement assigns several values to several names: `a, b = x, y`."""
-    return (
-        isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Tuple)
-        and isinstance(node.targets[0], ast.Tuple)
-    )
+    """Whether a statement assigns several values to several names: `a, b = x, y`.
+
+    A swap such as `a, b = b, a` is one thing.
+    """
+    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Tuple):
+        return False
+    target = node.targets[0]
+    if not isinstance(target, ast.Tuple):
+        return False
+    names = {ast.unparse(name) for name in target.elts}
+    values = {ast.unparse(value) for value in node.value.elts}
+    return names != values
 
 
 def function_length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -154,6 +162,15 @@ def by_package(folder: Path, modules: Iterable[Module]) -> dict[str, Figures]:
     return {name: summarise(group) for name, group in grouped.items()}
 
 
+def packed_assignments(folder: Path, modules: Iterable[Module]) -> dict[str, int]:
+    """How many packed assignments each file has that has any."""
+    return {
+        str(module.path.relative_to(folder)): module.packed_assignments
+        for module in modules
+        if module.packed_assignments
+    }
+
+
 def duplicate_class_names(
     folder: Path, modules: Iterable[Module]
 ) -> dict[str, list[str]]:
@@ -169,6 +186,7 @@ def missed_aims(
     packages: Mapping[str, Figures],
     total: Figures,
     long_modules: Mapping[str, int],
+    packed_assignments: Mapping[str, int],
     aims: Aims,
 ) -> list[str]:
     """One sentence for each aim that is missed."""
@@ -195,6 +213,10 @@ def missed_aims(
         )
     for path, lines in long_modules.items():
         missed.append(f"{path} has {lines} lines (aim: {aims.module_lines})")
+    for path, number in packed_assignments.items():
+        missed.append(
+            f"{path} has {number} packed assignments (aim: {aims.packed_assignments})"
+        )
     return missed
 
 
@@ -217,13 +239,15 @@ def make_report(folder: Path) -> Report:
         for module in modules
         if module.lines > LONG_MODULE_LINES
     }
+    packed = packed_assignments(folder, modules)
     return Report(
         packages=packages,
         total=total,
         peers=read_peers(),
         long_modules=long_modules,
+        packed_assignments=packed,
         duplicate_class_names=duplicate_class_names(folder, modules),
-        missed=missed_aims(packages, total, long_modules, Aims()),
+        missed=missed_aims(packages, total, long_modules, packed, Aims()),
     )
 
 
@@ -266,7 +290,7 @@ def make_table(report: Report) -> Table:
         "aim, at most",
         "",
         f"{aims.tokens_per_line:.2f}",
-        "",
+        str(aims.packed_assignments),
         "",
         f"{aims.function_median:g}",
         str(aims.function_p90),

@@ -179,7 +179,8 @@ class ExternalAnswers:
         try:
             if self._providers[attempt.provider].ends_with_server:
                 self._log_mirror.keep(attempt, result.logs or "")
-                kept, problem = True, ""
+                kept = True
+                problem = ""
             else:
                 kept, problem = await self._log_mirror.finish(attempt)
             message = result.error_message or problem or None

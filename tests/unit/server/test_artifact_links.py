@@ -8,7 +8,8 @@ from gpuyard.config.proof import digest_of
 from gpuyard.domain.errors import ForbiddenError
 from gpuyard.server.artifact_links import LINK_PATH, issue, read
 
-FIRST, SECOND = digest_of("first"), digest_of("second")
+FIRST = digest_of("first")
+SECOND = digest_of("second")
 
 
 def link_of(url: str) -> str:
