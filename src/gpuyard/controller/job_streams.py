@@ -76,8 +76,8 @@ class JobStreams:
         if attempt is None or job.state in (JobState.QUEUED, JobState.ASSIGNED):
             remedy = f"`gpuyard why {job_id[-8:]}` says what it waits for."
             raise RefusedError(f"{job_id} is {job.state} and does not run yet.", remedy)
-        provider = self._providers.get(attempt.provider)
-        if not isinstance(provider, NodeProvider):
+        provider = self._providers.node_provider(attempt.provider)
+        if provider is None:
             raise self._by_hand(job_id, attempt, port)
         if job.state is JobState.UNKNOWN:
             name = self._node_name(attempt)
