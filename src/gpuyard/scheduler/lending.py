@@ -69,11 +69,8 @@ def with_room(view: View, least: Shape) -> frozenset[str]:
     return frozenset(
         one.id
         for one in view.advance.coming
-        if any(
-            has_amounts(view.nodes[node_id].free, least)
-            for node_id in one.shares
-            if node_id in view.nodes
-        )
+        for node_id in one.shares
+        if node_id in view.nodes and has_amounts(view.nodes[node_id].free, least)
     )
 
 

@@ -446,13 +446,12 @@ def _reopen(view: View) -> None:
     elif freed and closed:
         nodes = [view.nodes[node_id] for node_id in freed]
         rooms = [(node, node.free) for node in nodes if node.online]
-        view.queue.reopen(
-            [
-                shape
-                for shape in _with_amounts(closed, [room for _, room in rooms])
-                if any(_takes(node, room, shape) for node, room in rooms)
-            ]
-        )
+        fitting = _with_amounts(closed, [room for _, room in rooms])
+        view.queue.reopen([shape for shape in fitting if _one_takes(rooms, shape)])
+
+
+def _one_takes(rooms: Iterable[tuple[Node, Space]], shape: Shape) -> bool:
+    return any(_takes(node, room, shape) for node, room in rooms)
 
 
 def _with_amounts(shapes: Iterable[Shape], rooms: Sequence[Space]) -> list[Shape]:
