@@ -29,9 +29,6 @@ _STOP_AGAIN_S = 20.0
 """An attempt that should end and still runs is stopped again after this time, because
 the first call may have been lost.
 """
-_OUR_REASONS = frozenset(
-    {Reason.TIMED_OUT, Reason.CANCELLED, Reason.PREEMPTED, Reason.REVOKED}
-)
 log = structlog.get_logger(__name__)
 
 
@@ -260,7 +257,7 @@ class ExternalAnswers:
                 return self._requests.why_ending(attempt)
             return Reason.PREEMPTED
         is_over_budget = is_ending and attempt.reason == Reason.BUDGET
-        if result.reason in _OUR_REASONS and not is_over_budget:
+        if Reason.of(result.reason).means_stopped and not is_over_budget:
             return result.reason
         # An attempt that completed before the stop reached it counts as completed.
         if is_ending and result.status is not JobStatus.COMPLETED:

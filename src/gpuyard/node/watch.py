@@ -43,8 +43,6 @@ _POINTS_PER_REPORT = 5_000
 SHORT_S = 0.05
 # How often the size of a log is looked at.
 _LOOK_S = 0.05
-# After such an end another attempt goes on with the work.
-_GOES_ON = frozenset({Reason.PREEMPTED, Reason.REVOKED, Reason.SUPERSEDED})
 log = structlog.get_logger(__name__)
 
 
@@ -172,7 +170,7 @@ class AttemptWatch:
             self._context.send(saved)
 
     def _has_artifacts(self, ended: wire.Ended, *, always: bool) -> bool:
-        if ended.stopped in _GOES_ON:
+        if Reason.of(ended.stopped).work_goes_on:
             return False
         is_completed = ended.exit_code == 0 and not (ended.stopped or ended.reason)
         return is_completed or always

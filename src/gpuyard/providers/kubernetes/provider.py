@@ -295,7 +295,7 @@ class KubernetesProvider(QueueProvider):
         now = time.monotonic()
         since = self._partly_placed_since.setdefault(name, now)
         if now - since >= self.settings.gang_patience_s:
-            await self._jobs.stop(name, "revoked", checkpoint=False)
+            await self._jobs.stop(name, Reason.REVOKED, checkpoint=False)
 
     # --- ending ---
 

@@ -243,8 +243,8 @@ class SlurmProvider(QueueProvider):
         files = await self._site.read_all([folder.stop, folder.order], _MAX_ORDER)
         earlier_stop = read_json(files.get(folder.stop))
         # A cancellation replaces any other reason.
-        is_cancelled = earlier_stop.get("reason") == "cancelled"
-        if not earlier_stop or (reason == "cancelled" and not is_cancelled):
+        is_cancelled = earlier_stop.get("reason") == Reason.CANCELLED
+        if not earlier_stop or (reason == Reason.CANCELLED and not is_cancelled):
             stop = {"reason": reason, "checkpoint": checkpoint}
             await self._site.write({folder.stop: json.dumps(stop).encode()})
         self._polling.force_after(job_id, read_grace(files.get(folder.order)))
