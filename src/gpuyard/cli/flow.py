@@ -16,7 +16,7 @@ from gpuyard.domain.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from gpuyard.client.sync import Client
-    from gpuyard.flows.runner import Done
+    from gpuyard.flows.runner import StepEnd
     from gpuyard.flows.spec import Flow
 
 _INTERRUPTED = 130
@@ -96,16 +96,16 @@ def _load(file: Path) -> "Flow":
     return parse(load_spec(file), file.absolute().parent.name or "flow")
 
 
-def _say(done: "Done") -> None:
+def _say(done: "StepEnd") -> None:
     why = f" · {done.why}" if done.why else ""
     typer.echo(f"{done.step}: {done.state}{why}")
 
 
-def _say_nothing(_done: "Done") -> None:
+def _say_nothing(_done: "StepEnd") -> None:
     pass
 
 
-def _tell_failure(client: "Client", done: "Done") -> None:
+def _tell_failure(client: "Client", done: "StepEnd") -> None:
     """The end of the output of a step that has failed."""
     if done.job is None:
         return

@@ -379,7 +379,7 @@ class Admission:
             for job in jobs:
                 job.queued_at = None if job.id in earlier else now
                 job.id = earlier.get(job.id, job.id)
-            events = transitions.Submissions(new, now)
+            events = transitions.SubmissionEvents(new, now)
             refuse_over_quota(view.usage, events)
             if len(new) > FOLDED_AT_ONCE:
                 folded = core.emit_many(events, parents)

@@ -13,7 +13,11 @@ from gpuyard.config.accounts import Account, Accounts
 from gpuyard.config.jobs import JobSettings
 from gpuyard.config.paths import Home
 from gpuyard.controller.visibility import Visibility
-from gpuyard.domain.carried_environment import Difference, carried_from, difference
+from gpuyard.domain.carried_environment import (
+    EnvironmentDifference,
+    carried_from,
+    difference,
+)
 from gpuyard.domain.contents import Stores
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.domain.jobspec import JobSpec
@@ -132,7 +136,7 @@ class Submissions:
             " set NAME` once for what it needs, and submit with --secret NAME"
         ]
 
-    def difference_to_server(self, digest: str) -> Difference | None:
+    def difference_to_server(self, digest: str) -> EnvironmentDifference | None:
         """How an environment differs from the one that this server would give; None if
         it is no longer stored.
         """

@@ -115,7 +115,7 @@ def submitted(job: PreparedJob, now: float) -> Event:
     )
 
 
-class Submissions(Sequence[Event]):
+class SubmissionEvents(Sequence[Event]):
     """The events of new `jobs`. Each is made when it is read, because to keep them all
     would take some kilobytes per job.
     """

@@ -23,7 +23,7 @@ from gpuyard.node.checkpoints import CheckpointWatcher
 from gpuyard.node.dataset_copies import NodeDatasets
 from gpuyard.node.fetching import Fetching
 from gpuyard.node.fixed_delay import FixedDelay
-from gpuyard.node.journal import AttemptJournal, AttemptRecord
+from gpuyard.node.journal import AttemptJournal, JournalEntry
 from gpuyard.node.launcher import Process, find_attempt
 from gpuyard.node.linked_blobs import BlobLink, blobs_of
 from gpuyard.node.masked_log import MaskedLog
@@ -110,7 +110,7 @@ class AttemptWatch:
     """
 
     def __init__(
-        self, record: AttemptRecord, context: AgentContext, workdir: Path
+        self, record: JournalEntry, context: AgentContext, workdir: Path
     ) -> None:
         self._record = record
         self._context = context

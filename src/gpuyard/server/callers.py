@@ -32,7 +32,7 @@ Address = tuple[str, int | None]
 CALLER = "gpuyard.caller"
 
 
-class Caller:
+class Peer:
     """One end of a connection."""
 
     def __init__(
@@ -73,14 +73,14 @@ class Caller:
         return None if self.uid is None else _user_name(self.uid)
 
 
-def caller_of(scope: Mapping[str, Any]) -> Caller:
+def caller_of(scope: Mapping[str, Any]) -> Peer:
     """Who sent a request."""
     connection = scope.get("gpuyard.connection")
     if connection is not None:
         return connection.caller
     if CALLER in scope.get("state", ()):
         return scope["state"][CALLER]
-    return Caller(scope.get("client"), scope.get("server"))
+    return Peer(scope.get("client"), scope.get("server"))
 
 
 def submitter_of(scope: Mapping[str, Any]) -> str | None:
@@ -173,6 +173,6 @@ def _user_name(uid: int) -> str:
         return f"uid {uid}"
 
 
-def is_own_user(caller: Caller) -> bool:
+def is_own_user(caller: Peer) -> bool:
     """Whether the caller may read this server's files anyway, the token with them."""
     return caller.uid in (0, os.geteuid())

@@ -36,7 +36,7 @@ from gpuyard.providers.kubernetes import job_state, manifest, pod_state
 from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi
 from gpuyard.providers.kubernetes.cluster_checks import ClusterChecks
 from gpuyard.providers.kubernetes.config import KubernetesConfig
-from gpuyard.providers.kubernetes.event_reader import EventReader
+from gpuyard.providers.kubernetes.event_reader import WarningReader
 from gpuyard.providers.kubernetes.fields import Json, name_of, value_at
 from gpuyard.providers.kubernetes.job_output import JobOutput
 from gpuyard.providers.kubernetes.job_tracker import JobTracker
@@ -79,7 +79,7 @@ class KubernetesProvider(QueueProvider):
         self._checks = ClusterChecks(
             self._api, self.settings, self.PROVIDER_NAME, self._folder / "cluster"
         )
-        self._events = EventReader(
+        self._events = WarningReader(
             self._api, self.settings.concurrency, self._jobs.tell_change
         )
         self._partly_placed_since: dict[str, float] = {}

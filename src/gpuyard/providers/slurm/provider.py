@@ -34,7 +34,7 @@ from gpuyard.providers.runner_files import read_grace
 from gpuyard.providers.shared_call import SharedCall
 from gpuyard.providers.slurm.client import SlurmClient, SlurmRefusedError
 from gpuyard.providers.slurm.commands import CommandClient
-from gpuyard.providers.slurm.config import SlurmConfig
+from gpuyard.providers.slurm.config import SlurmSettings
 from gpuyard.providers.slurm.job_index import JobIndex
 from gpuyard.providers.slurm.polling import SlurmPolling
 from gpuyard.providers.slurm.rest import RestClient
@@ -54,14 +54,14 @@ _MAX_ORDER = 16 << 20
 
 
 class SlurmProvider(QueueProvider):
-    """Jobs on a Slurm cluster. `config`: see `SlurmConfig`."""
+    """Jobs on a Slurm cluster. `config`: see `SlurmSettings`."""
 
     PROVIDER_NAME: ClassVar[str] = "slurm"
     wants_storage: ClassVar[bool] = True
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
-        self.settings = SlurmConfig.read(config)
+        self.settings = SlurmSettings.read(config)
         # A whole array may be submitted at once. `site` limits the calls to Slurm.
         self.concurrency = max(self.settings.concurrency, MAX_ARRAY_SIZE)
         self.poll_s = self.settings.poll_s
