@@ -103,7 +103,8 @@ def _panel(week: LabWeek, project: str, top: int) -> Iterator[str]:
     yield f'<text x="12" y="{top + 54}" font-size="11">{share.organisation} ({whole:g} of {sum(ORGANISATIONS.values()):g})</text>'
     for holder, gpus, begin, end in BOOKINGS:
         if holder == project:
-            x, y = _x(begin), _y(gpus, bottom)
+            x = _x(begin)
+            y = _y(gpus, bottom)
             yield (
                 f'<rect x="{x:.1f}" y="{y:.1f}" width="{_x(end) - x:.1f}"'
                 f' height="{bottom - y:.1f}" fill="{_BOOKED}" opacity="0.5"/>'

@@ -18,7 +18,7 @@ import uvloop
 
 from benchmarks.bench import scaled
 from benchmarks.figures import Figure
-from gpuyard.verification.certificates import Authority
+from gpuyard.verification.certificates import HubAuthority
 from gpuyard.verification.hub import Hub, SolverConnection, release
 
 GROUP = "verification"
@@ -163,7 +163,7 @@ def _spreads(
 
 def _certificate_s(count: int) -> float:
     """Processor time in which so many certificates are made."""
-    authority = Authority.create()
+    authority = HubAuthority.create()
     began = time.process_time()
     for number in range(count):
         authority.for_solver(f"chk_{number}", 3600)

@@ -77,7 +77,8 @@ def main() -> int:
 
 def problem(package: Package, rules: Mapping[str, Any] = RULES) -> str | None:
     """What is against the licence of a package, in a sentence; None if nothing is."""
-    name, licence = package.name, package.licence
+    name = package.name
+    licence = package.licence
     review = _review(name, rules)
     permissive = _permissive(licence, rules["permissive"])
     if review is None or (permissive and name not in rules["reviewed"]):

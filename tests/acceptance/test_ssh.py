@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.components import require
 from tests.support.instance import REAL_GPUYARD, TestInstance
 from tests.support.terminal import CTRL_C, terminal
 
@@ -58,10 +59,10 @@ def test_words_go_to_the_shell_of_the_job(
     assert (missing.returncode, "nobody" in missing.stderr) == (125, True)
 
 
-@pytest.mark.skipif(shutil.which("ssh") is None, reason="needs OpenSSH")
 def test_ssh_itself_runs_commands_and_copies_files(
     shared_instance: TestInstance, job_id: str
 ) -> None:
+    require("ssh", shutil.which("ssh") is not None)
     config = shared_instance.work / "ssh_config"
     config.write_text(shared_instance.ok("ssh", "--config", job_id))
     host = f"gpuyard-{job_id}"

@@ -35,7 +35,8 @@ from tests.support.job_stream import Stream
 from tests.support.node import Node, gone, make_node, wait_for
 from tests.support.nvml import FakeGpus
 
-FIRST, SECOND = "GPU-11111111", "GPU-22222222"
+FIRST = "GPU-11111111"
+SECOND = "GPU-22222222"
 # Prints what each attempt to do something ended with.
 TRY = """
 import json, os, sys

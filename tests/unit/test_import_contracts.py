@@ -1,6 +1,7 @@
 """`lint-imports` keeps the plugins apart from the core and from each other."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,12 @@ REPOSITORY = Path(__file__).parents[2]
 PACKAGE = REPOSITORY / "src" / "gpuyard"
 CONFIG = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 CONTRACTS: list[dict[str, Any]] = CONFIG["tool"]["importlinter"]["contracts"]
+PACKAGES = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+NAME = re.compile(r"\w+")
+HOUSE_ROW = re.compile(r"^\| [2-6] \| `(\w+)/` \|.*\| ([^|]+) \|$", re.MULTILINE)
+IMPORTED = re.compile(
+    r"^ *(?:from gpuyard import ([\w, ]+)|(?:from|import) gpuyard\.(\w+))", re.MULTILINE
+)
 BOTH_PLUGINS = ["gpuyard.studies", "gpuyard.verification"]
 
 
@@ -90,9 +97,32 @@ def test_a_plugin_must_not_import_the_other(
 
 def test_both_plugins_may_import_the_same_packages() -> None:
     for contract in CONTRACTS:
+        if "sqlite3" in contract.get("forbidden_modules", []):
+            continue  # only verification has a database of its own
         for option in ("protected_modules", "allowed_importers", "source_modules"):
             named = [plugin in contract.get(option, []) for plugin in BOTH_PLUGINS]
             assert all(named) or not any(named), contract["name"]
+
+
+def imported_by(package: str) -> set[str]:
+    """The other packages of ours that a package imports, also inside functions."""
+    found: set[str] = set()
+    for path in (PACKAGE / package).rglob("*.py"):
+        # `from gpuyard import templates`, too
+        for several, one in IMPORTED.findall(path.read_text(encoding="utf-8")):
+            found |= {one} if one else set(NAME.findall(several))
+    return found & PACKAGES - {package}
+
+
+def test_the_architecture_tells_what_each_package_imports() -> None:
+    """Layer 1 is always allowed, and has a rule of its own."""
+    page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = HOUSE_ROW.findall(page)
+    told = {package: set(NAME.findall(cell)) & PACKAGES for package, cell in rows}
+    assert told == {
+        package: imported_by(package) - {"domain", "config"} for package in told
+    }
+    assert set(told) == PACKAGES - {"domain", "config", "templates"}
 
 
 def forbidden_to(program: str) -> set[str]:

@@ -1,12 +1,18 @@
 """`make style` counts what it says it counts."""
 
+import ast
 import json
+import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 from scripts import style
 
+ROOT = Path(__file__).parents[2]
+CLASS = re.compile(r"^ *class (\w+)", re.MULTILINE)
+MAY_PACK = re.compile(r"^ *\(?[\w.]+(, [\w.]+)+\)? = .*,", re.MULTILINE)
 SOURCE = '''"""A docstring counts as one token."""
 
 a, b = 1, 2  # a comment counts as none
@@ -65,18 +71,63 @@ def test_missed_aims_are_named(folder: Path) -> None:
         function_median=1,
         function_p90=1,
     )
-    assert style.missed_aims({"one": figures}, figures, {}, style.Aims()) == []
+    assert style.missed_aims({"one": figures}, figures, {}, {}, {}, style.Aims()) == []
     missed = style.missed_aims(
-        {"one": figures}, figures, {"one/things.py": 501}, strict
+        {"one": figures},
+        figures,
+        {"one/things.py": 501},
+        {"one/things.py": 1},
+        {"Thing": ["one/things.py", "two/things.py"]},
+        strict,
     )
-    assert len(missed) == 5
-    assert missed[-1] == "one/things.py has 501 lines (aim: 500)"
+    assert len(missed) == 7
+    assert missed[-3:] == [
+        "one/things.py has 501 lines (aim: 500)",
+        "one/things.py has 1 packed assignments (aim: 0)",
+        "several classes are called Thing: one/things.py, two/things.py",
+    ]
+
+
+def test_no_file_of_ours_packs_assignments() -> None:
+    """Except programs that stand for other people's."""
+    foreign = ROOT / "tests/unit/insight/needs/programs"
+    packed: list[str] = []
+    for folder in ("src", "tests", "scripts", "benchmarks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            text = path.read_text()
+            # To parse every file takes ten seconds.
+            if foreign in path.parents or not MAY_PACK.search(text):
+                continue
+            nodes = ast.walk(ast.parse(text))
+            packed += [str(path) for node in nodes if style.is_packed_assignment(node)]
+    assert packed == []
+
+
+def test_no_two_classes_of_ours_have_one_name() -> None:
+    """Except those of one idea, each of which needs its row."""
+    places: defaultdict[str, set[Path]] = defaultdict(set)
+    for path in style.SOURCE.rglob("*.py"):
+        if style.TEMPLATES not in path.relative_to(style.SOURCE).parts:
+            for name in CLASS.findall(path.read_text()):
+                places[name].add(path)
+    repeated = {name for name, paths in places.items() if len(paths) > 1}
+    # These two get other words.
+    assert repeated - {"Claim", "Line"} == set(style.SAME_IDEA)
+
+
+def test_a_swap_is_no_packed_assignment(tmp_path: Path) -> None:
+    (tmp_path / "swap.py").write_text("a, b = b, a\na, b = divmod(a, b)\n")
+    assert style.count_module(tmp_path / "swap.py").packed_assignments == 0
 
 
 def test_the_report_is_json_and_a_table(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(style, "SOURCE", folder)
+    for package in ("one", "two"):
+        things = folder / package / "things.py"
+        text = SOURCE.replace("a, b = 1, 2", "a = 1")
+        things.write_text(text.replace("Thing", package.title()))
     assert style.main(["--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["packages"]["one"]["code_lines"] == 9

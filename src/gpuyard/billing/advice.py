@@ -99,7 +99,7 @@ class _Case:
 
 
 @dataclass(frozen=True, slots=True)
-class _Size:
+class _RentedSize:
     """What was rented for some attempts of a program."""
 
     program: Program
@@ -123,7 +123,7 @@ class CostAdviser:
         self._measured_gpu_s = 0.0
         self._idle: dict[Program, _Case] = {}
         self._waiting: dict[Program, _Case] = {}
-        self._sizes: dict[_Size, _Case] = {}
+        self._sizes: dict[_RentedSize, _Case] = {}
         self._interruptible: dict[tuple[Program, str], _Case] = {}
 
     def add(self, attempt: EndedAttempt) -> None:
@@ -155,7 +155,7 @@ class CostAdviser:
         knows_gpus = not attempt.gpus or attempt.gpu_memory_gb is not None
         if attempt.memory_gb is None or not knows_gpus:
             return
-        size = _Size(program, attempt.tier, attempt.gpus)
+        size = _RentedSize(program, attempt.tier, attempt.gpus)
         self._sizes.setdefault(size, _Case()).add(attempt)
 
     def _see_spot(self, program: Program, attempt: EndedAttempt) -> None:
@@ -199,7 +199,7 @@ class CostAdviser:
         for (program, offer), case in self._interruptible.items():
             yield _on_spot(program, case, self._spot[offer])
 
-    def _smaller_tier(self, size: _Size, case: _Case) -> Tier | None:
+    def _smaller_tier(self, size: _RentedSize, case: _Case) -> Tier | None:
         """The cheapest tier that would have done; None if it is the one rented."""
         if self._tiers is None:
             return None
@@ -212,7 +212,7 @@ class CostAdviser:
         return min(fitting, key=lambda tier: tier.cost_per_hour * tier.units(size.gpus))
 
 
-def _fits(tier: Tier, rented: Tier, size: _Size, case: _Case) -> bool:
+def _fits(tier: Tier, rented: Tier, size: _RentedSize, case: _Case) -> bool:
     """Whether a tier costs less than the one rented, and has what was used."""
     units = tier.units(size.gpus)
     price = tier.cost_per_hour * units
@@ -332,7 +332,7 @@ def _on_waiting_gpus(program: Program, case: _Case) -> CostAdvice:
     )
 
 
-def _on_tier(size: _Size, case: _Case, smaller: Tier) -> CostAdvice:
+def _on_tier(size: _RentedSize, case: _Case, smaller: Tier) -> CostAdvice:
     per_hour = smaller.cost_per_hour * smaller.units(size.gpus)
     instead = cost(per_hour, case.seconds)
     used = f"it used at most {case.memory_gb:.1f} GB of memory"

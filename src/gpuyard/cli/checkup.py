@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gpuyard.config.paths import Home
 from gpuyard.config.shared import SharedInstance
 from gpuyard.domain.errors import GpuyardError
+from gpuyard.domain.own_nodes import OWN_NODES
 
 if TYPE_CHECKING:
     from gpuyard.client.calls import Call
@@ -290,7 +291,7 @@ def _agent(home: Home) -> CheckupResult:
     from gpuyard.client import calls
 
     def judge(found: Any) -> CheckupResult:
-        health = next(item for item in found if item["name"] == "local")
+        health = next(item for item in found if item["name"] == OWN_NODES)
         if health["status"] != "healthy":
             remedy = f"see {home.logs / 'node.log'}"
             return CheckupResult("agent", False, health["status"], remedy)
@@ -322,7 +323,7 @@ def _providers(home: Home) -> CheckupResult:
     from gpuyard.client import calls
 
     def judge(found: Any) -> CheckupResult:
-        others = [row for row in found if row["name"] != "local"]
+        others = [row for row in found if row["name"] != OWN_NODES]
         faults = [
             f"{row['name']} is {row['status']}: {row.get('message') or 'no reason'}"
             for row in others

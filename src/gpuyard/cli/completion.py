@@ -124,7 +124,7 @@ def answer(words: Sequence[str]) -> None:
     """Print what the shell may insert, a line each; `words` follow `__complete`."""
     shell = Shell(words[0])
     if shell is Shell.BASH:
-        line = Line.read(words[1])
+        line = EditedLine.read(words[1])
         values = (value for value, _ in suggestions(line.words))
         found = [line.insertion(value, words[2]) for value in values]
     elif shell is Shell.ZSH:
@@ -157,7 +157,7 @@ def _described(value: str, about: str) -> str:
     return f"{escaped}:{about}" if about else escaped
 
 
-class Line:
+class EditedLine:
     """A line of bash up to the cursor: its words, and how the last one is quoted."""
 
     def __init__(self, words: list[str], quote: str) -> None:
@@ -165,7 +165,7 @@ class Line:
         self.quote = quote
 
     @classmethod
-    def read(cls, typed: str) -> "Line":
+    def read(cls, typed: str) -> "EditedLine":
         """Take the words apart as bash does; the last one may be open."""
         words: list[str] = []
         word: str | None = None

@@ -31,7 +31,7 @@ _LONGEST_PAUSE_S = 10.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-class Usage:
+class PlaceUse:
     """Tells whether the place of this process's attempt is used."""
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ def busy_gpus(said: str) -> list[str]:
 
 def keep(idle_s: float, is_over: Callable[[], bool] = lambda: False) -> None:
     """Wait until the place was not used for `idle_s` seconds, or it is over."""
-    usage = Usage()
+    usage = PlaceUse()
     used_at = time.monotonic()
     is_warned = False
     while not is_over():

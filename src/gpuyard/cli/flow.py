@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuyard.client.sync import Client
-    from gpuyard.flows.runner import Done
+    from gpuyard.flows.runner import StepEnd
     from gpuyard.flows.spec import Flow
 
 _INTERRUPTED = 130
@@ -107,12 +107,12 @@ def _load(file: Path) -> "Flow":
     return parse(load_spec(file), file.absolute().parent.name or "flow")
 
 
-def _say(done: "Done") -> None:
+def _say(done: "StepEnd") -> None:
     why = f" · {done.why}" if done.why else ""
     typer.echo(f"{done.step}: {done.state}{why}")
 
 
-def _say_nothing(_done: "Done") -> None:
+def _say_nothing(_done: "StepEnd") -> None:
     pass
 
 
@@ -132,7 +132,7 @@ def _whom_to_tell(words: list[str] | None) -> list[str]:
 
 
 def _tell_end(
-    client: "Client", flow: "Flow", done: "Sequence[Done]", addresses: list[str]
+    client: "Client", flow: "Flow", done: "Sequence[StepEnd]", addresses: list[str]
 ) -> None:
     """Tell of the end of the flow; a refused address changes nothing of it."""
     from gpuyard.flows.end_notice import tell_end
@@ -143,7 +143,7 @@ def _tell_end(
         typer.echo(f"gpuyard: nobody was told of the end: {error}", err=True)
 
 
-def _tell_failure(client: "Client", done: "Done") -> None:
+def _tell_failure(client: "Client", done: "StepEnd") -> None:
     """The end of the output of a step that has failed."""
     if done.job is None:
         return

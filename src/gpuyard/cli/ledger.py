@@ -70,12 +70,12 @@ def check(as_json: AsJson = False) -> None:
 
 
 def _print_report(report: dict[str, Any]) -> None:
-    from gpuyard.ledger.replay import Difference
+    from gpuyard.ledger.replay import RowDifference
 
     if report["gaps"]:
         say(f"{report['gaps']} events are missing from the journal")
     for difference in report["differences"]:
-        say(str(Difference(**difference)))
+        say(str(RowDifference(**difference)))
     more = report["difference_count"] - len(report["differences"])
     if more > 0:
         say(f"and {more} more")

@@ -119,8 +119,10 @@ def print_table(
         if narrow is None:
             say("\n".join(as_records(columns, cells, room)))
             return
-        columns, widths = narrow.columns, narrow.widths
-        cells, below = narrow.lines, narrow.below
+        columns = narrow.columns
+        widths = narrow.widths
+        cells = narrow.lines
+        below = narrow.below
     coloured = terminal and not os.environ.get("NO_COLOR")
     lines = [
         _line(columns, columns, widths, dict.fromkeys(columns, "1") if coloured else {})

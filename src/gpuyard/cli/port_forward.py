@@ -39,10 +39,14 @@ class PortPair:
     def parse(cls, text: str) -> "PortPair":
         """`8888`, `9000:8888`, or `:8888` for any free port here. InvalidInputError."""
         local, given, remote = text.rpartition(":")
-        numbers = [remote, local if given and local else "0" if given else remote]
-        if not all(number.isascii() and number.isdecimal() for number in numbers):
-            raise _no_port(text)
-        pair = cls(int(numbers[1]), int(numbers[0]))
+        if not given:
+            local = remote
+        elif not local:
+            local = "0"
+        for number in (local, remote):
+            if not (number.isascii() and number.isdecimal()):
+                raise _no_port(text)
+        pair = cls(int(local), int(remote))
         if not 1 <= pair.remote <= _MOST or pair.local > _MOST:
             raise _no_port(text)
         return pair

@@ -18,7 +18,7 @@ from gpuyard.cli.output import (
 from gpuyard.cli.session import connect
 
 if TYPE_CHECKING:
-    from gpuyard.domain.records import Difference, RunRecord
+    from gpuyard.domain.records import RunDifference, RunRecord
 
 
 def register(app: typer.Typer) -> None:
@@ -89,7 +89,7 @@ def _differences(found: "RunRecord") -> list[str]:
     ]
 
 
-def _then_and_now(difference: "Difference") -> str:
+def _then_and_now(difference: "RunDifference") -> str:
     return f"{difference.before or 'none'} then, {difference.now or 'none'} now"
 
 

@@ -13,6 +13,7 @@ from gpuyard.cli.output import (
     size,
     task_name,
 )
+from gpuyard.domain.own_nodes import OWN_NODES
 from gpuyard.domain.units import format_duration
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _code(info: "Job") -> str:
     if code is None:
         from gpuyard.domain.scripts import script_folder
 
-        is_on_own_node = info.provider in (None, "local")
+        is_on_own_node = info.provider in (None, OWN_NODES)
         spec = info.spec or {}
         runs_live = is_on_own_node and (spec.get("workdir") or script_folder(spec))
         return "as it is when the job starts" if runs_live else ""
@@ -137,8 +138,8 @@ def _environment(info: "Job") -> str:
     environment = info.environment
     if environment is None:
         spec = info.spec or {}
-        place = info.provider or spec.get("provider") or "local"
-        runs_here = place == "local" and not spec.get("image")
+        place = info.provider or spec.get("provider") or OWN_NODES
+        runs_here = place == OWN_NODES and not spec.get("image")
         is_known = info.kind == "command" and spec
         return "the server's own" if is_known and runs_here else ""
     if not environment.stored:

@@ -92,7 +92,7 @@ class SweepOptions:
     as_json: AsJson = False
 
 
-class _Commands(TyperGroup):
+class _SweepCommands(TyperGroup):
     """Where no command is meant, `run` is."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -105,7 +105,7 @@ class _Commands(TyperGroup):
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     sweep = typer.Typer(
-        cls=_Commands,
+        cls=_SweepCommands,
         help="Run a program many times with other arguments, and find the best.",
         no_args_is_help=True,
     )

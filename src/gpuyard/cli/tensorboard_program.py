@@ -28,7 +28,7 @@ READY_S = 60.0
 ESTABLISHED = "01"
 
 
-class Job:
+class ShownJob:
     """A job whose event files are shown."""
 
     def __init__(self, label: str, folder: str, start: str, end: str) -> None:
@@ -51,7 +51,7 @@ class Job:
         return found
 
 
-def link_new(jobs: list[Job], board: Path) -> int:
+def link_new(jobs: list[ShownJob], board: Path) -> int:
     """Link event files that have come; how many there are."""
     count = 0
     for job in jobs:
@@ -107,7 +107,7 @@ def main(arguments: list[str]) -> int:
         say(f"{sys.executable} has no tensorboard: pip install tensorboard")
         return 3
     (idle, *words) = arguments
-    jobs = [Job(*words[at : at + 4]) for at in range(0, len(words), 4)]
+    jobs = [ShownJob(*words[at : at + 4]) for at in range(0, len(words), 4)]
     with tempfile.TemporaryDirectory(prefix="gpuyard-board-") as name:
         board = Path(name)
         if link_new(jobs, board) == 0:
@@ -128,7 +128,7 @@ def main(arguments: list[str]) -> int:
 def serve(
     process: "subprocess.Popen[bytes]",
     port: int,
-    jobs: list[Job],
+    jobs: list[ShownJob],
     board: Path,
     idle_s: float,
 ) -> int:

@@ -14,6 +14,7 @@ from gpuyard.client.calls import Call, Json
 from gpuyard.client.connection import Address
 from gpuyard.config.dialling import is_loopback, loopback_id
 from gpuyard.domain.carried_environment import CarriedEnvironment, carried_from
+from gpuyard.domain.own_nodes import OWN_NODES
 
 # The server keeps an environment for a day after it was handed over, and longer while
 # there are jobs that carry it.
@@ -85,7 +86,7 @@ def runs_on_this_host(address: Address, body: Any) -> bool:
     if not isinstance(body, Mapping) or OTHER_FORMS & set(cast("Json", body)):
         return False
     given = cast("Json", body)
-    is_elsewhere = given.get("image") or given.get("provider") not in (None, "local")
+    is_elsewhere = given.get("image") or given.get("provider") not in (None, OWN_NODES)
     return bool(given.get("command")) and not is_elsewhere and _is_here(address)
 
 

@@ -66,7 +66,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class _Frame:
+class _PlotArea:
     """What part of the plane curves take."""
 
     left: float
@@ -75,7 +75,7 @@ class _Frame:
     high: float
 
     @classmethod
-    def around(cls, curves: Sequence[Curve]) -> "_Frame":
+    def around(cls, curves: Sequence[Curve]) -> "_PlotArea":
         steps = [step for curve in curves for step in curve.steps]
         values = [value for curve in curves for value in curve.values]
         return cls(min(steps), max(steps), min(values), max(values))
@@ -96,7 +96,7 @@ def drawn(curves: Sequence[Curve]) -> list[str]:
     """The curves as lines of text; each point is the letter of its job, and `*` stands
     where two meet.
     """
-    frame = _Frame.around(curves)
+    frame = _PlotArea.around(curves)
     grid = [[" "] * _WIDTH for _ in range(_HEIGHT)]
     for curve in curves:
         for column, row in _cells(curve, frame):
@@ -119,7 +119,7 @@ def drawn(curves: Sequence[Curve]) -> list[str]:
     return [*lines, axis, f"{indent}{foot}", f"{indent}{legend}"]
 
 
-def _cells(curve: Curve, frame: _Frame) -> set[tuple[int, int]]:
+def _cells(curve: Curve, frame: _PlotArea) -> set[tuple[int, int]]:
     """The cells of the grid that a curve goes through; columns between two points are
     on the straight line.
     """
@@ -156,7 +156,7 @@ def sections(metrics: Mapping[str, Sequence[Curve]]) -> str:
 
 
 def _section(name: str, curves: Sequence[Curve]) -> str:
-    frame = _Frame.around(curves)
+    frame = _PlotArea.around(curves)
     lines = "".join(_polyline(curve, frame) for curve in curves)
     rows = "".join(
         f'<tr><td><span style="color:{_colour(curve)}">■</span>'
@@ -171,7 +171,7 @@ def _section(name: str, curves: Sequence[Curve]) -> str:
     )
 
 
-def _picture(frame: _Frame, lines: str) -> str:
+def _picture(frame: _PlotArea, lines: str) -> str:
     width, height = _PICTURE
     bottom = height - 24
     return (
@@ -186,7 +186,7 @@ def _picture(frame: _Frame, lines: str) -> str:
     )
 
 
-def _polyline(curve: Curve, frame: _Frame) -> str:
+def _polyline(curve: Curve, frame: _PlotArea) -> str:
     width, height = _PICTURE
     across = width - 8 - _EDGE
     down = height - 24 - 8

@@ -138,13 +138,13 @@ def _groups(chunks: Iterator[bytes]) -> Iterator[Group]:
 
 def _chunks(files: Sequence[LocalFile]) -> Iterator[bytes]:
     """The content of the files, cut into chunks; RefusedError if one has changed."""
-    stream = _Stream(files)
+    stream = _FileStream(files)
     for size in chunk_sizes([(file.path, file.size) for file in files]):
         yield stream.read(size)
     stream.end()
 
 
-class _Stream:
+class _FileStream:
     """The files, one behind the other."""
 
     def __init__(self, files: Sequence[LocalFile]) -> None:

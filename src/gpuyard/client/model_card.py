@@ -81,7 +81,9 @@ def _run(job: Job) -> list[tuple[str, ...]]:
     spec: Mapping[str, Any] = job.spec or {}
     last = job.attempts[-1] if job.attempts else None
     code = job.code
-    commit = f"{code.commit}{' with changes' if code.dirty else ''}" if code else ""
+    commit = code.commit if code else ""
+    if code and code.dirty:
+        commit = f"{commit} with changes"
     ran_s = sum(attempt.ran_s or 0.0 for attempt in job.attempts)
     ended = datetime.fromtimestamp(job.ended_at, UTC) if job.ended_at else None
     rows = {

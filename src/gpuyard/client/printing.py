@@ -26,12 +26,13 @@ def print_json(document: Any) -> None:
     sys.stdout.flush()
 
 
+def _cell(value: Any) -> str:
+    return "-" if value is None or value == "" else str(value)
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """A table without lines; numbers stand to the right."""
-    cells = [
-        ["-" if value is None or value == "" else str(value) for value in row]
-        for row in rows
-    ]
+    cells = [list(map(_cell, row)) for row in rows]
     numeric = [
         all(isinstance(row[place], int | float | None) for row in rows)
         for place in range(len(columns))

@@ -28,7 +28,7 @@ class OwnTransport(httpx.HTTPTransport):
             max_connections=None,
             max_keepalive_connections=_KEPT_CONNECTIONS,
             keepalive_expiry=_KEPT_S,
-            network_backend=_Backend(path, owner),
+            network_backend=_ProvingBackend(path, owner),
         )
 
 
@@ -54,7 +54,7 @@ def _refusing() -> Generator[None]:
         raise httpcore.ConnectError(str(error)) from error
 
 
-class _Backend(httpcore.SyncBackend):
+class _ProvingBackend(httpcore.SyncBackend):
     def __init__(self, path: Path | None, owner: int | None) -> None:
         self._path = path
         self._owner = owner

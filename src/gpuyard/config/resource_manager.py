@@ -8,7 +8,7 @@ from gpuyard.config.sections import Period, Seconds, SettingsSection
 from gpuyard.domain.task_types import LlmTaskType
 
 
-class Role(StrEnum):
+class GpuRole(StrEnum):
     """What a GPU is for: the brain's model first, or other models and scripts first. It
     is a preference; any GPU serves for everything if no other is free. A brain's model
     on a brain's GPU is never evicted.
@@ -20,9 +20,9 @@ class Role(StrEnum):
 
 
 _BRAIN_RANKS = {
-    Role.BRAIN_PRIMARY: 2,
-    Role.BRAIN_SECONDARY: 1,
-    Role.WORKER_OR_SCRIPT: 0,
+    GpuRole.BRAIN_PRIMARY: 2,
+    GpuRole.BRAIN_SECONDARY: 1,
+    GpuRole.WORKER_OR_SCRIPT: 0,
 }
 
 
@@ -62,7 +62,7 @@ class ResourceManagerSettings(SettingsSection):
     """
 
     gpu_count: int | None = Field(default=None, ge=0)
-    gpu_roles: dict[str, Role] = Field(default_factory=dict[str, Role])
+    gpu_roles: dict[str, GpuRole] = Field(default_factory=dict[str, GpuRole])
     boot_times: dict[str, Period] = Field(default_factory=dict[str, Period])
     cooling_s: Seconds = 0.0
     default_models: dict[LlmTaskType, str] = Field(
@@ -74,7 +74,7 @@ class ResourceManagerSettings(SettingsSection):
     def is_brain(self, index: int, uuid: str) -> bool:
         """True when the brain's models on this GPU are never evicted."""
         role = self.gpu_roles.get(uuid) or self.gpu_roles.get(str(index))
-        has_brain_role = role in (Role.BRAIN_PRIMARY, Role.BRAIN_SECONDARY)
+        has_brain_role = role in (GpuRole.BRAIN_PRIMARY, GpuRole.BRAIN_SECONDARY)
         return has_brain_role and self.eviction_policy.never_evict_brain
 
     @property

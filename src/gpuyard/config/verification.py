@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field
 from gpuyard.config.database import checked_url
 from gpuyard.config.sections import DAY_S, Period, SettingsSection
 from gpuyard.domain.errors import InvalidInputError, quoted
+from gpuyard.domain.own_nodes import OWN_NODES
 
 
 def _postgresql(url: str | None) -> str | None:
@@ -95,7 +96,7 @@ class ExecutorSettings(SettingsSection):
     """
 
     gpu_class: str = Field(alias="class")
-    provider: str = "local"
+    provider: str = OWN_NODES
     provider_options: dict[str, Any] = Field(default_factory=dict[str, Any])
     gpu: str | None = None
     cpus: float | None = Field(default=None, gt=0, le=10_000)

@@ -44,8 +44,7 @@ from gpuyard.domain.errors import (
 from gpuyard.domain.events import Event
 from gpuyard.domain.idempotency_keys import given_key
 from gpuyard.domain.shape import Shape
-from gpuyard.providers.base import GpuProviderInterface
-from gpuyard.providers.node_provider import NodeProvider
+from gpuyard.providers.configured import Providers
 from gpuyard.scheduler.refusal import impossible
 from gpuyard.scheduler.view import View
 
@@ -68,7 +67,7 @@ class Admission:
     def __init__(
         self,
         core: Core,
-        providers: Mapping[str, GpuProviderInterface],
+        providers: Providers,
         find: Callable[[str, Visibility], Sequence[str]],
         capacity: KnownCapacity,
         find_gpu: Callable[[str], str],
@@ -292,11 +291,7 @@ class Admission:
         """
         shape = template.shape
         named = (shape.provider,) if shape.provider else shape.providers
-        with_agents = {
-            name
-            for name, provider in self._providers.items()
-            if isinstance(provider, NodeProvider)
-        }
+        with_agents = set(self._providers.node_providers)
         if shape.image:
             with_agents = {
                 name
@@ -383,7 +378,7 @@ class Admission:
             for job in jobs:
                 job.queued_at = None if job.id in earlier else now
                 job.id = earlier.get(job.id, job.id)
-            events = transitions.Submissions(new, now)
+            events = transitions.SubmissionEvents(new, now)
             refuse_over_quota(view.usage, events)
             if len(new) > FOLDED_AT_ONCE:
                 folded = core.emit_many(events, parents)

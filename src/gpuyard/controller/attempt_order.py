@@ -12,6 +12,7 @@ from gpuyard.domain.attempt_order import AttemptOrder, ResumePoint, Share
 from gpuyard.domain.datasets import DatasetMount
 from gpuyard.domain.jobconfig import GpuSpec
 from gpuyard.domain.jobspec import JobKind, JobSpec, Resources
+from gpuyard.domain.own_options import ModelPlace, WorkerOrder
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.tasks import task_id_of
 from gpuyard.domain.wire import SCRIPT
@@ -100,9 +101,9 @@ def _program(
             prompt = spec.prompt or ""
             return (str(spec.model),), prompt.encode()
         case JobKind.SCRIPT | JobKind.WORKER:
-            options = spec.provider_options.get("script", {})
+            order = WorkerOrder.read(spec.provider_options)
             script = {
-                **options,
+                **order.fields,
                 "script": spec.script,
                 "args": spec.args,
                 "task_id": task_id_of(attempt.job_id, spec.name, spec.labels),
@@ -110,8 +111,7 @@ def _program(
             if spec.kind is JobKind.WORKER:
                 # It goes by standard input alone: others can read the environment and
                 # the command line of a process.
-                batch_id = options["batch"]
-                token = worker_token(attempt.id, attempt.token, batch_id)
+                token = worker_token(attempt.id, attempt.token, order.batch)
                 script["token"] = token
             return (SCRIPT,), json.dumps(script).encode()
         case _:
@@ -137,7 +137,7 @@ def _gpu_uuids(spec: JobSpec, attempt: LiveAttempt) -> tuple[str, ...]:
             return spec.resources.gpus.uuid
         case JobKind.MODEL:
             # A model that shares its GPU may have booked none itself.
-            return gpus_of_model(spec.provider_options)
+            return ModelPlace.read(spec.provider_options).gpus
         case _:
             return attempt.placements[0].gpu_uuids
 
@@ -169,11 +169,3 @@ def _resume_point(checkpoint: Mapping[str, Any]) -> ResumePoint:
 def _prefetch_group(shape: Shape) -> str:
     """Equal for attempts that can take each other's place on a node."""
     return json.dumps(shape.to_row())
-
-
-def gpus_of_model(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """The GPUs in the `provider_options` of a model's job.
-
-    Jobs of older versions have the single key `gpu`.
-    """
-    return tuple(options.get("gpus") or [options["gpu"]])

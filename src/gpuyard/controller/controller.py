@@ -265,10 +265,11 @@ class Controller:
         `machine`: the one that has called, if it has joined.
         """
         caller = self.node_access.caller(machine) if machine else None
-        for provider in self.providers.node_providers.values():
-            await provider.serve(reader, writer, caller)
+        node_provider = next(iter(self.providers.node_providers.values()), None)
+        if node_provider is None:
+            writer.close()
             return
-        writer.close()
+        await node_provider.serve(reader, writer, caller)
 
     async def dismiss_agents(self) -> None:
         """Ask every agent to exit; running jobs are left for the next agent."""

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpuyard.controller.access import Access, Action
+from gpuyard.controller.access import Access
 from gpuyard.controller.core import Core
 from gpuyard.controller.projects import unknown_project
 from gpuyard.controller.users import Identity
@@ -248,10 +248,6 @@ class Datasets:
                 "project", "has a slash", "use a project without one for datasets"
             )
         self._access.check_submits(identity, project)
-
-    def may_see(self, identity: Identity, project: str) -> bool:
-        """Whether the project exists for who asks."""
-        return self._access.may(identity, Action.SEE, project)
 
     def _emit(
         self, kind: EventKind, changes: tuple[Change, ...], info: Mapping[str, Any]

@@ -29,9 +29,6 @@ _STOP_AGAIN_S = 20.0
 """An attempt that should end and still runs is stopped again after this time, because
 the first call may have been lost.
 """
-_OUR_REASONS = frozenset(
-    {Reason.TIMED_OUT, Reason.CANCELLED, Reason.PREEMPTED, Reason.REVOKED}
-)
 log = structlog.get_logger(__name__)
 
 
@@ -179,7 +176,8 @@ class ExternalAnswers:
         try:
             if self._providers[attempt.provider].ends_with_server:
                 self._copied_logs.keep(attempt, result.logs or "")
-                kept, problem = True, ""
+                kept = True
+                problem = ""
             else:
                 kept, problem = await self._copied_logs.finish(attempt)
             message = result.error_message or problem or None
@@ -259,7 +257,7 @@ class ExternalAnswers:
                 return self._requests.why_ending(attempt)
             return Reason.PREEMPTED
         is_over_budget = is_ending and attempt.reason == Reason.BUDGET
-        if result.reason in _OUR_REASONS and not is_over_budget:
+        if Reason.of(result.reason).means_stopped and not is_over_budget:
             return result.reason
         # An attempt that completed before the stop reached it counts as completed.
         if is_ending and result.status is not JobStatus.COMPLETED:

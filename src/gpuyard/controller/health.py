@@ -47,8 +47,9 @@ class ProviderHealth:
         An attempt that was withdrawn before it began, or whose checkpoint could not be
         fetched, does not count.
         """
-        was_withdrawn = outcome.stopped == Reason.REVOKED
-        if was_withdrawn or outcome.reason == Reason.STORAGE_UNREACHABLE:
+        if any(
+            Reason.of(text).never_began for text in (outcome.stopped, outcome.reason)
+        ):
             return
         state, reason = final_state(job, outcome)
         result = state.value

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.domain.images import Choice, Image, choose_image
+from gpuyard.domain.images import Image, ImageChoice, choose_image
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.insight.imports import imported
 from gpuyard.storage.untrusted import open_regular
@@ -17,7 +17,7 @@ AUTO = "auto"
 _LONGEST_PROGRAM = 1_000_000
 
 
-def image_for(spec: JobSpec, catalogue: Iterable[Image]) -> Choice:
+def image_for(spec: JobSpec, catalogue: Iterable[Image]) -> ImageChoice:
     """The image for the program of a job, and the reason for it.
 
     A program whose source cannot be read counts as one that imports nothing.

@@ -38,6 +38,7 @@ from gpuyard.domain.ids import new_id
 from gpuyard.domain.images import IMAGES, Image
 from gpuyard.domain.jobconfig import is_job_config, spec_from_config
 from gpuyard.domain.jobspec import GpuRequest, JobKind, JobSpec
+from gpuyard.domain.own_options import WorkerOrder
 from gpuyard.domain.reasons import RetryCause
 from gpuyard.domain.scripts import WORKER_FIELDS, Scripts
 from gpuyard.domain.secret_names import looks_like_key
@@ -391,10 +392,8 @@ class Intake:
         """
         name = self._scripts.named(spec.script or "")
         script = self._scripts[name]
-        options = {
-            **spec.provider_options,
-            "script": script.model_dump(mode="json", include=WORKER_FIELDS),
-        }
+        order = WorkerOrder(script.model_dump(mode="json", include=WORKER_FIELDS))
+        options = {**spec.provider_options, **order.to_options()}
         update: dict[str, Any] = {
             "script": name,
             "args": {**script.args, **spec.args},

@@ -82,9 +82,10 @@ class JobStreams:
             remedy = f"`gpuyard why {job_id[-8:]}` says what it waits for."
             raise RefusedError(f"{job_id} is {job.state} and does not run yet.", remedy)
         provider = self._providers.get(attempt.provider)
+        node_provider = self._providers.node_provider(attempt.provider)
         is_command = not port and not stdin
         commands = provider is not None and provider.runs_commands and is_command
-        if not isinstance(provider, NodeProvider) and not commands:
+        if node_provider is None and not commands:
             raise self._by_hand(job_id, attempt, port)
         assert provider is not None
         if job.state is JobState.UNKNOWN:

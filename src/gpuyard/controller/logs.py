@@ -4,7 +4,7 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,7 +17,7 @@ from gpuyard.domain.states import JobState
 from gpuyard.insight.log_patterns import check_query
 from gpuyard.insight.log_search import find_lines
 from gpuyard.providers.base import GpuProviderInterface, LogPiece
-from gpuyard.providers.node_provider import NodeProvider
+from gpuyard.providers.configured import Providers
 from gpuyard.storage.log_times import LogTimes
 from gpuyard.storage.logfile import LogFile
 
@@ -88,7 +88,7 @@ class Logs:
     def __init__(
         self,
         core: Core,
-        providers: Mapping[str, GpuProviderInterface],
+        providers: Providers,
         wait_for_event: Callable[[float], Awaitable[object]],
         copy_path: Callable[[str], Path],
     ) -> None:
@@ -168,9 +168,9 @@ class Logs:
     ) -> tuple[LogPage, bool]:
         """A page of lines of an attempt, and whether there will be no more."""
         copy = self._copy_path(attempt["id"])
-        provider = self._providers.get(attempt["provider"])
+        provider = self._providers.node_provider(attempt["provider"])
         nodes = [share["node_id"] for share in attempt["placements"] or ()]
-        if isinstance(provider, NodeProvider) and nodes and not copy.exists():
+        if provider is not None and nodes and not copy.exists():
             reference = self._reference(attempt)
             found = await provider.find_lines(nodes[0], reference, query, wait_s)
             if found.problem:
@@ -287,8 +287,9 @@ class Logs:
         """From the provider."""
         reference = self._reference(attempt)
         node_id = attempt["placements"][0]["node_id"] if attempt["placements"] else ""
-        if isinstance(provider, NodeProvider) and node_id:
-            return provider.stream_log_pieces_of(
+        node_provider = self._providers.node_provider(attempt["provider"])
+        if node_provider is not None and node_id:
+            return node_provider.stream_log_pieces_of(
                 node_id, reference, offset=offset, lines=lines, follow=follow
             )
         return provider.stream_log_pieces(

@@ -15,7 +15,7 @@ from gpuyard.scheduler.attempts import LiveAttempt
 
 
 @dataclass(slots=True)
-class _Stored:
+class _StoredPoints:
     """How many points of a job are stored: of each attempt and name, and in all."""
 
     counts: dict[tuple[str, str], int]
@@ -32,7 +32,7 @@ class MetricPoints:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._most = core.settings.jobs.metric_points
-        self._stored: dict[str, _Stored] = {}
+        self._stored: dict[str, _StoredPoints] = {}
 
     def add(self, attempt: LiveAttempt, points: Sequence[wire.SeriesPoint]) -> None:
         """Store new points of a running attempt, as far as the limit allows; its owner
@@ -53,7 +53,9 @@ class MetricPoints:
             stored.is_told = True
             self._tell(attempt)
 
-    def _takes(self, stored: _Stored, attempt_id: str, point: wire.SeriesPoint) -> bool:
+    def _takes(
+        self, stored: _StoredPoints, attempt_id: str, point: wire.SeriesPoint
+    ) -> bool:
         """Whether the point may be stored. An agent that starts again reads the log
         again, so what is stored already comes again. Numbers that are left out count,
         because they may still come.
@@ -67,12 +69,12 @@ class MetricPoints:
         stored.total += added
         return True
 
-    def _of(self, job_id: str) -> _Stored:
+    def _of(self, job_id: str) -> _StoredPoints:
         known = self._stored.get(job_id)
         if known is None:
             self._forget_ended()
             counts = self._core.queries.point_counts(job_id)
-            known = self._stored[job_id] = _Stored(counts)
+            known = self._stored[job_id] = _StoredPoints(counts)
         return known
 
     def _forget_ended(self) -> None:

@@ -275,7 +275,7 @@ class Requests:
         """
         provider = self._providers.get(attempt.provider)
         node_provider = self._providers.node_provider(attempt.provider)
-        checkpoint = reason in (Reason.PREEMPTED, Reason.BUDGET)
+        checkpoint = Reason.of(reason).asks_to_save
         try:
             if node_provider is not None:
                 await stop_shares(node_provider, attempt, reason, checkpoint)

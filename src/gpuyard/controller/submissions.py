@@ -15,7 +15,7 @@ from gpuyard.config.paths import Home
 from gpuyard.controller.visibility import Visibility
 from gpuyard.domain.carried_environment import (
     CarriedEnvironment,
-    Difference,
+    EnvironmentDifference,
     carried_from,
     difference,
 )
@@ -164,7 +164,7 @@ class Submissions:
             " set NAME` once for what it needs, and submit with --secret NAME"
         ]
 
-    def difference_to_server(self, digest: str) -> Difference | None:
+    def difference_to_server(self, digest: str) -> EnvironmentDifference | None:
         """How an environment differs from the one that this server would give; None if
         it is no longer stored.
         """

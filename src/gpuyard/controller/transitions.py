@@ -37,9 +37,6 @@ Placements = tuple[Placement, ...]
 NEWEST = "newest"
 """The value of `resume_from` that means the newest checkpoint of the job."""
 
-# An attempt that ended for one of these reasons never read its checkpoint.
-_CHECKPOINT_UNUSED = frozenset({Reason.REVOKED, Reason.STORAGE_UNREACHABLE})
-
 _EVENT_OF_FINAL_STATE: Mapping[JobState, EventKind] = {
     JobState.COMPLETED: EventKind.JOB_COMPLETED,
     JobState.FAILED: EventKind.JOB_FAILED,
@@ -118,7 +115,7 @@ def submitted(job: PreparedJob, now: float) -> Event:
     )
 
 
-class Submissions(Sequence[Event]):
+class SubmissionEvents(Sequence[Event]):
     """The events of new `jobs`. Each is made when it is read, because to keep them all
     would take some kilobytes per job.
     """
@@ -444,8 +441,10 @@ def _requeued_values(
     job: LiveJob, reason: str | None, not_before: float
 ) -> dict[str, Any]:
     """The new values of a job that is queued again after a failed attempt."""
-    uses_a_retry = Reason.of(reason).retry is not RetryRule.FREE
-    resume_from = job.resume_from if reason in _CHECKPOINT_UNUSED else NEWEST
+    why = Reason.of(reason)
+    uses_a_retry = why.retry is not RetryRule.FREE
+    # An attempt that never began did not read its checkpoint.
+    resume_from = job.resume_from if why.never_began else NEWEST
     return {
         "state": JobState.QUEUED.value,
         "reason": reason,

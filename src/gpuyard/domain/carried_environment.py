@@ -128,7 +128,7 @@ def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class EnvironmentDifference:
     """Names of variables: only in the first environment, only in the second, and in
     both with other values.
     """
@@ -138,10 +138,12 @@ class Difference:
     changed: tuple[str, ...]
 
 
-def difference(first: Mapping[str, str], second: Mapping[str, str]) -> Difference:
+def difference(
+    first: Mapping[str, str], second: Mapping[str, str]
+) -> EnvironmentDifference:
     """How `first` differs from `second`."""
     both = first.keys() & second.keys()
-    return Difference(
+    return EnvironmentDifference(
         tuple(sorted(first.keys() - both)),
         tuple(sorted(second.keys() - both)),
         tuple(sorted(name for name in both if first[name] != second[name])),

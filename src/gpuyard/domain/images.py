@@ -189,7 +189,7 @@ _TITLES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ImageChoice:
     """An image, and a sentence that says why it was chosen."""
 
     image: Image
@@ -198,7 +198,7 @@ class Choice:
 
 def choose_image(
     imports: frozenset[str], gpu: bool, catalogue: Iterable[Image] = IMAGES
-) -> Choice:
+) -> ImageChoice:
     """The image for a program that imports `imports` (top-level names), with or without
     a GPU.
 
@@ -219,10 +219,10 @@ def choose_image(
     plain = next(row for row in rows if row.framework == PYTHON)
     if framework == PYTHON:
         why = "It imports no framework that this catalogue knows."
-        return Choice(image or plain, why)
+        return ImageChoice(image or plain, why)
     what = f"It imports {_spoken(framework, found[framework])}"
     if image is None:
-        return Choice(
+        return ImageChoice(
             plain,
             f"{what}, and the catalogue has no image of it {_with(gpu)}."
             f" {_remedy(framework, gpu)}",
@@ -234,7 +234,7 @@ def choose_image(
     if others:
         also = " and ".join(others)
         why += f" It imports {also}, too, which this image may not have."
-    return Choice(image, why)
+    return ImageChoice(image, why)
 
 
 def _spoken(framework: str, names: list[str]) -> str:

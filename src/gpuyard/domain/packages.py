@@ -104,7 +104,8 @@ def read_packages(
         (kind, kept, python) = _from_conda(main, files)
     elif name.endswith(_TEXTS):
         kept = _requirements(main, files)
-        (kind, kept, python) = (PackageKind.REQUIREMENTS, kept, "")
+        kind = PackageKind.REQUIREMENTS
+        python = ""
     else:
         fault = f"{main} is no file that names packages"
         raise InvalidInputError.of(_FIELD, fault, f"name one such as {LIKELY[1]}")

@@ -138,6 +138,42 @@ class Reason(StrEnum):
         return self in (Reason.CANCELLED, Reason.EVICTED)
 
     @property
+    def asks_to_save(self) -> bool:
+        """True when an attempt that is ended for it gets the signal to save its work
+        first, also where there is no agent.
+        """
+        return self in (Reason.PREEMPTED, Reason.BUDGET)
+
+    @property
+    def work_goes_on(self) -> bool:
+        """True when another attempt goes on with the work of one that ended so."""
+        return self in (Reason.PREEMPTED, Reason.REVOKED, Reason.SUPERSEDED)
+
+    @property
+    def never_began(self) -> bool:
+        """True when nothing of the attempt began: it was withdrawn, or its checkpoint
+        could not be fetched. It says nothing of its provider.
+        """
+        return self in (Reason.REVOKED, Reason.STORAGE_UNREACHABLE)
+
+    @property
+    def means_stopped(self) -> bool:
+        """True when a provider that gives it says that the attempt was stopped, and did
+        not end by itself.
+        """
+        return self in (
+            Reason.TIMED_OUT,
+            Reason.CANCELLED,
+            Reason.PREEMPTED,
+            Reason.REVOKED,
+        )
+
+    @property
+    def ended_by_either_side(self) -> bool:
+        """True when it does not tell whether gpuyard or the place ended the attempt."""
+        return self in (Reason.PREEMPTED, Reason.REVOKED)
+
+    @property
     def counts_against_batch(self) -> bool:
         """True when a batch's worker that ended so counts as one that failed.
 

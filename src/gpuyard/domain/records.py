@@ -49,7 +49,7 @@ class AttemptRecord(BaseModel):
     facts: dict[str, str] = Field(default_factory=dict)
 
 
-class Difference(BaseModel):
+class RunDifference(BaseModel):
     """Something that differs from the run that this one repeats."""
 
     what: str
@@ -81,7 +81,7 @@ class RunRecord(BaseModel):
     metrics: dict[str, float] = Field(default_factory=dict)
     links: list[TrackerPage] = Field(default_factory=list[TrackerPage])
     rerun_of: str | None = None
-    differences: list[Difference] = Field(default_factory=list[Difference])
+    differences: list[RunDifference] = Field(default_factory=list[RunDifference])
 
 
 def seed_of(command: list[str], environment: Mapping[str, str]) -> str | None:
@@ -99,13 +99,13 @@ def seed_of(command: list[str], environment: Mapping[str, str]) -> str | None:
     return None
 
 
-def differences(before: RunRecord, now: RunRecord) -> list[Difference]:
+def differences(before: RunRecord, now: RunRecord) -> list[RunDifference]:
     """How a run differs from the one that it repeats."""
     first = _compared(before)
     second = _compared(now)
     names = dict.fromkeys((*first, *second))
     return [
-        Difference(what=name, before=first.get(name, ""), now=second.get(name, ""))
+        RunDifference(what=name, before=first.get(name, ""), now=second.get(name, ""))
         for name in names
         if first.get(name, "") != second.get(name, "")
     ]

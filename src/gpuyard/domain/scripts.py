@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field
 
 from gpuyard.domain import units
 from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.own_options import WorkerOrder
 from gpuyard.domain.spec_values import SecretName
 from gpuyard.domain.strict_model import StrictModel
 
@@ -67,7 +68,6 @@ BY_TYPE: Mapping[str, str] = {"transcribe": "whisper_transcribe", "embed": "embe
 
 
 _NO_TIMES: Mapping[str, float] = MappingProxyType({})
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 # What these load, by the name that boot times are known by.
 _LOADED: Mapping[str, str] = {
     "whisper_transcribe": "whisper:small.en",
@@ -134,9 +134,8 @@ def script_folder(spec: Mapping[str, Any]) -> Path | None:
     """
     if not spec.get("script"):
         return None
-    options: Mapping[str, Any] = spec.get("provider_options", _NOTHING)
-    order: Mapping[str, Any] = options.get("script", _NOTHING)
-    file: str | None = order.get("file")
+    order = WorkerOrder.read(spec.get("provider_options", {}))
+    file: str | None = order.settings.get("file")
     return Path(file).parent if file and Path(file).is_absolute() else None
 
 

@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from gpuyard.domain.artifacts import ArtifactOrder, ArtifactsSaved
 from gpuyard.domain.datasets import DatasetMount
+from gpuyard.domain.reasons import Reason
 from gpuyard.domain.wire_logs import FindLines as FindLines
 from gpuyard.domain.wire_logs import LinesFound as LinesFound
 from gpuyard.domain.wire_logs import LogPart as LogPart
@@ -331,7 +332,7 @@ class StopAttempt(_Message, frozen=True, tag="Stop"):
 
     attempt_id: AttemptId
     epoch: int
-    reason: str = "cancelled"
+    reason: str = Reason.CANCELLED
     checkpoint: bool = False
 
 

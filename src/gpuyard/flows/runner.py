@@ -28,7 +28,7 @@ _LONGEST_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class StepEnd:
     """What became of a step: `state` is `cached`, `completed`, `failed`, `skipped`
     (something that it needs has failed), or the state in which its job ended. `why` it
     ran, or failed.
@@ -56,7 +56,7 @@ class Done:
 
 
 @dataclass(slots=True)
-class _Running:
+class _RunningStep:
     """A step whose job is not over. `is_current`: its inputs are those of now."""
 
     job: Job
@@ -74,13 +74,13 @@ class Runner:
     client: Client
     flow: Flow
     folder: Path
-    tell: Callable[[Done], None]
+    tell: Callable[[StepEnd], None]
     forced: Collection[str] = ()
     deadline: float | None = None
-    done: dict[str, Done] = field(default_factory=dict[str, Done])
-    _running: dict[str, _Running] = field(default_factory=dict[str, _Running])
+    done: dict[str, StepEnd] = field(default_factory=dict[str, StepEnd])
+    _running: dict[str, _RunningStep] = field(default_factory=dict[str, _RunningStep])
 
-    def run(self) -> list[Done]:
+    def run(self) -> list[StepEnd]:
         """Go through all steps, as many at once as can; what became of each.
 
         InvalidInputError, before anything runs, for an input that no step writes and
@@ -105,7 +105,7 @@ class Runner:
         before = [self.done.get(need) for need in step.needs]
         bad = [one.step for one in before if one is not None and not one.is_fine]
         if bad:
-            self._end(Done(name, "skipped", f"{bad[0]} has not completed"))
+            self._end(StepEnd(name, "skipped", f"{bad[0]} has not completed"))
             return True
         if None in before:
             return False
@@ -115,17 +115,17 @@ class Runner:
         if newest is not None and not newest.state.terminal:
             is_current = newest.labels[KEY_LABEL] == key
             why = "it runs already" if is_current else "its inputs have changed"
-            self._running[name] = _Running(newest, why, is_current)
-            self.tell(Done(name, "running", why, newest))
+            self._running[name] = _RunningStep(newest, why, is_current)
+            self.tell(StepEnd(name, "running", why, newest))
             return True
         why = self._reason(name, step, key, newest)
         if not why:
-            self._end(Done(name, "cached", "", newest))
+            self._end(StepEnd(name, "cached", "", newest))
             return True
         (job,) = self.client.submit([self._body(name, step, key, len(jobs))])
         self.forced = [one for one in self.forced if one != name]
-        self._running[name] = _Running(job, why, is_current=True)
-        self.tell(Done(name, "running", why, job))
+        self._running[name] = _RunningStep(job, why, is_current=True)
+        self.tell(StepEnd(name, "running", why, job))
         return True
 
     def _key(self, name: str, step: Step) -> str:
@@ -201,17 +201,17 @@ class Runner:
                 self._end(self._outcome(name, running))
         return over
 
-    def _outcome(self, name: str, running: _Running) -> Done:
+    def _outcome(self, name: str, running: _RunningStep) -> StepEnd:
         job = running.job
         if job.state is not JobState.COMPLETED:
-            return Done(name, job.state.value, running.why, job)
+            return StepEnd(name, job.state.value, running.why, job)
         gone = contents.missing(self.folder, self.flow.steps[name].outputs)
         if gone:
             where = f" (it ran on {job.node})" if job.node else ""
             why = f"it has not written {gone[0]} into {self.folder}{where}"
-            return Done(name, "failed", why, job)
-        return Done(name, "completed", running.why, job)
+            return StepEnd(name, "failed", why, job)
+        return StepEnd(name, "completed", running.why, job)
 
-    def _end(self, done: Done) -> None:
+    def _end(self, done: StepEnd) -> None:
         self.done[done.step] = done
         self.tell(done)

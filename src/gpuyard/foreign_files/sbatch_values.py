@@ -66,7 +66,8 @@ def gpus(text: str) -> tuple[str | None, int]:
     """The class and the number that `2`, `a100` or `a100:2` say."""
     (kind, _, number) = text.rpartition(":")
     if not kind and not number.isdecimal():
-        (kind, number) = (number, "1")
+        kind = number
+        number = "1"
     if "," in text:
         raise ValueError(f"is {text!r}, and a job has GPUs of one kind")
     if kind:

@@ -76,7 +76,7 @@ class RunHealth:
         self._found: set[Topic] = set()
         self._idle = _IdleGpus()
         self._supply = _Supply(cpus)
-        self._memory = _Memory(memory_mb)
+        self._memory = _MemoryTrend(memory_mb)
         self._losses: dict[str, _Loss] = {}
 
     def see(
@@ -193,7 +193,7 @@ class _Supply:
         )
 
 
-class _Memory:
+class _MemoryTrend:
     def __init__(self, limit_mb: float) -> None:
         self._limit_mb = limit_mb
         self._began: float | None = None

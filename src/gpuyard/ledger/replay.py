@@ -26,7 +26,7 @@ _ROWS_AT_ONCE = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RowDifference:
     """A row that differs from the journal. `column` is None for a row that only one of
     the two has.
     """
@@ -58,7 +58,7 @@ class LedgerCheck:
     rows: dict[str, int] = field(default_factory=dict[str, int])
     gaps: int = 0
     difference_count: int = 0
-    differences: list[Difference] = field(default_factory=list[Difference])
+    differences: list[RowDifference] = field(default_factory=list[RowDifference])
 
     @property
     def ok(self) -> bool:
@@ -182,23 +182,23 @@ def _compare(
         count += left is not None
         if right is None or (left is not None and left[key] < right[key]):
             assert left is not None
-            _note(report, Difference(name.value, left[key], None, left, None))
+            _note(report, RowDifference(name.value, left[key], None, left, None))
             left = next(stored, None)
         elif left is None or right[key] < left[key]:
-            _note(report, Difference(name.value, right[key], None, None, right))
+            _note(report, RowDifference(name.value, right[key], None, None, right))
             right = next(replayed, None)
         else:
             for column, value in left.items():
                 replay = _as_stored(right[column], dialect)
                 if value != replay:
-                    found = Difference(name.value, left[key], column, value, replay)
+                    found = RowDifference(name.value, left[key], column, value, replay)
                     _note(report, found)
             left = next(stored, None)
             right = next(replayed, None)
     report.rows[name.value] = count
 
 
-def _note(report: LedgerCheck, difference: Difference) -> None:
+def _note(report: LedgerCheck, difference: RowDifference) -> None:
     report.difference_count += 1
     if len(report.differences) < _MAX_LISTED:
         report.differences.append(difference)

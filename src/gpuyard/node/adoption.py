@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gpuyard.domain import wire
 from gpuyard.node.clocks import start_of
-from gpuyard.node.journal import AttemptJournal, AttemptRecord, own_keeper
+from gpuyard.node.journal import AttemptJournal, JournalEntry, own_keeper
 from gpuyard.node.launcher import NEVER_STARTED, Exit, Process, find_attempt
 from gpuyard.node.launcher.procfs import stat
 
@@ -23,7 +23,7 @@ from gpuyard.node.launcher.procfs import stat
 _RECORD_WAIT_S = 20.0
 
 
-def find_process(record: AttemptRecord, journal: AttemptJournal, exits: Path) -> bool:
+def find_process(record: JournalEntry, journal: AttemptJournal, exits: Path) -> bool:
     """Find the process of an attempt whose agent died before it noted the pid, and note
     it in the record; False when there is none.
 
@@ -52,7 +52,7 @@ def find_process(record: AttemptRecord, journal: AttemptJournal, exits: Path) ->
     return True
 
 
-def never_ran(record: AttemptRecord, exits: Path) -> bool:
+def never_ran(record: JournalEntry, exits: Path) -> bool:
     """True when an attempt whose process was not found cannot have run.
 
     If it had run and ended, the keeper would have recorded that, provided that the same
@@ -108,7 +108,7 @@ def _keeper_has_looked(folder: Path, since: float) -> bool:
         return False
 
 
-def _user_of(record: AttemptRecord) -> int:
+def _user_of(record: JournalEntry) -> int:
     """The user whom the attempt's program was started as."""
     return os.getuid() if record.uid is None else record.uid
 
@@ -125,7 +125,7 @@ class _Candidate:
     pid: int
 
 
-def _alive(record: AttemptRecord) -> Iterator[_Candidate]:
+def _alive(record: JournalEntry) -> Iterator[_Candidate]:
     for pid in find_attempt(record.start.attempt_id, _user_of(record)):
         process = stat(pid)
         if process:
@@ -133,7 +133,7 @@ def _alive(record: AttemptRecord) -> Iterator[_Candidate]:
             yield _Candidate(False, leads_no_session, process.start_ticks, pid)
 
 
-def _recorded(record: AttemptRecord, exits: Path) -> Iterator[_Candidate]:
+def _recorded(record: JournalEntry, exits: Path) -> Iterator[_Candidate]:
     """Those that have ended; a keeper records only what leads a session."""
     user = _user_of(record)
     for ended in _exit_records(exits):

@@ -19,7 +19,7 @@ from gpuyard.domain import wire
 from gpuyard.domain.reasons import Reason
 from gpuyard.node import adoption
 from gpuyard.node.ending import EndReport
-from gpuyard.node.journal import AttemptRecord
+from gpuyard.node.journal import JournalEntry
 from gpuyard.node.launcher import (
     NEVER_STARTED,
     Exit,
@@ -55,7 +55,7 @@ class AttemptRun:
 
     def __init__(
         self,
-        record: AttemptRecord,
+        record: JournalEntry,
         context: AgentContext,
         first_group: PooledGroup | None = None,
     ) -> None:

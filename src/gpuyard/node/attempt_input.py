@@ -6,7 +6,7 @@ import asyncio
 
 from gpuyard.config.descriptor import Descriptor
 from gpuyard.node.input_pipe import PipeHolder
-from gpuyard.node.journal import AttemptJournal, AttemptRecord
+from gpuyard.node.journal import AttemptJournal, JournalEntry
 
 
 class InputEndedError(Exception):
@@ -16,7 +16,7 @@ class InputEndedError(Exception):
 class AttemptInput:
     """The input of one attempt. `ended` is set once somebody has ended it."""
 
-    def __init__(self, record: AttemptRecord, journal: AttemptJournal) -> None:
+    def __init__(self, record: JournalEntry, journal: AttemptJournal) -> None:
         self.ended = asyncio.Event()
         self._record = record
         self._journal = journal

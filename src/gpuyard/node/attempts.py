@@ -10,7 +10,7 @@ import structlog
 from gpuyard.domain import wire
 from gpuyard.domain.reasons import Reason
 from gpuyard.node.attempt import AttemptRun
-from gpuyard.node.journal import AttemptJournal, AttemptRecord
+from gpuyard.node.journal import AttemptJournal, JournalEntry
 from gpuyard.node.launcher import GroupPool, PooledGroup
 from gpuyard.node.outbox import never_started
 from gpuyard.node.prefetch import PrefetchQueue
@@ -142,7 +142,7 @@ class NodeAttempts:
         self._context.send(ended)
 
     def remember(
-        self, record: AttemptRecord, group: PooledGroup | None = None
+        self, record: JournalEntry, group: PooledGroup | None = None
     ) -> AttemptRun:
         """The attempt of a record, which is known from now on. `group`: the one of the
         pool in which it begins.

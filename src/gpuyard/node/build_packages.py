@@ -40,7 +40,7 @@ _PIP_OPTIONS = (
 )
 
 
-class Order(NamedTuple):
+class BuildOrder(NamedTuple):
     """What to build. `kind` and `source` are those of the list of packages, whose files
     are in `lists`; `cache` is where uv keeps what it has fetched.
     """
@@ -60,7 +60,7 @@ class BuildError(Exception):
 
 def main() -> None:
     """Build what the order names, unless it is there, and become the command."""
-    order = Order(**json.loads(sys.argv[1]))
+    order = BuildOrder(**json.loads(sys.argv[1]))
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     try:
@@ -73,7 +73,7 @@ def main() -> None:
     _become(sys.argv[2:])
 
 
-def _have(order: Order) -> None:
+def _have(order: BuildOrder) -> None:
     """Have the environment, whoever builds it."""
     complete = Path(f"{order.folder}.complete")
     with open(f"{order.folder}.lock", "w", encoding="utf-8") as lock:  # noqa: PTH123
@@ -86,7 +86,7 @@ def _have(order: Order) -> None:
             _build(order, complete, lock.fileno())
 
 
-def _build(order: Order, complete: Path, lock: int) -> None:
+def _build(order: BuildOrder, complete: Path, lock: int) -> None:
     began = time.monotonic()
     _say(f"installing the packages of {order.source}")
     _remove(Path(order.folder))
@@ -120,7 +120,7 @@ def _build(order: Order, complete: Path, lock: int) -> None:
 
 
 def _run(
-    order: Order, words: Sequence[str], environment: Mapping[str, str], lock: int
+    order: BuildOrder, words: Sequence[str], environment: Mapping[str, str], lock: int
 ) -> None:
     """Run uv; what it says goes to the log, without passwords. BuildError if it
     fails.
@@ -150,7 +150,7 @@ def without_passwords(text: str) -> str:
     return _CREDENTIALS.sub("***@", text)
 
 
-def _note_packages(order: Order, environment: Mapping[str, str]) -> None:
+def _note_packages(order: BuildOrder, environment: Mapping[str, str]) -> None:
     """Write which versions there are into the environment."""
     words = [order.uv, "pip", "freeze", "--python", order.folder]
     done = subprocess.run(
@@ -167,7 +167,7 @@ def _note_packages(order: Order, environment: Mapping[str, str]) -> None:
     Path(order.folder, LOCKED_LIST).write_text(listed, encoding="utf-8")
 
 
-def for_uv(given: Mapping[str, str], order: Order) -> dict[str, str]:
+def for_uv(given: Mapping[str, str], order: BuildOrder) -> dict[str, str]:
     """The environment of uv: the job's, and what the settings of pip say of indexes
     where those of uv say nothing.
     """

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from gpuyard.domain.contents import ContentKind
-from gpuyard.node.launcher import Identity
+from gpuyard.node.launcher import ProcessIdentity
 from gpuyard.node.separation import make_owned
 from gpuyard.storage import account_work
 from gpuyard.storage.archive import beside
@@ -56,7 +56,7 @@ class CodeFolders:
         digest: str,
         live: Path,
         private: Path,
-        identity: Identity | None = None,
+        identity: ProcessIdentity | None = None,
         *,
         always: bool = False,
         is_elsewhere: bool = False,
@@ -105,7 +105,7 @@ class CodeFolders:
 
     def _prepare_as(
         self,
-        identity: Identity,
+        identity: ProcessIdentity,
         digest: str,
         tree: CodeTree,
         live: Path,

@@ -12,7 +12,7 @@ from gpuyard.domain import wire
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.units import format_gb
 from gpuyard.node.clocks import start_of
-from gpuyard.node.journal import AttemptRecord
+from gpuyard.node.journal import JournalEntry
 from gpuyard.node.launcher import Exit, Process
 
 _NO_USAGE: Mapping[str, float] = MappingProxyType({})
@@ -21,7 +21,7 @@ _NO_USAGE: Mapping[str, float] = MappingProxyType({})
 class EndReport:
     """Makes the report of one attempt. `default_memory_gb`: see `AgentContext`."""
 
-    def __init__(self, record: AttemptRecord, default_memory_gb: float | None) -> None:
+    def __init__(self, record: JournalEntry, default_memory_gb: float | None) -> None:
         self._record = record
         self._default_memory_gb = default_memory_gb
         self._remarks: list[str] = []

@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
-class AttemptRecord:
+class JournalEntry:
     """What the journal knows about an attempt. Times are UTC seconds; `monotonic` is a
     time on the clock of the boot `boot_id`.
 
@@ -114,7 +114,7 @@ class AttemptJournal:
 
     def intend(
         self, start: wire.StartAttempt, boot_id: str, first_group: str = ""
-    ) -> AttemptRecord:
+    ) -> JournalEntry:
         """Note that the attempt is about to be started, in a group of the pool if one
         is named.
 
@@ -139,7 +139,7 @@ class AttemptJournal:
             self.forget_secrets(start.attempt_id)
             raise
         self._held.add(start.attempt_id)
-        return AttemptRecord(start, boot_id, keeper, now, first_group)
+        return JournalEntry(start, boot_id, keeper, now, first_group)
 
     def _keep_secrets(self, start: wire.StartAttempt) -> None:
         self._have_secrets.add(start.attempt_id)
@@ -176,7 +176,7 @@ class AttemptJournal:
                 error=str(error),
             )
 
-    def note_started(self, record: AttemptRecord) -> None:
+    def note_started(self, record: JournalEntry) -> None:
         """Note the process of a record, which has just been started."""
         record.started_at = time.time()
         record.monotonic = time.monotonic()
@@ -259,11 +259,11 @@ class AttemptJournal:
         """Whether it was an attempt of this node, and its record was forgotten."""
         return attempt_id not in self._held and self.has_log(attempt_id)
 
-    def records(self) -> list[AttemptRecord]:
+    def records(self) -> list[JournalEntry]:
         """Every attempt that is not settled, oldest first. Secrets of others are
         removed.
         """
-        found: list[AttemptRecord] = []
+        found: list[JournalEntry] = []
         for attempt_id, lines in self._lines_by_attempt().items():
             record = _read(attempt_id, lines)
             if record is None:
@@ -341,7 +341,7 @@ def _split(line: bytes) -> tuple[str, bytes]:
     return name.decode(errors="replace"), rest
 
 
-def _take_first_groups_from_older(records: Sequence[AttemptRecord]) -> None:
+def _take_first_groups_from_older(records: Sequence[JournalEntry]) -> None:
     """Leave each group of the pool to the last attempt that began there: those before
     have left it.
     """
@@ -362,7 +362,7 @@ def own_keeper() -> int:
     return parent if os.environ.get("GPUYARD_KEEPER") == str(parent) else 0
 
 
-def _read(attempt_id: str, lines: Iterable[bytes]) -> AttemptRecord | None:
+def _read(attempt_id: str, lines: Iterable[bytes]) -> JournalEntry | None:
     try:
         return _fold([json.loads(line) for line in lines])
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
@@ -374,10 +374,10 @@ def _read(attempt_id: str, lines: Iterable[bytes]) -> AttemptRecord | None:
         return None
 
 
-def _fold(lines: list[dict[str, Any]]) -> AttemptRecord:
+def _fold(lines: list[dict[str, Any]]) -> JournalEntry:
     first = lines[0]
     start = msgspec.convert(first["start"], wire.StartAttempt)
-    record = AttemptRecord(
+    record = JournalEntry(
         start,
         first["boot_id"],
         first["keeper"],

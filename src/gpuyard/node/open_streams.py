@@ -5,13 +5,13 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from gpuyard.node.attempt_input import AttemptInput
-from gpuyard.node.journal import AttemptJournal, AttemptRecord
+from gpuyard.node.journal import AttemptJournal, JournalEntry
 
 
 class OpenStreams:
     """Those of one attempt. `over` is set once the attempt's own program has ended."""
 
-    def __init__(self, record: AttemptRecord, journal: AttemptJournal) -> None:
+    def __init__(self, record: JournalEntry, journal: AttemptJournal) -> None:
         self.input = AttemptInput(record, journal)
         self.over = asyncio.Event()
         self._commands = 0

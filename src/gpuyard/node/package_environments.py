@@ -167,7 +167,7 @@ class PackageEnvironments:
         if found.is_complete:
             return command
         packages = self._read(digest)
-        order = build_packages.Order(
+        order = build_packages.BuildOrder(
             str(found.folder),
             str(_lists(private)),
             str(found.folder.parent / _CACHE),

@@ -16,7 +16,7 @@ from gpuyard.domain import wire
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.separation import Separation
-from gpuyard.node.launcher import Identity, LaunchError, can_confine_devices
+from gpuyard.node.launcher import LaunchError, ProcessIdentity, can_confine_devices
 
 Devices = Mapping[str, frozenset[DeviceNumber] | None]
 
@@ -54,9 +54,9 @@ class JobAccounts:
         except InvalidInputError as error:
             raise LaunchError(Reason.ACCOUNT_REFUSED, str(error)) from None
 
-    def identity(self, account: Account, workspace: Path | None) -> Identity:
+    def identity(self, account: Account, workspace: Path | None) -> ProcessIdentity:
         """What the attempt's process becomes. It must be able to use its workspace."""
-        return Identity(
+        return ProcessIdentity(
             account,
             int(self._settings.job_umask, 8),
             self._settings.no_new_privileges,

@@ -21,13 +21,13 @@ from gpuyard.node.environment import (
     job_environment,
 )
 from gpuyard.node.input_pipe import new_pipe
-from gpuyard.node.journal import AttemptRecord
+from gpuyard.node.journal import JournalEntry
 from gpuyard.node.launcher import (
-    Identity,
     LaunchError,
     LaunchRequest,
     PooledGroup,
     Process,
+    ProcessIdentity,
     ProcessLimits,
     Streams,
     spawn,
@@ -46,7 +46,7 @@ from gpuyard.storage.untrusted import remove_tree
 class AttemptStarter:
     """Starts one attempt: `prepare`, then `spawn`. Both block."""
 
-    def __init__(self, record: AttemptRecord, context: AgentContext) -> None:
+    def __init__(self, record: JournalEntry, context: AgentContext) -> None:
         start = record.start
         self._record = record
         self._start = start
@@ -333,7 +333,7 @@ class AttemptStarter:
             )
         return facts
 
-    def _identity(self) -> Identity | None:
+    def _identity(self) -> ProcessIdentity | None:
         """What the attempt's process becomes; None if it stays the agent's user."""
         accounts = self._context.accounts
         if self._account is None or accounts is None:

@@ -24,7 +24,7 @@ from gpuyard.node.checkpoints import CheckpointWatcher
 from gpuyard.node.dataset_copies import NodeDatasets
 from gpuyard.node.fetching import Fetching
 from gpuyard.node.fixed_delay import FixedDelay
-from gpuyard.node.journal import AttemptJournal, AttemptRecord
+from gpuyard.node.journal import AttemptJournal, JournalEntry
 from gpuyard.node.launcher import Process, descendants, find_attempt
 from gpuyard.node.linked_blobs import BlobLink, blobs_of
 from gpuyard.node.logged_scalars import ScalarReader
@@ -50,8 +50,6 @@ _FIRST_SCALARS = 2
 _NEXT_SCALARS = 10
 # A disk that hangs must not keep a job from ending.
 _LAST_SCALARS_S = 10.0
-# After such an end another attempt goes on with the work.
-_GOES_ON = frozenset({Reason.PREEMPTED, Reason.REVOKED, Reason.SUPERSEDED})
 log = structlog.get_logger(__name__)
 
 
@@ -119,7 +117,7 @@ class AttemptWatch:
     """
 
     def __init__(
-        self, record: AttemptRecord, context: AgentContext, workdir: Path
+        self, record: JournalEntry, context: AgentContext, workdir: Path
     ) -> None:
         self._record = record
         self._context = context
@@ -185,7 +183,7 @@ class AttemptWatch:
             self._context.send(saved)
 
     def _has_artifacts(self, ended: wire.Ended, *, always: bool) -> bool:
-        if ended.stopped in _GOES_ON:
+        if Reason.of(ended.stopped).work_goes_on:
             return False
         is_completed = ended.exit_code == 0 and not (ended.stopped or ended.reason)
         return is_completed or always

@@ -57,7 +57,7 @@ class CrashError(ScriptError):
     """The script's process has ended."""
 
 
-class Runner:
+class ScriptProcess:
     """The process in which the script is loaded; it is started again after a crash."""
 
     def __init__(self, order: Mapping[str, Any]) -> None:
@@ -296,7 +296,9 @@ def _write_result(path: Path, result: Mapping[str, Any]) -> None:
     draft.rename(path)
 
 
-def do_item(runner: Runner, item: Mapping[str, Any], results: Path) -> dict[str, Any]:
+def do_item(
+    runner: ScriptProcess, item: Mapping[str, Any], results: Path
+) -> dict[str, Any]:
     """Process an item of a batch, write its result, and return how it went."""
     began = time.monotonic()
     name = name_of(item)
@@ -334,7 +336,7 @@ def run_batch(servers: Servers, order: Mapping[str, Any], attempt_id: str) -> in
         token = order.get("token", "")
         return call(servers, token, path, body, _CALL_TIMEOUT_S)
 
-    with Runner(order) as runner:
+    with ScriptProcess(order) as runner:
         try:
             runner.load()
         except ScriptError as error:
@@ -350,7 +352,7 @@ def run_batch(servers: Servers, order: Mapping[str, Any], attempt_id: str) -> in
 def run_once(order: Mapping[str, Any], job_id: str) -> int:
     """Process one item and print its result, last of all."""
     began = time.monotonic()
-    with Runner(order) as runner:
+    with ScriptProcess(order) as runner:
         try:
             runner.load()
             # Shows that it is loaded.

@@ -8,6 +8,7 @@ from typing import Any
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings, StorageSettings
 from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.own_nodes import OWN_NODES
 from gpuyard.providers import local, registry
 from gpuyard.providers.base import GpuProviderInterface
 from gpuyard.providers.node_provider import NodeProvider
@@ -62,7 +63,7 @@ def configured_providers(home: Path, settings: Settings) -> MakeProviders:
         }
         if settings.billing.local_price_per_hour is not None:
             config["price_per_hour"] = settings.billing.local_price_per_hour
-        return {"local": registry.load("local", config), **others}
+        return {OWN_NODES: registry.load(OWN_NODES, config), **others}
 
     return make
 

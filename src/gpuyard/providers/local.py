@@ -25,6 +25,7 @@ from gpuyard.config.rotation import open_log
 from gpuyard.config.sockets import listening_socket
 from gpuyard.domain import wire
 from gpuyard.domain.errors import ProviderError
+from gpuyard.domain.own_nodes import OWN_NODES
 from gpuyard.providers.agent import AgentProvider
 from gpuyard.providers.base import Sink
 from gpuyard.providers.command_check import check_command, checked_folder
@@ -40,7 +41,7 @@ log = structlog.get_logger(__name__)
 class LocalProvider(AgentProvider):
     """This machine's CPUs and GPUs. `config`: `home` (a path), and AgentProvider's."""
 
-    PROVIDER_NAME: ClassVar[str] = "local"
+    PROVIDER_NAME: ClassVar[str] = OWN_NODES
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)

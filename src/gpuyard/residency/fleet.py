@@ -334,14 +334,13 @@ class Fleet:
     def count_scripts_for(self, gpus: Sequence[FleetGpu]) -> int:
         """How many waiting scripts could use one of these GPUs if it were free."""
         counts = Counter(task.name for task in self.scripts)
-        return sum(
-            count
-            for name, count in counts.items()
-            if any(
-                self.may_use(gpu, name) and self.memory_gb[name] <= gpu.memory_gb
-                for gpu in gpus
-            )
-        )
+        usable = {
+            name
+            for gpu in gpus
+            for name in counts
+            if self.may_use(gpu, name) and self.memory_gb[name] <= gpu.memory_gb
+        }
+        return sum(counts[name] for name in usable)
 
     def take_script(self, gpu: str) -> WaitingTask:
         """Take the first waiting script that has room on the GPU."""

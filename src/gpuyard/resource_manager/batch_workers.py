@@ -11,6 +11,7 @@ from gpuyard.controller.core import Core
 from gpuyard.controller.intake import PreparedJob, Template
 from gpuyard.controller.requests import Requests
 from gpuyard.domain.jobspec import GpuRequest, JobKind, JobSpec, Resources
+from gpuyard.domain.own_options import WorkerOrder
 from gpuyard.domain.scripts import WORKER_FIELDS
 from gpuyard.resource_manager.batch import Batch, Worker
 
@@ -26,8 +27,8 @@ class BatchWorkers:
         """Submit a worker, for this GPU or (None) for any."""
         row = batch.row
         script = batch.script
-        order = script.model_dump(mode="json", include=WORKER_FIELDS)
-        order |= {"batch": batch.id, "results": row["results"], "gpu": gpu}
+        settings = script.model_dump(mode="json", include=WORKER_FIELDS)
+        order = WorkerOrder(settings, batch.id, row["results"], gpu)
         request = GpuRequest(
             count=script.gpus,
             memory_gb=script.memory_gb if script.gpus else None,
@@ -42,7 +43,7 @@ class BatchWorkers:
             environment=row["environment"],
             secrets={**script.secrets, **(row["secrets"] or {})},
             resources=Resources(gpus=request),
-            provider_options={"script": order},
+            provider_options=order.to_options(),
             project=batch.owner.project,
             submitted_code=batch.code or None,
             labels={"batch": batch.id},

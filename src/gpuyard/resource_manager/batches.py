@@ -20,6 +20,7 @@ from gpuyard.domain.batches import BatchOwner
 from gpuyard.domain.errors import InvalidInputError, LedgerError
 from gpuyard.domain.events import Event
 from gpuyard.domain.jobspec import JobKind
+from gpuyard.domain.own_options import WorkerOrder
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.scripts import ScriptSpec
 from gpuyard.domain.states import JobState
@@ -64,11 +65,11 @@ class Batches:
         self.live = {row["id"]: self.batch_of(row) for row in queries.live_batches()}
         jobs = queries.live_of_kind(JobKind.WORKER)
         for job_id, spec in queries.specs(jobs).items():
-            order = spec["provider_options"]["script"]
-            batch = self.live.get(order["batch"])
+            order = WorkerOrder.read(spec["provider_options"])
+            batch = self.live.get(order.batch)
             if batch:
                 code = spec.get("submitted_code", "")
-                batch.workers[job_id] = Worker(job_id, order["gpu"], code)
+                batch.workers[job_id] = Worker(job_id, order.gpu, code)
             else:
                 self.workers.cancel_job(job_id)
 

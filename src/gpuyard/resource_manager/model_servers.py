@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from gpuyard.controller import transitions
-from gpuyard.controller.attempt_order import gpus_of_model
 from gpuyard.controller.core import Core
 from gpuyard.controller.requests import Requests
 from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.models import ModelSpec, launch
+from gpuyard.domain.own_options import ModelPlace
 from gpuyard.domain.reasons import Reason
 from gpuyard.gateway.request_queue import RequestQueues
 from gpuyard.residency.fleet import Phase
@@ -106,10 +106,10 @@ class ModelServers:
         model = self._specs.get(spec["model"])
         if model is None:
             return False
-        options = spec["provider_options"]
-        wanted = launch(spec["model"], model, options["port"])
+        place = ModelPlace.read(spec["provider_options"])
+        wanted = launch(spec["model"], model, place.port)
         return (
-            len(gpus_of_model(options)) == model.gpus
+            len(place.gpus) == model.gpus
             and tuple(spec["command"]) == wanted.command
             and spec.get("environment", {}) == wanted.environment
             and spec.get("secrets", {}) == model.secrets
@@ -119,17 +119,16 @@ class ModelServers:
         self, job_id: str, spec: Mapping[str, Any], model_jobs: Collection[str]
     ) -> None:
         """Look after a server that an earlier gpuyard server has started."""
-        options = spec["provider_options"]
-        gpus = gpus_of_model(options)
-        resident = Resident(spec["model"], job_id, gpus, options["port"])
+        place = ModelPlace.read(spec["provider_options"])
+        resident = Resident(spec["model"], job_id, place.gpus, place.port)
         may_sleep = self._specs[resident.model].sleeps
         has_begun = not self.is_waiting(resident)
-        has_lost_gpu = self._bookings.booked_by_others(gpus, model_jobs)
+        has_lost_gpu = self._bookings.booked_by_others(place.gpus, model_jobs)
         if may_sleep and has_begun and has_lost_gpu:
             # Another job has its GPU, so it can only be asleep.
             resident.phase = Phase.ASLEEP
         self._look_after(resident)
-        self._bookings.reserve(job_id, gpus, self.live.values())
+        self._bookings.reserve(job_id, place.gpus, self.live.values())
 
     async def close(self) -> None:
         """Stop looking after the servers; they run on."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from gpuyard.controller.intake import PreparedJob, Template
 from gpuyard.domain.jobspec import GpuRequest, JobKind, JobSpec, Resources
 from gpuyard.domain.models import ModelSpec, ServerLaunch, launch, warm_up
+from gpuyard.domain.own_options import ModelPlace
 from gpuyard.domain.states import check_move
 from gpuyard.gateway.request_queue import Replica
 from gpuyard.residency.fleet import PHASE_MOVES, Phase
@@ -199,7 +200,7 @@ def server_job(
         model=model,
         resources=Resources(gpus=request),
         priority=5,
-        provider_options={"port": port, "gpus": list(gpus)},
+        provider_options=ModelPlace(port, tuple(gpus)).to_options(),
     )
     return PreparedJob.of(Template.of(job, ()), job)
 

@@ -12,7 +12,7 @@ MonthOf = Callable[[float], tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _MonthRun:
     """What runs since then (UTC seconds) on so many GPUs."""
 
     whose: tuple[Whose, ...]
@@ -32,7 +32,7 @@ class MonthlyUse:
     begins_at: float = 0.0
     ends_at: float = 0.0
     settled: dict[Whose, float] = field(default_factory=dict[Whose, float])
-    _runs: dict[str, _Run] = field(default_factory=dict[str, _Run])
+    _runs: dict[str, _MonthRun] = field(default_factory=dict[str, _MonthRun])
     _by_whose: dict[Whose, dict[str, None]] = field(
         default_factory=dict[Whose, dict[str, None]]
     )
@@ -59,7 +59,7 @@ class MonthlyUse:
         self, holder: str, whose: Iterable[Whose], gpus: int, started_at: float
     ) -> None:
         """Something runs since then on so many GPUs."""
-        run = self._runs[holder] = _Run(tuple(whose), gpus, started_at)
+        run = self._runs[holder] = _MonthRun(tuple(whose), gpus, started_at)
         for one in run.whose:
             self._by_whose.setdefault(one, {})[holder] = None
 
@@ -82,7 +82,7 @@ class MonthlyUse:
             self._within(run, now) for run in running
         )
 
-    def _within(self, run: _Run, until: float) -> float:
+    def _within(self, run: _MonthRun, until: float) -> float:
         since = max(run.started_at, self.begins_at)
         return run.gpus * max(0.0, until - since)
 

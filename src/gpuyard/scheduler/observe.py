@@ -112,8 +112,7 @@ def note_ended_attempt(view: View, job_type: str, row: Row) -> None:
     workspace = Shape.from_row(row.get("shape") or {}).workspace
     if workspace and started_at is not None:
         view.external_queues.workspace_providers[workspace] = row["provider"]
-    # The row does not tell whether we or the offer ended these.
-    if offer and row["reason"] not in (Reason.PREEMPTED, Reason.REVOKED):
+    if offer and not Reason.of(row["reason"]).ended_by_either_side:
         end = _end_at_offer(row["state"], row["reason"], requested=False)
         view.external_queues.history.note_end(offer, end)
     if started_at is not None and _ran_once(row["number"], row):

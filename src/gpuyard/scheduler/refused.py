@@ -24,7 +24,7 @@ class _Refusal(NamedTuple):
 
 
 @dataclass(slots=True)
-class Refused:
+class Refusals:
     """The refusals of one pass. Each also holds for jobs that ask for at least as much,
     may outlast the same reservation, and are kept out by at least the same advance
     reservations.

@@ -41,7 +41,7 @@ are equal.
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
+class PlannedStart:
     """`job` gets `placements` at `at` (UTC seconds) at the latest.
 
     `spare`: what its nodes have besides at that time, by node.
@@ -69,7 +69,7 @@ class Reservations:
     """The reservations of one decision, in the order in which they were made."""
 
     def __init__(self, view: View, now: float, policy: Policy) -> None:
-        self.made: list[Reservation] = []
+        self.made: list[PlannedStart] = []
         self._view = view
         self._now = now
         self._policy = policy
@@ -101,7 +101,7 @@ class Reservations:
         self._promise(job, -math.inf, placements)
         self._most += 1
 
-    def reserve(self, job: LiveJob) -> Reservation | None:
+    def reserve(self, job: LiveJob) -> PlannedStart | None:
         """Reserve places for `job` where it can start first; None if it fits nowhere
         beside the earlier reservations.
         """
@@ -119,14 +119,14 @@ class Reservations:
 
     def _promise(
         self, job: LiveJob, at: float, placements: tuple[Placement, ...]
-    ) -> Reservation:
+    ) -> PlannedStart:
         spare = {
             share.node_id: self._room(self._view.nodes[share.node_id], at).minus(share)
             for share in placements
         }
         for share in placements:
             self._promised.setdefault(share.node_id, []).append(share)
-        self.made.append(Reservation(job, at, placements, spare))
+        self.made.append(PlannedStart(job, at, placements, spare))
         return self.made[-1]
 
     def take(self, job: LiveJob, placements: Sequence[Placement]) -> None:

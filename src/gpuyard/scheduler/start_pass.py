@@ -23,7 +23,7 @@ from gpuyard.scheduler.placement import place
 from gpuyard.scheduler.policy import Policy, QueueOrder
 from gpuyard.scheduler.queue import Bucket, bucket_of
 from gpuyard.scheduler.ranking import Rank, Ranking
-from gpuyard.scheduler.refused import Ids, Refused
+from gpuyard.scheduler.refused import Ids, Refusals
 from gpuyard.scheduler.reservation import Reservations
 from gpuyard.scheduler.reserved_pass import starts
 from gpuyard.scheduler.view import View
@@ -52,7 +52,7 @@ class StartPass:
         self._now = now
         self._policy = policy
         self._reservations = Reservations(view, now, policy)
-        self._refused = Refused()
+        self._refused = Refusals()
         # Open shapes that no refusal of this pass rules out.
         self._hopeful: set[Shape] = set()
         # Set while all room that is left is reserved in advance.

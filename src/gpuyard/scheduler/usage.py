@@ -231,7 +231,8 @@ class Usage:
         self._hold(holder, job, rate)
 
     def _hold(self, holder: str, job: LiveJob, rate: float) -> None:
-        project, user = job.project or "", job.owner or ""
+        project = job.project or ""
+        user = job.owner or ""
         gpus = job.shape.gpus * job.shape.nodes
         meters = self._meters(project, user)
         for meter in meters:
@@ -358,7 +359,8 @@ class Usage:
         """
         if not self.limits_months or not job.shape.gpus or job.kind in OWN_KINDS:
             return None
-        project, user = job.project or "", job.owner or ""
+        project = job.project or ""
+        user = job.owner or ""
         hours = {
             ("user", user): self.quotas.of_user(user).gpu_hours_per_month,
             ("project", project): self.quotas.of_project(project).gpu_hours_per_month,
@@ -372,7 +374,8 @@ class Usage:
         wanted = job.shape.gpus * job.shape.nodes
         if not wanted or job.kind in OWN_KINDS:
             return None
-        project, user = job.project or "", job.owner or ""
+        project = job.project or ""
+        user = job.owner or ""
         for whose, limit, meter in (
             ("user", self.quotas.of_user(user), self._users.get(user)),
             ("project", self.quotas.of_project(project), self._projects.get(project)),

@@ -40,7 +40,7 @@ from gpuyard.scheduler.refusal import (
     reasons,
     why_unavailable,
 )
-from gpuyard.scheduler.reservation import Reservation, Reservations, may_outlast
+from gpuyard.scheduler.reservation import PlannedStart, Reservations, may_outlast
 from gpuyard.scheduler.share_texts import jobs_ahead, quota_in_words, share_in_the_way
 from gpuyard.scheduler.verdicts import (
     FULL,
@@ -169,7 +169,7 @@ class QueuedJob:
             would_help=tuple(help_),
         )
 
-    def _blocking_reservation(self) -> Reservation:
+    def _blocking_reservation(self) -> PlannedStart:
         """The first reservation that the job may outlast, on a node where it fits."""
         end = self.reservations.latest_end(self.job.id)
         nodes = {
@@ -339,7 +339,7 @@ class QueuedJob:
             if head.party.line == self.job.party.line:
                 return
 
-    def _reservation(self) -> Reservation | None:
+    def _reservation(self) -> PlannedStart | None:
         """Its own reservation, after those of the heads before it."""
         reservations = Reservations(self.view, self.now, self.policy)
         for head in self._heads_before()[: self.policy.reserved_heads]:
@@ -383,7 +383,7 @@ class QueuedJob:
                 bound = self._when_it_leaves(self._job_of(holder)) or "no timeout"
             yield f"wait for {self._job_of(holder)} ({bound})"
 
-    def _holders(self, reservation: Reservation) -> list[str]:
+    def _holders(self, reservation: PlannedStart) -> list[str]:
         """Who holds what is reserved, the first to end first: its GPUs, or cores or
         memory of a node that has too little of these.
         """

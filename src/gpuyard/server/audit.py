@@ -21,7 +21,7 @@ import structlog
 from gpuyard.config.settings import ServerSettings
 from gpuyard.controller.users import Identity
 from gpuyard.domain.users import TOKEN_PREFIX
-from gpuyard.server.callers import Caller, CallerKey
+from gpuyard.server.callers import CallerKey, Peer
 
 _ADMITTED_S = 300.0
 _REFUSED_S = 60.0
@@ -65,7 +65,7 @@ def _who(identity: Identity | None) -> _Who:
 class _Count:
     """What one client did in an interval, besides what has a line already."""
 
-    caller: Caller
+    caller: Peer
     who: _Who
     what: str
     outcome: str
@@ -93,7 +93,7 @@ class AuditLog:
         self._failing = False
 
     def admitted(
-        self, caller: Caller, by: str = "token", identity: Identity | None = None
+        self, caller: Peer, by: str = "token", identity: Identity | None = None
     ) -> None:
         """A client showed a token, or that of a `worker`, or came by the `socket` of
         its group. `identity`: who was signed in, here and in what follows.
@@ -101,13 +101,13 @@ class AuditLog:
         self._count(AuditEvent.ADMITTED, caller, _who(identity), "", by)
 
     def refused(
-        self, caller: Caller, what: str, why: str, identity: Identity | None = None
+        self, caller: Peer, what: str, why: str, identity: Identity | None = None
     ) -> None:
         """A request was refused at the edge: `why` is the code of the error."""
         self._count(AuditEvent.REFUSED, caller, _who(identity), what, why)
 
     def act(
-        self, caller: Caller, what: str, outcome: str, identity: Identity | None = None
+        self, caller: Peer, what: str, outcome: str, identity: Identity | None = None
     ) -> None:
         """A client changed something, or was not allowed to."""
         act = _Count(caller, _who(identity), what, outcome, self._clock())
@@ -126,7 +126,7 @@ class AuditLog:
     def _count(
         self,
         event: AuditEvent,
-        caller: Caller,
+        caller: Peer,
         who: _Who,
         what: str,
         why: str,

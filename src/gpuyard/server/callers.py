@@ -34,7 +34,7 @@ CALLER = "gpuyard.caller"
 FORWARDED_CALLER = "gpuyard.forwarded_caller"
 
 
-class Caller:
+class Peer:
     """One end of a connection."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Caller:
         return None if self.uid is None else _user_name(self.uid)
 
 
-def caller_of(scope: Mapping[str, Any]) -> Caller:
+def caller_of(scope: Mapping[str, Any]) -> Peer:
     """Who sent a request."""
     if FORWARDED_CALLER in scope:
         return scope[FORWARDED_CALLER]
@@ -87,7 +87,7 @@ def caller_of(scope: Mapping[str, Any]) -> Caller:
         return connection.caller
     if CALLER in scope.get("state", ()):
         return scope["state"][CALLER]
-    return Caller(scope.get("client"), scope.get("server"))
+    return Peer(scope.get("client"), scope.get("server"))
 
 
 def submitter_of(scope: Mapping[str, Any]) -> str | None:
@@ -180,6 +180,6 @@ def _user_name(uid: int) -> str:
         return f"uid {uid}"
 
 
-def is_own_user(caller: Caller) -> bool:
+def is_own_user(caller: Peer) -> bool:
     """Whether the caller may read this server's files anyway, the token with them."""
     return caller.uid in (0, os.geteuid())

@@ -39,14 +39,11 @@ def conceal_parents(lookup: JobLookup, visibility: Visibility, spec: Spec) -> Sp
     """
     if not visibility.hidden or spec.get("user") == visibility.user:
         return spec
-    given = {field: spec[field] for field in PARENT_FIELDS if spec.get(field)}
-    return {
-        **spec,
-        **{
-            field: [_seen_name(lookup, visibility, name) for name in names]
-            for field, names in given.items()
-        },
-    }
+    shown = dict(spec)
+    for field in PARENT_FIELDS:
+        if names := spec.get(field):
+            shown[field] = [_seen_name(lookup, visibility, name) for name in names]
+    return shown
 
 
 def _seen_name(lookup: JobLookup, visibility: Visibility, name: str) -> str:

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from gpuyard.config.settings import ServerSettings
 from gpuyard.domain.errors import RequestRefusedError, TooLargeError
 from gpuyard.server import headers, problems
-from gpuyard.server.callers import CALLER, Caller
+from gpuyard.server.callers import CALLER, Peer
 
 # The longest head of a request, with its headers; and the most between two parts of a
 # body, or after the last: the lengths of chunks, and trailers.
@@ -138,7 +138,7 @@ class Connection(HttpToolsProtocol):
         """Begin."""
         super().connection_made(transport)
         connected = transport.get_extra_info("socket")
-        self.caller = Caller(
+        self.caller = Peer(
             self.client,
             self.server,
             connected,

@@ -185,11 +185,15 @@ def _type(schema: Json) -> str:
     return escape(str(schema.get("type", "")))
 
 
+def _cells(tag: str, cells: Iterable[str]) -> str:
+    return "".join(f"<{tag}>{cell}</{tag}>" for cell in cells)
+
+
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """A table of cells that are HTML; nothing when there are no rows."""
-    lines = [f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows]
+    lines = [f"<tr>{_cells('td', row)}</tr>" for row in rows]
     if lines:
-        head = "".join(f"<th>{head}</th>" for head in heads)
+        head = _cells("th", heads)
         yield f"<table><tr>{head}</tr>{''.join(lines)}</table>"
 
 

@@ -30,7 +30,7 @@ from gpuyard.server.app_state import AppState
 from gpuyard.server.artifact_links import LINK_PATH
 from gpuyard.server.audit import AuditLog
 from gpuyard.server.bodies import Bodies, Body
-from gpuyard.server.callers import Caller, CallerKey, is_own_user
+from gpuyard.server.callers import CallerKey, Peer, is_own_user
 from gpuyard.server.guesses import Guesses
 from gpuyard.server.headers import secured
 from gpuyard.server.host_names import HostNames
@@ -142,7 +142,7 @@ class Edge:
         self,
         scope: Scope,
         headers: Mapping[bytes, bytes],
-        caller: Caller,
+        caller: Peer,
         receive: Receive,
         send: Send,
     ) -> None:
@@ -169,7 +169,7 @@ class Edge:
                 self._audit.refused(caller, _what(scope), code, scope.get(IDENTITY_KEY))
             self._note(scope, caller, answer.status)
 
-    def _noting(self, scope: Scope, caller: Caller, send: Send) -> Send:
+    def _noting(self, scope: Scope, caller: Peer, send: Send) -> Send:
         """A WebSocket's `send`: it is noted when it begins, for it may last for days,
         or when it is refused.
         """
@@ -186,7 +186,7 @@ class Edge:
         return noting
 
     async def _authenticate(
-        self, scope: Scope, headers: Mapping[bytes, bytes], caller: Caller
+        self, scope: Scope, headers: Mapping[bytes, bytes], caller: Peer
     ) -> None:
         """UnauthorizedError without a token, TooManyRequestsError after many wrong
         ones; ForbiddenError for what is not theirs who have it: workers and users.
@@ -214,7 +214,7 @@ class Edge:
         self._admit(identity, scope, caller, "token")
 
     async def _admit_browser(
-        self, scope: Scope, headers: Mapping[bytes, bytes], caller: Caller
+        self, scope: Scope, headers: Mapping[bytes, bytes], caller: Peer
     ) -> None:
         """Admit who has signed in with a browser, from our own pages.
         UnauthorizedError, ForbiddenError.
@@ -235,7 +235,7 @@ class Edge:
         scope[AGAIN_KEY] = partial(users.identify, token, session=True)
         self._admit(identity, scope, caller, "session")
 
-    def _admit_worker(self, claim: WorkerClaim, scope: Scope, caller: Caller) -> None:
+    def _admit_worker(self, claim: WorkerClaim, scope: Scope, caller: Peer) -> None:
         """Admit a worker to its own call. ForbiddenError.
 
         Its connection stays a new one: on those that are proven, wrong tokens are not
@@ -249,7 +249,7 @@ class Edge:
         scope[CLAIM_KEY] = claim
         self._audit.admitted(caller, "worker")
 
-    def _sign_in(self, scope: Scope, caller: Caller) -> None:
+    def _sign_in(self, scope: Scope, caller: Peer) -> None:
         """Admit a member of the group, whom the kernel names: no token is needed.
 
         ForbiddenError for what is not the member's.
@@ -264,7 +264,7 @@ class Edge:
             connection.prove()
         self._admit(identity, scope, caller, "socket")
 
-    def _admit(self, identity: Identity, scope: Scope, caller: Caller, by: str) -> None:
+    def _admit(self, identity: Identity, scope: Scope, caller: Peer, by: str) -> None:
         """ForbiddenError if this is not for who asks."""
         scope[IDENTITY_KEY] = identity
         if name := acted_for(scope):
@@ -273,7 +273,7 @@ class Edge:
         check_role(scope[IDENTITY_KEY], _what(scope))
         self._audit.admitted(caller, by, scope[IDENTITY_KEY])
 
-    async def _slow_down(self, caller: Caller) -> None:
+    async def _slow_down(self, caller: Peer) -> None:
         """Wait if the caller may be guessing tokens; TooManyRequestsError when it tries
         many at a time.
         """
@@ -282,11 +282,11 @@ class Edge:
         if not (self._trusts_own_user and is_own_user(caller)):
             await self._guesses.wait(caller.key)
 
-    def _is_known(self, caller: Caller) -> bool:
+    def _is_known(self, caller: Peer) -> bool:
         """Whether it is told apart from the other clients of a proxy."""
         return self._trusts_own_user or caller.is_forwarded
 
-    def _begin(self, caller: Caller) -> None:
+    def _begin(self, caller: Peer) -> None:
         count = self._requests.get(caller.key, 0)
         if count >= self._most_requests:
             raise TooManyRequestsError(
@@ -294,12 +294,12 @@ class Edge:
             )
         self._requests[caller.key] = count + 1
 
-    def _end(self, caller: Caller) -> None:
+    def _end(self, caller: Peer) -> None:
         count = self._requests.pop(caller.key)
         if count > 1:
             self._requests[caller.key] = count - 1
 
-    def _note(self, scope: Scope, caller: Caller, status: int | None) -> None:
+    def _note(self, scope: Scope, caller: Peer, status: int | None) -> None:
         """Note what is an act, and what was a guess."""
         what = _what(scope)
         identity: Identity | None = scope.get(IDENTITY_KEY)

@@ -24,6 +24,7 @@ from gpuyard.domain.jobs import (
     Progress,
 )
 from gpuyard.domain.jobspec import JobKind
+from gpuyard.domain.own_nodes import OWN_NODES
 from gpuyard.domain.run_time import run_time_s
 from gpuyard.domain.secret_names import without_keys
 from gpuyard.domain.states import AttemptState, JobState
@@ -32,7 +33,6 @@ from gpuyard.storage.code_folders import code_of_attempt
 from gpuyard.storage.code_store import CodeMissingError
 
 Row = Mapping[str, Any]
-_NODES_WITH_AGENTS = "local"
 
 
 def present_jobs(app_state: AppState, rows: Sequence[Row]) -> list[Job]:
@@ -93,7 +93,7 @@ def _ran_elsewhere(job: Job) -> bool:
     this code.
     """
     # Not from the providers: a server on standby has none.
-    return job.provider not in (None, _NODES_WITH_AGENTS)
+    return job.provider not in (None, OWN_NODES)
 
 
 def present_code(app_state: AppState, job: Job) -> Code | None:

@@ -1,9 +1,9 @@
 """A process that starts as root, becomes an account before it opens anything, and works
 on the code of a folder.
 
-`python -P -m gpuyard.storage.account_process` reads an Order from standard input and
-writes the answer to standard output, both as msgpack. It is started for each order, so
-it imports little.
+`python -P -m gpuyard.storage.account_process` reads a FolderOrder from standard input
+and writes the answer to standard output, both as msgpack. It is started for each order,
+so it imports little.
 """
 
 import codecs
@@ -31,7 +31,7 @@ class AccountWorkError(OSError):
     """The process could not do its work; the message says why."""
 
 
-class Take(msgspec.Struct, frozen=True, tag=True):
+class ReadCode(msgspec.Struct, frozen=True, tag=True):
     """Read the code of `workdir`, except what is in `apart_from`."""
 
     workdir: str
@@ -56,10 +56,10 @@ class Build(msgspec.Struct, frozen=True, tag=True):
     fresh: str
 
 
-Work = Take | Compare | Build
+Work = ReadCode | Compare | Build
 
 
-class Order(msgspec.Struct, frozen=True):
+class FolderOrder(msgspec.Struct, frozen=True):
     """What to do, and as whom."""
 
     account: Account
@@ -67,9 +67,9 @@ class Order(msgspec.Struct, frozen=True):
     work: Work
 
 
-class Done(msgspec.Struct, frozen=True, tag=True):
-    """The answer: `tree` and `contents` of a Take; `changed` of a Compare, None if the
-    account may not enter the folder.
+class FolderAnswer(msgspec.Struct, frozen=True, tag=True):
+    """The answer: `tree` and `contents` of a ReadCode; `changed` of a Compare, None if
+    the account may not enter the folder.
     """
 
     tree: CodeTree | None = None
@@ -77,7 +77,7 @@ class Done(msgspec.Struct, frozen=True, tag=True):
     changed: list[str] | None = None
 
 
-class Refused(msgspec.Struct, frozen=True, tag=True):
+class FolderRefused(msgspec.Struct, frozen=True, tag=True):
     """The answer when the folder is not as it should be; `field` is empty for an error
     of the system.
     """
@@ -118,29 +118,29 @@ class _Collected:
         return ""
 
 
-def _do(work: Work) -> Done:
+def _do(work: Work) -> FolderAnswer:
     match work:
-        case Take():
+        case ReadCode():
             collected = _Collected(work.bytes)
             limits = CodeLimits(work.files, work.bytes)
             reader = CodeReader(collected)
             reader.take(Path(work.workdir), limits, Path(work.apart_from))
-            return Done(collected.tree, list(collected.contents.values()))
+            return FolderAnswer(collected.tree, list(collected.contents.values()))
         case Compare():
             if not os.path.isdir(work.workdir):  # noqa: PTH112  (False without the right to look)
-                return Done()
+                return FolderAnswer()
             reader = CodeReader(_Collected(0))
-            return Done(changed=reader.changes(work.tree, Path(work.workdir)))
+            return FolderAnswer(changed=reader.changes(work.tree, Path(work.workdir)))
         case Build():
             live = Path(work.workdir)
             content = work.contents.__getitem__
             CodeBuilder(work.tree, content, live, Path(work.fresh)).build()
-            return Done()
+            return FolderAnswer()
 
 
 def main() -> None:
     """Do the work on standard input."""
-    order = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Order)
+    order = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=FolderOrder)
     # What the user has put into a folder must not take the machine's memory or time.
     resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (_MOST_CPU_S, _MOST_CPU_S))
@@ -148,16 +148,16 @@ def main() -> None:
     # The account may be unable to read the modules of this interpreter.
     codecs.lookup("utf-8-sig")
     become(order.account, order.umask)
-    answer: Done | Refused
+    answer: FolderAnswer | FolderRefused
     try:
         answer = _do(order.work)
     except InvalidInputError as error:
         (fault,) = error.faults
-        answer = Refused(fault.fault, fault.field, fault.remedy)
+        answer = FolderRefused(fault.fault, fault.field, fault.remedy)
     except MemoryError:
-        answer = Refused("reading it takes more than 1 GB of memory")
+        answer = FolderRefused("reading it takes more than 1 GB of memory")
     except (OSError, ValueError) as error:
-        answer = Refused(str(error))
+        answer = FolderRefused(str(error))
     sys.stdout.buffer.write(msgspec.msgpack.encode(answer))
 
 

@@ -20,10 +20,10 @@ from gpuyard.storage.account_process import (
     AccountWorkError,
     Build,
     Compare,
-    Done,
-    Order,
-    Refused,
-    Take,
+    FolderAnswer,
+    FolderOrder,
+    FolderRefused,
+    ReadCode,
     Work,
 )
 from gpuyard.storage.code_snapshots import CodeLimits
@@ -48,7 +48,7 @@ def take_code(
 
     InvalidInputError as for `CodeReader.take`; OSError.
     """
-    work = Take(str(workdir), limits.files, limits.bytes, str(apart_from))
+    work = ReadCode(str(workdir), limits.files, limits.bytes, str(apart_from))
     answer = _done(account, 0o077, work)
     if answer.tree is None:
         raise AccountWorkError("there is no tree in the answer")
@@ -90,8 +90,8 @@ def _check(tree: CodeTree, stored: set[str]) -> None:
             raise AccountWorkError(f"the tree names {entry.path!r}, which it has not")
 
 
-def _done(account: Account, umask: int, work: Work) -> Done:
-    order = msgspec.msgpack.encode(Order(account, umask, work))
+def _done(account: Account, umask: int, work: Work) -> FolderAnswer:
+    order = msgspec.msgpack.encode(FolderOrder(account, umask, work))
     process = subprocess.Popen(
         _PROGRAM,
         stdin=subprocess.PIPE,
@@ -113,8 +113,8 @@ def _done(account: Account, umask: int, work: Work) -> Done:
         lines = problem.decode(errors="replace").strip().splitlines()
         why = lines[-1] if lines else f"it ended with {process.returncode}"
         raise AccountWorkError(f"reading it as {account.name} failed: {why}")
-    answer = msgspec.msgpack.decode(output, type=Done | Refused)
-    if isinstance(answer, Done):
+    answer = msgspec.msgpack.decode(output, type=FolderAnswer | FolderRefused)
+    if isinstance(answer, FolderAnswer):
         return answer
     if answer.field:
         raise InvalidInputError.of(answer.field, answer.fault, answer.remedy)

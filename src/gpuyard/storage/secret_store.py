@@ -27,7 +27,7 @@ class StoredSecret(msgspec.Struct, frozen=True):
     set_at: float
 
 
-class _Content(msgspec.Struct):
+class _SecretContent(msgspec.Struct):
     secrets: dict[str, StoredSecret] = {}
     version: int = 1
 
@@ -101,11 +101,11 @@ class SecretStore:
         finally:
             os.close(lock)
 
-    def _read(self) -> _Content:
+    def _read(self) -> _SecretContent:
         try:
-            return msgspec.json.decode(self._file.read_bytes(), type=_Content)
+            return msgspec.json.decode(self._file.read_bytes(), type=_SecretContent)
         except FileNotFoundError:
-            return _Content()
+            return _SecretContent()
         except msgspec.MsgspecError:
             raise RefusedError(
                 f"The store of secrets {self._file} is damaged.",

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from gpuyard.storage.archive import beside, replace
 from gpuyard.studies.cluster_metrics import SCHEMA as METRICS_SCHEMA
 from gpuyard.studies.cluster_metrics import metric_rows
-from gpuyard.studies.coverage import Coverage, Prompts, named
+from gpuyard.studies.coverage import Coverage, RunPrompts, named
 from gpuyard.studies.shards import ResultShard
 
 ADDED = pa.schema(
@@ -103,7 +103,7 @@ class ResultCollector:
         self.table = self.results / f"{run.name}.parquet"
         self.metrics = self.results / f"cluster_metrics_{run.name}.parquet"
         self.document = self.results / f"{run.name}.json"
-        self._prompts = Prompts.read(run / "prompts.parquet")
+        self._prompts = RunPrompts.read(run / "prompts.parquet")
         self._schema = pa.schema([*self._prompts.joined.schema, *ADDED])
         self._collected: dict[str, Collected] = {}
 
@@ -245,7 +245,7 @@ class _StrategyReader:
     """Reads the output of one strategy."""
 
     def __init__(
-        self, run: Path, strategy_id: str, entry: Mapping[str, Any], prompts: Prompts
+        self, run: Path, strategy_id: str, entry: Mapping[str, Any], prompts: RunPrompts
     ) -> None:
         self._run = run
         self._id = strategy_id

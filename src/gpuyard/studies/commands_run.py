@@ -21,7 +21,7 @@ from gpuyard.studies.commands import (
 )
 
 if TYPE_CHECKING:
-    from gpuyard.studies.manifest import Manifest, ManifestEntry
+    from gpuyard.studies.manifest import ManifestEntry, RunManifest
     from gpuyard.studies.pipeline import DistributedExperimentPipeline
     from gpuyard.studies.study import Study, Variant
 
@@ -90,10 +90,10 @@ def resume(
 @app.command()
 def status(directory: Folder = Path(), as_json: AsJson = False) -> None:
     """Show what became of each job of the newest run."""
-    from gpuyard.studies.manifest import Manifest, newest_run
+    from gpuyard.studies.manifest import RunManifest, newest_run
     from gpuyard.studies.study import load_study
 
-    manifest = Manifest.load(newest_run(load_study(directory).runs))
+    manifest = RunManifest.load(newest_run(load_study(directory).runs))
     if as_json:
         print_json(
             {
@@ -111,7 +111,7 @@ def status(directory: Folder = Path(), as_json: AsJson = False) -> None:
 @extra_needed
 def report(directory: Folder = Path()) -> None:
     """Read the newest run's results anew and write its tables, plots and page."""
-    from gpuyard.studies.manifest import Manifest, newest_run
+    from gpuyard.studies.manifest import RunManifest, newest_run
     from gpuyard.studies.pipeline import alone, collect_results, is_running
     from gpuyard.studies.study import load_study
 
@@ -120,8 +120,8 @@ def report(directory: Folder = Path()) -> None:
         say("The run goes on; this is what it has so far.")
     else:
         with alone(study):
-            collect_results(study, Manifest.load(newest_run(study.runs)))
-    _report(study, Manifest.load(newest_run(study.runs)))
+            collect_results(study, RunManifest.load(newest_run(study.runs)))
+    _report(study, RunManifest.load(newest_run(study.runs)))
 
 
 @contextmanager
@@ -159,12 +159,14 @@ def _checked(directory: Path) -> "Study":
 
 
 def _refuse_unfinished(study: "Study", override: bool) -> None:
-    from gpuyard.studies.manifest import Manifest, runs_of
+    from gpuyard.studies.manifest import RunManifest, runs_of
 
     runs = runs_of(study.runs)
     if not runs or override:
         return
-    under_way = [entry for entry in Manifest.load(runs[-1]).entries if not entry.over]
+    under_way = [
+        entry for entry in RunManifest.load(runs[-1]).entries if not entry.over
+    ]
     if under_way:
         fault = (
             f"is not over in {runs[-1].name}: {under_way[0].strategy_id} is"
@@ -206,7 +208,7 @@ def _ask_baseline(
                 )
 
 
-def _tell(manifest: "Manifest", told: dict[int, str]) -> None:
+def _tell(manifest: "RunManifest", told: dict[int, str]) -> None:
     """Print one line for each entry that has changed."""
     for number, entry in enumerate(manifest.entries):
         words = _words(entry)
@@ -223,7 +225,7 @@ def _words(entry: "ManifestEntry") -> str:
     return f"{entry.strategy_id:<24} {state.lower()}{job}{took}{reason}"
 
 
-def _print_entries(manifest: "Manifest") -> None:
+def _print_entries(manifest: "RunManifest") -> None:
     columns = ("STRATEGY", "TRY", "JOB", "STATUS", "SECONDS", "PEAK GIB", "WHY")
     rows: list[tuple[Any, ...]] = [
         (
@@ -247,7 +249,7 @@ def _print_entries(manifest: "Manifest") -> None:
 def _go_on(
     study: "Study",
     pipeline: "DistributedExperimentPipeline",
-    manifest: "Manifest",
+    manifest: "RunManifest",
     only: Any,
     *,
     fail_fast: bool,
@@ -270,7 +272,7 @@ def _go_on(
         raise typer.Exit(_FAILED)
 
 
-def _report(study: "Study", manifest: "Manifest") -> None:
+def _report(study: "Study", manifest: "RunManifest") -> None:
     from gpuyard.studies.report import write_report
 
     for path in write_report(study, manifest):

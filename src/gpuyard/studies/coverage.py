@@ -27,7 +27,7 @@ def named(names: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompts:
+class RunPrompts:
     """The prompts of a run.
 
     `joined` are the columns that go into the results, `tokens` the lengths of the
@@ -41,7 +41,7 @@ class Prompts:
     variants: pa.ChunkedArray
 
     @classmethod
-    def read(cls, path: Path) -> "Prompts":
+    def read(cls, path: Path) -> "RunPrompts":
         """From `prompts.parquet`.
 
         InvalidInputError where it cannot be read or has a prompt twice.
@@ -110,7 +110,7 @@ class Prompts:
 class Coverage:
     """Accepts the first result of each prompt, and counts what it leaves out."""
 
-    def __init__(self, prompts: Prompts, variants: object, limit: object) -> None:
+    def __init__(self, prompts: RunPrompts, variants: object, limit: object) -> None:
         self._prompts = prompts
         self._asked = prompts.asked(variants, limit)
         self._seen = np.zeros(len(prompts.rows), bool)

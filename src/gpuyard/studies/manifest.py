@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuyard.domain.errors import InvalidInputError, NotFoundError
-from gpuyard.studies.strategies import JobOutcome
+from gpuyard.studies.strategies import StrategyJobEnd
 from gpuyard.studies.tables import replace_file
 
 FILE = "manifest.json"
@@ -68,7 +68,7 @@ class ManifestEntry:
 
 
 @dataclass(slots=True)
-class Manifest:
+class RunManifest:
     """A run and its jobs.
 
     It holds the hash of the study's file, the variants of prompts, the selected
@@ -98,7 +98,7 @@ class Manifest:
         }
 
     @classmethod
-    def load(cls, run: Path) -> "Manifest":
+    def load(cls, run: Path) -> "RunManifest":
         """Read the manifest in a run's folder.
 
         NotFoundError when there is none, InvalidInputError when it is damaged.
@@ -129,10 +129,10 @@ class Manifest:
         """The jobs of a strategy so far."""
         return [entry for entry in self.entries if entry.strategy == strategy]
 
-    def outcomes(self, strategy: str) -> list[JobOutcome]:
+    def outcomes(self, strategy: str) -> list[StrategyJobEnd]:
         """Return the outcomes from which a strategy chooses its next job."""
         return [
-            JobOutcome(entry.overrides, entry.status, entry.attempt)
+            StrategyJobEnd(entry.overrides, entry.status, entry.attempt)
             for entry in self.of(strategy)
             if not entry.set_aside
         ]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gpuyard.config.locks import is_locked, lock_exclusively
 from gpuyard.domain.errors import InvalidInputError, NotFoundError
 from gpuyard.studies.baseline import LocalInferenceRunner
-from gpuyard.studies.manifest import DONE, Manifest, ManifestEntry, newest_run
+from gpuyard.studies.manifest import DONE, ManifestEntry, RunManifest, newest_run
 from gpuyard.studies.prompts import (
     PromptDataFrameBuilder,
     PromptFileSet,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gpuyard.client.sync import Client
     from gpuyard.studies.collector import ResultCollector
 
-Tell = Callable[[Manifest], None]
+Tell = Callable[[RunManifest], None]
 _LOCK = ".lock"
 
 
@@ -78,7 +78,7 @@ class DistributedExperimentPipeline:
         only: Sequence[str] = (),
         variants: Sequence[Variant] = VARIANTS,
         limit: int | None = None,
-    ) -> Manifest:
+    ) -> RunManifest:
         """A new run: its folder, with the prompts and the program.
 
         NotFoundError for a strategy that is not there.
@@ -89,7 +89,7 @@ class DistributedExperimentPipeline:
 
     def _begin(
         self, only: Sequence[str], variants: Sequence[Variant], limit: int | None
-    ) -> Manifest:
+    ) -> RunManifest:
         now = time.time()
         run_id = datetime.fromtimestamp(now, UTC).strftime("run_%Y%m%dT%H%M%S")
         run = self.study.runs / run_id
@@ -103,7 +103,7 @@ class DistributedExperimentPipeline:
         PromptDataFrameBuilder.persist(frame, run / "prompts.parquet")
         SlurmJobFactory(self.study, run).copy_runtime()
         name = self.study.directory.name
-        manifest = Manifest(
+        manifest = RunManifest(
             run / "manifest.json",
             run_id,
             name,
@@ -128,11 +128,11 @@ class DistributedExperimentPipeline:
             else frame
         )
 
-    def newest(self) -> Manifest:
+    def newest(self) -> RunManifest:
         """The run to go on with; NotFoundError where there is none."""
-        return Manifest.load(newest_run(self.study.runs))
+        return RunManifest.load(newest_run(self.study.runs))
 
-    def reopen(self, manifest: Manifest) -> None:
+    def reopen(self, manifest: RunManifest) -> None:
         """Allow failed jobs to be tried again."""
         if manifest.study_sha256 != self.study.sha256:
             fault = f"has changed since {manifest.run_id} began"
@@ -171,7 +171,11 @@ class DistributedExperimentPipeline:
     # --- running ---
 
     def run(
-        self, manifest: Manifest, only: Sequence[str] = (), *, fail_fast: bool = False
+        self,
+        manifest: RunManifest,
+        only: Sequence[str] = (),
+        *,
+        fail_fast: bool = False,
     ) -> bool:
         """Run the strategies one after the other; True when all of them completed.
 
@@ -185,7 +189,9 @@ class DistributedExperimentPipeline:
                     break
         return well
 
-    def run_strategy(self, manifest: Manifest, strategy: ParallelismStrategy) -> bool:
+    def run_strategy(
+        self, manifest: RunManifest, strategy: ParallelismStrategy
+    ) -> bool:
         """Run all jobs of a strategy; True when each of its points has completed.
 
         Jobs that are already under way are awaited first.
@@ -206,7 +212,7 @@ class DistributedExperimentPipeline:
 
     def _new_entry(
         self,
-        manifest: Manifest,
+        manifest: RunManifest,
         strategy: ParallelismStrategy,
         overrides: Mapping[str, int],
     ) -> ManifestEntry:
@@ -229,7 +235,7 @@ class DistributedExperimentPipeline:
         self._changed(manifest)
         return entry
 
-    def _see_out(self, manifest: Manifest, entry: ManifestEntry) -> None:
+    def _see_out(self, manifest: RunManifest, entry: ManifestEntry) -> None:
         """Submit a job if necessary, wait for its end and collect its results.
 
         A PENDING job may have been submitted before a crash; submitting again finds it.
@@ -245,13 +251,13 @@ class DistributedExperimentPipeline:
         )
         self._changed(manifest)
 
-    def _changed(self, manifest: Manifest) -> None:
+    def _changed(self, manifest: RunManifest) -> None:
         manifest.save()
         self._tell(manifest)
 
     # --- results ---
 
-    def collect(self, manifest: Manifest, entry: ManifestEntry) -> None:
+    def collect(self, manifest: RunManifest, entry: ManifestEntry) -> None:
         """Add a job's results to the tables, with those of the jobs before it.
 
         A job that says it completed may still have left no results.
@@ -267,7 +273,7 @@ class DistributedExperimentPipeline:
 
 
 def _ingest(
-    collector: "ResultCollector", manifest: Manifest, entry: ManifestEntry
+    collector: "ResultCollector", manifest: RunManifest, entry: ManifestEntry
 ) -> None:
     """Set an entry's status from how its job ended and what it wrote."""
     entry.status = entry.job_status or entry.status
@@ -278,7 +284,7 @@ def _ingest(
     entry.reason = "; ".join(found.reasons) or None
 
 
-def collect_results(study: Study, manifest: Manifest) -> None:
+def collect_results(study: Study, manifest: RunManifest) -> None:
     """Read the results of all jobs of a run again."""
     from gpuyard.studies.collector import ResultCollector
 

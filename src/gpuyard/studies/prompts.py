@@ -216,11 +216,12 @@ class PromptRepository:
         self, variants: Sequence[Variant] = VARIANTS, limit: int | None = None
     ) -> tuple[PromptRecord, ...]:
         """Return the first `limit` prompts of each variant, in the files' order."""
-        kept = [
-            [one for one in self._records if one.variant == variant][:limit]
-            for variant in VARIANTS
-        ]
-        return tuple(one for group in kept for one in group if one.variant in variants)
+        kept: list[PromptRecord] = []
+        for variant in VARIANTS:
+            if variant in variants:
+                group = [one for one in self._records if one.variant == variant]
+                kept += group[:limit]
+        return tuple(kept)
 
     def get_by_id(self, prompt_id: str, variant: Variant = "2k") -> PromptRecord:
         """One prompt; NotFoundError for an id there is not."""

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from gpuyard import __version__
 from gpuyard.storage.archive import beside, replace
 from gpuyard.studies.correctness import ALL, CorrectnessEvaluator
-from gpuyard.studies.manifest import Manifest
+from gpuyard.studies.manifest import RunManifest
 from gpuyard.studies.markdown import columns
 from gpuyard.studies.prompts import PromptFileSet, PromptRepository
 from gpuyard.studies.study import FILE, Study
@@ -206,7 +206,7 @@ class StudyReport:
         return rows
 
 
-def write_report(study: Study, manifest: Manifest) -> Sequence[Path]:
+def write_report(study: Study, manifest: RunManifest) -> Sequence[Path]:
     """Write the report as CSV, Markdown and HTML; return the three paths."""
     wanted = study.report
     results = study.results

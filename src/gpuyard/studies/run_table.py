@@ -99,14 +99,10 @@ class RunTable:
     @property
     def primary(self) -> str:
         """The leading score: agreement with the reference, or else with the peer."""
-        return next(
-            (
-                name
-                for name in PRIMARY
-                if any(_is_number(row.get(name)) for row in self.rows)
-            ),
-            PRIMARY[0],
-        )
+        for name in PRIMARY:
+            if any(_is_number(row.get(name)) for row in self.rows):
+                return name
+        return PRIMARY[0]
 
     @property
     def baseline(self) -> str:

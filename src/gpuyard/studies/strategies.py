@@ -19,7 +19,7 @@ _SUFFIXES = {"batch_size": "b", "micro_batches": "m"}
 
 
 @dataclass(frozen=True, slots=True)
-class JobOutcome:
+class StrategyJobEnd:
     """The end of one job: its `overrides`, its status, and the number of the try."""
 
     overrides: Mapping[str, int]
@@ -115,7 +115,7 @@ class ParallelismStrategy:
         """How many jobs complete the strategy, retries aside."""
         return len(self.points)
 
-    def next_config(self, done: Sequence[JobOutcome]) -> dict[str, int] | None:
+    def next_config(self, done: Sequence[StrategyJobEnd]) -> dict[str, int] | None:
         """Return the overrides of the next job, or None when nothing is left.
 
         `done` are the outcomes so far. A failed job is tried again before the next

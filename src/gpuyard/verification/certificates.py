@@ -20,14 +20,14 @@ _LIFE = timedelta(days=365)
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class KeyPair:
     """A certificate and its private key, both PEM."""
 
     certificate: str
     key: str
 
 
-class Authority:
+class HubAuthority:
     """Signs certificates. Its key is kept in memory only, as long as its hub runs."""
 
     def __init__(
@@ -64,14 +64,14 @@ class Authority:
         )
         return cls(key, builder.sign(key, hashes.SHA256()))
 
-    def for_hub(self) -> Credentials:
+    def for_hub(self) -> KeyPair:
         """Issue the hub's certificate."""
         now = datetime.now(UTC)
         return self._issue(
             HUB, ExtendedKeyUsageOID.SERVER_AUTH, now - _SKEW, now + _LIFE
         )
 
-    def for_solver(self, check_id: str, valid_s: float) -> Credentials:
+    def for_solver(self, check_id: str, valid_s: float) -> KeyPair:
         """Issue a certificate for the solver of one check, valid for `valid_s`."""
         now = datetime.now(UTC)
         # Certificates have whole seconds only, so the first one counts as over.
@@ -98,7 +98,7 @@ class Authority:
 
     def _issue(
         self, name: str, use: x509.ObjectIdentifier, start: datetime, end: datetime
-    ) -> Credentials:
+    ) -> KeyPair:
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(_name(name), self._certificate.subject, key, start, end)
         names = x509.SubjectAlternativeName([x509.DNSName(name)])
@@ -118,7 +118,7 @@ class Authority:
             serialization.PrivateFormat.PKCS8,
             serialization.NoEncryption(),
         )
-        return Credentials(_pem(certificate), secret.decode())
+        return KeyPair(_pem(certificate), secret.decode())
 
 
 def _builder(

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from gpuyard.config.open_files import allow_many_files
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.verification.certificates import Authority
+from gpuyard.verification.certificates import HubAuthority
 from gpuyard.verification.protocol import (
     LONGEST_LINE,
     Conversation,
@@ -138,7 +138,7 @@ class Hub:
         self._host = host
         self.port = port
         self.public_host = public_host or host
-        self._authority = Authority.create()
+        self._authority = HubAuthority.create()
         self._waiting: dict[
             str, tuple[asyncio.Future[SolverConnection], Conversation]
         ] = {}

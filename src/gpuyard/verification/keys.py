@@ -57,12 +57,6 @@ def public_hex(key: Ed25519PrivateKey | Ed25519PublicKey) -> str:
     return _public(key).public_bytes_raw().hex()
 
 
-def public_pem(key: Ed25519PrivateKey | Ed25519PublicKey) -> str:
-    """The public key in PEM (SubjectPublicKeyInfo), for other programs."""
-    form = serialization.PublicFormat.SubjectPublicKeyInfo
-    return _public(key).public_bytes(serialization.Encoding.PEM, form).decode()
-
-
 def read_public(text: str, field: str = "key") -> Ed25519PublicKey:
     """Read a public key from hex digits or PEM; InvalidInputError names `field`."""
     word = text.strip()

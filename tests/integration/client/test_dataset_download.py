@@ -92,7 +92,8 @@ def test_a_server_that_knows_no_ranges_sends_all_again(
     publisher.most = 1000
     with pytest.raises(UnreachableError):
         download.fetch(lambda *_: None)
-    publisher.most, publisher.takes_ranges = None, False
+    publisher.most = None
+    publisher.takes_ranges = False
     download.fetch(lambda *_: None)
     assert download.path.read_bytes() == CONTENT
 

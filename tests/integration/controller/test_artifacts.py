@@ -78,7 +78,8 @@ async def test_a_path_that_leads_out_is_not_believed(instance: Controlled):
 async def test_removing_takes_the_blob_unless_another_job_needs_it(
     instance: Controlled,
 ):
-    job_id, other = await instance.submit(), await instance.submit()
+    job_id = await instance.submit()
+    other = await instance.submit()
     await leave(instance, job_id, a="shared", b="own")
     await leave(instance, other, a="shared")
     recorder = instance.controller.reports.artifacts

@@ -42,7 +42,8 @@ class Stage:
 
 
 async def test_a_link_of_a_container_leads_to_no_file_of_this_host(tmp_path: Path):
-    job, host = tmp_path / "job", tmp_path / "host"
+    job = tmp_path / "job"
+    host = tmp_path / "host"
     for folder in (job / "out", host):
         folder.mkdir(parents=True)
         (folder / "file").write_text("content")

@@ -100,7 +100,8 @@ async def test_a_job_goes_with_everything_that_belongs_to_it(short: Controlled) 
 
 
 async def test_a_blob_that_another_job_needs_stays(short: Controlled) -> None:
-    ended, running = await short.submit(), await short.submit()
+    ended = await short.submit()
+    running = await short.submit()
     blob = await short.save(ended, "out/1.pt", b"the same")
     assert blob == await short.save(running, "out/2.pt", b"the same")
     await short.finish(ended)

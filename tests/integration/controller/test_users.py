@@ -67,7 +67,8 @@ async def test_an_older_read_brings_no_revoked_token_back(
     issued = await users.issue(NewToken(user="ana"), OWNER)
     # The last that a read of users asks the ledger for.
     note = instance.core.queries.note
-    is_read, is_revoked = threading.Event(), threading.Event()
+    is_read = threading.Event()
+    is_revoked = threading.Event()
 
     def slow(name: str) -> Any:
         is_read.set()

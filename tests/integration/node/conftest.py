@@ -12,6 +12,7 @@ import pytest
 
 from gpuyard.node.launcher import Exit, LaunchRequest, Process, spawn
 from gpuyard.node.launcher.hierarchy import hierarchies
+from tests.support.components import require
 from tests.support.node import Node, make_node
 
 Start = Callable[..., Process]
@@ -23,6 +24,29 @@ def _remove_control_groups() -> Iterator[None]:
     for hierarchy in hierarchies():
         with suppress(OSError):  # others may be using it
             hierarchy.root.rmdir()
+
+
+def _require_controller(name: str) -> None:
+    works = any(name in hierarchy.controllers for hierarchy in hierarchies())
+    require("control-groups", works, f"the controller {name}")
+
+
+@pytest.fixture(scope="session")
+def pids_groups() -> None:
+    """Needs control groups that count processes."""
+    _require_controller("pids")
+
+
+@pytest.fixture(scope="session")
+def memory_groups() -> None:
+    """Needs control groups that limit memory."""
+    _require_controller("memory")
+
+
+@pytest.fixture(scope="session")
+def cpu_groups() -> None:
+    """Needs control groups that limit CPU time."""
+    _require_controller("cpu")
 
 
 @pytest.fixture

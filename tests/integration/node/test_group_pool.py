@@ -22,7 +22,6 @@ from gpuyard.node.launcher import (
     procfs,
 )
 from gpuyard.node.launcher import adopt as adopt_attempt
-from gpuyard.node.launcher.hierarchy import hierarchies
 from gpuyard.node.launcher.procfs import stat
 from tests.support.wait import wait_until
 
@@ -38,10 +37,7 @@ DAEMON += "(setsid env -i sh -c 'echo $$ > daemon.pid; exec sleep 1000' &); "
 Start = Callable[..., Process]
 Ended = Callable[[Process], Exit]
 
-pytestmark = pytest.mark.skipif(
-    not any("pids" in hierarchy.controllers for hierarchy in hierarchies()),
-    reason="no control group here may use the pids controller",
-)
+pytestmark = pytest.mark.usefixtures("pids_groups")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from gpuyard.config.accounts import Account
 from gpuyard.node.input_pipe import new_pipe
-from gpuyard.node.launcher import Identity, LaunchError
+from gpuyard.node.launcher import LaunchError, ProcessIdentity
 from tests.support.accounts import PYTHON, real_account
 
 WHO = """
@@ -38,7 +38,7 @@ def home(account: Account) -> Path:
 
 
 def test_a_process_is_its_account_and_nothing_of_root(start, ended, log, account, home):
-    identity = Identity(account, umask=0o027)
+    identity = ProcessIdentity(account, umask=0o027)
     exit = ended(start(PYTHON, "-c", WHO, workdir=home, identity=identity))
     assert exit.code == 0, log.read_text()
     assert json.loads(log.read_text()) == {
@@ -54,7 +54,7 @@ def test_a_process_is_its_account_and_nothing_of_root(start, ended, log, account
 
 
 def test_privileges_can_be_forgone(start, ended, log, account, home):
-    identity = Identity(account, no_new_privileges=True)
+    identity = ProcessIdentity(account, no_new_privileges=True)
     ended(start(PYTHON, "-c", WHO, workdir=home, identity=identity))
     assert json.loads(log.read_text())["no_new_privs"] == 1
 
@@ -63,7 +63,7 @@ def test_a_process_opens_its_output_by_name_and_the_log_stays_roots(
     start, ended, log, account, home
 ):
     script = "echo out >> /dev/stdout; echo err >> /dev/stderr; cat /dev/stdin"
-    identity = Identity(account)
+    identity = ProcessIdentity(account)
     process = start("sh", "-c", script, workdir=home, identity=identity, stdin=b"in\n")
     assert ended(process).code == 0, log.read_text()
     assert log.read_text() == "out\nerr\nin\n"
@@ -74,7 +74,7 @@ def test_a_process_opens_the_pipe_of_its_input_by_name(
     start, ended, log, account, home
 ):
     with new_pipe("a", account.gid) as (reader, holder):
-        identity = Identity(account)
+        identity = ProcessIdentity(account)
         process = start(
             "cat", "/dev/stdin", workdir=home, identity=identity, stdin=reader
         )
@@ -93,14 +93,14 @@ def test_a_folder_that_the_account_may_not_enter_is_named(start, account, tmp_pa
     tmp_path.chmod(0o755)
     inner.parent.chmod(0o700)
     with pytest.raises(LaunchError) as refused:
-        start("true", workdir=inner, identity=Identity(account))
+        start("true", workdir=inner, identity=ProcessIdentity(account))
     assert refused.value.reason == "workdir_missing"
     assert account.name in str(refused.value)
     assert str(inner) in str(refused.value)
 
 
 def test_a_folder_that_it_must_write_to_is_named(start, account, home, tmp_path):
-    identity = Identity(account, folders=(Path("/usr"),))
+    identity = ProcessIdentity(account, folders=(Path("/usr"),))
     with pytest.raises(LaunchError, match=f"{account.name} may not use .* /usr$"):
         start("true", workdir=home, identity=identity)
 
@@ -110,7 +110,7 @@ def test_a_program_that_only_root_may_run_names_the_account(start, account, home
     program.write_text("#!/bin/sh\n")
     program.chmod(0o700)
     with pytest.raises(LaunchError, match=f"cannot be run by {account.name}"):
-        start(str(program), workdir=home, identity=Identity(account))
+        start(str(program), workdir=home, identity=ProcessIdentity(account))
 
 
 KEYRING = """
@@ -132,7 +132,9 @@ def test_a_process_finds_no_key_of_roots_session(
     assert added > 0, os.strerror(ctypes.get_errno())
     arguments = ("-c", KEYRING, str(keyctl))
     try:
-        ended(start(PYTHON, *arguments, workdir=home, identity=Identity(account)))
+        ended(
+            start(PYTHON, *arguments, workdir=home, identity=ProcessIdentity(account))
+        )
     finally:
         unlink = 9
         libc.syscall(keyctl, unlink, added, session)

@@ -42,10 +42,7 @@ SRC = str(Path(gpuyard.__file__).parents[1])
 
 
 def have(controller: str) -> pytest.MarkDecorator:
-    works = any(controller in hierarchy.controllers for hierarchy in hierarchies())
-    return pytest.mark.skipif(
-        not works, reason=f"no control group here may use the {controller} controller"
-    )
+    return pytest.mark.usefixtures(f"{controller}_groups")
 
 
 def version_of(controller: str) -> int:
@@ -190,7 +187,8 @@ def test_without_groups_memory_is_held_by_a_resource_limit(start, ended, python,
     assert "MemoryError" in log.read_text()
 
 
-@pytest.mark.parametrize("cgroups", [pytest.param(True, marks=have("memory")), False])
+@have("memory")
+@pytest.mark.parametrize("cgroups", [True, False])
 def test_the_default_memory_limit_holds_where_there_are_groups(
     start, ended, python, log, cgroups
 ):
@@ -325,9 +323,7 @@ def test_a_group_is_only_made_for_a_file_name(attempt_id):
         Cgroup.create(attempt_id, ProcessLimits())
 
 
-groups_work = pytest.mark.skipif(
-    not hierarchies(), reason="no control group can be made here"
-)
+groups_work = have("pids")
 
 
 @groups_work

@@ -25,7 +25,6 @@ from gpuyard.node.launcher import (
     procfs,
     waiting,
 )
-from gpuyard.node.launcher.hierarchy import hierarchies
 from gpuyard.node.launcher.waiting import ChildEnd
 from tests.support.wait import wait_until
 
@@ -36,9 +35,7 @@ AS_DAEMON = (
     " {then}"
 )
 
-groups_work = pytest.mark.skipif(
-    not hierarchies(), reason="no control group can be made here"
-)
+groups_work = pytest.mark.usefixtures("pids_groups")
 both_ways = pytest.mark.parametrize(
     "cgroups", [True, False], ids=["cgroups", "no-cgroups"]
 )

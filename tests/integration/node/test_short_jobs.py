@@ -47,10 +47,7 @@ int main(int count, char **words) {
 """
 
 pytestmark = pytest.mark.real_agent
-groups_work = pytest.mark.skipif(
-    not any("pids" in hierarchy.controllers for hierarchy in hierarchies()),
-    reason="no control group here may use the pids controller",
-)
+groups_work = pytest.mark.usefixtures("pids_groups")
 
 
 @pytest.fixture(scope="module")
@@ -162,11 +159,7 @@ def small_group() -> Iterator[Path]:
     wait_until(lambda: remove(group), what="the group to be empty")
 
 
-@groups_work
-@pytest.mark.skipif(
-    not any("memory" in hierarchy.controllers for hierarchy in hierarchies()),
-    reason="no control group here may use the memory controller",
-)
+@pytest.mark.usefixtures("pids_groups", "memory_groups")
 def test_a_kill_for_lack_of_memory_in_the_first_moment_is_told(
     tmp_path: Path, small_group: Path
 ) -> None:

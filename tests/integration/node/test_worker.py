@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuyard.node.worker import CrashError, Runner, ScriptError, do_item
+from gpuyard.node.worker import CrashError, ScriptError, ScriptProcess, do_item
 
 SCRIPT = """
 import os, time
@@ -50,8 +50,8 @@ def script(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def runner(script: Path) -> Iterator[Runner]:
-    with Runner({"script": "mine", "file": str(script)}) as made:
+def runner(script: Path) -> Iterator[ScriptProcess]:
+    with ScriptProcess({"script": "mine", "file": str(script)}) as made:
         made.load()
         yield made
 
@@ -69,7 +69,7 @@ def item(path: str, **more: Any) -> dict[str, Any]:
 
 
 def test_a_result_is_kept_whole_with_what_the_document_asks_for(
-    runner: Runner, tmp_path: Path
+    runner: ScriptProcess, tmp_path: Path
 ) -> None:
     done = do_item(runner, item("/x/a video.mp4"), tmp_path)
     assert done == {"number": 1, "attempts": 1, "fault": None, "crashed": False}
@@ -90,7 +90,7 @@ def test_a_result_is_kept_whole_with_what_the_document_asks_for(
     ],
 )
 def test_what_goes_wrong_is_told_and_the_next_item_is_done(
-    runner: Runner, tmp_path: Path, what: str, said: str, crashed: bool
+    runner: ScriptProcess, tmp_path: Path, what: str, said: str, crashed: bool
 ) -> None:
     done = do_item(runner, item(what), tmp_path)
     assert (str(done["fault"]).startswith(said), done["crashed"]) == (True, crashed)
@@ -98,7 +98,7 @@ def test_what_goes_wrong_is_told_and_the_next_item_is_done(
 
 
 def test_a_process_in_which_two_items_went_wrong_is_replaced(
-    runner: Runner, tmp_path: Path
+    runner: ScriptProcess, tmp_path: Path
 ) -> None:
     before = runner.run({"path": "x"}, tmp_path)["pid"]
     for _ in range(2):
@@ -109,25 +109,27 @@ def test_a_process_in_which_two_items_went_wrong_is_replaced(
 
 
 def test_a_script_that_cannot_be_loaded_says_why_each_time(script: Path) -> None:
-    with Runner(
+    with ScriptProcess(
         {"script": "mine", "file": str(script), "args": {"fail": True}}
     ) as runner:
         for _ in range(2):
             with pytest.raises(CrashError, match=r"^RuntimeError: no weights$"):
                 runner.load()
     with (
-        Runner({"script": "no_such"}) as runner,
+        ScriptProcess({"script": "no_such"}) as runner,
         pytest.raises(ScriptError, match="is no Python file"),
     ):
         runner.load()
-    nowhere = Runner({"script": "mine", "file": str(script), "python": "/no/python"})
+    nowhere = ScriptProcess(
+        {"script": "mine", "file": str(script), "python": "/no/python"}
+    )
     with nowhere, pytest.raises(ScriptError, match="/no/python cannot be run"):
         nowhere.load()
 
 
 @pytest.mark.parametrize("entry", ["videos/a.webm", "b"])
 def test_an_archive_that_is_none_fails_its_item(
-    runner: Runner, tmp_path: Path, entry: str
+    runner: ScriptProcess, tmp_path: Path, entry: str
 ) -> None:
     (tmp_path / "x.zim").write_bytes(b"no archive")
     done = do_item(runner, item(str(tmp_path / "x.zim"), entry=entry), tmp_path)
@@ -138,7 +140,9 @@ def test_one_that_is_stuck_is_ended_and_the_next_is_done(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpuyard.node.worker._LOOK_S", 0.05)
-    with Runner({"script": "mine", "file": str(script), "silent_s": 0.5}) as runner:
+    with ScriptProcess(
+        {"script": "mine", "file": str(script), "silent_s": 0.5}
+    ) as runner:
         done = do_item(runner, item("stuck"), tmp_path)
         assert done["crashed"]
         assert (
@@ -151,7 +155,7 @@ def test_one_that_is_stuck_is_ended_and_the_next_is_done(
 
 
 def test_one_whose_children_live_on_is_gone_all_the_same(
-    runner: Runner, tmp_path: Path
+    runner: ScriptProcess, tmp_path: Path
 ) -> None:
     done = do_item(runner, item(f"forks {tmp_path}/child"), tmp_path)
     child = int((tmp_path / "child").read_text())

@@ -85,7 +85,6 @@ def test_only_who_asks_for_it_is_told_of_the_storage(install):
 
 @pytest.mark.parametrize("name", ["docker", "slurm"])
 def test_those_that_fetch_checkpoints_take_it(name, tmp_path):
-    pytest.importorskip("docker")
     wrong = StorageSettings(url="s4://nowhere")
     with pytest.raises(InvalidInputError, match="is no place for blobs"):
         registry.load(name, {"home": str(tmp_path)}, wrong)

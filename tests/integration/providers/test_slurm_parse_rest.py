@@ -17,7 +17,7 @@ from gpuyard.domain.errors import InvalidInputError, ProviderError
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobconfig import JobConfig, JobStatus
 from gpuyard.providers.slurm import parse_rest, records
-from gpuyard.providers.slurm.config import SlurmConfig
+from gpuyard.providers.slurm.config import SlurmSettings
 from gpuyard.providers.slurm.provider import SlurmProvider
 
 ME = getpass.getuser()
@@ -411,5 +411,7 @@ def test_what_it_cannot_carry_is_refused_at_the_start(
     wrong: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(InvalidInputError) as raised:
-        SlurmConfig.read({"home": "/", "rest": "unix:///run/slurmrestd.sock", **wrong})
+        SlurmSettings.read(
+            {"home": "/", "rest": "unix:///run/slurmrestd.sock", **wrong}
+        )
     assert [fault.field for fault in raised.value.faults] == [field]

@@ -15,7 +15,7 @@ import pytest
 from gpuyard.config.accounts import Account
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.storage import account_work
-from gpuyard.storage.account_process import AccountWorkError, Done
+from gpuyard.storage.account_process import AccountWorkError, FolderAnswer
 from gpuyard.storage.code_snapshots import CodeLimits
 from gpuyard.storage.code_store import CodeStore
 from gpuyard.storage.code_tree import CodeEntry, CodeTree
@@ -157,7 +157,7 @@ def test_an_answer_names_only_files_that_came_with_it(
     monkeypatch: pytest.MonkeyPatch,
     entry: CodeEntry,
 ) -> None:
-    answer = msgspec.msgpack.encode(Done(CodeTree([entry])))
+    answer = msgspec.msgpack.encode(FolderAnswer(CodeTree([entry])))
     answers(monkeypatch, f"import sys; sys.stdout.buffer.write({answer!r})")
     with pytest.raises(AccountWorkError, match=r"other.py"):
         take(store, ann, tmp_path)

@@ -48,7 +48,8 @@ def test_a_folder_stands_for_the_files_in_it(tmp_path: Path):
 
 
 def test_no_link_is_followed_and_only_files_are_taken(tmp_path: Path):
-    job, other = tmp_path / "job", tmp_path / "other"
+    job = tmp_path / "job"
+    other = tmp_path / "other"
     write(other, "secret")
     write(job, "out/own")
     (job / "out/link").symlink_to(other / "secret")

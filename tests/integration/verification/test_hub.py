@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 
 from gpuyard.verification.answers import AnswersError, IncomingFile, answers_of
-from gpuyard.verification.certificates import Authority
+from gpuyard.verification.certificates import HubAuthority
 from gpuyard.verification.hub import ConnectionLostError, Hub, SolverConnection, release
 from gpuyard.verification.protocol import (
     LONGEST_LINE,
@@ -268,7 +268,7 @@ async def test_a_foreign_certificate_an_expired_one_and_none_are_refused(
     hub: Hub, tmp_path: Path
 ) -> None:
     stream = hub.invite("chk_1")
-    foreign = Authority.create().for_solver("chk_1", 3600)
+    foreign = HubAuthority.create().for_solver("chk_1", 3600)
     assert await refused(
         await Caller.connect(
             {**stream, "certificate": foreign.certificate, "key": foreign.key}, tmp_path

@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from gpuyard.cli import suggest
-from gpuyard.cli.completion import Line, answer, suggestions
+from gpuyard.cli.completion import EditedLine, answer, suggestions
 from gpuyard.cli.main import app
 from gpuyard.domain.states import JobState
 
@@ -166,7 +166,7 @@ def test_a_server_that_does_not_answer_is_left(
 def test_bash_gets_what_it_may_insert(
     typed: str, words: list[str], value: str, inserted: str
 ) -> None:
-    line = Line.read(typed)
+    line = EditedLine.read(typed)
     assert line.words == words
     assert line.insertion(value, BREAKS) == inserted
 

@@ -29,7 +29,7 @@ def program(code: str) -> Iterator[int]:
 def test_only_a_program_that_works_uses_the_place() -> None:
     with program("import time; time.sleep(600)") as pid:
         wait_until(lambda: dev_place.pids_of_attempt() == [pid])
-        usage = dev_place.Usage()
+        usage = dev_place.PlaceUse()
         # Its own start may still count.
         wait_until(lambda: not usage.used())
         with program("while True: pass"):

@@ -12,7 +12,7 @@ import pytest
 
 from gpuyard.cli import tensorboard_program
 from gpuyard.cli.tensorboard import board_body
-from gpuyard.cli.tensorboard_program import Job, is_connected, link_new
+from gpuyard.cli.tensorboard_program import ShownJob, is_connected, link_new
 from gpuyard.domain.errors import RefusedError
 
 STAND_IN = """\
@@ -36,8 +36,8 @@ def test_a_job_has_the_event_files_that_it_has_begun(tmp_path: Path) -> None:
     second = event_file(work / "out" / "run", 1_000_000_300)
     event_file(work / ".venv" / "lib", 1_000_000_100)
     jobs = [
-        Job("a", str(work), "1000000050.5", "1000000200"),
-        Job("b", str(work), "1000000250", ""),
+        ShownJob("a", str(work), "1000000050.5", "1000000200"),
+        ShownJob("b", str(work), "1000000250", ""),
     ]
     board = tmp_path / "board"
     assert link_new(jobs, board) == 2

@@ -8,6 +8,7 @@ import pytest
 
 from gpuyard.controller.core import Core
 from gpuyard.controller.logs import Logs
+from gpuyard.providers.configured import Providers
 
 pytestmark = pytest.mark.anyio
 
@@ -28,6 +29,6 @@ async def test_a_job_that_ends_while_its_output_ends_is_not_waited_for() -> None
         waited.append(timeout_s)
 
     core = cast(Core, cast(Any, SimpleNamespace(queries=queries)))
-    logs = Logs(core, {}, wait, Path)
+    logs = Logs(core, Providers(), wait, Path)
     assert [part async for part in logs.read("job_1", follow=True)] == []
     assert waited == []

@@ -108,11 +108,13 @@ def test_times() -> None:
 def test_pages_go_on_in_the_same_section() -> None:
     log = "epoch 3\na\nTraceback (most recent call last):\n  b\nc\nd\n"
     found: list[tuple[str, str | None]] = []
-    place, section = 0, ""
+    place = 0
+    section = ""
     while True:
         page = find(log, begin=place, begin_section=section, limit=1, sections=True)
         found += [(line.text, line.section) for line in page.lines]
-        place, section = page.next, page.next_section
+        place = page.next
+        section = page.next_section
         if page.is_end:
             break
     traceback = "epoch:3/traceback"
@@ -157,11 +159,13 @@ def test_blocks_and_pages_change_nothing(
     log_search._BLOCK = random.Random(len(log)).randint(12, 40)  # pyright: ignore[reportPrivateUsage]
     try:
         found: list[str] = []
-        place, is_end = 0, False
+        place = 0
+        is_end = False
         while not is_end:
             page = find(log, begin=place, limit=limit, search=search, level=level)
             found += texts(page)
-            place, is_end = page.next, page.is_end
+            place = page.next
+            is_end = page.is_end
         assert found == wanted
         last = find(log, tail=limit, search=search, level=level)
         assert texts(last) == wanted[-limit:]

@@ -15,7 +15,7 @@ from gpuyard.domain.packages import PackageKind, PackageList
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.wire import Ended, StartAttempt
 from gpuyard.node import build_packages
-from gpuyard.node.journal import AttemptRecord
+from gpuyard.node.journal import JournalEntry
 from gpuyard.node.launcher import LaunchError
 from gpuyard.node.package_environments import (
     PackageEnvironments,
@@ -125,7 +125,7 @@ def test_an_environment_is_complete_only_when_it_is_on_the_disk(
     uv.chmod(0o755)
     complete = tmp_path / "env.complete"
     paths = (str(tmp_path / "env"), str(tmp_path), str(tmp_path / "cache"), str(uv))
-    order = build_packages.Order(*paths, PackageKind.REQUIREMENTS, "a list", "")
+    order = build_packages.BuildOrder(*paths, PackageKind.REQUIREMENTS, "a list", "")
     was_complete: list[bool] = []
     monkeypatch.setattr(os, "sync", lambda: was_complete.append(complete.exists()))
     monkeypatch.setattr(os, "execvp", lambda *_: None)
@@ -148,7 +148,7 @@ def test_an_attempt_keeps_the_environment_that_it_was_started_with(
         packages=made.environments,
         journal=SimpleNamespace(private=lambda _: tmp_path / "attempt"),
     )
-    record = AttemptRecord(start, "boot")
+    record = JournalEntry(start, "boot")
     starter = AttemptStarter(record, cast("AgentContext", context))
     starter.prepare()
     complete = os.lstat(f"{place}.complete")
@@ -175,7 +175,7 @@ def test_uv_gets_the_settings_of_pip_where_its_own_say_nothing(tmp_path: Path) -
         "[global]\nindex-url = https://a/simple\nfind-links = /one\n  /two\n"
         "[install]\nextra-index-url = https://b https://c\nno-index = yes\n"
     )
-    order = build_packages.Order("/env", "", "/cache", "uv", "", "", "")
+    order = build_packages.BuildOrder("/env", "", "/cache", "uv", "", "", "")
     given = {
         "PIP_CONFIG_FILE": str(settings),
         "PIP_INDEX_URL": "https://own/simple",

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from gpuyard.providers.kubernetes.log_lines import (
-    LogLines,
-    LogPosition,
+    TimedLines,
+    TimedPosition,
     mark_of,
     positions_of,
 )
@@ -21,7 +21,7 @@ def line(nanoseconds: int, text: str, zone: str = "+08:00") -> bytes:
     return f"{SECOND % second}{digits}{zone} {text}".encode()
 
 
-def since(log: bytes, position: LogPosition) -> bytes:
+def since(log: bytes, position: TimedPosition) -> bytes:
     """What the server gives: from a whole second on."""
     if not position.since:
         return log
@@ -44,10 +44,10 @@ def test_a_log_that_is_cut_anywhere_is_read_once(seed: int) -> None:
         end = "\n" if number < 59 else ""
         log += line(shown, text + end)
         wanted += (text + end).encode()
-    position = LogPosition()
+    position = TimedPosition()
     got = b""
     while len(got) < len(wanted):
-        lines = LogLines(position)
+        lines = TimedLines(position)
         rest = since(log, position)
         rest = rest[: dice.choice([len(rest), dice.randrange(len(rest) + 1)])]
         while rest:
@@ -59,16 +59,16 @@ def test_a_log_that_is_cut_anywhere_is_read_once(seed: int) -> None:
 
 
 def test_what_is_in_a_rotated_file_is_not_counted() -> None:
-    position = LogPosition()
+    position = TimedPosition()
     old = line(1_500_000_000, "one\n") + line(1_600_000_000, "two\n")
-    assert LogLines(position).feed(old) == b"one\ntwo\n"
+    assert TimedLines(position).feed(old) == b"one\ntwo\n"
     new = line(1_700_000_000, "three\n") + line(2_000_000_000, "four\n")
-    assert LogLines(position).feed(new) == b"three\nfour\n"
+    assert TimedLines(position).feed(new) == b"three\nfour\n"
 
 
 def test_whole_lines_wait_for_their_end() -> None:
-    position = LogPosition()
-    lines = LogLines(position, whole=True)
+    position = TimedPosition()
+    lines = TimedLines(position, whole=True)
     assert lines.feed(line(0, "one\n") + line(1, "tw")) == b"one\n"
     assert (list(position.recent.values()), position.partial) == ([1], 0)
     assert lines.feed(b"o\n") == b"two\n"
@@ -78,28 +78,28 @@ def test_whole_lines_wait_for_their_end() -> None:
 
 def test_a_log_without_times_is_given_as_it_is() -> None:
     text = b"no time\n" + b"x" * 100
-    assert LogLines(LogPosition()).feed(text) == text
+    assert TimedLines(TimedPosition()).feed(text) == text
 
 
 def test_a_log_that_begins_inside_of_an_older_line_repeats_nothing_of_it() -> None:
     """A kubelet gives only the first part of a long line a time."""
-    position = LogPosition()
+    position = TimedPosition()
     many = [line(2_000_000_000 + number, f"{number}\n") for number in range(40)]
     log = line(0, "a bar |") + b"=====|\n" + b"".join(many)
-    assert LogLines(position).feed(log).startswith(b"a bar |=====|\n0\n")
+    assert TimedLines(position).feed(log).startswith(b"a bar |=====|\n0\n")
     assert position.since == "2026-11-27T04:00:02Z"
-    again = LogLines(position).feed(
+    again = TimedLines(position).feed(
         b"=====|\n" + b"".join(many) + line(3_000_000_000, "new\n")
     )
     assert again == b"new\n"
 
 
 def test_a_clock_that_is_set_back_hides_no_line() -> None:
-    position = LogPosition()
+    position = TimedPosition()
     many = [line(9_000_000_000 + number, f"{number}\n") for number in range(40)]
-    LogLines(position).feed(b"".join(many))
+    TimedLines(position).feed(b"".join(many))
     later = [*many, line(9_500_000_000, "new\n"), line(1_000_000_000, "set back\n")]
-    assert LogLines(position).feed(b"".join(later)) == b"new\nset back\n"
+    assert TimedLines(position).feed(b"".join(later)) == b"new\nset back\n"
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -114,7 +114,7 @@ def test_what_a_kubelet_says_instead_of_a_line_is_no_output(
     words: str, whole: bool
 ) -> None:
     for log in (b"", line(0, "one\n")):
-        lines = LogLines(LogPosition(), whole=whole)
+        lines = TimedLines(TimedPosition(), whole=whole)
         assert lines.feed(log + words.encode()) == log[-4:]
         lines.end()
         assert lines.complaint == words

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from gpuyard.domain.shape import Shape
-from gpuyard.scheduler.refused import Refused
+from gpuyard.scheduler.refused import Refusals
 
 NONE = frozenset[str]()
 A = frozenset({"a"})
@@ -14,8 +14,8 @@ SHAPE = Shape(gpus=2, cpus=4.0, memory_gb=8.0)
 
 
 @pytest.fixture
-def refused() -> Refused:
-    found = Refused()
+def refused() -> Refusals:
+    found = Refusals()
     found.add(SHAPE, 100.0, A)
     return found
 
@@ -36,6 +36,6 @@ def refused() -> Refused:
     ],
 )
 def test_it_holds_for_whoever_asks_for_as_much_and_has_no_more_room(
-    refused: Refused, shape: Shape, end: float, kept_out_by: frozenset[str], is_covered
+    refused: Refusals, shape: Shape, end: float, kept_out_by: frozenset[str], is_covered
 ):
     assert refused.covers(shape, end, kept_out_by) is is_covered

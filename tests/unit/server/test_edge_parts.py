@@ -21,7 +21,7 @@ from gpuyard.domain.errors import (
 )
 from gpuyard.server.audit import AuditLog
 from gpuyard.server.bodies import Bodies, Body
-from gpuyard.server.callers import Caller, is_own_user, uid_of_peer
+from gpuyard.server.callers import Peer, is_own_user, uid_of_peer
 from gpuyard.server.guesses import AT_ONCE, FORGET_S, FREE, Guesses
 from gpuyard.server.headers import secured
 from gpuyard.server.host_names import HostNames
@@ -204,18 +204,16 @@ def test_nobody_has_a_socket_that_is_closed(address: str) -> None:
         ends = client.getsockname()[:2], client.getpeername()[:2]
         client.close()
         assert uid_of_peer(*ends) is None
-        caller = Caller(*ends)
+        caller = Peer(*ends)
         assert (caller.user, is_own_user(caller)) == (None, False)
 
 
 def test_who_may_choose_an_address_is_one_client() -> None:
-    local = [
-        Caller((address, 1), None) for address in ("127.0.0.1", "127.9.9.9", "::1")
-    ]
+    local = [Peer((address, 1), None) for address in ("127.0.0.1", "127.9.9.9", "::1")]
     assert len({caller.key for caller in local}) == 1
-    first = Caller(("2001:db8:1:2::1", 1), None)
-    second = Caller(("2001:db8:1:2:3::9", 2), None)
-    other = Caller(("2001:db8:1:3::1", 1), None)
+    first = Peer(("2001:db8:1:2::1", 1), None)
+    second = Peer(("2001:db8:1:2:3::9", 2), None)
+    other = Peer(("2001:db8:1:3::1", 1), None)
     assert first.key == second.key != other.key
 
 
@@ -238,7 +236,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 def test_what_happens_again_is_counted(tmp_path: Path) -> None:
     clock = Clock()
     audit = AuditLog(tmp_path / "audit.log", ServerSettings(), "secret", clock)
-    guesser = Caller(("192.0.2.1", 1), None)
+    guesser = Peer(("192.0.2.1", 1), None)
     for _ in range(100):
         audit.refused(guesser, "GET /secret", "unauthorized")
     assert [line["count"] for line in lines(tmp_path / "audit.log")] == [1]
@@ -253,7 +251,7 @@ def test_what_happens_again_is_counted(tmp_path: Path) -> None:
 def test_clients_without_end_are_counted_in_bounded_memory(tmp_path: Path) -> None:
     audit = AuditLog(tmp_path / "audit.log", ServerSettings(), "secret", Clock())
     for number in range(3000):
-        audit.admitted(Caller((f"192.0.2.{number}", 1), None))
+        audit.admitted(Peer((f"192.0.2.{number}", 1), None))
     assert len(audit._counts) <= 1024  # pyright: ignore[reportPrivateUsage]
 
 
@@ -261,7 +259,7 @@ def test_a_full_file_becomes_an_older_one(tmp_path: Path) -> None:
     settings = ServerSettings(audit_mb=0.0005, audit_files=2)
     audit = AuditLog(tmp_path / "audit.log", settings, "secret", Clock())
     for number in range(40):
-        audit.act(Caller(None, None), f"PUT /{number}", "200")
+        audit.act(Peer(None, None), f"PUT /{number}", "200")
     names = sorted(path.name for path in tmp_path.iterdir())
     assert set(names) - {"audit.log"} == {"audit.log.1", "audit.log.2"}
     kept = [line["what"] for name in reversed(names) for line in lines(tmp_path / name)]
@@ -273,5 +271,5 @@ def test_a_log_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").touch()
     (tmp_path / "audit.log").symlink_to(tmp_path / "elsewhere")
     audit = AuditLog(tmp_path / "audit.log", ServerSettings(), "secret")
-    audit.act(Caller(None, None), "PUT /x", "200")
+    audit.act(Peer(None, None), "PUT /x", "200")
     assert (tmp_path / "elsewhere").read_bytes() == b""

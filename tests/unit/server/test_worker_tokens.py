@@ -11,7 +11,8 @@ from gpuyard.server.worker_tokens import (
     read,
 )
 
-FIRST, SECOND = digest_of("first"), digest_of("second")
+FIRST = digest_of("first")
+SECOND = digest_of("second")
 CLAIM = WorkerClaim("attempt_1", 3, "steps-in-2026-01-01")
 TAKE = "POST /api/v1/batches/steps-in-2026-01-01/take"
 

@@ -32,7 +32,8 @@ def test_any_part_is_what_it_was(log: Path) -> None:
     assert (packed.start(), packed.size()) == (0, len(plain))
     places = random.Random(1)
     for _ in range(30):
-        first, limit = places.randrange(len(plain)), places.choice([1, 999, 3_000_000])
+        first = places.randrange(len(plain))
+        limit = places.choice([1, 999, 3_000_000])
         assert packed.read(first, limit) == (first, plain[first : first + limit])
     assert packed.read(len(plain), 10) == (len(plain), b"")
     assert {lines: packed.tail(lines) for lines in tails} == tails

@@ -14,7 +14,7 @@ import pytest
 from gpuyard.client.connection import Address
 from gpuyard.client.sync import Client
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.studies.manifest import Manifest
+from gpuyard.studies.manifest import RunManifest
 from gpuyard.studies.pipeline import (
     DistributedExperimentPipeline,
     collect_results,
@@ -106,7 +106,9 @@ class Killed(BaseException):
 
 
 def pipeline(
-    study: Study, instance: Instance, tell: Callable[[Manifest], None] = lambda _: None
+    study: Study,
+    instance: Instance,
+    tell: Callable[[RunManifest], None] = lambda _: None,
 ) -> Any:
     client = Client(
         Address("http://127.0.0.1:1", "secret"), transport=httpx.MockTransport(instance)
@@ -124,7 +126,7 @@ def test_a_study_killed_at_any_change_of_its_manifest_goes_on(tmp_path: Path) ->
     instance = Instance()
     left = [0]
 
-    def tell(_: Manifest) -> None:
+    def tell(_: RunManifest) -> None:
         left[0] -= 1
         if left[0] < 0:
             raise Killed

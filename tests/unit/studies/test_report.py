@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from gpuyard.studies.collector import ResultCollector
-from gpuyard.studies.manifest import Manifest
+from gpuyard.studies.manifest import RunManifest
 from gpuyard.studies.report import write_report
 from gpuyard.studies.study import Study
 from tests.support.study_run import (
@@ -44,7 +44,7 @@ def reported(study: Study) -> tuple[dict[str, str], str]:
         )
     )
     ResultCollector(run, study.results).ingest_run()
-    table, text, _ = write_report(study, Manifest.load(run))
+    table, text, _ = write_report(study, RunManifest.load(run))
     with table.open() as file:
         return next(csv.DictReader(file)), text.read_text()
 

@@ -11,9 +11,9 @@ from gpuyard.domain.errors import InvalidInputError
 from gpuyard.studies import strategies
 from gpuyard.studies.strategies import (
     HybridTensorPipeline,
-    JobOutcome,
     ParallelismStrategy,
     PipelineParallelAcrossNodes,
+    StrategyJobEnd,
     TensorParallelAcrossNodes,
     TensorParallelSingleNode,
     strategies_of,
@@ -126,10 +126,10 @@ def test_a_sweep_runs_each_point_until_it_completes_or_is_given_up(
     strategy = ParallelismStrategy(
         sweep={key: values for key, values in swept.items() if values}, retries=retries
     )
-    done: list[JobOutcome] = []
+    done: list[StrategyJobEnd] = []
     while (point := strategy.next_config(done)) is not None:
         attempt = 1 + sum(outcome.overrides == point for outcome in done)
-        done.append(JobOutcome(point, ends[len(done)], attempt))
+        done.append(StrategyJobEnd(point, ends[len(done)], attempt))
     assert (
         strategy.expected_jobs
         == len(strategy.points)
@@ -146,10 +146,10 @@ def test_a_sweep_runs_each_point_until_it_completes_or_is_given_up(
 
 def test_what_is_under_way_is_not_started_twice() -> None:
     strategy = ParallelismStrategy(sweep={"batch_size": (1, 2)}, retries=5)
-    assert strategy.next_config([JobOutcome({"batch_size": 1}, "SUBMITTED")]) == {
+    assert strategy.next_config([StrategyJobEnd({"batch_size": 1}, "SUBMITTED")]) == {
         "batch_size": 2
     }
-    assert ParallelismStrategy().next_config([JobOutcome({}, "PENDING")]) is None
+    assert ParallelismStrategy().next_config([StrategyJobEnd({}, "PENDING")]) is None
 
 
 @pytest.mark.parametrize(

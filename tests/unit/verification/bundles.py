@@ -4,6 +4,9 @@ import hashlib
 import json
 from typing import Any
 
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from gpuyard.verification.claims import Expected
 from gpuyard.verification.verdict import Evidence
 
@@ -47,3 +50,10 @@ def evidence(**changes: Any) -> Evidence:
         **answered(ANSWERS),
     }
     return Evidence(**{**fields, **changes})
+
+
+def public_pem(key: Ed25519PrivateKey) -> str:
+    """The public key in PEM, as another program writes it."""
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    public = key.public_key()
+    return public.public_bytes(serialization.Encoding.PEM, form).decode()

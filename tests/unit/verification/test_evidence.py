@@ -23,7 +23,7 @@ from gpuyard.verification.evidence import (
     public_order,
     write_evidence,
 )
-from gpuyard.verification.keys import public_hex, public_pem
+from gpuyard.verification.keys import public_hex
 from gpuyard.verification.receipts import Receipt
 from gpuyard.verification.verdict import CheckOutcome, Evidence
 from tests.unit.verification.bundles import (
@@ -33,6 +33,7 @@ from tests.unit.verification.bundles import (
     answer_file,
     answered,
     evidence,
+    public_pem,
 )
 
 KEY = Ed25519PrivateKey.generate()

@@ -9,7 +9,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.verification.keys import instance_key, public_hex, public_pem, read_public
+from gpuyard.verification.keys import instance_key, public_hex, read_public
+from tests.unit.verification.bundles import public_pem
 
 
 def test_it_is_made_once_and_only_its_owner_reads_it(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 # The values of a followed program can be anything.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-import math
 
 from gpuyard.insight.needs.tables import known_data
 from gpuyard.insight.needs.values import UNKNOWN, Tensor, Thing, Value, whole
@@ -83,15 +82,6 @@ def _set_loader(thing: Thing) -> None:
             thing.facts["unknown_data"] = data.name
     thing.facts["batch"] = thing.argument(1, "batch_size", default=1)
     thing.facts["loader"] = thing.last_name != "DistributedSampler"
-
-
-def loader_length(thing: Thing) -> int | None:
-    """How many batches a loader gives; None if nobody knows."""
-    size = thing.facts.get("size")
-    batch = whole(thing.facts.get("batch"))
-    if not isinstance(size, int) or not batch:
-        return None
-    return math.ceil(size / batch)
 
 
 def data_method(receiver: Thing, thing: Thing) -> Value:

@@ -12,9 +12,9 @@ from gpuyard.insight.needs.sources import Sources
 from gpuyard.insight.needs.values import (
     UNKNOWN,
     Bound,
-    Call,
     External,
     Function,
+    LibraryCall,
     Loop,
     Method,
     Parameter,
@@ -59,7 +59,7 @@ class Expressions(ABC):
         self.sources = sources
         self.arguments = tuple(arguments)
         self.environment: dict[str, str] = {}
-        self.calls: list[Call] = []
+        self.calls: list[LibraryCall] = []
         self.loops: list[Loop] = []
         self.commands: list[Function] = []
         self.steps_left = MOST_STEPS
@@ -132,7 +132,7 @@ class Expressions(ABC):
 
     def record(self, thing: Thing, receiver: Value = None) -> None:
         """Note a call of a library."""
-        self.calls.append(Call(thing, receiver))
+        self.calls.append(LibraryCall(thing, receiver))
 
     def evaluate(self, node: ast.expr | None, scope: Scope) -> Value:
         """The value of an expression."""

@@ -10,7 +10,7 @@ from gpuyard.insight.needs.expressions import Expressions, code_of
 from gpuyard.insight.needs.layers import parts_of, weights_of
 from gpuyard.insight.needs.tables import KnownData
 from gpuyard.insight.needs.values import (
-    Call,
+    LibraryCall,
     Place,
     Scope,
     Thing,
@@ -109,7 +109,7 @@ class Model:
 class Facts:
     """Everything that was read off a program."""
 
-    calls: list[Call]
+    calls: list[LibraryCall]
     models: list[Model] = field(default_factory=list[Model])
     settings: dict[str, Value] = field(default_factory=dict[str, Value])
     batch: Said | None = None
@@ -236,7 +236,7 @@ def _setting(found: Facts, names: tuple[str, ...]) -> Said | None:
     return None
 
 
-def _models(calls: list[Call]) -> list[Model]:
+def _models(calls: list[LibraryCall]) -> list[Model]:
     """The models that are part of no other."""
     made = [call.thing for call in calls if call.thing.facts.get("is_model")]
     roots = [thing for thing in made if not thing.facts.get("inside")]

@@ -12,7 +12,6 @@ from gpuyard.insight.needs.facts import Facts, placed
 from gpuyard.insight.needs.sources import Sources
 from gpuyard.insight.needs.values import Place, Thing, Value, whole
 
-_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "mpirun", "horovodrun"})
 _COUNT_OPTIONS = re.compile(
     r"--(?:nproc[-_]per[-_]node|num[-_]processes|num[-_]gpus|gpus[-_]per[-_]node)"
     r"(?:=|\s+)(\d{1,4})"
@@ -240,16 +239,3 @@ def _scripted(sources: Sources) -> GpuCount | None:
                     max(count // nodes, 1), nodes, Place(path, 0), "num_processes"
                 )
     return None
-
-
-def split_launcher(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """A command as the words of its launcher, and the program with its arguments."""
-    for at, word in enumerate(words):
-        if word.endswith((".py", ".ipynb")):
-            return list(words[:at]), list(words[at:])
-    return [], list(words)
-
-
-def is_launcher(word: str) -> bool:
-    """Whether a word starts programs on several GPUs."""
-    return word.rpartition("/")[2] in _LAUNCHERS

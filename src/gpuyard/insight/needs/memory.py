@@ -140,9 +140,8 @@ def _of_transformer(facts: Facts, training: Training, model: Model) -> float:
     sizes = model.thing.facts.get("sizes")
     published = model.thing.facts.get("published")
     width = sizes.width if sizes else hidden_of(model.parameters)
-    vocabulary = (
-        sizes.vocabulary if sizes else (published.vocabulary if published else 0)
-    )
+    sizes_or_published = sizes or published
+    vocabulary = sizes_or_published.vocabulary if sizes_or_published else 0
     in_layers = max(model.parameters - vocabulary * width, 0)
     layers = sizes.layers if sizes else max(in_layers / (12 * width**2), 1)
     per_layer = 1 if training.checkpointing else _LAYER_WIDTHS

@@ -33,7 +33,6 @@ _SEGMENTATION = frozenset(
     | {"DeepLabV3", "DeepLabV3Plus", "Segformer", "UPerNet"}
 )
 _DECODER_WEIGHTS = 3_000_000
-_PIPELINE_PARTS = ("unet", "transformer", "vae", "text_encoder", "text_encoder_2")
 _HIDDEN = (
     (16e6, 312),
     (50e6, 384),

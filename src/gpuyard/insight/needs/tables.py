@@ -48,11 +48,6 @@ def _table(name: str) -> dict[str, Any]:
     return json.loads(text)
 
 
-def models_date() -> str:
-    """When the table of models was last checked."""
-    return _table("known_models.json")["date"]
-
-
 @cache
 def known_model(name: str) -> KnownModel | None:
     """The model of this name of Hugging Face's hub; None if nobody knows it."""

@@ -192,7 +192,7 @@ class Super:
 
 
 @dataclass(eq=False, slots=True)
-class Call:
+class LibraryCall:
     """A call of a library that the program makes; `receiver` is the object of a
     method.
     """

@@ -12,8 +12,9 @@ RAN = (
     "COALESCE(a.ran_s, CASE WHEN a.ended_at > a.started_at"
     " THEN a.ended_at - a.started_at ELSE 0.0 END)"
 )
-# What an owner ended is no waste.
-_NO_WASTE = f"'{Reason.CANCELLED}', '{Reason.EVICTED}'"
+# What an owner ended is no waste. The end of a budget is: nobody wanted the work to end
+# there, and without a checkpoint nothing is left of what was paid.
+_NO_WASTE = ", ".join(f"'{reason}'" for reason in Reason if reason.ends_job)
 IS_WASTED = (
     f"a.reason IS NOT NULL AND a.reason NOT IN ({_NO_WASTE})"
     " AND NOT EXISTS (SELECT 1 FROM checkpoints AS c WHERE c.job_id = a.job_id"

@@ -16,7 +16,7 @@ boot. Needs Linux 5.3 or later. The order at an attempt's end matters:
 from gpuyard.node.launcher.cgroup import Cgroup, can_confine_devices
 from gpuyard.node.launcher.group_pool import GroupPool, PooledGroup
 from gpuyard.node.launcher.hierarchy import remove_empty
-from gpuyard.node.launcher.identity import Identity
+from gpuyard.node.launcher.identity import ProcessIdentity
 from gpuyard.node.launcher.launch import LaunchError, LaunchRequest
 from gpuyard.node.launcher.limits import ProcessLimits
 from gpuyard.node.launcher.members import descendants, find_attempt
@@ -24,7 +24,7 @@ from gpuyard.node.launcher.posix_spawn import Streams
 from gpuyard.node.launcher.process import (
     Exit,
     Process,
-    Usage,
+    ProcessUsage,
     adopt,
     end_groups,
 )
@@ -36,14 +36,14 @@ __all__ = [
     "Cgroup",
     "Exit",
     "GroupPool",
-    "Identity",
     "LaunchError",
     "LaunchRequest",
     "PooledGroup",
     "Process",
+    "ProcessIdentity",
     "ProcessLimits",
+    "ProcessUsage",
     "Streams",
-    "Usage",
     "adopt",
     "can_confine_devices",
     "descendants",

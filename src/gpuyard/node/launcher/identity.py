@@ -8,7 +8,7 @@ from gpuyard.config.accounts import Account
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ProcessIdentity:
     """Who the process becomes just before it executes its program.
 
     `folders`: where the account must be able to read and write, or nothing starts.

@@ -11,7 +11,7 @@ from pathlib import Path
 from gpuyard.devices.access import DeviceRule
 from gpuyard.domain.reasons import Reason
 from gpuyard.node.launcher.group_pool import PooledGroup
-from gpuyard.node.launcher.identity import Identity
+from gpuyard.node.launcher.identity import ProcessIdentity
 from gpuyard.node.launcher.limits import ProcessLimits
 from gpuyard.node.launcher.members import ATTEMPT_VARIABLE
 
@@ -43,7 +43,7 @@ class LaunchRequest:
     cgroup_root: Path | None = None
     first_group: PooledGroup | None = None
     reaper: int | None = None
-    identity: Identity | None = None
+    identity: ProcessIdentity | None = None
     devices: tuple[DeviceRule, ...] | None = None
 
     @property
@@ -66,7 +66,7 @@ class LaunchError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class ExecProgram:
     """A launch in the form that exec takes: bytes, and in `path` the file to
     execute.
     """
@@ -85,7 +85,7 @@ class Program:
         return found
 
 
-def resolve(launch: LaunchRequest) -> Program:
+def resolve(launch: LaunchRequest) -> ExecProgram:
     """Check the request and find the program. Raises LaunchError.
 
     Only the start itself shows whether the program can be executed and the working
@@ -122,7 +122,7 @@ def resolve(launch: LaunchRequest) -> Program:
     path = _find(launch)
     if not path:
         examine(launch)
-    return Program(os.fsencode(path), argv, entries, directory)
+    return ExecProgram(os.fsencode(path), argv, entries, directory)
 
 
 def _find(launch: LaunchRequest) -> str:

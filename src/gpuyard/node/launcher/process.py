@@ -54,7 +54,7 @@ class Exit:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ProcessUsage:
     """What an attempt uses: CPU seconds since its start, and MiB of memory now and at
     most.
 
@@ -314,7 +314,7 @@ class Process:
                 with suppress(OSError):
                     self.cgroup.join(pid)
 
-    def usage(self) -> Usage:
+    def usage(self) -> ProcessUsage:
         """What the attempt uses now."""
         if self.cgroup:
             processes = list(filter(None, map(procfs.stat, self.cgroup.procs())))
@@ -329,7 +329,7 @@ class Process:
             cpu_s = self._cpu_s_of(processes)
         else:
             cpu_s += self._cpu_before_s
-        return Usage(
+        return ProcessUsage(
             cpu_s=cpu_s,
             rss_mb=rss_mb,
             peak_mb=self._peak_mb,

@@ -36,7 +36,7 @@ _KEYCTL = {"x86_64": 250, "aarch64": 219, "ppc64le": 271}
 _JOIN_SESSION_KEYRING = 1
 
 
-class RefusedError(Exception):
+class ExecRefusedError(Exception):
     """There is no exec. The text is a reason, a space and the message."""
 
 
@@ -53,7 +53,7 @@ def main() -> int:
             take_terminal()
         if orders["identity"]:
             take_identity(orders["identity"], orders["directory"])
-    except RefusedError as refused:
+    except ExecRefusedError as refused:
         os.write(_CONTROL, str(refused).encode(errors="replace"))
         return 1
     except (OSError, ValueError) as error:
@@ -112,7 +112,7 @@ def take_terminal() -> None:
 def take_identity(identity: dict[str, Any], directory: str) -> None:
     """Become the account for good, and enter the working directory as it.
 
-    Raises RefusedError.
+    Raises ExecRefusedError.
     """
     name = identity["name"]
     leave_keyring = keyring_leaver()
@@ -125,14 +125,14 @@ def take_identity(identity: dict[str, Any], directory: str) -> None:
         leave_keyring()
     except OSError as error:
         message = f"account_refused the process cannot become {name}: {error}"
-        raise RefusedError(message) from None
+        raise ExecRefusedError(message) from None
     if identity["uid"] and capabilities_left():
-        raise RefusedError(f"account_refused root's powers stay with {name} here")
+        raise ExecRefusedError(f"account_refused root's powers stay with {name} here")
     os.umask(identity["umask"])
     enter(name, directory)
     for folder in identity["folders"]:
         if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-            raise RefusedError(
+            raise ExecRefusedError(
                 f"account_refused the account {name} may not use the folder"
                 f" {closed_folder(folder)}"
             )
@@ -169,16 +169,16 @@ def capabilities_left() -> bool:
 
 
 def enter(name: str, directory: str) -> None:
-    """Change to the working directory. Raises RefusedError."""
+    """Change to the working directory. Raises ExecRefusedError."""
     try:
         os.chdir(directory)
     except PermissionError:
-        raise RefusedError(
+        raise ExecRefusedError(
             f"workdir_missing the account {name} may not enter the folder"
             f" {closed_folder(directory)}, and its working directory is {directory}"
         ) from None
     except OSError as error:
-        raise RefusedError(
+        raise ExecRefusedError(
             f"workdir_missing the working directory {directory} cannot be entered:"
             f" {error.strerror}"
         ) from None

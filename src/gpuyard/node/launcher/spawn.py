@@ -25,9 +25,9 @@ from gpuyard.node.launcher.cgroup import Cgroup
 from gpuyard.node.launcher.group_pool import PooledGroup
 from gpuyard.node.launcher.held_groups import HeldGroups
 from gpuyard.node.launcher.launch import (
+    ExecProgram,
     LaunchError,
     LaunchRequest,
-    Program,
     examine,
     explain,
     resolve,
@@ -111,7 +111,7 @@ def _is_simple(launch: LaunchRequest, held: Mapping[str, str]) -> bool:
 
 
 def _spawn_directly(
-    launch: LaunchRequest, program: Program, streams: Streams, cgroup: Cgroup | None
+    launch: LaunchRequest, program: ExecProgram, streams: Streams, cgroup: Cgroup | None
 ) -> Process:
     pid = posix_spawn(
         program.path, program.argv, program.entries, program.directory, streams
@@ -157,7 +157,7 @@ def _held_limits(
 
 
 def _spawn_limited(
-    launch: LaunchRequest, program: Program, streams: Streams, cgroup: Cgroup | None
+    launch: LaunchRequest, program: ExecProgram, streams: Streams, cgroup: Cgroup | None
 ) -> Process:
     held = cgroup.enforced if cgroup else {}
     rest = {
@@ -232,7 +232,7 @@ def _uid_of(launch: LaunchRequest) -> int:
 
 def _enter(
     launch: LaunchRequest,
-    program: Program,
+    program: ExecProgram,
     streams: Streams,
     cgroup: Cgroup | None,
     fallback: Fallback,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Dict, Optional, Set, Tuple
 
 from .beside import run_beside
-from .checkpoints import Checkpoints
+from .checkpoints import CheckpointCopies
 from .files import made, write
 from .log_mask import LogMask
 from .processes import reap_children, signal_number
@@ -63,7 +63,7 @@ def run(folder: Path) -> int:
         _write_exit(folder, began, "workdir_missing", message=message, exit_code=None)
         return 0
     try:
-        checkpoints = Checkpoints(order, folder)
+        checkpoints = CheckpointCopies(order, folder)
         job.start(folder)
     except (OSError, ValueError) as error:
         reason, message = _explain(error, order)
@@ -107,7 +107,7 @@ def share(folder: Path) -> int:
 
 def follow(
     job: RunningProgram,
-    checkpoints: Optional[Checkpoints],
+    checkpoints: Optional[CheckpointCopies],
     folder: Path,
     passed_on: Optional[Set[int]] = None,
     mask: Optional[LogMask] = None,

@@ -17,7 +17,7 @@ _STEP = re.compile(r"(?i)(?:step|iter|ckpt|checkpoint|epoch)[-_=]?(\d{1,15})(?!\
 _UNFINISHED = (".tmp", ".partial", ".incomplete")
 
 
-class Checkpoints:
+class CheckpointCopies:
     """Copies complete checkpoints, so that the program cannot change them any more."""
 
     def __init__(self, order: Dict[str, Any], folder: Path) -> None:

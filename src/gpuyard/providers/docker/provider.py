@@ -28,6 +28,7 @@ from gpuyard.domain.errors import (
 )
 from gpuyard.domain.jobconfig import JobResult, JobStatus
 from gpuyard.domain.offers import Offer
+from gpuyard.domain.own_nodes import OWN_NODES
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.stream_frames import RunCommand
 from gpuyard.domain.validation import parse_model
@@ -87,7 +88,7 @@ class DockerProvider(QueueProvider):
 
     PROVIDER_NAME: ClassVar[str] = "docker"
     containers: ClassVar[bool] = True
-    containers_on: ClassVar[str] = "local"
+    containers_on: ClassVar[str] = OWN_NODES
     wants_storage: ClassVar[bool] = True
     max_pending: int = 0  # it has no queue of its own
     answer_age_s = 0.0

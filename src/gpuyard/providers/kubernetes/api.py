@@ -22,7 +22,7 @@ import structlog
 
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.kubernetes.config import KubernetesConfig
-from gpuyard.providers.kubernetes.connection import Connection, notice_death
+from gpuyard.providers.kubernetes.connection import ClusterConnection, notice_death
 from gpuyard.providers.kubernetes.credentials import (
     CredentialsError,
     from_kubeconfig,
@@ -100,7 +100,7 @@ class KubernetesApi:
     def __init__(self, settings: KubernetesConfig, provider: str) -> None:
         self._settings = settings
         self._provider = provider
-        self._connection: Connection | None = None
+        self._connection: ClusterConnection | None = None
         self._host = ""
         self._connecting = asyncio.Lock()
         self.ahead_s = 0.0
@@ -322,7 +322,7 @@ class KubernetesApi:
 
     @asynccontextmanager
     async def _sent(
-        self, request: _Request, connection: Connection
+        self, request: _Request, connection: ClusterConnection
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
         client = connection.streams if request.is_stream else connection.calls
         is_patch = request.method == "PATCH"
@@ -371,7 +371,7 @@ class KubernetesApi:
 
     # --- the connection ---
 
-    async def _connected(self) -> Connection:
+    async def _connected(self) -> ClusterConnection:
         """The connection, with credentials that are not about to expire."""
         async with self._connecting:
             current = self._connection
@@ -383,7 +383,7 @@ class KubernetesApi:
             self._host = current.host
             return current
 
-    async def _reopened(self, old: Connection) -> Connection:
+    async def _reopened(self, old: ClusterConnection) -> ClusterConnection:
         try:
             new = await self._open()
         except ProviderError as error:
@@ -397,7 +397,7 @@ class KubernetesApi:
         old.retire()
         return new
 
-    async def _renewed(self, refused: Connection) -> Connection | None:
+    async def _renewed(self, refused: ClusterConnection) -> ClusterConnection | None:
         """A connection with other credentials than those that the server refused; None
         if there are no others. Who reads from the old one goes on.
         """
@@ -412,13 +412,13 @@ class KubernetesApi:
             refused.retire()
             return new
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: ClusterConnection) -> None:
         """Let the next request open another one."""
         if self._connection is connection:
             self._connection = None
         connection.retire()
 
-    async def _open(self) -> Connection:
+    async def _open(self) -> ClusterConnection:
         """With the kubeconfig, or the account of the pod this runs in.
 
         ProviderError names the file.
@@ -431,7 +431,7 @@ class KubernetesApi:
                 credentials = await from_kubeconfig(
                     path, self._settings.context, self._settings.timeout_s
                 )
-            return Connection(credentials)
+            return ClusterConnection(credentials)
         except (CredentialsError, OSError) as error:
             raise self._unusable(f"The kubeconfig {path}", str(error)) from None
 

@@ -35,7 +35,7 @@ _SOCKET_OPTIONS = (
 )
 
 
-class Connection:
+class ClusterConnection:
     """The clients that use one set of credentials.
 
     `calls` is for requests that are answered at once. `streams` is for watches and

@@ -31,7 +31,7 @@ class _Reading:
     task: asyncio.Task[None] | None = None
 
 
-class EventReader:
+class WarningReader:
     """The warnings about Jobs and their pods.
 
     At most `at_once` are read at the same time. `on_news` is called when some were.

@@ -13,7 +13,7 @@ from gpuyard.providers.kubernetes.config import KubernetesConfig
 from gpuyard.providers.kubernetes.fields import Json, text_at
 from gpuyard.providers.kubernetes.job_tracker import JobTracker
 from gpuyard.providers.kubernetes.log_lines import (
-    LogPosition,
+    TimedPosition,
     mark_of,
     positions_of,
 )
@@ -25,7 +25,7 @@ _CHECK_S = 0.2
 # A program may write faster than its output is read. Then so much of it must do.
 _ENOUGH_S = 5.0
 # The name of a pod, a part of its output, and the position behind that.
-_PodPart = tuple[str, bytes, LogPosition]
+_PodPart = tuple[str, bytes, TimedPosition]
 
 
 class JobOutput:
@@ -119,7 +119,7 @@ class JobOutput:
         is_gang = len(names) > 1
         sources = [
             self._follow_pod(
-                job_id, name, positions.get(name, LogPosition()), lines, whole=is_gang
+                job_id, name, positions.get(name, TimedPosition()), lines, whole=is_gang
             )
             for name in names
         ]
@@ -131,7 +131,7 @@ class JobOutput:
         self,
         job_id: str,
         pod: str,
-        begin: LogPosition,
+        begin: TimedPosition,
         lines: int | None,
         *,
         whole: bool,

@@ -33,7 +33,7 @@ _KUBELET_SAYS = (
 
 
 @dataclass(slots=True)
-class LogPosition:
+class TimedPosition:
     """How far a log was read.
 
     A time is written as `SECONDS.NANOSECONDS`, in UTC, so that times are in order as
@@ -56,7 +56,7 @@ class LogPosition:
         second = int(self.begin.partition(".")[0])
         return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def copy(self) -> "LogPosition":
+    def copy(self) -> "TimedPosition":
         """The same position, which stays while this one moves."""
         return replace(self, recent=dict(self.recent))
 
@@ -70,18 +70,18 @@ class LogPosition:
             self.recent = {time: self.recent[time] for time in newest}
 
 
-def mark_of(positions: Mapping[str, LogPosition]) -> str:
+def mark_of(positions: Mapping[str, TimedPosition]) -> str:
     """The positions in the logs of some pods, by the pods' names, as text."""
     return json.dumps({name: asdict(at) for name, at in positions.items()})
 
 
-def positions_of(mark: str) -> dict[str, LogPosition]:
+def positions_of(mark: str) -> dict[str, TimedPosition]:
     """The positions that `mark_of` wrote; none for an empty text."""
     found: dict[str, Any] = json.loads(mark) if mark else {}
-    return {name: LogPosition(**fields) for name, fields in found.items()}
+    return {name: TimedPosition(**fields) for name, fields in found.items()}
 
 
-class LogLines:
+class TimedLines:
     """Reads a log with times, from `position.since` on; it moves `position` along.
 
     With `whole`, a line is given when its end is there. With `tail`, what is older than
@@ -89,7 +89,7 @@ class LogLines:
     """
 
     def __init__(
-        self, position: LogPosition, *, whole: bool = False, tail: bool = False
+        self, position: TimedPosition, *, whole: bool = False, tail: bool = False
     ) -> None:
         self.complaint = ""
         """Why the kubelet gave no more, in its words; empty if it did not say."""

@@ -16,7 +16,7 @@ from typing import Any
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.base import TRANSIENT
 from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi
-from gpuyard.providers.kubernetes.log_lines import LogLines, LogPosition
+from gpuyard.providers.kubernetes.log_lines import TimedLines, TimedPosition
 from gpuyard.providers.kubernetes.manifest import CONTAINER
 
 # Between two looks at what the watch has: after the end of a stream, and meanwhile.
@@ -69,7 +69,7 @@ class PodLog:
         self._later_tail: dict[str, Any] = {}
 
     async def follow(
-        self, position: LogPosition, lines: int | None = None
+        self, position: TimedPosition, lines: int | None = None
     ) -> AsyncIterator[bytes]:
         """The output behind `position`, or its last lines, until its end; `position`
         moves along.
@@ -110,7 +110,7 @@ class PodLog:
             self._later_tail = {"sinceTime": now.strftime("%Y-%m-%dT%H:%M:%SZ")}
 
     async def _read(
-        self, position: LogPosition, *, follow: bool
+        self, position: TimedPosition, *, follow: bool
     ) -> AsyncIterator[bytes]:
         """What one stream gives that is new."""
         query: dict[str, Any] = {"container": CONTAINER, "timestamps": "true"}
@@ -121,7 +121,7 @@ class PodLog:
         else:
             query |= self._tail
             self._tail = self._later_tail
-        lines = LogLines(position, whole=self._whole, tail=bool(self._later_tail))
+        lines = TimedLines(position, whole=self._whole, tail=bool(self._later_tail))
         async with aclosing(self._api.stream(self._path, **query)) as parts:
             async for part in self._until_silent(parts):
                 if new := lines.feed(part):

@@ -40,7 +40,7 @@ from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi
 from gpuyard.providers.kubernetes.cluster_checks import ClusterChecks
 from gpuyard.providers.kubernetes.command import PodCommand, start_in_pod
 from gpuyard.providers.kubernetes.config import KubernetesConfig
-from gpuyard.providers.kubernetes.event_reader import EventReader
+from gpuyard.providers.kubernetes.event_reader import WarningReader
 from gpuyard.providers.kubernetes.fields import Json, name_of, value_at
 from gpuyard.providers.kubernetes.job_output import JobOutput
 from gpuyard.providers.kubernetes.job_tracker import JobTracker
@@ -85,7 +85,7 @@ class KubernetesProvider(QueueProvider):
         self._checks = ClusterChecks(
             self._api, self.settings, self.PROVIDER_NAME, self._folder / "cluster"
         )
-        self._events = EventReader(
+        self._events = WarningReader(
             self._api, self.settings.concurrency, self._jobs.tell_change
         )
         self._partly_placed_since: dict[str, float] = {}
@@ -318,7 +318,7 @@ class KubernetesProvider(QueueProvider):
         now = time.monotonic()
         since = self._partly_placed_since.setdefault(name, now)
         if now - since >= self.settings.gang_patience_s:
-            await self._jobs.stop(name, "revoked", checkpoint=False)
+            await self._jobs.stop(name, Reason.REVOKED, checkpoint=False)
 
     # --- ending ---
 

@@ -8,7 +8,7 @@ from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.slurm import parse_commands
 from gpuyard.providers.slurm.accounting import NO_ACCOUNTING, Accounting
 from gpuyard.providers.slurm.client import SlurmRefusedError, SlurmRequest
-from gpuyard.providers.slurm.config import SlurmConfig
+from gpuyard.providers.slurm.config import SlurmSettings
 from gpuyard.providers.slurm.records import Hardware, SlurmRow
 from gpuyard.providers.slurm.site import CommandOutput, SlurmSite
 
@@ -18,7 +18,7 @@ class CommandClient:
 
     runner_polls = False
 
-    def __init__(self, site: SlurmSite, settings: SlurmConfig) -> None:
+    def __init__(self, site: SlurmSite, settings: SlurmSettings) -> None:
         self._site = site
         self._settings = settings
         self._accounting = Accounting(self._run)

@@ -27,7 +27,7 @@ class GpuType(StrictModel):
     price_per_hour: Decimal | None = Field(default=None, ge=0)
 
 
-class SlurmConfig(StrictModel):
+class SlurmSettings(StrictModel):
     """The settings of `[providers.slurm]`.
 
     - `spool`: a folder that the nodes share with the host that submits.
@@ -69,7 +69,7 @@ class SlurmConfig(StrictModel):
     timeout_s: float = Field(default=60.0, gt=0)
 
     @model_validator(mode="after")
-    def _has_absolute_spool(self) -> "SlurmConfig":
+    def _has_absolute_spool(self) -> "SlurmSettings":
         if self.host is not None and not (self.spool or "").startswith("/"):
             fault = "is missing"
             if self.spool is not None:
@@ -114,6 +114,6 @@ class SlurmConfig(StrictModel):
         return value
 
     @classmethod
-    def read(cls, config: Mapping[str, Any]) -> "SlurmConfig":
+    def read(cls, config: Mapping[str, Any]) -> "SlurmSettings":
         """InvalidInputError names the field that is wrong."""
         return parse_model(cls, dict(config))

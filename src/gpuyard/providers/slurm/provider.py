@@ -42,7 +42,7 @@ from gpuyard.providers.slurm.beside import (
 )
 from gpuyard.providers.slurm.client import SlurmClient, SlurmRefusedError
 from gpuyard.providers.slurm.commands import CommandClient
-from gpuyard.providers.slurm.config import SlurmConfig
+from gpuyard.providers.slurm.config import SlurmSettings
 from gpuyard.providers.slurm.job_index import JobIndex
 from gpuyard.providers.slurm.left_files import SlurmLeftFiles
 from gpuyard.providers.slurm.polling import SlurmPolling
@@ -63,14 +63,14 @@ _MAX_ORDER = 16 << 20
 
 
 class SlurmProvider(QueueProvider):
-    """Jobs on a Slurm cluster. `config`: see `SlurmConfig`."""
+    """Jobs on a Slurm cluster. `config`: see `SlurmSettings`."""
 
     PROVIDER_NAME: ClassVar[str] = "slurm"
     wants_storage: ClassVar[bool] = True
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
-        self.settings = SlurmConfig.read(config)
+        self.settings = SlurmSettings.read(config)
         # A whole array may be submitted at once. `site` limits the calls to Slurm.
         self.concurrency = max(self.settings.concurrency, MAX_ARRAY_SIZE)
         self.poll_s = self.settings.poll_s
@@ -263,8 +263,8 @@ class SlurmProvider(QueueProvider):
         files = await self._site.read_all([folder.stop, folder.order], _MAX_ORDER)
         earlier_stop = read_json(files.get(folder.stop))
         # A cancellation replaces any other reason.
-        is_cancelled = earlier_stop.get("reason") == "cancelled"
-        if not earlier_stop or (reason == "cancelled" and not is_cancelled):
+        is_cancelled = earlier_stop.get("reason") == Reason.CANCELLED
+        if not earlier_stop or (reason == Reason.CANCELLED and not is_cancelled):
             stop = {"reason": reason, "checkpoint": checkpoint}
             await self._site.write({folder.stop: json.dumps(stop).encode()})
         self._polling.force_after(job_id, read_grace(files.get(folder.order)))

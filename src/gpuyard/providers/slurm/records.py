@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuyard.domain.jobconfig import JobStatus
+from gpuyard.domain.reasons import Reason
 
 PENDING = frozenset(
     {
@@ -31,14 +32,14 @@ _RUNNING = frozenset(
 ENDS: Mapping[str, str] = {
     "COMPLETED": "",
     "FAILED": "",
-    "TIMEOUT": "timed_out",
-    "DEADLINE": "timed_out",
-    "CANCELLED": "cancelled",
-    "NODE_FAIL": "node_lost",
-    "BOOT_FAIL": "node_lost",
-    "PREEMPTED": "preempted",
-    "REVOKED": "preempted",
-    "OUT_OF_MEMORY": "out_of_memory",
+    "TIMEOUT": Reason.TIMED_OUT,
+    "DEADLINE": Reason.TIMED_OUT,
+    "CANCELLED": Reason.CANCELLED,
+    "NODE_FAIL": Reason.NODE_LOST,
+    "BOOT_FAIL": Reason.NODE_LOST,
+    "PREEMPTED": Reason.PREEMPTED,
+    "REVOKED": Reason.PREEMPTED,
+    "OUT_OF_MEMORY": Reason.OUT_OF_MEMORY,
 }
 """Our reason for each of Slurm's final states."""
 _WAIT_REASONS: Mapping[str, str] = {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.slurm import parse_commands, parse_rest
 from gpuyard.providers.slurm.client import SlurmRefusedError, SlurmRequest
-from gpuyard.providers.slurm.config import VERSIONS, SlurmConfig
+from gpuyard.providers.slurm.config import VERSIONS, SlurmSettings
 from gpuyard.providers.slurm.parse_rest import Document
 from gpuyard.providers.slurm.records import Hardware, SlurmRow
 
@@ -34,7 +34,7 @@ class RestClient:
 
     runner_polls = True
 
-    def __init__(self, settings: SlurmConfig) -> None:
+    def __init__(self, settings: SlurmSettings) -> None:
         self._settings = settings
         self._client: httpx.AsyncClient | None = None
         self._slots = asyncio.Semaphore(settings.concurrency)

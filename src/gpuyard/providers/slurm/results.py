@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuyard.domain.jobconfig import JobResult, JobStatus
+from gpuyard.domain.reasons import Reason
 from gpuyard.providers.attempt_folder import AttemptFolder
 from gpuyard.providers.runner_files import (
     BrokenFileError,
@@ -82,10 +83,10 @@ def _cancelled_in_array(job_id: str, stop_reason: str) -> JobResult | None:
 
     Slurm keeps no trace of it, as it does of a job outside an array.
     """
-    if "_" not in job_id or stop_reason != "cancelled":
+    if "_" not in job_id or stop_reason != Reason.CANCELLED:
         return None
     return JobResult(
-        job_id, JobStatus.CANCELLED, reason="cancelled", completed_at=time.time()
+        job_id, JobStatus.CANCELLED, reason=Reason.CANCELLED, completed_at=time.time()
     )
 
 
@@ -94,7 +95,7 @@ def _requeued(base: JobResult, row: SlurmRow) -> JobResult:
     return replace(
         base,
         status=JobStatus.FAILED,
-        reason="preempted",
+        reason=Reason.PREEMPTED,
         error_message=f"Slurm took it off its node and queued it again ({why})",
         completed_at=time.time(),
     )
@@ -113,7 +114,7 @@ def removed_from_array(job_id: str) -> JobResult:
     return JobResult(
         job_id,
         JobStatus.FAILED,
-        reason="preempted",
+        reason=Reason.PREEMPTED,
         completed_at=time.time(),
         error_message="somebody took it out of its array before it began",
     )
@@ -134,14 +135,17 @@ def _ended_by_slurm(
             error_message="it ended, and left no exit code",
         )
     reason = ENDS.get(row.state, "")
-    if reason == "cancelled" and stop_reason == "cancelled":
+    if reason == Reason.CANCELLED and stop_reason == Reason.CANCELLED:
         return replace(
-            base, status=JobStatus.CANCELLED, reason="cancelled", completed_at=ended_at
+            base,
+            status=JobStatus.CANCELLED,
+            reason=Reason.CANCELLED,
+            completed_at=ended_at,
         )
-    if reason == "cancelled":
-        reason = "preempted"
+    if reason == Reason.CANCELLED:
+        reason = Reason.PREEMPTED
     message = f"Slurm: {row.state}"
-    if reason == "timed_out":
+    if reason == Reason.TIMED_OUT:
         message = "timed out"
     elif output:
         message = f"{message}: {output}"
@@ -151,7 +155,7 @@ def _ended_by_slurm(
     return replace(
         base,
         status=JobStatus.FAILED,
-        reason=reason or "exit_status_lost",
+        reason=reason or Reason.EXIT_STATUS_LOST,
         completed_at=ended_at,
         error_message=message,
         exit_code=exit_code,

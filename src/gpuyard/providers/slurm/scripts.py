@@ -15,6 +15,7 @@ from typing import Any, cast
 from gpuyard.domain.attempt_order import AttemptOrder
 from gpuyard.domain.errors import ProviderError
 from gpuyard.domain.jobconfig import JobStatus
+from gpuyard.domain.reasons import Reason
 from gpuyard.providers.attempt_folder import AttemptFolder, read_json
 from gpuyard.providers.runner_files import Content
 from gpuyard.providers.slurm.client import SlurmClient
@@ -160,9 +161,9 @@ def end_of(
     `stop_reason` says why gpuyard stopped the job; empty when it did not.
     """
     ended_at = row.ended_at or time.time()
-    reason = ENDS.get(row.state, "exit_status_lost")
-    if reason == "cancelled" and stop_reason != "cancelled":
-        reason = "preempted"
+    reason = ENDS.get(row.state, Reason.EXIT_STATUS_LOST)
+    if reason == Reason.CANCELLED and stop_reason != Reason.CANCELLED:
+        reason = Reason.PREEMPTED
     code = None
     if not reason:
         code = -row.signal if row.signal else row.exit_code or 0

@@ -16,7 +16,7 @@ from gpuyard.providers.attempt_folder import AttemptFolder, StagedInput
 from gpuyard.providers.base import SavedFile
 from gpuyard.providers.rsync import INSIDE_ONLY, WorkspaceSync
 from gpuyard.providers.runner_files import SavedCheckpoint, read_checkpoints
-from gpuyard.providers.slurm.config import SlurmConfig
+from gpuyard.providers.slurm.config import SlurmSettings
 from gpuyard.providers.slurm.datasets import SlurmDatasets
 from gpuyard.providers.slurm.site import SlurmSite
 from gpuyard.storage.blobs import Blobs, BlobStore, BucketError
@@ -40,7 +40,7 @@ class SlurmStaging:
     """
 
     def __init__(
-        self, site: SlurmSite, spool: Path, settings: SlurmConfig, blobs: Blobs
+        self, site: SlurmSite, spool: Path, settings: SlurmSettings, blobs: Blobs
     ) -> None:
         self._site = site
         self._spool = spool

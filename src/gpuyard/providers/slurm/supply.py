@@ -10,7 +10,7 @@ from gpuyard.domain.offers import Offer
 from gpuyard.providers.placing import has_gpus_of_kind
 from gpuyard.providers.shared_call import SharedCall
 from gpuyard.providers.slurm.client import SlurmClient, SlurmRequest, limit_s
-from gpuyard.providers.slurm.config import SlurmConfig
+from gpuyard.providers.slurm.config import SlurmSettings
 from gpuyard.providers.slurm.records import Hardware, name_hardware
 
 # Slurm's own time limit comes so long after the job's timeout and its grace.
@@ -20,7 +20,7 @@ _TIME_MARGIN_S = 240.0
 class SlurmSupply:
     """The cluster's partitions, kinds of nodes and time limits, as last asked for."""
 
-    def __init__(self, slurm: SlurmClient, settings: SlurmConfig) -> None:
+    def __init__(self, slurm: SlurmClient, settings: SlurmSettings) -> None:
         self._slurm = slurm
         self._settings = settings
         self._time_limits: dict[str, float | None] = {}

@@ -12,7 +12,7 @@ import yaml
 
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.kubernetes.api import KubernetesApi
-from gpuyard.providers.kubernetes.connection import Connection
+from gpuyard.providers.kubernetes.connection import ClusterConnection
 from gpuyard.providers.kubernetes.credentials import CredentialsError, from_kubeconfig
 from gpuyard.providers.kubernetes.fields import Json, objects_at
 from gpuyard.providers.tencent.api import TencentApi
@@ -38,7 +38,7 @@ class TencentCluster(KubernetesApi):
         self._tencent_settings = settings
         self._tencent = tencent
 
-    async def _open(self) -> Connection:
+    async def _open(self) -> ClusterConnection:
         """See KubernetesApi; with Tencent's newest kubeconfig, unless one is given."""
         kubeconfig = await self._kubeconfig()
         named = f"The kubeconfig of {self._tencent_settings.cluster_id}"
@@ -48,7 +48,7 @@ class TencentCluster(KubernetesApi):
                     path, self._settings.context, self._settings.timeout_s
                 )
                 # These files are gone a moment later.
-                return Connection(replace(credentials, stamps={}))
+                return ClusterConnection(replace(credentials, stamps={}))
         except CredentialsError as error:
             raise self._unusable(named, str(error)) from None
         except (OSError, ValueError) as error:

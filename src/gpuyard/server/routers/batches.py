@@ -30,7 +30,7 @@ def _clipped(text: object) -> object:
 Fault = Annotated[str, BeforeValidator(_clipped)]
 
 
-class Done(BaseModel):
+class ItemOutcome(BaseModel):
     """How an item went, at which of its attempts: `fault` says why it was not done,
     `crashed` that the script's process is gone.
     """
@@ -51,7 +51,7 @@ class Take(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     attempt_id: Name
-    done: Done | None = None
+    done: ItemOutcome | None = None
     fault: Fault | None = None
 
 

@@ -110,7 +110,8 @@ class FineTuning:
             len(examples), generator=torch.Generator().manual_seed(1)
         )
         split = len(order) // HELD_BACK
-        (self.tested, self.learned) = (order[:split], order[split:])
+        self.tested = order[:split]
+        self.learned = order[split:]
 
     def _answer(self, chosen: Tensor, labels: Tensor | None = None):
         ids = self.ids[chosen].to(self.device)

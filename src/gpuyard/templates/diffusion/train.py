@@ -108,7 +108,8 @@ def read_picture(path: Path, pixels: int) -> Tensor:
     words = content.split(maxsplit=4)
     if len(words) < 5 or words[0] != b"P6" or words[3] != b"255":
         raise ValueError(f"{path} is no binary PPM with 8 bits")
-    (width, height) = (int(words[1]), int(words[2]))
+    width = int(words[1])
+    height = int(words[2])
     values = torch.frombuffer(
         bytearray(content[-3 * width * height :]), dtype=torch.uint8
     )

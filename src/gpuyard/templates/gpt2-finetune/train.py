@@ -70,7 +70,8 @@ class FineTuning:
         self.model = model.to(self.device)
         tokens = torch.tensor(ids)
         split = len(tokens) - len(tokens) // HELD_BACK
-        (self.tokens, self.tested) = (tokens[:split], tokens[split:])
+        self.tokens = tokens[:split]
+        self.tested = tokens[split:]
         if len(self.tested) <= options.block:
             raise ValueError(f"the text has only {len(tokens)} tokens")
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.lr)

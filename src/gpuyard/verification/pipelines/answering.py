@@ -6,9 +6,9 @@ from typing import Any
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import Context, call, with_trusted
 from gpuyard.verification.pipelines.step import (
-    Step,
     StepFailed,
     StepOutcome,
+    StepRun,
     StepSkipped,
     run_step,
 )
@@ -41,7 +41,7 @@ class _Turn:
         return total + (total / len(self.seconds) if self.seconds else 0.0) <= budget_s
 
 
-async def _answer(step: Step) -> dict[str, Any]:
+async def _answer(step: StepRun) -> dict[str, Any]:
     context = step.context
     cls = step.cls
     trusted = context.trusted(cls)
@@ -73,7 +73,7 @@ async def _answer(step: Step) -> dict[str, Any]:
 
 
 async def _answer_one(
-    step: Step, trusted: TrustedExecutor, workload: PromptWorkload, turn: _Turn
+    step: StepRun, trusted: TrustedExecutor, workload: PromptWorkload, turn: _Turn
 ) -> None:
     context = step.context
     cls = step.cls
@@ -113,7 +113,7 @@ async def _answer_one(
         turn.answered += 1
 
 
-async def _prompts(step: Step, workload: PromptWorkload) -> tuple[str, ...] | None:
+async def _prompts(step: StepRun, workload: PromptWorkload) -> tuple[str, ...] | None:
     """A workload's prompts; None, after an event, when its file cannot be read.
 
     A workload whose file never will be readable is retired.

@@ -7,7 +7,7 @@ from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import in_background
 from gpuyard.verification.classes import Class
 from gpuyard.verification.context import Context, call
-from gpuyard.verification.pipelines.step import Step, StepOutcome, run_step
+from gpuyard.verification.pipelines.step import StepOutcome, StepRun, run_step
 from gpuyard.verification.receipts import LONGEST_S
 from gpuyard.verification.records.events import EventSubtype, PipelineEventKind
 
@@ -20,7 +20,7 @@ async def evict(context: Context, cls: Class) -> StepOutcome:
     return await run_step(context, PipelineEventKind.EVICTION, cls, _evict)
 
 
-async def _evict(step: Step) -> dict[str, Any]:
+async def _evict(step: StepRun) -> dict[str, Any]:
     context = step.context
     cls = step.cls
     policy = step.context.policy
@@ -47,7 +47,7 @@ async def _evict(step: Step) -> dict[str, Any]:
     }
 
 
-async def _remove_uploads(step: Step, before: float) -> None:
+async def _remove_uploads(step: StepRun, before: float) -> None:
     """Remove files of any class whose process died before it named them."""
     records = step.context.records
     stale = await call(records.stale_uploads, before)

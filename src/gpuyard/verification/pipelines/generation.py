@@ -6,9 +6,9 @@ from typing import Any
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import Context, call, with_trusted
 from gpuyard.verification.pipelines.step import (
-    Step,
     StepFailed,
     StepOutcome,
+    StepRun,
     StepSkipped,
     run_step,
 )
@@ -25,7 +25,7 @@ async def generate(context: Context, cls: Class) -> StepOutcome:
     return await run_step(context, PipelineEventKind.GENERATION, cls, _generate)
 
 
-async def _generate(step: Step) -> dict[str, Any]:
+async def _generate(step: StepRun) -> dict[str, Any]:
     context = step.context
     cls = step.cls
     policy = step.context.policy
@@ -59,7 +59,7 @@ async def _generate(step: Step) -> dict[str, Any]:
     }
 
 
-async def _wanted(step: Step) -> int:
+async def _wanted(step: StepRun) -> int:
     """How many series to make; StepSkipped when none."""
     context = step.context
     cls = step.cls
@@ -84,7 +84,7 @@ async def _wanted(step: Step) -> int:
     return min(room, policy.series_per_run)
 
 
-async def _made(step: Step, wanted: int) -> Sequence[Sequence[object]]:
+async def _made(step: StepRun, wanted: int) -> Sequence[Sequence[object]]:
     context = step.context
     cls = step.cls
     trusted = context.trusted(cls) if context.generator.needs_trusted else None

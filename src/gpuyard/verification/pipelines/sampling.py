@@ -8,9 +8,9 @@ from gpuyard.storage.place import in_background, problem_of
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import Context, call
 from gpuyard.verification.pipelines.step import (
-    Step,
     StepFailed,
     StepOutcome,
+    StepRun,
     StepSkipped,
     run_step,
 )
@@ -37,7 +37,7 @@ async def sample(context: Context, cls: Class) -> StepOutcome:
     return await run_step(context, PipelineEventKind.SAMPLING, cls, _sample)
 
 
-async def _sample(step: Step) -> dict[str, Any]:
+async def _sample(step: StepRun) -> dict[str, Any]:
     context = step.context
     cls = step.cls
     size = TRAITS[cls].prompts
@@ -66,7 +66,7 @@ async def _sample(step: Step) -> dict[str, Any]:
     return {"workloads": made, "wanted": wanted}
 
 
-async def _need(step: Step) -> int:
+async def _need(step: StepRun) -> int:
     """How many samples to make; StepSkipped when none.
 
     Also when there are too few series for the prompts to stay hidden.
@@ -87,7 +87,7 @@ async def _need(step: Step) -> int:
     return need
 
 
-async def _store(step: Step, workloads: Sequence[Sequence[HiddenPrompt]]) -> int:
+async def _store(step: StepRun, workloads: Sequence[Sequence[HiddenPrompt]]) -> int:
     """Store workloads, each completely or not at all; returns how many."""
     context = step.context
     cls = step.cls
@@ -106,7 +106,7 @@ async def _store(step: Step, workloads: Sequence[Sequence[HiddenPrompt]]) -> int
     return len(fresh)
 
 
-async def _tell_faults(step: Step, pool: "_Pool") -> None:
+async def _tell_faults(step: StepRun, pool: "_Pool") -> None:
     """Report unreadable series, and retire those that are gone or damaged.
 
     None is retired when so many are lost that the cause must be elsewhere.

@@ -56,7 +56,7 @@ class StepFailed(StepSkipped):
 _EXPECTED = (ExecutorFault, LeaseLost, OSError, GpuyardError)
 
 
-class Step:
+class StepRun:
     """One run of a step for a class, which can record events."""
 
     def __init__(self, context: Context, kind: PipelineEventKind, cls: Class) -> None:
@@ -73,14 +73,14 @@ async def run_step(
     context: Context,
     kind: PipelineEventKind,
     cls: Class,
-    work: Callable[[Step], Awaitable[Mapping[str, Any]]],
+    work: Callable[[StepRun], Awaitable[Mapping[str, Any]]],
 ) -> StepOutcome:
     """Do `work` and record its result, or what it raises, as an event of its class.
 
     `work` returns the data of the success event. Only DatabaseError is raised, since
     without the database no event can be recorded.
     """
-    step = Step(context, kind, cls)
+    step = StepRun(context, kind, cls)
     try:
         data = await work(step)
     except StepSkipped as skip:

@@ -35,6 +35,7 @@ from gpuyard.domain.errors import (
 from gpuyard.domain.gpus import GPU_CLASSES, GPUClass, resolve_gpu_class
 from gpuyard.domain.jobconfig import GpuSpec, JobResult, JobStatus
 from gpuyard.domain.offers import Offer
+from gpuyard.domain.reasons import Reason
 from gpuyard.domain.validation import parse_model
 from gpuyard.providers.attempt_folder import (
     AttemptFolder,
@@ -343,15 +344,15 @@ class MyCloudProvider(QueueProvider):
         folder = self._folder(machine)
         why: dict[str, Any] = read_json(_read(folder.stop))
         if not why:
-            why = {"reason": "node_lost", "at": time.time()}
+            why = {"reason": Reason.NODE_LOST, "at": time.time()}
             _write({folder.stop: json.dumps(why).encode()})
         reason = str(why["reason"])
         message = (
             "the machine is gone, and nobody saw how the job ended"
-            if reason == "node_lost"
+            if reason == Reason.NODE_LOST
             else reason
         )
-        status = JobStatus.CANCELLED if reason == "cancelled" else JobStatus.FAILED
+        status = JobStatus.CANCELLED if reason == Reason.CANCELLED else JobStatus.FAILED
         return JobResult(
             machine.name,
             status,
@@ -371,10 +372,10 @@ class MyCloudProvider(QueueProvider):
         machine = await self._find(job_id)
         if (await self._call(self._result, machine)).status.is_over:
             return False
-        reason = "preempted" if checkpoint else "cancelled"
+        reason = Reason.PREEMPTED if checkpoint else Reason.CANCELLED
         folder = self._folder(machine)
         told = read_json(await self._call(_read, folder.stop)).get("reason")
-        if told is None or (told != "cancelled" and reason == "cancelled"):
+        if told is None or (told != Reason.CANCELLED and reason == Reason.CANCELLED):
             stop = {"reason": reason, "checkpoint": checkpoint, "at": time.time()}
             await self._call(_write, {folder.stop: json.dumps(stop).encode()})
         await self._call(self.cloud.shut_down, job_id)
