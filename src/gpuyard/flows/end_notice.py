@@ -10,7 +10,7 @@ from uuid import uuid4
 from gpuyard.client.bodies import at_home_here
 from gpuyard.client.sync import Client
 from gpuyard.domain.jobs import Job
-from gpuyard.flows.runner import FLOW_LABEL, Done
+from gpuyard.flows.runner import FLOW_LABEL, StepEnd
 from gpuyard.flows.spec import Flow
 
 PART_LABEL = "flow-part"
@@ -18,7 +18,7 @@ _FAILS = ["sh", "-c", "cat; exit 1"]
 
 
 def tell_end(
-    client: Client, flow: Flow, done: Sequence[Done], addresses: Sequence[str]
+    client: Client, flow: Flow, done: Sequence[StepEnd], addresses: Sequence[str]
 ) -> Job:
     """Tell these addresses of the end of a flow; the job that does it."""
     is_fine = all(one.is_fine for one in done)

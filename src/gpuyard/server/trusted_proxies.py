@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
-from gpuyard.server.callers import FORWARDED_CALLER, Caller, caller_of
+from gpuyard.server.callers import FORWARDED_CALLER, Peer, caller_of
 
 _HEADER = b"x-forwarded-for"
 _MOST_BYTES = 2000
@@ -18,7 +18,7 @@ class TrustedProxies:
     def __init__(self, networks: Sequence[str]) -> None:
         self._networks = [ip_network(text, strict=False) for text in networks]
 
-    def caller_of(self, scope: dict[str, Any]) -> Caller:
+    def caller_of(self, scope: dict[str, Any]) -> Peer:
         """Who sent a request, also through proxies; `callers.caller_of` says the same
         from then on.
         """
@@ -28,7 +28,7 @@ class TrustedProxies:
         named = self._named(scope)
         if named is None:
             return direct
-        behind = Caller((str(named), None), None, is_forwarded=True)
+        behind = Peer((str(named), None), None, is_forwarded=True)
         scope[FORWARDED_CALLER] = behind
         return behind
 

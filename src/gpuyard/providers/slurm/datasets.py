@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpuyard.domain.datasets import DatasetMount
 from gpuyard.domain.errors import ProviderError
-from gpuyard.providers.slurm.config import SlurmConfig
+from gpuyard.providers.slurm.config import SlurmSettings
 from gpuyard.providers.slurm.site import SlurmSite
 from gpuyard.providers.spool_datasets import SpoolDatasets
 from gpuyard.storage.place import in_background
@@ -38,7 +38,7 @@ MAKE_ROOM = (
 class SlurmDatasets:
     """Has the datasets of attempts in the `spool` of a site."""
 
-    def __init__(self, site: SlurmSite, spool: Path, settings: SlurmConfig) -> None:
+    def __init__(self, site: SlurmSite, spool: Path, settings: SlurmSettings) -> None:
         self._site = site
         self._is_remote = bool(site.rsync.host)
         self._root = spool / "datasets"
