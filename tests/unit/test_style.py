@@ -111,7 +111,6 @@ def test_no_two_classes_of_ours_have_one_name() -> None:
             for name in CLASS.findall(path.read_text()):
                 places[name].add(path)
     repeated = {name for name, paths in places.items() if len(paths) > 1}
-    # These two get other words.
     assert repeated == set(style.SAME_IDEA)
 
 

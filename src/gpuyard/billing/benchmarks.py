@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from gpuyard.domain.benchmarks import BenchmarkReport, MeasuredProgram, MeasuredSize
+from gpuyard.domain.benchmarks import BenchmarkedProgram, BenchmarkReport, MeasuredSize
 from gpuyard.domain.cost_keys import INSTANCE_OWNER
 from gpuyard.domain.run_time import run_time_s
 
@@ -84,7 +84,7 @@ def _rate(metrics: Mapping[str, float], name: re.Pattern[str]) -> float | None:
 
 Runs = Sequence[CompletedRun]
 _Key = tuple[str, str, Size]
-_Line = tuple[MeasuredProgram, Runs]
+_Line = tuple[BenchmarkedProgram, Runs]
 
 
 class Benchmarks:
@@ -123,14 +123,14 @@ class Benchmarks:
         found = [_size_line(size, programs) for size, programs in by_size.items()]
         return sorted(found, key=lambda line: (line.gpu, line.gpus, line.tier or ""))
 
-    def _programs(self) -> list[MeasuredProgram]:
+    def _programs(self) -> list[BenchmarkedProgram]:
         lines = [
             (_program_line(*key, runs), runs) for key, runs in self._by_program.items()
         ]
         lines.sort(
             key=lambda pair: (*_compared(pair), pair[0].gpus, pair[0].tier or "")
         )
-        found: list[MeasuredProgram] = []
+        found: list[BenchmarkedProgram] = []
         for _, group in groupby(lines, key=_compared):
             found += _with_scaling(list(group))
         return found
@@ -156,9 +156,11 @@ def _size_line(size: Size, programs: Sequence[Runs]) -> MeasuredSize:
     )
 
 
-def _program_line(program: str, user: str, size: Size, runs: Runs) -> MeasuredProgram:
+def _program_line(
+    program: str, user: str, size: Size, runs: Runs
+) -> BenchmarkedProgram:
     per_epoch = [run.cost / Decimal(str(run.epochs)) for run in runs if run.epochs]
-    return MeasuredProgram(
+    return BenchmarkedProgram(
         program=program,
         user=user,
         gpu=size.gpu,
@@ -193,7 +195,7 @@ _SPEEDS: tuple[tuple[str, Callable[[Runs], float | None]], ...] = (
 )
 
 
-def _with_scaling(lines: Sequence[_Line]) -> list[MeasuredProgram]:
+def _with_scaling(lines: Sequence[_Line]) -> list[BenchmarkedProgram]:
     """The lines of a program on one class of GPU, with the fewest GPUs first."""
     (least, base) = lines[0]
     found = [least]
@@ -210,7 +212,8 @@ def _with_scaling(lines: Sequence[_Line]) -> list[MeasuredProgram]:
 
 def _speedup(base: Runs, runs: Runs) -> tuple[str, float]:
     for name, speed in _SPEEDS:
-        (before, after) = (speed(base), speed(runs))
+        before = speed(base)
+        after = speed(runs)
         if before and after:
             return name, after / before
     raise AssertionError("every run has a time")

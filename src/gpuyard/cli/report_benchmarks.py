@@ -12,8 +12,8 @@ from gpuyard.domain.units import format_duration
 
 if TYPE_CHECKING:
     from gpuyard.domain.benchmarks import (
+        BenchmarkedProgram,
         BenchmarkReport,
-        MeasuredProgram,
         MeasuredSize,
     )
 
@@ -50,9 +50,9 @@ def print_benchmarks(found: "BenchmarkReport") -> None:
 
 def print_benchmarks_csv(found: "BenchmarkReport") -> None:
     """A line for each program on each size, with exact figures."""
-    from gpuyard.domain.benchmarks import MeasuredProgram
+    from gpuyard.domain.benchmarks import BenchmarkedProgram
 
-    names = list(MeasuredProgram.model_fields)
+    names = list(BenchmarkedProgram.model_fields)
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(names)
     for line in found.programs:
@@ -73,7 +73,7 @@ def _size_row(line: "MeasuredSize") -> Sequence[str | None]:
     )
 
 
-def _program_row(line: "MeasuredProgram") -> Sequence[str | None]:
+def _program_row(line: "BenchmarkedProgram") -> Sequence[str | None]:
     per_epoch = line.cost_per_epoch
     return (
         line.program,
@@ -90,7 +90,7 @@ def _program_row(line: "MeasuredProgram") -> Sequence[str | None]:
     )
 
 
-def _rates(line: "MeasuredProgram") -> str:
+def _rates(line: "BenchmarkedProgram") -> str:
     rates = {
         "samples": line.samples_per_s,
         "tokens": line.tokens_per_s,
@@ -100,7 +100,7 @@ def _rates(line: "MeasuredProgram") -> str:
     return ", ".join(known)
 
 
-def _speedup(line: "MeasuredProgram") -> str | None:
+def _speedup(line: "BenchmarkedProgram") -> str | None:
     if line.speedup is None or line.efficiency is None:
         return None
     share = f"{100 * line.efficiency:.0f} % each"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class _Bucket:
+class _Allowance:
     left: float
     at: float
 
@@ -22,14 +22,14 @@ class Throttle:
         self._per_s = per_s
         self._burst = burst
         self._clock = clock
-        self._buckets: dict[str, _Bucket] = {}
+        self._buckets: dict[str, _Allowance] = {}
 
     def wait_s(self, key: str) -> float:
         """Count one that comes; for how many seconds it has to wait. Others of the same
         key that come meanwhile wait longer, as long as a whole burst takes at most.
         """
         now = self._clock()
-        bucket = self._buckets.setdefault(key, _Bucket(self._burst, now))
+        bucket = self._buckets.setdefault(key, _Allowance(self._burst, now))
         flowed = (now - bucket.at) * self._per_s
         left = min(bucket.left + flowed, self._burst) - 1
         bucket.left = max(left, -float(self._burst))

@@ -28,7 +28,7 @@ class MeasuredSize(BaseModel):
     gpu_used: float | None = None
 
 
-class MeasuredProgram(BaseModel):
+class BenchmarkedProgram(BaseModel):
     """The completed runs of one program on one size: jobs of one name and user.
 
     All figures are medians. The rates are those that the program printed, and
@@ -69,4 +69,4 @@ class BenchmarkReport(BaseModel):
     end: float
     runs: int
     sizes: list[MeasuredSize] = Field(default_factory=list[MeasuredSize])
-    programs: list[MeasuredProgram] = Field(default_factory=list[MeasuredProgram])
+    programs: list[BenchmarkedProgram] = Field(default_factory=list[BenchmarkedProgram])

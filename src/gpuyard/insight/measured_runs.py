@@ -55,7 +55,7 @@ class StartedProgram:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PastRun:
     """An attempt that has ended. `gpu_memory_gb` is what each of its GPUs has, and
     `peak_gb` the most that was in use on one; `reason` is None where it completed.
     `is_whole`: it did not go on from a checkpoint. `is_hidden`: its project does not
@@ -129,20 +129,20 @@ def _place(path: str, workdir: str | None) -> str:
     return str(PurePosixPath(*parts).with_suffix("")) if parts else "/"
 
 
-def measured_needs(runs: Iterable[Run], asked: Asked) -> MeasuredNeeds:
+def measured_needs(runs: Iterable[PastRun], asked: Asked) -> MeasuredNeeds:
     """What these runs, newest first, say of the program that is asked about."""
     known = list(runs)
     own = [run for run in known if _is_own(run, asked) and _is_same(run, asked)]
     return MeasuredNeeds(own=_of_own(own[:_NEWEST], asked), alike=_alike(known, asked))
 
 
-def _is_own(run: Run, asked: Asked) -> bool:
+def _is_own(run: PastRun, asked: Asked) -> bool:
     """Whether it is of the same user, or of the same project."""
     is_colleague = asked.project is not None and run.project == asked.project
     return not run.is_hidden and (run.user == asked.user or is_colleague)
 
 
-def _is_same(run: Run, asked: Asked) -> bool:
+def _is_same(run: PastRun, asked: Asked) -> bool:
     """Whether it ran the same program so that it needs the same memory."""
     if asked.needs.gpus and run.gpus != asked.needs.gpus:
         return False
@@ -154,17 +154,17 @@ def _is_same(run: Run, asked: Asked) -> bool:
     return _shapes(run, asked, with_time=False)
 
 
-def _has_same_place(run: Run, asked: Asked) -> bool:
+def _has_same_place(run: PastRun, asked: Asked) -> bool:
     if run.program is None or asked.program is None:
         return False
     return run.program.place == asked.program.place
 
 
-def _has_same_content(run: Run, asked: Asked) -> bool:
+def _has_same_content(run: PastRun, asked: Asked) -> bool:
     return run.needs is not None and run.needs.digest == asked.needs.digest
 
 
-def _shapes(run: Run, asked: Asked, *, with_time: bool) -> bool:
+def _shapes(run: PastRun, asked: Asked, *, with_time: bool) -> bool:
     """Whether both have the same arguments, but for those without effect."""
     if run.program is None or asked.program is None:
         return False
@@ -191,7 +191,7 @@ def _shape(arguments: Sequence[str], *, with_time: bool) -> list[str]:
     return found
 
 
-def _of_own(runs: Sequence[Run], asked: Asked) -> MeasuredProgram | None:
+def _of_own(runs: Sequence[PastRun], asked: Asked) -> MeasuredProgram | None:
     showing = [run for run in runs if run.shows_memory]
     peak = max(showing, key=lambda run: run.peak_gb or 0.0, default=None)
     failed = _failed_since(runs)
@@ -210,9 +210,9 @@ def _of_own(runs: Sequence[Run], asked: Asked) -> MeasuredProgram | None:
     )
 
 
-def _failed_since(runs: Sequence[Run]) -> Run | None:
+def _failed_since(runs: Sequence[PastRun]) -> PastRun | None:
     """The run that lacked memory on the largest GPU, after the last that had enough."""
-    found: Run | None = None
+    found: PastRun | None = None
     for run in runs:
         if run.shows_memory:
             break
@@ -223,7 +223,7 @@ def _failed_since(runs: Sequence[Run]) -> Run | None:
     return found
 
 
-def _times(runs: Sequence[Run], asked: Asked) -> Iterator[MeasuredTime]:
+def _times(runs: Sequence[PastRun], asked: Asked) -> Iterator[MeasuredTime]:
     """How long the same training ran, by class of GPU."""
     seconds: dict[str, list[float]] = defaultdict(list)
     newest: dict[str, str] = {}
@@ -242,7 +242,7 @@ def _times(runs: Sequence[Run], asked: Asked) -> Iterator[MeasuredTime]:
         )
 
 
-def _share_of_work(run: Run, asked: Asked) -> float | None:
+def _share_of_work(run: PastRun, asked: Asked) -> float | None:
     """How many times the work of the run the training has; None if that is not
     known.
     """
@@ -254,7 +254,7 @@ def _share_of_work(run: Run, asked: Asked) -> float | None:
     return 1.0 if _shapes(run, asked, with_time=True) else None
 
 
-def _alike(runs: Sequence[Run], asked: Asked) -> LearnedFactors | None:
+def _alike(runs: Sequence[PastRun], asked: Asked) -> LearnedFactors | None:
     """What programs of the same kind have taught. Each user counts once, so that nobody
     decides alone what others are told.
     """
@@ -288,7 +288,7 @@ def _median_of_users(values: dict[str, list[float]]) -> float:
     return median(median(of_user) for of_user in values.values())
 
 
-def _memory_factor(run: Run) -> float | None:
+def _memory_factor(run: PastRun) -> float | None:
     """How many times the computed memory it took; at least that, where it lacked
     some.
     """
@@ -303,7 +303,7 @@ def _memory_factor(run: Run) -> float | None:
     return min(max(run.peak_gb / computed, _LEAST_FACTOR), _MOST_FACTOR)
 
 
-def _gpu_s_per_teraflop(run: Run) -> float | None:
+def _gpu_s_per_teraflop(run: PastRun) -> float | None:
     work = run.needs.teraflops if run.needs else None
     if work is None or not run.has_completed or not run.is_whole:
         return None

@@ -13,7 +13,7 @@ from gpuyard.domain.gpus import GPU_CLASSES, GPUClass
 from gpuyard.domain.program_needs import MeasuredNeeds, ProgramNeeds
 from gpuyard.insight.measured_runs import (
     Asked,
-    Run,
+    PastRun,
     StartedProgram,
     measured_needs,
     started_program,
@@ -50,13 +50,15 @@ def _stored_text(text: str) -> str:
     return msgspec.json.encode(text).decode()[1:-1]
 
 
-def _runs(rows: Sequence[Mapping[str, Any]], visibility: Visibility) -> Iterable[Run]:
+def _runs(
+    rows: Sequence[Mapping[str, Any]], visibility: Visibility
+) -> Iterable[PastRun]:
     for row in rows:
         body = msgspec.json.decode(row["body"])
         usage: dict[str, float] = msgspec.json.decode(row["usage"] or "null") or {}
         began = row["started_at"]
         ran_s = row["ended_at"] - began if row["ran_s"] is None else row["ran_s"]
-        yield Run(
+        yield PastRun(
             job_id=row["job_id"],
             user=row["owner"] or _INSTANCE_OWNER,
             project=row["project"],

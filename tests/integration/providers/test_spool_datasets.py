@@ -29,7 +29,8 @@ def stored(home: Path, name: str) -> DatasetMount:
 
 
 def test_one_that_an_attempt_reads_stays_and_others_make_room(tmp_path: Path) -> None:
-    home, root = tmp_path / "home", tmp_path / "spool"
+    home = tmp_path / "home"
+    root = tmp_path / "spool"
     copies = SpoolDatasets(root, 2.5e-6, home, StorageSettings(), "slurm")
     first, second, third = (stored(home, name) for name in ("a", "b", "c"))
     where = copies.have("one", [first])

@@ -18,7 +18,12 @@ from tests.support.kubernetes.options import Options
 
 _V5 = "v5.channel.k8s.io"
 _V4 = "v4.channel.k8s.io"
-_STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
+_STDIN = 0
+_STDOUT = 1
+_STDERR = 2
+_STATUS = 3
+_RESIZE = 4
+_CLOSE = 255
 
 
 async def execute(socket: WebSocket, container: Container, options: Options) -> None:

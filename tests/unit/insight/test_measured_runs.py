@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpuyard.domain.program_needs import MeasuredNeeds, MeasuredTime, ProgramNeeds
 from gpuyard.insight.measured_runs import (
     Asked,
-    Run,
+    PastRun,
     measured_needs,
     started_program,
 )
@@ -21,7 +21,7 @@ OTHER = "b" * 64
 KIND = "c" * 64
 NEEDS = ProgramNeeds(digest=SAME, kind=KIND, gpus=1, memory_gb=10, teraflops=1000)
 PROGRAM = started_program(["python3", "train.py", "--lr", "1"], "/home/ana")
-RUN = Run(
+RUN = PastRun(
     job_id="job_1",
     user="ana",
     project=None,
@@ -37,17 +37,17 @@ RUN = Run(
 ASKED = Asked(NEEDS, PROGRAM, "ana", None)
 
 
-def said(runs: Sequence[Run], **asked: Any) -> MeasuredNeeds:
+def said(runs: Sequence[PastRun], **asked: Any) -> MeasuredNeeds:
     """What is known from runs, newest first."""
     return measured_needs(runs, replace(ASKED, **asked))
 
 
-def peak(runs: Sequence[Run], **asked: Any) -> float | None:
+def peak(runs: Sequence[PastRun], **asked: Any) -> float | None:
     own = said(runs, **asked).own
     return own.peak_gb if own else None
 
 
-def times(runs: Sequence[Run], **asked: Any) -> list[MeasuredTime]:
+def times(runs: Sequence[PastRun], **asked: Any) -> list[MeasuredTime]:
     own = said(runs, **asked).own
     return own.times if own else []
 
@@ -179,7 +179,9 @@ _RUNS = st.builds(
 
 
 @given(st.lists(_RUNS, max_size=8))
-def test_nothing_of_others_is_named_and_no_peak_is_forgotten(runs: list[Run]) -> None:
+def test_nothing_of_others_is_named_and_no_peak_is_forgotten(
+    runs: list[PastRun],
+) -> None:
     seen = [
         replace(run, job_id=f"job_of_{n}", is_hidden=run.project == "secret")
         for n, run in enumerate(runs)

@@ -21,7 +21,7 @@ _STAY_THERE = """
     """
 
 
-class _Command:
+class _TestedCommand:
     """The client's end of a command beside a job."""
 
     def __init__(self, stream: CommandStream) -> None:
@@ -88,7 +88,7 @@ class _Command:
 @asynccontextmanager
 async def _command(
     subject: Subject, job_id: str, *words: str, terminal: str = ""
-) -> AsyncGenerator[_Command]:
+) -> AsyncGenerator[_TestedCommand]:
     provider = subject.provider
 
     async def is_over() -> bool:
@@ -97,7 +97,7 @@ async def _command(
     stream = await CommandStream.open(
         lambda request: provider.start_command(job_id, request), is_over
     )
-    command = _Command(stream)
+    command = _TestedCommand(stream)
     command.send(frames.RunCommand(list(words), terminal, 31, 97))
     try:
         async with asyncio.timeout(_PATIENCE_S):

@@ -39,7 +39,7 @@ _END_OF_FILE = b"\x04"
 
 
 @dataclass(frozen=True, slots=True)
-class _Connection:
+class _ExecConnection:
     """The connection to a command: what it puts out, and where its input goes. Whoever
     drops the answer closes both.
     """
@@ -73,14 +73,14 @@ async def start_in_container(
     except (APIError, requests.HTTPError) as error:
         message = f"Docker: {getattr(error, 'explanation', '') or error}"
         raise ProviderError(message, "docker", "REFUSED") from None
-    place = _Place(daemon, client, container, made["Id"])
+    place = _ExecPlace(daemon, client, container, made["Id"])
     command = ContainerCommand(place, connection, mark, terminal=terminal)
     if terminal:
         await command.resize(request.rows, request.columns)
     return command
 
 
-def _connected(client: APIClient, exec_id: str, terminal: bool) -> _Connection:
+def _connected(client: APIClient, exec_id: str, terminal: bool) -> _ExecConnection:
     answer = client.post(
         f"{client.base_url}/v{client.api_version}/exec/{exec_id}/start",
         json={"Tty": terminal, "Detach": False},
@@ -99,11 +99,11 @@ def _connected(client: APIClient, exec_id: str, terminal: bool) -> _Connection:
         message = "Commands cannot be run over this kind of connection to Docker."
         raise ProviderError(message, "docker", "UNSUPPORTED")
     connected.settimeout(None)
-    return _Connection(answer, output, connected)
+    return _ExecConnection(answer, output, connected)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _ExecPlace:
     """A command as the daemon knows it."""
 
     daemon: DockerDaemon
@@ -137,7 +137,12 @@ class ContainerCommand:
     """A command in a container. See JobCommand."""
 
     def __init__(
-        self, place: _Place, connection: _Connection, mark: str, *, terminal: bool
+        self,
+        place: _ExecPlace,
+        connection: _ExecConnection,
+        mark: str,
+        *,
+        terminal: bool,
     ) -> None:
         self._place = place
         self._connection = connection

@@ -20,7 +20,12 @@ from gpuyard.providers.kubernetes.manifest import CONTAINER
 
 _V5 = "v5.channel.k8s.io"
 _PROTOCOLS = (_V5, "v4.channel.k8s.io")
-_STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
+_STDIN = 0
+_STDOUT = 1
+_STDERR = 2
+_STATUS = 3
+_RESIZE = 4
+_CLOSE = 255
 # How many parts of its output wait here for a slow reader.
 _PARTS = 16
 _END_OF_FILE = b"\x04"
@@ -74,7 +79,8 @@ class PodCommand:
         async for message in received:
             if message.type is not aiohttp.WSMsgType.BINARY:
                 continue
-            number, data = message.data[0], message.data[1:]
+            number = message.data[0]
+            data = message.data[1:]
             if number == _STATUS:
                 self._status += data
             elif number in self._parts:
