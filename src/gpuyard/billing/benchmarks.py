@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from itertools import groupby
 from statistics import fmean, median
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -27,6 +27,9 @@ _PER_SECOND = r"(?i)(?:.*[/_ ])?(?:{})_?(?:/|per_?)(?:s|sec|second)"
 _SAMPLES = re.compile(_PER_SECOND.format("samples|examples|images|imgs"))
 _TOKENS = re.compile(_PER_SECOND.format("tokens|tok"))
 _MICRO = Decimal("0.000001")
+# Programs tell what they like: nothing is computed with figures beyond these.
+_LEAST = 1e-6
+_MOST = 1e15
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +62,12 @@ class CompletedRun:
         """Of a row of the ledger (`CostUseQueries.completed_runs`)."""
         seconds = run_time_s(row["started_at"], row["ended_at"], row["ran_s"])
         said: dict[str, Any] = msgspec.json.decode(row["progress"] or "null") or {}
-        metrics: dict[str, float] = said.get("metrics") or {}
-        steps = said.get("rate")
-        if not steps and said.get("step") and seconds:
-            steps = said["step"] / seconds
+        given: Any = said.get("metrics")
+        metrics = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+        steps = _figure(said.get("rate"))
+        step = _figure(said.get("step"))
+        if not steps and step and seconds:
+            steps = step / seconds
         return cls(
             program=row["name"] or "",
             user=row["owner"] or INSTANCE_OWNER,
@@ -70,16 +75,23 @@ class CompletedRun:
             seconds=seconds,
             cost=Decimal(row["cost"] or 0),
             gpu_used=row["gpu_used"],
-            steps_per_s=steps or None,
+            steps_per_s=steps,
             samples_per_s=_rate(metrics, _SAMPLES),
             tokens_per_s=_rate(metrics, _TOKENS),
-            epochs=said.get("epochs") or said.get("epoch") or None,
+            epochs=_figure(said.get("epochs")) or _figure(said.get("epoch")),
         )
 
 
-def _rate(metrics: Mapping[str, float], name: re.Pattern[str]) -> float | None:
+def _figure(value: Any) -> float | None:
+    """A figure that a program has told; None for what cannot be one."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if _LEAST <= value <= _MOST else None
+
+
+def _rate(metrics: Mapping[str, Any], name: re.Pattern[str]) -> float | None:
     found = [value for key, value in metrics.items() if name.fullmatch(key)]
-    return found[0] if found and found[0] > 0 else None
+    return _figure(found[0]) if found else None
 
 
 Runs = Sequence[CompletedRun]

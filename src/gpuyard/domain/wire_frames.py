@@ -19,6 +19,7 @@ MAX_FRAME = 64 * 1024 * 1024
 # From a machine that has joined: whatever an agent says is much smaller.
 MAX_FRAME_OF_OTHERS = 16 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
+HEADER_BYTES = _LENGTH.size
 _DEEPEST = 8
 
 _encoder = msgspec.msgpack.Encoder()

@@ -25,8 +25,8 @@ _FOOTER = 4
 # An event with scalars is much smaller: one with pictures or sounds is passed over.
 _LONGEST = 1 << 18
 _LONGEST_TAG = 200
-_LATEST = 2**33  # a time in UTC seconds beyond which a clock is wrong
-_MOST_STEPS = 2**53
+LATEST = 2**33  # a time in UTC seconds beyond which a clock is wrong
+MOST_STEPS = 2**53
 # Written by the plugin for hyper-parameters: no scalars of the training.
 _HYPER_PARAMETERS = "_hparams_/"
 
@@ -132,7 +132,7 @@ def _scalars_of(event: bytes) -> Iterator[Scalar]:
                 step = content
             elif number == _SUMMARY and isinstance(content, bytes):
                 summaries.append(content)
-        if not 0 <= step <= _MOST_STEPS or not 0 < at < _LATEST:
+        if not 0 <= step <= MOST_STEPS or not 0 < at < LATEST:
             return
         for summary in summaries:
             for number, content in fields(summary):

@@ -12,7 +12,13 @@ from collections.abc import Iterator
 from math import isfinite
 from typing import Any
 
-from gpuyard.insight.event_files import Scalar, fields, printable_tag
+from gpuyard.insight.event_files import (
+    LATEST,
+    MOST_STEPS,
+    Scalar,
+    fields,
+    printable_tag,
+)
 
 PREFIX = "wandb/"
 """What the names of the curves begin with that come from these files."""
@@ -99,7 +105,7 @@ def _scalars_of(record: bytes) -> list[Scalar]:
     except (ValueError, IndexError, OverflowError, RecursionError):
         return []
     at = values.get(_TIME)
-    if at is None:
+    if at is None or not 0 < at < LATEST or not 0 <= (step or 0) <= MOST_STEPS:
         return []
     return [
         Scalar(key, step or 0, value, at)

@@ -79,6 +79,8 @@ class ScalarReader:
         self._event_names = CurveNames()
         self._run_names = CurveNames(WANDB_PREFIX)
         self._counts: Counter[str] = Counter()
+        # Curves, by the kind of their file, its folder and their tag.
+        self._known: dict[tuple[bool, str, str], str] = {}
         self._step: int | None = None
         self._metrics: dict[str, float] = {}
         self._find_s = 0.0
@@ -180,14 +182,23 @@ class ScalarReader:
     def _points(self, file: str, scalars: list[Scalar]) -> Iterator[wire.SeriesPoint]:
         folder = _folder_of(file)
         for scalar in scalars:
-            name = self._names_of(file).name(folder, scalar.tag)
-            if name not in self._counts and len(self._counts) >= MAX_NAMES:
+            name = self._name_of(file, folder, scalar.tag)
+            if name is None:
                 continue
             number = self._counts[name]
             self._counts[name] += 1
             self._metrics[name] = scalar.value
             self._step = max(self._step or 0, scalar.step)
             yield wire.SeriesPoint(name, number, scalar.step, scalar.value, scalar.at)
+
+    def _name_of(self, file: str, folder: str, tag: str) -> str | None:
+        """The name of a curve; None for one more than are kept. So the names that a
+        program makes up cannot fill the memory of the agent.
+        """
+        key = (_is_run_file(file), folder, tag)
+        if key not in self._known and len(self._known) < MAX_NAMES:
+            self._known[key] = self._names_of(file).name(folder, tag)
+        return self._known.get(key)
 
 
 def _is_run_file(name: str) -> bool:

@@ -58,6 +58,9 @@ class Outbox:
         report = wire.NumberedReport(self._number + 1, body)
         try:
             frame = wire_frames.encode(report)
+            if kind in _DROPPABLE:
+                # Programs decide what stands in these; the server would end the link.
+                wire_frames.decode_from_agent(frame[wire_frames.HEADER_BYTES :])
         except (ValueError, OverflowError, TypeError) as error:
             log.error(
                 "a report cannot be encoded", kind=type(body).__name__, error=str(error)

@@ -207,7 +207,7 @@ class Edge:
         if identity is None:
             self._guesses.wrong(caller.key)
             raise _unauthorized()
-        if connection:
+        if connection and not caller.is_forwarded:
             connection.prove()
         if identity.token:
             scope[AGAIN_KEY] = partial(self._app_state.controller.users.identify, token)

@@ -38,9 +38,10 @@ class TrustedProxies:
         """
         headers: Sequence[tuple[bytes, bytes]] = scope["headers"]
         given = b",".join(value for name, value in headers if name == _HEADER)
+        words = given[-_MOST_BYTES:].decode("latin-1").split(",")
         if len(given) > _MOST_BYTES:
-            return None
-        for word in reversed(given.decode("latin-1").split(",")):
+            del words[0]  # it may be cut
+        for word in reversed(words):
             address = _address(word.strip())
             if not self._trusts(address):
                 return address

@@ -52,6 +52,8 @@ async def start_step(
     words = ["env", f"TERM={request.terminal}"] if request.terminal else []
     words += [*_STEP, f"--jobid={number}", f"--job-name={mark}"]
     words += ["--pty"] if request.terminal else []
+    # What the user names is no option of `srun`, which runs some programs here.
+    words += ["--"]
     if runner is not None:
         words += [*runner.words, mark]
     words += request.command

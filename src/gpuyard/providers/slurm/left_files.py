@@ -14,9 +14,11 @@ from gpuyard.storage.untrusted import remove
 
 # Tells the sizes and the names of the regular files below "$1" that were changed after
 # the file "$2", if that is there.
+_MOST_LISTED = 64 << 20  # bytes: a job can have made any number of files
 _LIST = (
     'cd -P -- "$1" 2> /dev/null || exit 0; [ -e "$2" ] && set -- -cnewer "$2" ||'
     ' set --; find . -type f "$@" -printf "%s %P\\0"'
+    f" | head -c {_MOST_LISTED}"
 )
 _SHOWN = 3
 
@@ -65,7 +67,8 @@ class SlurmLeftFiles:
 
 
 def _read(listed: bytes) -> Iterator[tuple[int, bytes]]:
-    for line in listed.split(b"\0"):
+    *whole, _cut = listed.split(b"\0")
+    for line in whole:
         size, _, name = line.partition(b" ")
         if size.isdigit() and name:
             yield int(size), name

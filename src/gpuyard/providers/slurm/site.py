@@ -384,7 +384,9 @@ class SshSlurmSite:
         variables = [f"{name}={value}" for name, value in self._environment.items()]
         remote_command = shlex.join(["env", *variables, *command])
         kind = "-tt" if terminal else "-T"
-        words = ("ssh", kind, *self._options, self._host, "--", remote_command)
+        # What the user types is for the command: `~.` ends no connection of ours.
+        options = (*self._options, "-o", "EscapeChar=none")
+        words = ("ssh", kind, *options, self._host, "--", remote_command)
         return ProgramHere(words, public_environment())
 
     async def output(self, command: Sequence[str]) -> tuple[int, bytes, str]:
