@@ -56,7 +56,7 @@ def run(
     """Run the steps of a flow, each when what it needs is done. A step whose job and
     inputs are as they were, and whose outputs are there, does not run again.
     """
-    from gpuyard.flows.runner import Runner
+    from gpuyard.flows.runner import Runner, StepEnd
 
     flow = _load(file)
     addresses = _whom_to_tell(notify)
@@ -78,8 +78,11 @@ def run(
                 err=True,
             )
             sys.exit(_INTERRUPTED)
-        if addresses:
-            _tell_end(client, flow, done, addresses)
+        except GpuyardError as error:
+            refused = StepEnd(flow.name, "failed", str(error))
+            _tell_end(client, flow, [*runner.done.values(), refused], addresses)
+            raise
+        _tell_end(client, flow, done, addresses)
         if as_json:
             steps = [one.as_json() for one in done]
             print_json({"name": flow.name, "steps": steps})
@@ -135,6 +138,8 @@ def _tell_end(
     client: "Client", flow: "Flow", done: "Sequence[StepEnd]", addresses: list[str]
 ) -> None:
     """Tell of the end of the flow; a refused address changes nothing of it."""
+    if not addresses:
+        return
     from gpuyard.flows.end_notice import tell_end
 
     try:

@@ -49,7 +49,8 @@ class AsyncArrayHandle(Handle[Array]):
 
     async def resume(self, **changes: Any) -> Array:
         """Start a new attempt of each task that has ended without completing, from its
-        newest checkpoint. `changes`: `priority`, `timeout_s`, `gpus`.
+        newest checkpoint. `changes`: `priority`, `timeout_s`, `gpus`,
+        `deadline`.
         """
         self.info = await self._client.call(array_calls.resume(self.id, changes))
         return self.info

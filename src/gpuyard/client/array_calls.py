@@ -44,10 +44,11 @@ def cancel(reference: str) -> Call[Array]:
 
 def resume(reference: str, changes: Json) -> Call[Array]:
     """Start a new attempt of each task that has ended without completing; `changes`:
-    `priority`, `timeout_s`, `gpus`.
+    `priority`, `timeout_s`, `gpus`, `deadline`.
     """
     path = f"{_path(reference)}/resume"
-    return Call("POST", path, Array.model_validate, body=dict(changes))
+    body = with_local_deadline(changes)
+    return Call("POST", path, Array.model_validate, body=body)
 
 
 def update(reference: str, changes: Json) -> Call[Array]:

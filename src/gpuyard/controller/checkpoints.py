@@ -10,7 +10,7 @@ from gpuyard.controller.unused_blobs import delete_unused
 from gpuyard.domain import wire
 from gpuyard.domain.errors import LedgerError
 from gpuyard.domain.events import Change, Event, EventKind, Table
-from gpuyard.domain.ids import new_id
+from gpuyard.domain.ids import made_at, new_id
 from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.storage.blobs import Blobs
 
@@ -90,7 +90,8 @@ class Checkpoints:
         finally:
             self._leaving -= ids
         for row in old:
-            named_at = row["created_at"]
+            # Not `created_at`: a queue's job saved the file long before we stored it.
+            named_at = made_at(row["id"])
             await delete_unused(core, self._blobs, row["sha256"], named_at)
 
     async def _write_removal(self, job_id: str, old: Sequence[Row]) -> None:

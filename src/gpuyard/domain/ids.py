@@ -20,6 +20,12 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{_uuid7():032x}"
 
 
+def made_at(identifier: str) -> float:
+    """When an id was made, in UTC seconds."""
+    _, _, digits = identifier.rpartition("_")
+    return (int(digits, 16) >> 80) / 1000
+
+
 def _uuid7() -> int:
     """A UUIDv7 as an integer: 48 bits of milliseconds, 12 bits of sub-millisecond
     order, 62 random bits.

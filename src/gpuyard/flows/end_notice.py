@@ -14,6 +14,8 @@ from gpuyard.flows.runner import FLOW_LABEL, StepEnd
 from gpuyard.flows.spec import Flow
 
 PART_LABEL = "flow-part"
+# It runs where the last step may run, and is seen by whoever sees that.
+_SHARED = ("image", "provider", "provider_options", "allowed", "project")
 _FAILS = ["sh", "-c", "cat; exit 1"]
 
 
@@ -21,10 +23,12 @@ def tell_end(
     client: Client, flow: Flow, done: Sequence[StepEnd], addresses: Sequence[str]
 ) -> Job:
     """Tell these addresses of the end of a flow; the job that does it."""
+    last = next(reversed(flow.steps.values())).job
     is_fine = all(one.is_fine for one in done)
     lines = [f"{one.step}: {one.state}\n" for one in done]
     body = at_home_here(
         {
+            **{name: last[name] for name in _SHARED if name in last},
             "name": flow.name,
             "command": ["cat"] if is_fine else _FAILS,
             "stdin": "".join(lines),

@@ -63,7 +63,7 @@ class Outbox:
                 wire_frames.decode_from_agent(frame[wire_frames.HEADER_BYTES :])
         except (ValueError, OverflowError, TypeError) as error:
             log.error(
-                "a report cannot be encoded", kind=type(body).__name__, error=str(error)
+                "a report cannot be sent", kind=type(body).__name__, error=str(error)
             )
             return
         if len(frame) > wire_frames.MAX_FRAME:

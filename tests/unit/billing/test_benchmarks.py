@@ -1,5 +1,6 @@
 """Benchmarks from completed runs."""
 
+import json
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -111,3 +112,26 @@ def test_rates_are_found_under_their_usual_names(name: str, field: str | None) -
     bare = CompletedRun.of_row({**row, "progress": '{"step": 120}'})
     assert bare.steps_per_s == 2
     assert CompletedRun.of_row({**row, "progress": None}).steps_per_s is None
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [
+        {"epoch": 1e-300, "rate": 1e300, "metrics": {"samples_per_s": "many"}},
+        {"epochs": "x", "metrics": [], "step": True},
+    ],
+)
+def test_figures_that_cannot_be_break_no_report(progress: dict[str, Any]) -> None:
+    row = {
+        **dict.fromkeys(("name", "owner", "gpu", "gpu_used", "ran_s")),
+        "started_at": 0.0,
+        "ended_at": 100.0,
+        "gpus": 1,
+        "tier": "GPU_LARGE",
+        "currency": "USD",
+        "cost": "2",
+        "progress": json.dumps(progress),
+    }
+    run = CompletedRun.of_row(row)
+    assert (run.steps_per_s, run.samples_per_s, run.epochs) == (None, None, None)
+    assert report(run).runs == 1

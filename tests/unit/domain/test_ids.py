@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuyard.domain import ids
-from gpuyard.domain.ids import new_id
+from gpuyard.domain.ids import made_at, new_id
 
 
 @given(st.integers(min_value=2, max_value=500))
@@ -49,3 +49,8 @@ def test_order_holds_when_the_clock_is_set_back(monkeypatch: pytest.MonkeyPatch)
     first = new_id("job")
     monkeypatch.setattr(ids.time, "time_ns", lambda: 0)
     assert new_id("job") > first
+
+
+def test_an_id_tells_when_it_was_made() -> None:
+    before = time.time()
+    assert made_at(new_id("ckpt")) == pytest.approx(before, abs=60)

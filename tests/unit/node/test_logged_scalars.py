@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuyard.insight.event_files import Scalar
+from gpuyard.node import logged_scalars
 from gpuyard.node.logged_scalars import ScalarReader
 
 FILES = Path(__file__).parents[1] / "insight" / "event_files"
@@ -101,3 +103,14 @@ def test_the_run_that_a_process_keeps_for_wandb_is_read(tmp_path: Path) -> None:
     assert found
     assert found.step == 3
     assert found.metrics == {"wandb/loss": 0.125, "wandb/train.acc": 1.0}
+
+
+def test_names_that_a_program_makes_up_fill_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logged_scalars, "MAX_NAMES", 2)
+    reading = reader(tmp_path)
+    scalars = [Scalar(f"tag{number}", 0, 1.0, 1.0) for number in range(9)]
+    names = [point.name for point in reading._points("runs/events.1", scalars)]
+    assert names == ["tensorboard/tag0", "tensorboard/tag1"]
+    assert len(reading._known) == 2

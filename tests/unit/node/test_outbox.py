@@ -120,3 +120,14 @@ def test_only_the_newest_look_at_the_gpus_waits():
     ]
     assert sent[2][1].gpus[0].temperature_c == 2
     assert [seq for seq, _ in sent] == [2, 4, 5, 6]
+
+
+def test_a_report_that_the_server_would_refuse_is_dropped() -> None:
+    """It would end the link again and again, and hold up those of all other jobs."""
+    box = Outbox()
+    for step, at in ((2**53 + 1, 1.0), (1, -1.0), (1, 1.7e12)):
+        point = wire.SeriesPoint("wandb/loss", 0, step, 1.0, at)
+        box.put(wire.ProgressSeen("a1", {}, [point]))
+    box.put(started(1))
+    reports = asyncio.run(delivered(box))
+    assert reports == [(1, started(1))]
