@@ -41,6 +41,10 @@ class Blobs:
     def delete(self, sha256: str) -> None:
         self.kept.discard(sha256)
 
+    def stored_at(self, sha256: str) -> float | None:
+        """Long ago."""
+        return 0.0 if sha256 in self.kept else None
+
 
 class World:
     """One seed's world. `stormy` until the faults stop. `fleet`: its models and

@@ -201,6 +201,7 @@ def served(node: Node) -> tuple[str, int]:
     """An attempt that listens, and its port."""
     attempt_id = node.start(SERVER)
     node.says(attempt_id, "end")
+    node.started(attempt_id)
     return attempt_id, int(node.output(attempt_id).split()[1])
 
 
