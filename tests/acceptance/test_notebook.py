@@ -107,7 +107,7 @@ def test_a_cell_that_fails_is_an_error_and_none_that_is_no_job(
     for cell, words in (
         ("%%gpuyard\n  \n", "cell: is empty"),
         ("%%gpuyard\nx = 1\n!pip install x", "line 2: is a command of IPython: !pip"),
-        ("%%gpuyard\nx = = 1", "line 1: is no Python: invalid syntax"),
+        ("%%gpuyard\nx = = 1", "line 1: is not valid Python: invalid syntax"),
         ("%%gpuyard --gpus many\nprint(1)", "no GPU class 'many'"),
         ("%gpuyard show 'nothing", "no closing quotation"),
         ("%gpuyard show nothing", "gpuyard show nothing left with 3"),

@@ -1,4 +1,4 @@
-"""Benchmarks from an installation's own runs: how fast programs ran on each size, and
+"""Benchmarks from an instance's own runs: how fast programs ran on each size, and
 what that cost. Pure; what no run measured is left out.
 """
 

@@ -122,7 +122,7 @@ def end_links(as_json: AsJson = False) -> None:
     if as_json:
         print_json({"ended": True})
         return
-    say("No link of before opens anything any more.")
+    say("All links have ended.")
 
 
 def remove(job: Reference, paths: Paths = None, as_json: AsJson = False) -> None:

@@ -32,10 +32,16 @@ def register(app: typer.Typer) -> None:
 
 def mlflow(
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Of this machine; 0 for any.")
+        int,
+        typer.Option(
+            min=0, max=65535, help="The port on this machine; 0 for any free one."
+        ),
     ] = 5000,
     node_port: Annotated[
-        int, typer.Option(min=1, max=65535, help="Of the node, for the jobs there.")
+        int,
+        typer.Option(
+            min=1, max=65535, help="The port on the node, for the jobs there."
+        ),
     ] = 5000,
     folder: Annotated[
         str, typer.Option(help="Where it keeps runs and models, on the node.")
@@ -45,7 +51,8 @@ def mlflow(
         typer.Option(help="A file that names the packages of the server."),
     ] = None,
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Leave it running, and leave.")
+        bool,
+        typer.Option("--detach", "-d", help="Leave the server running, and return."),
     ] = False,
 ) -> None:
     """Run a server of MLflow for the jobs of a node, and show it here until Ctrl-C.
@@ -83,8 +90,8 @@ def server_body(port: int, folder: str, packages: str) -> dict[str, Any]:
     packages.
     """
     if not folder.startswith(("/", "~/")):
-        fault = f"is {folder}, and nobody knows below which folder"
-        remedy = "give a path from / or from ~/"
+        fault = f"is {folder}, which is relative"
+        remedy = "give a path that begins with / or ~/"
         raise InvalidInputError.of("--folder", fault, remedy)
     program = resources.files("gpuyard.cli").joinpath(_PROGRAM).read_text()
     return {

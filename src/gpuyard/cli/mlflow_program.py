@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
     port = int(arguments[0])
     folder = Path(arguments[1]).expanduser().absolute()
     if answers(port):
-        say(f"port {port} of this node is taken: --node-port takes another")
+        say(f"port {port} of this node is in use: choose another with --node-port")
         return 4
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     # With `-m`, Python also imports from its folder, which may be somebody else's.
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
     started = time.monotonic()
     while not answers(port):
         if process.poll() is not None or time.monotonic() - started > READY_S:
-            say("MLflow did not begin to listen")
+            say("MLflow did not start to listen")
             process.kill()
             return 1
         time.sleep(0.1)

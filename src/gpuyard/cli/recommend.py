@@ -35,7 +35,7 @@ def recommend(
     ],
     project: Annotated[
         str | None,
-        typer.Option(help="What others of this project have run counts as well."),
+        typer.Option(help="Also count what others have run in this project."),
     ] = None,
     measured: Annotated[
         bool,

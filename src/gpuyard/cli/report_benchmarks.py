@@ -1,4 +1,4 @@
-"""Prints what an installation's own runs measured."""
+"""Prints what an instance's own runs measured."""
 
 import csv
 import sys

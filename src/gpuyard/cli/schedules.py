@@ -246,7 +246,10 @@ def update(
     starting_deadline: StartingDeadlineOption = None,
     deadline: Annotated[
         str | None,
-        typer.Option(help="Each job should end so long after its time: 8h; or none."),
+        typer.Option(
+            help="How long after its time each job should have ended, such as 8h;"
+            " none for no deadline."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -35,7 +35,10 @@ def tensorboard(
         ),
     ],
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Of this machine; 0 for any.")
+        int,
+        typer.Option(
+            min=0, max=65535, help="The port on this machine; 0 for any free one."
+        ),
     ] = 6006,
     idle: Annotated[
         str, typer.Option(help="End it after so long without a browser.")

@@ -136,7 +136,7 @@ def serve(
     started = time.monotonic()
     while not answers(port):
         if process.poll() is not None or time.monotonic() - started > READY_S:
-            say("TensorBoard did not begin to listen")
+            say("TensorBoard did not start to listen")
             return 1
         time.sleep(0.1)
     say(f"TensorBoard listens on port {port}")

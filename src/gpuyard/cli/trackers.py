@@ -39,7 +39,9 @@ def trackers(
     ] = False,
     user: Annotated[
         str | None,
-        typer.Option(help="Whose job it is; --sync wants that for one of others."),
+        typer.Option(
+            help="The user whose job it is; --sync needs it for a job of somebody else."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -105,7 +107,7 @@ def refuse_job_of_others(job: "Job", user: str | None) -> None:
     whose = job.user or _OWNER
     if whose != (user or _OWNER):
         fault = f"{job.name} is a job of {whose}, and --sync sends with your key."
-        raise RefusedError(fault, f"Name whose it is: --user {whose}")
+        raise RefusedError(fault, f"Name the user: --user {whose}")
 
 
 def _sync(folders: list[Path]) -> None:

@@ -71,7 +71,7 @@ def check_progress(page: LogPage, query: LogQuery, provider: str) -> None:
         stands_still = page.previous is not None and page.previous >= end
     if stands_still:
         raise ProviderError(
-            "The node answers with lines of the log that lead no further.",
+            "The node answers with the same lines of the log again and again.",
             provider,
             "LOG_FAULT",
         )

@@ -68,14 +68,14 @@ def _refuse_mailbox(
         raise InvalidInputError.of(
             "notify",
             "names a mailbox, and this instance sends no e-mails",
-            "ask for [notify.email] in its settings, or give a URL",
+            "ask an administrator to set [notify.email], or give a URL",
         )
     if user is None or settings.mails_to(address.target):
         return
     own = mailbox_of(user)
     if own is not None and own.lower() == address.target.lower():
         return
-    remedy = "ask for it in [notify] mail_to"
+    remedy = "ask an administrator to add it to [notify] mail_to"
     if own is not None:
         remedy = f"give your own, {own}, or {remedy}"
     raise InvalidInputError.of(
@@ -91,7 +91,8 @@ def _refuse_host(
         raise InvalidInputError.of(
             "notify",
             f"names {address.host}, which is no host of the public internet",
-            "ask for it in [notify] internal_hosts, or give another",
+            "ask an administrator to add it to [notify] internal_hosts, or give"
+            " another",
         )
 
 

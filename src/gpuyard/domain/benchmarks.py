@@ -1,4 +1,4 @@
-"""What an installation's own runs say of its tiers: the resource of the HTTP API. Times
+"""What an instance's own runs say of its tiers: the resource of the HTTP API. Times
 are seconds, and rates are per second.
 """
 

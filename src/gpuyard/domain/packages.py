@@ -119,7 +119,7 @@ def _refuse_long_lines(files: Mapping[str, str]) -> None:
             continue
         number = lengths.index(max(lengths)) + 1
         fault = f"{path}:{number} has {max(lengths)} characters"
-        remedy = f"write lines of at most {_LONGEST_LINE}"
+        remedy = f"write lines of at most {_LONGEST_LINE} characters"
         raise InvalidInputError.of(_FIELD, fault, remedy)
 
 

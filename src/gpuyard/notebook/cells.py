@@ -1,4 +1,6 @@
-"""Cells as scripts: what is no Python is refused, the rest is written to a file."""
+"""Cells as scripts: cells that are not valid Python are refused, the rest is written to
+a file.
+"""
 
 import ast
 import hashlib
@@ -40,5 +42,5 @@ def _refusal(cell: str, error: SyntaxError) -> InvalidInputError:
         fault = f"is a command of IPython: {line}"
         remedy = "put it in a cell of its own, because the job runs plain Python"
         return InvalidInputError.of(f"line {number}", fault, remedy)
-    fault = f"is no Python: {error.msg}: {line}"
+    fault = f"is not valid Python: {error.msg}: {line}"
     return InvalidInputError.of(f"line {number}", fault, "correct it")

@@ -64,7 +64,7 @@ def test_without_mlflow_or_on_a_taken_port_it_says_so(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = run(tmp_path, taken.getsockname()[1])
     assert done.returncode == 4
-    assert "is taken: --node-port takes another" in done.stdout
+    assert "is in use: choose another with --node-port" in done.stdout
 
 
 def test_its_folder_has_a_whole_path() -> None:

@@ -43,5 +43,5 @@ def test_pages_of_a_machine_must_lead_on(
     if leads_on:
         logs.check_progress(page, query, "local")
         return
-    with pytest.raises(ProviderError, match="lead no further"):
+    with pytest.raises(ProviderError, match="again and again"):
         logs.check_progress(page, query, "local")

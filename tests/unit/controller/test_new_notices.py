@@ -44,8 +44,8 @@ def test_ones_own_and_what_the_settings_name(user: str | None, address: str) -> 
 @pytest.mark.parametrize(
     ("user", "address", "remedy"),
     [
-        ("ana", "mail:ben@example.org", "give your own, Ana@example.org, or ask for"),
-        ("ben", "mail:ana@example.org", r"ask for it in \[notify\] mail_to"),
+        ("ana", "mail:ben@example.org", "give your own, Ana@example.org, or ask an"),
+        ("ben", "mail:ana@example.org", r"to add it to \[notify\] mail_to"),
         ("ben", "mail:x@deep.lab.example", "mail_to"),
         ("ben", "mail:lab.example@example.com", "mail_to"),
         ("ben", "http://127.0.0.1/hook", "internal_hosts"),
