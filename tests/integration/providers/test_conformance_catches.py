@@ -140,6 +140,8 @@ class Sick(LocalProvider):
         return {"status": "unhealthy"}
 
 
+# Their faults are seen by waiting in vain.
+_LATE = (DeafToCancel, NoTimeout, StreamsAtTheEnd)
 BROKEN = [
     (NewReferences, "same_attempt_once", "one attempt, one reference"),
     (NewReferences, "lost_reply", "was submitted as"),
@@ -188,8 +190,7 @@ def run(node):
                     python,
                     options={"workdir": str(node.work)},
                     timeout_minutes=0.2 / 60,
-                    # Only these two let it pass.
-                    patience_s=3 if kind in (DeafToCancel, StreamsAtTheEnd) else 60,
+                    patience_s=3 if kind in _LATE else 60,
                 )
             finally:
                 await provider.close()
