@@ -3,37 +3,55 @@ with this host, each made once for all jobs that read it.
 
 A note for each attempt, made before it is submitted, names the versions that it reads.
 So no copy is removed while a job may read it, whichever server has sent that.
+
+Jobs may write there, and this host has files that they must not read or change. So no
+link is followed there, and of no note more is read than one has.
 """
 
+import os
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from gpuyard.config.settings import StorageSettings
-from gpuyard.domain.datasets import DatasetMount
+from gpuyard.domain.datasets import DatasetMount, is_sha256
 from gpuyard.domain.errors import InvalidInputError, ProviderError
 from gpuyard.storage.blobs import BucketError
 from gpuyard.storage.dataset_cache import DatasetCache
 from gpuyard.storage.dataset_copies import StoredParts, have_copy
 from gpuyard.storage.dataset_store import DatasetMissingError, DatasetStores
+from gpuyard.storage.untrusted import folder_beneath, read_beneath, write_beneath
+
+_UNAVAILABLE = "DATASET_UNAVAILABLE"
+_NOTES = "users"
+_COPIES = "copies"
+# The most bytes of a note, and the most notes: more than attempts read datasets at the
+# same time.
+_MOST_BYTES = 1 << 16
+_MOST_NOTES = 100_000
 
 
 class SpoolDatasets:
-    """Has the datasets of attempts below `root`, of at most `most_gb` together if that
-    is possible. All methods block.
+    """Has the datasets of attempts in `folder` of the spool, of at most `most_gb`
+    together if that is possible. All methods block.
     """
 
     def __init__(
         self,
-        root: Path,
+        spool: Path,
+        folder: str,
         most_gb: float,
         home: Path,
         storage: StorageSettings,
         provider: str,
     ) -> None:
-        self._notes = root / "users"
+        self._spool = spool
+        self._notes = (folder, _NOTES)
         self._provider = provider
-        self._cache = DatasetCache(root / "copies", int(most_gb * 1e9), self._in_use)
+        copies = spool / folder / _COPIES
+        self._cache = DatasetCache(copies, int(most_gb * 1e9), self._in_use, spool)
         self._read = StoredParts(DatasetStores(home, storage))
         # One at a time: what one needs is not removed to make room for another.
         self._lock = threading.Lock()
@@ -45,12 +63,17 @@ class SpoolDatasets:
         if not mounts:
             return {}
         with self._lock:
-            self._notes.mkdir(parents=True, exist_ok=True, mode=0o700)
             for mount in mounts:
                 self._have(mount)
-            digests = "\n".join(mount.digest for mount in mounts)
-            (self._notes / name).write_text(digests)
+            self._note(name, mounts)
         return {mount.variable: self._cache.folder(mount.digest) for mount in mounts}
+
+    def _note(self, name: str, mounts: Sequence[DatasetMount]) -> None:
+        digests = "\n".join(mount.digest for mount in mounts)
+        try:
+            write_beneath(self._spool, Path(*self._notes, name), digests.encode())
+        except OSError as error:
+            raise ProviderError(str(error), self._provider, _UNAVAILABLE) from None
 
     def _have(self, mount: DatasetMount) -> None:
         try:
@@ -62,20 +85,36 @@ class SpoolDatasets:
             raise
         except OSError as error:
             message = f"{mount.variable}: {error}"
-            code = "DATASET_UNAVAILABLE"
-            raise ProviderError(message, self._provider, code) from None
+            raise ProviderError(message, self._provider, _UNAVAILABLE) from None
 
     def forget(self, name: str) -> bool:
         """The attempt reads them no longer; False if it has read none."""
         try:
-            (self._notes / name).unlink()
-        except FileNotFoundError:
+            with folder_beneath(self._spool, self._notes) as notes:
+                os.unlink(name, dir_fd=notes)
+        except OSError:  # what a job has put there instead is none
             return False
         return True
 
     def _in_use(self) -> dict[str, bool]:
         """The versions that attempts read."""
-        if not self._notes.is_dir():
-            return {}
-        notes = [note.read_text() for note in self._notes.iterdir()]
-        return dict.fromkeys("\n".join(notes).split(), True)
+        found: dict[str, bool] = {}
+        for name in self._noted():
+            with suppress(OSError):  # it has just been removed, or is no note
+                note = read_beneath(self._spool, Path(*self._notes, name), _MOST_BYTES)
+                digests = note.decode(errors="replace").split()
+                found |= dict.fromkeys(filter(is_sha256, digests), True)
+        return found
+
+    def _noted(self) -> list[str]:
+        """The attempts that have notes."""
+        try:
+            with folder_beneath(self._spool, self._notes) as notes:
+                return _first_names(notes)
+        except FileNotFoundError:
+            return []
+
+
+def _first_names(folder: int) -> list[str]:
+    with os.scandir(folder) as found:
+        return [entry.name for entry in islice(found, _MOST_NOTES)]

@@ -2,7 +2,9 @@
 it, and those that were not used for the longest time make room for others.
 
 Jobs may only read. One that runs as the agent does, or as root, can change a copy all
-the same: then sizes or times of its files differ, and it is made again.
+the same: then sizes or times of its files differ, and it is made again. It can also put
+links, pipes and endless files there: nothing is read or written through a link, and
+nothing read that is no file of the size that is expected.
 """
 
 import hashlib
@@ -10,7 +12,9 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable, Collection, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +22,18 @@ from gpuyard.config.accounts import ENTER
 from gpuyard.config.boot_clock import boot_id
 from gpuyard.domain.datasets import Manifest, folders_above, read_manifest
 from gpuyard.domain.errors import InvalidInputError
+from gpuyard.storage.untrusted import (
+    entries,
+    folder_beneath,
+    folder_in,
+    new_file_in,
+    open_beneath,
+    read_beneath,
+    read_json_beneath,
+    remove_in,
+    write_beneath,
+    write_in,
+)
 
 _FILES = "files"
 _MANIFEST = "manifest"
@@ -26,6 +42,10 @@ _NEW = ".new"
 # All files have this time, so that one that was written to is found.
 _TIME_S = 946684800
 _PART = 1 << 20
+# The most bytes of what is noted of a version, and of a manifest of as many files as a
+# dataset may have.
+_MOST_FACTS = 4096
+_MOST_MANIFEST = 1 << 29
 
 
 class InUseError(OSError):
@@ -36,12 +56,21 @@ class DatasetCache:
     """The folders below `root`, of at most `limit` bytes together if that is possible.
     `in_use()` are the digests of those that are needed, and for each whether a job that
     runs reads it. All methods block.
+
+    No link is followed below `root`; nor on the way to it from the folder `within`, if
+    that is given.
     """
 
     def __init__(
-        self, root: Path, limit: int, in_use: Callable[[], Mapping[str, bool]]
+        self,
+        root: Path,
+        limit: int,
+        in_use: Callable[[], Mapping[str, bool]],
+        within: Path | None = None,
     ) -> None:
         self._root = root
+        self._top = within or root
+        self._steps = root.relative_to(self._top).parts
         self._limit = limit
         self._in_use = in_use
 
@@ -51,24 +80,46 @@ class DatasetCache:
 
     def use(self, digest: str) -> bool:
         """Whether the version is there, whole and unchanged; it counts as used now."""
-        place = self._root / digest
-        facts = _facts_of(place)
-        if facts is None:
+        facts = self._facts_of(digest)
+        manifest = self._manifest_of(digest)
+        if facts is None or manifest is None:
             return False
-        try:
-            manifest = read_manifest((place / _MANIFEST).read_bytes())
-        except (OSError, InvalidInputError):
-            return False
-        files = place / _FILES
-        if not _looks_whole(manifest, files):
-            return False
-        if facts["boot"] != boot_id():
-            # What was written just before a power cut may never have got to the disk.
-            if not _is_whole(manifest, files):
+        place = Path(*self._steps, digest)
+        with suppress(OSError):
+            if not _looks_whole(manifest, self._top, place / _FILES):
                 return False
-            _note(place, manifest)
-        os.utime(place)
-        return True
+            if facts["boot"] != boot_id():
+                # What was written just before a power cut may never have got to the
+                # disk.
+                if not _is_whole(manifest, self._top, place / _FILES):
+                    return False
+                write_beneath(self._top, place / _FACTS, _facts(manifest))
+            with folder_beneath(self._top, place.parts) as inner:
+                os.utime(inner)
+            return True
+        return False
+
+    def _facts_of(self, name: str) -> dict[str, Any] | None:
+        """What is noted of a version; None if it is not there, or was not finished."""
+        if name.endswith(_NEW):
+            return None
+        noted = Path(*self._steps, name, _FACTS)
+        try:
+            found = read_json_beneath(self._top, noted, _MOST_FACTS)
+            return {"size": int(found["size"]), "boot": str(found["boot"])}
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
+            return None
+
+    def _manifest_of(self, digest: str) -> Manifest | None:
+        """The manifest of a version; None if it is not there, or is another one."""
+        kept = Path(*self._steps, digest, _MANIFEST)
+        try:
+            content = read_beneath(self._top, kept, _MOST_MANIFEST)
+            if hashlib.sha256(content).hexdigest() != digest:
+                return None
+            return read_manifest(content)
+        except (OSError, InvalidInputError):
+            return None
 
     def make_room(self, size: int) -> None:
         """Remove what was not used for the longest time, and is not in use, until
@@ -78,10 +129,11 @@ class DatasetCache:
         found = self._by_last_use()
         total = sum(facts["size"] for _, facts in found) + size
         in_use = self._in_use()
-        for place, facts in found:
+        for name, facts in found:
             is_needed = total > self._limit or not self._has_room(size)
-            if is_needed and place.name not in in_use:
-                remove_read_only(place)
+            if is_needed and name not in in_use:
+                with folder_beneath(self._top, self._steps) as root:
+                    remove_in(root, name)
                 total -= facts["size"]
         if not self._has_room(size):
             raise OSError(
@@ -90,71 +142,86 @@ class DatasetCache:
             )
 
     def _has_room(self, size: int) -> bool:
-        self._make_root()
-        return shutil.disk_usage(self._root).free > size
+        with folder_beneath(self._top, self._steps, make=ENTER) as root:
+            return shutil.disk_usage(root).free > size
 
-    def _make_root(self) -> None:
-        self._root.mkdir(mode=ENTER, parents=True, exist_ok=True)
-
-    def _by_last_use(self) -> list[tuple[Path, dict[str, Any]]]:
+    def _by_last_use(self) -> list[tuple[str, dict[str, Any]]]:
         """The versions that are there, the one whose use is the longest ago first."""
-        if not self._root.is_dir():
+        found: list[tuple[float, str, dict[str, Any]]] = []
+        try:
+            with folder_beneath(self._top, self._steps) as root:
+                for entry in entries(root):
+                    facts = self._facts_of(entry.name)
+                    if facts is not None:
+                        found.append((entry.status.st_mtime, entry.name, facts))
+        except FileNotFoundError:
             return []
-        found: list[tuple[float, Path, dict[str, Any]]] = []
-        for place in self._root.iterdir():
-            facts = _facts_of(place)
-            if facts is not None:
-                found.append((place.stat().st_mtime, place, facts))
         found.sort(key=lambda each: each[0])
-        return [(place, facts) for _, place, facts in found]
+        return [(name, facts) for _, name, facts in found]
 
     def begin(self, digest: str) -> "DatasetBuilder":
         """Begin to make a version; what is left of it goes. InUseError if a job reads
         it.
         """
-        place = self._root / digest
-        if place.exists() and self._in_use().get(digest):
-            raise InUseError("a job that runs has changed the copy of this node")
-        self._make_root()
-        remove_read_only(place)
-        fresh = self._root / f"{digest}{_NEW}"
-        remove_read_only(fresh)
-        fresh.mkdir(mode=ENTER)
-        return DatasetBuilder(fresh, place)
+        with folder_beneath(self._top, self._steps, make=ENTER) as root:
+            if _is_there(digest, root) and self._in_use().get(digest):
+                raise InUseError("a job that runs has changed the copy of this node")
+            remove_in(root, digest)
+            fresh = f"{digest}{_NEW}"
+            remove_in(root, fresh)
+            os.mkdir(fresh, ENTER, dir_fd=root)
+        return DatasetBuilder(self._top, self._steps, digest)
 
 
 class DatasetBuilder:
-    """Writes the files of a version into the folder `fresh`, which becomes `place`."""
+    """Writes the files of a version into a fresh folder, which gets its name in the
+    end. That lies `steps` below `top`.
+    """
 
-    def __init__(self, fresh: Path, place: Path) -> None:
-        self._fresh = fresh
-        self._place = place
-        self._files = fresh / _FILES
-        self._files.mkdir()
+    def __init__(self, top: Path, steps: Sequence[str], digest: str) -> None:
+        self._top = top
+        self._steps = steps
+        self._digest = digest
+        self._fresh = f"{digest}{_NEW}"
 
     def discard(self) -> None:
         """Remove what was written, if it was not finished."""
-        remove_read_only(self._fresh)
+        with suppress(OSError), folder_beneath(self._top, self._steps) as root:
+            remove_in(root, self._fresh)
 
     def build(self, manifest: Manifest, chunks: "ChunkReader") -> None:
         """Write all files, from `chunks`, which gives them in order. OSError."""
-        folders = {
-            above for path, _, _ in manifest.files for above in folders_above(path)
-        }
-        for folder in sorted(folders):
-            (self._files / folder).mkdir()
-        for path, size, executable in manifest.files:
-            target = self._files / path
-            with target.open("xb") as file:
-                chunks.copy(size, file)
-            target.chmod(0o555 if executable else 0o444)
-            os.utime(target, (_TIME_S, _TIME_S))
-        for folder in folders:
-            (self._files / folder).chmod(0o555)
-        self._files.chmod(0o555)
-        (self._fresh / _MANIFEST).write_bytes(manifest.encoded())
-        _note(self._fresh, manifest)
-        self._fresh.rename(self._place)
+        with (
+            folder_beneath(self._top, self._steps) as root,
+            folder_in(root, (self._fresh,)) as place,
+        ):
+            with folder_in(place, (_FILES,), make=0o700) as files:
+                _write_files(files, manifest, chunks)
+            write_in(place, _MANIFEST, manifest.encoded())
+            write_in(place, _FACTS, _facts(manifest))
+            os.rename(self._fresh, self._digest, src_dir_fd=root, dst_dir_fd=root)
+
+
+def _write_files(files: int, manifest: Manifest, chunks: "ChunkReader") -> None:
+    """Write the files of a version into an open folder, and make it read-only."""
+    folders = {above for path, _, _ in manifest.files for above in folders_above(path)}
+    for path in folders:
+        with folder_in(files, path.split("/"), make=0o700):
+            pass
+    for path, size, executable in manifest.files:
+        *steps, name = path.split("/")
+        with (
+            folder_in(files, steps) as folder,
+            new_file_in(folder, name) as file,
+        ):
+            chunks.copy(size, file)
+            file.flush()
+            os.fchmod(file.fileno(), 0o555 if executable else 0o444)
+            os.utime(file.fileno(), (_TIME_S, _TIME_S))
+    for path in folders:
+        with folder_in(files, path.split("/")) as folder:
+            os.fchmod(folder, 0o555)
+    os.fchmod(files, 0o555)
 
 
 class ChunkReader:
@@ -183,55 +250,50 @@ class ChunkReader:
         return content
 
 
-def remove_read_only(folder: Path) -> None:
-    """Remove a folder in which nothing may be changed; OSError."""
-    if not folder.is_dir():
-        return
-    folder.chmod(0o700)
-    for inner, names, _ in os.walk(folder):
-        for name in names:
-            if not os.path.islink(f"{inner}/{name}"):  # noqa: PTH114
-                os.chmod(f"{inner}/{name}", 0o700, follow_symlinks=False)  # noqa: PTH101
-    shutil.rmtree(folder)
-
-
-def _note(place: Path, manifest: Manifest) -> None:
-    facts = {"size": manifest.size, "boot": boot_id()}
-    (place / _FACTS).write_text(json.dumps(facts))
-
-
-def _facts_of(place: Path) -> dict[str, Any] | None:
-    """What is noted of a version; None if it is not there, or was not finished."""
-    if place.name.endswith(_NEW):
-        return None
+def _is_there(name: str, folder: int) -> bool:
+    """Whether an open folder has something of this name."""
     try:
-        found = json.loads((place / _FACTS).read_text())
-        return {"size": int(found["size"]), "boot": str(found["boot"])}
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _looks_whole(manifest: Manifest, files: Path) -> bool:
-    """Whether nobody has written to a file."""
-    for path, size, _ in manifest.files:
-        try:
-            status = os.lstat(f"{files}/{path}")
-        except OSError:
-            return False
-        is_file = stat.S_ISREG(status.st_mode)
-        if not is_file or (status.st_size, status.st_mtime) != (size, _TIME_S):
-            return False
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
     return True
 
 
-def _is_whole(manifest: Manifest, files: Path) -> bool:
-    """Whether the content of all files is what it was."""
+def _facts(manifest: Manifest) -> bytes:
+    return json.dumps({"size": manifest.size, "boot": boot_id()}).encode()
+
+
+def _looks_whole(manifest: Manifest, top: Path, files: Path) -> bool:
+    """Whether nobody has written to a file in the folder `files` below `top`."""
+    by_folder = defaultdict[str, list[tuple[str, int]]](list)
+    for path, size, _ in manifest.files:
+        folder, _, name = path.rpartition("/")
+        by_folder[folder].append((name, size))
+    for folder, sizes in by_folder.items():
+        with folder_beneath(top, (files / folder).parts) as inner:
+            for name, size in sizes:
+                status = os.stat(name, dir_fd=inner, follow_symlinks=False)
+                is_file = stat.S_ISREG(status.st_mode)
+                if not is_file or (status.st_size, status.st_mtime) != (size, _TIME_S):
+                    return False
+    return True
+
+
+def _is_whole(manifest: Manifest, top: Path, files: Path) -> bool:
+    """Whether the content of all files is what it was; OSError."""
     hashes = _Hashes([size for _, size in manifest.chunks])
-    for path, _, _ in manifest.files:
-        with (files / path).open("rb") as file:
-            while part := file.read(_PART):
+    for path, size, _ in manifest.files:
+        with open_beneath(top, files / path) as file:
+            for part in _parts(file, size):
                 hashes.add(part)
     return hashes.found == [digest for digest, _ in manifest.chunks]
+
+
+def _parts(file: IO[bytes], size: int) -> Iterator[bytes]:
+    """The first `size` bytes of a file, in parts."""
+    while size and (part := file.read(min(size, _PART))):
+        size -= len(part)
+        yield part
 
 
 class _Hashes:

@@ -99,18 +99,27 @@ def write_beneath(
     folder on the way is one.
     """
     *folders, last = _steps(name)
-    fresh = f".gpuyard-{secrets.token_hex(8)}"
     folder_mode = 0o700 if mode == 0o600 else 0o777
     with folder_beneath(folder, folders, make=folder_mode) as inner:
-        try:
-            descriptor = os.open(fresh, _NEW, mode, dir_fd=inner)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-            os.rename(fresh, last, src_dir_fd=inner, dst_dir_fd=inner)
-        except OSError:
-            with suppress(FileNotFoundError):
-                os.unlink(fresh, dir_fd=inner)
-            raise
+        write_in(inner, last, content, mode)
+
+
+def write_in(folder: int, name: str, content: bytes, mode: int = 0o600) -> None:
+    """As `write_beneath`, into an open folder."""
+    fresh = f".gpuyard-{secrets.token_hex(8)}"
+    try:
+        with new_file_in(folder, fresh, mode) as file:
+            file.write(content)
+        os.rename(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        with suppress(FileNotFoundError):
+            os.unlink(fresh, dir_fd=folder)
+        raise
+
+
+def new_file_in(folder: int, name: str, mode: int = 0o600) -> IO[bytes]:
+    """A new file in an open folder; FileExistsError when there is something."""
+    return os.fdopen(os.open(name, _NEW, mode, dir_fd=folder), "wb")
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -174,7 +183,20 @@ def folder_beneath(
     """
     if make is not None:
         folder.mkdir(parents=True, exist_ok=True, mode=make)
-    current = os.open(folder, _TOP)
+    top = os.open(folder, _TOP)
+    try:
+        with folder_in(top, steps, make=make) as inner:
+            yield inner
+    finally:
+        os.close(top)
+
+
+@contextmanager
+def folder_in(
+    folder: int, steps: Sequence[str], *, make: int | None = None
+) -> Generator[int]:
+    """As `folder_beneath`, from an open folder."""
+    current = os.dup(folder)
     try:
         for step in steps:
             if make is not None:
@@ -238,17 +260,27 @@ def remove_tree(folder: Path) -> None:
     """Remove a folder with all that is in it, however deep; what cannot be removed
     stays. Nothing happens if there is no such folder, or only a link to one.
     """
-    try:
-        top = os.open(folder, _FOLDER)
-    except OSError:
-        return
+    with suppress(OSError):
+        _empty_named(folder)
+        folder.rmdir()
+
+
+def remove_in(folder: int, name: str) -> None:
+    """As `remove`, in an open folder; what cannot be removed stays."""
+    if not _unlink(name, folder):
+        with suppress(OSError):
+            _empty_named(name, folder)
+            os.rmdir(name, dir_fd=folder)
+
+
+def _empty_named(name: str | Path, folder: int | None = None) -> None:
+    """Remove what is in a folder, if that is one and no link; OSError."""
+    top = os.open(name, _FOLDER, dir_fd=folder)
     try:
         _make_writable(top)
         _empty(top)
     finally:
         os.close(top)
-    with suppress(OSError):
-        folder.rmdir()
 
 
 def _empty(top: int) -> None:

@@ -24,7 +24,7 @@ def job(tmp_path: Path, *lines: str) -> JobConfig:
         f"#SBATCH --output={tmp_path}/slurm-%j.out",
     ]
     path.write_text("\n".join([*head, *lines]) + "\n")
-    options = {"slurm": {"script": str(path)}}
+    options = {"slurm": {"script": str(path)}, "workdir": str(tmp_path)}
     return JobConfig(
         name="other",
         command=("sbatch", str(path)),
@@ -167,7 +167,10 @@ def test_what_cannot_be_sent_is_refused(slurm: SlurmCluster, tmp_path: Path) -> 
         missing = JobConfig(
             name="x",
             command=("x",),
-            provider_options={"slurm": {"script": "/none/job.slurm"}},
+            provider_options={
+                "slurm": {"script": "/none/job.slurm"},
+                "workdir": "/none",
+            },
         )
         with pytest.raises(
             ProviderError, match=r"The script /none/job\.slurm cannot be read"

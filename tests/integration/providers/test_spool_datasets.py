@@ -30,8 +30,10 @@ def stored(home: Path, name: str) -> DatasetMount:
 
 def test_one_that_an_attempt_reads_stays_and_others_make_room(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    root = tmp_path / "spool"
-    copies = SpoolDatasets(root, 2.5e-6, home, StorageSettings(), "slurm")
+    root = tmp_path / "spool" / "datasets"
+    copies = SpoolDatasets(
+        root.parent, "datasets", 2.5e-6, home, StorageSettings(), "slurm"
+    )
     first, second, third = (stored(home, name) for name in ("a", "b", "c"))
     where = copies.have("one", [first])
     assert where[first.variable].joinpath("file").read_bytes() == b"a" * SIZE
@@ -39,7 +41,9 @@ def test_one_that_an_attempt_reads_stays_and_others_make_room(tmp_path: Path) ->
     assert copies.forget("two")
     assert not copies.forget("two")
     # Another server goes by the notes in the folder.
-    copies = SpoolDatasets(root, 2.5e-6, home, StorageSettings(), "slurm")
+    copies = SpoolDatasets(
+        root.parent, "datasets", 2.5e-6, home, StorageSettings(), "slurm"
+    )
     copies.have("three", [third])
     kept = {path.name for path in (root / "copies").iterdir()}
     assert kept == {first.digest, third.digest}
@@ -48,6 +52,32 @@ def test_one_that_an_attempt_reads_stays_and_others_make_room(tmp_path: Path) ->
     with pytest.raises(ProviderError, match="no longer stored") as caught:
         copies.have("four", [gone])
     assert caught.value.error_code == "DATASET_MISSING"
+
+
+def test_what_jobs_put_among_the_notes_is_left_alone(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    notes = tmp_path / "datasets" / "users"
+    copies = SpoolDatasets(tmp_path, "datasets", 1.5e-6, home, StorageSettings(), "x")
+    first, second, third = (stored(home, name) for name in ("a", "b", "c"))
+    copies.have("one", [first])
+    other = tmp_path / "other"
+    other.write_text("of the server")
+    os.mkfifo(notes / "pipe")
+    (notes / "endless").symlink_to("/dev/zero")
+    (notes / "two").symlink_to(other)
+    copies.have("two", [second])
+    assert other.read_text() == "of the server"
+    assert copies.forget("one")
+    copies.have("three", [third])
+    kept = {path.name for path in (tmp_path / "datasets" / "copies").iterdir()}
+    assert kept == {second.digest, third.digest}
+    notes.rename(tmp_path / "moved")
+    (tmp_path / "others").mkdir()
+    notes.symlink_to(tmp_path / "others")
+    with pytest.raises(ProviderError, match="lies below a link"):
+        copies.have("four", [third])
+    assert not copies.forget("four")
+    assert not list((tmp_path / "others").iterdir())
 
 
 def test_on_a_login_node_the_one_used_last_and_those_in_use_stay(

@@ -25,6 +25,7 @@ from gpuyard.storage.dataset_store import (
     remove_abandoned,
     remove_unused,
 )
+from gpuyard.storage.untrusted import UntrustedFileError
 
 
 class Place:
@@ -184,6 +185,78 @@ def test_a_chunk_that_is_gone_or_damaged_leaves_no_copy(place: Place) -> None:
     with pytest.raises(DatasetMissingError, match="no longer stored"):
         place.make(manifest)
     assert not place.cache.use(manifest.digest)
+
+
+def test_nothing_is_written_through_a_link_that_a_job_puts_there(
+    place: Place, tmp_path: Path
+) -> None:
+    others = tmp_path / "others"
+    others.mkdir()
+    manifest = place.store({"a/1": b"x" * (9 << 20), "b": b"y" * (2 << 20)})
+    fresh = place.root / f"{manifest.digest}.new" / "files"
+
+    def swapped(digest: str) -> bytes:
+        if not fresh.is_symlink():
+            fresh.rename(tmp_path / "moved")
+            fresh.symlink_to(others)
+        return read_part(place.blobs, digest)
+
+    builder = place.cache.begin(manifest.digest)
+    builder.build(manifest, ChunkReader(manifest, swapped))
+    assert not list(others.iterdir())
+    assert not place.cache.use(manifest.digest)
+    assert (place.make(manifest) / "b").read_bytes() == b"y" * (2 << 20)
+
+
+@pytest.mark.parametrize("name", ["facts.json", "manifest", "files/file"])
+@pytest.mark.parametrize("kind", ["pipe", "endless"])
+def test_a_pipe_or_an_endless_file_is_no_copy(
+    place: Place, name: str, kind: str
+) -> None:
+    manifest = place.store({"file": b"content"})
+    path = place.make(manifest).parent / name
+    path.parent.chmod(0o755)
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    assert not place.cache.use(manifest.digest)
+    assert place.make(manifest)
+    assert place.cache.use(manifest.digest)
+
+
+def test_a_link_in_place_of_a_copy_goes_and_what_it_leads_to_stays(
+    place: Place, tmp_path: Path
+) -> None:
+    others = tmp_path / "others"
+    (others / "inner").mkdir(parents=True)
+    (others / "inner").chmod(0o500)
+    others.chmod(0o500)
+    manifest = place.store({"file": b"content"})
+    place.root.mkdir()
+    (place.root / manifest.digest).symlink_to(others)
+    assert not place.cache.use(manifest.digest)
+    assert (place.make(manifest) / "file").read_bytes() == b"content"
+    modes = [path.stat().st_mode & 0o777 for path in (others, others / "inner")]
+    assert modes == [0o500, 0o500]
+
+
+def test_no_link_is_followed_on_the_way_through_a_folder_of_jobs(
+    place: Place, tmp_path: Path
+) -> None:
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    others = tmp_path / "others"
+    others.mkdir()
+    (spool / "datasets").symlink_to(others)
+    root = spool / "datasets" / "copies"
+    place.cache = DatasetCache(root, 1000, lambda: place.in_use, within=spool)
+    manifest = place.store({"file": b"content"})
+    assert not place.cache.use(manifest.digest)
+    with pytest.raises(UntrustedFileError, match="lies below a link"):
+        place.make(manifest)
+    assert not list(others.iterdir())
 
 
 def test_removing_a_version_keeps_what_others_have(place: Place) -> None:

@@ -29,7 +29,9 @@ def spool(tmp_path: Path, blobs: BlobStore) -> KubernetesSpool:
         BlobStore(tmp_path / "snapshots"),
         blobs,
         WorkspaceSync(RsyncHost("kubernetes"), tmp_path),
-        SpoolDatasets(tmp_path, 1.0, tmp_path, StorageSettings(), "kubernetes"),
+        SpoolDatasets(
+            tmp_path, "datasets", 1.0, tmp_path, StorageSettings(), "kubernetes"
+        ),
         "kubernetes",
     )
 

@@ -104,7 +104,8 @@ class KubernetesProvider(QueueProvider):
         this_host = RsyncHost(self.PROVIDER_NAME)
         workspaces = WorkspaceSync(this_host, self._folder / "workspaces")
         datasets = SpoolDatasets(
-            root / manifest.DATASETS,
+            root,
+            manifest.DATASETS,
             self.settings.dataset_cache_gb,
             Path(self.settings.home),
             self.settings.storage,

@@ -13,6 +13,7 @@ from gpuyard.providers.slurm.site import SlurmSite
 from gpuyard.providers.spool_datasets import SpoolDatasets
 from gpuyard.storage.place import in_background
 
+_FOLDER = "datasets"
 # Notes in the folder "$1" that the attempt "$2" reads the copy "$3"; fails with 3 if
 # that is not there.
 _USE = (
@@ -41,11 +42,12 @@ class SlurmDatasets:
     def __init__(self, site: SlurmSite, spool: Path, settings: SlurmSettings) -> None:
         self._site = site
         self._is_remote = bool(site.rsync.host)
-        self._root = spool / "datasets"
+        self._root = spool / _FOLDER
         self._most_kb = int(settings.dataset_cache_gb * 1e6)
         home = Path(settings.home)
         self._here = SpoolDatasets(
-            home / "slurm-copies" / "datasets" if self._is_remote else self._root,
+            home / "slurm-copies" if self._is_remote else spool,
+            _FOLDER,
             settings.dataset_cache_gb,
             home,
             settings.storage,

@@ -180,7 +180,7 @@ class SlurmProvider(QueueProvider):
         if order.secrets:
             fault = f"secrets: sbatch gives {script} none; let the script read them"
             raise ProviderError(fault, "slurm", "BAD_SCRIPT")
-        return await self._scripts.submit(script, folder)
+        return await self._scripts.submit(script, order, folder)
 
     def _launcher(self, folder: AttemptFolder, order: AttemptOrder) -> tuple[str, ...]:
         cpus = order.gpu_spec.vcpus

@@ -7,10 +7,11 @@ of other jobs, and they stay when Slurm has forgotten the job.
 
 import json
 import os
+import stat
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 from gpuyard.domain.attempt_order import AttemptOrder
 from gpuyard.domain.errors import ProviderError
@@ -23,12 +24,19 @@ from gpuyard.providers.slurm.job_index import JobIndex
 from gpuyard.providers.slurm.records import ENDS, SlurmRow, hosts
 from gpuyard.providers.slurm.site import SlurmSite
 from gpuyard.storage.place import in_background
-from gpuyard.storage.untrusted import read_beneath, write_beneath
+from gpuyard.storage.untrusted import (
+    UntrustedFileError,
+    open_beneath,
+    read_beneath,
+    write_beneath,
+)
 
 # Accounting is late by seconds; after this long an end is written without it.
 _ACCOUNTING_S = 15.0
 # The most bytes in a note: as long as a path may be.
 _NOTE = 4096
+# The most bytes that Slurm takes as a script, unless it is told otherwise.
+_MOST_SCRIPT = 4 << 20
 
 
 def script_of(order: AttemptOrder) -> str | None:
@@ -38,6 +46,46 @@ def script_of(order: AttemptOrder) -> str | None:
         return None
     path = cast("Mapping[str, object]", options).get("script")
     return str(path) if path else None
+
+
+def read_script(path: str, order: AttemptOrder) -> str:
+    """The text of the batch script at `path`, which lies in the job's folder;
+    ProviderError. It blocks.
+
+    The server reads it with its own rights, and jobs can read what it sends. So nothing
+    is sent that is no script. Users may name only what everybody on this host may read.
+    """
+    try:
+        with open_beneath(*_place(path, order.workdir)) as file:
+            if order.user and not _everybody_may_read(file):
+                raise UntrustedFileError("not everybody may read it: chmod -R o+rX")
+            content = file.read(_MOST_SCRIPT + 1)
+        if len(content) > _MOST_SCRIPT:
+            raise UntrustedFileError(f"it has more than {_MOST_SCRIPT:,} bytes")
+        if not content.startswith(b"#!"):
+            raise UntrustedFileError("it is no script: it does not begin with #!")
+        return content.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"The script {path} cannot be read: {error}"
+        raise ProviderError(message, "slurm", "BAD_SCRIPT") from None
+
+
+def _place(path: str, workdir: str | None) -> tuple[Path, Path]:
+    """The job's folder, and the way to its script from there."""
+    folder = Path(workdir or "")
+    script = folder / path
+    if not folder.is_absolute() or not script.is_relative_to(folder):
+        fault = f"it is not in the job's folder, workdir ({workdir or 'none'})"
+        raise UntrustedFileError(fault)
+    return folder, script.relative_to(folder)
+
+
+def _everybody_may_read(file: IO[bytes]) -> bool:
+    """Whether all users of this host may read it, and enter all folders above it."""
+    if not os.fstat(file.fileno()).st_mode & stat.S_IROTH:
+        return False
+    where = Path(f"/proc/self/fd/{file.fileno()}").readlink()
+    return all(folder.stat().st_mode & stat.S_IXOTH for folder in where.parents)
 
 
 class SlurmScripts:
@@ -57,16 +105,13 @@ class SlurmScripts:
         self._is_script: dict[str, bool] = {}
         self._over_at: dict[str, float] = {}
 
-    async def submit(self, path: str, folder: AttemptFolder) -> str:
+    async def submit(
+        self, path: str, order: AttemptOrder, folder: AttemptFolder
+    ) -> str:
         """Send a script; returns its job. SlurmRefusedError when Slurm refuses it."""
-        try:
-            script = await in_background(Path(path).read_text)
-        except (OSError, UnicodeDecodeError) as error:
-            raise ProviderError(
-                f"The script {path} cannot be read: {error}", "slurm", "BAD_SCRIPT"
-            ) from None
-        order = json.dumps({"script": path}).encode()
-        await self._site.write({folder.script: script.encode(), folder.order: order})
+        script = await in_background(read_script, path, order)
+        note = json.dumps({"script": path}).encode()
+        await self._site.write({folder.script: script.encode(), folder.order: note})
         job_id = await self._slurm.submit_script(script, folder.attempt_id)
         await self._jobs.add({job_id: folder.attempt_id})
         return job_id
