@@ -151,7 +151,7 @@ def engine_of(page: Path, work: Path, request: pytest.FixtureRequest) -> dict[st
     if page.stem == "slurm":
         cluster: SlurmCluster = request.getfixturevalue("slurm")
         return cluster.environment
-    if page.stem == "join":
+    if page.stem == "join" and os.getuid() == 0:
         account: Account = request.getfixturevalue("account")
         jobs = request.getfixturevalue("open_folder")
         return {"JOBS_ACCOUNT": account.name, "GPUYARD_NODE__ACCOUNTS_FOLDER": jobs}

@@ -324,7 +324,16 @@ def test_the_owners_token_is_replaced(instance: TestInstance) -> None:
         pytest.raises(ForbiddenError, match="this needs administrator"),
     ):
         maintainer.rotate_owner_token()
-    assert "is replaced" in instance.ok("token", "rotate")
+    headers = {"Authorization": f"Bearer {before.token}", "Accept": "text/event-stream"}
+    url = f"{before.url}/api/v1/events"
+    with httpx.stream("GET", url, headers=headers, timeout=60) as events:
+        lines = events.iter_lines()
+        next(lines)
+        assert "is replaced" in instance.ok("token", "rotate")
+        instance.submit(["true"], held=True)
+        with pytest.raises(httpx.HTTPError):
+            for _ in lines:
+                pass
     assert instance.json("whoami")["user"] is None
     assert instance.home.token.stat().st_mode & 0o777 == 0o600
     late = Address(before.url, before.token)

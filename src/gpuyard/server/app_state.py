@@ -118,6 +118,12 @@ class AppState:
         self.token = replace_token(self.home.token)
         return self.token
 
+    def owner_again(self, token: str) -> Identity | None:
+        """The owner, if this token, which was the owner's, still is. Where servers come
+        and go, none of them is replaced.
+        """
+        return OWNER if self.election or self.admits(token) else None
+
     def _has_workers(self) -> bool:
         view = self.controller.core.view
         jobs = [view.jobs.get(one.job_id) for one in view.attempts.values()]
