@@ -11,13 +11,11 @@ import pytest
 from gpuyard.client.aio import AsyncClient
 from gpuyard.domain.errors import NotFoundError
 from tests.support.instance import TestInstance, make_instance
+from tests.support.over_budget import SAVES_WHEN_ASKED
 from tests.support.wait import wait_until
 
 # A second costs a dollar.
 PRICE = {"GPUYARD_BILLING__LOCAL_PRICE_PER_HOUR": "3600"}
-SAVES = (
-    "trap 'echo saved > saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done"
-)
 
 
 @pytest.fixture
@@ -61,13 +59,22 @@ def test_a_spent_budget_starts_nothing_more_and_says_why(
 def test_a_hard_budget_tells_in_time_and_ends_what_runs_after_it_has_saved(
     instance: TestInstance,
 ) -> None:
-    job = instance.submit(["sh", "-c", SAVES], project="vision", timeout_s=600)
-    instance.wait(job, "running")
+    job = instance.submit(
+        ["sh", "-c", SAVES_WHEN_ASKED],
+        project="vision",
+        timeout_s=600,
+        checkpoint={"path": "step-*.txt"},
+    )
+    wait_until(lambda: "ready" in instance.run("logs", job).stdout, 30, "it to run")
     words = ["--project", "vision", "--amount", "4", "--period", "total", "--hard"]
     instance.ok("budgets", "set", "small", *words)
     ended = instance.wait(job)
     assert (ended.state, ended.reason) == ("cancelled", "budget")
-    assert (instance.work / "saved").read_text() == "saved\n"
+    (saved,) = wait_until(
+        lambda: instance.json("checkpoints", job)["items"], 30, "its checkpoint"
+    )
+    digest = saved["sha256"]
+    assert (instance.home.blobs / digest[:2] / digest[2:]).read_text() == "7\n"
 
     def told() -> list[str]:
         events = instance.json("events")["items"]
@@ -79,6 +86,11 @@ def test_a_hard_budget_tells_in_time_and_ends_what_runs_after_it_has_saved(
     why = instance.json("why", late)
     assert why["constraint"] == "budget"
     assert "in all" in why["summary"]
+    # Once there is money again, it goes on from there.
+    instance.ok("budgets", "rm", "small")
+    instance.ok("resume", job, "-d")
+    assert instance.wait(job).state == "completed"
+    assert "from 7" in instance.ok("logs", job)
 
 
 def test_a_budget_of_all_counts_whoever_has_spent(instance: TestInstance) -> None:

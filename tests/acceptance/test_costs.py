@@ -65,7 +65,7 @@ def assert_adds_up(instance: TestInstance) -> None:
         before = spent.get(cost["currency"], Decimal(0))
         spent[cost["currency"]] = before + Decimal(cost["amount"])
     assert set(spent) == {"USD", "EUR"}
-    for by in ("user", "project", "tier", "provider", "gpu", "day", "month"):
+    for by in ("user", "project", "tier", "provider", "gpu", "day", "week", "month"):
         found = instance.json("report", "--by", by)
         assert {s["currency"]: Decimal(s["amount"]) for s in found["sums"]} == spent
         assert found["total"] is None

@@ -6,12 +6,15 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from gpuyard.config.accounts import Account
 from gpuyard.providers.conformance import beside
+from tests.support.accounts import real_account
 from tests.support.dockerd import IMAGE, Dockerd
 from tests.support.forkserver import fast_python, start_fork_server
 from tests.support.instance import TestInstance
@@ -102,6 +105,21 @@ def workstation() -> Iterator[OwnMachine]:
         yield machine
 
 
+@pytest.fixture
+def account() -> Iterator[Account]:
+    """An account under which jobs may run, whoever runs the tests."""
+    with real_account() as made:
+        yield made
+
+
+@pytest.fixture
+def open_folder() -> Iterator[str]:
+    """A folder that other accounts may enter."""
+    with tempfile.TemporaryDirectory(prefix="gy-jobs-", dir="/tmp") as name:
+        Path(name).chmod(0o711)
+        yield name
+
+
 def program(path: Path, script: str) -> None:
     """Write a program for the shell."""
     path.write_text(f"#!/bin/sh\n{script}\n")
@@ -134,6 +152,10 @@ def engine_of(page: Path, work: Path, request: pytest.FixtureRequest) -> dict[st
     if page.stem == "slurm":
         cluster: SlurmCluster = request.getfixturevalue("slurm")
         return cluster.environment
+    if page.stem == "join" and os.getuid() == 0:
+        account: Account = request.getfixturevalue("account")
+        jobs = request.getfixturevalue("open_folder")
+        return {"JOBS_ACCOUNT": account.name, "GPUYARD_NODE__ACCOUNTS_FOLDER": jobs}
     if page.stem == "completion":
         return {"HOME": str(work)}
     if page.stem == "service":

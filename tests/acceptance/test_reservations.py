@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.instance import TestInstance, make_instance
+from tests.support.over_budget import SAVES_WHEN_ASKED
+from tests.support.wait import wait_until
 
-SAVES = (
-    "trap 'echo saved > saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done"
-)
 GPU = {"gpus": 1}
 NOW = ("--from", "now", "--to", "2099-01-01 00:00", "--timezone", "Europe/Berlin")
 
@@ -23,8 +22,13 @@ def instance() -> Iterator[TestInstance]:
 def test_the_jobs_of_its_holder_take_back_what_was_lent(
     instance: TestInstance,
 ) -> None:
-    lent = instance.submit(["sh", "-c", SAVES], resources=GPU, preemptible=True)
-    instance.wait(lent, "running")
+    lent = instance.submit(
+        ["sh", "-c", SAVES_WHEN_ASKED],
+        resources=GPU,
+        preemptible=True,
+        checkpoint={"path": "step-*.txt"},
+    )
+    wait_until(lambda: "ready" in instance.run("logs", lent).stdout, 30, "it to run")
     vision = ("--project", "vision", "--gpus", "1")
     made = instance.json("reservations", "add", *vision, *NOW)
     assert (made["state"], made["problem"]) == ("current", "")
@@ -37,10 +41,13 @@ def test_the_jobs_of_its_holder_take_back_what_was_lent(
     instance.ok("up")
     own = instance.submit(["true"], resources=GPU, project="vision")
     assert instance.wait(own).state == "completed"
-    instance.wait(lent, "running")
-    assert len(instance.job(lent).attempts) == 2
+    # What was lent is lent again, and its job goes on from its checkpoint.
+    assert instance.wait(lent).state == "completed"
+    (saved,) = instance.json("checkpoints", lent)["items"]
+    first, second = instance.job(lent).attempts
+    assert (first.reason, second.resumed_from) == ("preempted", saved["id"])
+    assert "from 7" in instance.ok("logs", lent)
     other = instance.submit(["true"], resources=GPU)
-    instance.ok("cancel", lent)
     why = instance.json("why", other)
     assert why["constraint"] == "reserved"
     assert "reserved for project vision from" in why["summary"]

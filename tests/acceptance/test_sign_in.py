@@ -83,7 +83,7 @@ def test_a_person_signs_in_with_a_browser(
 
 
 def test_a_command_signs_in_through_a_browser(
-    instance: TestInstance, provider: Provider, tmp_path: Path
+    instance: TestInstance, provider: Provider, browser: Browser, tmp_path: Path
 ) -> None:
     subject = know(provider, "ben", "gpu-users")
     url = instance.address().url
@@ -96,17 +96,19 @@ def test_a_command_signs_in_through_a_browser(
     said = login.stderr.readline()
     found = re.search(r"Open (\S+) in a browser.* the code (\S+)\.$", said)
     assert found, said
-    page, code = found.groups()
-    visitor = Visitor(instance)
+    address, code = found.groups()
+    page = browser.new_page()
     # Who is not signed in signs in first, and comes back to the code.
-    to_login = visitor.web.get(page).headers["location"]
-    to_provider = visitor.web.get(to_login).headers["location"]
-    back = visitor.web.get(visitor.at_provider(to_provider, subject))
-    asked = visitor.web.get(back.headers["location"]).text
+    page.goto(address)
+    page.locator("input[name=sub]").fill(subject)
+    page.get_by_role("button", name="Authorize").click()
+    page.wait_for_url(address)
+    asked = page.inner_text("body")
     assert code in asked
-    assert "wants to act as <b>ben</b>, a member" in asked
-    told = visitor.post("/auth/device/confirm", user_code=code, answer="yes").text
-    assert "is signed in" in told
+    assert "wants to act as ben, a member" in asked
+    page.get_by_role("button", name="Sign it in").click()
+    page.wait_for_url(f"{url}/auth/device/confirm")
+    assert "is signed in" in page.inner_text("body")
     assert login.wait(timeout=30) == 0
     there = {"GPUYARD_HOME": str(tmp_path / "home")}
     me = json.loads(instance.ok("whoami", "--json", env=there))
@@ -114,6 +116,8 @@ def test_a_command_signs_in_through_a_browser(
     assert "signed out" in instance.ok("logout", env=there)
     theirs = [t for t in instance.json("token", "list")["items"] if t["user"] == "ben"]
     assert [t["kind"] for t in theirs] == ["session"]
+    visitor = Visitor(instance)
+    visitor.sign_in(subject)
     # A code is good once.
     again = visitor.post("/auth/device/confirm", user_code=code, answer="yes")
     assert again.status_code == 404

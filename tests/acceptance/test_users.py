@@ -296,6 +296,51 @@ def test_who_has_a_lesser_token_issues_none_that_does_more(
             member.who_am_i()
 
 
+def test_a_token_is_replaced_by_one_like_it(
+    instance: TestInstance, tmp_path: Path
+) -> None:
+    words = ("--name", "laptop", "--role", "viewer", "--expires", "1h")
+    old = instance.json("token", "new", "--user", "member", *words)
+    url = instance.address().url
+    there = {"GPUYARD_HOME": str(tmp_path)}
+    instance.ok("login", url, "--token", env=there, input=old["token"])
+    new = json.loads(instance.ok("token", "rotate", "--json", env=there))
+    same = ("user", "name", "role", "kind", "expires_at")
+    assert [new[key] for key in same] == [old[key] for key in same]
+    # The login has the new one, and the old one is refused.
+    assert json.loads(instance.ok("whoami", "--json", env=there))["user"] == "member"
+    with Client(Address(url, old["token"])) as late, pytest.raises(UnauthorizedError):
+        late.who_am_i()
+    again = instance.json("token", "rotate", new["id"][-8:])
+    assert again["id"] != new["id"]
+    refused = instance.run("whoami", env=there)
+    assert "no valid token" in refused.stderr
+
+
+def test_the_owners_token_is_replaced(instance: TestInstance) -> None:
+    before = instance.address()
+    with (
+        client(instance, "maintainer") as maintainer,
+        pytest.raises(ForbiddenError, match="this needs administrator"),
+    ):
+        maintainer.rotate_owner_token()
+    headers = {"Authorization": f"Bearer {before.token}", "Accept": "text/event-stream"}
+    url = f"{before.url}/api/v1/events"
+    with httpx.stream("GET", url, headers=headers, timeout=60) as events:
+        lines = events.iter_lines()
+        next(lines)
+        assert "is replaced" in instance.ok("token", "rotate")
+        instance.submit(["true"], held=True)
+        with pytest.raises(httpx.HTTPError):
+            for _ in lines:
+                pass
+    assert instance.json("whoami")["user"] is None
+    assert instance.home.token.stat().st_mode & 0o777 == 0o600
+    late = Address(before.url, before.token)
+    with Client(late) as client_of_old, pytest.raises(UnauthorizedError):
+        client_of_old.who_am_i()
+
+
 def test_schedules_of_who_may_not_submit_wait(instance: TestInstance) -> None:
     instance.ok("user", "add", "gone")
     with client(instance, "gone") as gone:
@@ -457,6 +502,13 @@ def test_an_administrator_acts_for_a_user(instance: TestInstance) -> None:
             boss.update_user("viewer", role="member")
         with pytest.raises(ForbiddenError, match="while acting for another user"):
             boss.issue_token()
+        with pytest.raises(ForbiddenError, match="while acting for another user"):
+            boss.rotate_owner_token()
+    with (
+        Client(Address(instance.address().url, secret)) as boss,
+        pytest.raises(ForbiddenError, match="Only the owner of the instance"),
+    ):
+        boss.rotate_owner_token()
     with client(instance, "member") as member:
         member.job(job.id).cancel()
     lines = instance.json("audit", "-n", "200")["items"]

@@ -54,6 +54,10 @@ class Recorder:
         self.refused: list[Any] = []
         self.left: list[str] = []
         self.claims: list[tuple[str, str]] = []
+        self.certified: set[str] = set()
+
+    def has_certificate(self, node_id: str) -> bool:
+        return node_id in self.certified
 
     async def node_joined(self, provider: str, hello: wire.Hello) -> wire.Welcome:
         self.hellos.append(hello)

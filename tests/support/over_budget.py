@@ -3,7 +3,8 @@
 from tests.support.instance import TestInstance
 from tests.support.wait import wait_until
 
-_SAVES_WHEN_ASKED = """
+# It saves 7 when it is asked to end; and says so when it goes on from there.
+SAVES_WHEN_ASKED = """
 if [ -n "$GPUYARD_RESUME_FROM" ]; then echo from $(cat $GPUYARD_RESUME_FROM); exit 0; fi
 trap 'echo 7 > new; mv new step-7.txt; exit 0' TERM
 echo ready
@@ -17,7 +18,7 @@ def check_hard_budget(instance: TestInstance, *where: str) -> None:
     for its budget, and goes on when the budget is gone.
     """
     words = ["--project", "poor", "--checkpoint", "step-*.txt", *where]
-    program = ["--", "sh", "-c", _SAVES_WHEN_ASKED]
+    program = ["--", "sh", "-c", SAVES_WHEN_ASKED]
     job = instance.ok("run", "-d", *words, *program).strip()
     wait_until(lambda: "ready" in instance.run("logs", job).stdout, 60, "it to run")
     instance.ok("budgets", "set", "poor", "--project", "poor", *_AT_ONCE)

@@ -11,7 +11,13 @@ from zoneinfo import ZoneInfo
 from gpuyard.billing.exchange import Exchange, exact, rate_pieces
 from gpuyard.billing.meter import SHARE, cost
 from gpuyard.billing.parts import amount, micros, part, seconds_within
-from gpuyard.billing.periods import Stretch, day_name, day_pieces, stretches
+from gpuyard.billing.periods import (
+    Stretch,
+    day_name,
+    day_pieces,
+    stretches,
+    week_name,
+)
 from gpuyard.domain.cost_keys import INSTANCE_OWNER, NO_PROJECT, NOBODY, CostBy
 from gpuyard.domain.costs import CostLine, CostReport
 from gpuyard.domain.exchange_rates import day_of
@@ -359,11 +365,13 @@ def _key(by: CostBy, row: CostGroup | CutAttempt) -> str:
             return row.provider
         case CostBy.GPU:
             return ANY_GPU if row.gpu is None else row.gpu or NO_GPU
-        case CostBy.DAY | CostBy.MONTH:
+        case CostBy.DAY | CostBy.WEEK | CostBy.MONTH:
             return ""
 
 
 def _time_key(by: CostBy, day: int) -> str:
-    """The day or the month of a numbered day, such as 2026-11."""
+    """The day, week or month of a numbered day, such as 2026-W48 or 2026-11."""
+    if by is CostBy.WEEK:
+        return week_name(day)
     name = day_name(day)
     return name[:7] if by is CostBy.MONTH else name

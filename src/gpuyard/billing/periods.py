@@ -1,4 +1,4 @@
-"""The days and months of a time zone, as UTC seconds: pure functions.
+"""The days, weeks and months of a time zone, as UTC seconds: pure functions.
 
 A day may have 23 or 25 hours, when clocks change.
 """
@@ -59,6 +59,14 @@ def day_number(at: float, offset_s: int) -> int:
 def day_name(number: int) -> str:
     """The date of a numbered day, such as 2026-11-01."""
     return (_EPOCH + timedelta(days=number)).isoformat()
+
+
+def week_name(number: int) -> str:
+    """The week of a numbered day as ISO 8601 calls it, such as 2026-W48. It begins on
+    Monday, and belongs to the year that has most of its days.
+    """
+    week = (_EPOCH + timedelta(days=number)).isocalendar()
+    return f"{week.year}-W{week.week:02}"
 
 
 def day_pieces(

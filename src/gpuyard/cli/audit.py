@@ -12,10 +12,12 @@ import typer
 
 from gpuyard.cli.arguments import AsJson
 from gpuyard.cli.output import clock, print_page, print_table
-from gpuyard.domain.errors import RefusedError
+from gpuyard.domain.errors import InvalidInputError, RefusedError
 
 if TYPE_CHECKING:
     from gpuyard.config.paths import Home
+
+_SHOWN = 20
 
 
 def register(app: typer.Typer) -> None:
@@ -25,14 +27,33 @@ def register(app: typer.Typer) -> None:
 
 def audit(
     lines: Annotated[
-        int, typer.Option("-n", "--lines", min=1, help="How many, the newest.")
-    ] = 20,
+        int | None,
+        typer.Option(
+            "-n",
+            "--lines",
+            min=1,
+            show_default="20; with --jsonl, all",
+            help="How many, the newest.",
+        ),
+    ] = None,
     as_json: AsJson = False,
+    as_jsonl: Annotated[
+        bool,
+        typer.Option("--jsonl", help="Print all lines, as JSON lines: to keep them."),
+    ] = False,
 ) -> None:
     """Show who asked this home's server with and without the token, and who changed
     what; the newest line last.
     """
-    found = _newest(_home().audit_logs(), lines)
+    if as_json and as_jsonl:
+        raise InvalidInputError.of("--jsonl", "does not go with --json", "give one")
+    files = _home().audit_logs()
+    if as_jsonl:
+        chosen = _newest(files, lines) if lines else _all(files)
+        for line in chosen:
+            typer.echo(json.dumps(line))
+        return
+    found = _newest(files, lines or _SHOWN)
     if as_json:
         print_page(found)
         return
@@ -81,6 +102,12 @@ def _newest(files: list[Path], count: int) -> list[dict[str, Any]]:
             break
         found = [*list(_lines(file))[-missing:], *found]
     return found
+
+
+def _all(files: list[Path]) -> Iterator[dict[str, Any]]:
+    """The lines of the files, which come newest first; the newest line last."""
+    for file in reversed(files):
+        yield from _lines(file)
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:

@@ -215,6 +215,14 @@ def join(
             "--foreground", help="Run the agent here until Ctrl-C; install no service."
         ),
     ] = False,
+    system: Annotated[
+        bool | None,
+        typer.Option(
+            "--system/--user",
+            help="A service of this machine, as root, or of this user; default: of"
+            " whoever calls.",
+        ),
+    ] = None,
 ) -> None:
     """Let this machine join an instance, and run its jobs: type the line that `gpuyard
     nodes invite` prints there.
@@ -242,7 +250,7 @@ def join(
     if not foreground:
         from gpuyard.cli.service import install_agent
 
-        install_agent(home)
+        install_agent(home, system)
         return
     sys.stdout.flush()
     words = ["-m", "gpuyard.server.joined_node", "--home", str(home.root)]

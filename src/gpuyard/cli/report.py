@@ -61,7 +61,7 @@ def report(
         str | None,
         typer.Option(
             metavar="ZONE",
-            help="Whose days and months, such as Europe/Berlin. This machine's.",
+            help="Whose days, weeks and months, such as Europe/Berlin. This machine's.",
         ),
     ] = None,
     as_csv: Annotated[
@@ -90,7 +90,9 @@ def report(
         ),
     ] = False,
 ) -> None:
-    """Show what jobs cost: by user, project, tier, provider, GPU, day or month."""
+    """Show what jobs cost: by user, project, tier, provider, GPU, day, week or
+    month.
+    """
     if as_csv and as_json:
         raise InvalidInputError.of("--csv", "does not go with --json", "give one")
     if advice and (as_csv or focus):

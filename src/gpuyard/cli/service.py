@@ -120,14 +120,17 @@ def _prepare(sharing: SharedService, system: bool) -> None:
     prepare(sharing)
 
 
-def install_agent(home: Home) -> None:
-    """Let systemd run the agent of a machine that has joined: now, and at each boot."""
-    system = _IS_ROOT
+def install_agent(home: Home, wanted: bool | None) -> None:
+    """Let systemd run the agent of a machine that has joined: now, and at each boot.
+    `wanted`: for the machine, or for this user; None: for whoever calls.
+    """
+    system = _IS_ROOT if wanted is None else wanted
     if shutil.which("systemctl") is None:
         raise RefusedError(
             "There is no systemd here to run the agent.",
             "Let your service manager run `gpuyard join --foreground`.",
         )
+    _refuse_others(system)
     _enable(agent_unit_text(home.root, system=system), system, AGENT_UNIT)
     typer.echo(
         f"{unit_path(system=system, name=AGENT_UNIT)} is enabled: the agent runs now"

@@ -2,6 +2,7 @@
 how people show who they are.
 """
 
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +28,7 @@ from gpuyard.domain.units import seconds
 
 if TYPE_CHECKING:
     from gpuyard.client.login import Login
+    from gpuyard.client.sync import Client
     from gpuyard.domain.users import IssuedToken, User, WhoAmI
 
 UserName = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
@@ -60,12 +62,13 @@ def register(app: typer.Typer) -> None:
     user.command("list")(list_users)
     app.add_typer(user, name="user")
     token = typer.Typer(
-        help="Issue and revoke tokens, with which users sign in.",
+        help="Issue, replace and revoke tokens, with which users sign in.",
         no_args_is_help=True,
     )
     token.command("new")(new_token)
     token.command("list")(list_tokens)
     token.command()(revoke)
+    token.command()(rotate)
     app.add_typer(token, name="token")
     for command in (login, logout, whoami):
         app.command()(command)
@@ -272,6 +275,65 @@ def revoke(
         print_json(token)
     else:
         typer.echo(f"the token {token.name!r} of {token.user} is revoked")
+
+
+def rotate(
+    token_id: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TOKEN",
+            help="Its id, or the end of that. By default, the one that you use.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replace a token: the old one is refused from the next request on, and the new
+    one, with the same user, name, role and end, is shown once. The owner of the
+    instance replaces the token in its home.
+    """
+    with connect() as client:
+        shown = client.who_am_i().token
+        if token_id is None and shown is None:
+            text = client.rotate_owner_token()
+            _tell_owner(text, _keep_in_login(client, text), as_json)
+            return
+        issued = client.rotate_token(token_id or (shown.id if shown else ""))
+        replaces_own = shown is not None and shown.id.endswith(token_id or shown.id)
+        is_kept = replaces_own and _keep_in_login(client, issued.token)
+        url = client.address.url
+    if as_json:
+        print_json(issued)
+        return
+    typer.echo("The old token is refused now. The new one is shown only once:\n")
+    _show_token(issued, url)
+    if is_kept:
+        typer.echo("The commands of this home use it already.")
+
+
+def _keep_in_login(client: "Client", text: str) -> bool:
+    """Put the token that replaces ours into the login of this home, if we have ours
+    from there; whether it is there.
+    """
+    from gpuyard.client.login import Login, keep_login, read_login
+    from gpuyard.config.paths import Home
+
+    home = Home.find()
+    login = read_login(home)
+    if login is None or login.token != client.address.token:
+        return False
+    keep_login(home, Login(login.url, text))
+    return True
+
+
+def _tell_owner(text: str, is_kept: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"token": text})
+        return
+    typer.echo("The token of the instance's owner is replaced; the old one is refused.")
+    if os.environ.get("GPUYARD_TOKEN"):
+        typer.echo(f"The new one is shown only once:\n\n  {text}\n")
+    elif is_kept:
+        typer.echo("The commands of this home use the new one already.")
 
 
 def _expiry(text: str | None) -> float | None:

@@ -28,7 +28,8 @@ class AsyncCostMethods:
         timezone: str | None = None,
     ) -> CostReport:
         """What attempts cost from `begin` until before `end` (UTC seconds; this month
-        so far), by `user`, `project`, `tier`, `provider`, `gpu`, `day` or `month`.
+        so far), by `user`, `project`, `tier`, `provider`, `gpu`, `day`, `week` or
+        `month`.
 
         `timezone` is that of this machine unless you name one; days and months are of
         it.

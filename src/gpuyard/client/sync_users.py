@@ -47,3 +47,13 @@ class UserMethods:
     def revoke_token(self, token_id: str) -> Token:
         """Revoke a token; what it was. NotFoundError."""
         return self.call(user_calls.revoke_token(token_id))
+
+    def rotate_token(self, token_id: str) -> IssuedToken:
+        """Revoke a token, and get one with its user, name, role and end."""
+        return self.call(user_calls.rotate_token(token_id))
+
+    def rotate_owner_token(self) -> str:
+        """Replace the token of the instance's owner; the new one. ForbiddenError for
+        everybody else.
+        """
+        return self.call(user_calls.rotate_owner_token())

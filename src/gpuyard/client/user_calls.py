@@ -47,3 +47,14 @@ def revoke_token(token_id: str) -> Call[Token]:
     """Revoke a token; what it was."""
     path = f"/api/v1/tokens/{segment(token_id)}"
     return Call("DELETE", path, Token.model_validate)
+
+
+def rotate_token(token_id: str) -> Call[IssuedToken]:
+    """Replace a token by a new one."""
+    path = f"/api/v1/tokens/{segment(token_id)}/rotate"
+    return Call("POST", path, IssuedToken.model_validate)
+
+
+def rotate_owner_token() -> Call[str]:
+    """Replace the token of the instance's owner; the new one."""
+    return Call("POST", "/api/v1/tokens:rotate-owner", lambda a: str(a["token"]))

@@ -23,6 +23,7 @@ from gpuyard.controller.gangs import (
     share_on,
 )
 from gpuyard.controller.gpu_alarms import GpuAlarms
+from gpuyard.controller.gpu_changes import gpu_changes, is_news
 from gpuyard.controller.job_warnings import warn_of_limited_log
 from gpuyard.controller.joined_nodes import REMOVED
 from gpuyard.controller.launching import Launching
@@ -119,7 +120,7 @@ class Reports:
         }
         changes = (
             Change(Table.NODES, hello.node_id, row),
-            *self._gpu_changes(hello.node_id, hello.gpus),
+            *gpu_changes(core.view, hello.node_id, hello.gpus),
         )
         info = {"node": hello.node_id, "state": "online"}
         core.emit([Event(EventKind.NODE_CHANGED, now, changes, None, info)])
@@ -128,39 +129,9 @@ class Reports:
         core.spawn(self._reconcile(provider, hello), "reconcile")
         return wire.Welcome(core.epoch)
 
-    def _gpu_changes(
-        self, node_id: str, gpus: Sequence[wire.GpuStatus]
-    ) -> list[Change]:
-        """Changes of all GPUs of the node, and of those that it has lost."""
-        changes: list[Change] = []
-        for gpu in gpus:
-            values: dict[str, Any] = {
-                "node_id": node_id,
-                "index": gpu.index,
-                "name": gpu.name,
-                "memory_mb": gpu.memory_mb,
-                "compute_capability": gpu.compute_capability,
-                "driver": gpu.driver,
-                "state": gpu.state,
-                "problem": gpu.problem,
-            }
-            changes.append(Change(Table.GPUS, gpu.uuid, values))
-        reported = {gpu.uuid for gpu in gpus}
-        known = self._core.view.node(node_id).devices
-        lost = [uuid for uuid in known if uuid not in reported]
-        changes += [Change(Table.GPUS, uuid, {"node_id": None}) for uuid in lost]
-        return changes
-
-    def _is_news(self, change: Change) -> bool:
-        """Whether a change of a GPU differs from the view, which holds no driver."""
-        device = self._core.view.devices.get(change.key)
-        if device is None or change.values is None:
-            return True
-        return any(
-            getattr(device, name) != value
-            for name, value in change.values.items()
-            if name != "driver"
-        )
+    def has_certificate(self, node_id: str) -> bool:
+        """Whether the node is a machine that has joined, which has a certificate."""
+        return self._core.view.node(node_id).joined
 
     def _note_attempts(self, hello: wire.Hello) -> None:
         """Note the process ids, and that jobs in an unknown state are running."""
@@ -488,8 +459,8 @@ class Reports:
         self._gpu_alarms.seen(node_id, own)
         changes = tuple(
             change
-            for change in self._gpu_changes(node_id, own)
-            if self._is_news(change)
+            for change in gpu_changes(self._core.view, node_id, own)
+            if is_news(self._core.view, change)
         )
         if not changes:
             return  # only readings, which the provider keeps

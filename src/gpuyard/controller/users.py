@@ -12,6 +12,13 @@ from typing import Any
 
 from gpuyard.config.proof import digest_of, key_id
 from gpuyard.controller.core import Core
+from gpuyard.controller.user_refusals import (
+    refuse_disabled,
+    refuse_of_service_account,
+    refuse_role,
+    refuse_rotation,
+    unknown_user,
+)
 from gpuyard.domain.errors import (
     ForbiddenError,
     InvalidInputError,
@@ -176,7 +183,7 @@ class Users:
                 f" {found.user}`.",
             )
         user = self._users[found.user]
-        _refuse_disabled(user)
+        refuse_disabled(user)
         self._used_at[found.id] = now
         role = self._role_of(found)
         return Identity(user.name, role, found, project=user.project)
@@ -204,7 +211,7 @@ class Users:
         user = self._users.get(name)
         if user is None:
             return Identity(name, Role.MAINTAINER)
-        _refuse_disabled(user)
+        refuse_disabled(user)
         return Identity(name, user.role, project=user.project)
 
     def check_submits(self, name: str) -> None:
@@ -232,7 +239,7 @@ class Users:
                 return
             except KeyError:
                 pass
-        raise _unknown(name)
+        raise unknown_user(name)
 
     def digest_for(self, key: str) -> str | None:
         """The digest of the token that proofs call `key`."""
@@ -289,7 +296,7 @@ class Users:
         """Change a user. It counts from the next request on. NotFoundError."""
         values = changes.model_dump(exclude_none=True)
         before = self._find(name)
-        _refuse_of_service_account(before, changes)
+        refuse_of_service_account(before, changes)
         info = {"user": name, **values}
         if changes.awaits_sign_in is not None:
             values |= {"issuer": None, "subject": None}
@@ -340,17 +347,8 @@ class Users:
         if by.token is not None:
             expires_at = _earlier(expires_at, by.token.expires_at)
             role = role or by.token.role
-        if role is not None and not user.role.includes(role):
-            raise InvalidInputError.of(
-                "role",
-                f"is {role}, and {user.name} is a {user.role}",
-                f"a token is worth no more than its user; give {user.role} or less",
-            )
-        if role is not None and not by.role.includes(role):
-            raise ForbiddenError(
-                f"This token is that of a {by.role}, and issues no {role}'s.",
-                "Ask an administrator.",
-            )
+        if role is not None:
+            refuse_role(role, user, by.role)
         token = Token(
             id=new_id("token"),
             user=user.name,
@@ -367,7 +365,7 @@ class Users:
         """A token for a user who has signed in at a provider. ForbiddenError if it is
         disabled.
         """
-        _refuse_disabled(self._find(user))
+        refuse_disabled(self._find(user))
         token = Token(
             id=new_id("token"),
             user=user,
@@ -380,12 +378,25 @@ class Users:
 
     async def _issue(self, token: Token) -> IssuedToken:
         text = TOKEN_PREFIX + secrets.token_urlsafe(32)
-        digest = digest_of(text)
-        values = token.model_dump(mode="json", exclude={"id", "used_at"})
-        self._emit(EventKind.TOKEN_ISSUED, token, {**values, "sha256": digest})
-        self._keep({**self._tokens, digest: token})
+        self._emit(self._issued(token, text))
+        self._keep({**self._tokens, digest_of(text): token})
         await self._core.committed()
         return IssuedToken(**token.model_dump(), token=text)
+
+    async def rotate(self, reference: str, by: Identity) -> IssuedToken:
+        """Revoke a token, and issue one like it in the same commit: its user, name,
+        role and end are those of the old one. NotFoundError as `revoke`; RefusedError
+        and ForbiddenError for one that must not be replaced.
+        """
+        old = self._find_token(reference, by)
+        refuse_rotation(old, by.token, self.now())
+        changes = {"id": new_id("token"), "created_at": self.now(), "used_at": None}
+        new = old.model_copy(update=changes)
+        text = TOKEN_PREFIX + secrets.token_urlsafe(32)
+        self._emit(self._revoked(old), self._issued(new, text))
+        self._keep({**self._without(old), digest_of(text): new})
+        await self._core.committed()
+        return IssuedToken(**new.model_dump(), token=text)
 
     def _user_of(self, given: NewToken, by: Identity) -> str:
         user = given.user or by.user
@@ -414,12 +425,13 @@ class Users:
 
     async def revoke_token(self, token: Token) -> None:
         """Revoke a token. It counts from the next request on."""
-        self._emit(EventKind.TOKEN_REVOKED, token, None)
-        rest = {
-            digest: one for digest, one in self._tokens.items() if one.id != token.id
-        }
-        self._keep(rest)
+        self._emit(self._revoked(token))
+        self._keep(self._without(token))
         await self._core.committed()
+
+    def _without(self, token: Token) -> dict[str, Token]:
+        tokens = self._tokens.items()
+        return {digest: one for digest, one in tokens if one.id != token.id}
 
     def _find_token(self, reference: str, by: Identity) -> Token:
         theirs = [
@@ -440,11 +452,22 @@ class Users:
             )
         return found[0]
 
-    def _emit(self, kind: EventKind, token: Token, values: Values | None) -> None:
-        change = Change(Table.TOKENS, token.id, values)
+    def _emit(self, *events: Event) -> None:
         self._outdate_reads()
+        self._core.emit(list(events))
+
+    def _issued(self, token: Token, text: str) -> Event:
+        values = token.model_dump(mode="json", exclude={"id", "used_at"})
+        values["sha256"] = digest_of(text)
+        return self._event(EventKind.TOKEN_ISSUED, token, values)
+
+    def _revoked(self, token: Token) -> Event:
+        return self._event(EventKind.TOKEN_REVOKED, token, None)
+
+    def _event(self, kind: EventKind, token: Token, values: Values | None) -> Event:
+        change = Change(Table.TOKENS, token.id, values)
         info = {"token": token.id, "user": token.user, "name": token.name}
-        self._core.emit([Event(kind, self._core.clock(), (change,), None, info)])
+        return Event(kind, self.now(), (change,), None, info)
 
     # --- when tokens are used ---
 
@@ -465,34 +488,8 @@ class Users:
 
     def _find(self, name: str) -> User:
         if name not in self._users:
-            raise _unknown(name)
+            raise unknown_user(name)
         return self._users[name]
-
-
-def _refuse_of_service_account(user: User, changes: UserChanges) -> None:
-    """RefusedError for what makes no sense of a service account."""
-    if user.project is None or (changes.role is None and not changes.awaits_sign_in):
-        return
-    raise RefusedError(
-        f"{user.name} is a service account of the project {user.project}: it has its"
-        " role there, and tokens only.",
-        f"`gpuyard project member add {user.project} {user.name} --role ROLE` changes"
-        " the role.",
-    )
-
-
-def _unknown(name: str) -> NotFoundError:
-    return NotFoundError(
-        f"There is no user {name!r}.",
-        f"`gpuyard user list` lists them; add one with `gpuyard user add {name}`.",
-    )
-
-
-def _refuse_disabled(user: User) -> None:
-    if user.disabled:
-        raise ForbiddenError(
-            f"The user {user.name} is disabled.", "Ask an administrator."
-        )
 
 
 def _earlier(one: float | None, other: float | None) -> float | None:

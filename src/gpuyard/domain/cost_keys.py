@@ -19,9 +19,11 @@ class CostBy(StrEnum):
     PROVIDER = "provider"
     GPU = "gpu"
     DAY = "day"
+    WEEK = "week"
+    """From Monday on, as ISO 8601 counts them."""
     MONTH = "month"
 
     @property
     def is_time(self) -> bool:
         """Whether the lines are times, in their order."""
-        return self in (CostBy.DAY, CostBy.MONTH)
+        return self in (CostBy.DAY, CostBy.WEEK, CostBy.MONTH)

@@ -98,6 +98,10 @@ class Sink(Protocol):
         """A node's agent has connected; `hello` has its hardware and attempts."""
         ...
 
+    def has_certificate(self, node_id: str) -> bool:
+        """Whether the node is a machine that has joined, which has a certificate."""
+        ...
+
     async def node_left(self, node_id: str) -> None:
         """The connection to a node's agent is broken."""
         ...

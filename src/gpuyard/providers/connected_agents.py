@@ -208,6 +208,8 @@ class ConnectedAgents:
                     if caller:
                         await asyncio.sleep(self._pace.wait_s(caller.machine.node_id))
                         hello = self._admitted(message, caller)
+                    else:
+                        self._refuse_without_certificate(message)
                     node_id = hello.node_id
                     await self._join(hello, link, caller)
                     reporting = asyncio.create_task(
@@ -267,6 +269,17 @@ class ConnectedAgents:
         if request.kind in OF_DATASETS:
             return self.datasets(request.project) if self.datasets else None
         return self.stores(request.kind) if self.stores else None
+
+    def _refuse_without_certificate(self, hello: wire.Hello) -> None:
+        """RefusedError for a node that has joined, where no certificate was shown: who
+        has the token of the instance is still not that machine.
+        """
+        assert self.sink is not None
+        if self.sink.has_certificate(hello.node_id):
+            raise RefusedError(
+                f"{hello.node_id} has joined, and comes in with its certificate only.",
+                "Connect to `agents_listen`, as `gpuyard join` does.",
+            )
 
     def _admitted(self, hello: wire.Hello, caller: Caller) -> wire.Hello:
         """What a machine that has joined says of itself, but for who it is: its

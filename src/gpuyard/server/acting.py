@@ -16,7 +16,7 @@ HEADER = "Gpuyard-As"
 _HEADER = HEADER.lower().encode()
 # Whoever acts for a user gets no token of that user: it would outlive the act, and
 # nobody would see it.
-_NEVER = re.compile("(POST|DELETE) /api/v1/tokens(/.*)?")
+_NEVER = re.compile("(POST|DELETE) /api/v1/tokens([:/].*)?")
 
 
 def acted_for(scope: Scope) -> str | None:

@@ -72,7 +72,7 @@ def make_app(app_state: AppState) -> FastAPI:
         app_state.settings, app_state.controller, app_state.url, app_state.token
     )
     audit = AuditLog(
-        app_state.home.audit_log, app_state.settings.server, app_state.token
+        app_state.home.audit_log, app_state.settings.server, lambda: app_state.token
     )
 
     @asynccontextmanager

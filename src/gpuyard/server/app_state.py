@@ -16,12 +16,15 @@ from gpuyard.config.proof import digest_of, key_id, proof
 from gpuyard.config.settings import Settings
 from gpuyard.controller.controller import Controller
 from gpuyard.controller.users import OWNER, Identity
+from gpuyard.domain.errors import RefusedError
+from gpuyard.domain.jobspec import JobKind
 from gpuyard.ledger.queries import Queries
 from gpuyard.notify.end_notices import EndNotices
 from gpuyard.notify.notifier import Notifier
 from gpuyard.resource_manager.manager import ResourceManager
 from gpuyard.server import worker_tokens
 from gpuyard.server.artifact_links import ArtifactLinks
+from gpuyard.server.auth import replace_token
 from gpuyard.server.election import Election
 from gpuyard.server.event_visibility import EventVisibility
 from gpuyard.server.series_summaries import SeriesSummaries
@@ -92,6 +95,39 @@ class AppState:
         """Of the tokens of this server and of those that share its ledger."""
         others = self.election.lease_status.members if self.election else ()
         return [digest_of(self.token), *(member.token_sha256 for member in others)]
+
+    def rotate_token(self) -> str:
+        """Replace the owner's token, here and in the home. RefusedError where others
+        rely on the one of now.
+        """
+        if os.environ.get("GPUYARD_TOKEN"):
+            raise RefusedError(
+                "The owner's token is that of $GPUYARD_TOKEN, and no file has it.",
+                "Start the server with another one.",
+            )
+        if self.election:
+            raise RefusedError(
+                "Other servers rely on the token of this one.",
+                "Stop this server, remove the file `token` of its home, and start it.",
+            )
+        if self._has_workers():
+            raise RefusedError(
+                "A batch runs, and its workers have tokens made from this one.",
+                "Try again after its end: `gpuyard batches`.",
+            )
+        self.token = replace_token(self.home.token)
+        return self.token
+
+    def owner_again(self, token: str) -> Identity | None:
+        """The owner, if this token, which was the owner's, still is. Where servers come
+        and go, none of them is replaced.
+        """
+        return OWNER if self.election or self.admits(token) else None
+
+    def _has_workers(self) -> bool:
+        view = self.controller.core.view
+        jobs = [view.jobs.get(one.job_id) for one in view.attempts.values()]
+        return any(job and job.kind is JobKind.WORKER for job in jobs)
 
     async def artifact_link(self, artifact_id: str, expires_at: float) -> str:
         """A link for people without a token."""

@@ -75,14 +75,14 @@ class _Count:
 
 class AuditLog:
     """Writes the file at `path`; when it is full, it becomes `path.1`, and so on.
-    `secret` never gets into it.
+    What `secret` returns never gets into it.
     """
 
     def __init__(
         self,
         path: Path,
         settings: ServerSettings,
-        secret: str,
+        secret: Callable[[], str],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._path = path
@@ -157,7 +157,7 @@ class AuditLog:
         self._append(json.dumps(line).encode() + b"\n")
 
     def _clean(self, text: str) -> str:
-        return _OF_USERS.sub("***", text.replace(self._secret, "***"))[:_LONGEST]
+        return _OF_USERS.sub("***", text.replace(self._secret(), "***"))[:_LONGEST]
 
     def _append(self, line: bytes) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -23,6 +23,11 @@ def ensure_token(path: Path) -> str:
     kept = path.read_text().strip() if path.exists() else ""
     if kept:
         return kept
+    return replace_token(path)
+
+
+def replace_token(path: Path) -> str:
+    """Write a new token into `path`, with mode 0600."""
     token = secrets.token_urlsafe(32)
     # Whole or not at all: a disk that is full must not leave an empty token behind.
     partial = path.with_suffix(".partial")

@@ -209,8 +209,10 @@ class Edge:
             raise _unauthorized()
         if connection and not caller.is_forwarded:
             connection.prove()
+        again = self._app_state.owner_again
         if identity.token:
-            scope[AGAIN_KEY] = partial(self._app_state.controller.users.identify, token)
+            again = self._app_state.controller.users.identify
+        scope[AGAIN_KEY] = partial(again, token)
         self._admit(identity, scope, caller, "token")
 
     async def _admit_browser(

@@ -37,6 +37,7 @@ _REQUESTS: Mapping[Role, tuple[str, ...]] = {
         "(GET|HEAD|OPTIONS) /api/v1/(?!ledger/).+",
         "POST /api/v1/(jobs:wait|estimate|estimate/batch|recommendations(/measured)?)",
         f"(POST /api/v1/tokens|DELETE /api/v1/tokens/{_ONE})",
+        f"POST /api/v1/tokens/{_ONE}/rotate",
     ),
     Role.MEMBER: (
         "POST /v1/.+",

@@ -451,7 +451,7 @@ def test_each_cost_is_converted_by_the_rate_of_its_day(
         lines = [line.converted for line in found.items if line.converted is not None]
         assert sum(map(Fraction, lines)) == expected
     bounds = sorted({ALL[0], *cuts, ALL[1]})
-    for by in (CostBy.TIER, CostBy.DAY, CostBy.MONTH):
+    for by in (CostBy.TIER, CostBy.DAY, CostBy.WEEK, CostBy.MONTH):
         pieces = itertools.pairwise(bounds)
         totals = [made(ledger, by, *each, rates=rates).total for each in pieces]
         assert sum(Fraction(each or 0) for each in totals) == expected
@@ -505,6 +505,21 @@ def test_by_month_an_attempt_counts_once_in_each(ledger: Ledger) -> None:
     assert [(line.key, line.amount, line.attempts) for line in found.items] == [
         ("2026-10", Decimal(2), 1),
         ("2026-11", Decimal(96), 2),
+    ]
+    assert found.sums[0].attempts == 2
+
+
+def test_each_week_has_its_part_and_may_be_in_two_years(ledger: Ledger) -> None:
+    """From Sunday to Monday, in Berlin; the next is of 2026 until it ends."""
+    monday = 1_798_412_400.0  # 2026-12-28 there
+    over = Ran(monday - 3600, monday + 3600, 7200.0, "2.00")
+    new_year = monday + 4 * 86_400
+    days = Ran(new_year - 3600, new_year + 3600, 7200.0, "2.00")
+    write(ledger, [over, days])
+    found = made(ledger, CostBy.WEEK, monday - 86_400, new_year + 86_400)
+    assert [(line.key, line.amount, line.attempts) for line in found.items] == [
+        ("2026-W52", Decimal(2), 1),
+        ("2026-W53", Decimal(6), 2),
     ]
     assert found.sums[0].attempts == 2
 

@@ -117,6 +117,17 @@ async def test_people_see_that_a_node_claims_the_gpus_of_another(
     assert instance.core.view.node(second.node_id).reason is None
 
 
+async def test_a_machine_that_has_joined_has_a_certificate(
+    instance: Controlled, liar: FakeHost
+):
+    """So nobody who has only the token of the instance comes in as it."""
+    reports = instance.controller.reports
+    assert reports.has_certificate(liar.node_id)
+    assert not reports.has_certificate("node_1")
+    await instance.restart()
+    assert instance.controller.reports.has_certificate(liar.node_id)
+
+
 @pytest.mark.parametrize(
     ("cpus", "memory_gb", "shown"),
     [(2**50, 16.0, (MOST_CPUS, 16.0)), (4, 1e9, (4, MOST_MEMORY_GB))],

@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -15,12 +16,15 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.engine.interfaces import ReflectedIndex
 
 from gpuyard.config.netfs import network_filesystem
+from gpuyard.controller.users import OWNER, Identity
 from gpuyard.domain.errors import (
+    ForbiddenError,
     LedgerError,
     LedgerLockedError,
     LedgerTooNewError,
     NetworkFilesystemError,
 )
+from gpuyard.domain.users import Role
 from gpuyard.ledger import migrate, store
 from gpuyard.ledger.apply import apply
 from gpuyard.ledger.ledger import Ledger
@@ -28,6 +32,9 @@ from gpuyard.ledger.migrate import upgrade_schema
 from gpuyard.ledger.schema import metadata
 from gpuyard.ledger.side_tables import lease
 from gpuyard.ledger.store import lock_ledger
+from gpuyard.ledger.tables import attempts, jobs
+from gpuyard.server.permissions import IDENTITY_KEY, check_own
+from tests.support.controlled import Controlled
 from tests.support.ledger import node_event
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*expression-based index:UserWarning")
@@ -100,6 +107,73 @@ def test_an_older_ledger_is_brought_up_to_date_and_keeps_its_epoch(
     upgraded = Ledger.open(path)
     assert upgraded.queries.next_epoch() == 42
     upgraded.close()
+
+
+# As a version without users wrote them.
+_ENDED = {"state": "completed", "created_at": 1.0, "ended_at": 3.0}
+_OLD_ROWS: dict[str, dict[str, Any]] = {
+    "jobs": {"id": "job_old", "name": "old", "kind": "command", **_ENDED},
+    "specs": {"job_id": "job_old", "body": {"command": ["true"]}},
+    "attempts": {
+        "id": "attempt_old",
+        "job_id": "job_old",
+        "number": 1,
+        "provider": "fake",
+        "started_at": 2.0,
+        "cost": "0.5",
+        "currency": "USD",
+        **_ENDED,
+    },
+    "batches": {"id": "batch_old", "mode": "shared", "total": 1, **_ENDED},
+    "schedules": {
+        "id": "schedule_old",
+        "name": "nightly",
+        "state": "paused",
+        "cron": "0 3 * * *",
+        "timezone": "UTC",
+        "overlap": "skip",
+        "spec": {"command": ["true"]},
+        "created_at": 1.0,
+    },
+}
+
+
+def _write_old_rows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(migrate, "create_schema", lambda tx: upgrade_schema(tx, "0015"))
+        old = Ledger.open(path)
+    tables = sa.MetaData()
+    with old.engine.begin() as tx:
+        tables.reflect(tx, only=list(_OLD_ROWS))
+        for name, row in _OLD_ROWS.items():
+            tx.execute(tables.tables[name].insert(), row)
+    old.close()
+
+
+@pytest.mark.anyio
+async def test_what_an_older_ledger_holds_is_the_owners_and_no_member_changes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    _write_old_rows(tmp_path / "ledger.db", monkeypatch)
+    instance = Controlled(tmp_path)
+    await instance.start()
+    for table in (jobs, attempts):
+        with instance.ledger.engine.connect() as connection:
+            assert connection.execute(sa.select(table.c.owner)).scalars().all() == [
+                None
+            ]
+    controller = instance.controller
+    schedule = controller.schedules.find("nightly")
+    assert schedule.spec.get("user") is None
+    ids = ["job_old", "batch_old"]
+    member = Identity("ana", Role.MEMBER)
+    for thing in ids:
+        with pytest.raises(ForbiddenError, match="submitted by the owner of the inst"):
+            await check_own({IDENTITY_KEY: member}, controller, [thing])
+    with pytest.raises(ForbiddenError, match="submitted by the owner of the instance"):
+        controller.access.check_changes(member, schedule.id, None, None)
+    await check_own({IDENTITY_KEY: OWNER}, controller, ids)
+    await instance.stop()
 
 
 def test_the_newest_revision_is_the_one_the_code_names():

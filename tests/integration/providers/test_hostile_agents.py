@@ -126,6 +126,42 @@ async def test_people_hear_of_a_copied_home_once_both_have_shown_to_be_alive(
     assert sink.claims == [("node_7", "192.0.2.7")]
 
 
+async def test_who_has_the_token_only_is_no_machine_that_has_joined(
+    lab: Lab, sink: Recorder
+) -> None:
+    sink.certified.add("node_7")
+    stranger = await lab.own.dial()
+    stranger.send(hello("node_7", process="a"))
+    assert "comes in with its certificate only" in (await refusal(stranger)).reason
+    assert await stranger.closed()
+    assert not sink.hellos
+    await lab.joined.joined(hello("node_7", process="a"))
+
+
+@pytest.mark.parametrize(
+    ("version", "welcome"),
+    [
+        ("1.4.9", True),
+        ("1.5.3", True),
+        ("1.6.0", True),
+        ("1.3.9", False),
+        ("1.7.0", False),
+        ("2.5.0", False),
+    ],
+)
+async def test_an_agent_one_minor_version_apart_is_welcomed(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, version: str, welcome: bool
+) -> None:
+    monkeypatch.setattr("gpuyard.providers.connected_agents.__version__", "1.5.0")
+    said = hello(process="a", version=version)
+    if welcome:
+        await lab.joined.joined(said)
+        return
+    peer = await lab.joined.dial()
+    peer.send(said)
+    assert "at most one minor version apart" in (await refusal(peer)).reason
+
+
 async def test_an_agent_that_was_killed_is_no_copy(lab: Lab, sink: Recorder) -> None:
     first = await lab.joined.joined(hello(process="a"))
     second = await lab.joined.dial()

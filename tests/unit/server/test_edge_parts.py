@@ -235,7 +235,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def test_what_happens_again_is_counted(tmp_path: Path) -> None:
     clock = Clock()
-    audit = AuditLog(tmp_path / "audit.log", ServerSettings(), "secret", clock)
+    audit = AuditLog(tmp_path / "audit.log", ServerSettings(), lambda: "secret", clock)
     guesser = Peer(("192.0.2.1", 1), None)
     for _ in range(100):
         audit.refused(guesser, "GET /secret", "unauthorized")
@@ -249,7 +249,9 @@ def test_what_happens_again_is_counted(tmp_path: Path) -> None:
 
 
 def test_clients_without_end_are_counted_in_bounded_memory(tmp_path: Path) -> None:
-    audit = AuditLog(tmp_path / "audit.log", ServerSettings(), "secret", Clock())
+    audit = AuditLog(
+        tmp_path / "audit.log", ServerSettings(), lambda: "secret", Clock()
+    )
     for number in range(3000):
         audit.admitted(Peer((f"192.0.2.{number}", 1), None))
     assert len(audit._counts) <= 1024  # pyright: ignore[reportPrivateUsage]
@@ -257,7 +259,7 @@ def test_clients_without_end_are_counted_in_bounded_memory(tmp_path: Path) -> No
 
 def test_a_full_file_becomes_an_older_one(tmp_path: Path) -> None:
     settings = ServerSettings(audit_mb=0.0005, audit_files=2)
-    audit = AuditLog(tmp_path / "audit.log", settings, "secret", Clock())
+    audit = AuditLog(tmp_path / "audit.log", settings, lambda: "secret", Clock())
     for number in range(40):
         audit.act(Peer(None, None), f"PUT /{number}", "200")
     names = sorted(path.name for path in tmp_path.iterdir())
@@ -270,6 +272,6 @@ def test_a_full_file_becomes_an_older_one(tmp_path: Path) -> None:
 def test_a_log_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").touch()
     (tmp_path / "audit.log").symlink_to(tmp_path / "elsewhere")
-    audit = AuditLog(tmp_path / "audit.log", ServerSettings(), "secret")
+    audit = AuditLog(tmp_path / "audit.log", ServerSettings(), lambda: "secret")
     audit.act(Peer(None, None), "PUT /x", "200")
     assert (tmp_path / "elsewhere").read_bytes() == b""

@@ -7,7 +7,9 @@ from typing import Any
 from fastapi import Request
 from pydantic import BaseModel
 
+from gpuyard.controller.users import OWNER
 from gpuyard.controller.visibility import Visibility
+from gpuyard.domain.errors import ForbiddenError
 from gpuyard.domain.users import (
     IssuedToken,
     NewToken,
@@ -30,6 +32,12 @@ class UserPage(BaseModel):
 
     items: list[User]
     next: str | None = None
+
+
+class OwnerToken(BaseModel):
+    """The new token of the instance's owner."""
+
+    token: str
 
 
 class TokenPage(BaseModel):
@@ -110,3 +118,27 @@ async def revoke_token(
     """Revoke a token; answers with what it was."""
     identity = identity_of(request.scope)
     return await app_state.controller.users.revoke(token_id, identity)
+
+
+@router.post("/tokens/{token_id}/rotate", status_code=201)
+async def rotate_token(
+    request: Request, app_state: TheAppState, token_id: str
+) -> IssuedToken:
+    """Replace a token: it is revoked, and one with its user, name, role and end is
+    issued. The new one is shown here, and never again.
+    """
+    identity = identity_of(request.scope)
+    return await app_state.controller.users.rotate(token_id, identity)
+
+
+@router.post("/tokens:rotate-owner", status_code=201)
+async def rotate_owner_token(request: Request, app_state: TheAppState) -> OwnerToken:
+    """Replace the token of the instance's owner: the file `token` in its home has a new
+    one, and the old one is refused. Only the owner may ask, with the old one.
+    """
+    if identity_of(request.scope) != OWNER:
+        raise ForbiddenError(
+            "Only the owner of the instance replaces its token.",
+            "Type `gpuyard token rotate` as the owner, on the server's machine.",
+        )
+    return OwnerToken(token=app_state.rotate_token())
