@@ -181,10 +181,8 @@ def test_a_flow_of_python_is_the_same_as_that_of_a_file(
             tell=lambda end: told.append(f"{end.step} {end.state}"),
             force=["other"],
         )
-        assert told == ["clean cached", "count cached", "other running"] + [
-            "other completed",
-            "report cached",
-        ]
+        cached = [f"{step} cached" for step in ("clean", "count", "report")]
+        assert sorted(told) == [*cached[:2], "other completed", "other running", cached[2]]
         with pytest.raises(InvalidInputError, match="'x' is no step"):
             gpuyard.run_flow(client, steps, flow, force=["x"])
         with pytest.raises(InvalidInputError, match=r"steps\.a\.command"):

@@ -44,7 +44,6 @@ run.finish()
 """
 HANGS = """
 import argparse, pathlib, report
-report.PATIENCE_S = 20.0
 options = argparse.Namespace(steps=1, out=pathlib.Path("out"))
 made = report.Report(options, first=1)
 made.step(1, {"loss": 0.5})

@@ -7,6 +7,11 @@ from html import escape
 
 from gpuyard.client.curves import Curve, parts_of, whole_page
 
+_LEFT = (
+    "<style>.left td{text-align:left;overflow-wrap:anywhere}"
+    "pre{overflow-x:auto}</style>"
+)
+
 
 def run_page(
     title: str,
@@ -30,7 +35,7 @@ def _table(fields: Mapping[str, str]) -> str:
         for name, value in fields.items()
         if value
     )
-    return f"{_LEFT}<table class=\"left\">{rows}</table>\n"
+    return f'{_LEFT}<table class="left">{rows}</table>\n'
 
 
 def _files(files: Sequence[tuple[str, str, str]]) -> str:
@@ -46,9 +51,3 @@ def _files(files: Sequence[tuple[str, str, str]]) -> str:
 
 def _text(name: str, text: str) -> str:
     return f"<h2>{escape(name)}</h2><pre>{escape(text)}</pre>\n" if text else ""
-
-
-_LEFT = (
-    "<style>.left td{text-align:left;overflow-wrap:anywhere}"
-    "pre{overflow-x:auto}</style>"
-)

@@ -12,6 +12,7 @@ import re
 import sysconfig
 import tempfile
 import urllib.request
+import zlib
 from collections import Counter, defaultdict
 from importlib.util import find_spec
 from itertools import pairwise
@@ -72,10 +73,8 @@ def _shakespeare(folder: Path) -> str:
     """Tiny Shakespeare from beside this file, from `folder` or from the network;
     OSError or ValueError where none has the right bytes.
     """
-    if PACKED.is_file():
-        content = gzip.decompress(PACKED.read_bytes())
-        if _sha256(content) == SHAKESPEARE_SHA256:
-            return content.decode()
+    if _sha256(content := _packed()) == SHAKESPEARE_SHA256:
+        return content.decode()
     kept = folder / "tinyshakespeare.txt"
     if kept.is_file() and _sha256(content := kept.read_bytes()) == SHAKESPEARE_SHA256:
         return content.decode()
@@ -93,6 +92,14 @@ def _shakespeare(folder: Path) -> str:
     except OSError as error:
         print(f"the text is not kept for the next run: {error}", flush=True)
     return content.decode()
+
+
+def _packed() -> bytes:
+    """The text beside this file; empty where it is gone or damaged."""
+    try:
+        return gzip.decompress(PACKED.read_bytes())
+    except (OSError, EOFError, zlib.error):
+        return b""
 
 
 def _sha256(content: bytes) -> str:

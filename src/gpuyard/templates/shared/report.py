@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
-PATIENCE_S = 30.0
+PATIENCE_S = 10.0
 """How long trackers may take at the end for what they still have."""
 Log = Callable[[int, Mapping[str, float]], object]
 End = Callable[[], object]
