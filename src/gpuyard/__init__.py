@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpuyard.domain.errors import GpuyardError
     from gpuyard.domain.jobconfig import GpuSpec, JobConfig
     from gpuyard.domain.jobspec import JobSpec
+    from gpuyard.flows.from_python import run_flow
 
 __version__ = "0.1.0"
 
@@ -25,6 +26,7 @@ _HOMES = {
     "JobConfig": "gpuyard.domain.jobconfig",
     "JobHandle": "gpuyard.client.sync_job",
     "JobSpec": "gpuyard.domain.jobspec",
+    "run_flow": "gpuyard.flows.from_python",
 }
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "JobHandle",
     "JobSpec",
     "__version__",
+    "run_flow",
 ]
 
 

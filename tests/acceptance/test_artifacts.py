@@ -12,14 +12,15 @@ import httpx
 from gpuyard.client.aio import AsyncClient
 from tests.support.instance import TestInstance
 from tests.support.refusal import refused
+from tests.support.s3 import Bucket
 
 WRITES = "mkdir -p out && echo weights > out/model.pt && echo log > out/log.txt"
 
 
 def test_what_a_job_leaves_is_listed_fetched_and_removed(
-    shared_instance: TestInstance, tmp_path: Path
+    stored: TestInstance, blob_place: Bucket | None, tmp_path: Path
 ) -> None:
-    instance = shared_instance
+    instance = stored
     job = instance.submit(["sh", "-c", WRITES], artifacts=["out/*", "none"])
     info = instance.wait(job)
     assert info.warnings == ["artifacts: none matches no file that it wrote"]
@@ -34,8 +35,7 @@ def test_what_a_job_leaves_is_listed_fetched_and_removed(
     said = instance.ok("artifacts", "get", job, "out/model.pt", "-o", str(tmp_path))
     assert said == f"{tmp_path}/out/model.pt\n"
     assert (tmp_path / "out/model.pt").read_text() == "weights\n"
-    stored = instance.home.blobs / found[0]["sha256"][:2] / found[0]["sha256"][2:]
-    stored.write_text("LOG\n")
+    spoil(instance, blob_place, found[0]["sha256"])
     told = refused(instance, "artifacts", "get", job, "-o", str(tmp_path), code=4)
     assert "out/log.txt has arrived damaged" in told
     assert not (tmp_path / "out/log.txt").exists()
@@ -43,6 +43,17 @@ def test_what_a_job_leaves_is_listed_fetched_and_removed(
     assert "1 artifact removed" in instance.ok("artifacts", "rm", job, "out/log.txt")
     told = refused(instance, "artifacts", "get", job, "out/log.txt", code=3)
     assert f"gpuyard artifacts list {job}" in told
+
+
+def spoil(instance: TestInstance, bucket: Bucket | None, sha256: str) -> None:
+    """Change the content of a blob in the folder of the instance, or in its bucket."""
+    key = f"{sha256[:2]}/{sha256[2:]}"
+    if bucket is None:
+        (instance.home.blobs / key).write_text("LOG\n")
+        return
+    assert not (instance.home.blobs / key).exists()
+    (name,) = [name for name in bucket.objects() if name.endswith(key)]
+    bucket.s3.client.put_object(Bucket=bucket.name, Key=name, Body=b"LOG\n")
 
 
 def test_only_a_job_that_asked_for_it_leaves_something_when_it_fails(

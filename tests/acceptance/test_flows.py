@@ -2,11 +2,14 @@
 
 import json
 import subprocess
+import tomllib
 from functools import partialmethod
 from pathlib import Path
 
 import pytest
 
+import gpuyard
+from gpuyard.domain.errors import InvalidInputError
 from tests.support.instance import REAL_GPUYARD, TestInstance
 from tests.support.receiver import receiver
 from tests.support.wait import wait_until
@@ -160,6 +163,30 @@ def test_a_flow_is_checked_without_running_it(
     told = instance.ok("flow", "check", "flow.toml").splitlines()
     assert told[-1] == "report  after count, other"
     assert not marks(flow)
+
+
+def test_a_flow_of_python_is_the_same_as_that_of_a_file(
+    instance: TestInstance, flow: Path
+) -> None:
+    steps = tomllib.loads(FLOW)
+    with instance.client() as client:
+        done = gpuyard.run_flow(client, steps, flow)
+        assert [end.state for end in done] == ["completed"] * 4
+        assert "clean: cached" in instance.ok("flow", "run", "flow.toml")
+        told: list[str] = []
+        gpuyard.run_flow(
+            client,
+            steps,
+            flow,
+            tell=lambda end: told.append(f"{end.step} {end.state}"),
+            force=["other"],
+        )
+        cached = [f"{step} cached" for step in ("clean", "count", "report")]
+        assert sorted(told) == [*cached[:2], "other completed", "other running", cached[2]]
+        with pytest.raises(InvalidInputError, match="'x' is no step"):
+            gpuyard.run_flow(client, steps, flow, force=["x"])
+        with pytest.raises(InvalidInputError, match=r"steps\.a\.command"):
+            gpuyard.run_flow(client, {"steps": {"a": {"command": "true"}}}, flow)
 
 
 def test_a_flow_that_is_killed_goes_on_and_repeats_no_step(

@@ -36,3 +36,13 @@ def test_it_is_installed_as_a_tool_and_runs_a_job(tmp_path: Path) -> None:
             timeout=120,
         )
         assert (done.returncode, done.stdout) == (0, "it works\n"), done.stderr
+        added = subprocess.run(
+            [tmp_path / "bin" / "gpuyard", "datasets", "add", "tiny-shakespeare"],
+            cwd=tmp_path,
+            env=instance.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert added.returncode == 0, added.stderr
+        assert "default/tiny-shakespeare@1: 1 files, 1.1 MB" in added.stdout

@@ -75,6 +75,15 @@ def test_a_run_is_recorded_and_repeats_to_the_same_loss(instance: TestInstance) 
     assert instance.ok("record", "first", "--packages") == "small-optimizer==1.0\n"
     assert instance.ok("record", "first", "--diff") == found["code"]["diff"]
 
+    assert instance.ok("record", "first", "--html", "run.html") == "wrote run.html\n"
+    report = (work / "run.html").read_text()
+    for part in (found["command"][-1], found["code"]["commit"][:12], "small-optimizer"):
+        assert part in report
+    assert "+import small_optimizer" in report
+    assert "<tr><td>exit code</td><td>0</td></tr>" in report
+    assert "<td>cost</td><td>$" in report
+    assert "<polyline" in report
+
     # Everything has changed since, and the environment is a fresh one.
     (work / "train.py").write_text("raise SystemExit('other code')\n")
     (work / "requirements.txt").write_text("other-packages\n")

@@ -15,10 +15,16 @@ from tests.support.instance import TestInstance, make_instance
 trainer_python = huggingface.trainer_python
 fast_trainer_python = huggingface.fast_trainer_python
 
+# Those that are not started as `python3 train.py`.
+PROGRAMS = {
+    "nanogpt": ["python3", "launch.py"],
+    "torchrun-multinode": ["sh", "launch.sh"],
+}
 # `make soak` runs them all.
 EVERY = os.environ.get("GPUYARD_ALL_TEMPLATES")
 TEMPLATES = {"resnet-cifar10": ["--width", "1", "--batch-size", "4"]}
 OTHERS = {
+    "nanogpt": ["--batch-size", "2", "--block-size", "16"],
     "diffusion": ["--width", "8", "--pixels", "8", "--batch-size", "2"],
     "gpt2-finetune": ["--block", "16", "--batch-size", "2"],
     "bert-finetune": ["--batch-size", "2"],
@@ -59,8 +65,7 @@ def test_a_template_trains_and_goes_on(training: TestInstance, name: str) -> Non
 
     folder = job["spec"]["workdir"]
     again = ["--resume", "out/ckpt-000002.pt"]
-    is_launched = name == "torchrun-multinode"
-    program = ["sh", "launch.sh"] if is_launched else ["python3", "train.py"]
+    program = PROGRAMS.get(name, ["python3", "train.py"])
     words = ["--name", "again", *program, *words[1:], *again]
     instance.ok("run", "--workdir", folder, *words, timeout=300)
     with instance.client() as client:
@@ -77,6 +82,13 @@ def test_the_program_of_the_sweep_goes_on(training: TestInstance) -> None:
     job = training.json("show", "sweep-one")
     assert job["progress"]["epoch"] == 2
     assert job["checkpoints"] == 2
+    folder = job["spec"]["workdir"]
+    again = ["--epochs", "2", "--points", "20", "--resume", "out/ckpt-0001.json"]
+    words = ["--name", "again-sweep", "--workdir", folder, "--"]
+    said = training.ok("run", *words, "python3", "train.py", *again)
+    whole = training.ok("logs", "sweep-one").splitlines()
+    epochs = [line for line in said.splitlines() if line.startswith("epoch")]
+    assert epochs == whole[-1:], "it trains the second epoch only, to the same loss"
 
 
 def test_a_missing_library_is_named(training: TestInstance) -> None:

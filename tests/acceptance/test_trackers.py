@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import urllib.request
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gpuyard import templates
 from tests.support.instance import TestInstance
 from tests.support.ports import free_port
 from tests.support.trackers import make_trackers_python
@@ -38,6 +41,13 @@ run = wandb.init()
 run.log({"loss": 0.5})
 time.sleep(3)
 run.finish()
+"""
+HANGS = """
+import argparse, pathlib, report
+options = argparse.Namespace(steps=1, out=pathlib.Path("out"))
+made = report.Report(options, first=1)
+made.step(1, {"loss": 0.5})
+made.close()
 """
 MLFLOW = """
 import mlflow
@@ -123,6 +133,19 @@ def test_a_run_of_wandb_is_kept_until_it_can_be_sent(
     spec = job["spec"]
     assert spec["environment"]["WANDB_NAME"] == "offline"
     assert spec["environment"]["WANDB_PROJECT"] == instance.work.name
+
+
+def test_a_template_goes_on_while_mlflow_never_answers(
+    instance: TestInstance, python: Path
+) -> None:
+    shared = Path(templates.__file__).parent / "shared"
+    shutil.copy(shared / "report.py", instance.work)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        run(instance, python, "hangs", HANGS, MLFLOW_TRACKING_URI=url)
+    said = instance.ok("logs", "hangs")
+    assert "step 1/1 loss=0.5" in said
+    assert "note: MLflow does not answer" in said
 
 
 def test_a_run_of_mlflow_is_linked(instance: TestInstance, python: Path) -> None:

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,16 +10,24 @@ import typer
 from gpuyard.cli.arguments import AsJson, Reference
 from gpuyard.cli.output import (
     clock,
+    duration_of,
+    money,
     one_line,
     print_fields,
     print_json,
     say,
     say_lines,
+    size,
 )
 from gpuyard.cli.session import connect
+from gpuyard.client.curves import Curve
+from gpuyard.client.run_page import run_page
 
 if TYPE_CHECKING:
+    from gpuyard.client.sync_job import JobHandle
     from gpuyard.domain.records import RunDifference, RunRecord
+
+_POINTS = 2000
 
 
 def register(app: typer.Typer) -> None:
@@ -35,13 +44,22 @@ def record(
     packages: Annotated[
         bool, typer.Option("--packages", help="Print what was installed for it.")
     ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write a report that one can send to this file instead."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a job ran: command, code, packages, data, host, driver and seed."""
     with connect() as client:
-        found = client.job(job).record()
+        handle = client.job(job)
+        found = handle.record()
+        report = "" if html is None else _page(handle, found)
     if as_json:
         print_json(found)
+    elif html is not None:
+        html.write_text(report, encoding="utf-8")
+        say(f"wrote {html}")
     elif diff:
         say_lines(found.code.diff if found.code else "")
     elif packages:
@@ -91,6 +109,36 @@ def _differences(found: "RunRecord") -> list[str]:
 
 def _then_and_now(difference: "RunDifference") -> str:
     return f"{difference.before or 'none'} then, {difference.now or 'none'} now"
+
+
+def _page(handle: "JobHandle", found: "RunRecord") -> str:
+    """The report of a run, with its result, cost, files and curves."""
+    job = handle.info
+    fields = {
+        **_fields(found),
+        "exit code": found.attempts[-1].exit_code if found.attempts else None,
+        "reason": job.reason,
+        "warnings": "; ".join(job.warnings),
+        "ended": job.ended_at and clock(job.ended_at),
+        "ran for": duration_of(job),
+        "cost": money(job.cost),
+    }
+    packages = found.packages.installed if found.packages else []
+    curves = {
+        name: [Curve.of("A", found.name, found.id, points)]
+        for name, points in handle.metrics(points=_POINTS).items()
+        if points
+    }
+    return run_page(
+        f"Run {found.name}",
+        {name: "" if value is None else str(value) for name, value in fields.items()},
+        {
+            "Packages": "\n".join(packages),
+            "Difference to git": found.code.diff if found.code else "",
+        },
+        [(file.path, size(file.size), file.sha256) for file in handle.artifacts()],
+        curves,
+    )
 
 
 def _fields(found: "RunRecord") -> dict[str, Any]:

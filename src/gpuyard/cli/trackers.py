@@ -76,7 +76,7 @@ def trackers(
     empty = "Its output names no page of W&B or MLflow, and no run was kept here."
     print_table(("TRACKER", "RUN", "WHERE"), rows, empty=empty)
     if offline and sync:
-        _sync(offline)
+        send_offline_runs(offline)
     elif offline:
         say(f"`gpuyard trackers {job} --sync` sends what was kept here.")
 
@@ -110,8 +110,10 @@ def refuse_job_of_others(job: "Job", user: str | None) -> None:
         raise RefusedError(fault, f"Name the user: --user {whose}")
 
 
-def _sync(folders: list[Path]) -> None:
-    """Send them, with the key and settings of this shell."""
+def send_offline_runs(folders: list[Path]) -> None:
+    """Send them with `wandb sync`, and the key and settings of this shell.
+    InvalidInputError without wandb, RefusedError if it fails.
+    """
     words = ["wandb", "sync", *map(str, folders)]
     try:
         done = subprocess.run(words, check=False, stdout=sys.stderr)

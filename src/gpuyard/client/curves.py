@@ -141,18 +141,27 @@ def page(metrics: Mapping[str, Sequence[Curve]]) -> str:
         curve.mark: curve.job_name for curves in metrics.values() for curve in curves
     }
     title = f"Compared: {', '.join(names[mark] for mark in sorted(names))}"
-    parts = [_section(name, curves) for name, curves in metrics.items()]
+    return whole_page(title, parts_of(metrics))
+
+
+def whole_page(title: str, content: str) -> str:
+    """A page of its own with this `content`, which is HTML; the title is text."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
-        f"<body><h1>{escape(title)}</h1>\n{''.join(parts)}</body></html>\n"
+        f"<body><h1>{escape(title)}</h1>\n{content}</body></html>\n"
     )
 
 
 def sections(metrics: Mapping[str, Sequence[Curve]]) -> str:
     """The curves of each metric and their values, to stand in another page."""
-    parts = "".join(_section(name, curves) for name, curves in metrics.items())
-    return f'<div class="gpuyard"><style>{_INNER_STYLE}</style>{parts}</div>'
+    style = f"<style>{_INNER_STYLE}</style>"
+    return f'<div class="gpuyard">{style}{parts_of(metrics)}</div>'
+
+
+def parts_of(metrics: Mapping[str, Sequence[Curve]]) -> str:
+    """The same without a style, to stand in a `whole_page`."""
+    return "".join(_section(name, curves) for name, curves in metrics.items())
 
 
 def _section(name: str, curves: Sequence[Curve]) -> str:

@@ -20,7 +20,11 @@ _SHA256 = r"^[0-9a-f]{64}$"
 
 
 class CatalogueEntry(BaseModel):
-    """A public data set. `size` is in bytes; what is not known for sure is None."""
+    """A public data set. `size` is in bytes; what is not known for sure is None.
+
+    `packaged` is the file in the package of gpuyard, compressed by gzip: it need not be
+    fetched. Only gpuyard's own catalogue names one.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -30,6 +34,7 @@ class CatalogueEntry(BaseModel):
     sha256: str | None = Field(default=None, pattern=_SHA256)
     size: int | None = Field(default=None, ge=0)
     license: str = "unknown"
+    packaged: str | None = None
 
     @property
     def file(self) -> str:
@@ -49,7 +54,13 @@ def read_catalogue(path: Path | None = None) -> dict[str, CatalogueEntry]:
         raise InvalidInputError.of(
             "--catalogue", f"{place} cannot be read: {error}", "name a TOML file"
         ) from None
-    return {name: _entry(name, table) for name, table in tables.items()}
+    entries = {name: _entry(name, table) for name, table in tables.items()}
+    for entry in entries.values():
+        if path is not None and entry.packaged is not None:
+            fault = "is only for data sets in the package of gpuyard"
+            field = f"{entry.name}.packaged"
+            raise InvalidInputError.of(field, fault, "leave it out")
+    return entries
 
 
 def entry_of(catalogue: dict[str, CatalogueEntry], name: str) -> CatalogueEntry:

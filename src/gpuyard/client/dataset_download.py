@@ -1,11 +1,14 @@
 """Fetches the file of a public data set, goes on where it was broken off, and checks
-its hash.
+its hash. What is part of this package is unpacked instead.
 """
 
+import gzip
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 from typing import IO, Any
 
@@ -44,6 +47,24 @@ class Download:
         call goes on.
         """
         self._own.mkdir(parents=True, exist_ok=True)
+        if self._entry.packaged is None:
+            self._download(tell)
+        else:
+            self._unpack(self._entry.packaged)
+        found = _sha256_of(self._partial)
+        self._check(found)
+        self._partial.replace(self.path)
+        return found
+
+    def _unpack(self, packaged: str) -> None:
+        with (
+            files("gpuyard").joinpath(packaged).open("rb") as packed,
+            gzip.open(packed) as content,
+            self._partial.open("wb") as target,
+        ):
+            shutil.copyfileobj(content, target)
+
+    def _download(self, tell: Tell) -> None:
         try:
             with httpx.Client(follow_redirects=True, timeout=_TIMEOUT_S) as client:
                 self._receive(client, tell)
@@ -52,10 +73,6 @@ class Download:
                 f"{self._entry.url} could not be fetched: {error or type(error)}.",
                 "The same command goes on where it was.",
             ) from None
-        found = _sha256_of(self._partial)
-        self._check(found)
-        self._partial.replace(self.path)
-        return found
 
     @property
     def is_first(self) -> bool:

@@ -74,7 +74,7 @@ class Runner:
     client: Client
     flow: Flow
     folder: Path
-    tell: Callable[[StepEnd], None]
+    tell: Callable[[StepEnd], object]
     forced: Collection[str] = ()
     deadline: float | None = None
     done: dict[str, StepEnd] = field(default_factory=dict[str, StepEnd])

@@ -41,7 +41,7 @@ class JobFiles:
     """Where the files of a running attempt are.
 
     It began at `began_at` (UTC seconds); `stored` bytes of checkpoints were copied.
-    `pids` finds its processes.
+    `pids` finds its processes. `note` is told how many bytes it takes, at each look.
     """
 
     attempt_id: str
@@ -50,6 +50,7 @@ class JobFiles:
     began_at: float
     stored: int = 0
     pids: Callable[[], Iterable[int]] = tuple
+    note: Callable[[int], object] = lambda _: None
 
 
 def running_files(
@@ -57,6 +58,9 @@ def running_files(
 ) -> list[JobFiles]:
     """Where the files of those attempts are that run."""
     running = [attempt for attempt in attempts if attempt.live and attempt.process]
+    ids = {attempt.start.attempt_id for attempt in running}
+    for ended in context.disk_used.keys() - ids:
+        del context.disk_used[ended]
     return [_files_of(attempt, context) for attempt in running]
 
 
@@ -79,6 +83,7 @@ def _files_of(attempt: AttemptRun, context: AgentContext) -> JobFiles:
         record.started_at or record.intended_at,
         sum({saved.sha256: saved.size for saved in kept}.values()) if are_here else 0,
         partial(find_attempt, start.attempt_id, record.uid),
+        partial(context.disk_used.__setitem__, start.attempt_id),
     )
 
 
@@ -154,6 +159,7 @@ class DiskWatch:
             log_bytes = scan.used_by_log(job.log)
             used = log_bytes + job.stored + scan.written_by(job)
             seen[job.attempt_id] = (at, used)
+            job.note(used)
             began = (at - max(now - job.began_at, 1.0), 0)
             before_at, before = self._before.get(job.attempt_id, began)
             growth = max(used - before, 0) / max(at - before_at, 1e-3)

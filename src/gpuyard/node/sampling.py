@@ -7,10 +7,13 @@ from collections.abc import Callable, Sequence
 from gpuyard.domain import wire
 from gpuyard.node.launcher import Process
 
+_MIB = 1 << 20
+
 
 class UsageSampler:
-    """Samples one attempt. Series: `system/cpu_cores`, `system/memory_mb`, and for each
-    of its GPUs, numbered from 0, `system/gpu0_utilization` (0 to 1) and
+    """Samples one attempt. Series: `system/cpu_cores`, `system/memory_mb`,
+    `system/disk_mb` (what it took of the disk at the last look), and for each of its
+    GPUs, numbered from 0, `system/gpu0_utilization` (0 to 1) and
     `system/gpu0_memory_mb` (of the whole device, in MB).
 
     `n` of a point counts sampling periods since the attempt began, so that a restarted
@@ -24,12 +27,14 @@ class UsageSampler:
         gpus: Callable[[], list[wire.GpuStatus]],
         began: float,
         every_s: float,
+        disk_used: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._process = process
         self._gpu_uuids = gpu_uuids
         self._gpus = gpus
         self._began = began
         self._every_s = every_s
+        self._disk_used = disk_used
         self._last: tuple[float, float] | None = None
         self._busy_sum = 0.0
         self._busy_count = 0
@@ -43,6 +48,9 @@ class UsageSampler:
         counts = self._last is not None
         usage = self._process.usage()
         values = {"memory_mb": usage.rss_mb}
+        disk_used = self._disk_used()
+        if disk_used is not None:
+            values["disk_mb"] = disk_used / _MIB
         if self._last:
             last_at, last_cpu_s = self._last
             if at > last_at:

@@ -69,7 +69,8 @@ class AgentContext:
     the threads that give it control groups of its own; others may be busy for seconds,
     and its limit of memory begins there. `blob_link`: how checkpoints get to the
     server, on a machine that has joined an instance. `datasets`: those that attempts
-    read; `packages`: the environments of those that their programs need.
+    read; `packages`: the environments of those that their programs need. `disk_used`:
+    the bytes that each attempt took of the disk at the last look.
     """
 
     journal: AttemptJournal
@@ -95,6 +96,7 @@ class AgentContext:
     settlers: Executor = field(
         default_factory=partial(ThreadPoolExecutor, 2, "settlers")
     )
+    disk_used: dict[str, int] = field(default_factory=dict[str, int])
     blob_link: BlobLink | None = None
     datasets: NodeDatasets | None = None
     packages: PackageEnvironments | None = None
@@ -338,7 +340,12 @@ class AttemptWatch:
         every_s = self._context.settings.usage_s
         began = self._record.started_at or time.time()
         sampler = UsageSampler(
-            process, self._record.start.gpu_uuids, self._context.gpus, began, every_s
+            process,
+            self._record.start.gpu_uuids,
+            self._context.gpus,
+            began,
+            every_s,
+            partial(self._context.disk_used.get, self._id),
         )
         self._sampler = sampler
         while True:

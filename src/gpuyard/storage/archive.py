@@ -75,11 +75,14 @@ def _inner_target(link: Entry, top: str) -> str:
 
 def unpack(source: IO[bytes], directory: Path) -> None:
     """Write an archive's content into `directory`; tarfile.TarError when it is not an
-    archive or would leave the directory.
+    archive, would leave the directory, or has a sparse file.
+
+    It writes no more bytes than the archive has: archives are not compressed, and a
+    file with holes, which may be of any size, is refused.
     """
     with tarfile.open(fileobj=source, mode="r|", bufsize=CHUNK) as archive:
         try:
-            archive.extractall(directory, filter=_without_times)
+            archive.extractall(directory, filter=_checked)
         except _DAMAGES as error:
             raise tarfile.ReadError(f"the archive is damaged: {error}") from None
 
@@ -109,7 +112,9 @@ def replace(fresh: Path, target: Path) -> None:
         fresh.rename(target)
 
 
-def _without_times(info: tarfile.TarInfo, directory: str) -> tarfile.TarInfo:
+def _checked(info: tarfile.TarInfo, directory: str) -> tarfile.TarInfo:
+    if info.issparse():
+        raise tarfile.ReadError(f"{info.name!r} is a sparse file")
     # Without times, so that files are as old as their unpacking: files from 1970 break
     # programs that pack wheels and zips.
     return tarfile.data_filter(info, directory).replace(mtime=None, deep=False)  # type: ignore[arg-type]

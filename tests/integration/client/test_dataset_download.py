@@ -129,12 +129,22 @@ def test_our_catalogue_names_licences_and_can_be_read() -> None:
         entry_of(catalogue, "nonsense")
 
 
+def test_tiny_shakespeare_is_in_the_package(tmp_path: Path) -> None:
+    known = read_catalogue()["tiny-shakespeare"]
+    nowhere = known.model_copy(update={"url": "http://127.0.0.1:1/input.txt"})
+    download = Download(nowhere, tmp_path)
+    assert download.fetch(lambda *_: None) == known.sha256
+    assert download.path.name == "input.txt"
+    assert download.path.stat().st_size == known.size
+
+
 @pytest.mark.parametrize(
     ("text", "field"),
     [
         ("[x]\nurl = 'ftp://x/y'", "x.url"),
         ("[x]\nurl = 'https://x/y'\nsha256 = 'ab'", "x.sha256"),
         ("[x]\nurl = 'https://x/y'\ncolour = 1", "x.colour"),
+        ("[x]\nurl = 'https://x/y'\npackaged = '../../z'", "x.packaged"),
         ("x = 1", "x"),
         ("[x", "--catalogue"),
     ],

@@ -53,6 +53,21 @@ async def test_curves_are_watched(instance: Controlled) -> None:
     assert warning.startswith("its loss rises: loss is 5 at step 59, and was 1 at step")
 
 
+async def test_a_gpu_that_does_nothing_is_told(instance: Controlled) -> None:
+    job_id = await running(instance)
+    idle = [
+        wire.SeriesPoint("system/gpu0_utilization", n, None, 0.0, 10.0 * n)
+        for n in range(60)
+    ]
+    await instance.on_host(job_id, lambda host, i: host.say(wire.UsageSeen(i, idle)))
+    await instance.settled()
+    (warning,) = warned(instance, job_id)
+    assert "GPU 0 has done nothing for 5 minutes" in warning
+    journal = instance.ledger.queries.events_after(0, 1000)
+    (event,) = [row for row in journal if row["kind"] == "job.warning"]
+    assert event["info"]["topic"] == "gpu_idle"
+
+
 async def test_words_of_an_agent_are_cut_and_printable(instance: Controlled) -> None:
     job_id = await running(instance)
     words = "\x1b[31mnan\n" * 1000

@@ -4,9 +4,11 @@ import io
 import os
 import tarfile
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,6 +57,38 @@ def unpack_in_new_folder(data: bytes) -> None:
         for path in folder.rglob("*"):
             assert path.is_symlink() or path.is_file() or path.is_dir()
             assert Path(os.path.realpath(path)).is_relative_to(folder)
+
+
+def sparse_file(size: int) -> bytes:
+    """An archive of a file with one hole of `size` bytes, as GNU tar writes it."""
+    item = tarfile.TarInfo("holes")
+    item.pax_headers = {
+        "GNU.sparse.major": "0",
+        "GNU.sparse.minor": "1",
+        "GNU.sparse.map": f"{size},0",
+        "GNU.sparse.size": str(size),
+    }
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(item)
+    return written.getvalue()
+
+
+def lying_file(size: int) -> bytes:
+    """An archive of a file that is said to have `size` bytes, and has four."""
+    item = tarfile.TarInfo("short")
+    item.size = size
+    return item.tobuf() + b"text"
+
+
+@pytest.mark.parametrize("kind", [sparse_file, lying_file])
+def test_no_archive_writes_more_than_it_has(
+    kind: Callable[[int], bytes], tmp_path: Path
+) -> None:
+    data = kind(1 << 30)
+    with pytest.raises(tarfile.TarError):
+        unpack(io.BytesIO(data), tmp_path)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= len(data)
 
 
 @settings(max_examples=examples(1000))

@@ -124,7 +124,12 @@ def torch_python(nanogpt: Path) -> str:
 @pytest.fixture(scope="session")
 def fast_torch_python(torch_python: str) -> str:
     """The same, with PyTorch imported: its scripts are forks of a fork server."""
-    imports = ("torch", "torch.distributed", "torch._dynamo")
+    imports = (
+        "torch",
+        "torch.distributed",
+        "torch._dynamo",
+        "torch.utils.tensorboard",
+    )
     return start_fork_server(torch_python, imports, programs=True)
 
 

@@ -8,8 +8,12 @@ from typing import Any, cast
 import pytest
 
 from gpuyard.cli.run_names import with_run_names
-from gpuyard.cli.trackers import offline_runs, refuse_job_of_others
-from gpuyard.domain.errors import RefusedError
+from gpuyard.cli.trackers import (
+    offline_runs,
+    refuse_job_of_others,
+    send_offline_runs,
+)
+from gpuyard.domain.errors import InvalidInputError, RefusedError
 
 JOB = {"name": "train", "command": ["true"], "workdir": "/home/ann/gpt"}
 
@@ -91,3 +95,27 @@ def test_runs_of_others_are_sent_only_for_who_is_named() -> None:
     for me in ("bob", None):
         with pytest.raises(RefusedError, match="--user ann"):
             refuse_job_of_others(of_ann, me)
+
+
+def test_kept_runs_are_sent_with_one_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program called `wandb` writes down its words and leaves as it is told."""
+    wandb = tmp_path / "bin" / "wandb"
+    wandb.parent.mkdir()
+    wandb.write_text(
+        f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/words\nexit $WANDB_CODE\n'
+    )
+    wandb.chmod(0o755)
+    monkeypatch.setenv("PATH", str(wandb.parent))
+    folders = [tmp_path / "wandb/offline-run-1", tmp_path / "a b/offline-run-2"]
+    monkeypatch.setenv("WANDB_CODE", "0")
+    send_offline_runs(folders)
+    said = (tmp_path / "words").read_text().splitlines()
+    assert said == ["sync", *map(str, folders)]
+    monkeypatch.setenv("WANDB_CODE", "3")
+    with pytest.raises(RefusedError, match="wandb sync left with 3"):
+        send_offline_runs(folders)
+    wandb.unlink()
+    with pytest.raises(InvalidInputError, match="--sync: needs wandb"):
+        send_offline_runs(folders)

@@ -2,7 +2,10 @@
 
 import os
 import time
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -10,6 +13,7 @@ from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.wire_types import DiskUser
 from gpuyard.node import disk_watch
 from gpuyard.node.disk_watch import DiskWatch, JobFiles
+from gpuyard.node.sampling import UsageSampler
 
 MIB = 1 << 20
 
@@ -56,6 +60,26 @@ def test_who_takes_most_comes_first(home: Path, tmp_path: Path) -> None:
     ]
     assert found.folder == str(home)
     assert 0 < found.free < found.total
+
+
+def test_what_each_job_takes_is_a_curve_of_its_own(home: Path) -> None:
+    used: dict[str, int] = {}
+    files = job(
+        "a",
+        home / "nothing",
+        write(home / "a.log", 2 * MIB),
+        note=partial(used.__setitem__, "a"),
+    )
+    usage = SimpleNamespace(cpu_s=0.0, rss_mb=1.0)
+    process = cast("Any", SimpleNamespace(usage=lambda: usage))
+    sampler = UsageSampler(process, [], list, 0.0, 1.0, partial(used.get, "a"))
+
+    def curves(at: float) -> dict[str, float]:
+        return {point.name: point.value for point in sampler.sample(at)}
+
+    assert curves(1.0) == {"system/memory_mb": 1.0}
+    watch(home).look([files], time.time())
+    assert curves(2.0)["system/disk_mb"] == 2.0
 
 
 def test_how_fast_it_grows(home: Path, tmp_path: Path) -> None:

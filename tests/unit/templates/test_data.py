@@ -48,8 +48,9 @@ def data(load: Callable[[str], ModuleType]) -> ModuleType:
 @pytest.fixture
 def library(data: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
     """A server that stands for the one that has the Shakespeare text, whose hash is the
-    play's.
+    play's; the text beside the program is gone.
     """
+    monkeypatch.setattr(data, "PACKED", Path("/nowhere"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with Library(("127.0.0.1", 0), _Reply) as server:
         thread = threading.Thread(

@@ -30,7 +30,7 @@ def test_write_copies_all_files(tmp_path: Path) -> None:
     folder = Path(templates.__file__).parent
     for path in written:
         assert path.parent == tmp_path / "new" / "gpt"
-        is_shared = path.name == "signals.py"
+        is_shared = path.name in ("report.py", "signals.py")
         source = folder / ("shared" if is_shared else "nanogpt")
         assert path.read_bytes() == (source / path.name).read_bytes()
 
@@ -38,7 +38,7 @@ def test_write_copies_all_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "shared"),
     [
-        ("nanogpt", {"signals.py"}),
+        ("nanogpt", {"report.py", "signals.py"}),
         ("resnet-cifar10", {"report.py", "signals.py", "training.py"}),
     ],
 )

@@ -4,6 +4,7 @@ into numbers and back.
 Pure Python, so that text can be prepared where torch is not installed.
 """
 
+import gzip
 import hashlib
 import http.client
 import os
@@ -11,6 +12,7 @@ import re
 import sysconfig
 import tempfile
 import urllib.request
+import zlib
 from collections import Counter, defaultdict
 from importlib.util import find_spec
 from itertools import pairwise
@@ -19,6 +21,7 @@ from typing import Any, Protocol, Self
 
 SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+PACKED = Path(__file__).with_name("tinyshakespeare.txt.gz")
 DOWNLOAD_TIMEOUT_S = 5.0
 STDLIB_CHARACTERS = 1_100_000  # about the length of the Shakespeare text
 
@@ -38,8 +41,9 @@ def cache_folder() -> Path:
 def load_text(name: str, folder: Path) -> tuple[str, str]:
     """The text called `name` and a line saying where it came from.
 
-    `name` is `shakespeare` (kept in `folder` once downloaded; where that fails, a line
-    says why and the standard library is read instead), `stdlib`, or the path of a UTF-8
+    `name` is `shakespeare` (the file beside this one; where that is gone, it is
+    downloaded and kept in `folder`, and where that fails, a line says why and the
+    standard library is read instead), `stdlib`, or the path of a UTF-8
     file. ValueError where there is no such text.
     """
     if name == "stdlib":
@@ -66,9 +70,11 @@ def load_text(name: str, folder: Path) -> tuple[str, str]:
 
 
 def _shakespeare(folder: Path) -> str:
-    """Tiny Shakespeare from `folder` or the network; OSError or ValueError where
-    neither has the right bytes.
+    """Tiny Shakespeare from beside this file, from `folder` or from the network;
+    OSError or ValueError where none has the right bytes.
     """
+    if _sha256(content := _packed()) == SHAKESPEARE_SHA256:
+        return content.decode()
     kept = folder / "tinyshakespeare.txt"
     if kept.is_file() and _sha256(content := kept.read_bytes()) == SHAKESPEARE_SHA256:
         return content.decode()
@@ -86,6 +92,14 @@ def _shakespeare(folder: Path) -> str:
     except OSError as error:
         print(f"the text is not kept for the next run: {error}", flush=True)
     return content.decode()
+
+
+def _packed() -> bytes:
+    """The text beside this file; empty where it is gone or damaged."""
+    try:
+        return gzip.decompress(PACKED.read_bytes())
+    except (OSError, EOFError, zlib.error):
+        return b""
 
 
 def _sha256(content: bytes) -> str:

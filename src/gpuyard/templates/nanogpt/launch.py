@@ -175,9 +175,6 @@ def main() -> NoReturn:
         python = environment_python()
     except (PreparationError, OSError) as error:
         sys.exit(f"launch.py: error: {error}")
-    # The environment goes without NumPy, which training does not need and PyTorch
-    # misses aloud.
-    os.environ.setdefault("PYTHONWARNINGS", "ignore:Failed to initialize NumPy")
     os.execv(python, [str(python), str(FOLDER / "train.py"), *sys.argv[1:]])
 
 

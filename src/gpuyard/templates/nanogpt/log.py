@@ -1,27 +1,22 @@
-"""What training tells: lines for people, TensorBoard's curves where it is installed,
-and metrics for a job's owner.
+"""What training tells: lines for people, curves for trackers, and metrics for a job's
+owner.
 """
 
 import json
 import os
-from pathlib import Path
 
-
-def say(line: str) -> None:
-    """Print at once, so that whoever follows the output sees where training is."""
-    print(line, flush=True)
+from options import Options
+from report import Trackers, say
 
 
 class Log:
-    """Reports on a run of `total` steps, at the first one here and then `every` so
-    many.
-
-    TensorBoard's files go to `folder`/tensorboard.
+    """Reports on a run, of which `done` steps are done, at the first step here and then
+    at every `options.log_every` of them.
     """
 
-    def __init__(self, folder: Path, total: int, every: int, done: int) -> None:
-        self._total = total
-        self._every = every
+    def __init__(self, options: Options, done: int) -> None:
+        self._total = options.steps
+        self._every = options.log_every
         self._steps = 0
         self._tokens = 0
         self._seconds = 0.0  # since the last line
@@ -29,14 +24,7 @@ class Log:
         # Whoever runs this as a job reads its progress from these lines; alone they
         # would only be noise.
         self._metrics = bool(os.environ.get("GPUYARD_JOB_ID"))
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            self._board = None
-        else:
-            # Steps that were logged after the checkpoint and are now done again are
-            # taken out of the curves.
-            self._board = SummaryWriter(folder / "tensorboard", purge_step=self._first)
+        self._trackers = Trackers(options, self._first)
 
     def step(
         self, step: int, loss: float, lr: float, tokens: int, seconds: float
@@ -63,7 +51,8 @@ class Log:
                 "tokens_per_s": round(tokens_per_s),
             }
             say(f"GPUYARD_METRIC {json.dumps(metrics)}")
-        self._plot(step, {"loss/batch": loss, "lr": lr, "tokens_per_s": tokens_per_s})
+        curves = {"loss/batch": loss, "lr": lr, "tokens_per_s": tokens_per_s}
+        self._trackers.log(step, curves)
         self._steps = 0
         self._tokens = 0
         self._seconds = 0.0
@@ -73,13 +62,8 @@ class Log:
         on text that is not.
         """
         say(f"step {step}: train loss {train_loss:.4f}, val loss {val_loss:.4f}")
-        self._plot(step, {"loss/train": train_loss, "loss/val": val_loss})
+        self._trackers.log(step, {"loss/train": train_loss, "loss/val": val_loss})
 
     def close(self) -> None:
-        if self._board:
-            self._board.close()
-
-    def _plot(self, step: int, values: dict[str, float]) -> None:
-        if self._board:
-            for name, value in values.items():
-                self._board.add_scalar(name, value, step)
+        """Let the trackers write what they still have."""
+        self._trackers.close()

@@ -19,9 +19,10 @@ from torch import Tensor
 import checkpoint
 from batches import Batches
 from data import Tokenizer, cache_folder, load_text, make_tokenizer, restore_tokenizer
-from log import Log, say
+from log import Log
 from model import GPT, GPTConfig
 from options import SHAPES, Options, parse
+from report import say
 from signals import Requests
 
 HELD_BACK = 10  # one token in so many is for the validation loss
@@ -296,7 +297,7 @@ def main() -> int:
     except (ValueError, OSError, ImportError) as error:
         print(f"train.py: error: {error}", file=sys.stderr)
         return 2
-    log = Log(options.out, options.steps, options.log_every, trainer.step)
+    log = Log(options, trainer.step)
     try:
         saved = train(trainer, log, requests)
     except FloatingPointError as error:

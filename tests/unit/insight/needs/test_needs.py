@@ -204,12 +204,28 @@ def test_a_configuration_that_stands_for_billions_is_not_known_whole() -> None:
     assert parsed_config("{" * 40_000) is UNKNOWN
 
 
-def test_a_launcher_says_how_many_gpus() -> None:
+@pytest.mark.parametrize(
+    ("launcher", "gpus", "nodes"),
+    [
+        ("torchrun --nnodes=2 --nproc-per-node 8", 8, 2),
+        ("accelerate launch --multi_gpu --num_processes 4", 4, 1),
+        ("accelerate launch --num_machines 2 --num_processes=8", 4, 2),
+        ("deepspeed --num_gpus=3", 3, 1),
+        ("deepspeed --num_nodes 2 --num_gpus 4", 4, 2),
+    ],
+)
+def test_a_launcher_says_how_many_gpus(launcher: str, gpus: int, nodes: int) -> None:
     sources = Sources({"train.py": TORCH + "nn.Linear(1, 1).cuda()\n"}, "train.py")
-    launcher = ["torchrun", "--nnodes=2", "--nproc-per-node", "8"]
-    found = to_json(recommend(sources, [], launcher))
-    assert found["needs"]["gpus"] == 8
-    assert found["needs"]["nodes"] == 2
+    found = to_json(recommend(sources, [], launcher.split()))
+    assert (found["needs"]["gpus"], found["needs"].get("nodes", 1)) == (gpus, nodes)
+
+
+def test_the_configuration_of_accelerate_says_how_many_gpus() -> None:
+    text = "distributed_type: MULTI_GPU\nnum_machines: 2\nnum_processes: 8\n"
+    found = needs(
+        TORCH + "nn.Linear(1, 1).cuda()\n", others={"accelerate.yaml": text}
+    )
+    assert (found["needs"]["gpus"], found["needs"]["nodes"]) == (4, 2)
 
 
 def test_a_script_beside_the_program_says_how_many_gpus() -> None:
