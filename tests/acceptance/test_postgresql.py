@@ -17,7 +17,7 @@ import pytest
 
 from gpuyard.client.connection import Address
 from gpuyard.client.sync import Client
-from gpuyard.domain.errors import GpuyardError, RefusedError, UnauthorizedError
+from gpuyard.domain.errors import ForbiddenError, GpuyardError, UnauthorizedError
 from tests.support.instance import TestInstance, make_instance
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import proxied
@@ -298,7 +298,7 @@ def test_users_are_the_same_at_each_server(pair):
     leader.wait(job_id, "running")
     with Client(Address(standby.address().url, issued["token"])) as ana:
         assert ana.who_am_i().user == "ana"
-        with pytest.raises(RefusedError, match="was submitted by"):
+        with pytest.raises(ForbiddenError, match="was submitted by"):
             ana.job(job_id).exec(["true"])
         leader.ok("token", "revoke", issued["id"])
 

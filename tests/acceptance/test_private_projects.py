@@ -25,6 +25,35 @@ SECRET = "hush"
 MADE_UP = "no-such-thing"
 # A member of nothing, a member of another project, and a maintainer of the instance.
 STRANGERS = ("stranger", "neighbour", "chief")
+# What is of no project, by the noun in its path: the instance has it, or a user.
+OF_NO_PROJECT = {
+    "gpus",
+    "invitations",
+    "models",
+    "nodes",
+    "secrets",
+    "tokens",
+    "trust",
+    "users",
+}
+# Everybody sees that its GPUs are taken (see the last test here).
+SHOWN_TO_ALL = {"reservations"}
+# These add something to a project: its members do it together, and for others its name
+# can be guessed.
+ADDS = {
+    "POST /api/v1/datasets/{project}/{name}/chunks:missing",
+    "POST /api/v1/datasets/{project}/{name}/versions",
+    "PUT /api/v1/datasets/{project}/{name}/chunks/{sha256}",
+}
+# What stands in a path behind the thing itself.
+FILLED = {
+    "{name}": "words",
+    "{number}": "1",
+    "{other}": "open",
+    "{port}": "1",
+    "{sha256}": "0" * 64,
+    "{user}": "stranger",
+}
 PROGRAM = (
     "echo hush-output; echo x > hush-ckpt.pt; while :; do echo hush; sleep 1; done"
 )
@@ -107,6 +136,8 @@ def _make(instance: TestInstance, owner: Client) -> dict[str, str]:
     )
     ended.wait(60)
     (left,) = ended.artifacts()
+    (instance.work / "words.txt").write_text("hush")
+    owner.add_dataset("words", instance.work / "words.txt", project=SECRET)
     running = owner.run(
         ["bash", "-c", PROGRAM],
         name="hush-running",
@@ -140,14 +171,20 @@ def _make(instance: TestInstance, owner: Client) -> dict[str, str]:
         "schedules": schedule.id,
         "batches": made["batch_id"],
         "budgets": "hush-budget",
+        "datasets": SECRET,
         "projects": SECRET,
     }
 
 
+def rights() -> dict[str, str]:
+    """The least role for each request, as the guide says it."""
+    rows = re.findall(r"^\| `([A-Z]+ /\S+)` \| (\w+) \|$", PAGE.read_text(), re.M)
+    return dict(rows)
+
+
 def documented() -> list[str]:
     """Each request of the guide: its method and its path."""
-    rows = re.findall(r"^\| `([A-Z]+ /\S+)` \| \w+ \|$", PAGE.read_text(), re.M)
-    return [what for what in rows if "/ledger/" not in what and "stop" not in what]
+    return [what for what in rights() if "/ledger/" not in what and "stop" not in what]
 
 
 def _ask(
@@ -171,11 +208,10 @@ def test_what_is_of_a_private_project_is_answered_as_if_it_was_not_there(
     with things.web(user) as web:
         for what in documented():
             method, path = what.split(" ")
-            noun = path.split("/")[3] if path.startswith("/api/v1/") else ""
-            if "{" not in path or noun not in things.ids:
+            noun = _noun(path)
+            if noun not in things.ids:
                 continue
-            body = {"cron": "@monthly"} if noun == "schedules" else {"priority": 2}
-            body = body if method == "PATCH" else {}
+            body = _body(what, things)
             for reference in _references(things, noun):
                 asked += 1
                 (first, *_) = re.findall(r"\{\w+\}", path)
@@ -185,7 +221,8 @@ def test_what_is_of_a_private_project_is_answered_as_if_it_was_not_there(
                 ]
                 (real, unreal) = found
                 told = (real[0], real[1].replace(reference, MADE_UP))
-                if told != unreal or real[0] not in (403, 404):
+                is_known = told != unreal and what not in ADDS
+                if is_known or real[0] not in (403, 404):
                     wrong.append(f"{what} {reference}: {real}")
     assert not wrong
     assert asked > 40
@@ -200,9 +237,73 @@ def _references(things: Things, noun: str) -> list[str]:
     return [whole]
 
 
+def _body(what: str, things: Things) -> dict[str, Any]:
+    """What is sent with a request, so that it would be carried out."""
+    method, path = what.split(" ")
+    if path.startswith("/api/v1/jobs:"):
+        # What is held or released has to wait.
+        kind = "jobs" if path.endswith(":cancel") else "arrays"
+        return {"jobs": [things.ids[kind]]}
+    if path.endswith("/chunks:missing"):
+        return {"chunks": []}
+    if method != "PATCH":
+        return {}
+    return {"cron": "@monthly"} if _noun(path) == "schedules" else {"priority": 2}
+
+
+def _noun(path: str) -> str:
+    """The noun of a path that is about one thing."""
+    one_thing = re.match(r"/api/v1/(\w+)/\{", path)
+    return one_thing[1] if one_thing else ""
+
+
 def _filled(path: str) -> str:
-    path = path.replace("{port}", "1").replace("{user}", "stranger")
+    for name, value in FILLED.items():
+        path = path.replace(name, value)
     return f"{path}?port=1" if path.endswith("/forward") else path
+
+
+def test_every_kind_of_thing_is_made_or_is_of_no_project(things: Things) -> None:
+    nouns = {_noun(what.split(" ")[1]) for what in documented()} - {""}
+    assert nouns == set(things.ids) | OF_NO_PROJECT | SHOWN_TO_ALL
+
+
+# Requests of members that change nothing of others.
+MAKES_OWN = ADDS | {
+    "POST /api/v1/arrays",
+    "POST /api/v1/batches",
+    "POST /api/v1/code",
+    "POST /api/v1/environments",
+    "POST /api/v1/jobs",
+    "POST /api/v1/packages",
+    "POST /api/v1/schedules",
+    "POST /v1/chat/completions",
+    "POST /v1/completions",
+    "POST /v1/embeddings",
+    "POST /v1/rerank",
+    "POST /v1/responses",
+    # Who sees a job submits its like, as its own, without the keys of others.
+    "POST /api/v1/jobs/{reference}/rerun",
+    # A secret with this name of its own (tests/acceptance/test_users.py).
+    "PUT /api/v1/secrets/{name}",
+}
+
+
+def test_a_member_of_the_project_changes_nothing_of_others_there(
+    things: Things,
+) -> None:
+    of_members = {what for what, role in rights().items() if role == "member"}
+    assert of_members > MAKES_OWN
+    wrong: list[str] = []
+    with things.web("worker") as web:
+        for what in sorted(of_members - MAKES_OWN):
+            method, path = what.split(" ")
+            thing = things.ids.get(_noun(path), MADE_UP)
+            asked = _filled(re.sub(r"\{\w+\}", thing, path, count=1))
+            status, text = _ask(web, method, asked, _body(what, things))
+            if status not in (403, 404):
+                wrong.append(f"{what}: {status} {text}")
+    assert not wrong
 
 
 @pytest.mark.parametrize("user", STRANGERS)
@@ -290,8 +391,9 @@ def test_its_members_see_all_of_it(things: Things) -> None:
         paths = [
             f"/api/v1/{noun}/{things.ids[noun]}"
             for noun in things.ids
-            if noun != "checkpoints"
+            if noun not in ("checkpoints", "datasets")
         ]
+        paths.append(f"/api/v1/datasets/{SECRET}/words")
         paths.append(f"/api/v1/checkpoints/{things.ids['checkpoints']}/content")
         statuses = {path: web.get(path).status_code for path in paths}
         assert set(statuses.values()) == {200}, statuses

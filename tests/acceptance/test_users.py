@@ -22,6 +22,7 @@ from gpuyard.domain.errors import (
     UnauthorizedError,
 )
 from gpuyard.domain.users import Role
+from tests.support.command_rights import REQUESTS
 from tests.support.instance import TestInstance, make_instance
 from tests.support.wait import wait_until
 
@@ -136,6 +137,59 @@ def _status(web: httpx.Client, what: str) -> int:
     body = None if method in ("GET", "DELETE") else b"{}"
     with web.stream(method, path, content=body) as answer:
         return answer.status_code
+
+
+# A few commands, of each role above viewer.
+SAMPLE = (
+    ("run", "--detach", "true"),
+    ("hold", MADE_UP),
+    ("secret", "rm", MADE_UP),
+    ("project", "member", "remove", MADE_UP, MADE_UP),
+    ("nodes", "cordon", MADE_UP),
+    ("trust", "forget", MADE_UP),
+    ("nodes", "invite"),
+    ("budgets", "rm", MADE_UP),
+)
+
+
+def test_a_command_is_refused_to_who_may_not_send_its_request(
+    instance: TestInstance,
+) -> None:
+    """`tests/unit/cli/test_command_rights.py` names the request of every command."""
+    rights = documented()
+    there = as_user(instance, "viewer")
+    wrong: list[str] = []
+    for words in SAMPLE:
+        command = max(
+            (each for each in REQUESTS if " ".join(words).startswith(each)), key=len
+        )
+        refused = instance.run(*words, env=there)
+        told = f"this needs {rights[REQUESTS[command]]}"
+        if refused.returncode != 4 or told not in refused.stderr:
+            wrong.append(f"{command}: {refused.returncode} {refused.stderr}")
+    assert not wrong
+    assert instance.run("jobs", env=there).returncode == 0
+
+
+@pytest.mark.parametrize("user", ["viewer", "member", "maintainer"])
+def test_nobody_opens_a_stream_to_a_job_of_another(
+    instance: TestInstance, open_job: str, user: str
+) -> None:
+    headers = {"Authorization": f"Bearer {token(instance, user)}"}
+    paths = [f"/api/v1/jobs/{open_job}/{to}" for to in ("exec", "stdin", "forward/1")]
+    with httpx.Client(base_url=instance.address().url, headers=headers) as web:
+        found = {path: _status(web, f"WEBSOCKET {path}") for path in paths}
+    assert set(found.values()) == {403}, found
+    assert instance.job(open_job).state == "running"
+
+
+@pytest.fixture(scope="module")
+def open_job(instance: TestInstance) -> Iterator[str]:
+    """A job of the owner that runs and reads what is typed to it."""
+    job = instance.submit(["cat"], interactive=True)
+    instance.wait(job, "running")
+    yield job
+    instance.ok("cancel", job)
 
 
 def test_a_member_changes_only_its_own(instance: TestInstance) -> None:

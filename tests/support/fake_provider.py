@@ -204,7 +204,7 @@ class FakeProvider(NodeProvider):
     async def release_gpus(self, node_id: str, gpu_uuids: Sequence[str]) -> None:
         self.released.append((node_id, list(gpu_uuids)))
 
-    def figures(self) -> dict[str, wire.GpuStatus]:
+    def figures(self) -> dict[str, list[wire.GpuStatus]]:
         return {}
 
     def reconnect(self) -> None:

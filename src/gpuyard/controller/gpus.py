@@ -22,11 +22,19 @@ class Gpus:
         self._providers = providers
 
     def figures(self) -> dict[str, wire.GpuStatus]:
-        """The newest reading of each GPU whose agent is connected, by UUID."""
+        """The newest reading of each GPU whose agent is connected, by UUID. What a node
+        says of the GPUs of another is left out.
+        """
         found: dict[str, wire.GpuStatus] = {}
         for provider in self._providers.node_providers.values():
-            found.update(provider.figures())
+            for node_id, readings in provider.figures().items():
+                own = [gpu for gpu in readings if self._is_on(node_id, gpu.uuid)]
+                found.update({gpu.uuid: gpu for gpu in own})
         return found
+
+    def _is_on(self, node_id: str, uuid: str) -> bool:
+        device = self._core.view.devices.get(uuid)
+        return device is not None and device.node_id == node_id
 
     def separations(self) -> dict[str, str]:
         """How jobs are kept apart on each node whose agent is connected."""

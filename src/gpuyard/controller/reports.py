@@ -242,7 +242,7 @@ class Reports:
             if provider is None or attempt is None or not is_gang(attempt):
                 continue
             share = share_on(attempt, hello.node_id)
-            if await provider.find_by_attempt(share) is not None:
+            if await provider.has_attempt(hello.node_id, share):
                 continue
             attempt = attempts.get(attempt_id)
             if attempt and attempt.state is AttemptState.RUNNING:

@@ -115,6 +115,8 @@ class AgentProvider(NodeProvider):
         if order.nodes > 1:
             return self._submit_shares(order)
         known = self._results.find(order.attempt_id)
+        if known and order.node_id not in ("", known.node_id):
+            known = None  # another node has claimed it
         if known and known.is_over:
             return order.attempt_id
         if known and not order.node_id:
@@ -331,6 +333,11 @@ class AgentProvider(NodeProvider):
             return None
         return attempt_id
 
+    async def has_attempt(self, node_id: str, attempt_id: str) -> bool:
+        """See NodeProvider."""
+        found = await self.agents.link(node_id).find(attempt_id)
+        return found.state != "absent"
+
     async def forget(self, node_id: str, attempt_ids: Sequence[str]) -> None:
         """Send Forget, if the agent is connected.
 
@@ -360,15 +367,10 @@ class AgentProvider(NodeProvider):
         """Send Release."""
         self.agents.link(node_id).send(wire.Release(list(gpu_uuids)))
 
-    def figures(self) -> Mapping[str, wire.GpuStatus]:
+    def figures(self) -> Mapping[str, Sequence[wire.GpuStatus]]:
         """See NodeProvider."""
-        newest: dict[str, wire.GpuStatus] = {}
         hellos = self.agents.hellos
-        # Of two that tell of the same GPU, a node of our own is right.
-        for node_id in sorted(hellos, key=self.agents.has_joined, reverse=True):
-            for gpu in hellos[node_id].gpus:
-                newest[gpu.uuid] = gpu
-        return newest
+        return {node_id: hello.gpus for node_id, hello in hellos.items()}
 
     def separations(self) -> Mapping[str, str]:
         """See NodeProvider."""

@@ -123,10 +123,6 @@ class ConnectedAgents:
                 return caller.machine.server_address
         return self._hellos[node_id].name
 
-    def has_joined(self, node_id: str) -> bool:
-        """Whether the node is another machine that has joined."""
-        return self._callers.get(node_id) is not None
-
     def is_at_home(self, node_id: str) -> bool:
         """Whether the node's agent is that of this server's home."""
         return self._at_home[node_id]

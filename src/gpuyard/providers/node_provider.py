@@ -62,6 +62,12 @@ class NodeProvider(GpuProviderInterface):
         from `datasets`, what they read.
         """
 
+    async def has_attempt(self, node_id: str, attempt_id: str) -> bool:
+        """Whether the agent of the node has the attempt; no other is asked, or
+        believed. ProviderError.
+        """
+        return await self.find_by_attempt(attempt_id) is not None
+
     @abstractmethod
     async def forget(self, node_id: str, attempt_ids: Sequence[str]) -> None:
         """Let the agent drop its records of attempts that the ledger has settled."""
@@ -118,8 +124,10 @@ class NodeProvider(GpuProviderInterface):
         """
 
     @abstractmethod
-    def figures(self) -> Mapping[str, wire.GpuStatus]:
-        """The newest reading of each GPU (free memory, temperature …), by UUID."""
+    def figures(self) -> Mapping[str, Sequence[wire.GpuStatus]]:
+        """What each connected node said last of GPUs (free memory, temperature …), by
+        node. It may speak of GPUs that are not its own.
+        """
 
     def separations(self) -> Mapping[str, str]:
         """How jobs are kept apart (`domain/separation.py`) on each connected node."""

@@ -45,8 +45,10 @@ class AttemptResults:
     def add_submitted(
         self, attempt_id: str, node_id: str, gpu_uuids: Iterable[str]
     ) -> None:
-        """Add an attempt that was sent to a node."""
-        if self.find(attempt_id) is None:
+        """Add an attempt that was sent to a node, whichever other one claims it."""
+        known = self.find(attempt_id)
+        if known is None or known.node_id != node_id:
+            self._ended.pop(attempt_id, None)
             result = JobResult(attempt_id, JobStatus.PENDING, created_at=time.time())
             self._live[attempt_id] = KnownAttempt(node_id, result, tuple(gpu_uuids))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuyard.domain import wire, wire_frames
+from gpuyard.domain.jobconfig import GpuSpec, JobConfig
 from gpuyard.domain.joining import Machine
 from gpuyard.providers import blob_transfer
 from gpuyard.providers import link as links
@@ -191,6 +192,27 @@ async def test_the_attempts_of_others_stay_theirs(lab: Lab) -> None:
     assert await reading == b"mine"
 
 
+async def test_who_claims_an_attempt_first_keeps_nobody_from_starting_it(
+    lab: Lab,
+) -> None:
+    """After a restart of the server, which has not sent it yet."""
+    owner = await lab.own.joined(hello("node_1"))
+    held = wire.HeldAttempt("a1", 1, "running")
+    liar = await lab.joined.joined(hello(process="a", attempts=[held]))
+    await liar.acknowledged(liar.report(wire.Ended("a1", 2.0, 1.0, exit_code=0)))
+    config = JobConfig(
+        name="test",
+        command=("true",),
+        gpu_spec=GpuSpec(gpu_count=0),
+        attempt_id="a1",
+        provider_options={"node_id": "node_1"},
+    )
+    await lab.provider.submit_job(config)
+    assert (await owner.receive(wire.StartAttempt)).attempt_id == "a1"
+    await owner.acknowledged(owner.report(wire.Started("a1", 3.0, 1)))
+    assert (await lab.provider.get_job_status("a1")).status == "running"
+
+
 async def _log(provider: AgentProvider) -> AsyncIterator[bytes]:
     async for part in provider.stream_logs("a1", lines=None, follow=False):
         yield part
@@ -207,14 +229,6 @@ async def test_a_log_is_asked_of_the_node_that_has_it_and_no_other(lab: Lab) -> 
     asked = await owner.receive(wire.ReadLog)
     owner.send(wire.LogPart(asked.request, 0, b"mine", True))
     assert (await reading).data == b"mine"
-
-
-async def test_a_gpu_of_our_own_reads_as_our_own_node_says(lab: Lab) -> None:
-    gpu = wire.GpuStatus("GPU-1", 0, "Tesla T4", 15360, temperature_c=40)
-    hot = wire.GpuStatus("GPU-1", 0, "Tesla T4", 15360, temperature_c=99)
-    await lab.own.joined(hello("node_1", gpus=[gpu]))
-    await lab.joined.joined(hello(process="a", gpus=[hot]))
-    assert lab.provider.figures()["GPU-1"].temperature_c == 40
 
 
 async def test_a_checkpoint_on_its_way_is_not_in_the_systems_temporary_folder(

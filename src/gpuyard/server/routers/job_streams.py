@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, WebSocket
 from pydantic import BaseModel
 
-from gpuyard.domain.errors import GpuyardError, RefusedError
+from gpuyard.domain.errors import ForbiddenError, GpuyardError
 from gpuyard.domain.users import Role
 from gpuyard.server import problems
 from gpuyard.server.api_router import api_router
@@ -94,14 +94,14 @@ async def _serve(
 
 
 def _refuse_others(app_state: AppState, job_id: str, call: WebSocket) -> None:
-    """RefusedError for a user whose job it is not: the stream would have the account
+    """ForbiddenError for a user whose job it is not: the stream would have the account
     of somebody else.
     """
     if identity_of(call.scope).role is Role.ADMINISTRATOR:
         return
     submitter = app_state.queries.submitters_of([job_id]).get(job_id)
     if submitter != submitter_of(call.scope):
-        raise RefusedError(
+        raise ForbiddenError(
             f"{job_id} was submitted by {submitter or 'the administrator'}; nobody else"
             " may run commands beside it, type to it or connect to its ports.",
             f"Ask {submitter or 'the administrator'}, or submit a job of your own.",
