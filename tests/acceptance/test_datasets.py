@@ -6,6 +6,7 @@ import json
 import os
 import random
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -92,7 +93,7 @@ def test_an_upload_that_is_killed_goes_on_where_it_was(stored: TestInstance) -> 
     stored.ok("up")
     make_files(stored.work / "data", chunks=12)
     seed = int(os.environ.get("GPUYARD_UPLOAD_SEED") or random.randrange(1 << 32))
-    print(f"GPUYARD_UPLOAD_SEED={seed}")
+    sys.stderr.write(f"GPUYARD_UPLOAD_SEED={seed}\n")
     chance = random.Random(seed)
     taken: set[str] = set()
     for most in sorted(chance.sample(range(1, 10), 3)):

@@ -182,7 +182,12 @@ def test_a_flow_of_python_is_the_same_as_that_of_a_file(
             force=["other"],
         )
         cached = [f"{step} cached" for step in ("clean", "count", "report")]
-        assert sorted(told) == [*cached[:2], "other completed", "other running", cached[2]]
+        assert sorted(told) == [
+            *cached[:2],
+            "other completed",
+            "other running",
+            cached[2],
+        ]
         with pytest.raises(InvalidInputError, match="'x' is no step"):
             gpuyard.run_flow(client, steps, flow, force=["x"])
         with pytest.raises(InvalidInputError, match=r"steps\.a\.command"):

@@ -83,4 +83,6 @@ def test_a_tracker_that_fails_is_told_once(
     made.step(1, {"loss": -1.0})
     made.step(2, {"loss": 0.5})
     made.close()
-    assert capsys.readouterr().out.count("note: no more MLflow: the server is gone") == 1
+    assert (
+        capsys.readouterr().out.count("note: no more MLflow: the server is gone") == 1
+    )

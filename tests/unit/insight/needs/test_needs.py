@@ -222,9 +222,7 @@ def test_a_launcher_says_how_many_gpus(launcher: str, gpus: int, nodes: int) -> 
 
 def test_the_configuration_of_accelerate_says_how_many_gpus() -> None:
     text = "distributed_type: MULTI_GPU\nnum_machines: 2\nnum_processes: 8\n"
-    found = needs(
-        TORCH + "nn.Linear(1, 1).cuda()\n", others={"accelerate.yaml": text}
-    )
+    found = needs(TORCH + "nn.Linear(1, 1).cuda()\n", others={"accelerate.yaml": text})
     assert (found["needs"]["gpus"], found["needs"]["nodes"]) == (4, 2)
 
 
