@@ -546,6 +546,9 @@ def test_a_server_that_is_stopped_ends_its_batches_or_leaves_them_to_the_next(
     )
     refused = instance.run("down")
     assert (refused.returncode, "3 jobs are running" in refused.stderr) == (4, True)
+    # The tokens of its workers are made from the owner's.
+    refused = instance.run("token", "rotate")
+    assert (refused.returncode, "A batch runs" in refused.stderr) == (4, True)
     instance.ok("down", "--running", "leave")
     (instance.work / "go").touch()
     instance.ok("up")

@@ -395,6 +395,15 @@ def test_the_owners_token_is_replaced(instance: TestInstance) -> None:
         client_of_old.who_am_i()
 
 
+def test_a_token_of_the_environment_is_not_replaced() -> None:
+    with make_instance(GPUYARD_TOKEN="of-the-environment") as instance:
+        instance.ok("up")
+        refused = instance.run("token", "rotate")
+        assert refused.returncode == 4
+        assert "is that of $GPUYARD_TOKEN" in refused.stderr
+        assert instance.run("whoami").returncode == 0
+
+
 def test_schedules_of_who_may_not_submit_wait(instance: TestInstance) -> None:
     instance.ok("user", "add", "gone")
     with client(instance, "gone") as gone:

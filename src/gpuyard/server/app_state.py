@@ -127,7 +127,7 @@ class AppState:
     def _has_workers(self) -> bool:
         view = self.controller.core.view
         jobs = [view.jobs.get(one.job_id) for one in view.attempts.values()]
-        return any(job and job.kind is JobKind.WORKER for job in jobs)
+        return any(job and job.kind == JobKind.WORKER for job in jobs)
 
     async def artifact_link(self, artifact_id: str, expires_at: float) -> str:
         """A link for people without a token."""

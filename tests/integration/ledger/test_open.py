@@ -110,7 +110,7 @@ def test_an_older_ledger_is_brought_up_to_date_and_keeps_its_epoch(
 
 
 # As a version without users wrote them.
-_ENDED = {"state": "completed", "created_at": 1.0, "ended_at": 3.0}
+_ENDED = {"state": "failed", "created_at": 1.0, "ended_at": 3.0}
 _OLD_ROWS: dict[str, dict[str, Any]] = {
     "jobs": {"id": "job_old", "name": "old", "kind": "command", **_ENDED},
     "specs": {"job_id": "job_old", "body": {"command": ["true"]}},
