@@ -139,6 +139,7 @@ REQUESTS = {
     "token list": "GET /api/v1/tokens",
     "token new": "POST /api/v1/tokens",
     "token revoke": "DELETE /api/v1/tokens/{token_id}",
+    "token rotate": "POST /api/v1/tokens/{token_id}/rotate",
     "top": "GET /api/v1/jobs",
     "trackers": "GET /api/v1/jobs/{reference}",
     "trust": "GET /api/v1/trust",
