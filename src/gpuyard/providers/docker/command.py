@@ -23,6 +23,7 @@ from docker.errors import APIError, NotFound
 from gpuyard.domain.errors import ProviderError
 from gpuyard.domain.stream_frames import PART, RunCommand
 from gpuyard.providers.commands import GRACE_S, MARK, SIGNAL_MARKED, marked, new_mark
+from gpuyard.providers.docker.command_input import CommandInput
 from gpuyard.providers.docker.daemon import DockerDaemon
 from gpuyard.providers.docker.stream import in_thread
 
@@ -39,7 +40,7 @@ _END_OF_FILE = b"\x04"
 
 
 @dataclass(frozen=True, slots=True)
-class _ExecConnection:
+class ExecConnection:
     """The connection to a command: what it puts out, and where its input goes. Whoever
     drops the answer closes both.
     """
@@ -47,11 +48,6 @@ class _ExecConnection:
     answer: requests.Response
     output: io.BufferedReader
     input: socket.socket
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self.input.shutdown(socket.SHUT_RDWR)
-        self.answer.close()
 
 
 async def start_in_container(
@@ -80,7 +76,7 @@ async def start_in_container(
     return command
 
 
-def _connected(client: APIClient, exec_id: str, terminal: bool) -> _ExecConnection:
+def _connected(client: APIClient, exec_id: str, terminal: bool) -> ExecConnection:
     answer = client.post(
         f"{client.base_url}/v{client.api_version}/exec/{exec_id}/start",
         json={"Tty": terminal, "Detach": False},
@@ -99,7 +95,7 @@ def _connected(client: APIClient, exec_id: str, terminal: bool) -> _ExecConnecti
         message = "Commands cannot be run over this kind of connection to Docker."
         raise ProviderError(message, "docker", "UNSUPPORTED")
     connected.settimeout(None)
-    return _ExecConnection(answer, output, connected)
+    return ExecConnection(answer, output, connected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +135,13 @@ class ContainerCommand:
     def __init__(
         self,
         place: _ExecPlace,
-        connection: _ExecConnection,
+        connection: ExecConnection,
         mark: str,
         *,
         terminal: bool,
     ) -> None:
         self._place = place
+        self._input = CommandInput(connection.input)
         self._connection = connection
         self._mark = mark
         self._terminal = terminal
@@ -172,14 +169,14 @@ class ContainerCommand:
 
     async def write(self, data: bytes) -> None:
         """See JobCommand."""
-        await asyncio.to_thread(self._connection.input.sendall, data)
+        await self._input.write(data)
 
     async def end_input(self) -> None:
         """See JobCommand."""
         if self._terminal:
             await self.write(_END_OF_FILE)
         else:
-            self._connection.input.shutdown(socket.SHUT_WR)
+            self._input.end()
 
     async def resize(self, rows: int, columns: int) -> None:
         """See JobCommand."""
@@ -201,6 +198,9 @@ class ContainerCommand:
 
     async def end(self) -> None:
         """See JobCommand."""
+        # First: nobody sends any more. Its output stays open, for what it puts out when
+        # it gets the signal.
+        self._input.end()
         with suppress(APIError):  # the container has ended, and all in it
             await self._place.signal(self._mark, "HUP")
             await asyncio.wait({self._reading}, timeout=GRACE_S)
@@ -208,7 +208,9 @@ class ContainerCommand:
 
     async def close(self) -> None:
         """See JobCommand."""
-        await asyncio.to_thread(self._connection.close)
+        # First: then nothing waits for the command, and closing does not wait either.
+        self._input.close()
+        await asyncio.to_thread(self._connection.answer.close)
         self._reading.cancel()
 
 
