@@ -62,7 +62,8 @@ class LearnedFactors(StrictModel):
     it says who.
 
     `memory` times the computed memory is what they took. `gpu_s_per_teraflop`: by class
-    of GPU, how many seconds one GPU needs for 10^12 operations.
+    of GPU, how many seconds one GPU needs for 10^12 operations. `runs` is rounded down
+    where some are of projects that do not exist for who asks.
     """
 
     runs: int

@@ -7,7 +7,7 @@ length of sequences; where these are not known, the same arguments.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from statistics import median
@@ -26,7 +26,7 @@ from gpuyard.domain.reasons import Reason
 _LONG_S = 600.0
 # So many of the newest runs of the same program count.
 _NEWEST = 20
-# Of projects that do not exist for who asks, so few runs would say too much.
+# Of projects that do not exist for who asks, runs of fewer users would say too much.
 _FEWEST_HIDDEN = 3
 # What is computed is not wrong by more; a factor beyond is something else.
 _LEAST_FACTOR = 0.5
@@ -254,38 +254,66 @@ def _share_of_work(run: PastRun, asked: Asked) -> float | None:
     return 1.0 if _shapes(run, asked, with_time=True) else None
 
 
+_Measured = list[tuple[PastRun, float]]
+
+
 def _alike(runs: Sequence[PastRun], asked: Asked) -> LearnedFactors | None:
     """What programs of the same kind have taught. Each user counts once, so that nobody
     decides alone what others are told.
     """
     kind = asked.needs.kind
-    alike = [run for run in runs if kind and run.needs and run.needs.kind == kind]
-    if len(alike) < _FEWEST_HIDDEN:
-        alike = [run for run in alike if not run.is_hidden]
-    memory: dict[str, list[float]] = defaultdict(list)
-    speed: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    counted: set[str] = set()
-    for run in alike:
-        factor = _memory_factor(run)
-        if factor is not None:
-            memory[run.user].append(factor)
-            counted.add(run.job_id)
-        rate = _gpu_s_per_teraflop(run)
-        if rate is not None:
-            speed[run.gpu_class][run.user].append(rate)
-            counted.add(run.job_id)
+    memory: _Measured = []
+    rates: dict[str, _Measured] = defaultdict(list)
+    for run in runs:
+        if kind is None or run.needs is None or run.needs.kind != kind:
+            continue
+        if (factor := _memory_factor(run)) is not None:
+            memory.append((run, factor))
+        if (rate := _gpu_s_per_teraflop(run)) is not None:
+            rates[run.gpu_class].append((run, rate))
+    memory = _told(memory, asked)
+    speed = {name: _told(values, asked) for name, values in rates.items()}
+    counted = {
+        run.job_id: run for values in (memory, *speed.values()) for run, _ in values
+    }
     if not counted:
         return None
-    rates = {name: _median_of_users(users) for name, users in speed.items()}
     return LearnedFactors(
-        runs=len(counted),
+        runs=_number(counted.values()),
         memory=round(_median_of_users(memory), 2) if memory else None,
-        gpu_s_per_teraflop={name: float(f"{rate:.2g}") for name, rate in rates.items()},
+        gpu_s_per_teraflop={
+            name: float(f"{_median_of_users(values):.2g}")
+            for name, values in speed.items()
+            if values
+        },
     )
 
 
-def _median_of_users(values: dict[str, list[float]]) -> float:
-    return median(median(of_user) for of_user in values.values())
+def _told(values: _Measured, asked: Asked) -> _Measured:
+    """These values without those of hidden projects, if these are of too few users
+    besides the one who asks.
+    """
+    others = {run.user for run, _ in values if run.is_hidden} - {asked.user}
+    if len(others) >= _FEWEST_HIDDEN:
+        return values
+    return [(run, value) for run, value in values if not run.is_hidden]
+
+
+def _number(runs: Collection[PastRun]) -> int:
+    """How many these are; rounded down where it would tell each run of a hidden
+    project.
+    """
+    number = len(runs)
+    if any(run.is_hidden for run in runs):
+        number -= number % _FEWEST_HIDDEN
+    return number
+
+
+def _median_of_users(values: _Measured) -> float:
+    by_user: dict[str, list[float]] = defaultdict(list)
+    for run, value in values:
+        by_user[run.user].append(value)
+    return median(median(of_user) for of_user in by_user.values())
 
 
 def _memory_factor(run: PastRun) -> float | None:

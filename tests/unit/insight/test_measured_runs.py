@@ -157,12 +157,35 @@ def test_others_teach_a_factor_in_which_each_user_counts_once() -> None:
     assert alike.memory == 2.4
 
 
-def test_runs_of_hidden_projects_teach_only_together() -> None:
+def test_runs_of_hidden_projects_teach_only_if_they_are_of_several_users() -> None:
     hidden = [
-        replace(RUN, user="ben", job_id=f"job_{n}", is_hidden=True) for n in range(3)
+        replace(RUN, user=user, job_id=f"job_{user}{n}", is_hidden=True)
+        for user in ("ben", "eve", "ida")
+        for n in range(3)
     ]
-    assert said(hidden[:2], user="zoe").alike is None
-    assert said(hidden, user="zoe").alike is not None
+    assert said(hidden[:6], user="zoe").alike is None
+    # Who asks is one of the three, and knows the own runs.
+    assert said(hidden, user="ida").alike is None
+    alike = said(hidden[:-1], user="zoe").alike
+    assert alike is not None
+    assert (alike.runs, alike.memory) == (6, 1.2), "the number is not exact"
+
+
+def test_each_answer_has_hidden_runs_of_several_users_or_none() -> None:
+    users = ("ben", "eve", "ida")
+    hidden = [replace(RUN, user=user, job_id=user, is_hidden=True) for user in users]
+    rare = replace(hidden[0], gpu_class="h100", peak_gb=None)
+    mine = replace(RUN, user="zoe", job_id="mine", gpu_class="l4", peak_gb=None)
+    alike = said([*hidden, rare, mine], user="zoe").alike
+    assert alike is not None
+    assert set(alike.gpu_s_per_teraflop) == {"a10g", "l4"}
+    alike = said([*hidden[:2], mine], user="zoe").alike
+    assert alike is not None
+    assert (alike.runs, alike.memory, alike.gpu_s_per_teraflop) == (
+        1,
+        None,
+        {"l4": 0.1},
+    )
 
 
 _RUNS = st.builds(
