@@ -23,6 +23,8 @@ from gpuyard.ledger.queries import Queries
 # GPUs and their memory are named in these.
 _MB_PER_GB = 1024.0
 _INSTANCE_OWNER = ""
+# The most bytes that the name of a file has.
+_MOST_NAME = 255
 
 
 def needs_of_runs(
@@ -38,8 +40,9 @@ def needs_of_runs(
     who asks is named.
     """
     texts = [text for text in (needs.kind, needs.digest) if text]
-    if program is not None:
-        texts.append(_stored_text(PurePosixPath(program.place).name))
+    name = PurePosixPath(program.place).name if program else ""
+    if 0 < len(name.encode()) <= _MOST_NAME:
+        texts.append(_stored_text(name))
     rows = queries.runs_with(texts)
     asked = Asked(needs, program, user or _INSTANCE_OWNER, project)
     return measured_needs(_runs(rows, visibility), asked)

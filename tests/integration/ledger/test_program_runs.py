@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
 from gpuyard.controller.visibility import EVERYTHING, Visibility
 from gpuyard.domain.program_needs import ProgramNeeds
-from gpuyard.insight.measured_runs import started_program
+from gpuyard.insight.measured_runs import StartedProgram, started_program
 from gpuyard.ledger.ledger import Ledger
+from gpuyard.ledger.queries import Queries
 from gpuyard.ledger.tables import attempts, specs
 from gpuyard.server.measured_needs import needs_of_runs
 
@@ -61,3 +63,21 @@ def test_runs_of_a_program_are_found_by_its_name_and_by_its_kind(
 
     hidden = Visibility(hidden=frozenset({"secret"}))
     assert needs_of_runs(ledger.queries, hidden, *asked).alike is None
+
+
+@pytest.mark.parametrize("path", ["", "x" * 300, "é" * 130])
+def test_what_is_no_name_of_a_file_is_not_searched(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    searched: list[str] = []
+    read = Queries.runs_with
+
+    def noted(queries: Queries, texts: list[str]) -> list[Any]:
+        searched.extend(texts)
+        return read(queries, texts)
+
+    monkeypatch.setattr(Queries, "runs_with", noted)
+    program = StartedProgram(f"/{path}", ())
+    found = needs_of_runs(ledger.queries, EVERYTHING, None, NEEDS, program, None)
+    assert found.own is None
+    assert searched == [NEEDS.kind, NEEDS.digest]

@@ -25,7 +25,8 @@ from gpuyard.server.permissions import visibility_of
 
 router = api_router("/recommendations", tag="recommendations")
 
-# A long program takes seconds: the threads that others use stay free.
+# A long program takes seconds, as a search in the ledger may: the threads that others
+# use stay free.
 _threads = ThreadPoolExecutor(2, "recommendations")
 _Text = Annotated[str, Field(max_length=2_000_000)]
 _Word = Annotated[str, Field(max_length=10_000)]
@@ -90,7 +91,8 @@ async def measured(
     of whose they are.
     """
     asker = _asker(request, app_state)
-    return await asyncio.to_thread(_measured, app_state, asker, started)
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_threads, _measured, app_state, asker, started)
 
 
 def _asker(request: Request, app_state: AppState) -> _Asker:
