@@ -18,7 +18,8 @@ MUCH = bytes(16 << 20)
 
 def connected(here: socket.socket) -> ContainerCommand:
     """A command at the other end of this socket."""
-    output = io.BufferedReader(socket.SocketIO(here, "r"))
+    raw: Any = socket.SocketIO(here, "r")
+    output: io.BufferedReader = io.BufferedReader(raw)
     answer = requests.Response()
     answer.raw = output
     connection = ExecConnection(answer, output, here)

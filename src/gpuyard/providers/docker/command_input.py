@@ -27,14 +27,14 @@ class CommandInput:
     async def write(self, data: bytes) -> None:
         """Send all of it; OSError when the command takes none any more."""
         async with self._turn:
-            if self._is_closed:
-                raise BrokenPipeError("the connection to the command is closed")
-            if self._last is None:
+            if self._last is None and not self._is_closed:
                 threading.Thread(
                     target=self._send, name="docker-input", daemon=True
                 ).start()
-            elif not self._last.done():  # its writer was cancelled
+            elif self._last and not self._last.done():  # its writer was cancelled
                 await asyncio.wait({self._last})
+            if self._is_closed:  # perhaps while it waited; the thread has ended
+                raise BrokenPipeError("the connection to the command is closed")
             self._last = self._loop.create_future()
             self._parts.put((data, self._last))
             fault = await asyncio.shield(self._last)
