@@ -9,7 +9,7 @@ import typer
 
 from gpuyard.cli.output import say, short_id
 from gpuyard.cli.session import connect
-from gpuyard.cli.tensorboard import START, end_job, port_printed
+from gpuyard.cli.tensorboard import START, LocalPort, end_job, port_printed
 from gpuyard.domain.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -31,12 +31,7 @@ def register(app: typer.Typer) -> None:
 
 
 def mlflow(
-    port: Annotated[
-        int,
-        typer.Option(
-            min=0, max=65535, help="The port on this machine; 0 for any free one."
-        ),
-    ] = 5000,
+    port: LocalPort = 5000,
     node_port: Annotated[
         int,
         typer.Option(

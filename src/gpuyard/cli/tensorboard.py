@@ -20,6 +20,12 @@ _PROGRAM = "tensorboard_program.py"
 START = "import sys; sys.path[:] = filter(None, sys.path); exec(sys.stdin.read())"
 _READY = "TensorBoard listens on port "
 _NAME = "tensorboard"
+LocalPort = Annotated[
+    int,
+    typer.Option(
+        min=0, max=65535, help="The port on this machine; 0 for any free one."
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -34,12 +40,7 @@ def tensorboard(
             metavar="JOB…", help="Ids or names.", autocompletion=suggest.jobs
         ),
     ],
-    port: Annotated[
-        int,
-        typer.Option(
-            min=0, max=65535, help="The port on this machine; 0 for any free one."
-        ),
-    ] = 6006,
+    port: LocalPort = 6006,
     idle: Annotated[
         str, typer.Option(help="End it after so long without a browser.")
     ] = "30m",

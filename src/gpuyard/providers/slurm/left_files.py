@@ -12,12 +12,14 @@ from gpuyard.providers.slurm.site import SlurmSite
 from gpuyard.storage.place import in_background
 from gpuyard.storage.untrusted import remove
 
+# What the list ends with if not all could be looked at.
+_FAILED = b"!"
 # Tells the sizes and the names of the regular files below "$1" that were changed after
 # the file "$2", if that is there.
 _MOST_LISTED = 64 << 20  # bytes: a job can have made any number of files
 _LIST = (
     'cd -P -- "$1" 2> /dev/null || exit 0; [ -e "$2" ] && set -- -cnewer "$2" ||'
-    ' set --; find . -type f "$@" -printf "%s %P\\0"'
+    ' set --; { find . -type f "$@" -printf "%s %P\\0" || printf "!"; }'
     f" | head -c {_MOST_LISTED}"
 )
 _SHOWN = 3
@@ -37,7 +39,7 @@ class SlurmLeftFiles:
             since = await in_background(_changed_at, folder.unpacked)
             return LeftFolder(work, own=True, since=since)
         listed = await self._list(work, folder.unpacked)
-        names, left_out = _chosen(listed, wanted)
+        names, left_out = _chosen(list(_read(listed)), wanted)
         local = self._copies / folder.attempt_id / "work"
         await in_background(remove, local)
         await in_background(local.mkdir, parents=True, mode=0o700)
@@ -54,16 +56,22 @@ class SlurmLeftFiles:
                 stdin=b"".join(name + b"\0" for name in names),
             )
         problems = _problems(left_out, wanted.most_bytes)
+        if len(listed) == _MOST_LISTED:
+            problems.append(
+                "the job has more files than gpuyard lists; some are left out"
+            )
         return LeftFolder(local, own=True, since=0.0, problems=problems)
 
-    async def _list(self, work: Path, unpacked: Path) -> list[tuple[int, bytes]]:
-        """The size and the name of each file that the job has changed."""
+    async def _list(self, work: Path, unpacked: Path) -> bytes:
+        """The size and the name of each file that the job has changed, as `_LIST` tells
+        them.
+        """
         words = ("sh", "-c", _LIST, "sh", str(work), str(unpacked))
         code, out, err = await self._site.output(words)
-        if code:
+        if code or out.endswith(b"\0" + _FAILED) or out == _FAILED:
             message = f"the files of the job cannot be listed: {err.strip()}"
             raise ProviderError(message, "slurm", "SPOOL")
-        return list(_read(out))
+        return out
 
 
 def _read(listed: bytes) -> Iterator[tuple[int, bytes]]:
