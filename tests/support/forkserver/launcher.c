@@ -2,9 +2,11 @@
 
    Compiled with PYTHON (the real interpreter) and SOCKET (the fork server's). */
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -12,7 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MOST_FILES 200 /* Linux passes at most 253 in one message */
+#define MOST_FILES 200  /* Linux passes at most 253 in one message */
+#define FIRST_FREE 1000 /* of the numbers of files, as in server.py */
 
 static int server = -1;
 
@@ -33,24 +36,42 @@ static int connect_to_server(void)
     int first = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (first < 0)
         return -1;
-    int high = fcntl(first, F_DUPFD_CLOEXEC, 300);
+    int high = fcntl(first, F_DUPFD_CLOEXEC, FIRST_FREE);
     close(first);
     if (high < 0 || connect(high, (struct sockaddr *)&address, sizeof address))
         return -1;
     return high;
 }
 
+/* Which files are open, less the connection to the server: how many, or -1 where they
+   are too many or their numbers too high to be passed. One that stayed here alone would
+   be open for a time of its own. */
+static int open_files(int *numbers)
+{
+    int count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    if (!folder)
+        return -1;
+    for (struct dirent *entry; count >= 0 && (entry = readdir(folder));) {
+        int fd = atoi(entry->d_name);
+        if (*entry->d_name == '.' || fd == dirfd(folder) || fd == server)
+            continue;
+        if (count == MOST_FILES || fd >= FIRST_FREE)
+            count = -1;
+        else
+            numbers[count++] = fd;
+    }
+    closedir(folder);
+    return count;
+}
+
 /* The numbers of all open files as one message, and the files with it. */
 static int send_files(void)
 {
     int numbers[MOST_FILES];
-    int count = 0;
-    for (int fd = 0; fd < 300; fd++)
-        if (fcntl(fd, F_GETFD) >= 0) {
-            if (count == MOST_FILES)
-                return -1;
-            numbers[count++] = fd;
-        }
+    int count = open_files(numbers);
+    if (count < 0)
+        return -1;
     struct iovec part = {numbers, sizeof(int) * count};
     char space[CMSG_SPACE(sizeof numbers)];
     memset(space, 0, sizeof space);
@@ -98,7 +119,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof forwarded / sizeof *forwarded; i++)
         sigaction(forwarded[i], &action, NULL);
     /* Whoever reads from the process waits for its end alone. */
-    for (int fd = 0; fd < 300; fd++)
+    for (int fd = 0; fd < FIRST_FREE; fd++)
         close(fd);
     int status;
     if (receive(&status, sizeof status))

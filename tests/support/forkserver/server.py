@@ -80,7 +80,7 @@ _IGNORABLE = set(range(1, 32)) - {
     signal.SIGKILL,
     signal.SIGSTOP,
 }
-_FIRST_FREE = 1000
+_FIRST_FREE = 1000  # as in launcher.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +357,8 @@ def _become(request: Request) -> None:
     """In the child: run what the launcher was asked to run, and never return."""
     code = 1
     try:
+        # First of all: what fails from here on is told where the program would.
+        _take_files(request.files)
         _take_over(request)
         code = _run(request.arguments)
     except BaseException:  # noqa: BLE001
@@ -376,7 +378,6 @@ def _take_over(request: Request) -> None:
     priority = os.getpriority(os.PRIO_PROCESS, request.pid)
     os.setpriority(os.PRIO_PROCESS, 0, priority)
     _ignore(request.ignored)
-    _take_files(request.files)
     # The first folder of the path is replaced by the program's own.
     sys.path[1:1] = _more_folders(request.environment) or []
     _load_libraries(request.environment)
