@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks import fresh
 from tests.support.forkserver import fast_python
+from tests.support.programs import run_program
 
 ROOT = Path(__file__).parents[2]
 GROUPS = {
@@ -101,9 +102,7 @@ def test_only_full_counts_go_into_the_page(module: str, words: list[str]) -> Non
 
 def test_cost_is_near_the_best_there_is_on_small_instances() -> None:
     command = [sys.executable, "-m", "benchmarks.optimum", "40"]
-    told = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=True
-    ).stdout
+    told = run_program(command, cwd=ROOT, timeout=500).stdout
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in told.splitlines()[2:]

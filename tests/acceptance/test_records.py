@@ -1,7 +1,6 @@
 """What a job ran, through the command; and the same once more."""
 
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 
 from gpuyard.storage.untrusted import remove_tree
 from tests.support.instance import TestInstance, make_instance
+from tests.support.programs import run_program
 from tests.support.refusal import refused
 from tests.support.wheels import make_wheel, requirements
 
@@ -37,9 +37,7 @@ def instance() -> Iterator[TestInstance]:
 
 def git(folder: Path, *words: str) -> str:
     me = ("-c", "user.name=me", "-c", "user.email=me@example.org")
-    done = subprocess.run(
-        ["git", *me, *words], cwd=folder, check=True, capture_output=True, text=True
-    )
+    done = run_program(["git", *me, *words], cwd=folder)
     return done.stdout.strip()
 
 

@@ -4,7 +4,6 @@ and random.
 
 import json
 import os
-import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +15,7 @@ import pytest
 from tests.acceptance.test_batches import ended, make_zim, write
 from tests.support import huggingface
 from tests.support.instance import TestInstance, make_instance
+from tests.support.programs import run_program
 from tests.support.videos import make_video
 
 fast_trainer_python = huggingface.fast_trainer_python
@@ -45,7 +45,7 @@ def instance(fast_trainer_python: Path) -> Iterator[TestInstance]:
 
 def make_model(python: Path, program: str, folder: Path) -> Path:
     words = [python, PROGRAMS / program, folder, PROGRAMS.parents[2] / "README.md"]
-    subprocess.run(words, check=True, env=os.environ | OFFLINE, capture_output=True)
+    run_program(words, env=os.environ | OFFLINE)
     return folder
 
 

@@ -26,6 +26,7 @@ from tests.support.browser import browser
 from tests.support.huggingface import fast_trainer_python
 from tests.support.instance import TestInstance, make_instance
 from tests.support.model_server import served
+from tests.support.programs import run_program
 from tests.support.slurm import SlurmCluster
 from tests.support.wait import wait_until
 
@@ -133,11 +134,9 @@ def model(fast_trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -
     }
     (work / "texts.json").write_text(json.dumps(asked))
     folder = work / "tiny"
-    subprocess.run(
+    run_program(
         [fast_trainer_python, _MODEL, folder, work / "texts.json", str(NEW)],
-        check=True,
         timeout=120,
-        capture_output=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     return Model(folder, json.loads((folder / "expected.json").read_text()))

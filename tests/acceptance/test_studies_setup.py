@@ -14,6 +14,7 @@ from tests.integration.studies.endpoint import KEY, MODEL, fails, says, serve
 from tests.support import huggingface
 from tests.support.instance import REAL_GPUYARD, TestInstance, gpuyard
 from tests.support.model_server import OFFLINE, served
+from tests.support.programs import run_program
 from tests.support.terminal import terminal
 from tests.unit.studies.folders import make_study
 
@@ -54,7 +55,7 @@ def tiny_model(
         folder,
         ROOT / "README.md",
     ]
-    subprocess.run(words, check=True, env=os.environ | OFFLINE, capture_output=True)
+    run_program(words, env=os.environ | OFFLINE)
     return folder
 
 

@@ -14,6 +14,7 @@ from tests.acceptance.test_models import models
 from tests.support import huggingface
 from tests.support.instance import TestInstance, make_instance
 from tests.support.model_server import OFFLINE
+from tests.support.programs import run_program
 
 trainer_python = huggingface.trainer_python
 fast_trainer_python = huggingface.fast_trainer_python
@@ -28,11 +29,9 @@ def tiny_model(
     folder = tmp_path_factory.mktemp("tiny")
     # A text that stays as it is: with other words, the model may say nothing at all.
     text = PROGRAMS.parents[2] / "LICENSE"
-    subprocess.run(
+    run_program(
         [fast_trainer_python, PROGRAMS / "make.py", folder, text],
-        check=True,
         env=os.environ | OFFLINE,
-        capture_output=True,
     )
     return folder
 

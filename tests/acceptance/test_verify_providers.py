@@ -20,6 +20,7 @@ from tests.support.dockerd import IMAGE, Dockerd
 from tests.support.instance import TestInstance, make_instance
 from tests.support.kubernetes import Cluster, Node
 from tests.support.model_server import OFFLINE
+from tests.support.programs import run_program
 from tests.support.slurm import SlurmCluster
 from tests.support.verifying import (
     cheating,
@@ -266,7 +267,7 @@ def tiny_models(
             folder,
             PROGRAMS.parents[2] / text,
         ]
-        subprocess.run(words, check=True, env=OFFLINE, capture_output=True)
+        run_program(words, env=OFFLINE)
     return folders
 
 

@@ -1,7 +1,6 @@
 """Jobs on a real GPU: what they get, what is seen of them, and what they leave."""
 
 import shutil
-import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +11,7 @@ from gpuyard.config.accounts import Account
 from tests.gpu.conftest import PROGRAMS, gpus
 from tests.support.accounts import real_account
 from tests.support.instance import TestInstance, make_instance
+from tests.support.programs import run_program
 from tests.support.wait import wait_until
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(180)]
@@ -23,7 +23,7 @@ BEGINS = "begins at step "
 def test_the_listing_agrees_with_nvidia_smi(gpu_instance: TestInstance) -> None:
     fields = "uuid,name,memory.total,compute_cap"
     query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
-    said = subprocess.run(query, check=True, capture_output=True, text=True).stdout
+    said = run_program(query).stdout
     rows = [line.split(", ") for line in said.splitlines()]
     items = gpu_instance.json("gpus")["items"]
     ours = [

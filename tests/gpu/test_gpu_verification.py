@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from tests.gpu.conftest import gpus
 from tests.support import memory_proof
 from tests.support.instance import TestInstance, make_instance
 from tests.support.model_server import OFFLINE
+from tests.support.programs import run_program
 from tests.support.quick_prompts import GENERATOR
 from tests.support.verifying import (
     cheating,
@@ -47,11 +47,8 @@ print(json.dumps([found, by_kernels, in_passes]))
 
 
 def test_kernels_and_passes_and_plain_python_prove_the_same(gpu_python: str) -> None:
-    done = subprocess.run(
+    done = run_program(
         [gpu_python, "-c", PROOFS],
-        check=True,
-        capture_output=True,
-        text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(_paths())},
     )
     kernels, by_kernels, in_passes = json.loads(done.stdout)

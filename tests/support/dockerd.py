@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.components import require
+from tests.support.programs import run_program
 from tests.support.wait import wait_until
 
 IMAGE = "gpuyard-tests:1"
@@ -80,12 +81,10 @@ class Dockerd:
 
     def call(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """The `docker` command."""
-        return subprocess.run(
-            ["docker", "-H", self.host, *words],
-            capture_output=True,
-            text=True,
-            check=check,
-        )
+        command = ["docker", "-H", self.host, *words]
+        if check:
+            return run_program(command)
+        return subprocess.run(command, capture_output=True, text=True, check=False)
 
     def remove(self) -> None:
         """End everything, the containers first."""
@@ -126,7 +125,7 @@ def make_image() -> Path:
                     "bookworm",
                     f"{folder}/root",
                 ]
-                subprocess.run(words, check=True, capture_output=True)
+                run_program(words)
                 subprocess.run(
                     ["tar", "-C", f"{folder}/root", "-cf", f"{folder}/tar", "."],
                     check=True,
@@ -151,12 +150,7 @@ def dockerd() -> Iterator[Dockerd]:
     try:
         daemon.start()
         with make_image().open("rb") as file:
-            subprocess.run(
-                ["docker", "-H", daemon.host, "import", "-", IMAGE],
-                stdin=file,
-                check=True,
-                capture_output=True,
-            )
+            run_program(["docker", "-H", daemon.host, "import", "-", IMAGE], stdin=file)
         yield daemon
     finally:
         daemon.remove()

@@ -18,6 +18,7 @@ import pytest
 from gpuyard.ledger.ledger import Ledger
 from tests.support.components import require
 from tests.support.ports import free_port
+from tests.support.programs import run_program
 from tests.support.wait import wait_until
 
 
@@ -81,9 +82,8 @@ class PostgresServer:
         }
 
     def _run(self, program: str, *arguments: str) -> None:
-        subprocess.run(
-            **self._arguments(program, *arguments), check=True, capture_output=True
-        )
+        options = self._arguments(program, *arguments)
+        run_program(options.pop("args"), **options)
 
     def start(self) -> None:
         """Start it and wait until it answers."""

@@ -6,12 +6,12 @@ import os
 import pwd
 import shutil
 import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
+from tests.support.programs import run_program
 from tests.support.slurm import SlurmCluster, require_slurm
 from tests.support.wait import wait_until
 
@@ -87,9 +87,7 @@ class AccountedCluster(SlurmCluster):
                 "--auth-root-authentication-method=normal",
                 *small,
             ]
-            subprocess.run(
-                words, check=True, capture_output=True, timeout=120, **self._identity
-            )
+            run_program(words, timeout=120, **self._identity)
         words = [
             "--no-defaults",
             f"--datadir={data}",

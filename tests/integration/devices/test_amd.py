@@ -4,7 +4,6 @@ in a process of its own.
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.amd import BUSY, PLAIN, environment
+from tests.support.programs import run_program
 
 PRINT = "import json; from dataclasses import asdict; from gpuyard.devices.discovery import discover; print(json.dumps(asdict(discover())))"
 
@@ -23,13 +23,8 @@ def state(tmp_path: Path) -> Path:
 
 def read(state: Path, *gpus: dict[str, Any], **more: Any) -> dict[str, Any]:
     state.write_text(json.dumps({"gpus": gpus, **more}))
-    told = subprocess.run(
-        [sys.executable, "-c", PRINT],
-        env=os.environ | environment(state),
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=60,
+    told = run_program(
+        [sys.executable, "-c", PRINT], env=os.environ | environment(state), timeout=60
     )
     return json.loads(told.stdout)
 
@@ -77,13 +72,7 @@ def test_a_library_that_fails_says_what_to_do(state: Path) -> None:
 
 
 def test_a_host_without_the_package_has_no_gpus(tmp_path: Path) -> None:
-    told = subprocess.run(
-        [sys.executable, "-c", PRINT],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    told = run_program([sys.executable, "-c", PRINT], timeout=60)
     assert json.loads(told.stdout) == {
         "gpus": [],
         "lost": [],

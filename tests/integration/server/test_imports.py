@@ -2,10 +2,11 @@
 where it needs none.
 """
 
-import subprocess
 import sys
 
 import pytest
+
+from tests.support.programs import run_program
 
 SCHEDULING = "gpuyard.server.__main__"
 SERVING = "gpuyard.server.http_server"
@@ -42,9 +43,7 @@ print(*{name.partition(".")[0] for name in sys.modules})
 )
 def test_what_the_server_does_not_import(module: str, slow: set[str]):
     command = [sys.executable, "-c", LOOK, module]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=True
-    )
+    done = run_program(command, timeout=60)
     imported = set(done.stdout.split())
     assert "structlog" in imported
     assert imported & slow == set()

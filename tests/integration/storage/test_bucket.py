@@ -26,6 +26,7 @@ from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.storage import unfinished_uploads
 from gpuyard.storage.blobs import open_blobs
 from gpuyard.storage.bucket import BucketError, BucketStore
+from tests.support.programs import run_program
 from tests.support.proxy import Proxy, proxied
 from tests.support.s3 import SECRET, Bucket
 from tests.support.wait import wait_until
@@ -162,12 +163,7 @@ def test_killed_in_the_middle_and_again(bucket: Bucket, tmp_path: Path):
     assert child.wait() == -signal.SIGKILL
     assert bucket.objects() == []
     assert list(tmp_path.iterdir()) == []
-    done = subprocess.run(
-        command,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        check=True,
-    )
+    done = run_program(command, env={**os.environ, "TMPDIR": str(tmp_path)})
     size, before, after = map(int, done.stdout.split())
     assert size == 200_000_000
     assert len(bucket.objects()) == 1

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpuyard.storage.listing import Listing
 from tests.support.examples import examples
+from tests.support.programs import run_program
 
 NAMES = ["a", "b", "ab", "a.log", "b.txt", ".x", "build", "ä b", "a[1]"]
 PARTS = [*NAMES, "*", "**", "*.log", "?", "a*", "[ab]", "[!a]*", "a\\[1\\]", "*.t?t"]
@@ -105,8 +106,8 @@ def gits(root: Path) -> set[str]:
         "--cached",
         "--exclude-standard",
     ]
-    out = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout
-    return {name for name in out.decode().split("\0") if name}
+    out = run_program(command, cwd=root).stdout
+    return {name for name in out.split("\0") if name}
 
 
 @pytest.fixture

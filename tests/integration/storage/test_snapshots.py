@@ -23,6 +23,7 @@ from gpuyard.storage import snapshots
 from gpuyard.storage.blobs import Blob, Blobs, BlobStore, open_blobs
 from gpuyard.storage.snapshots import Snapshot, take, unpack
 from tests.support.examples import examples
+from tests.support.programs import run_program
 from tests.support.s3 import Bucket
 
 YEAR_2020 = 1_577_836_800
@@ -420,12 +421,7 @@ def taken_by_nobody(project: Path) -> str:
         " take(Path(sys.argv[1]), BlobStore(Path(blobs)))\n    except InvalidInputError"
         " as error: print(error)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(project)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_program([sys.executable, "-c", program, str(project)])
     return done.stdout
 
 

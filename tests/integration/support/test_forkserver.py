@@ -4,6 +4,7 @@ import fcntl
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -32,7 +33,7 @@ def test_its_files_stay_open_until_it_is_gone(number: int) -> None:
     )
     assert process.stdout is not None
     pid = int(process.stdout.readline())
-    assert os.path.exists(f"/proc/{pid}/fd/{lives}")
+    assert Path(f"/proc/{pid}/fd/{lives}").exists()
     os.close(lives)
     process.kill()
     process.wait(60)
@@ -40,4 +41,4 @@ def test_its_files_stay_open_until_it_is_gone(number: int) -> None:
     os.close(ended)
     process.stdout.close()
     # A zombie, perhaps, for a moment: it has no files any more.
-    assert not os.path.exists(f"/proc/{pid}/fd/0")
+    assert not Path(f"/proc/{pid}/fd/0").exists()

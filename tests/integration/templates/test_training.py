@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.programs import run_program
+
 from .conftest import Run, Train
 
 # The first test may have to wait for PyTorch to be installed.
@@ -43,9 +45,7 @@ for path in sys.argv[1:]:
     print(json.dumps({"step": state["step"], "best_val_loss": state["best_val_loss"], "digest": digest}))
 """
     command = [python, "-W", "ignore", "-c", program, *map(str, paths)]
-    lines = subprocess.run(
-        command, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
+    lines = run_program(command).stdout.splitlines()
     return [json.loads(line) for line in lines]
 
 

@@ -2,10 +2,11 @@
 memory can be told.
 """
 
-import subprocess
 import sys
 
 import pytest
+
+from tests.support.programs import run_program
 
 BIG = """
 import base64, hashlib, resource, sys, zlib
@@ -43,13 +44,7 @@ print(f"{said}|{peak_mb:.1f}|{taken}|{incoming.size}")
 @pytest.mark.parametrize("kind", ["big", "bomb"])
 def test_a_file_of_a_gigabyte_is_refused_within_bounded_memory(kind: str) -> None:
     """Sent as it is, and as a bomb of one megabyte."""
-    done = subprocess.run(
-        [sys.executable, "-c", BIG, kind],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    done = run_program([sys.executable, "-c", BIG, kind], timeout=100)
     said, peak_mb, taken, size = done.stdout.strip().split("|")
     assert "more than the 67,108,864 bytes" in said
     # Nothing more was unpacked than what showed that it is too much.

@@ -13,6 +13,7 @@ import pytest
 
 from gpuyard.verification.solver import probe_gpu
 from tests.support import huggingface, memory_proof
+from tests.support.programs import run_program
 
 fast_trainer_python = huggingface.fast_trainer_python
 trainer_python = huggingface.trainer_python
@@ -181,11 +182,5 @@ def test_it_needs_nothing_but_the_standard_library_to_be_imported(
     program = (
         "import probe_gpu, sys; print('torch' in sys.modules, 'gpuyard' in sys.modules)"
     )
-    done = subprocess.run(
-        [trainer_python, "-c", program],
-        cwd=FILE.parent,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_program([trainer_python, "-c", program], cwd=FILE.parent)
     assert done.stdout.split() == ["False", "False"]

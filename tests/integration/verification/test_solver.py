@@ -31,6 +31,7 @@ from tests.integration.verification.solvers import (
 from tests.support.components import require
 from tests.support.nvml import LIBRARY, FakeGpus
 from tests.support.nvml.fixtures import fake_gpus, nvml_library
+from tests.support.programs import run_program
 
 __all__ = ["fake_gpus", "nvml_library"]
 
@@ -63,14 +64,7 @@ def test_a_copy_of_the_folder_is_all_it_needs(tmp_path: Path) -> None:
         "raise AssertionError('a file beside the solver is no module of Python')"
     )
     alone = [sys.executable, "-E", "-S", str(copy / "solve.py")]
-    done = subprocess.run(
-        alone,
-        input=json.dumps(order()),
-        text=True,
-        capture_output=True,
-        check=True,
-        timeout=60,
-    )
+    done = run_program(alone, input=json.dumps(order()), timeout=60)
     assert answers_in(done.stdout) == solved(order())
 
 
@@ -128,14 +122,11 @@ def test_what_an_engine_prints_does_not_mix_with_the_messages(tmp_path: Path) ->
     assert "loading 99 %" in errors
     assert "gpuyard-verify {}" in errors
     assert answers_in(output) == solved(order())
-    merged = subprocess.run(
+    merged = run_program(
         [sys.executable, "solve.py"],
         cwd=copy,
         input=json.dumps(order()),
-        text=True,
-        check=True,
         timeout=60,
-        stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     ).stdout
     assert answers_in(merged.replace(f"{WORD}{{}}", "")) == solved(order())
@@ -360,14 +351,11 @@ def test_what_takes_long_and_needs_no_nonce_is_done_before_it_is_known(
     shutil.copytree(SOLVER, copy)
     (copy / "probe_gpu.py").write_text(PREPARING)
     wanted = order(task=task, claims={"nonce": "0a", "vram_gb": 40})
-    said = subprocess.run(
+    said = run_program(
         [sys.executable, "solve.py"],
         cwd=copy,
         input=json.dumps(wanted),
-        text=True,
-        check=True,
         timeout=60,
-        stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     ).stdout
     assert said.count("prepared") == 1

@@ -4,7 +4,6 @@ else is asked along with it.
 
 import json
 import os
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +32,7 @@ from tests.integration.verification.solvers import (
     solved,
 )
 from tests.support import huggingface
+from tests.support.programs import run_program
 
 fast_trainer_python = huggingface.fast_trainer_python
 PROGRAMS = Path(__file__).parent / "solver_programs"
@@ -247,18 +247,15 @@ def model(fast_trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -
     folder = tmp_path_factory.mktemp("model")
     (folder / "prompts.json").write_text(json.dumps({"one": "Why?"}))
     command = [fast_trainer_python, TINY_LLAMA, folder, folder / "prompts.json", "16"]
-    subprocess.run(command, check=True, capture_output=True, timeout=100)
+    run_program(command, timeout=100)
     return folder
 
 
 def solve_many(python: Path, *orders: dict[str, Any]) -> list[dict[str, str]]:
     """The answers to each, from one process."""
-    done = subprocess.run(
+    done = run_program(
         [python, PROGRAMS / "solve_many.py", SOLVER],
         input=json.dumps(orders),
-        text=True,
-        check=True,
-        stdout=subprocess.PIPE,
         timeout=110,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
     )
@@ -330,12 +327,7 @@ def decoded(model: Path, python: Path, ids: list[int]) -> str:
         " T;print(json.dumps(T.from_pretrained(sys.argv[1]).decode(json.loads(sys.argv[2]),"
         " skip_special_tokens=True)))"
     )
-    done = subprocess.run(
-        [python, "-c", code, model, json.dumps(ids)],
-        check=True,
-        capture_output=True,
-        timeout=100,
-    )
+    done = run_program([python, "-c", code, model, json.dumps(ids)], timeout=100)
     return json.loads(done.stdout)
 
 

@@ -1,6 +1,5 @@
 """A commit of a git repository: what is meant, what is fetched, and what is missing."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,16 +12,12 @@ from gpuyard.cli.git_source import (
     notes_of,
 )
 from gpuyard.domain.errors import InvalidInputError
+from tests.support.programs import run_program
 
 
 def git(folder: Path, *words: str) -> str:
     who = ["-c", "user.name=ann", "-c", "user.email=ann@example.org"]
-    return subprocess.run(
-        ["git", "-C", str(folder), *who, *words],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
+    return run_program(["git", "-C", str(folder), *who, *words]).stdout.strip()
 
 
 @pytest.fixture(scope="module")

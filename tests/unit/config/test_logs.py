@@ -1,7 +1,8 @@
 """gpuyard's own log: what others say stays one event, and steers no terminal."""
 
-import subprocess
 import sys
+
+from tests.support.programs import run_program
 
 LOG = r"""
 import structlog
@@ -18,9 +19,7 @@ log.info("ümlaut")
 
 
 def test_text_from_elsewhere_begins_no_line_and_steers_no_terminal() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LOG], capture_output=True, text=True, check=True
-    )
+    done = run_program([sys.executable, "-c", LOG])
     begun = [line for line in done.stderr.splitlines() if not line.startswith(" ")]
     assert [line.split("] ")[1].split()[0] for line in begun] == [
         "a",

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -14,6 +13,7 @@ from typer.testing import CliRunner
 from gpuyard.cli import plugins
 from gpuyard.cli.main import app
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
+from tests.support.programs import run_program
 from tests.unit.studies.folders import make_study
 
 HEAVY = {
@@ -41,13 +41,7 @@ def study(*words: str | Path) -> Any:
 
 
 def test_help_names_the_wing_and_imports_none_of_it() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", HELP],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    done = run_program([sys.executable, "-c", HELP], timeout=60)
     text, _, modules = done.stdout.rpartition("IMPORTED")
     assert re.search("study +Compare ways of splitting", text)
     assert not HEAVY & set(modules.split())
@@ -55,13 +49,7 @@ def test_help_names_the_wing_and_imports_none_of_it() -> None:
 
 def test_importing_studies_is_cheap() -> None:
     code = "import sys, gpuyard.studies, gpuyard.studies.commands; print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    done = run_program([sys.executable, "-c", code], timeout=60)
     assert not (HEAVY - {"gpuyard.studies.commands"}) & set(done.stdout.split())
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import resource
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from gpuyard.verification.evidence import (
 from gpuyard.verification.keys import public_hex
 from gpuyard.verification.receipts import Receipt
 from gpuyard.verification.verdict import CheckOutcome, Evidence
+from tests.support.programs import run_program
 from tests.unit.verification.bundles import (
     ANSWERS,
     NOW,
@@ -341,12 +341,7 @@ def test_a_file_of_any_size_costs_bounded_memory(tmp_path: Path) -> None:
         (large, "larger than evidence ever is", 200),
         (costly, "read", 900),
     ):
-        done = subprocess.run(
-            [sys.executable, "-c", program, path],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = run_program([sys.executable, "-c", program, path])
         told, megabytes = done.stdout.splitlines()
         assert said in told and int(megabytes) < most_mb
 
