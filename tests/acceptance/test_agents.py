@@ -36,7 +36,7 @@ def node_of(instance, url, token):
             yield home
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(20)
+            process.wait(60)
             shutil.rmtree(root)
 
 

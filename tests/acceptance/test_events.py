@@ -305,7 +305,7 @@ def test_the_command_lists_and_follows_events(shared_instance: TestInstance) -> 
         range(1, lines[-1]["seq"] + 1)
     )
     following.send_signal(signal.SIGINT)
-    assert following.communicate(timeout=20)[1] == ""
+    assert following.communicate(timeout=60)[1] == ""
 
 
 def test_following_into_a_pipe_that_closes_is_no_error(

@@ -178,7 +178,7 @@ def test_waiting_has_a_limit_and_cancelling_an_end(
         with pytest.raises(TimeoutError, match="still"):
             job.wait(timeout=0.1)
         job.cancel()
-        assert job.wait(20).state == "cancelled"
+        assert job.wait(60).state == "cancelled"
         assert job.cancel().state == "cancelled"
 
 

@@ -208,7 +208,7 @@ def test_an_agent_and_a_worker_tell_a_stale_peer_nothing(
         assert own.encode() not in peer.heard()
         assert stale.heard() == b""
         instance_here.ok("up")
-        asking.join(20)
+        asking.join(60)
         assert "The attempt attempt_1, whose token this is, is over" in said[0]
 
 

@@ -164,7 +164,7 @@ def held_commit(engine: sa.Engine) -> Iterator[threading.Event]:
 
     def hold(_connection: sa.Connection) -> None:
         begun.set()
-        assert free.wait(10), "the commit was never let go"
+        assert free.wait(60), "the commit was never let go"
 
     sa.event.listen(engine, "commit", hold, once=True)
     try:

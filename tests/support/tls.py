@@ -53,7 +53,7 @@ def tls_door(address: str, folder: Path, *, mutual: bool = True) -> Iterator[Doo
         yield Door(f"https://127.0.0.1:{port}", *parts)
     finally:
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(60)
 
 
 def make_certificates(folder: Path) -> None:

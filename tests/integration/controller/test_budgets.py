@@ -53,7 +53,7 @@ async def test_what_ends_while_the_ledger_is_read_counts_once(
         if ends == "after it was read":
             found = read(*arguments)
         reading.set()
-        assert ended.wait(20)
+        assert ended.wait(60)
         return found if ends == "after it was read" else read(*arguments)
 
     monkeypatch.setattr(type(queries), "costs", costs)

@@ -154,7 +154,7 @@ async def test_the_log_of_an_attempt_whose_node_is_lost_is_given_up(
     await instance.finish(job_id)
     await instance.until(job_id)
     begin = logs.LogPosition(1, 0)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         following = instance.controller.logs.read(job_id, follow=True, position=begin)
         found = [(part.attempt, part.data) async for part in following]
     assert all(number == 2 for number, _ in found)

@@ -219,7 +219,7 @@ async def test_upkeep_waits_for_the_group_and_the_next_group_for_the_upkeep(
     order = []
 
     def work(tx: sa.Connection) -> None:
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         order.append("upkeep")
 
     upkeep = asyncio.create_task(writer.maintain(work))
@@ -247,7 +247,7 @@ async def test_a_commit_waits_for_no_thread_of_others(writer: Writer):
     writer.quick_s = 0  # each commit takes a thread
     try:
         writer.add_events([node_event(1)])
-        await asyncio.wait_for(writer.committed(), 5)
+        await asyncio.wait_for(writer.committed(), 60)
         assert not taken.done()
     finally:
         let_go.set()

@@ -278,7 +278,7 @@ def test_a_second_keeper_leaves_at_once_and_says_so(node):
     node.agent()
     assert (node.folder / "keeper.lock").read_text() == f"{first.pid}\n"
     second = node.start()
-    said, _ = second.communicate(timeout=20)
+    said, _ = second.communicate(timeout=60)
     assert second.returncode == 0
     assert str(first.pid) in said
     assert str(node.folder) in said
@@ -288,7 +288,7 @@ def test_a_second_keeper_leaves_at_once_and_says_so(node):
 
 def test_an_agent_that_was_asked_to_stop_is_not_started_again(node):
     keeper = node.start("0")
-    assert keeper.wait(20) == 0
+    assert keeper.wait(60) == 0
     assert len(node.lives()) == 1
     assert "exit code 0" in node.log()
 
@@ -304,7 +304,7 @@ def test_the_keeper_of_a_stopped_agent_waits_for_its_jobs_and_lets_another_in(no
     assert first.poll() is None
     (node.folder / "go").touch()
     assert exit_of(process) == Exit(code=7)
-    assert first.wait(20) == 0
+    assert first.wait(60) == 0
     assert second.poll() is None
 
 
@@ -312,7 +312,7 @@ def test_sigterm_is_passed_to_the_agent_and_ends_the_keeper_after_it(node):
     keeper = node.start("leave on SIGTERM")
     wait_until((node.folder / "ready").exists, what="the agent")
     keeper.terminate()
-    assert keeper.wait(20) == 0
+    assert keeper.wait(60) == 0
     assert len(node.lives()) == 1
     assert "exit code 3" in node.log()
 
@@ -321,7 +321,7 @@ def test_sigterm_between_two_lives_ends_the_keeper(node):
     keeper = node.keep("/no/such/agent")
     wait_until(lambda: "starts again in 0.4" in node.log(), what="a pause")
     keeper.terminate()
-    assert keeper.wait(20) == 0
+    assert keeper.wait(60) == 0
 
 
 def test_a_second_sigterm_ends_the_keeper_at_once(node):
@@ -332,7 +332,7 @@ def test_a_second_sigterm_ends_the_keeper_at_once(node):
     wait_until(lambda: "exit code 3" in node.log(), what="the agent's end")
     assert keeper.poll() is None
     keeper.terminate()
-    assert keeper.wait(20) == 0
+    assert keeper.wait(60) == 0
     assert node.adopted()[0].alive()
 
 
@@ -388,13 +388,13 @@ def test_a_record_waits_for_the_disk(node):
     assert keeper.poll() is None
     (node.folder / "exits").unlink()
     assert [exit_of(process) for process in processes] == [Exit(code=7), Exit(code=8)]
-    assert keeper.wait(20) == 0
+    assert keeper.wait(60) == 0
 
 
 def test_only_leaders_are_recorded(node):
     """What a job leaves in its own session is reaped without a word."""
     jobs(node, "sleep 0.3 & sleep 0.2 & exit 4", "(setsid sh -c 'exit 5' &) ; exit 6")
-    node.start("0").wait(20)
+    node.start("0").wait(60)
     codes = [
         json.loads(file.read_text())["code"]
         for file in (node.folder / "exits").iterdir()
@@ -409,7 +409,7 @@ def test_old_records_go_and_young_ones_stay(node):
         (exits / name).write_text("{}")
         os.utime(exits / name, (time.time() - age_s,) * 2)
     jobs(node, "exit 3")
-    node.start("0").wait(20)
+    node.start("0").wait(60)
     assert not (exits / "1-1.json").exists()
     assert (exits / "2-2.json").exists()
     assert len(list(exits.iterdir())) == 2
@@ -417,7 +417,7 @@ def test_old_records_go_and_young_ones_stay(node):
 
 def test_the_log_is_moved_away_when_it_is_full(node):
     (node.folder / "keeper.log").write_text("old line\n" * 120_000)
-    node.start("0").wait(20)
+    node.start("0").wait(60)
     assert "old line" not in node.log()
     assert (node.folder / "keeper.log.1").read_text().startswith("old line")
 

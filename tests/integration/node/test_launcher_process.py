@@ -92,7 +92,7 @@ def test_an_event_loop_can_wait_for_the_end(start):
         done = asyncio.Event()
         process = start("true")
         loop.add_reader(process, done.set)
-        await asyncio.wait_for(done.wait(), 10)
+        await asyncio.wait_for(done.wait(), 60)
         loop.remove_reader(process)
         assert process.exit() == Exit(code=0)
 

@@ -109,7 +109,7 @@ def test_limits_begin_though_all_threads_of_the_agent_are_busy(tmp_path: Path) -
 
 async def until(condition: Callable[[], bool]) -> None:
     """`wait_until` beside what else this loop has to do."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

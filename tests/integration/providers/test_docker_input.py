@@ -33,7 +33,7 @@ def test_it_stops_nobody_else_and_is_let_go() -> None:
         command = connected(here)
         stuck = asyncio.create_task(command.write(MUCH))
         await asyncio.sleep(0)
-        await asyncio.wait_for(asyncio.to_thread(int), 20)
+        await asyncio.wait_for(asyncio.to_thread(int), 60)
         stuck.cancel()
         with pytest.raises(asyncio.CancelledError):
             await stuck
@@ -50,7 +50,7 @@ def test_it_stops_nobody_else_and_is_let_go() -> None:
         asyncio.run(check(here))
     for thread in threading.enumerate():
         if thread.name == "docker-input":
-            thread.join(20)
+            thread.join(60)
             assert not thread.is_alive()
 
 

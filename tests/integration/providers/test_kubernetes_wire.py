@@ -83,7 +83,7 @@ class Listener:
         assert self.heard == text
 
     async def to_the_end(self) -> bytes:
-        await asyncio.wait_for(self._task, 20)
+        await asyncio.wait_for(self._task, 60)
         return self.heard
 
 
@@ -375,7 +375,7 @@ def test_why_a_job_waits_holds_up_no_answer(cluster: Cluster, tmp_path: Path) ->
             await instance.provider.poll_jobs([job_id])
             await asyncio.sleep(0.05)
         poll = instance.provider.poll_jobs([job_id])
-        result = (await asyncio.wait_for(poll, 20))[job_id]
+        result = (await asyncio.wait_for(poll, 60))[job_id]
         cluster.faults.lift()
         await instance.clean_up()
         return result

@@ -45,7 +45,7 @@ async def test_who_asks_while_a_check_runs_gets_its_result(
 
     def slow_check(engine: sa.Engine) -> LedgerCheck:
         runs.append(engine)
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         return LedgerCheck(events=len(runs))
 
     monkeypatch.setattr(whole_ledger, "check", slow_check)

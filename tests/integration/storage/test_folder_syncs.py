@@ -77,7 +77,7 @@ def test_those_who_wait_for_the_same_folder_share_a_sync() -> None:
 
     def sync(folder: Path) -> None:
         begun.append(folder)
-        assert may_end.wait(20)
+        assert may_end.wait(60)
         if folder.name == "bad":
             raise OSError(5, "Input/output error")
 
@@ -98,7 +98,7 @@ def test_those_who_wait_for_the_same_folder_share_a_sync() -> None:
     wait_until(lambda: len(come) == 100, what="the others to come")
     may_end.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert 2 <= len(begun) < 50
     with pytest.raises(OSError, match="Input/output"):
         syncs.sync(Path("bad"))

@@ -103,7 +103,7 @@ async def test_a_step_that_hangs_is_stopped_and_tried_again(
             not records.lease(f"{PipelineEventKind.GENERATION} {B}", "other", 1)
             or turn.done()
         )
-    assert await asyncio.wait_for(turn, 10) is StepOutcome.FAILED
+    assert await asyncio.wait_for(turn, 60) is StepOutcome.FAILED
     assert records.events(B)[-1].data["reason"] == "took longer than 1800 s"
     assert trusted.at_once == 0
     trusted.hanging = False
@@ -120,7 +120,7 @@ async def test_who_loses_a_lock_stops(
         await asyncio.Event().wait()
 
     task = asyncio.create_task(leased(context, "x", work))
-    await asyncio.wait_for(began.wait(), 10)
+    await asyncio.wait_for(began.wait(), 60)
     await eventually(lambda: clock.waits)
     with pytest.raises(LeaseBusy):
         await leased(context, "x", work)
@@ -128,7 +128,7 @@ async def test_who_loses_a_lock_stops(
     assert records.lease("x", "other", 1000)
     clock.advance(0)
     with pytest.raises(LeaseLost):
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 60)
     assert not records.lease("x", "third", 1), (
         "it was not taken from the one who has it now"
     )

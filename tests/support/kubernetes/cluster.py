@@ -78,7 +78,7 @@ class Cluster:
         self._door.listen(128)
         self.address = f"http://127.0.0.1:{self._door.getsockname()[1]}"
         self._thread.start()
-        assert self._ready.wait(10), "the cluster did not start"
+        assert self._ready.wait(60), "the cluster did not start"
 
     def close(self) -> None:
         """End it and all that runs in it. Raises what went wrong in the fake itself."""

@@ -169,7 +169,7 @@ class Container:
         """It and all of its processes are dead when this returns."""
         if self._process:
             self.send(signal.SIGKILL)
-            self._process.wait(10)
+            self._process.wait(60)
         if self._reading:
             self._reading.cancel()
 
