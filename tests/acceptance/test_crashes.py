@@ -1,7 +1,7 @@
 """`kill -9` of server, agent, keeper and all of them: running jobs go on or are
 requeued, every job ends exactly once.
 
-`GPUYARD_KILL_ROUNDS` sets the length: 20 rounds in `make test`, more in a soak.
+`GPUYARD_KILL_ROUNDS` sets the length: 12 rounds in `make test`, more in a soak.
 """
 
 import os
@@ -15,7 +15,7 @@ from tests.support.forkserver import REAL_AGENT
 from tests.support.instance import TestInstance, make_instance
 from tests.support.wait import wait_until
 
-ROUNDS = int(os.environ.get("GPUYARD_KILL_ROUNDS", "20"))
+ROUNDS = int(os.environ.get("GPUYARD_KILL_ROUNDS", "12"))
 # Writes a line when it starts and one when it ends: a job that ran twice at once, or
 # twice to its end, shows.
 WITNESS = """

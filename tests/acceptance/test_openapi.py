@@ -77,7 +77,7 @@ def test_nothing_is_found_by_schemathesis(
         "--exclude-checks",
         UNFIT,
         "--max-examples",
-        EXAMPLES or "12",
+        EXAMPLES or "6",
         "--phases",
         PHASES,
         "--seed",

@@ -16,7 +16,6 @@ from tests.support.instance import TestInstance, make_instance
 from tests.support.model_server import OFFLINE
 from tests.support.programs import run_program
 
-trainer_python = huggingface.trainer_python
 fast_trainer_python = huggingface.fast_trainer_python
 PROGRAMS = Path(__file__).parents[1] / "programs" / "tinymodel"
 
@@ -36,6 +35,16 @@ def tiny_model(
     return folder
 
 
+def serving_program(python: Path, folder: Path) -> Path:
+    """`transformers`, as a script that the fork server runs."""
+    program = folder / "transformers.py"
+    program.write_text(
+        f"#!{python}\nfrom transformers.cli.transformers import main\n\nmain()\n"
+    )
+    program.chmod(0o755)
+    return program
+
+
 def chat(python: Path, instance: TestInstance, model: str) -> dict[str, Any]:
     """What OpenAI's client gets."""
     address = instance.address()
@@ -51,9 +60,9 @@ def chat(python: Path, instance: TestInstance, model: str) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_models_share_gpus_with_scripts(
-    trainer_python: Path, fast_trainer_python: Path, tiny_model: Path
+    fast_trainer_python: Path, tiny_model: Path, tmp_path: Path
 ) -> None:
-    program = trainer_python.parent / "transformers"
+    program = serving_program(fast_trainer_python, tmp_path)
     hub = {"HF_HOME": str(tiny_model / "hub"), **OFFLINE}
     sections = [
         f'[models.{name}]\nengine = "transformers"\nsource = "{tiny_model}"\nprogram ='

@@ -1,7 +1,7 @@
 """Verification by several at once, and by some that are killed: no sample is used
 twice, no check is scored twice.
 
-`GPUYARD_VERIFY_KILL_ROUNDS` sets how often: 8 times in `make test`, more in a soak.
+`GPUYARD_VERIFY_KILL_ROUNDS` sets how often: 4 times in `make test`, more in a soak.
 """
 
 import json
@@ -25,7 +25,7 @@ from tests.support.postgres import PostgresServer
 from tests.support.verifying import configure, executor, outcomes, section, verify
 from tests.support.wait import wait_until
 
-ROUNDS = int(os.environ.get("GPUYARD_VERIFY_KILL_ROUNDS", "8"))
+ROUNDS = int(os.environ.get("GPUYARD_VERIFY_KILL_ROUNDS", "4"))
 NAMES = ("stream12", "stdin12", "stream6", "stdin6")
 TRUSTED = (
     executor("trusted12", "practice-12", trusted=True),

@@ -1,5 +1,6 @@
-"""The cases of the conformance suite for a further way to one provider: every day those
-that this way may break, in `make soak` all (`GPUYARD_EVERY_CASE=1`).
+"""The cases of the conformance suite for a further way to one provider, or for one that
+others resemble: every day those that may break there alone, in `make soak` all
+(`GPUYARD_EVERY_CASE=1`).
 """
 
 import os

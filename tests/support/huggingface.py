@@ -30,9 +30,11 @@ def trainer_python() -> Path:
 def fast_trainer_python() -> Path:
     """The same, with PyTorch imported: its scripts are forks of a fork server."""
     imports = (
+        "openai",
         "torch",
         "torch.distributed",
         "safetensors.torch",
+        "transformers.cli.serve",
         "transformers.generation.utils",
         "transformers.models.auto",
         "transformers.models.llama.modeling_llama",

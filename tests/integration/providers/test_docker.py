@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from gpuyard.domain.jobconfig import JobStatus
-from gpuyard.providers.conformance import CASES, Subject
+from gpuyard.providers.conformance import Subject
 from gpuyard.providers.conformance.subject import STAY, Case
 from gpuyard.providers.docker.provider import DockerProvider
 from tests.support.clock import survive_a_jump
+from tests.support.conformance import all_but
 from tests.support.dockerd import IMAGE, Dockerd
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", all_but({"fifty_at_once"}), ids=str)
 def test_conformance(case: Case, dockerd: Dockerd, tmp_path: Path) -> None:
     @asynccontextmanager
     async def subject() -> AsyncIterator[Subject]:
