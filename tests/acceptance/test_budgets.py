@@ -119,7 +119,7 @@ def test_it_is_told_once_when_one_is_nearly_and_when_it_is_wholly_spent(
             amount = round(spent / Decimal(part), 6)
             made = client.set_budget("vision", amount, project="vision")
             assert made.spent == spent
-            assert told() == kinds
+            wait_until(lambda want=kinds: told() == want, what=f"{kinds}")
         client.set_budget("vision", spent, project="vision")
     wait_until(lambda: told()[1:] == ["budget.spent"], 10, "the second event")
 

@@ -49,6 +49,7 @@ def test_the_report_is_the_sum_of_all_attempts_after_kills_retries_and_new_price
         instance.kill("server", "agent")
         instance.ok("up")
         instance.ok("cancel", running)
+        instance.wait(running)
         assert_adds_up(instance)
 
 

@@ -42,12 +42,12 @@ rank, count = int(os.environ["NODE_RANK"]), int(os.environ["NNODES"])
 place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
 if rank == 0:
     with socket.create_server(("", place[1])) as server:
-        server.settimeout(30)
+        server.settimeout(100)
         for _ in range(count - 1):
             with server.accept()[0] as other:
                 print("met share", other.recv(10).decode(), flush=True)
 else:
-    for _ in range(300):
+    for _ in range(1000):
         try:
             with socket.create_connection(place) as server:
                 server.sendall(str(rank).encode())
@@ -139,7 +139,7 @@ def test_a_job_runs_on_the_nodes_of_both_and_its_shares_find_each_other(pair):
         job = client.run(
             {"command": command, "resources": resources, "workdir": str(second.work)}
         )
-        assert job.wait(60).state == "completed"
+        assert job.wait(100).state == "completed"
         assert "".join(job.logs()).strip() == "met share 1"
 
 
