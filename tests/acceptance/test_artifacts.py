@@ -87,14 +87,14 @@ def test_a_link_opens_one_file_until_it_expires_or_the_file_is_removed(
     with urlopen(url) as answer:
         assert answer.read() == b"weights\n"
         assert "attachment" in answer.headers["Content-Disposition"]
-    altered = httpx.get(url[:-1] + ("0" if url[-1] != "0" else "1"))
+    altered = httpx.get(url[:-1] + ("0" if url[-1] != "0" else "1"), timeout=60)
     assert altered.status_code == 403
     # It is no token.
     found = instance.json("artifacts", "list", job)["items"]
     direct = f"{url.partition('/shared')[0]}/api/v1/artifacts/{found[0]['id']}/content"
-    assert httpx.get(direct).status_code == 401
+    assert httpx.get(direct, timeout=60).status_code == 401
     instance.ok("artifacts", "rm", job, "out/model.pt")
-    removed = httpx.get(url)
+    removed = httpx.get(url, timeout=60)
     assert (removed.status_code, removed.json()) == (403, altered.json())
     told = refused(
         instance, "artifacts", "share", job, "out/log.txt", "--for", "2y", code=2

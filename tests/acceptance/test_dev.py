@@ -93,6 +93,6 @@ def test_jupyter_is_reached_with_its_token(shared_instance: TestInstance) -> Non
 def status_of(url: str) -> int:
     """What is answered there; 0 while nobody listens."""
     try:
-        return httpx.get(url).status_code
+        return httpx.get(url, timeout=60).status_code
     except httpx.TransportError:
         return 0

@@ -455,7 +455,9 @@ def test_the_documents_task_with_a_script(models_instance: TestInstance) -> None
     assert models_instance.ok("logs", first).strip() == "['--model', 'small']"
     address = models_instance.address()
     with httpx.Client(
-        base_url=address.url, headers={"Authorization": f"Bearer {address.token}"}
+        base_url=address.url,
+        headers={"Authorization": f"Bearer {address.token}"},
+        timeout=60,
     ) as client:
         shown = client.get(f"/api/v1/jobs/{first}/task").json()
     assert (shown["task_id"], shown["status"], shown["task_type"]) == (

@@ -186,6 +186,7 @@ def test_every_server_answers_and_one_schedules(pair):
         httpx.get(
             f"{second.address().url}/api/v1/nodes",
             headers={"Authorization": "Bearer x"},
+            timeout=60,
         ).status_code
         == 401
     )

@@ -230,7 +230,7 @@ def test_a_port_of_the_job_is_reached_until_the_job_is_over(
     )
     assert found
     here = found[1]
-    with httpx.Client(base_url=f"http://127.0.0.1:{here}") as web:
+    with httpx.Client(base_url=f"http://127.0.0.1:{here}", timeout=60) as web:
         assert web.get("/once").text == "from /once"
         assert web.get("/again").text == "from /again"
     taken = shared_instance.run("forward", job_id, f"{here}:{port}")

@@ -111,6 +111,7 @@ def test_a_bad_value_is_told_without_the_value(
         f"{address.url}/api/v1/secrets/{name}",
         json=body,
         headers={"Authorization": f"Bearer {address.token}"},
+        timeout=60,
     )
     assert answer.status_code == 422
     assert fault in answer.text

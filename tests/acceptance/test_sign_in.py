@@ -131,7 +131,7 @@ def test_a_refused_command_has_no_token(
     visitor = Visitor(instance)
     visitor.sign_in(know(provider, "cleo", "gpu-users"))
     asked = httpx.post(
-        f"{visitor.url}/auth/device", data={"host": "<b>evil</b>"}
+        f"{visitor.url}/auth/device", data={"host": "<b>evil</b>"}, timeout=60
     ).json()
     code = asked["user_code"]
     # Neither the name of the machine nor the code brings words onto the page.
@@ -148,10 +148,14 @@ def test_a_refused_command_has_no_token(
     visitor.post("/auth/device/confirm", user_code=code, answer="no")
     poll = {"device_code": asked["device_code"]}
     token_url = f"{visitor.url}/auth/device/token"
-    refused = httpx.post(token_url, data=poll)
+    refused = httpx.post(token_url, data=poll, timeout=60)
     assert refused.json() == {"error": "access_denied"}
-    assert httpx.post(token_url, data=poll).json() == {"error": "expired_token"}
-    assert httpx.post(token_url, data={}).json() == {"error": "expired_token"}
+    assert httpx.post(token_url, data=poll, timeout=60).json() == {
+        "error": "expired_token"
+    }
+    assert httpx.post(token_url, data={}, timeout=60).json() == {
+        "error": "expired_token"
+    }
 
 
 def test_a_command_is_not_signed_in_as_who_is_somebody_else_now(
@@ -159,12 +163,14 @@ def test_a_command_is_not_signed_in_as_who_is_somebody_else_now(
 ) -> None:
     visitor = Visitor(instance)
     visitor.sign_in(know(provider, "ida", "gpu-users"))
-    asked = httpx.post(f"{visitor.url}/auth/device", data={"host": "lab-1"}).json()
+    asked = httpx.post(
+        f"{visitor.url}/auth/device", data={"host": "lab-1"}, timeout=60
+    ).json()
     code = asked["user_code"]
     assert visitor.post("/auth/device/confirm", user_code=code, answer="yes").is_success
     instance.ok("user", "update", "ida", "--sign-in")
     poll = {"device_code": asked["device_code"]}
-    refused = httpx.post(f"{visitor.url}/auth/device/token", data=poll)
+    refused = httpx.post(f"{visitor.url}/auth/device/token", data=poll, timeout=60)
     assert refused.json() == {"error": "access_denied"}
 
 
@@ -263,15 +269,17 @@ def test_a_session_is_for_pages_of_this_server(
     name = visitor.cookies.session
     session = web.cookies[name]
     url = f"{visitor.url}/api/v1/jobs"
-    as_token = httpx.get(url, headers={"Authorization": f"Bearer {session}"})
+    as_token = httpx.get(
+        url, headers={"Authorization": f"Bearer {session}"}, timeout=60
+    )
     assert as_token.status_code == 401
     token = instance.json("token", "new", "--user", "gus")["token"]
-    as_cookie = httpx.get(url, headers={"Cookie": f"{name}={token}"})
+    as_cookie = httpx.get(url, headers={"Cookie": f"{name}={token}"}, timeout=60)
     assert as_cookie.status_code == 401
     # A new sign-in is a new session, and ends the former one.
     visitor.sign_in("subject-of-finn")
     assert web.cookies[name] != session
-    former = httpx.get(url, headers={"Cookie": f"{name}={session}"})
+    former = httpx.get(url, headers={"Cookie": f"{name}={session}"}, timeout=60)
     assert former.status_code == 401
     grep = ["grep", "-rlE", f"{session}|{web.cookies[name]}|{SECRET}"]
     kept = subprocess.run(
@@ -294,7 +302,7 @@ def test_an_answer_of_the_provider_counts_once_and_in_one_browser(
         "Cookie": f"{attacker.cookies.begun}={attacker.web.cookies[attacker.cookies.begun]}"
     }
     assert attacker.web.get(answer).status_code == 303
-    replayed = httpx.get(answer, headers=cookie)
+    replayed = httpx.get(answer, headers=cookie, timeout=60)
     assert replayed.status_code == 401
     assert "used before" in replayed.text
     denied = victim.web.get("/auth/callback?error=access_denied&state=x")
@@ -318,7 +326,9 @@ def test_an_answer_of_the_provider_counts_once_and_in_one_browser(
     ],
 )
 def test_a_sign_in_leads_to_no_other_place(instance: TestInstance, path: str) -> None:
-    refused = httpx.get(f"{instance.address().url}/auth/login", params={"next": path})
+    refused = httpx.get(
+        f"{instance.address().url}/auth/login", params={"next": path}, timeout=60
+    )
     assert refused.status_code == 422
     assert "next: is no path of this server" in refused.text
 
@@ -342,5 +352,5 @@ def test_without_a_provider_nobody_signs_in_with_a_browser(tmp_path: Path) -> No
         refused = instance.run("login", url, "--browser", env=there)
         assert refused.returncode == 4
         assert f"Nobody signs in to {url} with a browser" in refused.stderr
-        assert httpx.get(f"{url}/auth/login").status_code == 404
-        assert httpx.post(f"{url}/auth/device").status_code == 404
+        assert httpx.get(f"{url}/auth/login", timeout=60).status_code == 404
+        assert httpx.post(f"{url}/auth/device", timeout=60).status_code == 404

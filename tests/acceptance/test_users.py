@@ -73,7 +73,7 @@ def documented() -> Mapping[str, str]:
 
 
 def test_the_guide_names_every_request(instance: TestInstance) -> None:
-    document = httpx.get(f"{instance.address().url}/openapi.json").json()
+    document = httpx.get(f"{instance.address().url}/openapi.json", timeout=60).json()
     served = {
         f"{method.upper()} {path}"
         for path, methods in document["paths"].items()
@@ -98,7 +98,9 @@ def test_each_role_may_do_what_the_guide_says(
         expired = _expired_token(instance)
         headers["Authorization"] = f"Bearer {expired}"
     wrong: list[str] = []
-    with httpx.Client(base_url=instance.address().url, headers=headers) as web:
+    with httpx.Client(
+        base_url=instance.address().url, headers=headers, timeout=60
+    ) as web:
         for what, role in documented().items():
             may = has_token and Role(user).includes(Role(role))
             if may and what.startswith("WEBSOCKET"):
@@ -116,7 +118,7 @@ def _expired_token(instance: TestInstance) -> str:
     url = f"{instance.address().url}/api/v1/whoami"
     headers = {"Authorization": f"Bearer {issued}"}
     wait_until(
-        lambda: httpx.get(url, headers=headers).status_code == 401,
+        lambda: httpx.get(url, headers=headers, timeout=60).status_code == 401,
         what="the token to expire",
     )
     return issued
@@ -177,7 +179,9 @@ def test_nobody_opens_a_stream_to_a_job_of_another(
 ) -> None:
     headers = {"Authorization": f"Bearer {token(instance, user)}"}
     paths = [f"/api/v1/jobs/{open_job}/{to}" for to in ("exec", "stdin", "forward/1")]
-    with httpx.Client(base_url=instance.address().url, headers=headers) as web:
+    with httpx.Client(
+        base_url=instance.address().url, headers=headers, timeout=60
+    ) as web:
         found = {path: _status(web, f"WEBSOCKET {path}") for path in paths}
     assert set(found.values()) == {403}, found
     assert instance.job(open_job).state == "running"

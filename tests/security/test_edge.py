@@ -219,7 +219,10 @@ def test_slow_heads_end_and_keep_nobody_out(shared_instance: TestInstance) -> No
         sock.sendall(b"GET /healthz HTTP/1.1\r\nX-Slow: ")
     with http(shared_instance) as web:
         assert web.get("/api/v1/server").status_code == 200
-    assert httpx.get(f"{shared_instance.address().url}/healthz").status_code == 200
+    assert (
+        httpx.get(f"{shared_instance.address().url}/healthz", timeout=60).status_code
+        == 200
+    )
     for sock in sockets:
         with sock, suppress(ConnectionResetError):
             assert sock.recv(1) == b""
@@ -393,7 +396,7 @@ def test_the_page_of_calls_needs_nothing_else(
     read = Page(page.content())
     assert (asked, complaints) == ([f"{url}/docs"], [])
     assert width.endswith("px"), "the browser refuses the page's own style"
-    document = httpx.get(f"{url}/openapi.json").json()
+    document = httpx.get(f"{url}/openapi.json", timeout=60).json()
     assert all(path in read.text for path in document["paths"])
     assert all(name in read.text for name in document["components"]["schemas"])
     assert "script" not in read.count
@@ -415,7 +418,9 @@ def test_who_was_refused_and_who_changed_what_is_kept(instance: TestInstance) ->
         web.post(f"/api/v1/gpus/{token}/drain")
         web.put("/api/v1/trust/x", json={"reason": "x" * 2_000_000})
     for path in ("/docs", "/healthz", proof.PATH):
-        assert httpx.post(f"{instance.address().url}{path}").status_code == 405
+        assert (
+            httpx.post(f"{instance.address().url}{path}", timeout=60).status_code == 405
+        )
     with http(instance, headers={"Authorization": "Bearer wrong"}) as web:
         web.post("/api/v1/server/stop")
     program = (
