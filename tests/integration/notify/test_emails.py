@@ -144,6 +144,7 @@ async def test_one_that_never_answers_is_given_up_for_now() -> None:
         result = await delivery.deliver(mailbox, payload)
         assert result.outcome is DeliveryOutcome.RETRIED
         assert result.why == "SMTPServerDisconnected"
+        delivery._timeout_s = 60
         result = await delivery.deliver(mailbox, payload)
         assert result.outcome is DeliveryOutcome.DELIVERED
         await delivery.close()

@@ -53,7 +53,7 @@ def cluster() -> Iterator[Cluster]:
 
 async def says(instance: Subject, job_id: str, words: str) -> JobResult:
     """Poll until the job, which waits, says so."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         result = await polled(instance, job_id, JobStatus.PENDING)
         if words in (result.error_message or ""):

@@ -235,7 +235,7 @@ def test_a_killed_slurmdbd_holds_nothing_up_and_is_asked_again_when_it_is_back(
             assert (await until(provider, runs, *OVER)).exit_code == 3
         finally:
             cluster.start_accounting()  # not in a thread, with whose end it would end
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not (found := await provider.poll_jobs([lost, runs])).get(lost):
             assert time.monotonic() < deadline, "the accounts should be asked again"
             await asyncio.sleep(0.1)

@@ -55,7 +55,7 @@ def over(instance: Managed, batch_id: str) -> Any:
 
 
 def soon() -> QueuedRequestTerms:
-    return QueuedRequestTerms(deadline=time.monotonic() + 10.0)
+    return QueuedRequestTerms(deadline=time.monotonic() + 60.0)
 
 
 async def test_a_request_loads_a_model_and_unload_ends_it(instance: Managed):

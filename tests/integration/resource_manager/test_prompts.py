@@ -397,17 +397,17 @@ async def test_the_wait_for_another_replica_counts_not_for_the_time_limit(
 ):
     await load(instance)
     instance.chat.breaks.add("hello")
-    (job,) = await prompts(instance, "hello", timeout_s=0.5)
+    (job,) = await prompts(instance, "hello", timeout_s=1.5)
     await eventually(lambda: instance.chat.asked, "it to be asked")
     one = replica(instance)
     await eventually(lambda: one.suspended and in_line(instance), "it to wait again")
     instance.chat.breaks.clear()
     began = time.monotonic()
-    await eventually(lambda: time.monotonic() - began > 0.6, "more than its limit")
+    await eventually(lambda: time.monotonic() - began > 1.6, "more than its limit")
     instance.manager.residents.request_queues.put(one)
     assert await answer(instance, job) == "re: hello\n"
     (attempt,) = instance.attempts(job)
-    assert attempt["ran_s"] < 0.5
+    assert attempt["ran_s"] < 1.5
 
 
 async def test_a_prompt_refuses_what_it_cannot_heed(instance: Managed):
@@ -445,12 +445,12 @@ async def test_the_job_of_the_model_pays_for_a_prompt(instance: Managed):
 
 
 async def test_a_model_that_answers_500_is_asked_again_after_a_pause(instance: Managed):
-    policy = replace(instance.core.policy, retry_base_s=0.3, retry_max_s=0.3)
+    policy = replace(instance.core.policy, retry_base_s=0.6, retry_max_s=0.6)
     instance.core.policy = policy
     await load(instance)
     instance.chat.sick.add("hello")
     began = time.monotonic()
-    (job,) = await prompts(instance, "hello", timeout_s=0.5)
+    (job,) = await prompts(instance, "hello", timeout_s=1.0)
 
     def summary() -> str:
         why = instance.controller.requests.why(job)
@@ -463,8 +463,8 @@ async def test_a_model_that_answers_500_is_asked_again_after_a_pause(instance: M
     # Three tries with two pauses, which the time limit does not count.
     assert (row["state"], row["reason"]) == ("failed", "no_answer")
     assert instance.chat.asked == ["hello"] * 3
-    assert time.monotonic() - began >= 0.6
-    assert instance.attempts(job)[0]["ran_s"] < 0.5
+    assert time.monotonic() - began >= 1.2
+    assert instance.attempts(job)[0]["ran_s"] < 1.0
 
 
 async def test_a_prompt_that_is_answered_after_a_pause_no_longer_waits(

@@ -228,7 +228,7 @@ def test_an_endpoint_that_hangs_is_asked_again(
 
     endpoint.answer = answer
     try:
-        (found,) = ask(study_at(endpoint, tmp_path, timeout_s=0.3), clock, "Well?")
+        (found,) = ask(study_at(endpoint, tmp_path, timeout_s=1), clock, "Well?")
     finally:
         over.set()
     assert isinstance(found, Completion) and endpoint.asked["Well?"] == 2
