@@ -10,6 +10,8 @@ import typer
 from gpuyard.cli.recommended import apply, ask
 from tests.support.instance import TestInstance, make_instance
 from tests.support.nvml import FakeGpus
+from tests.support.wait import wait_until
+from tests.support.web import http
 
 PROGRAM = """
 import torch
@@ -96,7 +98,9 @@ import os
 import time
 
 if "GPUYARD_JOB_ID" in os.environ:
-    time.sleep(1)
+    time.sleep(1)  # a shorter run is no benchmark
+    while not os.path.exists("measured"):
+        time.sleep(0.05)
     print("step 1 loss 1.0", flush=True)
     os._exit(0)
 """
@@ -112,8 +116,17 @@ def test_a_measured_run_corrects_the_next_recommendation(fake_gpus: FakeGpus) ->
         (instance.work / "copy.py").write_text(program + "print(1)\n")
         before = json.loads(instance.ok("recommend", "--json", "train.py"))
         assert before["needs"]["gpu_memory_gb"] == 16
-        done = instance.run("run", "train.py")
-        assert done.returncode == 0, done.stderr
+        job_id = instance.ok("run", "-d", "train.py").strip()
+
+        def is_measured() -> bool:
+            wanted = {"name": "system/gpu0_memory_mb"}
+            with http(instance) as web:
+                found = web.get(f"/api/v1/jobs/{job_id}/metrics", params=wanted)
+            return bool(found.json()["items"])
+
+        wait_until(is_measured, what="its memory to be measured")
+        (instance.work / "measured").touch()
+        assert instance.wait(job_id).state == "completed"
 
         (job,) = instance.json("jobs")["items"]
         said = instance.ok("recommend", "train.py")
