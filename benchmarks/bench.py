@@ -349,7 +349,7 @@ def serving(module: str = "gpuyard.server") -> Iterator[tuple[TestInstance, Web]
         instance.home.create()
         start_server(instance, module)
         web = Web(instance.address())
-        wait_until(lambda: web.get("/api/v1/nodes")["items"], 30, "the node to join")
+        wait_until(lambda: web.get("/api/v1/nodes")["items"], what="the node to join")
         try:
             yield instance, web
         finally:
@@ -372,8 +372,7 @@ def start_server(instance: TestInstance, module: str = "gpuyard.server") -> None
         )
     wait_until(
         lambda: process.poll() is not None or running_server(instance.home),
-        60,
-        "the server to serve",
+        what="the server to serve",
     )
     if process.poll() is not None:
         sys.exit((instance.home.logs / "server.log").read_text()[-2000:])
@@ -408,6 +407,5 @@ def wait_until_running(web: Web, job_id: str) -> None:
     """Wait until the job runs."""
     wait_until(
         lambda: web.get(f"/api/v1/jobs/{job_id}")["state"] == "running",
-        60,
-        f"job {job_id} to run",
+        what=f"job {job_id} to run",
     )

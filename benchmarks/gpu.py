@@ -86,7 +86,7 @@ def _job(times: int) -> Figure:
     """`gpuyard run` of a program that uses the GPU once, and the program by itself."""
     words = [sys.executable, "-c", USE]
     with serving() as (instance, _):
-        wait_until(lambda: instance.json("gpus")["items"], 20, "the GPUs")
+        wait_until(lambda: instance.json("gpus")["items"], what="the GPUs")
         values, floors = alternate(
             times,
             lambda: timed(lambda: _run(instance, words)),

@@ -83,13 +83,11 @@ def submitted_ms(web: Web, program: str, target: Path) -> float:
     # The server is left alone until the process has run.
     wait_until(
         lambda: target.exists() and target.read_text().endswith("\n"),
-        30,
-        "the process to run",
+        what="the process to run",
     )
     wait_until(
         lambda: web.get(f"/api/v1/jobs/{job_id}")["state"] == "completed",
-        30,
-        "the job to complete",
+        what="the job to complete",
     )
     return (float(target.read_text()) - began) * 1000
 

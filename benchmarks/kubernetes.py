@@ -47,7 +47,7 @@ def _in_front_of(cluster: Cluster) -> Generator[tuple[Web, EventListener]]:
         instance.home.settings.write_text(_SETTINGS.format(kubeconfig=kubeconfig))
         start_server(instance)
         web = Web(instance.address())
-        wait_until(lambda: web.get("/api/v1/offers")["items"], 30, "offers")
+        wait_until(lambda: web.get("/api/v1/offers")["items"], what="offers")
         events = EventListener(instance.address())
         try:
             yield web, events
@@ -122,7 +122,7 @@ def _requests(cluster: Cluster) -> int:
 
 def _settle(cluster: Cluster) -> None:
     """Wait until ended jobs are removed."""
-    wait_until(lambda: not cluster.objects("jobs"), 60, "the Jobs to go")
+    wait_until(lambda: not cluster.objects("jobs"), what="the Jobs to go")
 
 
 def _run(web: Web, events: EventListener, jobs: int, seconds: float) -> float:

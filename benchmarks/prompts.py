@@ -49,7 +49,7 @@ def serving() -> Iterator[TestInstance]:
             f"[models.large]\n{fields}memory_gb = 80\n"
         )
         instance.ok("up", "--simulate-gpus", "1x24")
-        wait_until(lambda: toy(instance)["state"] == "ready", 60, "the model")
+        wait_until(lambda: toy(instance)["state"] == "ready", what="the model")
         yield instance
 
 

@@ -223,7 +223,7 @@ def restart(instance: TestInstance, go: Path, following: Path) -> float:
     )
     # It schedules before it serves.
     address = wait_until(
-        lambda: running_server(instance.home), 60, "the server to serve"
+        lambda: running_server(instance.home), what="the server to serve"
     )
     wait_until_running(Web(address), blocker)
     return float(target.read_text()) - killed

@@ -73,7 +73,7 @@ def test_jobs_of_a_project_share_a_workspace_of_their_account(
 
 def test_without_accounts_separation_is_by_agreement(instance: TestInstance) -> None:
     instance.ok("up")
-    (gpu,) = wait_until(lambda: instance.json("gpus")["items"], 30, "the node to join")
+    (gpu,) = wait_until(lambda: instance.json("gpus")["items"], what="the node to join")
     assert gpu["separation"] == "agreement"
     assert "kept apart by agreement only" in instance.ok("gpus")
     whose = "root" if os.getuid() == 0 else "one user"

@@ -51,7 +51,7 @@ def test_an_agent_of_another_home_joins_by_websocket_and_works_as_any(instance):
         wait_until(lambda: client.nodes(), what="the home's own node")
         (own,) = client.nodes()
         with node_of(instance, client.address.url, client.address.token) as home:
-            wait_until(lambda: len(client.nodes()) == 2, 30, "the other node")
+            wait_until(lambda: len(client.nodes()) == 2, what="the other node")
             # Neither fits beside the other on one node.
             need = {"resources": {"cpus": own["cpus"]}, "workdir": str(instance.work)}
             code = (
@@ -91,11 +91,10 @@ def test_an_agent_without_the_token_is_left_outside(instance):
         wait_until(lambda: client.nodes(), what="the home's own node")
         with node_of(instance, client.address.url, "guessed") as home:
             alive = home.node / "pulse"
-            wait_until(alive.exists, 30, "the agent to be up")
+            wait_until(alive.exists, what="the agent to be up")
             touched = alive.stat().st_mtime_ns
             wait_until(
                 lambda: alive.stat().st_mtime_ns > touched,
-                30,
-                "the agent to have dialled for a second",
+                what="the agent to have dialled for a second",
             )
             assert len(client.nodes()) == 1

@@ -38,8 +38,7 @@ def test_a_killed_server_loses_no_task_and_repeats_none() -> None:
         instance.ok("run", "-d", *words, "--", "sh", "-c", script)
         wait_until(
             lambda: marks.exists() and marks.read_text().count("ended") >= 10,
-            60,
-            "some tasks to end",
+            what="some tasks to end",
         )
         instance.kill("server")
         instance.ok("wait", "many")
@@ -133,8 +132,7 @@ def test_i_hold_release_and_cancel_an_array(shared_instance: TestInstance) -> No
     assert shared_instance.ok("release", "long") == "30 jobs: each is released\n"
     wait_until(
         lambda: shared_instance.json("show", "long")["counts"].get("running"),
-        30,
-        "its first task to run",
+        what="its first task to run",
     )
     why = shared_instance.ok("why", "long")
     assert "29 tasks of it wait; the first says:" in why
@@ -151,15 +149,13 @@ def test_i_change_how_many_tasks_run_at_once(shared_instance: TestInstance) -> N
     assert told == f"{array_id} is updated\n"
     wait_until(
         lambda: shared_instance.json("show", "slow")["counts"].get("running") == 3,
-        30,
-        "three of its tasks to run",
+        what="three of its tasks to run",
     )
     updated = shared_instance.json("update", "slow", "--limit", "none")
     assert (updated["at_most"], updated["priority"]) == (None, 5)
     wait_until(
         lambda: shared_instance.json("show", "slow")["counts"] == {"running": 10},
-        30,
-        "all its tasks to run",
+        what="all its tasks to run",
     )
     refused = shared_instance.run("update", "slow_3", "--limit", "2")
     assert "--limit: is that of an array, and 'slow_3' is a job" in refused.stderr

@@ -45,7 +45,7 @@ def instance() -> Iterator[TestInstance]:
         made.home.create()
         made.home.settings.write_text(settings(models="ab"))
         made.ok("up", "--simulate-gpus", "3x24")
-        wait_until(lambda: len(made.json("gpus")["items"]) == 3, 20, "the GPUs")
+        wait_until(lambda: len(made.json("gpus")["items"]) == 3, what="the GPUs")
         yield made
 
 
@@ -430,8 +430,7 @@ def test_an_exclusive_batch_has_the_gpus_and_then_the_models_come_back(
         lambda: (
             len({words[3] for words in log_of(instance) if words[0] == "start"}) == 3
         ),
-        30,
-        "all three GPUs",
+        what="all three GPUs",
     )
     assert set(states(instance).values()) == {"absent"}
     assert {gpu["state"] for gpu in instance.json("gpus")["items"]} == {"script_busy"}
@@ -440,8 +439,7 @@ def test_an_exclusive_batch_has_the_gpus_and_then_the_models_come_back(
     asking.start()
     wait_until(
         lambda: instance.json("models")["items"][0]["waiting"] == 1,
-        10,
-        "the request to stand in line",
+        what="the request to stand in line",
     )
     (instance.work / "go").touch()
     found = ended(instance, batch)
@@ -458,7 +456,7 @@ def test_round_robin_deals_the_items_out_in_order() -> None:
             settings() + '[residency]\npolicy = "round_robin"\n'
         )
         made.ok("up", "--simulate-gpus", "3x24")
-        wait_until(lambda: len(made.json("gpus")["items"]) == 3, 20, "the GPUs")
+        wait_until(lambda: len(made.json("gpus")["items"]) == 3, what="the GPUs")
         source = write(made.work / "in", **{f"i{n}": str(n) for n in range(1, 9)})
         assert ended(made, submit(made, source, "--exclusive"))["completed"] == 8
         by_gpu: dict[str, list[str]] = {}
@@ -484,21 +482,19 @@ def test_an_exclusive_batch_survives_a_killed_server_at_every_step(
         instance.kill("server")
         instance.ok("up")
     wait_until(
-        lambda: any(words[0] == "start" for words in log_of(instance)), 30, "an item"
+        lambda: any(words[0] == "start" for words in log_of(instance)), what="an item"
     )
     if step == "running":
         wait_until(
             lambda: len([w for w in log_of(instance) if w[0] == "start"]) == 3,
-            30,
-            "three items",
+            what="three items",
         )
         instance.kill("server")
     gate.touch()
     if step == "reloading":
         wait_until(
             lambda: len([w for w in log_of(instance) if w[0] == "end"]) == 7,
-            30,
-            "the items",
+            what="the items",
         )
         instance.kill("server")
     found = ended(instance, batch)
@@ -506,7 +502,7 @@ def test_an_exclusive_batch_survives_a_killed_server_at_every_step(
     assert sorted(words[1] for words in log_of(instance) if words[0] == "end") == [
         f"i{n}" for n in range(7)
     ]
-    wait_until(lambda: set(states(instance).values()) == {"ready"}, 30, "the models")
+    wait_until(lambda: set(states(instance).values()) == {"ready"}, what="the models")
     assert [ask(instance, name) for name in "ab"] == ["a: hello", "b: hello"]
 
 
@@ -518,8 +514,7 @@ def test_a_cancelled_batch_gives_the_models_their_gpus_back(
     batch = submit(instance, source, "--exclusive", "--arg", f"gate={instance.work}/go")
     wait_until(
         lambda: len([w for w in log_of(instance) if w[0] == "start"]) == 3,
-        30,
-        "three items",
+        what="three items",
     )
     instance.ok("batch", "cancel", batch)
     found = ended(instance, batch)
@@ -541,8 +536,7 @@ def test_a_server_that_is_stopped_ends_its_batches_or_leaves_them_to_the_next(
     batch = submit(instance, source, "--exclusive", "--arg", f"gate={instance.work}/go")
     wait_until(
         lambda: len([w for w in log_of(instance) if w[0] == "start"]) == 3,
-        30,
-        "three items",
+        what="three items",
     )
     refused = instance.run("down")
     assert (refused.returncode, "3 jobs are running" in refused.stderr) == (4, True)
@@ -557,8 +551,7 @@ def test_a_server_that_is_stopped_ends_its_batches_or_leaves_them_to_the_next(
     again = submit(instance, source, "--exclusive", "--arg", f"gate={instance.work}/go")
     wait_until(
         lambda: len([w for w in log_of(instance) if w[0] == "start"]) == 10,
-        30,
-        "three more",
+        what="three more",
     )
     instance.ok("down", "--running", "cancel")
     instance.ok("up")
@@ -578,16 +571,14 @@ def test_a_shared_batch_leaves_room_for_a_model_that_is_asked_for(
     batch = submit(instance, source, "--shared", "--arg", f"gate={instance.work}/go")
     wait_until(
         lambda: len([w for w in log_of(instance) if w[0] == "start"]) == 3,
-        30,
-        "three items",
+        what="three items",
     )
     answers: list[str] = []
     asking = threading.Thread(target=lambda: answers.append(ask(instance, "a")))
     asking.start()
     wait_until(
         lambda: instance.json("models")["items"][0]["waiting"] == 1,
-        10,
-        "the request to stand in line",
+        what="the request to stand in line",
     )
     (instance.work / "go").touch()
     asking.join(60)
@@ -611,15 +602,14 @@ def test_a_gpu_lost_in_the_middle_of_a_batch(fake_gpus: FakeGpus) -> None:
         instance.home.create()
         instance.home.settings.write_text(settings())
         instance.ok("up")
-        wait_until(lambda: len(instance.json("gpus")["items"]) == 5, 20, "the GPUs")
+        wait_until(lambda: len(instance.json("gpus")["items"]) == 5, what="the GPUs")
         source = write(instance.work / "in", **{f"i{n}": str(n) for n in range(8)})
         batch = submit(
             instance, source, "--exclusive", "--arg", f"gate={instance.work}/go"
         )
         wait_until(
             lambda: len([w for w in log_of(instance) if w[0] == "start"]) == 5,
-            30,
-            "five items",
+            what="five items",
         )
         lost = next(
             words
@@ -630,8 +620,7 @@ def test_a_gpu_lost_in_the_middle_of_a_batch(fake_gpus: FakeGpus) -> None:
         fake_gpus.add(uuids[5], name="NVIDIA A10", memory_mb=24576, cc="8.6")
         wait_until(
             lambda: any(words[3] == uuids[5] for words in log_of(instance)),
-            30,
-            "the new GPU to be used",
+            what="the new GPU to be used",
         )
         (instance.work / "go").touch()
         found = ended(instance, batch)

@@ -182,8 +182,7 @@ def test_on_a_full_disk_nothing_is_half_done_and_with_room_again_all_goes_on(
                 lambda: (
                     (a := web.post("/api/v1/jobs", json=body)).status_code == 201 and a
                 ),
-                20,
-                "room",
+                what="room",
             )
             assert instance.wait(after.json()["id"]).state == "completed"
             assert job_count(web) == before + taken + 1

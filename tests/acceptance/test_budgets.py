@@ -65,13 +65,13 @@ def test_a_hard_budget_tells_in_time_and_ends_what_runs_after_it_has_saved(
         timeout_s=600,
         checkpoint={"path": "step-*.txt"},
     )
-    wait_until(lambda: "ready" in instance.run("logs", job).stdout, 30, "it to run")
+    wait_until(lambda: "ready" in instance.run("logs", job).stdout, what="it to run")
     words = ["--project", "vision", "--amount", "4", "--period", "total", "--hard"]
     instance.ok("budgets", "set", "small", *words)
     ended = instance.wait(job)
     assert (ended.state, ended.reason) == ("cancelled", "budget")
     (saved,) = wait_until(
-        lambda: instance.json("checkpoints", job)["items"], 30, "its checkpoint"
+        lambda: instance.json("checkpoints", job)["items"], what="its checkpoint"
     )
     digest = saved["sha256"]
     assert (instance.home.blobs / digest[:2] / digest[2:]).read_text() == "7\n"
@@ -80,7 +80,7 @@ def test_a_hard_budget_tells_in_time_and_ends_what_runs_after_it_has_saved(
         events = instance.json("events")["items"]
         return [e["kind"] for e in events if e["kind"].startswith("budget.")]
 
-    wait_until(lambda: "budget.spent" in told(), 20, "the event")
+    wait_until(lambda: "budget.spent" in told(), what="the event")
     assert told().count("budget.spent") == 1
     late = instance.submit(["true"], project="vision", timeout_s=1)
     why = instance.json("why", late)
@@ -121,7 +121,7 @@ def test_it_is_told_once_when_one_is_nearly_and_when_it_is_wholly_spent(
             assert made.spent == spent
             wait_until(lambda want=kinds: told() == want, what=f"{kinds}")
         client.set_budget("vision", spent, project="vision")
-    wait_until(lambda: told()[1:] == ["budget.spent"], 10, "the second event")
+    wait_until(lambda: told()[1:] == ["budget.spent"], what="the second event")
 
 
 def test_both_clients_and_what_is_refused(instance: TestInstance) -> None:

@@ -106,7 +106,7 @@ def test_the_use_of_gpus_is_measured_and_what_was_idle_has_its_line(
                 ).json()["items"]
             return bool(found) and found[0]["count"] > 2
 
-        wait_until(has_points, 30, "its use to be measured")
+        wait_until(has_points, what="its use to be measured")
         instance.ok("cancel", job)
         instance.wait(job)
         (line,) = instance.json("report", "--by", "gpu")["items"]

@@ -134,7 +134,7 @@ def test_rounds_of_random_kills_lose_no_job_and_run_none_twice(
             jobs[name] = submit_witness(
                 instance, name, seconds, idempotency_key=name, retry_count=10
             )
-        wait_until(lambda: instance.pid("agent"), 30, "an agent to live")
+        wait_until(lambda: instance.pid("agent"), what="an agent to live")
         instance.kill(*dice.choice(choices))
     for name, job_id in jobs.items():
         done = instance.wait(job_id, timeout=120)
@@ -158,7 +158,7 @@ def check_no_overlap(lines: list[str]) -> None:
 
 def test_no_gpu_or_core_stays_booked_after_the_storm(instance: TestInstance) -> None:
     submit_witness(instance, "first", 0.5)
-    wait_until(lambda: instance.pid("agent"), 30, "an agent to live")
+    wait_until(lambda: instance.pid("agent"), what="an agent to live")
     instance.kill("server", "agent")
     after = submit_witness(instance, "after", 0, resources={"cpus": 2})
     assert instance.wait(after).state == "completed"

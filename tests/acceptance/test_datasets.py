@@ -105,8 +105,7 @@ def test_an_upload_that_is_killed_goes_on_where_it_was(stored: TestInstance) -> 
             lambda upload=upload, most=most: (
                 upload.poll() is not None or len(chunks_sent(stored)) >= most
             ),
-            60,
-            "some chunks",
+            what="some chunks",
         )
         upload.kill()
         upload.communicate()

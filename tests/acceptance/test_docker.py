@@ -46,7 +46,7 @@ def in_front_of(
             f'[providers.docker]\nhost = "{dockerd.host}"\npoll_s = 0.2\n'
         )
         made.ok("up")
-        wait_until(lambda: len(made.json("gpus")["items"]) == 2, 20, "the GPUs")
+        wait_until(lambda: len(made.json("gpus")["items"]) == 2, what="the GPUs")
         yield made
 
 
@@ -177,7 +177,7 @@ def test_a_container_goes_on_from_what_it_saved(instance: TestInstance) -> None:
         retry_count=1,
     )
     (saved,) = wait_until(
-        lambda: instance.json("checkpoints", job)["items"], 60, "a checkpoint"
+        lambda: instance.json("checkpoints", job)["items"], what="a checkpoint"
     )
     assert (saved["path"], saved["step"]) == ("step-40.txt", 40)
     instance.ok("cancel", job)
@@ -193,7 +193,7 @@ def test_a_container_goes_on_from_what_it_saved(instance: TestInstance) -> None:
 
 def test_a_command_and_a_shell_reach_a_container(instance: TestInstance) -> None:
     job = submit(instance, "sh", "-c", "echo here; sleep 600")
-    wait_until(lambda: "here" in instance.run("logs", job).stdout, 60, "it to run")
+    wait_until(lambda: "here" in instance.run("logs", job).stdout, what="it to run")
     done = instance.run("exec", job, "--", "sh", "-c", "cat; exit 3", input="words")
     assert (done.returncode, done.stdout) == (3, "words"), done.stderr
     shown = instance.run("ssh", job, "echo", "$GPUYARD_JOB_ID", input="")
@@ -244,8 +244,7 @@ def test_containers_outlive_gpuyard_and_their_daemon(
     instance.ok("up")
     wait_until(
         lambda: "unhealthy" in instance.run("providers").stdout,
-        30,
-        "the daemon to be missed",
+        what="the daemon to be missed",
     )
     dockerd.start()
     enough.touch()

@@ -44,7 +44,7 @@ def test_what_keeps_the_server_from_starting_is_found_without_starting_it(
 
 def test_an_agent_of_another_version_is_found(instance: TestInstance) -> None:
     instance.ok("up")
-    wait_until(lambda: findings(instance)["agent"]["found"] == "healthy", 60)
+    wait_until(lambda: findings(instance)["agent"]["found"] == "healthy")
     instance.home.agent_version.write_text("0.0.1")
     found = findings(instance)["agent"]
     assert not found["ok"] and "has version 0.0.1" in found["found"]

@@ -137,15 +137,13 @@ def test_listeners_that_never_read_cost_little_and_hold_up_nobody(
         listeners = [mute_listener(web) for _ in range(80)]
         wait_until(
             lambda: all(listener.recv(1, socket.MSG_PEEK) for listener in listeners),
-            30,
-            "all to be answered",
+            what="all to be answered",
         )
         assert web.post("/api/v1/jobs", json=children).status_code == 201
         assert web.post(f"/api/v1/jobs/{parent}/cancel").status_code == 200
         wait_until(
             lambda: web.get("/api/v1/server").json()["jobs"].get("queued", 0) == 0,
-            60,
-            "all to be over",
+            what="all to be over",
         )
         grown = server.memory_info().rss - before
         whole = journal(web)

@@ -51,7 +51,7 @@ def test_a_sync_that_fails_acknowledges_nothing_and_loses_nothing(
     # Whether the failed one came to be is for its key to find out: asked again, there
     # is one of it.
     first = wait_until(
-        lambda: _submitted(faulty, "meanwhile"), 20, "the ledger to take jobs again"
+        lambda: _submitted(faulty, "meanwhile"), what="the ledger to take jobs again"
     )
     assert submit(faulty, "meanwhile") == first
     assert faulty.wait(first).state == "completed"
@@ -69,7 +69,7 @@ def test_a_server_that_could_not_stop_goes_on_starting_jobs(
     faults.syncs_fail(errno.ENOSPC)
     assert faulty.run("down", "--running", "cancel").returncode != 0
     faults.syncs_fail(0)
-    later = wait_until(lambda: _submitted(faulty, "later"), 20, "the ledger to write")
+    later = wait_until(lambda: _submitted(faulty, "later"), what="the ledger to write")
     assert faulty.wait(later).state == "completed"
 
 
@@ -140,7 +140,7 @@ def test_a_job_that_fills_the_disk_is_named_before_and_cancelled_after(
 ) -> None:
     small.ok("up")
     reserve = small.home.reserve
-    wait_until(reserve.exists, 20, "the reserve")
+    wait_until(reserve.exists, what="the reserve")
     room = {"cpus": 0.1}
     sleeper = small.submit(["sleep", "300"], resources=room)
     last = small.submit(["sleep", "300"], resources=room)
@@ -149,7 +149,7 @@ def test_a_job_that_fills_the_disk_is_named_before_and_cancelled_after(
         name="filler",
         resources=room,
     )
-    wait_until(lambda: small.job(filler).warnings, 60, "the job to be named")
+    wait_until(lambda: small.job(filler).warnings, what="the job to be named")
     events = small.json("events", "-n", "1000")["items"]
     (named,) = [event for event in events if event["kind"] == "disk.filling"]
     assert named["job_id"] == filler
@@ -159,7 +159,7 @@ def test_a_job_that_fills_the_disk_is_named_before_and_cancelled_after(
     assert f"job filler ({filler}) takes most" in small.ok("gpus")
 
     (small.work / "go").touch()
-    refusal = wait_until(lambda: _refusal(small), 60, "new jobs to be refused")
+    refusal = wait_until(lambda: _refusal(small), what="new jobs to be refused")
     assert f"gpuyard cancel {filler}" in refusal
     small.ok("cancel", filler)
     assert small.wait(filler).state == "cancelled"
@@ -175,7 +175,7 @@ def test_a_job_that_fills_the_disk_is_named_before_and_cancelled_after(
     for log in (small.home.node / "attempts").glob("*.log"):
         log.unlink()
     small.ok("up")
-    later = wait_until(lambda: _submitted(small, "later"), 60, "room for a job")
+    later = wait_until(lambda: _submitted(small, "later"), what="room for a job")
     assert small.wait(later).state == "completed"
     for job_id in (filler, sleeper, last):
         assert small.job(job_id).state == "cancelled"

@@ -69,7 +69,7 @@ def test_a_second_run_does_only_what_has_changed(
     with receiver() as there:
         whole = ("--notify", there.url, "--deadline", "8h")
         told = instance.ok("flow", "run", "flow.toml", *whole)
-        (body,) = wait_until(there.bodies, 20, "the end to be told of")
+        (body,) = wait_until(there.bodies, what="the end to be told of")
     assert body["kind"] == "job.completed"
     ended = instance.ok("logs", body["job_id"]).splitlines()
     steps = ("clean", "count", "other", "report")
@@ -127,7 +127,7 @@ def test_a_step_that_fails_stops_only_what_needs_it_and_is_tried_as_it_says(
     with receiver() as there:
         usual = {"GPUYARD_DEFAULTS__NOTIFY": json.dumps([there.url])}
         done = instance.run("flow", "run", "flow.toml", env=usual)
-        (body,) = wait_until(there.bodies, 20, "the end to be told of")
+        (body,) = wait_until(there.bodies, what="the end to be told of")
     assert body["kind"] == "job.failed"
     assert done.returncode == 1
     assert "after: skipped · bad has not completed" in done.stdout

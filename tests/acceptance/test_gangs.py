@@ -88,14 +88,15 @@ def test_what_is_freed_is_kept_until_it_has_all(gangs: TestInstance) -> None:
     """
     gate = busy(gangs)
     gangs.ok("models", "pin", "wide")
-    wait_until(lambda: states(gangs, "wide") == ["booting"], 30, "it to get its places")
+    wait_until(
+        lambda: states(gangs, "wide") == ["booting"], what="it to get its places"
+    )
     others = [script(gangs) for _ in range(3)]
     gangs.kill("server")
     gangs.ok("up")
     wait_until(
         lambda: gpu_states(gangs) == ["booting_llm", "script_busy"],
-        30,
-        "the agent to be there again",
+        what="the agent to be there again",
     )
     assert {gangs.job(job).state for job in others} == {"queued"}
     assert gangs.json("show", replica(gangs, "wide")["job_id"])["state"] == "queued"
@@ -113,7 +114,7 @@ def test_nothing_is_kept_for_a_model_that_nobody_waits_for_any_more(
         body = {"model": "wide", "messages": [{"role": "user", "content": "hello"}]}
         client.post("/chat/completions", json=body, timeout=4)
     assert gangs.wait(script(gangs)).state == "completed", "on the GPU that was kept"
-    wait_until(lambda: states(gangs, "wide") == ["absent"], 30, "it to be let go")
+    wait_until(lambda: states(gangs, "wide") == ["absent"], what="it to be let go")
     assert models(gangs)["wide"]["problem"] is None
     gate.touch()
     assert said(ask(gangs, "wide")) == "wide: hello"
@@ -132,7 +133,7 @@ def test_more_gpus_than_a_machine_has_are_refused(gangs: TestInstance) -> None:
 def test_pinned_it_comes_before_idle_ones_and_stays(gangs: TestInstance) -> None:
     assert [said(ask(gangs, name)) for name in "ab"] == ["a: hello", "b: hello"]
     gangs.ok("models", "pin", "wide")
-    wait_until(lambda: states(gangs, "wide") == ["ready"], 30, "it to be loaded")
+    wait_until(lambda: states(gangs, "wide") == ["ready"], what="it to be loaded")
     waiting = script(gangs)
     assert said(ask(gangs, "wide")) == "wide: hello"
     assert gangs.job(waiting).state == "queued"
@@ -154,8 +155,7 @@ def test_an_exclusive_batch_brings_it_back_on_all_its_gpus() -> None:
         )
         wait_until(
             lambda: states(instance, "wide", "a") == ["absent", "absent"],
-            30,
-            "the models to be gone",
+            what="the models to be gone",
         )
         Path(instance.work / "go").touch()
         assert ended(instance, batch)["completed"] == 7

@@ -39,7 +39,7 @@ def wait_for_gpus(instance: TestInstance, **states: str) -> None:
             gpu["uuid"]: gpu["state"] for gpu in instance.json("gpus")["items"]
         } == states
 
-    wait_until(seen, 20, f"the GPUs to be {states}")
+    wait_until(seen, what=f"the GPUs to be {states}")
 
 
 def test_a_job_gets_the_smallest_gpu_that_fits_by_uuid(
@@ -77,7 +77,9 @@ def test_a_gpu_script_without_gpus_is_told_and_offered_the_flag(
     told = gpu_instance.run("run", "--name", "cpu", "train.py").stderr
     assert "meant for a GPU (torch.cuda)" in told
     assert "--gpus 1" in told
-    wait_until(lambda: "found no GPU" in gpu_instance.ok("show", "cpu"), 20, "the note")
+    wait_until(
+        lambda: "found no GPU" in gpu_instance.ok("show", "cpu"), what="the note"
+    )
     kinds = [event["kind"] for event in gpu_instance.json("events")["items"]]
     assert kinds.count("job.on_cpu") == 1
     chosen = gpu_instance.run("run", "--name", "chosen", "--gpus", "0", "train.py")
@@ -216,7 +218,7 @@ def test_a_gpu_with_a_fatal_xid_is_quarantined_with_its_reason_until_it_is_relea
         fake_gpus.xid(first, 79)  # one that comes before somebody listens is not heard
         return gpus(gpu_instance)[first]["state"] == "quarantined"
 
-    wait_until(quarantined, 20, "the quarantine")
+    wait_until(quarantined, what="the quarantine")
     assert (
         "Xid 79 (the GPU has fallen off the bus)"
         in gpus(gpu_instance)[first]["problem"]
@@ -244,13 +246,12 @@ def test_a_programs_own_xid_is_told_to_its_owner(
     job = gpu_instance.submit(body, resources={"gpus": {"count": 1, "uuid": [T]}})
     gpu_instance.wait(job, "running")
     for gpu in (T, A):
-        wait_until(lambda uuid=gpu: fake_gpus.is_listened_to(uuid), 20, "listeners")
+        wait_until(lambda uuid=gpu: fake_gpus.is_listened_to(uuid), what="listeners")
     fake_gpus.xid(T, 31)
     fake_gpus.xid(A, 79)
     wait_until(
         lambda: gpus(gpu_instance)[A]["state"] == "quarantined",
-        20,
-        "the Xid that came last to be heard",
+        what="the Xid that came last to be heard",
     )
     fault.touch()
     done = gpu_instance.wait(job)
@@ -268,7 +269,7 @@ def test_a_hot_gpu_finishes_what_it_has_and_cools_down(
     gpu_instance.wait(job, "running")
     fake_gpus.set(T, temperature=96)
     wait_until(
-        lambda: gpus(gpu_instance)[T]["state"] == "cooling", 20, "the heat to be seen"
+        lambda: gpus(gpu_instance)[T]["state"] == "cooling", what="the heat to be seen"
     )
     assert gpu_instance.ok("run", "-g", "1", "--", *SHOW).strip() in (A, B)
     assert gpu_instance.json("show", job)["state"] == "running"
@@ -276,8 +277,7 @@ def test_a_hot_gpu_finishes_what_it_has_and_cools_down(
     fake_gpus.set(T, temperature=50)
     wait_until(
         lambda: gpus(gpu_instance)[T]["state"] == "script_busy",
-        20,
-        "it to have cooled down",
+        what="it to have cooled down",
     )
     gpu_instance.ok("cancel", job)
 
@@ -376,7 +376,7 @@ def test_instances_of_a_divided_gpu_are_gpus_of_their_own(
     with make_instance(**fake_gpus.env(), GPUYARD_NODE__DISCOVERY_S="0.2") as instance:
         instance.ok("up")
         wait_until(
-            lambda: set(gpus(instance)) == {"MIG-a", "MIG-b"}, 20, "the instances"
+            lambda: set(gpus(instance)) == {"MIG-a", "MIG-b"}, what="the instances"
         )
         jobs = [
             instance.submit(
@@ -396,17 +396,16 @@ def test_instances_of_a_divided_gpu_are_gpus_of_their_own(
             } == set(uuids)
 
         wait_until(
-            lambda: quarantined(2, "MIG-b"), 20, "the instance to be quarantined"
+            lambda: quarantined(2, "MIG-b"), what="the instance to be quarantined"
         )
         wait_until(
-            lambda: quarantined(None, "MIG-a", "MIG-b"), 20, "both to be quarantined"
+            lambda: quarantined(None, "MIG-a", "MIG-b"), what="both to be quarantined"
         )
         fake_gpus.lose(A)
         instance.ok("gpus", "--release", "MIG-a")
         wait_until(
             lambda: gpus(instance)["MIG-a"]["state"] == "offline",
-            20,
-            "the loss to be seen",
+            what="the loss to be seen",
         )
 
 
@@ -417,7 +416,7 @@ def test_amds_gpus_run_jobs_which_know_them_by_their_names(tmp_path: Path) -> No
         **amd.environment(state), GPUYARD_NODE__DISCOVERY_S="0.2"
     ) as instance:
         instance.ok("up")
-        wait_until(lambda: len(instance.json("gpus")["items"]) == 2, 20, "the GPUs")
+        wait_until(lambda: len(instance.json("gpus")["items"]) == 2, what="the GPUs")
         job = instance.submit(
             ["sh", "-c", "echo $ROCR_VISIBLE_DEVICES"],
             resources={"gpus": {"count": 1, "memory_gb": 60}},
@@ -428,8 +427,7 @@ def test_amds_gpus_run_jobs_which_know_them_by_their_names(tmp_path: Path) -> No
         states = lambda: [gpu["state"] for gpu in instance.json("gpus")["items"]]  # noqa: E731
         wait_until(
             lambda: states() == ["quarantined", "idle"],
-            30,
-            "the memory errors to be seen",
+            what="the memory errors to be seen",
         )
 
 
@@ -443,7 +441,7 @@ def test_a_hot_gpu_is_warned_of_wherever_one_looks(
     def warnings() -> list[str]:
         return gpu_instance.json("show", job_id)["warnings"]
 
-    (warning,) = wait_until(warnings, 20, "the warning")
+    (warning,) = wait_until(warnings, what="the warning")
     assert warning.startswith("its GPU 2 has become 75 °C hot")
     assert "80 °C hot" in gpu_instance.ok("gpus")
     assert "80 °C hot" in gpu_instance.ok("top", "--once")

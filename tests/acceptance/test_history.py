@@ -17,6 +17,6 @@ def test_prune_says_what_would_go_and_removes_it(instance: TestInstance) -> None
     assert "1 jobs" in instance.ok("ledger", "prune")
     assert instance.json("jobs")["items"] == []
     assert instance.run("show", job["id"]).returncode == 3
-    wait_until(lambda: not output.exists(), 10, "the node to delete the output")
+    wait_until(lambda: not output.exists(), what="the node to delete the output")
     assert "nothing is old enough" in instance.ok("ledger", "prune")
     assert instance.json("ledger", "check")["ok"]

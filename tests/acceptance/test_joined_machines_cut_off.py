@@ -102,7 +102,7 @@ def test_a_gang_meets_over_the_network_and_goes_on_without_a_machine_that_is_los
     (instance.work / "gang.py").write_text(GANG)
     words = ("--nodes", "2", "--checkpoint", "*.ck", "--retries", "1", "gang.py")
     job = instance.ok("run", "--detach", *words).strip()
-    wait_until(lambda: instance.json("checkpoints", job)["items"], 60, "it to save")
+    wait_until(lambda: instance.json("checkpoints", job)["items"], what="it to save")
     said = instance.ok("logs", job)
     met = [f"met share 1 from {cable.own_address}" for cable in cables[:2]]
     assert any(line in said for line in met), said
@@ -130,7 +130,7 @@ def test_a_job_goes_on_elsewhere_when_its_machine_is_cut_off_and_removed(labs):
     (instance.work / "train.py").write_text(TRAINS)
     words = ("--checkpoint", "*.ck", "--retries", "1", "train.py")
     job = instance.ok("run", "--detach", *words).strip()
-    wait_until(lambda: instance.json("checkpoints", job)["items"], 60, "it to save")
+    wait_until(lambda: instance.json("checkpoints", job)["items"], what="it to save")
     ids = {name: node["id"] for name, node in nodes(instance).items()}
     assert instance.job(job).node == ids["lab2"]
 
@@ -145,6 +145,6 @@ def test_a_job_goes_on_elsewhere_when_its_machine_is_cut_off_and_removed(labs):
 
     # What still runs on the machine ends as soon as it hears of it.
     cables[1].mend()
-    refusal = wait_until(machines[1].refusal, 30, "lab2 to be told")
+    refusal = wait_until(machines[1].refusal, what="lab2 to be told")
     assert "lab2 was removed" in refusal
-    wait_until(lambda: not machines[1].programs(), 30, "its program to end")
+    wait_until(lambda: not machines[1].programs(), what="its program to end")

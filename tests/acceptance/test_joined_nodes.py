@@ -43,7 +43,7 @@ def lab():
     port = free_port(2)
     with make_instance(GPUYARD_SERVER__AGENTS_LISTEN=f"127.0.0.1:{port}") as instance:
         instance.ok("up")
-        wait_until(lambda: nodes(instance), 30, "the server's own node")
+        wait_until(lambda: nodes(instance), what="the server's own node")
         (instance.own,) = nodes(instance)
         instance.port = port
         instance.ok("nodes", "cordon", instance.own)
@@ -68,7 +68,7 @@ def test_a_job_runs_on_a_joined_machine_and_all_of_it_comes_and_goes_by_the_link
     keeps = ("--checkpoint", "*.ck", "--artifacts", "*.txt")
     job = run(lab, *keeps, "--env", "FLAVOUR=mint", "saves.py")
     lab.wait(job, "running")
-    saved = wait_until(lambda: lab.json("checkpoints", job)["items"], 30, "it to save")
+    saved = wait_until(lambda: lab.json("checkpoints", job)["items"], what="it to save")
     assert lab.job(job).node == nodes(lab)["lab2"]["id"]
     assert saved[0]["sha256"] == hashlib.sha256(b"three").hexdigest()
     blob = lab.home.blobs / saved[0]["sha256"][:2] / saved[0]["sha256"][2:]
@@ -165,7 +165,7 @@ def test_a_job_has_a_gpu_of_a_joined_machine_and_no_other_node_has_it(
         return {gpu["node"]: gpu["state"] for gpu in found if gpu["uuid"] == uuid}
 
     with joined_machine(lab, "lab5", **environment):
-        wait_until(lambda: states() == {"lab5": "idle"}, 60, "its GPU")
+        wait_until(lambda: states() == {"lab5": "idle"}, what="its GPU")
         words = ("--gpus", "1", "--", "printenv", "CUDA_VISIBLE_DEVICES")
         assert lab.ok("run", *words).strip() == uuid
         # A second machine says that it has the same one.
@@ -173,7 +173,7 @@ def test_a_job_has_a_gpu_of_a_joined_machine_and_no_other_node_has_it(
             assert "is that of lab5 already" in nodes(lab)["lab6"]["reason"]
             assert states() == {"lab5": "idle"}
             fake_gpus.lose(uuid)
-            wait_until(lambda: states() == {"lab5": "offline"}, 60, "it to be lost")
+            wait_until(lambda: states() == {"lab5": "offline"}, what="it to be lost")
     assert not states()
 
 
@@ -206,7 +206,7 @@ def test_an_invitation_is_good_once_and_for_its_time(lab, machine):
         with pytest.raises(RefusedError, match="has joined 127"):
             first.join(url, code)
         short = lab.json("nodes", "invite", "--expires", "0.05s")
-        wait_until(lambda: time.time() > short["expires_at"], 10, "its end")
+        wait_until(lambda: time.time() > short["expires_at"], what="its end")
         with pytest.raises(RefusedError, match="has expired"):
             second.join(short["url"], short["code"])
         guessed = f"{code.partition('.')[0]}.{'a' * 32}"
@@ -273,7 +273,7 @@ def test_a_machine_is_whom_its_certificate_names_and_gets_only_what_is_its_own(
     """A second machine, which says whatever it likes."""
     job = run(lab, "--checkpoint", "*.ck", "saves.py")
     lab.wait(job, "running")
-    wait_until(lambda: lab.json("checkpoints", job)["items"], 30, "it to save")
+    wait_until(lambda: lab.json("checkpoints", job)["items"], what="it to save")
     with lab.client() as client:
         spec = client.job(job).info
         attempt = spec.attempts[0].id
@@ -309,7 +309,7 @@ def test_the_second_of_two_machines_with_one_certificate_is_refused(lab, machine
     twin = machine.copy()
     try:
         twin.start()
-        refusal = wait_until(twin.refusal, 30, "it to be refused")
+        refusal = wait_until(twin.refusal, what="it to be refused")
         assert "Another agent with the certificate of lab2 is connected" in refusal
         assert nodes(lab)["lab2"]["state"] == "online"
         assert not machine.refusal()
@@ -327,7 +327,7 @@ def test_drained_jobs_move_with_their_checkpoints_and_a_removed_node_is_out(
         stays = run(lab, "--retries", "1", "sleep", "600")
         for job in (moves, stays):
             lab.wait(job, "running")
-        wait_until(lambda: lab.json("checkpoints", moves)["items"], 30, "it to save")
+        wait_until(lambda: lab.json("checkpoints", moves)["items"], what="it to save")
         lab.ok("nodes", "uncordon", "lab3")
         drained = lab.json("nodes", "drain", "lab4")
         assert drained["moved"] == [moves]
@@ -337,13 +337,13 @@ def test_drained_jobs_move_with_their_checkpoints_and_a_removed_node_is_out(
         assert lab.job(stays).state == "running"
         # lab4 goes for good while a job runs there.
         lab.ok("nodes", "remove", "lab4")
-        wait_until(lambda: lab.job(stays).node == nodes(lab)["lab3"]["id"], 30, "lab3")
+        wait_until(lambda: lab.job(stays).node == nodes(lab)["lab3"]["id"], what="lab3")
         assert [each.reason for each in lab.job(stays).attempts] == [
             "attempt_lost",
             None,
         ]
         assert "lab4" not in nodes(lab)
-        refusal = wait_until(fourth.refusal, 30, "it to be told")
+        refusal = wait_until(fourth.refusal, what="it to be told")
         assert "lab4 was removed" in refusal
         lab.ok("cancel", stays)
         assert not third.refusal()

@@ -155,8 +155,7 @@ def test_a_killed_server_finds_its_jobs_again(
         assert len(instance.json("show", job)["attempts"]) == 1
     assert wait_until(
         lambda: not cluster.objects("jobs") and not cluster.objects("secrets"),
-        30,
-        "it to be tidy",
+        what="it to be tidy",
     )
 
 
@@ -176,7 +175,6 @@ def test_a_server_killed_while_it_submits_makes_one_job(
             if fault
             else cluster.objects("jobs") or instance.job(job).state == "completed"
         ),
-        20,
     )
     instance.kill("server")
     cluster.faults.lift()
@@ -213,14 +211,12 @@ def test_an_evicted_job_and_one_whose_node_died_run_again(
     cluster.evict(pods[jobs[0]]["metadata"]["name"])
     wait_until(
         lambda: len(instance.json("show", jobs[0])["attempts"]) == 2,
-        30,
-        "the evicted one to be tried again",
+        what="the evicted one to be tried again",
     )
     cluster.lose_node(pods[jobs[1]]["spec"]["nodeName"])
     wait_until(
         lambda: len(instance.json("show", jobs[1])["attempts"]) == 2,
-        30,
-        "the lost one to be tried again",
+        what="the lost one to be tried again",
     )
     enough.touch()
     reasons = []
@@ -247,7 +243,7 @@ def test_output_is_whole_whatever_starts_again(
         away = cluster.faults.cut(times=None)
         cluster.faults.reset_connections()
         (flag / "2").touch()
-        wait_until(lambda: away.met > 3, 30)
+        wait_until(lambda: away.met > 3)
         away.release()
         assert follower.stdout.readline() == "2\n"
         instance.kill("server")
@@ -282,10 +278,9 @@ def test_why_is_what_the_cluster_says_and_a_full_one_is_told_apart_from_an_impos
             for event in cluster.objects("events")
             if event["reason"] == "FailedScheduling"
         ],
-        20,
     )
     wait_until(
-        lambda: said[-1] in instance.ok("why", jobs[2]), 20, "the cluster's own words"
+        lambda: said[-1] in instance.ok("why", jobs[2]), what="the cluster's own words"
     )
     instance.ok("cancel", *jobs)
     for job in jobs:
@@ -294,7 +289,7 @@ def test_why_is_what_the_cluster_says_and_a_full_one_is_told_apart_from_an_impos
         "run", "--provider", "kubernetes", "--image", IMAGE, "--gpus", "3", "--", "true"
     )
     assert "has 2 GPUs a node, 3 needed" in refused.stderr
-    assert wait_until(lambda: not cluster.gpus_held(), 20, "all GPUs to be free")
+    assert wait_until(lambda: not cluster.gpus_held(), what="all GPUs to be free")
 
 
 def test_a_wrong_image_and_a_missing_one(instance: TestInstance) -> None:
@@ -335,7 +330,6 @@ def test_the_health_of_the_cluster_is_shown(
             for event in instance.json("events")["items"]
             if event["kind"] == "provider.down"
         ],
-        60,
     )
     assert events[0]["data"]["provider"] == "kubernetes"
     waiting = instance.ok("run", "-d", *words, "true").strip()
@@ -345,7 +339,6 @@ def test_the_health_of_the_cluster_is_shown(
         lambda: any(
             event["kind"] == "provider.up" for event in instance.json("events")["items"]
         ),
-        60,
     )
     (cluster.claim("flag") / "enough").touch()
     for job in (running, waiting):
@@ -365,7 +358,7 @@ def test_what_the_account_may_not_do_is_named_wherever_one_looks(
         words = ("--provider", "kubernetes", "--image", IMAGE, "--", "true")
         job = instance.ok("run", "-d", *words).strip()
         right = 'cannot list resource "nodes"'
-        wait_until(lambda: right in instance.ok("why", job), 30, "the right in `why`")
+        wait_until(lambda: right in instance.ok("why", job), what="the right in `why`")
         assert right in instance.ok("offers")
         assert "list nodes" in instance.ok("providers")
         checkup = instance.run("doctor")
@@ -378,7 +371,7 @@ def test_a_job_of_a_second_takes_few_requests(
 ) -> None:
     words = ("run", "--provider", "kubernetes", "--image", IMAGE, "--")
     instance.ok(*words, "true")  # the watches and offers are there from now on
-    wait_until(lambda: not cluster.objects("jobs"), 30, "the Job to go")
+    wait_until(lambda: not cluster.objects("jobs"), what="the Job to go")
 
     def asked() -> int:
         # Why it waits is only asked if it waits for a second, on a busy machine.
@@ -388,7 +381,7 @@ def test_a_job_of_a_second_takes_few_requests(
 
     before = asked()
     instance.ok(*words, "sleep", "1")
-    wait_until(lambda: not cluster.objects("jobs"), 30, "the Job to go")
+    wait_until(lambda: not cluster.objects("jobs"), what="the Job to go")
     assert asked() - before <= 8
 
 
@@ -482,14 +475,14 @@ def test_a_pod_reads_a_dataset_from_the_shared_volume_and_cannot_change_it(
     (copy,) = (spool / "datasets/copies").iterdir()
     assert (copy / "files/words").read_text() == "to be\n"
     notes = spool / "datasets/users"
-    wait_until(lambda: not list(notes.iterdir()), 30, "the notes to go")
+    wait_until(lambda: not list(notes.iterdir()), what="the notes to go")
 
 
 def test_a_command_and_a_shell_reach_a_pod(instance: TestInstance) -> None:
     place = ("--provider", "kubernetes", "--image", IMAGE)
     waits = "echo here; sleep 600"
     job = instance.ok("run", "-d", *place, "--", "sh", "-c", waits).strip()
-    wait_until(lambda: "here" in instance.run("logs", job).stdout, 60, "it to run")
+    wait_until(lambda: "here" in instance.run("logs", job).stdout, what="it to run")
     done = instance.run("exec", job, "--", "sh", "-c", "cat; exit 3", input="words")
     assert (done.returncode, done.stdout) == (3, "words"), done.stderr
     shown = instance.run("ssh", job, "echo", "$GPUYARD_JOB_ID", input="")
@@ -520,7 +513,7 @@ def test_with_a_shared_volume_its_folder_goes_there_and_its_checkpoints_come_bac
         "counter.py",
     )
     job = instance.ok("run", "-d", *words).strip()
-    wait_until(lambda: instance.json("show", job)["checkpoints"], 60, "a checkpoint")
+    wait_until(lambda: instance.json("show", job)["checkpoints"], what="a checkpoint")
     (attempt,) = [path for path in spool.iterdir() if path.is_dir()]
     there = {path.name for path in (attempt / "work").iterdir()}
     assert there - {"new", "step-last.txt"} == {
@@ -530,10 +523,10 @@ def test_with_a_shared_volume_its_folder_goes_there_and_its_checkpoints_come_bac
     }
     cluster.evict(cluster.objects("pods")[0]["metadata"]["name"])
     wait_until(
-        lambda: len(instance.json("show", job)["attempts"]) == 2, 60, "another attempt"
+        lambda: len(instance.json("show", job)["attempts"]) == 2, what="another attempt"
     )
     wait_until(
-        lambda: "from" in instance.run("logs", job).stdout, 60, "it to run again"
+        lambda: "from" in instance.run("logs", job).stdout, what="it to run again"
     )
     (cluster.claim("flag") / "enough").touch()
     assert instance.wait(job).state == "completed"
@@ -545,8 +538,7 @@ def test_with_a_shared_volume_its_folder_goes_there_and_its_checkpoints_come_bac
     assert (left["path"], left["size"]) == ("result.txt", 4)
     assert wait_until(
         lambda: not [path for path in spool.iterdir() if path.is_dir()],
-        30,
-        "the folders to go",
+        what="the folders to go",
     )
     check_hard_budget(instance, "--provider", "kubernetes", "--image", IMAGE)
 
@@ -579,7 +571,6 @@ def test_rounds_of_kills_lose_no_job_and_run_none_twice(
                 cluster.faults.count("jobs", method="POST") >= most
                 or _over(instance, jobs)
             ),
-            20,
         )
         instance.kill("server")
         instance.ok("up")
@@ -589,8 +580,7 @@ def test_rounds_of_kills_lose_no_job_and_run_none_twice(
         assert (flag / job).read_text().split() == [attempt["id"]]
     assert wait_until(
         lambda: not cluster.objects("jobs") and not cluster.objects("secrets"),
-        60,
-        "it to be tidy",
+        what="it to be tidy",
     )
 
 

@@ -37,7 +37,7 @@ def test_measured_times_outlive_the_server(learning: TestInstance) -> None:
     cold = models(learning)["m"]["boot_s"]
     assert 0 < cold < 30
     learning.ok("models", "unload", "m")
-    wait_until(lambda: states(learning, "m") == ["absent"], 30, "it to be gone")
+    wait_until(lambda: states(learning, "m") == ["absent"], what="it to be gone")
     assert said(ask(learning, "m")) == "m: hello"
     learning.kill("server", "agent")
     learning.ok("down")
@@ -88,7 +88,8 @@ def test_a_model_is_loaded_at_the_time_of_day_at_which_it_was_asked_for(
     )
     learning.ok("up", "--simulate-gpus", "2x24")
     wait_until(
-        lambda: states(learning, "m", "s") == ["ready", "absent"], 30, "it to be loaded"
+        lambda: states(learning, "m", "s") == ["ready", "absent"],
+        what="it to be loaded",
     )
     assert models(learning)["m"]["answered"] == 0
 
@@ -99,7 +100,7 @@ def test_a_busy_model_gets_an_idle_gpu_as_well(learning: TestInstance) -> None:
     with ThreadPoolExecutor(12) as pool:
         asking = [pool.submit(ask, learning, "m", f"sleep {n}") for n in [8] * 6]
         wait_until(
-            lambda: len(models(learning)["m"]["replicas"]) == 2, 60, "a second replica"
+            lambda: len(models(learning)["m"]["replicas"]) == 2, what="a second replica"
         )
         for answer in asking:
             assert said(answer.result()) == "m: sleep 8"

@@ -48,7 +48,7 @@ def models_instance() -> Iterator[TestInstance]:
         ]
         instance.home.settings.write_text("\n".join(sections))
         instance.ok("up", "--simulate-gpus", "2x24")
-        wait_until(lambda: len(instance.json("gpus")["items"]) == 2, 20, "the GPUs")
+        wait_until(lambda: len(instance.json("gpus")["items"]) == 2, what="the GPUs")
         yield instance
 
 
@@ -203,8 +203,7 @@ def test_a_killed_model_server_is_restarted_and_others_stream_on(
         models_instance.ok("models", "pin", name)
     wait_until(
         lambda: {models(models_instance)[n]["state"] for n in "ab"} == {"ready"},
-        30,
-        "both to be loaded",
+        what="both to be loaded",
     )
     words: list[str] = []
 
@@ -224,15 +223,13 @@ def test_a_killed_model_server_is_restarted_and_others_stream_on(
     listening.start()
     wait_until(
         lambda: models(models_instance)["b"]["state"] == "busy",
-        20,
-        "the stream to begin",
+        what="the stream to begin",
     )
     (first,) = servers(models_instance, "a")
     first.send_signal(signal.SIGKILL)
     wait_until(
         lambda: [p.pid for p in servers(models_instance, "a")] not in ([], [first.pid]),
-        30,
-        "another server of a",
+        what="another server of a",
     )
     assert said(ask(models_instance, "a")) == "a: hello"
     listening.join(30)
@@ -275,8 +272,7 @@ def test_a_client_that_leaves_frees_its_place(models_instance: TestInstance) -> 
         client.post("/chat/completions", json=body, timeout=0.1)
     wait_until(
         lambda: models(models_instance)["a"]["state"] == "ready",
-        20,
-        "the place to be free",
+        what="the place to be free",
     )
 
 
@@ -286,7 +282,7 @@ def test_down_takes_the_models_with_it_and_is_not_refused_because_of_them(
     assert said(ask(models_instance, "a")) == "a: hello"
     (server,) = servers(models_instance, "a")
     models_instance.ok("down")
-    wait_until(lambda: not server.is_running(), 20, "the server to be gone")
+    wait_until(lambda: not server.is_running(), what="the server to be gone")
 
 
 @pytest.mark.parametrize(
@@ -368,7 +364,7 @@ def test_gpu_state_json_says_what_each_gpu_does(models_instance: TestInstance) -
 
     found = {
         gpu["state"]: gpu
-        for gpu in wait_until(shown, 20, "the file to be true").values()
+        for gpu in wait_until(shown, what="the file to be true").values()
     }
     resident = found["llm_ready"]
     script = found["script_busy"]
@@ -426,7 +422,7 @@ def test_a_prompts_job_outlives_the_server_it_asked(
         job = client.run({"prompt": "sleep 2", "model": "a"}).id
     models_instance.wait(job, "running")
     wait_until(
-        lambda: models(models_instance)["a"]["state"] == "busy", 20, "it to be asked"
+        lambda: models(models_instance)["a"]["state"] == "busy", what="it to be asked"
     )
     models_instance.kill("server")
     models_instance.ok("up")

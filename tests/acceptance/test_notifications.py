@@ -74,8 +74,7 @@ def test_a_job_that_fails_is_told_of_signed_and_no_secret_is_anywhere(
         seen = instance.submit(["sh", "-c", 'env; test -z "$GPUYARD_HOOK_KEY"'])
         wait_until(
             lambda: told(there) == {failing: "job.failed", seen: "job.completed"},
-            30,
-            "both to be told",
+            what="both to be told",
         )
         first = next(one for one in there.taken if one.body["job_id"] == failing)
         assert first.is_signed_with(KEY)
@@ -91,8 +90,7 @@ def test_a_job_that_fails_is_told_of_signed_and_no_secret_is_anywhere(
     instance.submit(["false"])
     wait_until(
         lambda: counted(instance)["retried"],
-        30,
-        "a receiver that is gone to be noticed",
+        what="a receiver that is gone to be noticed",
     )
     logs = "".join(path.read_text() for path in instance.home.logs.iterdir())
     assert "notify.webhooks.0 at 127.0.0.1" in logs
@@ -108,7 +106,7 @@ def test_what_the_receiver_missed_comes_after_the_server_was_killed(
         instance.ok("up")
         first = instance.submit(["false"])
         wait_until(
-            lambda: told(there) == {first: "job.failed"}, 30, "the first to be told"
+            lambda: told(there) == {first: "job.failed"}, what="the first to be told"
         )
     missed = [instance.submit(["false"]) for _ in range(3)]
     for job in missed:
@@ -116,15 +114,15 @@ def test_what_the_receiver_missed_comes_after_the_server_was_killed(
     instance.kill("server")
     with receiver(there.port) as back, mail_server(post.port) as office:
         instance.ok("up")
-        wait_until(lambda: set(told(back)) >= set(missed), 30, "the others to be told")
+        wait_until(lambda: set(told(back)) >= set(missed), what="the others to be told")
         wait_until(
-            lambda: mailed(office, missed) == missed, 30, "all e-mails, in order"
+            lambda: mailed(office, missed) == missed, what="all e-mails, in order"
         )
         seqs = [body["seq"] for body in back.bodies()]
         assert seqs == sorted(seqs)
         last = instance.submit(["true"])
         wait_until(
-            lambda: told(back).get(last) == "job.completed", 30, "the last to be told"
+            lambda: told(back).get(last) == "job.completed", what="the last to be told"
         )
 
 
@@ -144,7 +142,7 @@ def test_of_two_servers_the_one_that_leads_tells_and_the_next_goes_on(
             instance.ok("up")
         before = [first.submit(["false"]) for _ in range(3)]
         wait_until(
-            lambda: set(told(there)) == set(before), 30, "the first jobs to be told"
+            lambda: set(told(there)) == set(before), what="the first jobs to be told"
         )
         # So that what comes now is on its way when the leader dies.
         there.answers = [500] * 20
@@ -153,7 +151,8 @@ def test_of_two_servers_the_one_that_leads_tells_and_the_next_goes_on(
         first.kill("server")
         there.answers.clear()
         wait_until(
-            lambda: missed in told(there), 60, "the next leader to tell what was missed"
+            lambda: missed in told(there),
+            what="the next leader to tell what was missed",
         )
         assert [body["job_id"] for body in there.bodies()].count(before[0]) == 1
         seqs = list(dict.fromkeys(body["seq"] for body in there.bodies()))
@@ -186,7 +185,7 @@ def test_who_is_named_by_a_job_is_told_of_its_end_also_after_a_kill(
         instance.kill("server")
         go.touch()
         instance.ok("up")
-        wait_until(lambda: len(there.bodies()) == 2, 30, "both to be told of")
+        wait_until(lambda: len(there.bodies()) == 2, what="both to be told of")
         assert told_alone(there) == {job: "job.completed"}
         shown = instance.ok("show", job, "--json") + instance.ok("events", "--json")
         assert "webhook at 127.0.0.1" in shown

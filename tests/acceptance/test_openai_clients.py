@@ -36,8 +36,7 @@ def served() -> Iterator[TestInstance]:
         instance.ok("up", "--simulate-gpus", "1x24")
         wait_until(
             lambda: instance.json("models")["items"][0]["state"] == "ready",
-            60,
-            "the model",
+            what="the model",
         )
         yield instance
 

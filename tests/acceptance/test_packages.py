@@ -135,7 +135,7 @@ def test_a_killed_build_leaves_nothing_half(
     words = ["run", "-d", "--packages", str(file), "--", *python("import slow_words")]
     job_id = instance.ok(*words).strip()
     builder = psutil.Process(_pid(job_id))
-    wait_until(lambda: len(builder.children(recursive=True)) >= 2, 60)
+    wait_until(lambda: len(builder.children(recursive=True)) >= 2)
     builder.send_signal(signal.SIGKILL)
     assert instance.wait(job_id, "failed").reason == "killed_by_signal"
     assert environments(instance) == before
@@ -159,7 +159,7 @@ def _pid(job_id: str) -> int:
                 return process.pid
         return None
 
-    return wait_until(found, 60, "the build to begin")
+    return wait_until(found, what="the build to begin")
 
 
 def test_what_cannot_be_had_is_refused_before(

@@ -77,8 +77,7 @@ def pair(address: str) -> Iterator[tuple[TestInstance, TestInstance]]:
         # its agent would know of none.
         wait_until(
             lambda: peers(first) == peers(second) == 2,
-            30,
-            "each home to know both servers",
+            what="each home to know both servers",
         )
         yield first, second
 
@@ -130,8 +129,7 @@ def test_a_job_runs_on_the_nodes_of_both_and_its_shares_find_each_other(pair):
             [node["state"] for node in first.json("nodes")["items"]]
             == ["online", "online"]
         ),
-        30,
-        "both nodes",
+        what="both nodes",
     )
     with Client(first.address()) as client:
         command = [sys.executable, "-I", "-S", "-c", SHARE]
@@ -166,7 +164,7 @@ def test_every_server_answers_and_one_schedules(pair):
             client.run({"command": ["no-such-program"]})
         stays = submit(client, first.work, "b")
         wait_until(
-            lambda: stays.refresh().state == "running", 30, "the other job to run"
+            lambda: stays.refresh().state == "running", what="the other job to run"
         )
         words = ("exec", stays.id, "--", "printenv", "GPUYARD_JOB_ID")
         assert second.ok(*words, input="").strip() == stays.id, (
@@ -176,8 +174,7 @@ def test_every_server_answers_and_one_schedules(pair):
         assert stays.wait(30).state == "cancelled"
         wait_until(
             lambda: len(client.nodes()) == 2,
-            30,
-            "the agent of each home to have joined",
+            what="the agent of each home to have joined",
         )
         refused = second.run(*words, input="")
         assert (refused.returncode, "is over" in refused.stderr) == (125, True)
@@ -206,16 +203,14 @@ def test_the_leader_killed_while_jobs_run(pair):
     with Client(second.address()) as client:
         wait_until(
             lambda: len([n for n in client.nodes() if n["state"] == "online"]) == 2,
-            30,
-            "both nodes",
+            what="both nodes",
         )
         whole = {"resources": {"cpus": client.nodes()[0]["cpus"]}}
         # One for each node, and one that waits.
         jobs = [submit(client, second.work, name, **whole) for name in "abc"]
         wait_until(
             lambda: sum(bool(witnessed(second.work, n)) for n in "abc") == 2,
-            30,
-            "two jobs to run",
+            what="two jobs to run",
         )
         first.kill("server")
         # Waits for the next leader, which is this very server.
@@ -251,7 +246,7 @@ def test_jobs_have_their_code_and_environment_on_every_node(pair, tmp_path: Path
     (tmp_path / "train.py").write_text(PROGRAM)
     (tmp_path / "helper.py").write_text("WORD = 'before'")
     go = second.work / "go"
-    wait_until(lambda: online(second) == 2, 30, "both nodes")
+    wait_until(lambda: online(second) == 2, what="both nodes")
     with Client(second.address()) as client:
         cpus = str(client.nodes()[0]["cpus"])
 
@@ -269,7 +264,7 @@ def test_jobs_have_their_code_and_environment_on_every_node(pair, tmp_path: Path
         second.ok("release", job_id)
     for job_id in at_once:
         said = lambda job_id=job_id: second.ok("logs", job_id)  # noqa: E731
-        wait_until(said, 30, "its output")
+        wait_until(said, what="its output")
         assert said() == f"before {RATE}\n"
         for instance in pair:
             shown = instance.ok("show", job_id)
@@ -320,7 +315,7 @@ def test_a_leader_that_was_stopped_past_its_lease_writes_nothing(
     first, second = pair
     with Client(first.address()) as client:
         runs = submit(client, first.work, "runs")
-        wait_until(lambda: witnessed(first.work, "runs"), 30, "the job to run")
+        wait_until(lambda: witnessed(first.work, "runs"), what="the job to run")
     stopped = first.pid("server")
     assert stopped
     os.kill(stopped, signal.SIGSTOP)
@@ -340,8 +335,7 @@ def test_a_leader_that_was_stopped_past_its_lease_writes_nothing(
     asking.join()
     wait_until(
         lambda: about(first)["leader"] == second.address().url,
-        30,
-        "the stopped one to know who leads",
+        what="the stopped one to know who leads",
     )
     assert not leads(first)
     assert first.pid("server") == stopped, "it went on as a standby"
@@ -401,9 +395,9 @@ def test_the_connection_cut_at_commit(address, delivered):
                         return submit(client, instance.work, f"job-{number}").id
                     return None
 
-                first = wait_until(asked, 30, "an answer")
+                first = wait_until(asked, what="an answer")
                 assert not proxy.armed
-                assert wait_until(asked, 30, "the same again") == first
+                assert wait_until(asked, what="the same again") == first
             for number in range(5):
                 instance.wait(client.job(f"job-{number}").id)
             assert states(instance) == dict.fromkeys(
@@ -421,13 +415,12 @@ def test_the_database_is_started_anew_while_a_job_runs(
         instance.client() as client,
     ):
         job = submit(client, instance.work, "a")
-        wait_until(lambda: witnessed(instance.work, "a"), 30, "the job to run")
+        wait_until(lambda: witnessed(instance.work, "a"), what="the job to run")
         postgres.stop(signal.SIGQUIT)
         (instance.work / "go").touch()
         wait_until(
             lambda: witnessed(instance.work, "a") == ["start", "end"],
-            30,
-            "the job to end without a database",
+            what="the job to end without a database",
         )
         postgres.start()
         assert instance.wait(job.id).state == "completed"

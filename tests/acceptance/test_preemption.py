@@ -35,9 +35,7 @@ while not pathlib.Path("enough").exists():
 def all_cpus(instance: TestInstance) -> float:
     """The cores of the one node: a job with these has it to itself."""
     instance.ok("up")
-    node = wait_until(
-        lambda: next(iter(instance.json("nodes")["items"]), None), timeout=30
-    )
+    node = wait_until(lambda: next(iter(instance.json("nodes")["items"]), None))
     return node["cpus"]
 
 
@@ -49,7 +47,7 @@ def test_an_urgent_job_preempts_a_trainer_which_resumes(instance: TestInstance) 
     trainer = instance.ok(
         *("run", "--detach", *takes_all, *saves, "--", sys.executable, "train.py")
     ).strip()
-    wait_until(lambda: "training" in instance.ok("logs", trainer), timeout=30)
+    wait_until(lambda: "training" in instance.ok("logs", trainer))
 
     patient = instance.submit(
         ["true"], name="patient", priority=4, resources={"cpus": cpus}
@@ -84,7 +82,7 @@ def test_an_urgent_job_preempts_a_trainer_which_resumes(instance: TestInstance) 
     (instance.work / "go").touch()
     instance.wait(patient, "completed")
     instance.wait(trainer, "running")
-    wait_until(lambda: "resumed from" in instance.ok("logs", trainer), timeout=30)
+    wait_until(lambda: "resumed from" in instance.ok("logs", trainer))
     (instance.work / "enough").touch()
     done = instance.wait(trainer, "completed")
     assert [attempt.reason for attempt in done.attempts] == ["preempted", None]
@@ -113,9 +111,9 @@ def test_who_attaches_to_a_job_that_is_being_preempted_types_to_its_next_attempt
         resources={"cpus": cpus},
         checkpoint={"grace_s": 60},
     )
-    wait_until(lambda: "ready" in instance.ok("logs", asked), timeout=30)
+    wait_until(lambda: "ready" in instance.ok("logs", asked))
     instance.submit(["true"], priority=5, resources={"cpus": cpus})
-    wait_until(lambda: "leaving" in instance.ok("logs", asked), timeout=30)
+    wait_until(lambda: "leaving" in instance.ok("logs", asked))
     attached = instance.popen("attach", asked, stdin=subprocess.PIPE)
     assert attached.stderr
     refusal = attached.stderr.readline()
@@ -159,11 +157,11 @@ def test_a_cancelled_job_is_not_queued_again_by_its_preemption(
         resources={"cpus": cpus},
         checkpoint={"path": "*.ckpt", "grace_s": 3},
     )
-    wait_until(lambda: "training" in instance.ok("logs", trainer), timeout=30)
+    wait_until(lambda: "training" in instance.ok("logs", trainer))
     urgent = instance.submit(
         ["true"], name="urgent", priority=5, resources={"cpus": cpus}
     )
-    wait_until(lambda: "preempt" in instance.ok("why", urgent), timeout=30)
+    wait_until(lambda: "preempt" in instance.ok("why", urgent))
     instance.run("cancel", trainer)
     instance.wait(trainer, "cancelled")
     instance.wait(urgent, "completed")

@@ -114,7 +114,7 @@ def things() -> Iterator[Things]:
         with Client(made.address()) as owner:
             ids = _make(made, owner)
             running = owner.job(ids["jobs"])
-            wait_until(lambda: running.refresh().checkpoints, 60, "the checkpoint")
+            wait_until(lambda: running.refresh().checkpoints, what="the checkpoint")
             (kept,) = running.checkpoints()
             ids["checkpoints"] = kept.id
         yield Things(made, tokens, ids)

@@ -86,7 +86,7 @@ def test_an_unmodified_program_of_several_files_shows_how_far_it_is(
         job = quick_instance.job("minigpt") if done.returncode == 0 else None
         return job if job and (job.progress.step or 0) > 4 else None
 
-    job = wait_until(seen, 30, "progress to be shown")
+    job = wait_until(seen, what="progress to be shown")
     assert job.state == "running"
     assert 4 < job.progress.step < 80 == job.progress.total
     assert 0 < job.progress.eta_s < 600
@@ -138,8 +138,7 @@ def test_the_logs_of_every_trainer_are_read_as_they_are_written(
             assert job.info.state == "completed", name
             wait_until(
                 lambda job=job, points=points: series(quick_instance, job.id) == points,
-                20,
-                f"the series of {name}",
+                what=f"the series of {name}",
             )
             progress = job.refresh().progress
             assert (progress.step, progress.total, progress.epochs) == (

@@ -44,7 +44,7 @@ def models_instance(gpus: str) -> Iterator[TestInstance]:
         ]
         instance.home.settings.write_text("\n".join(sections))
         instance.ok("up", "--simulate-gpus", gpus)
-        wait_until(lambda: instance.json("gpus")["items"], 20, "the GPUs")
+        wait_until(lambda: instance.json("gpus")["items"], what="the GPUs")
         yield instance
 
 
@@ -159,7 +159,7 @@ def test_a_prompt_of_a_model_that_cannot_start_says_so_and_waits(
     instance: TestInstance,
 ) -> None:
     (job,) = prompts(instance, ["hello"], "crashing")
-    wait_until(lambda: "its server ended" in why(instance, job), 30, "the reason")
+    wait_until(lambda: "its server ended" in why(instance, job), what="the reason")
     assert instance.job(job).state == "assigned"
     assert "its server ended" in instance.ok("show", job)
     # It only waits, so it keeps no server from stopping.
@@ -203,8 +203,7 @@ def test_the_urgent_come_first_whichever_way_they_came(instance: TestInstance) -
         asking = pool.submit(post, instance, "by hand", **header)
         wait_until(
             lambda: instance.json("models")["items"][0]["waiting"] == 3,
-            20,
-            "all to wait",
+            what="all to wait",
         )
         assert why(instance, usual).startswith("It waits for the model a: 1 before it")
         instance.ok("cancel", first)
@@ -227,8 +226,7 @@ def test_prompts_outlive_kills_of_the_server_and_are_answered_once(
         with instance.client() as client:
             wait_until(
                 lambda: _completed(client, jobs) >= wanted,  # noqa: B023
-                60,
-                "some answers",
+                what="some answers",
             )
         instance.kill("server")
         instance.ok("up")

@@ -28,7 +28,7 @@ def test_the_jobs_of_its_holder_take_back_what_was_lent(
         preemptible=True,
         checkpoint={"path": "step-*.txt"},
     )
-    wait_until(lambda: "ready" in instance.run("logs", lent).stdout, 30, "it to run")
+    wait_until(lambda: "ready" in instance.run("logs", lent).stdout, what="it to run")
     vision = ("--project", "vision", "--gpus", "1")
     made = instance.json("reservations", "add", *vision, *NOW)
     assert (made["state"], made["problem"]) == ("current", "")

@@ -212,8 +212,7 @@ def add_script(machine: OwnMachine) -> None:
     machine.ok("sh", "-c", f"kill -9 {pid}")
     wait_until(
         lambda: machine.run("cat", f"{HOME}/server.lock").stdout != pid,
-        30,
-        "another server",
+        what="another server",
     )
 
 
@@ -229,7 +228,7 @@ def submit_waiting_batch(machine: OwnMachine, name: str) -> str:
 def claim_of(machine: OwnMachine, name: str, batch_id: str) -> WorkerClaim:
     """What the token of a worker says that waits."""
     file = machine.home_of(name) / "attempt"
-    wait_until(file.exists, 30, f"{name}'s worker")
+    wait_until(file.exists, what=f"{name}'s worker")
     attempt_id, fence = json.loads(file.read_text())
     return WorkerClaim(attempt_id, fence, batch_id)
 

@@ -33,7 +33,7 @@ def instance_of(gpus: str, *sections: str) -> Iterator[TestInstance]:
         instance.home.create()
         instance.home.settings.write_text("\n".join(sections))
         instance.ok("up", "--simulate-gpus", gpus)
-        wait_until(lambda: instance.json("gpus")["items"], 20, "the GPUs")
+        wait_until(lambda: instance.json("gpus")["items"], what="the GPUs")
         yield instance
 
 
@@ -97,7 +97,7 @@ def test_the_gpu_stays_booked_when_the_one_who_booked_it_dies(
     for name in "ab":
         shared.ok("models", "pin", name)
     wait_until(
-        lambda: states(shared, *"ab") == ["ready", "ready"], 30, "both to be loaded"
+        lambda: states(shared, *"ab") == ["ready", "ready"], what="both to be loaded"
     )
     waiting = script(shared)
     holder = shared.json("show", models(shared)["a"]["replicas"][0]["job_id"])
@@ -113,7 +113,7 @@ def test_the_gpu_stays_booked_when_the_one_who_booked_it_dies(
             return False
         return json.loads(file.read_text())["gpus"]["0"]["state"] == "llm_ready"
 
-    wait_until(is_ready, 30, "the file to say so")
+    wait_until(is_ready, what="the file to say so")
     replica = models(shared)[first]["replicas"][0]["job_id"]
     os.kill(
         next(g["pid"] for g in _pids(shared) if g["job_id"] == replica), signal.SIGKILL
@@ -123,9 +123,9 @@ def test_the_gpu_stays_booked_when_the_one_who_booked_it_dies(
         replicas = models(shared)[first]["replicas"]
         return bool(replicas) and replicas[0]["job_id"] != replica
 
-    wait_until(again, 30, "it to be loaded again")
+    wait_until(again, what="it to be loaded again")
     wait_until(
-        lambda: states(shared, *"ab") == ["ready", "ready"], 30, "both to be loaded"
+        lambda: states(shared, *"ab") == ["ready", "ready"], what="both to be loaded"
     )
     assert said(ask(shared, other)) == f"{other}: hello"
     assert shared.job(waiting).state == "queued"
@@ -169,7 +169,9 @@ def test_a_model_sleeps_while_a_script_has_its_gpu_and_wakes_when_it_is_asked(
     assert states(sleepy, "a") == ["asleep"]
     assert gpu(sleepy)["state"] == "script_busy"
     sleepy.ok("cancel", job)
-    wait_until(lambda: gpu(sleepy)["state"] == "asleep", 20, "the GPU to be free again")
+    wait_until(
+        lambda: gpu(sleepy)["state"] == "asleep", what="the GPU to be free again"
+    )
     assert said(ask(sleepy, "a")) == "a: hello"
     assert models(sleepy)["a"]["replicas"][0]["job_id"] == server, (
         "it is the same server"
@@ -194,7 +196,7 @@ def test_a_killed_server_finds_who_sleeps(sleepy: TestInstance) -> None:
     sleepy.kill("server")
     sleepy.ok("up")
     wait_until(
-        lambda: states(sleepy, *"ab") == ["asleep", "ready"], 30, "both to be found"
+        lambda: states(sleepy, *"ab") == ["asleep", "ready"], what="both to be found"
     )
     assert sleepy.wait(script(sleepy)).state == "completed"
     assert said(ask(sleepy, "a")) == "a: hello"
@@ -212,9 +214,9 @@ def test_unloaded_by_hand_it_is_gone(sleepy: TestInstance) -> None:
     for name in "ab":
         sleepy.ok("models", "unload", name)
     wait_until(
-        lambda: states(sleepy, *"ab") == ["absent", "absent"], 20, "both to be gone"
+        lambda: states(sleepy, *"ab") == ["absent", "absent"], what="both to be gone"
     )
-    wait_until(lambda: gpu(sleepy)["state"] == "idle", 20, "the GPU to be free")
+    wait_until(lambda: gpu(sleepy)["state"] == "idle", what="the GPU to be free")
 
 
 def test_ollama_lets_go_of_its_model_and_takes_it_up_again() -> None:
@@ -240,7 +242,7 @@ def test_ollama_lets_go_of_its_model_and_takes_it_up_again() -> None:
             + "".join(f"{k} = {json.dumps(v)}\n" for k, v in fields.items())
         )
         instance.ok("up", "--simulate-gpus", "1x24")
-        wait_until(lambda: instance.json("gpus")["items"], 20, "the GPU")
+        wait_until(lambda: instance.json("gpus")["items"], what="the GPU")
         assert said(ask(instance, "q")) == "qwen: hello"
         server_job = models(instance)["q"]["replicas"][0]["job_id"]
         waiting = instance.submit(["sleep", "60"], resources={"gpus": 1, "cpus": 0.1})

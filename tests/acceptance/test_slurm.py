@@ -66,7 +66,9 @@ def instance(slurm: SlurmCluster) -> Iterator[TestInstance]:
 
 def reference(instance: TestInstance, job: str) -> str:
     """Slurm's number of a job that has been submitted to it."""
-    wait_until(lambda: instance.json("show", job)["provider_ref"], 30, "the submission")
+    wait_until(
+        lambda: instance.json("show", job)["provider_ref"], what="the submission"
+    )
     return instance.json("show", job)["provider_ref"]
 
 
@@ -102,13 +104,13 @@ def test_a_job_that_is_queued_again_there_goes_on_from_its_checkpoint(
     words = ["--checkpoint", "step-*.txt", "--artifacts", "result.txt"]
     command = ["--", "python3", "counter.py", str(enough)]
     job = instance.ok("run", "-d", "--provider", "slurm", *words, *command).strip()
-    wait_until(lambda: instance.json("show", job)["checkpoints"], 60, "a checkpoint")
+    wait_until(lambda: instance.json("show", job)["checkpoints"], what="a checkpoint")
     slurm.call("scontrol", "requeue", reference(instance, job))
     wait_until(
-        lambda: len(instance.json("show", job)["attempts"]) == 2, 60, "another attempt"
+        lambda: len(instance.json("show", job)["attempts"]) == 2, what="another attempt"
     )
     wait_until(
-        lambda: "from" in instance.run("logs", job).stdout, 60, "it to run again"
+        lambda: "from" in instance.run("logs", job).stdout, what="it to run again"
     )
     enough.touch()
     found = instance.wait(job)
@@ -204,7 +206,7 @@ def test_a_submission_that_was_never_answered_is_one_job(
             "-c",
             "echo ran >> ran; echo done",
         ).strip()
-        wait_until(reached.exists, 30, "the submission")
+        wait_until(reached.exists, what="the submission")
         if fault == "the server is killed":
             instance.kill("server")
             instance.ok("up")
@@ -248,7 +250,7 @@ def test_jobs_that_come_together_run_once_though_the_server_is_killed(
             if word.startswith("job_")
         ]
         assert len(jobs) == _TOGETHER
-        wait_until(reached.exists, 30, "the first array")
+        wait_until(reached.exists, what="the first array")
         instance.kill("server")
         instance.ok("up")
         for number, job in enumerate(jobs):
@@ -286,12 +288,11 @@ def test_what_waits_there_says_why_in_the_queues_words(
     waiting = jobs[-1]
     wait_until(
         lambda: "waits in the queue of slurm" in instance.run("why", waiting).stdout,
-        60,
-        "it to wait",
+        what="it to wait",
     )
     slurm.call("scontrol", "hold", reference(instance, waiting))
     wait_until(
-        lambda: "JobHeld" in instance.run("why", waiting).stdout, 30, "the reason"
+        lambda: "JobHeld" in instance.run("why", waiting).stdout, what="the reason"
     )
     assert slurm.call(
         "squeue", "-h", "-j", reference(instance, waiting), "-o", "%r"
@@ -300,7 +301,7 @@ def test_what_waits_there_says_why_in_the_queues_words(
     for job in jobs:
         assert instance.wait(job).state == "cancelled"
     wait_until(
-        lambda: not slurm.call("squeue", "-h").strip(), 60, "Slurm's queue to be empty"
+        lambda: not slurm.call("squeue", "-h").strip(), what="Slurm's queue to be empty"
     )
 
 
@@ -315,7 +316,7 @@ def test_who_waits_there_is_taken_back_as_soon_as_there_is_room_here(
         "--wrap",
         "sleep 600",
     )
-    (node,) = wait_until(lambda: instance.json("nodes")["items"], 20, "the node here")
+    (node,) = wait_until(lambda: instance.json("nodes")["items"], what="the node here")
     end = instance.work / "end"
     cores = f"{node['cpus']:g}"
     waits = f"while [ ! -e {end} ]; do sleep 0.1; done"
@@ -326,8 +327,7 @@ def test_who_waits_there_is_taken_back_as_soon_as_there_is_room_here(
     either = instance.ok("run", "-d", "--", "echo", "ran here").strip()
     wait_until(
         lambda: "waits in the queue of slurm" in instance.run("why", either).stdout,
-        60,
-        "it to wait there",
+        what="it to wait there",
     )
     end.touch()
     assert instance.wait(either).state == "completed"
@@ -392,7 +392,7 @@ def test_a_gang_is_released_as_one_when_a_node_dies(
     (instance.work / "gang.json").write_text(json.dumps(body))
     job = instance.ok("submit", str(instance.work / "gang.json")).split()[-1]
     wait_until(
-        lambda: instance.run("logs", job).stdout.count("rank") == 2, 60, "both shares"
+        lambda: instance.run("logs", job).stdout.count("rank") == 2, what="both shares"
     )
     assert sorted(instance.ok("logs", job).splitlines()) == [
         "rank 0 of 2",

@@ -79,7 +79,7 @@ def test_it_reads_a_dataset_takes_a_command_and_leaves_artifacts(
     words = ("run", "-d", *place, *leaves, "--", "sh", "-c", code)
     jobs = [instance.ok(*words).strip() for _ in range(2)]
     for job in jobs:
-        wait_until(lambda: "to be" in instance.run("logs", job).stdout, 60, "it")  # noqa: B023
+        wait_until(lambda: "to be" in instance.run("logs", job).stdout, what="it")  # noqa: B023
     shows = "pwd; cat own.txt; echo $WORD; cat; exit 3"
     done = instance.run("exec", jobs[0], "--", "sh", "-c", shows, input="input")
     assert done.returncode == 3, done.stderr
@@ -94,7 +94,7 @@ def test_it_reads_a_dataset_takes_a_command_and_leaves_artifacts(
         assert instance.ok("logs", job) == "to be\n444\n"
     assert len(list((spool / "datasets/copies").iterdir())) == 1
     notes = spool / "datasets/users"
-    wait_until(lambda: not list(notes.iterdir()), 60, "the notes to go")
+    wait_until(lambda: not list(notes.iterdir()), what="the notes to go")
 
 
 @_BOTH_WAYS
@@ -167,13 +167,13 @@ def test_who_is_taken_off_goes_on_from_a_checkpoint_that_came_back(
     (instance.work / "counter.py").write_text(COUNTER)
     words = ["--checkpoint", "step-*.txt", "--", "python3", "counter.py", str(enough)]
     job = instance.ok("run", "-d", "--provider", "slurm", *words).strip()
-    wait_until(lambda: instance.json("show", job)["checkpoints"], 60, "a checkpoint")
+    wait_until(lambda: instance.json("show", job)["checkpoints"], what="a checkpoint")
     slurm.call("scancel", reference(instance, job))
     wait_until(
-        lambda: len(instance.json("show", job)["attempts"]) == 2, 60, "another attempt"
+        lambda: len(instance.json("show", job)["attempts"]) == 2, what="another attempt"
     )
     wait_until(
-        lambda: "from" in instance.run("logs", job).stdout, 60, "it to run again"
+        lambda: "from" in instance.run("logs", job).stdout, what="it to run again"
     )
     enough.touch()
     assert instance.wait(job).state == "completed"

@@ -43,8 +43,7 @@ def spool_instance() -> Iterator[TestInstance]:
         instance.ok("up", "--simulate-gpus", "1x24")
         wait_until(
             lambda: (instance.work / "tasks" / "failed").is_dir(),
-            20,
-            "the spool's folders",
+            what="the spool's folders",
         )
         yield instance
 
@@ -59,7 +58,7 @@ def put(instance: TestInstance, folder: str, name: str, task: object) -> None:
 
 def ended(instance: TestInstance, folder: str, name: str) -> Path:
     path = instance.work / "tasks" / folder / name
-    wait_until(path.exists, 60, f"{name} in {folder}/")
+    wait_until(path.exists, what=f"{name} in {folder}/")
     return path
 
 

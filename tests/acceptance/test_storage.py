@@ -59,7 +59,7 @@ def saved(
         workdir=str(folder),
     )
     (checkpoint,) = wait_until(
-        lambda: instance.json("checkpoints", job)["items"], 60, "a checkpoint"
+        lambda: instance.json("checkpoints", job)["items"], what="a checkpoint"
     )
     file = folder / "ckpt_7.pt"
     content = file.read_bytes()
@@ -155,7 +155,7 @@ for step in range(8):
     job = stored.submit([sys.executable, "-c", code], checkpoint={"path": "ckpt_*.pt"})
     assert stored.wait(job).state == "completed"
     kept = {name_of(f"step {step}".encode()) for step in range(3, 8)}
-    wait_until(lambda: set(bucket.objects()) == kept, 30, "the oldest to be deleted")
+    wait_until(lambda: set(bucket.objects()) == kept, what="the oldest to be deleted")
 
 
 def test_a_bucket_that_is_away_stops_nothing_and_costs_no_retry(
@@ -170,15 +170,14 @@ def test_a_bucket_that_is_away_stops_nothing_and_costs_no_retry(
         log = stored.home.logs / "server.log"
         wait_until(
             lambda: "checkpoints cannot be kept" in log.read_text(),
-            30,
-            "the warning at the start",
+            what="the warning at the start",
         )
         done = stored.run("doctor")
         assert done.returncode != 0
         assert f"There is no bucket for {bucket.url}" in done.stdout
         stored.ok("resume", job, "-d")
         wait_until(
-            lambda: len(stored.json("show", job)["attempts"]) > 2, 30, "a second try"
+            lambda: len(stored.json("show", job)["attempts"]) > 2, what="a second try"
         )
         stored.ok("run", "--", "true")
     went_on_from(stored, job, content)
@@ -274,7 +273,7 @@ def test_servers_on_one_postgresql_share_it(
                 )
                 assert (instance.work / "back.pt").read_bytes() == content
             wait_until(
-                lambda: len(second.json("nodes")["items"]) == 2, 30, "both nodes"
+                lambda: len(second.json("nodes")["items"]) == 2, what="both nodes"
             )
             first.ok("cancel", job)
             assert first.wait(job).state == "cancelled"
@@ -306,7 +305,7 @@ def test_a_container_goes_on_from_the_bucket(bucket: Bucket, dockerd: Dockerd) -
         (instance.work / "spec.json").write_text(json.dumps(body))
         job = instance.ok("submit", "spec.json").split()[-1]
         wait_until(
-            lambda: instance.json("checkpoints", job)["items"], 60, "a checkpoint"
+            lambda: instance.json("checkpoints", job)["items"], what="a checkpoint"
         )
         assert bucket.objects() == [name_of(b"40\n")]
         instance.ok("cancel", job)
@@ -315,8 +314,7 @@ def test_a_container_goes_on_from_the_bucket(bucket: Bucket, dockerd: Dockerd) -
             instance.ok("resume", job, "-d")
             wait_until(
                 lambda: "storage_unreachable" in instance.ok("show", job),
-                60,
-                "an attempt without its checkpoint",
+                what="an attempt without its checkpoint",
             )
         assert instance.wait(job).state == "completed"
         assert instance.ok("logs", job) == "from 40\n"

@@ -394,7 +394,7 @@ def check_one_at_a_time(instance: TestInstance, folder: Path) -> int:
     """
     study = instance.popen("study", "run", str(folder))
     wait_until(
-        lambda: newest(folder, _HELD).get("status") == "SUBMITTED", 60, "the run"
+        lambda: newest(folder, _HELD).get("status") == "SUBMITTED", what="the run"
     )
     for word in ("run", "resume"):
         second = instance.run("study", word, str(folder))

@@ -54,7 +54,7 @@ def test_a_sweep_over_an_unchanged_script_finds_the_best(
     with receiver() as there:
         told_of = ("--notify", there.url, "--deadline", "8h")
         told = instance.ok("sweep", "train.py", *words, *FEW, *told_of)
-        wait_until(there.bodies, 20, "the end to be told of")
+        wait_until(there.bodies, what="the end to be told of")
     assert "best: train-2  val_loss 0.333333  x=0 kind=a" in told
     assert "train: completed · 8 completed" in told
 
@@ -228,25 +228,31 @@ def test_a_sweep_that_is_killed_again_and_again_loses_no_run_and_repeats_none(
 ) -> None:
     instance.ok("up")
     marks = instance.work / "marks"
-    program = "echo {trial} >> marks; sleep 0.2; echo step 1 val_loss {x}"
+    # A run ends only when the test allows it, so the sweep is never too quick to kill.
+    allowed = instance.work / "allowed"
+    program = (
+        "echo {trial} >> marks; until [ {trial} -lt $(cat allowed) ]; do sleep 0.05;"
+        " done; echo step 1 val_loss {x}"
+    )
     words = ("--name", "k", "--param", f"x=1..{RUNS}", "--method", "tpe", *FEW)
     more = ("--parallel", "3", "--trials", str(RUNS), "--", "sh", "-c", program)
     chance = random.Random(0)
-    killed = 0
+    allowed.write_text("0")
     driving = begun(instance, *words, *more)
 
     def there(count: int) -> Callable[[], Any]:
         return lambda: len(lines_of(marks)) >= count or driving.poll() is not None
 
     for target in (1, 4, 8, 12, 17):
-        wait_until(there(target + chance.randint(0, 2)), 240, f"{target} runs")
-        if driving.poll() is None:
-            driving.send_signal(signal.SIGKILL)
-            killed += 1
+        count = target + chance.randint(0, 2)
+        allowed.write_text(str(count))
+        wait_until(there(count), 240, f"{count} runs")
+        assert driving.poll() is None, "it ended before it was killed"
+        driving.send_signal(signal.SIGKILL)
         driving.wait(timeout=240)
         driving = begun(instance, "resume", "k")
+    allowed.write_text(str(RUNS))
     driving.wait(timeout=240)
-    assert killed, "it was quicker than the test"
     sweep = instance.json("sweep", "show", "k")
     assert (sweep["state"], sweep["counts"]) == ("completed", {"completed": RUNS})
     assert [run["number"] for run in sweep["runs"]] == list(range(RUNS))

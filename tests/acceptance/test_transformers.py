@@ -17,6 +17,7 @@ from tests.support.model_server import OFFLINE
 from tests.support.programs import run_program
 
 fast_trainer_python = huggingface.fast_trainer_python
+SET_BOOT_S = 20
 PROGRAMS = Path(__file__).parents[1] / "programs" / "tinymodel"
 
 
@@ -37,7 +38,7 @@ def tiny_model(
 
 def serving_program(python: Path, folder: Path) -> Path:
     """`transformers`, as a script that the fork server runs."""
-    program = folder / "transformers.py"
+    program = folder / "serve.py"
     program.write_text(
         f"#!{python}\nfrom transformers.cli.transformers import main\n\nmain()\n"
     )
@@ -66,7 +67,7 @@ def test_two_models_share_gpus_with_scripts(
     hub = {"HF_HOME": str(tiny_model / "hub"), **OFFLINE}
     sections = [
         f'[models.{name}]\nengine = "transformers"\nsource = "{tiny_model}"\nprogram ='
-        f' "{program}"\nmemory_gb = 16\nboot_s = 20\nargs = ["--device", "cpu"]\n'
+        f' "{program}"\nmemory_gb = 16\nboot_s = {SET_BOOT_S}\nargs = ["--device", "cpu"]\n'
         + "environment = { "
         + ", ".join(f'{key} = "{value}"' for key, value in hub.items())
         + " }\n"
@@ -95,4 +96,7 @@ def test_two_models_share_gpus_with_scripts(
         # The model that is not pinned makes room.
         assert instance.wait(script, timeout=100).state == "completed"
         assert chat(fast_trainer_python, instance, "small")["whole"] == first["whole"]
-        assert 1 < models(instance)["small"]["boot_s"] < 100
+        # It is what the load took, not what the settings say.
+        learned_s = models(instance)["small"]["boot_s"]
+        assert 0 < learned_s < 100
+        assert learned_s != SET_BOOT_S

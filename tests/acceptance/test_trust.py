@@ -30,7 +30,7 @@ def gpu_instance(fake_gpus: FakeGpus) -> Iterator[TestInstance]:
         fake_gpus.add(uuid)
     with make_instance(**fake_gpus.env(), GPUYARD_NODE__DISCOVERY_S="0.2") as instance:
         instance.ok("up")
-        wait_until(lambda: states(instance) == {A: "idle", B: "idle"}, 20, "the GPUs")
+        wait_until(lambda: states(instance) == {A: "idle", B: "idle"}, what="the GPUs")
         yield instance
 
 
@@ -90,8 +90,7 @@ def test_a_gpu_in_quarantine_gets_no_jobs_until_it_is_forgotten(
     }
     wait_until(
         lambda: states(gpu_instance) == {A: "quarantined", B: "quarantined"},
-        20,
-        "the GPUs to be back",
+        what="the GPUs to be back",
     )
     assert gpu_instance.json("why", waiting)["constraint"] == "quarantined"
     assert gpu_instance.ok("trust", "forget", f"gpu:{B}").startswith(
@@ -238,7 +237,7 @@ def test_the_sdk_records_and_forgets_in_both_colours(
 def test_a_quarantine_keeps_the_score_and_is_shown_with_its_provider(
     shared_instance: TestInstance,
 ) -> None:
-    wait_until(lambda: shared_instance.json("nodes")["items"], 20, "the node to join")
+    wait_until(lambda: shared_instance.json("nodes")["items"], what="the node to join")
     with shared_instance.client() as client:
         client.record_trust("local", score=0.75)
         assert (

@@ -131,7 +131,7 @@ def test_a_run_without_its_database_ends_with_one_clear_error(
                 )
             )
 
-        wait_until(solves, 60, "the executors to begin")
+        wait_until(solves, what="the executors to begin")
         away.stop(signal.SIGQUIT)
         for done in (
             running,
@@ -146,7 +146,7 @@ def test_a_run_without_its_database_ends_with_one_clear_error(
                 and PASSWORD not in line
             )
         away.start()
-        wait_until(lambda: not live_jobs(instance), 60, "the solver to be let go")
+        wait_until(lambda: not live_jobs(instance), what="the solver to be let go")
 
 
 def live_jobs(instance: TestInstance) -> list[str]:

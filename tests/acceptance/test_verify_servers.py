@@ -171,8 +171,7 @@ def test_a_run_that_is_killed_leaves_nothing_behind(instance: TestInstance) -> N
     held = "select until from leases"
     wait_until(
         lambda: all(one["until"] < time.time() for one in rows(held)),
-        10,
-        "the killed ones' locks to be free",
+        what="the killed ones' locks to be free",
     )
     found = verify(instance, *NAMES)
     assert outcomes(found) == dict.fromkeys(NAMES, "passed"), found
@@ -189,8 +188,7 @@ def test_a_run_that_is_killed_leaves_nothing_behind(instance: TestInstance) -> N
     }
     wait_until(
         lambda: not live_jobs(instance),
-        60,
-        "the killed ones' jobs to end by themselves",
+        what="the killed ones' jobs to end by themselves",
     )
 
 
@@ -226,4 +224,4 @@ def test_a_watch_verifies_again_and_again_until_it_is_interrupted(
         watching.kill()
         watching.wait()
     assert "Traceback" not in log.read_text()
-    wait_until(lambda: not live_jobs(instance), 30, "its jobs to end")
+    wait_until(lambda: not live_jobs(instance), what="its jobs to end")

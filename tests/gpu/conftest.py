@@ -66,7 +66,7 @@ def gpu_instance() -> Iterator[TestInstance]:
         GPUYARD_NODE__DISCOVERY_S="0.5", GPUYARD_NODE__USAGE_S="0.5"
     ) as instance:
         instance.ok("up")
-        wait_until(lambda: instance.json("gpus")["items"], 20, "the GPUs")
+        wait_until(lambda: instance.json("gpus")["items"], what="the GPUs")
         yield instance
 
 

@@ -65,9 +65,9 @@ def test_a_training_shows_its_gpu_and_resumes_from_its_checkpoint(
 ) -> None:
     train(gpu_instance, gpu_python)
     wait_until(lambda: progress(gpu_instance) >= 100, 90, "a hundred steps")
-    wait_until(lambda: busy(gpu_instance), 20, "the GPU to be busy")
+    wait_until(lambda: busy(gpu_instance), what="the GPU to be busy")
     wait_until(
-        lambda: gpu_instance.json("checkpoints", "train")["items"], 20, "a checkpoint"
+        lambda: gpu_instance.json("checkpoints", "train")["items"], what="a checkpoint"
     )
     gpu_instance.ok("cancel", "train")
     gpu_instance.wait("train", "cancelled")
@@ -77,7 +77,7 @@ def test_a_training_shows_its_gpu_and_resumes_from_its_checkpoint(
     losses = series(gpu_instance, "loss")
     assert losses[-1] < losses[0]
     gpu_instance.ok("resume", "-d", "train")
-    wait_until(lambda: said(gpu_instance, "train", BEGINS), 60, "it to begin again")
+    wait_until(lambda: said(gpu_instance, "train", BEGINS), what="it to begin again")
     assert int(said(gpu_instance, "train", BEGINS)) >= 50
     gpu_instance.ok("cancel", "train")
 
@@ -98,7 +98,7 @@ def test_a_training_outlives_a_server_and_an_agent_that_are_killed(
     gpu_instance.kill("server", "agent")
     gpu_instance.ok("up")
     reached = progress(gpu_instance)
-    wait_until(lambda: progress(gpu_instance) > reached + 50, 60, "it to go on")
+    wait_until(lambda: progress(gpu_instance) > reached + 50, what="it to go on")
     assert gpu_instance.ok("logs", "train").count(f"{BEGINS}0") == 1
     gpu_instance.ok("cancel", "train")
 
@@ -127,7 +127,9 @@ def test_each_job_finds_the_memory_of_the_last_one_free(
     words = [gpu_python, str(PROGRAMS / "hold.py"), "0.9", "600"]
     jobs = [gpu_instance.submit(words, resources={"gpus": 1}) for _ in range(5)]
     for job in jobs:
-        wait_until(lambda job=job: said(gpu_instance, job, "holding"), 60, "the memory")
+        wait_until(
+            lambda job=job: said(gpu_instance, job, "holding"), what="the memory"
+        )
         gpu_instance.ok("cancel", job)
     free = [said(gpu_instance, job, "free ") for job in jobs]
     assert min(map(float, free)) > 0.95, free
@@ -160,7 +162,7 @@ def test_a_job_under_an_account_opens_only_its_own_gpus(gpu_python: str) -> None
     )
     use = "import torch; print('sum', torch.ones(9, device='cuda').sum().item())"
     with instance_with_account() as (instance, _):
-        wait_until(lambda: instance.json("gpus")["items"], 20, "the GPUs")
+        wait_until(lambda: instance.json("gpus")["items"], what="the GPUs")
         (node,) = instance.json("nodes")["items"]
         if node["separation"] != "accounts and devices":
             pytest.skip(f"separation here is {node['separation']}")

@@ -28,7 +28,7 @@ def serving(gpu_python: str, model_folder: Path) -> Iterator[TestInstance]:
             "\n".join(section(name, gpu_python, model_folder) for name in NAMES)
         )
         instance.ok("up")
-        wait_until(lambda: instance.json("gpus")["items"], 20, "the GPUs")
+        wait_until(lambda: instance.json("gpus")["items"], what="the GPUs")
         yield instance
 
 

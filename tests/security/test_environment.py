@@ -42,7 +42,7 @@ def test_a_server_that_is_started_with_keys_executes_itself_without_them() -> No
     with make_instance(**KEYS, **{REAL_PYTHON: "1"}) as instance:
         command = [sys.executable, "-m", "gpuyard.server"]
         server = subprocess.Popen(command, env=instance.environment)
-        wait_until(lambda: instance.pid("agent"), 60, "an agent")
+        wait_until(lambda: instance.pid("agent"), what="an agent")
         assert instance.pid("server") == server.pid
         for name in ("server", "keeper", "agent"):
             environment = Path(f"/proc/{instance.pid(name)}/environ").read_bytes()

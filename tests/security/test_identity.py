@@ -92,7 +92,7 @@ class Attacker:
         return b"".join(self._said)
 
     def wait(self, times: int = 1) -> None:
-        wait_until(lambda: len(self._said) >= times, 20, "somebody to dial the port")
+        wait_until(lambda: len(self._said) >= times, what="somebody to dial the port")
 
 
 @contextmanager
@@ -202,7 +202,7 @@ def test_an_agent_and_a_worker_tell_a_stale_peer_nothing(
             target=take_an_item, args=(home, own, said), daemon=True
         )
         asking.start()
-        wait_until(lambda: peer.heard() != agents_part, 20, "the worker to dial")
+        wait_until(lambda: peer.heard() != agents_part, what="the worker to dial")
         assert peer.heard()
         assert token not in peer.heard()
         assert own.encode() not in peer.heard()

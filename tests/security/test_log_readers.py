@@ -53,15 +53,13 @@ def test_readers_that_never_read_cost_little_and_delay_nobody(
         log = f"/api/v1/jobs/{job_id}/logs"
         whole = wait_until(
             lambda: len(text := web.get(log).content) > LINES * 1000 and text,
-            30,
-            "the output",
+            what="the output",
         )
         before = sum(process.memory_info().rss for process in processes)
         readers = [mute_reader(web, job_id) for _ in range(READERS)]
         wait_until(
             lambda: all(reader.recv(1, socket.MSG_PEEK) for reader in readers),
-            60,
-            "all to be answered",
+            what="all to be answered",
         )
         # Reports and heartbeats have their turn all the same.
         other = instance.submit(["true"])

@@ -36,7 +36,7 @@ def test_a_bad_file_is_refused_and_stops_nothing(spool_instance: TestInstance) -
     put(spool_instance, "llm_queue/priority_5", "a-surrogate.json", surrogate)
     put(spool_instance, "llm_queue/priority_1", "good.json", llm("t", "x"))
     ended(spool_instance, "complete", "good.json")
-    wait_until(lambda: not list(queue.iterdir()), 20, "all bad files to be refused")
+    wait_until(lambda: not list(queue.iterdir()), what="all bad files to be refused")
     failed = spool_instance.work / "tasks" / "failed"
     reasons = {path.name: path.read_text() for path in failed.glob("*.reason.txt")}
     for name, reason in bad.items():
@@ -57,7 +57,7 @@ def test_a_bad_file_under_way_is_refused_and_stops_nothing(
     for folder in ("processing", "llm_queue/priority_5"):
         left = tasks / folder
         wait_until(
-            lambda left=left: not list(left.iterdir()), 20, f"{left} to be empty"
+            lambda left=left: not list(left.iterdir()), what=f"{left} to be empty"
         )
 
 
@@ -70,7 +70,7 @@ def test_random_tasks_stop_nothing(spool_instance: TestInstance) -> None:
     put(spool_instance, "llm_queue/priority_1", "good.json", llm("good", "x"))
     ended(spool_instance, "complete", "good.json")
     queue = tasks / "llm_queue" / "priority_5"
-    wait_until(lambda: not list(queue.iterdir()), 60, "all random tasks to be taken")
+    wait_until(lambda: not list(queue.iterdir()), what="all random tasks to be taken")
     folders = ("processing", "complete", "failed")
     for name in names:
         assert any((tasks / folder / name).exists() for folder in folders)

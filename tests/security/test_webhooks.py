@@ -34,8 +34,7 @@ def test_hundreds_of_webhooks_and_a_poisoned_one_hold_up_nobody() -> None:
                     hook["dead_letters"]["count"]
                     for hook in web.get("/api/v1/webhooks").json()["items"]
                 ),
-                60,
-                "a letter to be put aside",
+                what="a letter to be put aside",
             )
         assert {body["job_id"] for body in there.bodies()} == {job_id}
         assert "did not take 1 events" in instance.run("doctor").stdout

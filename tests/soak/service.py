@@ -109,7 +109,7 @@ class Container:
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
         try:
-            wait_until(self._is_up, 60, "systemd")
+            wait_until(self._is_up, what="systemd")
             yield
             self.tries("systemctl poweroff")  # which ends this session, too
             self._nspawn.wait(60)

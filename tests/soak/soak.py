@@ -134,7 +134,7 @@ def _kill(work: Work, dice: Random, rounds: int, storm_s: float) -> int:
         wait_until(
             lambda n=before: len(work.wanted) > n, 90, "a job to be acknowledged"
         )
-        wait_until(lambda: instance.pid("agent"), 60, "an agent to live")
+        wait_until(lambda: instance.pid("agent"), what="an agent to live")
         time.sleep(dice.expovariate(1.0))
         change_price(instance, Decimal(f"{3600 + done}.07"))
         instance.kill(*dice.choice(VICTIMS))

@@ -40,4 +40,4 @@ def _passwd(*command: str) -> None:
     def done() -> bool:
         return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
-    wait_until(done, 20, f"{command[0]} to succeed")
+    wait_until(done, what=f"{command[0]} to succeed")

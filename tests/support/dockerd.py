@@ -60,7 +60,7 @@ class Dockerd:
                 env={**os.environ, "PATH": path},
             )
         wait_until(
-            lambda: self.call("version", check=False).returncode == 0, 60, "dockerd"
+            lambda: self.call("version", check=False).returncode == 0, what="dockerd"
         )
 
     def stop(self, *, kill: bool = False) -> None:
@@ -75,8 +75,7 @@ class Dockerd:
             pid = self.folder / "exec" / "containerd" / "containerd.pid"
             wait_until(
                 lambda: not (pid.exists() and Path("/proc", pid.read_text()).exists()),
-                30,
-                "containerd's end",
+                what="containerd's end",
             )
 
     def call(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:

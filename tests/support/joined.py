@@ -163,6 +163,5 @@ def wait_for_node(instance: TestInstance, name: str, state: str = "online") -> N
     """Wait until a node is in this state."""
     wait_until(
         lambda: nodes(instance).get(name, {}).get("state") == state,
-        30,
-        f"{name} to be {state}",
+        what=f"{name} to be {state}",
     )

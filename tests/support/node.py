@@ -386,4 +386,4 @@ def make_node(
 
 def wait_for(condition: Callable[[], T], what: str) -> T:
     """`wait_until` with patience for processes that have to come up."""
-    return wait_until(condition, 30, what)
+    return wait_until(condition, what=what)

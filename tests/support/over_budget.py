@@ -20,14 +20,14 @@ def check_hard_budget(instance: TestInstance, *where: str) -> None:
     words = ["--project", "poor", "--checkpoint", "step-*.txt", *where]
     program = ["--", "sh", "-c", SAVES_WHEN_ASKED]
     job = instance.ok("run", "-d", *words, *program).strip()
-    wait_until(lambda: "ready" in instance.run("logs", job).stdout, 60, "it to run")
+    wait_until(lambda: "ready" in instance.run("logs", job).stdout, what="it to run")
     instance.ok("budgets", "set", "poor", "--project", "poor", *_AT_ONCE)
     ended = instance.wait(job)
     assert (ended.state, ended.reason) == ("cancelled", "budget")
     (attempt,) = instance.json("show", job)["attempts"]
     assert attempt["reason"] == "budget"
     (saved,) = wait_until(
-        lambda: instance.json("checkpoints", job)["items"], 30, "its checkpoint"
+        lambda: instance.json("checkpoints", job)["items"], what="its checkpoint"
     )
     assert saved["path"] == "step-7.txt"
     instance.ok("budgets", "rm", "poor")

@@ -98,7 +98,7 @@ class PostgresServer:
         started["args"] = ["setpriv", "--pdeathsig", "QUIT", *started["args"]]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(**started, stdout=log, stderr=log)
-        wait_until(self._answers, 30, "PostgreSQL to answer")
+        wait_until(self._answers, what="PostgreSQL to answer")
 
     def _answers(self) -> bool:
         assert self._process is not None

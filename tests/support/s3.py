@@ -103,7 +103,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
         )
     try:
         wait_until(
-            lambda: process.poll() is not None or _listens(port), 60, "moto_server"
+            lambda: process.poll() is not None or _listens(port), what="moto_server"
         )
         yield S3(port, _client(port))
     finally:

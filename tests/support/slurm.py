@@ -137,14 +137,13 @@ class SlurmCluster:
             )
         ]
         self._spawn("munged", ["--foreground", "--force", *words])
-        wait_until((munge / "socket").exists, 20, "munged")
+        wait_until((munge / "socket").exists, what="munged")
         self.start_controller()
         for node in self.nodes:
             self.start_node(node)
         wait_until(
             lambda: self.state().count("idle") == len(self.nodes),
-            60,
-            "the nodes to be idle",
+            what="the nodes to be idle",
         )
 
     def start_controller(self) -> None:

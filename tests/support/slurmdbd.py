@@ -97,7 +97,7 @@ class AccountedCluster(SlurmCluster):
             f"--pid-file={self._database}/pid",
         ]
         self._spawn("mariadbd", words, **self._identity)
-        wait_until(lambda: _answers(str(self._door), socket.AF_UNIX), 60, "MariaDB")
+        wait_until(lambda: _answers(str(self._door), socket.AF_UNIX), what="MariaDB")
 
     def start_accounting(self) -> None:
         """Start slurmdbd."""
@@ -105,7 +105,7 @@ class AccountedCluster(SlurmCluster):
             "slurmdbd", ["-D"], environment={"MYSQL_UNIX_PORT": str(self._door)}
         )
         wait_until(
-            lambda: _answers(("127.0.0.1", self._port), socket.AF_INET), 60, "slurmdbd"
+            lambda: _answers(("127.0.0.1", self._port), socket.AF_INET), what="slurmdbd"
         )
 
     def execute(self, statement: str) -> None:
@@ -157,8 +157,7 @@ class AccountedCluster(SlurmCluster):
         live = ("", "PENDING", "RUNNING", "COMPLETING")
         wait_until(
             lambda: all(self.account(job_id) not in live for job_id in job_ids),
-            60,
-            "the accounts",
+            what="the accounts",
         )
 
 

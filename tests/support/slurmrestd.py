@@ -64,7 +64,7 @@ class RestCluster(SlurmCluster):
             environment={"SLURM_JWT": "daemon"},
             **nobody,
         )
-        wait_until(self._answers, 20, "slurmrestd")
+        wait_until(self._answers, what="slurmrestd")
 
     def _answers(self) -> bool:
         try:

@@ -74,7 +74,7 @@ def sshd() -> Iterator[Sshd]:
             ["setpriv", "--pdeathsig", "KILL", *words], stdout=log, stderr=log
         )
     try:
-        wait_until(lambda: _answers(port), 20, "the ssh server")
+        wait_until(lambda: _answers(port), what="the ssh server")
         yield Sshd(("-F", str(folder / "config")))
     finally:
         server.kill()

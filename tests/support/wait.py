@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-# A machine with other work may need so long for anything; only a failure waits for it.
-_LEAST_PATIENCE_S = 60.0
 _SHORTEST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.1
 _LONGEST_AFTER_A_QUESTION_S = 1.0
@@ -17,9 +15,9 @@ def wait_until(
     condition: Callable[[], T], timeout: float = 60.0, what: str = "the condition"
 ) -> T:
     """Poll `condition` until it is truthy and return its value; AssertionError after
-    `timeout` seconds, and not before a minute.
+    `timeout` seconds. A machine with other work may need a minute for anything, and
+    only a failure waits for it.
     """
-    timeout = max(timeout, _LEAST_PATIENCE_S)
     began = time.monotonic()
     while True:
         asked = time.monotonic()

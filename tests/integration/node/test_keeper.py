@@ -107,7 +107,7 @@ class Node:
         )
 
     def noted(self) -> list[tuple[str, int, int]]:
-        wait_until((self.folder / "noted").exists, 30, what="the jobs to be noted down")
+        wait_until((self.folder / "noted").exists, what="the jobs to be noted down")
         return [tuple(job) for job in json.loads((self.folder / "noted").read_text())]
 
     def adopted(self) -> list[Process]:

@@ -152,7 +152,7 @@ def test_a_fork_bomb_is_stopped(start, python, log, tmp_path):
     assert setting(process, "pids.max") == "10"
     # What a program forks before it is in its group would come on top.
     go.touch()
-    wait_until(lambda: log.read_text().endswith("\n"), 30, what="the refusal")
+    wait_until(lambda: log.read_text().endswith("\n"), what="the refusal")
     assert log.read_text().split()[-1] == "9", "with the leader nine make ten"
 
 

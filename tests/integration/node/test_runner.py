@@ -74,7 +74,7 @@ def test_what_it_ran_is_measured_whatever_the_wall_clock_says(
     run = subprocess.Popen(
         [sys.executable, tmp_path / "runner.pyz", tmp_path], env=environment
     )
-    wait_until((tmp_path / "started.json").exists, 10, "its start")
+    wait_until((tmp_path / "started.json").exists, what="its start")
     faults.clock_is_off(jump_s)
     (tmp_path / "go").touch()
     assert run.wait(30) == 0
@@ -87,7 +87,7 @@ def test_an_attempt_runs_once_however_often_it_is_started(tmp_path: Path) -> Non
     lay(tmp_path, "sh", "-c", "echo ran")
     runs = [start(tmp_path) for _ in range(5)]
     assert [run.wait(30) for run in runs] == [0] * 5
-    wait_until((tmp_path / "exit.json").exists, 10, "its end")
+    wait_until((tmp_path / "exit.json").exists, what="its end")
     assert (tmp_path / "log").read_text() == "ran\n"
     assert (tmp_path / "again.json").exists()
 
@@ -198,7 +198,7 @@ def test_it_leaves_when_it_is_told_and_says_who_wanted_that(
         )
     )
     log = tmp_path / "log"
-    wait_until(lambda: log.exists() and log.read_text() == "here\n", 20, "it to run")
+    wait_until(lambda: log.exists() and log.read_text() == "here\n", what="it to run")
     if word:
         (tmp_path / "stop.json").write_text(json.dumps(word))
     run.send_signal(signal.SIGUSR1)
@@ -309,8 +309,7 @@ def test_where_no_signal_comes_it_looks_for_a_word_and_minds_its_limit(
     run = start(told)
     wait_until(
         lambda: (told / "log").exists() and (told / "log").read_text() == "here\n",
-        20,
-        "it to run",
+        what="it to run",
     )
     (told / "stop.json").write_text(
         json.dumps({"reason": "cancelled", "checkpoint": False})

@@ -178,7 +178,7 @@ def test_a_clock_that_is_minutes_off_ends_nobody_early_and_moves_no_times(
     result = run(cluster, tmp_path, work)
     assert result.status is JobStatus.COMPLETED
     for at in (result.created_at, result.started_at, result.completed_at):
-        assert abs(at - time.time()) < 600, result
+        assert abs(at - time.time()) < abs(shift_s) / 2, result
 
 
 SAVES = """
@@ -566,7 +566,7 @@ def test_a_job_that_went_while_the_api_was_away_is_not_known_once_it_answers(
         with pytest.raises(ProviderError, match="Kubernetes at"):
             await instance.provider.poll_jobs([job_id])
         cluster.delete("jobs", job_id)
-        wait_until(lambda: not cluster.objects("pods"), 30)
+        wait_until(lambda: not cluster.objects("pods"))
         away.release()
         deadline = time.monotonic() + 60
         while True:

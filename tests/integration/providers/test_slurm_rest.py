@@ -208,14 +208,13 @@ def test_a_controller_that_is_away_is_no_refusal(
             assert raised.value.error_code in ("NOT_CONNECTED", "TIMEOUT")
         finally:
             slurm_rest.start_controller()
-            wait_until(lambda: slurm_rest.state(), 60, "the controller")
+            wait_until(lambda: slurm_rest.state(), what="the controller")
             # It writes down what it knows every 5 s, so jobs that have ended may run
             # again as far as it knows.
             slurm_rest.call("scancel", "--user", "root")
             wait_until(
                 lambda: slurm_rest.state().count("idle") == len(slurm_rest.nodes),
-                60,
-                "the nodes to be idle",
+                what="the nodes to be idle",
             )
         await provider.close()
 

@@ -65,7 +65,7 @@ def test_a_server_that_cannot_answer_leaves_no_agent_behind():
     with make_instance() as instance, starting(instance, CANNOT_ANSWER) as server:
         assert server.wait(60) != 0
         assert "half of uvicorn" in (instance.home.logs / "server.log").read_text()
-        wait_until(lambda: not has_keeper(instance), 30, "the keeper to leave")
+        wait_until(lambda: not has_keeper(instance), what="the keeper to leave")
 
 
 def test_it_leaves_the_keeper_that_will_start_it_again():
@@ -76,17 +76,17 @@ def test_it_leaves_the_keeper_that_will_start_it_again():
         with starting(instance, CANNOT_ANSWER) as server:
             assert server.wait(60) != 0
         assert instance.home.server.read_text() == killed
-        wait_until(lambda: has_keeper(instance), 30, "the keeper to stay")
+        wait_until(lambda: has_keeper(instance), what="the keeper to stay")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_that_is_stopped_before_it_answers_is_never_announced(number):
     with make_instance() as instance, starting(instance, LOADS_LONG) as server:
-        wait_until(lambda: has_keeper(instance), 60, "jobs to be scheduled")
+        wait_until(lambda: has_keeper(instance), what="jobs to be scheduled")
         server.send_signal(number)
         assert server.wait(60) == 0
         assert not instance.home.server.exists()
         said = (instance.home.logs / "server.log").read_text()
         assert '"serving"' not in said
         assert "Traceback" not in said
-        wait_until(lambda: not has_keeper(instance), 30, "the keeper to leave")
+        wait_until(lambda: not has_keeper(instance), what="the keeper to leave")

@@ -158,7 +158,9 @@ def test_requests_are_signed_as_the_library_signs_them(bucket: Bucket):
 def test_killed_in_the_middle_and_again(bucket: Bucket, tmp_path: Path):
     command = [sys.executable, "-c", CHILD, bucket.url, "200000000"]
     child = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(tmp_path)})
-    wait_until(lambda: bucket.unfinished() or child.poll() is not None, 60, "an upload")
+    wait_until(
+        lambda: bucket.unfinished() or child.poll() is not None, what="an upload"
+    )
     child.send_signal(signal.SIGKILL)
     assert child.wait() == -signal.SIGKILL
     assert bucket.objects() == []

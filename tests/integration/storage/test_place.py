@@ -96,4 +96,4 @@ def test_a_download_that_nobody_wants_does_not_hold_up_the_loop():
     asyncio.run(scenario())
     assert not file.closed
     answer.set()
-    wait_until(lambda: file.closed, 10, "the file to be closed")
+    wait_until(lambda: file.closed, what="the file to be closed")

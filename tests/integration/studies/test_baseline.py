@@ -431,8 +431,7 @@ def test_a_run_that_is_killed_pays_for_no_answer_twice(
             lambda: (
                 len(kept()) == before and sum(endpoint.asked.values()) == before + 2
             ),
-            60,
-            "answers",
+            what="answers",
         )
     finally:
         killed.send_signal(signal.SIGKILL)

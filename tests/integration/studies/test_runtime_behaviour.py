@@ -199,7 +199,7 @@ def test_the_death_of_a_rank_ends_the_others(
     shard = config.parent / f"outputs/shard_{output}.jsonl"
     with running.ranks(command, 2) as started:
         wait_until(
-            lambda: shard.exists() and shard.stat().st_size > 0, 60, "the first row"
+            lambda: shard.exists() and shard.stat().st_size > 0, what="the first row"
         )
         started[1 - output].kill()
         try:

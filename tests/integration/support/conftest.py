@@ -101,7 +101,7 @@ def in_phase(cluster: Cluster, pod: str, *phases: str) -> Object:
         found = cluster.get("pods", pod)
         return found if found and found["status"]["phase"] in phases else None
 
-    return wait_until(look, 15, f"{pod} to be {phases}") or {}
+    return wait_until(look, what=f"{pod} to be {phases}") or {}
 
 
 def with_condition(cluster: Cluster, job: str, kind: str) -> Object:
@@ -112,12 +112,12 @@ def with_condition(cluster: Cluster, job: str, kind: str) -> Object:
         met = condition(found, kind) if found else None
         return found["status"] if found and met and met["status"] == "True" else None
 
-    return wait_until(look, 15, f"{job} to be {kind}") or {}
+    return wait_until(look, what=f"{job} to be {kind}") or {}
 
 
 def gone(cluster: Cluster, plural: str, name: str) -> None:
     """Wait until there is no such object."""
-    wait_until(lambda: cluster.get(plural, name) is None, 15, f"{plural}/{name} to go")
+    wait_until(lambda: cluster.get(plural, name) is None, what=f"{plural}/{name} to go")
 
 
 def said(cluster: Cluster, name: str) -> dict[str, str]:

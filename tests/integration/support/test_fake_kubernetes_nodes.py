@@ -48,7 +48,7 @@ def _unschedulable(cluster: Cluster, name: str) -> str:
             found.get("message", "") if found.get("reason") == "Unschedulable" else ""
         )
 
-    return wait_until(look, 10, f"{name} to fit nowhere")
+    return wait_until(look, what=f"{name} to fit nowhere")
 
 
 def test_nodes_say_what_they_have(own: Cluster, connect: Connect) -> None:

@@ -64,7 +64,7 @@ class Run:
             assert not ended, self.output
             return False
 
-        wait_until(printed, timeout=60, what=f"{text!r}, {times} times")
+        wait_until(printed, what=f"{text!r}, {times} times")
 
     def wait(self) -> int:
         return self.process.wait(timeout=60)

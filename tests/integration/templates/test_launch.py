@@ -101,9 +101,7 @@ def environments(tmp_path: Path) -> list[Path]:
 def test_an_environment_is_made_once(start: Start, tmp_path: Path) -> None:
     """Whoever comes meanwhile waits for it, and a signal to save does no harm."""
     first = start("--size", "gpt2", "--data", "a b.txt")
-    wait_until(
-        lambda: environments(tmp_path), timeout=30, what="the environment's folder"
-    )
+    wait_until(lambda: environments(tmp_path), what="the environment's folder")
     second = start()
     assert second.stdout
     waits = "another run is preparing the environment: waiting for it\n"
@@ -128,7 +126,7 @@ def test_an_environment_is_made_once(start: Start, tmp_path: Path) -> None:
 def test_killed_while_building_it_is_built_anew(start: Start, tmp_path: Path) -> None:
     process = start()
     folder = wait_until(
-        lambda: environments(tmp_path), timeout=30, what="the environment's folder"
+        lambda: environments(tmp_path), what="the environment's folder"
     )[0]
     # Only what the launcher started is left, and for now it stands still.
     os.killpg(process.pid, signal.SIGSTOP)
@@ -156,7 +154,7 @@ def test_an_environment_whose_python_is_gone_is_built_anew(
     # Its name is the launcher's matter; it needs not be built to find its Python gone.
     process = start()
     folder = wait_until(
-        lambda: environments(tmp_path), timeout=30, what="the environment's folder"
+        lambda: environments(tmp_path), what="the environment's folder"
     )[0]
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()

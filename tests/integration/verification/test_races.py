@@ -55,7 +55,7 @@ def test_a_lock_that_is_renewed_at_the_last_moment_is_nobody_elses(
             [clock.now() + 60],
         )
         with meanwhile(lambda: records.lease("x", "two", 60)) as given:
-            wait_until(lambda: waits(postgres, place), 30, "the other to wait")
+            wait_until(lambda: waits(postgres, place), what="the other to wait")
             slow.commit()
     assert given == [False]
     assert records.renew("x", "one", 60), "it is held"

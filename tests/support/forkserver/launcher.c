@@ -44,8 +44,8 @@ static int connect_to_server(void)
 }
 
 /* Which files are open, less the connection to the server: how many, or -1 where they
-   are too many or their numbers too high to be passed. One that stayed here alone would
-   be open for a time of its own. */
+   are too many or their numbers too high to be passed. All of them are: one that only
+   the launcher had open would be closed at another time than the process ends. */
 static int open_files(int *numbers)
 {
     int count = 0;

@@ -357,7 +357,7 @@ def _become(request: Request) -> None:
     """In the child: run what the launcher was asked to run, and never return."""
     code = 1
     try:
-        # First of all: what fails from here on is told where the program would.
+        # First, so that an error from here on is printed where the program prints.
         _take_files(request.files)
         _take_over(request)
         code = _run(request.arguments)
