@@ -136,8 +136,11 @@ class _Sums:
 
     def of(self, key: str, currency: str) -> tuple[_Sum, _Sum]:
         """The sum of the key and that of the currency."""
-        own = self.by_key.setdefault((key, currency), _Sum())
-        return own, self.by_currency.setdefault(currency, _Sum())
+        own = self.by_key.get((key, currency))
+        if own is None:
+            own = self.by_key[key, currency] = _Sum()
+            self.by_currency.setdefault(currency, _Sum())
+        return own, self.by_currency[currency]
 
 
 def report(

@@ -5,6 +5,7 @@ A day may have 23 or 25 hours, when clocks change.
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 DAY_S = 86_400
@@ -56,11 +57,13 @@ def day_number(at: float, offset_s: int) -> int:
     return int((at + offset_s) // DAY_S)
 
 
+@lru_cache(maxsize=4096)
 def day_name(number: int) -> str:
     """The date of a numbered day, such as 2026-11-01."""
     return (_EPOCH + timedelta(days=number)).isoformat()
 
 
+@lru_cache(maxsize=4096)
 def week_name(number: int) -> str:
     """The week of a numbered day as ISO 8601 calls it, such as 2026-W48. It begins on
     Monday, and belongs to the year that has most of its days.

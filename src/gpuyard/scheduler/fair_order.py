@@ -9,7 +9,7 @@ line, priority and age count.
 """
 
 import heapq
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from typing import TypeVar
 
 from gpuyard.scheduler.jobs import LiveJob
@@ -144,6 +144,20 @@ class FairOrder:
             heapq.heappop(self._members[root])
         if not isinstance(root, str) or not self._members[root]:
             heapq.heappop(self._roots)
+
+    def keep_only(self, groups: Container[Group]) -> None:
+        """The lines of all other groups take no more turns."""
+        for organisation, members in self._members.items():
+            kept = [each for each in members if each[-1] in groups]
+            heapq.heapify(kept)
+            self._members[organisation] = kept
+        self._roots = [each for each in self._roots if self._is_among(each[-1], groups)]
+        heapq.heapify(self._roots)
+
+    def _is_among(self, root: Root, groups: Container[Group]) -> bool:
+        if isinstance(root, str):
+            return bool(self._members[root])
+        return root in groups
 
     def charge(self, line: ShareKey, rate: float) -> None:
         """The line has got a place that counts as so many GPUs."""

@@ -1,8 +1,9 @@
 """Which jobs may start on what is reserved in advance, before its holder needs it."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
+from operator import attrgetter
 
 from gpuyard.domain.shape import Shape
 from gpuyard.scheduler.fitting import has_amounts
@@ -27,28 +28,26 @@ class Lending:
         """False if the job may start on nothing that is reserved."""
         if job.preemptible or job.party.reserved_for != NO_SHARES:
             return True
-        return self._ends_in_time(math.inf if job.timeout_s is None else job.timeout_s)
+        if job.timeout_s is None:
+            return self.now + self.policy.reservation_notice_s <= self.until
+        return self.now + job.timeout_s + self.policy.end_margin_s <= self.until
 
-    def shapes(self, queue: Queue, hopeful: Iterable[Shape]) -> Iterator[Shape]:
-        """Those of the hopeful shapes of which jobs may start."""
-        has_begun = self.until <= self.now
-        for shape in hopeful:
-            is_open_to_some = shape in queue.preemptible_shapes or (
-                not has_begun
-                and (
-                    shape in queue.reserved_shapes
-                    or self._ends_in_time(queue.shortest(shape))
-                )
-            )
-            if is_open_to_some:
-                yield shape
-
-    def _ends_in_time(self, limit_s: float) -> bool:
-        """True if a job with this time limit is taken to end before the begin."""
-        runs_s = min(
-            limit_s + self.policy.end_margin_s, self.policy.reservation_notice_s
+    def for_all(self, queue: Queue, hopeful: set[Shape]) -> set[Shape]:
+        """Those of the hopeful shapes of which jobs may start for whom nothing is
+        reserved.
+        """
+        notice_s = self.policy.reservation_notice_s
+        longest_s = self.until - self.now
+        if longest_s >= notice_s:
+            return set(hopeful)
+        preemptible = hopeful & queue.preemptible_shapes.keys()
+        if longest_s <= 0:
+            return preemptible
+        most_s = longest_s - self.policy.end_margin_s
+        shortest = queue.shortest
+        return preemptible.union(
+            [shape for shape in hopeful if shortest(shape) <= most_s]
         )
-        return self.now + runs_s <= self.until
 
 
 def lending(view: View, least: Shape, now: float, policy: Policy) -> Lending | None:
@@ -87,3 +86,12 @@ def _nodes_with_reserved_room(view: View, least: Shape) -> set[str] | None:
             return None
         found.add(node_id)
     return found
+
+
+def least_of(shapes: Collection[Shape]) -> Shape:
+    """The least amounts that any of these asks for; there may be thousands."""
+    return Shape(
+        cpus=min(map(attrgetter("cpus"), shapes)),
+        memory_gb=min(map(attrgetter("memory_gb"), shapes)),
+        gpus=min(map(attrgetter("gpus"), shapes)),
+    )

@@ -16,7 +16,7 @@ import heapq
 import math
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, KeysView
 from itertools import islice
 from typing import TypeVar
 
@@ -37,6 +37,7 @@ are ranked.
 Bucket = tuple[int, Shape, str, int, float | None, Party]
 """Priority, shape, type, span of attained service, minute of the deadline, party."""
 RankedLine = list[tuple[Rank, "Bucket"]]
+_NO_SHAPES = Counter[Shape]()
 
 
 class Queue:
@@ -393,9 +394,9 @@ class Queue:
         """The rank of the bucket's head; None if the bucket is empty."""
         return self._rank_of.get(bucket)
 
-    def shapes_in(self, line: ShareKey) -> Collection[Shape]:
+    def shapes_in(self, line: ShareKey) -> KeysView[Shape]:
         """The shapes of the jobs in this line."""
-        return self._shapes_by_line.get(line, ())
+        return self._shapes_by_line.get(line, _NO_SHAPES).keys()
 
     def next_ageing(self) -> float | None:
         """When (UTC seconds) ageing may next change the order; None if never."""

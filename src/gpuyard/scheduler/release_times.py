@@ -9,6 +9,7 @@ decisions; only those of changed nodes are computed again.
 import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
 
 from gpuyard.scheduler.nodes import Node
 
@@ -32,15 +33,22 @@ class ReleaseTimes:
         latest.
         """
         for node_id in self.changed:
-            for count, bound in enumerate(self._of_node.pop(node_id, ())):
-                row = self._by_count[count]
-                del row[bisect_left(row, bound)]
             node = nodes[node_id]
-            if node.online:
-                bounds = self._of_node[node_id] = _bounds(node, end_of)
-                for count, bound in enumerate(bounds):
-                    insort(self._by_count.setdefault(count, []), bound)
+            before = self._of_node.pop(node_id, [])
+            bounds = _bounds(node, end_of) if node.online else []
+            for count, (old, new) in enumerate(zip_longest(before, bounds)):
+                if old != new:
+                    self._replace(count, old, new)
+            if bounds:
+                self._of_node[node_id] = bounds
         self.changed.clear()
+
+    def _replace(self, count: int, old: Bound | None, new: Bound | None) -> None:
+        row = self._by_count.setdefault(count, [])
+        if old is not None:
+            del row[bisect_left(row, old)]
+        if new is not None:
+            insort(row, new)
 
     def soonest(self, count: int) -> Iterator[Bound]:
         """The bounds of all nodes with at least `count` GPUs, the best first."""

@@ -79,6 +79,7 @@ class Reservations:
         self._rooms: dict[str, dict[float, Space]] = {}
         self._promised: dict[str, list[Placement]] = {}
         self._kept: dict[tuple[str, ...], dict[str, list[Placement]]] = {}
+        self._whole: dict[tuple[str, ...], _KeptFromJob] = {}
 
     def backfill(
         self, job: LiveJob, waiting: Sequence[LiveJob]
@@ -106,15 +107,13 @@ class Reservations:
         beside the earlier reservations.
         """
         # All of their cores, because those who use them now may end before.
-        kept = whole_shares(self.kept_out_by(job))
+        kept = self._wholly_kept_from(job)
         waits = self._shortest_waits(job.shape, kept)
         if len(waits) < job.shape.nodes:
             return None
         at = waits[-1].until
         nodes = [self._view.nodes[wait.node_id] for wait in waits]
-        placements = tuple(
-            self._share(node, job.shape, at, kept.get(node.id, ())) for node in nodes
-        )
+        placements = tuple(self._share(node, job.shape, at, kept) for node in nodes)
         return self._promise(job, at, placements)
 
     def _promise(
@@ -186,6 +185,14 @@ class Reservations:
             self._kept[key] = kept_shares(kept_out_by, self._view.nodes)
         return self._kept[key]
 
+    def _wholly_kept_from(self, job: LiveJob) -> "_KeptFromJob":
+        """All that advance reservations have which keep the job out."""
+        kept_out_by = self.kept_out_by(job)
+        key = tuple(one.id for one in kept_out_by)
+        if key not in self._whole:
+            self._whole[key] = _KeptFromJob(whole_shares(kept_out_by))
+        return self._whole[key]
+
     def spaces(self, job: LiveJob, end: float) -> dict[str, Space]:
         """What a job that ends at `end` at the latest may use now of each node with
         reservations, where it would fit without them.
@@ -196,15 +203,21 @@ class Reservations:
             if may_outlast(end, reservation.at)
             for node_id in reservation.spare
         }
-        for one in self.kept_out_by(job):
-            bound.update(one.shares)
         known = self._view.nodes
-        nodes = [known[node_id] for node_id in bound if node_id in known]
         # Most are full; where it does not fit anyway, nothing need be kept.
+        with_room = {
+            node_id
+            for node_id in bound
+            if node_id in known and has_amounts(known[node_id].free, job.shape)
+        }
+        if kept_out_by := self.kept_out_by(job):
+            with_room.update(
+                node_id
+                for node_id in self._view.index.with_room(job.shape)
+                if any(node_id in one.shares for one in kept_out_by)
+            )
         return {
-            node.id: self.space_on(node, job, end)
-            for node in nodes
-            if has_amounts(node.free, job.shape)
+            node_id: self.space_on(known[node_id], job, end) for node_id in with_room
         }
 
     def space_on(self, node: Node, job: LiveJob, end: float) -> Space:
@@ -228,9 +241,7 @@ class Reservations:
             default=-math.inf,
         )
 
-    def _shortest_waits(
-        self, shape: Shape, kept: Mapping[str, Sequence[Placement]]
-    ) -> list[_Wait]:
+    def _shortest_waits(self, shape: Shape, kept: "_KeptFromJob") -> list[_Wait]:
         """The shortest waits for shares of the shape, one for each node that it needs;
         fewer if there are not enough nodes.
         """
@@ -240,7 +251,7 @@ class Reservations:
                 extra = looked_at - shape.nodes
                 if not self._may_be_better(bound, best[shape.nodes - 1], extra):
                     break
-            if wait := self._wait(node, shape, kept.get(node.id, ())):
+            if wait := self._wait(node, shape, kept):
                 insort(best, wait)
         return best[: shape.nodes]
 
@@ -282,28 +293,27 @@ class Reservations:
         others = ((bound, node) for bound, node in by_bound if node.id not in fits_now)
         return chain(first, others)
 
-    def _wait(
-        self, node: Node, shape: Shape, kept: Sequence[Placement]
-    ) -> _Wait | None:
+    def _wait(self, node: Node, shape: Shape, kept: "_KeptFromJob") -> _Wait | None:
         """How long a share must wait on `node`; None if it does not fit even when the
         node is empty but for what is `kept` for others.
         """
         if not node.online or not may_use(node, shape):
             return None
-        if fit(_without(self._room_when_empty(node), kept), shape) is None:
+        if fit(self._without_promised(node, kept.leaves(node)), shape) is None:
             return None
+        shares = kept.on(node)
         ends = {self.latest_end(holder) for holder in node.bookings}
         ends.add(self._now)
         ends.discard(math.inf)
         times = sorted(ends)
 
         def fits(at: float) -> bool:
-            return fit(_without(self._room(node, at), kept), shape) is not None
+            return fit(_without(self._room(node, at), shares), shape) is not None
 
         # Room only grows with time.
         index = bisect_left(times, True, key=fits)
         until = times[index] if index < len(times) else math.inf
-        room = _without(self._room(node, until), kept)
+        room = _without(self._room(node, until), shares)
         missing = (
             max(0, shape.gpus - len(suitable_devices(room.devices, shape))),
             max(0.0, shape.cpus - room.cpus),
@@ -327,20 +337,17 @@ class Reservations:
             rooms[at] = node.space(still_booked)
         return self._without_promised(node, rooms[at])
 
-    def _room_when_empty(self, node: Node) -> Space:
-        return self._without_promised(node, node.whole)
-
     def _without_promised(self, node: Node, space: Space) -> Space:
         return _without(space, self._promised.get(node.id, ()))
 
     def _share(
-        self, node: Node, shape: Shape, at: float, kept: Sequence[Placement]
+        self, node: Node, shape: Shape, at: float, kept: "_KeptFromJob"
     ) -> Placement:
         """The share to reserve on `node`: devices that are free at `at` come before
         those whose attempts have no known end.
         """
-        room = _without(self._room(node, at), kept)
-        when_empty = _without(self._room_when_empty(node), kept)
+        room = _without(self._room(node, at), kept.on(node))
+        when_empty = self._without_promised(node, kept.leaves(node))
         free = suitable_devices(room.devices, shape)
         others = [
             device
@@ -348,6 +355,26 @@ class Reservations:
             if device not in free
         ]
         return share_of(node, (*free, *others)[: shape.gpus], shape)
+
+
+class _KeptFromJob:
+    """What is kept for others, by node."""
+
+    def __init__(self, shares: Mapping[str, Sequence[Placement]]) -> None:
+        self._shares = shares
+        self._left: dict[str, Space] = {}
+
+    def on(self, node: Node) -> Sequence[Placement]:
+        """What is kept on the node."""
+        return self._shares.get(node.id, ())
+
+    def leaves(self, node: Node) -> Space:
+        """What is left of the node when it is empty. All waiting jobs ask about the
+        same nodes.
+        """
+        if node.id not in self._left:
+            self._left[node.id] = _without(node.whole, self.on(node))
+        return self._left[node.id]
 
 
 def _without(space: Space, shares: Iterable[Placement]) -> Space:

@@ -11,11 +11,12 @@ from gpuyard.domain.shape import Placement, Shape
 from gpuyard.scheduler.external_queues import Dispatch
 from gpuyard.scheduler.fair_order import fair_order, first_allowed, heads_in_turn
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.parties import ShareKey
+from gpuyard.scheduler.lending import least_of
+from gpuyard.scheduler.parties import ShareKey, group_of
 from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.queue import Bucket, RankedLine
 from gpuyard.scheduler.ranking import Rank, Ranking
-from gpuyard.scheduler.start_pass import StartPass, least_of
+from gpuyard.scheduler.start_pass import StartPass
 from gpuyard.scheduler.view import View
 
 
@@ -51,7 +52,12 @@ class SharePass(StartPass):
         if queue.seen_order and not retry_all:
             retry_all = order.first(self._most_waiting) != queue.seen_order
         fresh = None if retry_all else self._fresh_by_line()
+        is_narrow = fresh is not None
         while self._hopeful and (fresh is None or fresh):
+            if not is_narrow and self._may_skip_others():
+                is_narrow = True
+                lines = queue.reserved.queued_in
+                order.keep_only({group_of(line) for line in lines})
             line = order.next()
             if line is None:
                 break
@@ -83,7 +89,10 @@ class SharePass(StartPass):
         ranked = queue.lines.get(line, []) if fresh is None else fresh.get(line, [])
         if fresh is not None:
             self._wait_for_older(line, ranked)
-        if fresh is None and self._hopeful.isdisjoint(queue.shapes_in(line)):
+        # A view of keys looks at the fewer of both.
+        if fresh is None and queue.shapes_in(line).isdisjoint(self._hopeful_in(line)):
+            if len(self._waiting) >= self._most_waiting:
+                return None
             first = first_allowed(queue, self._view.usage, line)
             if first is not None:
                 self._wait_for(line, first)
@@ -102,6 +111,19 @@ class SharePass(StartPass):
             self._wait_for(line, job)
             position += 1
         return None
+
+    def _may_skip_others(self) -> bool:
+        """True if only jobs may still start for whom something is reserved, and so many
+        others wait that no more matter.
+        """
+        is_enough = len(self._waiting) >= self._most_waiting
+        return is_enough and self._is_for_holders_only()
+
+    def _hopeful_in(self, line: ShareKey) -> set[Shape]:
+        """The shapes of which jobs in this line may still start."""
+        if self._lending is None or self._view.queue.reserved.is_in(line):
+            return self._hopeful
+        return self._for_all
 
     def _take_by_turn(
         self, job: LiveJob, placements: tuple[Placement, ...], bucket: Bucket

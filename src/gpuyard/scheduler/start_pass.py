@@ -7,8 +7,6 @@ for every job that asks for at least as much.
 
 import math
 from bisect import insort
-from collections.abc import Collection
-from operator import attrgetter
 
 from gpuyard.domain.shape import Placement, Shape
 from gpuyard.domain.states import AttemptState, JobState
@@ -18,7 +16,7 @@ from gpuyard.scheduler.external_queues import Dispatch
 from gpuyard.scheduler.fitting import SLACK, may_use
 from gpuyard.scheduler.freed_rooms import FreedRooms
 from gpuyard.scheduler.jobs import LiveJob
-from gpuyard.scheduler.lending import Lending, lending, with_room
+from gpuyard.scheduler.lending import Lending, least_of, lending, with_room
 from gpuyard.scheduler.placement import place
 from gpuyard.scheduler.policy import Policy, QueueOrder
 from gpuyard.scheduler.queue import Bucket, bucket_of
@@ -55,8 +53,10 @@ class StartPass:
         self._refused = Refusals()
         # Open shapes that no refusal of this pass rules out.
         self._hopeful: set[Shape] = set()
-        # Set while all room that is left is reserved in advance.
+        # Set while all room that is left is reserved in advance; and then the hopeful
+        # shapes of which not only jobs may start for whom something is reserved.
         self._lending: Lending | None = None
+        self._for_all: set[Shape] = set()
         # The advance reservations that keep room which some open shape may fit into;
         # None until somebody asks. Room only shrinks, so they only become fewer.
         self._keeping: Ids | None = None
@@ -70,6 +70,8 @@ class StartPass:
         """
         view = self._view
         _reopen(view)
+        # A few in each decision, so that no decision has many.
+        view.release_times.refresh(view.nodes, self._reservations.latest_end)
         view.external_queues.recheck_waiting |= bool(view.index.freed)
         self._keep_promises()
         for job, placements in starts(view, self._now, self._reservations):
@@ -249,6 +251,7 @@ class StartPass:
         are_many = len(queue.fresh) > max(MANY_TRIED, len(queue.ranked) / 4)
         retry_all = bool(view.index.freed) or queue.retry_all or are_many
         heads = queue.ranked if retry_all else queue.new_heads()
+        is_live = retry_all
         least = None
         position = 0
         may_lend = retry_all and view.advance.coming and queue.open
@@ -257,6 +260,12 @@ class StartPass:
             return
         while position < len(heads) and (self._hopeful or queue.preemptible):
             rank, bucket = heads[position]
+            if is_live and self._is_for_holders_only():
+                # The others may be thousands.
+                heads = queue.reserved.from_rank(rank)
+                is_live = False
+                position = 0
+                continue
             job = view.jobs[rank[-1]]
             placements = self._try(job, rank)
             if placements is None:
@@ -267,7 +276,7 @@ class StartPass:
                 continue
             # `queue.ranked` has the next job of the bucket now, here or further down.
             self._take(job, placements)
-            if not retry_all:
+            if not is_live:
                 del heads[position]
                 if queue.head(bucket):
                     insort(heads, (queue.rank_of(bucket), bucket))
@@ -285,11 +294,29 @@ class StartPass:
         if is_full:
             self._view.queue.close_all()
         elif self._view.advance.coming:
-            self._lending = lending(self._view, least, self._now, self._policy)
-            if self._lending is not None:
-                shapes = self._lending.shapes(self._view.queue, self._hopeful)
-                self._hopeful = set(shapes)
+            self._lend(lending(self._view, least, self._now, self._policy))
         return is_full
+
+    def _lend(self, lent: Lending | None) -> None:
+        """From now on, this is lent."""
+        if lent is not None and lent != self._lending:
+            queue = self._view.queue
+            self._for_all = lent.for_all(queue, self._hopeful)
+            for_holders = self._hopeful & queue.reserved_shapes.keys()
+            self._hopeful = self._for_all | for_holders
+        self._lending = lent
+
+    def _is_for_holders_only(self) -> bool:
+        """True if only jobs may still start for whom something is reserved."""
+        if self._lending is None or self._for_all:
+            return False
+        queue = self._view.queue
+        return queue.preemptible_shapes.keys().isdisjoint(queue.open)
+
+    def _give_up(self, shape: Shape) -> None:
+        """No job of the shape can start any more."""
+        self._hopeful.discard(shape)
+        self._for_all.discard(shape)
 
     def _try(self, job: LiveJob, rank: Rank) -> tuple[Placement, ...] | None:
         """Where the job can start; None if nowhere. Most jobs without a chance cost
@@ -314,7 +341,7 @@ class StartPass:
         placements = place(view, job.shape)
         if placements is None:
             view.queue.close(job.shape)
-            self._hopeful.discard(job.shape)
+            self._give_up(job.shape)
         elif view.promises or view.advance.coming:
             spaces = self._reservations.spaces(job, math.inf)
             placements = place(view, job.shape, spaces)
@@ -388,7 +415,7 @@ class StartPass:
         kept_out_by = self._kept_out_all(shape, end)
         if kept_out_by is None or not self._refused.covers(shape, end, kept_out_by):
             return True
-        self._hopeful.discard(shape)
+        self._give_up(shape)
         return False
 
     def _heads_before(self, rank: Rank | None) -> list[LiveJob]:
@@ -425,15 +452,6 @@ class StartPass:
         self._reservations.take(job, placements)
         view.queue.rerank(bucket, self._ranking, self._now)
         self._actions.append(action)
-
-
-def least_of(shapes: Collection[Shape]) -> Shape:
-    """The least amounts that any of these asks for; there may be thousands."""
-    return Shape(
-        cpus=min(map(attrgetter("cpus"), shapes)),
-        memory_gb=min(map(attrgetter("memory_gb"), shapes)),
-        gpus=min(map(attrgetter("gpus"), shapes)),
-    )
 
 
 def _reopen(view: View) -> None:

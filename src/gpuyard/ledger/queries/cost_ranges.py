@@ -119,16 +119,22 @@ class CostRanges:
         *found, longest_s, last_end = row
         if last_end is None:
             return False
-        groups.append(self._group(each, found))
         if last_end <= self._ends[each.position]:
+            groups.append(self._group(each, found))
             return False
-        return self._split(groups, each, index, longest_s)
+        whole, first, second = self._parts(each, index, longest_s)
+        rows = zip(found, whole, first, strict=True)
+        groups.append(
+            self._group(each, [total - cut + own for total, cut, own in rows])
+        )
+        if each.position + 1 < len(self._ends):
+            following = each._replace(position=each.position + 1)
+            groups.append(self._group(following, second, counted=second[0]))
+        return whole[0] > first[0]
 
-    def _split(
-        self, groups: list[CostGroup], each: _Range, index: _Index, longest_s: float
-    ) -> bool:
-        """Take out what ended in a later piece, and add its parts instead. They are
-        those that `billing.parts` would find. True if there is more than those.
+    def _parts(self, each: _Range, index: _Index, longest_s: float) -> list[list[Any]]:
+        """Of what ended in a later piece: all of it, the part in the first piece, and
+        that in the second. They are those that `billing.parts` would find.
         """
         values = self._values(each, index)
         # No other can have ended later.
@@ -137,15 +143,7 @@ class CostRanges:
         (row,) = self._rows(statement, {**values, "since": since})
         numbers = [value or 0 for value in row]
         size = len(numbers) // 3
-        whole = numbers[:size]
-        first = numbers[size : 2 * size]
-        second = numbers[2 * size :]
-        groups.append(self._group(each, [-value for value in whole]))
-        groups.append(self._group(each, first))
-        if each.position + 1 < len(self._ends):
-            following = each._replace(position=each.position + 1)
-            groups.append(self._group(following, second, counted=second[0]))
-        return whole[0] > first[0]
+        return [numbers[begin : begin + size] for begin in range(0, 3 * size, size)]
 
     def _longer(self, each: _Range) -> Iterator[CutAttempt]:
         """Those of the range that ran in more than two pieces, or beyond the period."""
