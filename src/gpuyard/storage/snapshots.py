@@ -65,19 +65,27 @@ class Snapshot:
     left_out: Mapping[str, str]
 
 
-def take(workdir: Path, blobs: Blobs, *, max_bytes: int = MAX_BYTES) -> Snapshot:
+def take(
+    workdir: Path,
+    blobs: Blobs,
+    *,
+    max_bytes: int = MAX_BYTES,
+    is_public: bool = False,
+) -> Snapshot:
     """Store the content of `workdir`. An unchanged directory is not read again.
+    `is_public`: only what all users of this host may read. Say so for a job of a user,
+    who may not see all that this process may.
 
     InvalidInputError when it holds more than `max_bytes`, cannot be read, keeps
     changing, or is `/` or the home directory; OSError when it cannot be stored.
     """
-    root = checked_folder(workdir)
+    root = checked_folder(workdir, is_public=is_public)
     changed = ""
     for tried in range(_TRIES):
         if tried:
             time.sleep(_RETRY_S)
         began_ns = time.time_ns()
-        listing = Listing.of(root)
+        listing = Listing.of(root, is_public=is_public)
         listing.check_size(max_bytes)
         try:
             blob = _stored(listing, blobs, began_ns)

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import os
+import tarfile
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +22,7 @@ from gpuyard.providers.slurm.staging import SlurmStaging
 from gpuyard.providers.slurm.submissions import SlurmSubmissions
 from gpuyard.storage.blobs import BlobStore
 from gpuyard.storage.untrusted import UntrustedFileError
+from tests.support.open_folder import open_folder
 from tests.support.sshd import Sshd
 
 Check = Callable[[SlurmSite], Coroutine[Any, Any, None]]
@@ -162,6 +164,34 @@ def test_attempts_of_one_folder_share_its_copy_in_the_spool(
     (kept,) = (spool / "snapshots").iterdir()
     assert kept.samefile(spool / "attempt_1" / "work.tar")
     assert kept.samefile(spool / "attempt_2" / "work.tar")
+
+
+def test_no_user_gets_a_copy_of_a_folder_that_is_closed_to_others(
+    spool: Path, tmp_path: Path
+) -> None:
+    staging, _ = staging_of(spool, tmp_path)
+    folder = AttemptFolder(spool, "attempt_1")
+
+    async def send(workdir: Path, user: str) -> None:
+        order = AttemptOrder(
+            attempt_id=folder.attempt_id,
+            name="x",
+            command=("true",),
+            workdir=str(workdir),
+            user=user,
+        )
+        await staging.stage_in(folder, order)
+
+    with open_folder() as source:
+        with pytest.raises(ProviderError, match=r"workdir: .*everybody.*may read"):
+            asyncio.run(send(source / "keys", "mia"))
+        assert not folder.work.exists()
+        asyncio.run(send(source / "keys", ""))
+        with tarfile.open(folder.work) as of_owner:
+            assert of_owner.getnames() == ["id.py"]
+        asyncio.run(send(source, "mia"))
+        with tarfile.open(folder.work) as of_user:
+            assert of_user.getnames() == ["train.py"]
 
 
 def staging_of(spool: Path, tmp_path: Path) -> tuple[SlurmStaging, BlobStore]:

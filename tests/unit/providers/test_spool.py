@@ -15,6 +15,7 @@ from gpuyard.providers.kubernetes.spool import KubernetesSpool
 from gpuyard.providers.rsync import RsyncHost, WorkspaceSync
 from gpuyard.providers.spool_datasets import SpoolDatasets
 from gpuyard.storage.blobs import BlobStore, BucketError
+from tests.support.open_folder import open_folder
 
 
 @pytest.fixture
@@ -100,6 +101,19 @@ def test_nothing_is_written_through_a_link_that_a_job_has_put_there(
     with pytest.raises(ProviderError, match="below a link"):
         spool.stage_in(order(workdir=str(source), resume_from=point))
     assert list(outside.iterdir()) == []
+
+
+def test_no_user_gets_a_copy_of_a_folder_that_is_closed_to_others(
+    spool: KubernetesSpool,
+) -> None:
+    with open_folder() as folder:
+        spool.stage_in(order(workdir=str(folder), user="mia"))
+        closed = order("attempt_2", workdir=str(folder / "keys"), user="mia")
+        with pytest.raises(ProviderError, match=r"workdir: .*everybody.*may read"):
+            spool.stage_in(closed)
+    (copied,) = spool.work("gpuyard-attempt-1").iterdir()
+    assert copied.name == "train.py"
+    assert not spool.work("gpuyard-attempt-2").exists()
 
 
 def test_a_bucket_that_is_away_is_told_from_a_folder_that_cannot_be_copied(

@@ -62,7 +62,7 @@ class KubernetesSpool:
         try:
             with folder_beneath(self._root, [name], make=0o777) as folder:
                 self._restore(order.resume_from, folder)
-                self._fill_work(order.workdir, folder)
+                self._fill_work(order, folder)
         except (GpuyardError, OSError) as error:
             self.remove(name)
             if isinstance(error, BucketError):
@@ -78,17 +78,17 @@ class KubernetesSpool:
                     point.sha256, resume, point.name, directory=point.directory
                 )
 
-    def _fill_work(self, workdir: str | None, folder: int) -> None:
+    def _fill_work(self, order: AttemptOrder, folder: int) -> None:
         """Make `work` in the attempt's folder, last of all: what has it is complete."""
-        if workdir and Path(workdir).is_dir():
-            self._copy(Path(workdir), folder)
+        if order.workdir and Path(order.workdir).is_dir():
+            self._copy(Path(order.workdir), folder, is_public=bool(order.user))
         else:
             os.mkdir("work", dir_fd=folder)
 
-    def _copy(self, source: Path, folder: int) -> None:
+    def _copy(self, source: Path, folder: int, *, is_public: bool) -> None:
         # Otherwise one submission could remove the snapshot that another unpacks.
         with self._snapshot_lock:
-            snapshot = take(source, self._snapshots)
+            snapshot = take(source, self._snapshots, is_public=is_public)
             unpack_in(self._snapshots, snapshot.sha256, folder, "work")
             self._snapshots.keep_newest(_KEPT_SNAPSHOTS)
 

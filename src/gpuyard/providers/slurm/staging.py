@@ -61,7 +61,7 @@ class SlurmStaging:
         """
         workdir = order.workdir
         if workdir and self._settings.copies:
-            await self._send_folder(Path(workdir), folder)
+            await self._send_folder(folder, order)
             workdir = None
         workspace = None
         if order.workspace:
@@ -72,13 +72,17 @@ class SlurmStaging:
         datasets = await self._datasets.have(folder.attempt_id, order.datasets)
         return StagedInput(workdir, resume_from, workspace, datasets)
 
-    async def _send_folder(self, source: Path, folder: AttemptFolder) -> None:
+    async def _send_folder(self, folder: AttemptFolder, order: AttemptOrder) -> None:
+        source = Path(order.workdir or "")
+        is_public = bool(order.user)
         local_copy = self._copies / folder.attempt_id / "work.tar"
         snapshots = self._snapshots
         try:
             # Otherwise one submission could remove the snapshot that another has taken.
             async with self._snapshot_lock:
-                snapshot = await in_background(take, source, snapshots)
+                snapshot = await in_background(
+                    take, source, snapshots, is_public=is_public
+                )
                 sha256 = snapshot.sha256
                 if self._is_remote:
                     await in_background(_link, snapshots.path(sha256), local_copy)
