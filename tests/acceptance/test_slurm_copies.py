@@ -80,6 +80,7 @@ def test_it_reads_a_dataset_takes_a_command_and_leaves_artifacts(
     jobs = [instance.ok(*words).strip() for _ in range(2)]
     for job in jobs:
         wait_until(lambda: "to be" in instance.run("logs", job).stdout, what="it")  # noqa: B023
+    instance.wait(jobs[0], "running")  # its output may be there before the server knows
     shows = "pwd; cat own.txt; echo $WORD; cat; exit 3"
     done = instance.run("exec", jobs[0], "--", "sh", "-c", shows, input="input")
     assert done.returncode == 3, done.stderr

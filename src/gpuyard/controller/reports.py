@@ -34,7 +34,12 @@ from gpuyard.controller.requests import Requests
 from gpuyard.controller.run_watch import RunWatch
 from gpuyard.domain import wire
 from gpuyard.domain.artifacts import ArtifactsSaved
-from gpuyard.domain.errors import LedgerError, ProviderError, RefusedError
+from gpuyard.domain.errors import (
+    GpuyardError,
+    LedgerError,
+    ProviderError,
+    RefusedError,
+)
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.gangs import attempt_and_rank
 from gpuyard.domain.reasons import Reason
@@ -349,7 +354,7 @@ class Reports:
             body = report.body
             if isinstance(body, wire.Started) and body.attempt_id in ended:
                 continue  # the report of its end, in the same batch, says all of that
-            provider_name = self._apply_report(node_id, body)
+            provider_name = self._applied(node_id, body)
             if provider_name is not None and isinstance(body, wire.Ended):
                 to_forget.setdefault(provider_name, []).append(body.attempt_id)
         if ended:
@@ -359,6 +364,21 @@ class Reports:
             provider = self._providers.node_provider(provider_name)
             if provider is not None:
                 await provider.forget(node_id, attempt_ids)
+
+    def _applied(self, node_id: str, body: Any) -> str | None:
+        """As `_apply_report`; a fault of ours costs this report and no other, which
+        would be repeated with it for ever. No end is left out: its job waits for it.
+        """
+        try:
+            return self._apply_report(node_id, body)
+        except GpuyardError:
+            raise
+        except Exception:
+            if isinstance(body, wire.Ended):
+                raise
+            kind = type(body).__name__
+            log.exception("a report is left out", node=node_id, kind=kind)
+            return None
 
     def _apply_report(self, node_id: str, body: Any) -> str | None:
         """Apply one report; returns the provider whose node can forget the attempt, if

@@ -18,8 +18,10 @@ import structlog
 from gpuyard.config.retention import before
 from gpuyard.controller.core import Core
 from gpuyard.controller.submissions import Submissions
+from gpuyard.controller.unused_blobs import named_within_s
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.gangs import share_id
+from gpuyard.domain.ids import made_at
 from gpuyard.ledger.retention import (
     JobWalk,
     PointRemoval,
@@ -197,7 +199,8 @@ class Retention:
 
     async def _without_blobs(self, job_ids: Sequence[str]) -> list[str]:
         """Delete the blobs of their checkpoints and artifacts; returns the jobs that
-        have none left.
+        have none left. A blob that was stored again stays while somebody may be about
+        to name it, and so does the job, until a later pass.
 
         The ledger forgets a blob before the blob is deleted, so it never names one that
         is gone.
@@ -207,16 +210,31 @@ class Retention:
         left = await asyncio.to_thread(queries.artifacts_of_jobs, job_ids)
         await self._forget(Table.CHECKPOINTS, EventKind.CHECKPOINT_PRUNED, saved)
         await self._forget(Table.ARTIFACTS, EventKind.ARTIFACTS_REMOVED, left)
+        named = [(row, made_at(row["id"])) for row in saved]
+        named += [(row, row["created_at"]) for row in left]
         stuck: set[str] = set()
-        for row in (*saved, *left):
-            if await asyncio.to_thread(queries.blob_is_used, row["sha256"]):
-                continue
+        for row, named_at in named:
             try:
-                await in_background(self._blobs.delete, row["sha256"])
+                if not await self._delete_blob(row["sha256"], named_at):
+                    stuck.add(row["job_id"])
             except OSError as error:
                 log.warning("a blob cannot be deleted, its job stays", error=str(error))
                 stuck.add(row["job_id"])
         return [job_id for job_id in job_ids if job_id not in stuck]
+
+    async def _delete_blob(self, sha256: str, named_at: float) -> bool:
+        """Delete a blob that the ledger does not need; False if somebody may be about
+        to name it. OSError.
+        """
+        if await asyncio.to_thread(self._core.queries.blob_is_used, sha256):
+            return True
+        stored_at = await in_background(self._blobs.stored_at, sha256)
+        if stored_at is None:
+            return True
+        if named_within_s(stored_at, named_at, self._core.clock()) > 0:
+            return False
+        await in_background(self._blobs.delete, sha256)
+        return True
 
     async def _forget(
         self, table: Table, kind: EventKind, rows: Sequence[Mapping[str, Any]]

@@ -179,7 +179,8 @@ class Submissions:
         self, workdir: Path, project: str = "", user: str | None = None
     ) -> str:
         """Store the code of a folder for jobs of this project that `user` submits;
-        returns its digest. What their account may not read is not read.
+        returns its digest. What their account may not read is not read; nor, without
+        accounts, what is closed to some users of this host, unless the owner submits.
 
         InvalidInputError when it is too large, cannot be read, or is `/` or the home
         directory, or when these jobs have no account; OSError. Blocks on the disk.
@@ -191,7 +192,8 @@ class Submissions:
         home = self._home.root.resolve()
         account = self._account_of(project, user)
         if account is None:
-            return self._reader.take(workdir, limits, home)
+            is_public = user is not None
+            return self._reader.take(workdir, limits, home, is_public=is_public)
         return account_work.take_code(self.code, account, workdir, limits, home)
 
     def take_script(

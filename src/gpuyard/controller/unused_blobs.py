@@ -30,8 +30,8 @@ async def delete_unused(core: Core, blobs: Blobs, sha256: str, named_at: float) 
             stored_at = await in_background(blobs.stored_at, sha256)
             if stored_at is None:
                 return
-            wait_s = stored_at + _NAMED_AFTER_S - core.clock()
-            if stored_at > named_at + _CLOCK_MARGIN_S and wait_s > 0:
+            wait_s = named_within_s(stored_at, named_at, core.clock())
+            if wait_s > 0:
                 later = _delete_later(core, blobs, sha256, named_at, wait_s)
                 core.spawn(later, "delete-blob")
             else:
@@ -45,6 +45,15 @@ async def delete_unused(core: Core, blobs: Blobs, sha256: str, named_at: float) 
             )
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def named_within_s(stored_at: float, named_at: float, now: float) -> float:
+    """For how long (s) somebody may still be about to name a blob that was stored last
+    at `stored_at`; zero or less if nobody is. `named_at`: when the ledger had it. All
+    are UTC seconds.
+    """
+    was_stored_again = stored_at > named_at + _CLOCK_MARGIN_S
+    return stored_at + _NAMED_AFTER_S - now if was_stored_again else 0.0
 
 
 async def _delete_later(

@@ -11,6 +11,7 @@ from gpuyard.domain.local_times import moment_in
 
 LATEST = datetime(2100, 1, 1, tzinfo=UTC).timestamp()
 """No deadline is later. Who gives milliseconds means a time long after it."""
+_IS_PAST = ", which is past"
 _RIGHT = "write a time from now such as 8h, or a date with a time: '2026-12-01 18:00'"
 
 
@@ -76,9 +77,17 @@ def refuse_past(deadline: float, now: float, field: str = "deadline") -> None:
     if deadline <= now:
         raise InvalidInputError.of(
             field,
-            f"is {in_words(deadline)}, which is past",
+            f"is {in_words(deadline)}{_IS_PAST}",
             "give a later time, or leave it out",
         )
+
+
+def is_past_only(error: InvalidInputError) -> bool:
+    """Whether a deadline that is past is all that is wrong."""
+    return all(
+        fault.field.rpartition(".")[2] == "deadline" and fault.fault.endswith(_IS_PAST)
+        for fault in error.faults
+    )
 
 
 def in_words(deadline: float) -> str:

@@ -3,17 +3,20 @@ length and a body.
 """
 
 import struct
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from gpuyard.domain.wire import (
+    Ended,
     FromAgent,
     NumberedReport,
     ProgressSeen,
     ToAgent,
 )
-from gpuyard.domain.wire_types import LARGEST
+from gpuyard.domain.wire_types import LARGEST, Count, Time, Whole
 
 MAX_FRAME = 64 * 1024 * 1024
 # From a machine that has joined: whatever an agent says is much smaller.
@@ -33,12 +36,67 @@ def encode(message: FromAgent | ToAgent) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def decode_from_agent(body: bytes) -> FromAgent:
-    """The message in a body that the server received; ValueError when there is none."""
-    message = _from_agent.decode(body)
+@dataclass(frozen=True, slots=True)
+class UnreadableReport:
+    """What stands for a numbered report that says what none may say: the `fault`."""
+
+    seq: int
+    fault: str
+
+
+class _AnyReport(msgspec.Struct, frozen=True, tag="Report"):
+    """A numbered report, whatever it says."""
+
+    seq: Count
+
+
+class _PlainEnd(msgspec.Struct, frozen=True, tag="Ended"):
+    """The fields of `Ended` that tell how an attempt ended."""
+
+    attempt_id: str
+    at: Time
+    started_at: Time | None
+    exit_code: Whole | None = None
+    signal: Whole | None = None
+    reason: str = ""
+    stopped: str = ""
+
+
+class _EndReport(msgspec.Struct, frozen=True, tag="Report"):
+    seq: Count
+    body: _PlainEnd
+
+
+_any_report: msgspec.msgpack.Decoder[_AnyReport] = msgspec.msgpack.Decoder(_AnyReport)
+_end_report: msgspec.msgpack.Decoder[_EndReport] = msgspec.msgpack.Decoder(_EndReport)
+
+
+def decode_from_agent(body: bytes) -> FromAgent | UnreadableReport:
+    """The message in a body that the server received; ValueError when there is none.
+
+    A report that says what none may say is an `UnreadableReport`. Only the end of an
+    attempt always counts, without what cannot be read of it.
+    """
+    try:
+        message = _from_agent.decode(body)
+    except msgspec.ValidationError as error:
+        with suppress(msgspec.MsgspecError):
+            return _end_in(body)
+        with suppress(msgspec.MsgspecError):
+            return UnreadableReport(_any_report.decode(body).seq, str(error))
+        raise
     if isinstance(message, NumberedReport) and isinstance(message.body, ProgressSeen):
-        _refuse_complex(message.body.progress, 0)
+        try:
+            _refuse_complex(message.body.progress, 0)
+        except ValueError as error:
+            return UnreadableReport(message.seq, str(error))
     return message
+
+
+def _end_in(body: bytes) -> NumberedReport:
+    """The report of an end, with its plain fields alone; MsgspecError."""
+    report = _end_report.decode(body)
+    return NumberedReport(report.seq, Ended(**msgspec.structs.asdict(report.body)))
 
 
 def _refuse_complex(value: Any, depth: int) -> None:

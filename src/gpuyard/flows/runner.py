@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuyard.client import calls
-from gpuyard.client.bodies import at_home_here, without_past_deadline
+from gpuyard.client.bodies import at_home_here, submit_late
 from gpuyard.client.sync import Client
 from gpuyard.domain.jobs import Job
 from gpuyard.domain.states import JobState
@@ -122,7 +122,7 @@ class Runner:
         if not why:
             self._end(StepEnd(name, "cached", "", newest))
             return True
-        (job,) = self.client.submit([self._body(name, step, key, len(jobs))])
+        job = self._submit(step, self._body(name, step, key, len(jobs)))
         self.forced = [one for one in self.forced if one != name]
         self._running[name] = _RunningStep(job, why, is_current=True)
         self.tell(StepEnd(name, "running", why, job))
@@ -165,6 +165,16 @@ class Runner:
         gone = contents.missing(self.folder, step.outputs)
         return f"{gone[0]} is gone" if gone else ""
 
+    def _submit(self, step: Step, body: dict[str, Any]) -> Job:
+        """Submit a step. If the deadline of the flow has passed, it has none."""
+
+        def submit(given: dict[str, Any]) -> Job:
+            (job,) = self.client.submit([given])
+            return job
+
+        is_own = "deadline" in step.job
+        return submit(body) if is_own else submit_late(submit, body)
+
     def _body(self, name: str, step: Step, key: str, number: int) -> dict[str, Any]:
         """The step's job. It runs in the folder itself, never in a copy, for others
         read there what it writes.
@@ -173,7 +183,7 @@ class Runner:
         of_flow = {} if self.deadline is None else {"deadline": self.deadline}
         return at_home_here(
             {
-                **without_past_deadline(of_flow),
+                **of_flow,
                 **job,
                 "name": job.get("name", f"{self.flow.name}-{name}"),
                 "workdir": str(self.folder),

@@ -15,6 +15,7 @@ from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.contents import PART_BYTES
 from gpuyard.node.link import ServerAddress, open_link, read_answer
 from gpuyard.storage.blobs import Blob, Blobs, BlobStore, BucketError
+from gpuyard.storage.untrusted import folder_beneath
 
 _ANSWER_S = 60.0
 _DRAIN_S = 20.0
@@ -145,6 +146,13 @@ class LinkedBlobs:
 
     def restore(self, sha256: str, target: Path, *, directory: bool) -> None:
         """See Blobs."""
+        with folder_beneath(target.parent, make=0o777) as folder:
+            self.restore_in(sha256, folder, target.name, directory=directory)
+
+    def restore_in(
+        self, sha256: str, folder: int, name: str, *, directory: bool
+    ) -> None:
+        """See Blobs."""
         draft = self._local.root / f"resume-{self._attempt_id}"
         draft.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -157,7 +165,7 @@ class LinkedBlobs:
         finally:
             draft.unlink(missing_ok=True)
         try:
-            self._local.restore(sha256, target, directory=directory)
+            self._local.restore_in(sha256, folder, name, directory=directory)
         finally:
             with suppress(OSError):
                 self._local.delete(sha256)

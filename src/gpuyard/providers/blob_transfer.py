@@ -11,6 +11,7 @@ from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.contents import PART_BYTES
 from gpuyard.domain.errors import RefusedError
 from gpuyard.providers.callers import Caller
+from gpuyard.providers.link import Message
 from gpuyard.storage.place import in_background
 
 # A machine that takes or sends nothing for so long is given up.
@@ -21,7 +22,7 @@ _IN_MEMORY = 1 << 20
 async def receive_blob(
     request: wire.StoreBlob,
     caller: Caller,
-    messages: AsyncIterator[wire.FromAgent],
+    messages: AsyncIterator[Message],
 ) -> None:
     """Store what the parts in `messages` bring. RefusedError if it is something else
     than the request says; OSError when it cannot be stored.
@@ -44,7 +45,7 @@ async def receive_blob(
     caller.stored(request)
 
 
-async def _next_part(messages: AsyncIterator[wire.FromAgent]) -> wire.BlobPart:
+async def _next_part(messages: AsyncIterator[Message]) -> wire.BlobPart:
     async with asyncio.timeout(_STALLED_S):
         async for message in messages:
             if isinstance(message, wire.BlobPart):

@@ -4,6 +4,7 @@ reports that they send.
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,11 +25,12 @@ from gpuyard.domain.contents import (
 )
 from gpuyard.domain.errors import GpuyardError, ProviderError, RefusedError
 from gpuyard.domain.joining import work_together
+from gpuyard.domain.wire_frames import UnreadableReport
 from gpuyard.providers.base import Sink
 from gpuyard.providers.blob_transfer import receive_blob, send_blob
 from gpuyard.providers.callers import Caller
 from gpuyard.providers.content_sender import send_contents
-from gpuyard.providers.link import Link
+from gpuyard.providers.link import Link, Message
 from gpuyard.providers.node_streams import NodeStreams
 from gpuyard.providers.results import AttemptResults
 
@@ -39,6 +41,9 @@ _TRANSFERS = (wire.FetchContents, wire.StoreBlob, wire.FetchBlob)
 # How often a machine that has joined may begin a link: each time its rows are written.
 _LINKS_PER_S = 0.5
 _LINKS_AT_ONCE = 20
+# How many reports that cannot be read are taken of an agent.
+_UNREADABLE_PER_S = 10.0
+_UNREADABLE_AT_ONCE = 100
 # What an agent that was killed may have left unread in its connection is less.
 _BEATS_OF_THE_LIVING = 3
 log = structlog.get_logger(__name__)
@@ -81,6 +86,9 @@ class ConnectedAgents:
         self._at_home: dict[str, bool] = {}
         self._closed = False
         self._pace = Throttle(_LINKS_PER_S, _LINKS_AT_ONCE)
+        self._unreadable_pace = Throttle(_UNREADABLE_PER_S, _UNREADABLE_AT_ONCE)
+        # How many reports of each node could not be read.
+        self._left_out = Counter[str]()
         self.streams = NodeStreams(provider)
         self.sink: Sink | None = None
         self.stores: Stores | None = None
@@ -199,6 +207,10 @@ class ConnectedAgents:
                 _refuse_removed(caller)
                 if isinstance(message, wire.NumberedReport) and node_id:
                     await link.add_report(message)
+                elif isinstance(message, UnreadableReport) and node_id:
+                    self._leave_out(message, node_id)
+                    await link.add_report(message)
+                    await link.pause(self._unreadable_pace.wait_s(node_id))
                 elif isinstance(message, wire.Hello) and not node_id:
                     hello = message
                     if caller:
@@ -238,11 +250,26 @@ class ConnectedAgents:
                 await reporting
             await self._leave(node_id, link)
 
+    def _leave_out(self, report: UnreadableReport, node_id: str) -> None:
+        """Count and log a report that cannot be read. It is acknowledged in its turn:
+        otherwise the agent would repeat it for ever, and nothing after it would count.
+        """
+        count = self._left_out[node_id] + 1
+        self._left_out[node_id] = count
+        if count & (count - 1) == 0:  # of thousands, the log has a dozen
+            log.warning(
+                "a report is left out",
+                node=node_id,
+                seq=report.seq,
+                error=report.fault,
+                so_far=count,
+            )
+
     async def _transfer(
         self,
-        message: wire.FromAgent,
+        message: Message,
         caller: Caller | None,
-        messages: AsyncIterator[wire.FromAgent],
+        messages: AsyncIterator[Message],
         writer: asyncio.StreamWriter,
     ) -> None:
         """Serve a connection that is for one transfer only. RefusedError."""
@@ -356,10 +383,16 @@ class ConnectedAgents:
                     # The agent repeats its reports on its new link. If it was killed
                     # before it stored them, they no longer hold.
                     return
-                await self.sink.reported(node_id, batch)
+                reports = [
+                    report
+                    for report in batch
+                    if not isinstance(report, UnreadableReport)
+                ]
+                if reports:
+                    await self.sink.reported(node_id, reports)
                 # Not before the commit: a killed agent may never repeat a report that
                 # was not committed.
-                self._update(node_id, [report.body for report in batch])
+                self._update(node_id, [report.body for report in reports])
                 link.send(wire.Acknowledge(batch[-1].seq))
         except GpuyardError as error:
             # Nothing was acknowledged: the agent connects again and repeats it.

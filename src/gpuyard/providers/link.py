@@ -9,7 +9,10 @@ from typing import TypeVar
 from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.errors import ProviderError
 from gpuyard.domain.log_query import LogQuery
+from gpuyard.domain.wire_frames import UnreadableReport
 
+Message = wire.FromAgent | UnreadableReport
+Report = wire.NumberedReport | UnreadableReport
 _Answer = wire.LogPart | wire.LinesFound | wire.Found
 Answer = TypeVar("Answer", wire.LogPart, wire.LinesFound, wire.Found)
 # The most bytes of a log in one answer. A shorter part ends at the log's current end.
@@ -43,12 +46,13 @@ class Link:
         self._waiting: dict[int, asyncio.Future[_Answer]] = {}
         self.closed = False
         self._silent_beats = 0
-        self._reports: list[wire.NumberedReport] = []
+        self._reports: list[Report] = []
         self._has_reports = asyncio.Event()
         self._has_room = asyncio.Event()
         self._has_room.set()
+        self._ended = asyncio.Event()
 
-    async def messages(self) -> AsyncIterator[wire.FromAgent]:
+    async def messages(self) -> AsyncIterator[Message]:
         """Every message until the link ends, except answers to requests.
 
         Those go to the callers that wait for them.
@@ -93,7 +97,7 @@ class Link:
         # close() would wait for an agent that does not read.
         self._writer.transport.abort()
 
-    async def add_report(self, report: wire.NumberedReport) -> None:
+    async def add_report(self, report: Report) -> None:
         """Keep a report for the next call of `next_reports`; waits while there are too
         many, so that who says more than can be committed cannot exhaust memory.
         """
@@ -103,7 +107,12 @@ class Link:
             self._has_room.clear()
             await self._has_room.wait()
 
-    async def next_reports(self) -> list[wire.NumberedReport]:
+    async def pause(self, seconds: float) -> None:
+        """Wait so long, but no longer than the link lasts."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), seconds)
+
+    async def next_reports(self) -> list[Report]:
         """Wait for reports and take all there are; none once the link has ended."""
         await self._has_reports.wait()
         batch = self._reports
@@ -180,6 +189,7 @@ class Link:
         if self.closed:
             return
         self.closed = True
+        self._ended.set()
         self._writer.close()
         self._has_reports.set()
         self._has_room.set()

@@ -55,6 +55,8 @@ class SpoolDatasets:
         self._read = StoredParts(DatasetStores(home, storage))
         # One at a time: what one needs is not removed to make room for another.
         self._lock = threading.Lock()
+        # What the attempt needs whose datasets are being made.
+        self._wanted = frozenset[str]()
 
     def have(self, name: str, mounts: Sequence[DatasetMount]) -> dict[str, Path]:
         """Have the datasets of the attempt `name` there: where they are, by variable.
@@ -63,9 +65,13 @@ class SpoolDatasets:
         if not mounts:
             return {}
         with self._lock:
-            for mount in mounts:
-                self._have(mount)
-            self._note(name, mounts)
+            self._wanted = frozenset(mount.digest for mount in mounts)
+            try:
+                for mount in mounts:
+                    self._have(mount)
+                self._note(name, mounts)
+            finally:
+                self._wanted = frozenset()
         return {mount.variable: self._cache.folder(mount.digest) for mount in mounts}
 
     def _note(self, name: str, mounts: Sequence[DatasetMount]) -> None:
@@ -97,8 +103,8 @@ class SpoolDatasets:
         return True
 
     def _in_use(self) -> dict[str, bool]:
-        """The versions that attempts read."""
-        found: dict[str, bool] = {}
+        """The versions that attempts read, and those that the next one is to read."""
+        found = dict.fromkeys(self._wanted, False)
         for name in self._noted():
             with suppress(OSError):  # it has just been removed, or is no note
                 note = read_beneath(self._spool, Path(*self._notes, name), _MOST_BYTES)

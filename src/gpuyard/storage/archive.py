@@ -4,16 +4,29 @@ content, and unpacks them.
 
 import os
 import secrets
+import shutil
 import stat
 import tarfile
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path, PurePath
 from typing import IO
 
 from gpuyard.storage.streams import CHUNK
-from gpuyard.storage.untrusted import Entry, remove, walk
+from gpuyard.storage.untrusted import (
+    Entry,
+    entries,
+    folder_beneath,
+    folder_in,
+    new_file_in,
+    remove,
+    remove_in,
+    walk,
+)
+
+# As much as the umask allows.
+_MODE = 0o777
 
 # What tarfile raises beside its own errors, for example for a link to itself.
 _DAMAGES = (LookupError, ValueError, EOFError, ArithmeticError, RecursionError)
@@ -74,17 +87,71 @@ def _inner_target(link: Entry, top: str) -> str:
 
 
 def unpack(source: IO[bytes], directory: Path) -> None:
-    """Write an archive's content into `directory`; tarfile.TarError when it is not an
-    archive, would leave the directory, or has a sparse file.
+    """Write an archive's content into `directory`; errors as for `unpack_in`."""
+    with folder_beneath(directory) as folder:
+        unpack_in(source, folder)
 
-    It writes no more bytes than the archive has: archives are not compressed, and a
-    file with holes, which may be of any size, is refused.
+
+def unpack_in(source: IO[bytes], folder: int) -> None:
+    """Write an archive's content into an open folder; tarfile.TarError when it is not
+    an archive, would leave the folder, or has a sparse file. OSError.
+
+    No link is followed, also if a job changes the folder meanwhile. No more bytes are
+    written than the archive has: archives are not compressed, and a file with holes,
+    which may be of any size, is refused.
     """
+    top = f"/proc/self/fd/{folder}"
     with tarfile.open(fileobj=source, mode="r|", bufsize=CHUNK) as archive:
         try:
-            archive.extractall(directory, filter=_checked)
+            for info in archive:
+                _write(archive, _checked(info, top), folder)
         except _DAMAGES as error:
             raise tarfile.ReadError(f"the archive is damaged: {error}") from None
+
+
+def _write(archive: tarfile.TarFile, info: tarfile.TarInfo, top: int) -> None:
+    """Write one thing of an archive into the open folder `top`."""
+    steps = _steps(info.name)
+    if info.isdir():
+        with folder_in(top, steps, make=_MODE):
+            return
+    *above, name = steps
+    with folder_in(top, above, make=_MODE) as folder:
+        if info.issym():
+            os.symlink(info.linkname, name, dir_fd=folder)
+        elif info.islnk():
+            _write_hard_link(_steps(info.linkname), name, folder, top)
+        else:
+            _write_file(archive, info, name, folder)
+
+
+def _write_file(
+    archive: tarfile.TarFile, info: tarfile.TarInfo, name: str, folder: int
+) -> None:
+    content = archive.extractfile(info)
+    if content is None:
+        raise tarfile.ReadError(f"{info.name!r} has no content")
+    with new_file_in(folder, name, 0o666) as file:
+        shutil.copyfileobj(content, file, CHUNK)
+        os.fchmod(file.fileno(), info.mode)
+
+
+def _write_hard_link(source: Sequence[str], name: str, folder: int, top: int) -> None:
+    """Another name of a file that the archive had before."""
+    *above, old = source
+    with folder_in(top, above) as origin:
+        found = entries(origin, names=[old])
+        # From another folder, a link would lead elsewhere.
+        if not found or not found[0].is_file:
+            raise tarfile.ReadError(f"{'/'.join(source)!r} is no file of the archive")
+        os.link(old, name, src_dir_fd=origin, dst_dir_fd=folder, follow_symlinks=False)
+
+
+def _steps(name: str) -> list[str]:
+    steps = list(PurePath(name).parts)
+    if ".." in steps:
+        raise tarfile.ReadError(f"{name!r} may lead out of its folder")
+    return steps
 
 
 @contextmanager
@@ -110,6 +177,26 @@ def replace(fresh: Path, target: Path) -> None:
     with beside(target) as old:
         target.rename(old)
         fresh.rename(target)
+
+
+@contextmanager
+def beside_in(folder: int) -> Generator[str]:
+    """As `beside`, in an open folder."""
+    fresh = f".gpuyard-{secrets.token_hex(8)}"
+    try:
+        yield fresh
+    finally:
+        remove_in(folder, fresh)
+
+
+def replace_in(folder: int, fresh: str, name: str) -> None:
+    """As `replace`, in an open folder."""
+    if not any(entry.is_folder for entry in entries(folder, names=[name])):
+        os.replace(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
+        return
+    with beside_in(folder) as old:
+        os.rename(name, old, src_dir_fd=folder, dst_dir_fd=folder)
+        os.rename(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _checked(info: tarfile.TarInfo, directory: str) -> tarfile.TarInfo:

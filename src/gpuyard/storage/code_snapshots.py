@@ -73,16 +73,21 @@ class CodeReader:
         self._hashes: dict[tuple[int, ...], str] = {}
 
     def take(
-        self, workdir: Path, limits: CodeLimits, apart_from: Path | None = None
+        self,
+        workdir: Path,
+        limits: CodeLimits,
+        apart_from: Path | None = None,
+        *,
+        is_public: bool = False,
     ) -> str:
         """Store the code of `workdir`, except what is in the folder `apart_from`;
-        returns the digest of its tree.
+        returns the digest of its tree. `is_public`: as for `snapshots.take`.
 
         InvalidInputError when it is too large, cannot be read, or is `/` or the home
         directory; OSError when it cannot be stored.
         """
-        root = checked_folder(workdir)
-        listing = Listing.of(root, most=_MOST_PATHS)
+        root = checked_folder(workdir, is_public=is_public)
+        listing = Listing.of(root, most=_MOST_PATHS, is_public=is_public)
         git = git_state(root)
         tracked = git.tracked if git else frozenset[str]()
         found = [

@@ -18,6 +18,9 @@ _ALWAYS_IGNORED = {".git", "__pycache__"}
 _VENV = "pyvenv.cfg"
 _SHOWN = 3
 _GB = 1 << 30
+# What others need to read a folder.
+_ENTER = stat.S_IROTH | stat.S_IXOTH
+_NOT_PUBLIC = "not everybody on this host may read it"
 SETTLED_NS = 2_000_000_000
 """How long ago a file must have changed so that it cannot change again and look the
 same: one tick of the coarsest clock of a file system (FAT's).
@@ -41,20 +44,24 @@ class ListingEntry:
 @dataclass(slots=True)
 class Listing:
     """The entries below `root`, sorted by path, and the paths that cannot be stored
-    with the reasons.
+    with the reasons. `is_public`: what some users of this host may not read cannot be
+    stored, either.
     """
 
     root: Path
+    is_public: bool = False
     entries: list[ListingEntry] = field(default_factory=list[ListingEntry])
     left_out: dict[str, str] = field(default_factory=dict[str, str])
     changed_ns: int = 0
 
     @classmethod
-    def of(cls, root: Path, *, most: int | None = None) -> "Listing":
+    def of(
+        cls, root: Path, *, most: int | None = None, is_public: bool = False
+    ) -> "Listing":
         """List `root`, a resolved path; InvalidInputError names what cannot be read, or
         says that there are more than `most` paths.
         """
-        listing = cls(root)
+        listing = cls(root, is_public)
         try:
             rules, prefix = rules_above(root)
         except OSError as error:
@@ -120,6 +127,9 @@ class Listing:
     def _enter_opened(
         self, place: int, base: str, rules: Rules, prefix: str
     ) -> list[tuple[str, Rules]]:
+        if self.is_public and not _everybody_may(os.fstat(place), _ENTER):
+            self.left_out[base.rstrip("/")] = _NOT_PUBLIC
+            return []
         with os.scandir(place) as scan:
             found = list(scan)
         rules = rules.entering(Path(f"/proc/self/fd/{place}"), prefix + base)
@@ -152,6 +162,8 @@ class Listing:
             return  # it has just been removed
         if link:
             self._add_link(path, link)
+        elif self.is_public and not _everybody_may(status, stat.S_IROTH):
+            self.left_out[path] = _NOT_PUBLIC
         elif stat.S_ISREG(status.st_mode):
             executable = bool(status.st_mode & stat.S_IXUSR)
             size = status.st_size
@@ -209,11 +221,13 @@ class Listing:
         return largest
 
 
-def checked_folder(workdir: Path) -> Path:
+def checked_folder(workdir: Path, *, is_public: bool = False) -> Path:
     """The folder without links; InvalidInputError when it is none, or holds the home
-    directory.
+    directory, or `is_public` and some users of this host may not read it.
     """
     root = workdir.resolve()
+    if is_public:
+        _check_public(root)
     if not root.is_dir():
         raise InvalidInputError.of(
             "workdir", f"{str(workdir)!r} is no directory", "name one that is there"
@@ -226,6 +240,30 @@ def checked_folder(workdir: Path) -> Path:
             "run the job from the directory of its project",
         )
     return root
+
+
+def _check_public(root: Path) -> None:
+    """InvalidInputError unless all users of this host may read the folder. Nobody
+    learns whether one exists that is closed to others.
+    """
+    try:
+        above = (parent.stat() for parent in reversed(root.parents))
+        is_open = all(_everybody_may(status, stat.S_IXOTH) for status in above)
+        is_public = is_open and _everybody_may(root.stat(), _ENTER)
+    except OSError:
+        is_public = False
+    if not is_public:
+        raise InvalidInputError.of(
+            "workdir",
+            f"{str(root)!r} is no folder that everybody on the server's host may read,"
+            " and jobs of users get copies of no others",
+            "let everybody read it (chmod -R o+rX), or give the job a dataset"
+            " (`gpuyard datasets add`)",
+        )
+
+
+def _everybody_may(status: os.stat_result, access: int) -> bool:
+    return status.st_mode & access == access
 
 
 def look(status: os.stat_result) -> tuple[int, ...]:

@@ -11,11 +11,12 @@ import os
 import tarfile
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.storage.archive import beside
+from gpuyard.storage.archive import beside_in
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.listing import (
     SETTLED_NS,
@@ -26,7 +27,13 @@ from gpuyard.storage.listing import (
     unreadable,
 )
 from gpuyard.storage.streams import CHUNK, Blob, as_file
-from gpuyard.storage.untrusted import UntrustedFileError, open_beneath
+from gpuyard.storage.untrusted import (
+    UntrustedFileError,
+    entries,
+    folder_beneath,
+    folder_in,
+    open_beneath,
+)
 
 MAX_BYTES = 1 << 30
 _TRIES = 3
@@ -58,19 +65,27 @@ class Snapshot:
     left_out: Mapping[str, str]
 
 
-def take(workdir: Path, blobs: Blobs, *, max_bytes: int = MAX_BYTES) -> Snapshot:
+def take(
+    workdir: Path,
+    blobs: Blobs,
+    *,
+    max_bytes: int = MAX_BYTES,
+    is_public: bool = False,
+) -> Snapshot:
     """Store the content of `workdir`. An unchanged directory is not read again.
+    `is_public`: only what all users of this host may read. Say so for a job of a user,
+    who may not see all that this process may.
 
     InvalidInputError when it holds more than `max_bytes`, cannot be read, keeps
     changing, or is `/` or the home directory; OSError when it cannot be stored.
     """
-    root = checked_folder(workdir)
+    root = checked_folder(workdir, is_public=is_public)
     changed = ""
     for tried in range(_TRIES):
         if tried:
             time.sleep(_RETRY_S)
         began_ns = time.time_ns()
-        listing = Listing.of(root)
+        listing = Listing.of(root, is_public=is_public)
         listing.check_size(max_bytes)
         try:
             blob = _stored(listing, blobs, began_ns)
@@ -92,12 +107,21 @@ def unpack(blobs: Blobs, sha256: str, target: Path) -> None:
     job may already work in it. FileNotFoundError when there is no such blob, OSError
     when it is damaged or would leave `target`.
     """
-    if target.is_dir() and any(target.iterdir()):
-        return
-    with beside(target) as fresh:
-        blobs.restore(sha256, fresh, directory=True)
+    with folder_beneath(target.parent, make=0o777) as folder:
+        unpack_in(blobs, sha256, folder, target.name)
+
+
+def unpack_in(blobs: Blobs, sha256: str, folder: int, name: str) -> None:
+    """As `unpack`, into the directory `name` of an open folder, where a job may write
+    meanwhile: no link is followed.
+    """
+    with suppress(FileNotFoundError), folder_in(folder, [name]) as inner:
+        if entries(inner):
+            return
+    with beside_in(folder) as fresh:
+        blobs.restore_in(sha256, folder, fresh, directory=True)
         try:
-            fresh.rename(target)
+            os.rename(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise  # else another process was faster

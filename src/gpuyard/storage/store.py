@@ -20,9 +20,15 @@ from typing import IO, Protocol
 import structlog
 
 from gpuyard.domain.errors import GpuyardError
-from gpuyard.storage.archive import beside, pack, replace, unpack
+from gpuyard.storage.archive import beside_in, pack, replace_in, unpack_in
 from gpuyard.storage.streams import CHUNK, Blob, FirstBytes, HashedFile
-from gpuyard.storage.untrusted import descriptor_beneath, file_of
+from gpuyard.storage.untrusted import (
+    descriptor_beneath,
+    file_of,
+    folder_beneath,
+    folder_in,
+    new_file_in,
+)
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHOWN = 10
@@ -110,6 +116,14 @@ class Blobs(Protocol):
         """
         ...
 
+    def restore_in(
+        self, sha256: str, folder: int, name: str, *, directory: bool
+    ) -> None:
+        """As `restore`, to `name` in an open folder, where a job may write meanwhile:
+        no link is followed.
+        """
+        ...
+
     def delete(self, sha256: str) -> None:
         """Remove a blob, if it exists."""
         ...
@@ -179,9 +193,15 @@ class BaseBlobStore(ABC):
             self._keep(file, Blob(sha256, len(content)))
 
     def restore(self, sha256: str, target: Path, *, directory: bool) -> None:
-        with self.open(sha256) as source, beside(target) as fresh:
-            _write_out(source, fresh, sha256, directory)
-            replace(fresh, target)
+        with folder_beneath(target.parent, make=0o777) as folder:
+            self.restore_in(sha256, folder, target.name, directory=directory)
+
+    def restore_in(
+        self, sha256: str, folder: int, name: str, *, directory: bool
+    ) -> None:
+        with self.open(sha256) as source, beside_in(folder) as fresh:
+            _write_out(source, folder, fresh, sha256, directory)
+            replace_in(folder, fresh, name)
 
     def check(self) -> None:
         # Random bytes, so that two checks at once do not delete each other's blob.
@@ -219,15 +239,17 @@ def _pack(
         )
 
 
-def _write_out(source: IO[bytes], fresh: Path, sha256: str, directory: bool) -> None:
+def _write_out(
+    source: IO[bytes], folder: int, fresh: str, sha256: str, directory: bool
+) -> None:
     hashed = HashedFile(source)
     fault = None
     try:
         if directory:
-            fresh.mkdir()
-            unpack(hashed, fresh)  # type: ignore[arg-type]
+            with folder_in(folder, [fresh], make=0o777) as inner:
+                unpack_in(hashed, inner)  # type: ignore[arg-type]
         else:
-            with fresh.open("wb") as file:
+            with new_file_in(folder, fresh, 0o666) as file:
                 shutil.copyfileobj(hashed, file, CHUNK)
     except tarfile.TarError as error:
         fault = error

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from gpuyard.client import calls
-from gpuyard.client.bodies import with_local_deadline, without_past_deadline
+from gpuyard.client.bodies import submit_late, with_local_deadline
 from gpuyard.client.sync import Client
 from gpuyard.domain.errors import InvalidInputError, NotFoundError, RefusedError
 from gpuyard.domain.jobs import Job
@@ -168,7 +168,9 @@ class SweepRecords:
         """
         body = _body_of_run(sweep, number, parameters)
         try:
-            job = self._client.call(calls.submit(body))
+            job = submit_late(
+                lambda given: self._client.call(calls.submit(given)), body
+            )
         except RefusedError:
             label = {labels.ID_LABEL: sweep.id, labels.NUMBER_LABEL: str(number)}
             job = next(self._client.jobs(label=label), None)
@@ -186,7 +188,7 @@ def _body_of_run(
     values = {f"{labels.VALUE_LABEL}{k}": v for k, v in parameters.items()}
     given = {**spec.job.get("labels", {}), **_labels(spec, sweep.id, "run")}
     return {
-        **with_values(without_past_deadline(spec.job), parameters, known),
+        **with_values(spec.job, parameters, known),
         "name": f"{spec.name}-{number}",
         "labels": {**given, labels.NUMBER_LABEL: str(number), **values},
         "idempotency_key": f"sweep:{sweep.id}:{number}",

@@ -178,3 +178,25 @@ async def test_a_node_whose_clock_is_wrong_does_not_shift_its_jobs(
     ended = instance.attempts(job_id)[0]
     assert before <= ended["started_at"] <= ended["ended_at"] <= time.time() + 1
     assert ended["ran_s"] <= 3700
+
+
+async def test_a_report_that_the_server_stumbles_over_costs_no_other(
+    instance: Controlled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = await instance.submit()
+    await instance.begun(job_id)
+
+    def stumble(*_: object) -> None:
+        raise OverflowError("a fault of ours")
+
+    monkeypatch.setattr(instance.controller.reports, "_used", stumble)
+    await instance.on_host(
+        job_id,
+        lambda host, i: (
+            host.say(wire.UsageSeen(i, [])),
+            host.say(wire.ProgressSeen(i, {"step": 7})),
+        ),
+    )
+    assert instance.core.progress[job_id] == {"step": 7}
+    await instance.finish(job_id)
+    await instance.until(job_id)

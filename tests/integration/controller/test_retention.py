@@ -111,6 +111,24 @@ async def test_a_blob_that_another_job_needs_stays(short: Controlled) -> None:
     await short.finish(running)
 
 
+async def test_a_blob_that_is_stored_again_meanwhile_stays(short: Controlled) -> None:
+    """An agent has stored the same checkpoint, and is about to report it."""
+    ended = await short.submit()
+    running = await short.submit()
+    await short.begun(running)
+    blob = await short.save(ended, "out/1.pt", b"the same")
+    await short.finish(ended)
+    await short.until(ended)
+    soon = short.core.clock() + 120
+    os.utime(short.blobs.path(blob), (soon, soon))
+    assert await prune(short) == {}
+    assert short.blobs.has(blob)
+    assert await short.save(running, "out/2.pt", b"the same") == blob
+    assert (await prune(short))["jobs"] == 1
+    assert short.blobs.has(blob)
+    await short.finish(running)
+
+
 async def test_a_job_whose_blob_cannot_be_deleted_stays(
     short: Controlled, monkeypatch: pytest.MonkeyPatch
 ) -> None:

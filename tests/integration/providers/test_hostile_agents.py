@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuyard.config.throttle import Throttle
 from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.jobconfig import GpuSpec, JobConfig
 from gpuyard.domain.joining import Machine
@@ -306,3 +307,34 @@ async def test_who_reports_faster_than_is_committed_has_to_wait(
     held.set()
     await peer.acknowledged(last)
     assert largest <= 10
+
+
+BAD = wire.ProgressSeen("a1", {"step": 2**60})
+
+
+async def test_a_report_that_cannot_be_read_is_left_out_and_the_others_count(
+    lab: Lab, sink: Recorder
+) -> None:
+    peer = await lab.own.joined()
+    started = wire.Started("a1", 1.0, 1)
+    end = wire.Ended("a1", 2.0, 1.0, exit_code=0)
+    await peer.acknowledged(peer.report(BAD, started, BAD, BAD, end))
+    assert sink.reports == [started, end]
+    # Alone, it is acknowledged, too: else the agent would repeat it on each link.
+    await peer.acknowledged(peer.report(BAD))
+    assert sink.left == []
+
+
+async def test_who_sends_only_reports_that_cannot_be_read_is_slowed_down(
+    lab: Lab, sink: Recorder
+) -> None:
+    agents = lab.provider.agents
+    agents._unreadable_pace = Throttle(per_s=1e-9, burst=3)
+    peer = await lab.own.joined()
+    good = wire.Started("a1", 1.0, 1)
+    peer.report(*[BAD] * 20, good)
+    await eventually(lambda: agents._left_out["node_1"] == 4, "it to be slowed down")
+    other = await lab.own.joined(hello("node_2"))
+    await other.acknowledged(other.report(good))
+    assert sink.reports == [good], "only that of the other agent"
+    assert agents._left_out == {"node_1": 4}

@@ -1,19 +1,28 @@
 """The spool of Slurm, where jobs write: what they put there is read with care."""
 
 import asyncio
+import io
 import os
+import tarfile
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from gpuyard.domain.attempt_order import AttemptOrder, ResumePoint
+from gpuyard.domain.errors import ProviderError
+from gpuyard.providers.attempt_folder import AttemptFolder
 from gpuyard.providers.slurm.client import SlurmClient
+from gpuyard.providers.slurm.config import SlurmSettings
 from gpuyard.providers.slurm.job_index import JobIndex
 from gpuyard.providers.slurm.provider import SlurmProvider
 from gpuyard.providers.slurm.site import LocalSlurmSite, SlurmSite, SshSlurmSite
+from gpuyard.providers.slurm.staging import SlurmStaging
 from gpuyard.providers.slurm.submissions import SlurmSubmissions
+from gpuyard.storage.blobs import BlobStore
 from gpuyard.storage.untrusted import UntrustedFileError
+from tests.support.open_folder import open_folder
 from tests.support.sshd import Sshd
 
 Check = Callable[[SlurmSite], Coroutine[Any, Any, None]]
@@ -91,9 +100,108 @@ def test_a_folder_that_became_a_link_is_not_read_or_written_through(
         assert await site.read(path) is None
         with pytest.raises(UntrustedFileError):
             await site.write({spool / "job" / "stop.json": b"{}"})
+        with pytest.raises(UntrustedFileError):
+            await site.write({}, {spool / "job" / "0": "../attempt"})
+        with pytest.raises(UntrustedFileError):
+            await site.make_folder(spool / "job" / "resume")
+        await site.remove(path)
 
     asyncio.run(check())
-    assert not (outside / "stop.json").exists()
+    assert [item.name for item in outside.iterdir()] == ["exit.json"]
+
+
+@pytest.mark.parametrize(
+    ("place", "sent"),
+    [
+        ("attempt_1", "checkpoint"),
+        ("attempt_1/resume", "checkpoint"),
+        ("attempt_1", "folder"),
+        ("snapshots", "folder"),
+    ],
+)
+def test_no_checkpoint_and_no_folder_is_put_where_a_link_leads(
+    spool: Path, tmp_path: Path, place: str, sent: str
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    link = spool / place
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(outside)
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "train.py").write_text("print()")
+    staging, blobs = staging_of(spool, tmp_path)
+    blob = blobs.put(io.BytesIO(b"weights"))
+    resume = ResumePoint(blob.sha256, "step-1.pt")
+    order = AttemptOrder(
+        attempt_id="attempt_1",
+        name="train",
+        command=("true",),
+        workdir=str(source) if sent == "folder" else None,
+        resume_from=resume if sent == "checkpoint" else None,
+    )
+    with pytest.raises(ProviderError, match="below a link"):
+        asyncio.run(staging.stage_in(AttemptFolder(spool, "attempt_1"), order))
+    assert list(outside.iterdir()) == []
+
+
+def test_attempts_of_one_folder_share_its_copy_in_the_spool(
+    spool: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "train.py").write_text("print()")
+    staging, _ = staging_of(spool, tmp_path)
+
+    async def check() -> None:
+        for name in ("attempt_1", "attempt_2"):
+            order = AttemptOrder(
+                attempt_id=name, name="x", command=("true",), workdir=str(source)
+            )
+            await staging.stage_in(AttemptFolder(spool, name), order)
+
+    asyncio.run(check())
+    (kept,) = (spool / "snapshots").iterdir()
+    assert kept.samefile(spool / "attempt_1" / "work.tar")
+    assert kept.samefile(spool / "attempt_2" / "work.tar")
+
+
+def test_no_user_gets_a_copy_of_a_folder_that_is_closed_to_others(
+    spool: Path, tmp_path: Path
+) -> None:
+    staging, _ = staging_of(spool, tmp_path)
+    folder = AttemptFolder(spool, "attempt_1")
+
+    async def send(workdir: Path, user: str) -> None:
+        order = AttemptOrder(
+            attempt_id=folder.attempt_id,
+            name="x",
+            command=("true",),
+            workdir=str(workdir),
+            user=user,
+        )
+        await staging.stage_in(folder, order)
+
+    with open_folder() as source:
+        with pytest.raises(ProviderError, match=r"workdir: .*everybody.*may read"):
+            asyncio.run(send(source / "keys", "mia"))
+        assert not folder.work.exists()
+        asyncio.run(send(source / "keys", ""))
+        with tarfile.open(folder.work) as of_owner:
+            assert of_owner.getnames() == ["id.py"]
+        asyncio.run(send(source, "mia"))
+        with tarfile.open(folder.work) as of_user:
+            assert of_user.getnames() == ["train.py"]
+
+
+def staging_of(spool: Path, tmp_path: Path) -> tuple[SlurmStaging, BlobStore]:
+    """The staging of a cluster that does not see the folders of this host, and the
+    blobs that it restores.
+    """
+    settings = SlurmSettings(home=str(tmp_path / "home"), folders="copied")
+    blobs = BlobStore(tmp_path / "blobs")
+    site = LocalSlurmSite({}, 20.0, 4, spool)
+    return SlurmStaging(site, spool, settings, blobs), blobs
 
 
 def test_no_id_that_a_job_wrote_leads_out_of_the_spool(

@@ -54,6 +54,22 @@ def test_one_that_an_attempt_reads_stays_and_others_make_room(tmp_path: Path) ->
     assert caught.value.error_code == "DATASET_MISSING"
 
 
+def test_what_one_attempt_needs_stays_though_it_is_over_the_limit(
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "home"
+    copies = SpoolDatasets(tmp_path, "datasets", 1.5e-6, home, StorageSettings(), "x")
+    both = [stored(home, name) for name in ("a", "b")]
+    where = copies.have("one", both)
+    contents = [folder.joinpath("file").read_bytes() for folder in where.values()]
+    assert contents == [b"a" * SIZE, b"b" * SIZE]
+    # Nobody has marked them as read before they were all there: one is made again.
+    copies.forget("one")
+    (where[both[0].variable] / "file").unlink()
+    assert copies.have("two", both) == where
+    assert all(folder.joinpath("file").exists() for folder in where.values())
+
+
 def test_what_jobs_put_among_the_notes_is_left_alone(tmp_path: Path) -> None:
     home = tmp_path / "home"
     notes = tmp_path / "datasets" / "users"

@@ -91,6 +91,35 @@ def test_no_archive_writes_more_than_it_has(
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= len(data)
 
 
+@pytest.mark.parametrize("swapped", ["inside", "the folder itself"])
+def test_a_folder_that_becomes_a_link_meanwhile_leads_nowhere(
+    tmp_path: Path, swapped: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job swaps it just after the names of the archive were checked."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    target = tmp_path / "target"
+    target.mkdir()
+    members = [
+        (f"a/{name}", tarfile.REGTYPE, "", 0o644) for name in ("first", "second")
+    ]
+    place = target / "a" if swapped == "inside" else target
+    check = tarfile.data_filter
+
+    def check_and_swap(info: tarfile.TarInfo, folder: str) -> tarfile.TarInfo:
+        checked = check(info, folder)
+        if info.name == "a/second":
+            place.rename(tmp_path / "moved")
+            place.symlink_to(outside)
+        return checked
+
+    monkeypatch.setattr(tarfile, "data_filter", check_and_swap)
+    with suppress(OSError):  # a folder inside that has become a link is refused
+        unpack(io.BytesIO(archive_of(members)), target)
+    assert place.is_symlink()
+    assert list(outside.iterdir()) == []
+
+
 @settings(max_examples=examples(1000))
 @given(MEMBERS)
 def test_no_archive_leaves_its_folder(

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from gpuyard.config.jobs import JobSettings
+from gpuyard.config.paths import Home
+from gpuyard.controller.submissions import Submissions
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.storage.code_snapshots import CodeLimits, CodeReader
 from gpuyard.storage.code_store import CodeMissingError, CodeStore
 from gpuyard.storage.contents import folder_stores
+from tests.support.open_folder import open_folder
 
 LIMITS = CodeLimits(files=10, bytes=1000)
 DAY_S = 86400.0
@@ -140,3 +144,16 @@ def test_files_go_with_the_last_tree_that_has_them(
     assert store.file(kept) == b"python3 -m package.model"
     with pytest.raises(CodeMissingError, match="is no longer stored"):
         store.get(first)
+
+
+def test_a_users_code_is_only_what_everybody_on_the_host_may_read(
+    store: CodeStore, tmp_path: Path
+) -> None:
+    submissions = Submissions(Home(tmp_path), JobSettings(), folder_stores(tmp_path))
+    with open_folder() as folder:
+        of_owner = submissions.take_code(folder)
+        assert paths(store, of_owner) == [".env.py", "keys/id.py", "train.py"]
+        of_user = submissions.take_code(folder, user="mia")
+        assert paths(store, of_user) == ["train.py"]
+        with pytest.raises(InvalidInputError, match=r"everybody.*may read"):
+            submissions.take_code(folder / "keys", user="mia")

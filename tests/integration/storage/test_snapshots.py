@@ -23,6 +23,7 @@ from gpuyard.storage import snapshots
 from gpuyard.storage.blobs import Blob, Blobs, BlobStore, open_blobs
 from gpuyard.storage.snapshots import Snapshot, take, unpack
 from tests.support.examples import examples
+from tests.support.open_folder import open_folder
 from tests.support.programs import run_program
 from tests.support.s3 import Bucket
 
@@ -536,3 +537,24 @@ def test_an_empty_directory(blobs: Blobs, tmp_path: Path):
     for _ in range(2):
         unpack(blobs, snapshot.sha256, tmp_path / "work")
         assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_a_user_gets_only_what_everybody_on_the_host_may_read(
+    blobs: Blobs, tmp_path: Path
+) -> None:
+    with open_folder() as folder:
+        assert take(folder, blobs).files == 3, "the owner gets all"
+        public = take(folder, blobs, is_public=True)
+        unpack(blobs, public.sha256, tmp_path / "back")
+        assert list(tree(tmp_path / "back")) == ["train.py"]
+        fault = "not everybody on this host may read it"
+        assert public.left_out == {".env.py": fault, "keys": fault}
+        for closed in ("keys", "missing"):
+            with pytest.raises(
+                InvalidInputError, match=r"everybody.*may read"
+            ) as caught:
+                take(folder / closed, blobs, is_public=True)
+            assert caught.value.faults[0].field == "workdir"
+        (folder / "keys" / "open").mkdir(mode=0o755)
+        with pytest.raises(InvalidInputError, match=r"everybody.*may read"):
+            take(folder / "keys" / "open", blobs, is_public=True)

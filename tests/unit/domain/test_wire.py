@@ -76,7 +76,7 @@ def test_what_an_agent_says_is_heard_as_it_was_said(message):
         wire.Started("a", 1.0, 1, facts={str(n): "x" for n in range(65)}),
         wire.UsageSeen("a", [wire.SeriesPoint("x", 0, None, 1.0, float("inf"))]),
         wire.GpusSeen([wire.GpuStatus("GPU-1", 0, "A100", 1, compute_capability="x")]),
-        wire.Ended("a", 1.0, None, usage={"cpu_s": float("nan")}),
+        wire.Ended("a", float("nan"), None, exit_code=0),
         wire.ProgressSeen("a", {"step": 2**60}),
         wire.ProgressSeen("a", {"step": [[[[[[[[[1]]]]]]]]]}),
         wire.ProgressSeen("a", {"step": b"1"}),
@@ -84,9 +84,18 @@ def test_what_an_agent_says_is_heard_as_it_was_said(message):
     ids=repr,
 )
 def test_what_the_ledger_cannot_hold_is_refused(message):
-    frame = wire_frames.encode(wire.NumberedReport(1, message))
-    with pytest.raises(ValueError):
-        wire_frames.decode_from_agent(frame[4:])
+    frame = wire_frames.encode(wire.NumberedReport(7, message))
+    found = wire_frames.decode_from_agent(frame[4:])
+    assert isinstance(found, wire_frames.UnreadableReport)
+    assert (found.seq, bool(found.fault)) == (7, True)
+
+
+def test_an_end_counts_without_what_cannot_be_read_of_it():
+    plain = {"attempt_id": "a", "at": 2.0, "started_at": 1.0, "exit_code": 3}
+    report = wire.Ended(**plain, usage={"cpu_s": float("nan")})
+    frame = wire_frames.encode(wire.NumberedReport(7, report))
+    found = wire_frames.decode_from_agent(frame[4:])
+    assert found == wire.NumberedReport(7, wire.Ended(**plain))
 
 
 @pytest.mark.parametrize(

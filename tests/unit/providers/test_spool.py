@@ -15,6 +15,7 @@ from gpuyard.providers.kubernetes.spool import KubernetesSpool
 from gpuyard.providers.rsync import RsyncHost, WorkspaceSync
 from gpuyard.providers.spool_datasets import SpoolDatasets
 from gpuyard.storage.blobs import BlobStore, BucketError
+from tests.support.open_folder import open_folder
 
 
 @pytest.fixture
@@ -83,6 +84,38 @@ def test_what_cannot_be_copied_is_said_and_leaves_nothing(
     assert not spool.work("gpuyard-attempt-1").parent.exists()
 
 
+@pytest.mark.parametrize("place", ["gpuyard-attempt-1", "gpuyard-attempt-1/resume"])
+def test_nothing_is_written_through_a_link_that_a_job_has_put_there(
+    spool: KubernetesSpool, blobs: BlobStore, tmp_path: Path, place: str
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "train.py").write_text("print()")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    link = tmp_path / "spool" / place
+    link.parent.mkdir(parents=True)
+    link.symlink_to(outside)
+    blob = blobs.put(io.BytesIO(b"weights"))
+    point = ResumePoint(blob.sha256, "step-1.pt")
+    with pytest.raises(ProviderError, match="below a link"):
+        spool.stage_in(order(workdir=str(source), resume_from=point))
+    assert list(outside.iterdir()) == []
+
+
+def test_no_user_gets_a_copy_of_a_folder_that_is_closed_to_others(
+    spool: KubernetesSpool,
+) -> None:
+    with open_folder() as folder:
+        spool.stage_in(order(workdir=str(folder), user="mia"))
+        closed = order("attempt_2", workdir=str(folder / "keys"), user="mia")
+        with pytest.raises(ProviderError, match=r"workdir: .*everybody.*may read"):
+            spool.stage_in(closed)
+    (copied,) = spool.work("gpuyard-attempt-1").iterdir()
+    assert copied.name == "train.py"
+    assert not spool.work("gpuyard-attempt-2").exists()
+
+
 def test_a_bucket_that_is_away_is_told_from_a_folder_that_cannot_be_copied(
     spool: KubernetesSpool, blobs: BlobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +125,7 @@ def test_a_bucket_that_is_away_is_told_from_a_folder_that_cannot_be_copied(
     blob = blobs.put(io.BytesIO(b"weights"))
     again = order(resume_from=ResumePoint(blob.sha256, "step-1.pt"))
     with monkeypatch.context() as patch:
-        patch.setattr(blobs, "restore", away)
+        patch.setattr(blobs, "restore_in", away)
         with pytest.raises(BucketError):
             spool.stage_in(again)
     assert not spool.work("gpuyard-attempt-1").parent.exists()

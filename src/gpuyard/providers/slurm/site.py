@@ -24,11 +24,14 @@ from gpuyard.providers.rsync import RsyncHost
 from gpuyard.providers.runner_files import MAX_BYTES, Content
 from gpuyard.storage.untrusted import (
     UntrustedFileError,
+    folder_beneath,
     open_beneath,
     read_beneath,
+    remove_in,
     write_beneath,
 )
 
+_PRIVATE = 0o700
 _NO_LINKS: Mapping[Path, str] = {}
 # The variables of this host that Slurm's commands get, by the beginning of their names.
 _PASSED_PREFIXES = (
@@ -311,15 +314,29 @@ class LocalSlurmSite:
         for path, content in files.items():
             write_beneath(*self._place(path), content)
         for path, target in links.items():
-            path.symlink_to(target)
+            with folder_beneath(*self._steps(path.parent), make=_PRIVATE) as folder:
+                os.symlink(target, path.name, dir_fd=folder)
 
     async def make_folder(self, folder: Path) -> None:
         """See SlurmSite."""
-        await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True, mode=0o700)
+        await asyncio.to_thread(self._make_folder, folder)
+
+    def _make_folder(self, path: Path) -> None:
+        with folder_beneath(*self._steps(path), make=_PRIVATE):
+            return
+
+    def _steps(self, folder: Path) -> tuple[Path, Sequence[str]]:
+        """The spool, and the way from there to a folder in it."""
+        return self._spool, folder.relative_to(self._spool).parts
 
     async def remove(self, folder: Path) -> None:
         """See SlurmSite."""
-        await self.run(("rm", "-rf", "--", str(folder)))
+        await asyncio.to_thread(self._remove, folder)
+
+    def _remove(self, path: Path) -> None:
+        # A link on the way is a job's: what lies behind it is not ours to remove.
+        with suppress(OSError), folder_beneath(*self._steps(path.parent)) as folder:
+            remove_in(folder, path.name)
 
     async def close(self) -> None:
         """See SlurmSite."""

@@ -19,6 +19,7 @@ from gpuyard.providers.runner_files import SavedCheckpoint, read_checkpoints
 from gpuyard.providers.slurm.config import SlurmSettings
 from gpuyard.providers.slurm.datasets import SlurmDatasets
 from gpuyard.providers.slurm.site import SlurmSite
+from gpuyard.providers.slurm.spool_files import link_snapshot, restore_checkpoint
 from gpuyard.storage.blobs import Blobs, BlobStore, BucketError
 from gpuyard.storage.place import in_background
 from gpuyard.storage.snapshots import take
@@ -45,6 +46,7 @@ class SlurmStaging:
         self._site = site
         self._spool = spool
         self._settings = settings
+        self._is_remote = settings.host is not None
         self._blobs = blobs
         self._copies = Path(settings.home) / "slurm-copies"
         self._snapshots = BlobStore(self._copies / "snapshots")
@@ -59,7 +61,7 @@ class SlurmStaging:
         """
         workdir = order.workdir
         if workdir and self._settings.copies:
-            await self._send_folder(Path(workdir), folder)
+            await self._send_folder(folder, order)
             workdir = None
         workspace = None
         if order.workspace:
@@ -70,19 +72,33 @@ class SlurmStaging:
         datasets = await self._datasets.have(folder.attempt_id, order.datasets)
         return StagedInput(workdir, resume_from, workspace, datasets)
 
-    async def _send_folder(self, source: Path, folder: AttemptFolder) -> None:
+    async def _send_folder(self, folder: AttemptFolder, order: AttemptOrder) -> None:
+        source = Path(order.workdir or "")
+        is_public = bool(order.user)
         local_copy = self._copies / folder.attempt_id / "work.tar"
+        snapshots = self._snapshots
         try:
             # Otherwise one submission could remove the snapshot that another has taken.
             async with self._snapshot_lock:
-                snapshot = await in_background(take, source, self._snapshots)
-                stored = self._snapshots.path(snapshot.sha256)
-                await in_background(_link, stored, local_copy)
-                await in_background(self._snapshots.keep_newest, _KEPT_SNAPSHOTS)
+                snapshot = await in_background(
+                    take, source, snapshots, is_public=is_public
+                )
+                sha256 = snapshot.sha256
+                if self._is_remote:
+                    await in_background(_link, snapshots.path(sha256), local_copy)
+                else:
+                    await in_background(link_snapshot, snapshots, sha256, folder)
+                await in_background(snapshots.keep_newest, _KEPT_SNAPSHOTS)
         except (GpuyardError, OSError) as error:
             message = f"The job's folder cannot be copied for the cluster: {error}"
             raise ProviderError(message, "slurm", "BAD_FOLDER") from None
-        remote_copy = self._spool / "snapshots" / f"{snapshot.sha256}.tar"
+        if self._is_remote:
+            await self._send_snapshot(folder, sha256, local_copy)
+
+    async def _send_snapshot(
+        self, folder: AttemptFolder, sha256: str, local_copy: Path
+    ) -> None:
+        remote_copy = self._spool / "snapshots" / f"{sha256}.tar"
         await self._site.make_folder(folder.path)
         link = ("sh", "-c", _LINK_SNAPSHOT, "sh", str(remote_copy), str(folder.work))
         answer = await self._site.run(link)
@@ -118,20 +134,24 @@ class SlurmStaging:
         self, folder: AttemptFolder, resume: ResumePoint
     ) -> Path:
         """Returns the checkpoint's path as the cluster's nodes see it."""
-        is_remote = self._settings.host is not None
-        target = self._copies / folder.attempt_id if is_remote else folder.resume
-        local = target / resume.name
+        local = self._copies / folder.attempt_id / resume.name
         try:
-            await in_background(
-                self._blobs.restore, resume.sha256, local, directory=resume.directory
-            )
+            if self._is_remote:
+                await in_background(
+                    self._blobs.restore,
+                    resume.sha256,
+                    local,
+                    directory=resume.directory,
+                )
+            else:
+                await in_background(restore_checkpoint, self._blobs, folder, resume)
         except BucketError:
             raise
         except OSError as error:
             raise ProviderError(
                 f"The checkpoint cannot be read: {error}.", "slurm", "BAD_RESUME"
             ) from None
-        if is_remote:
+        if self._is_remote:
             await self._site.make_folder(folder.resume)
             await self._upload(local, f"{folder.resume}/")
             await in_background(remove, local)
@@ -149,7 +169,7 @@ class SlurmStaging:
         files = await self._site.read_all([folder.checkpoints])
         items = read_checkpoints(files.get(folder.checkpoints))
         top = self._spool
-        if self._settings.host is None:
+        if not self._is_remote:
             shared = folder.path / "checkpoints"
             paths = {item.file: shared / item.file for item in items}
         else:
