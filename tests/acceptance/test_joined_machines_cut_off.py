@@ -2,6 +2,7 @@
 removed while its job runs.
 """
 
+import time
 from contextlib import ExitStack, contextmanager
 from itertools import combinations
 
@@ -134,8 +135,10 @@ def test_a_job_goes_on_elsewhere_when_its_machine_is_cut_off_and_removed(labs):
     ids = {name: node["id"] for name, node in nodes(instance).items()}
     assert instance.job(job).node == ids["lab2"]
 
+    cut_at = time.time()
     cables[1].cut()
     wait_for_node(instance, "lab2", "silent")
+    assert nodes(instance)["lab2"]["seen_at"] > cut_at, "it was seen until then"
     instance.ok("nodes", "uncordon", "lab3")
     assert instance.job(job).node == ids["lab2"], "silence is not death"
     instance.ok("nodes", "remove", "lab2")

@@ -17,7 +17,12 @@ import pytest
 
 from gpuyard.client.connection import Address
 from gpuyard.client.sync import Client
-from gpuyard.domain.errors import ForbiddenError, GpuyardError, UnauthorizedError
+from gpuyard.domain.errors import (
+    ForbiddenError,
+    GpuyardError,
+    RefusedError,
+    UnauthorizedError,
+)
 from tests.support.instance import TestInstance, make_instance
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import proxied
@@ -307,6 +312,46 @@ def test_users_are_the_same_at_each_server(pair):
         wait_until(is_refused, what="the standby to know that it is revoked")
     (leader.work / "go").touch()
     leader.wait(job_id)
+
+
+def test_the_owners_token_is_replaced_at_each_server(pair):
+    leader, standby = pair
+    wait_until(lambda: online(leader) == 2, 30, "both nodes")
+    with Client(leader.address()) as owner:
+        # One for each node.
+        whole = {"resources": {"cpus": owner.nodes()[0]["cpus"]}}
+        jobs = [submit(owner, leader.work, name, **whole).id for name in "ab"]
+    for job_id in jobs:
+        leader.wait(job_id, "running")
+    for instance in (standby, leader):
+        other = leader if instance is standby else standby
+        before = instance.address()
+        elsewhere = Address(other.address().url, before.token)
+        with (
+            Client(elsewhere) as client,
+            pytest.raises(RefusedError, match=f"the server at {before.url}"),
+        ):
+            client.rotate_owner_token()
+        assert "is replaced" in instance.ok("token", "rotate")
+        after = instance.address()
+        for url in (instance.address().url, other.address().url):
+            with Client(Address(url, after.token)) as client:
+                assert client.who_am_i().user is None
+        assert not admits(Address(before.url, before.token))
+        wait_until(lambda at=elsewhere: not admits(at), 30, "the other to refuse it")
+        # The standby passes it on with the new token.
+        assert instance.json("user", "list")["items"] == []
+    wait_until(lambda: online(standby) == 2, 30, "the agents to be back")
+    (leader.work / "go").touch()
+    for job_id in jobs:
+        job = standby.wait(job_id)
+        assert (job.state, len(job.attempts)) == ("completed", 1)
+
+
+def admits(address: Address) -> bool:
+    with Client(address) as client, suppress(UnauthorizedError):
+        return bool(list(client.jobs()))
+    return False
 
 
 def test_a_leader_that_was_stopped_past_its_lease_writes_nothing(

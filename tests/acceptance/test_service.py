@@ -123,9 +123,13 @@ def test_a_machine_that_joins_has_its_agent_as_a_service(
     machine = JoinedMachine(managed)
     there = {"GPUYARD_HOME": str(machine.home.root)}
     try:
-        said = managed.ok(
-            "join", "--user", *invite(managed, "--name", "lab2"), env=there
-        )
+        line = ("join", "--user", *invite(managed, "--name", "lab2"))
+        # The invitation is still good after this.
+        nobody = {"GPUYARD_NODE__RUN_AS": "nobody-of-this-name"}
+        refused = managed.run(*line, env=there | nobody)
+        assert refused.returncode == 2
+        assert "node.run_as: " in refused.stderr
+        said = managed.ok(*line, env=there)
         assert f"{AGENT_UNIT} is enabled: the agent runs now and at boot" in said
         wait_for_node(managed, "lab2")
         (service,) = psutil.Process(int((tmp_path / "main").read_text())).children()

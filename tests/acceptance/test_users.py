@@ -437,6 +437,7 @@ def test_schedules_of_who_may_not_submit_wait(instance: TestInstance) -> None:
         ),
         (("token", "revoke", "token_"), "There is no token 'token_'"),
         (("token", "revoke", "a"), "There is no token 'a'"),
+        (("login", "gpu.example.org"), "URL: is 'gpu.example.org'"),
     ],
 )
 def test_bad_input_is_told(
@@ -477,7 +478,7 @@ def test_login_is_kept_until_logout(instance: TestInstance, tmp_path: Path) -> N
     refused = instance.run(
         "login", url, input="wrong-token-of-20-characters\n", env=there
     )
-    assert "no valid token" in refused.stderr
+    assert f"token: is not accepted by {url}" in refused.stderr
     assert not (tmp_path / "home/login.json").exists()
     said = instance.ok("login", url, input=f"{secret}\n", env=there)
     assert "You are member (member)" in said

@@ -235,6 +235,7 @@ def join(
 
     home = Home.find()
     known = read_membership(home)
+    may_run_for_users = _may_run_for_users(home)
     if url and code:
         membership = joining.join(home, url, code)
         typer.echo(f"This machine is {membership.name} now, of {membership.host}.")
@@ -247,6 +248,12 @@ def join(
         )
     else:
         refuse_copied_home(home, known)
+    if not may_run_for_users:
+        typer.echo(
+            "gpuyard: its agent runs as root, and no job of a user runs as root. To let"
+            f" them run here, set `run_as` of [node] in {home.settings}.",
+            err=True,
+        )
     if not foreground:
         from gpuyard.cli.service import install_agent
 
@@ -255,3 +262,14 @@ def join(
     sys.stdout.flush()
     words = ["-m", "gpuyard.server.joined_node", "--home", str(home.root)]
     os.execv(sys.executable, [sys.executable, *words])
+
+
+def _may_run_for_users(home: Home) -> bool:
+    """Whether the agent runs jobs of users. InvalidInputError if it would not start
+    with these settings: an invitation is good only once.
+    """
+    from gpuyard.config.accounts import Accounts
+    from gpuyard.config.settings import load_settings
+
+    accounts = Accounts.of(load_settings(home).node)
+    return accounts is not None or os.geteuid() != 0

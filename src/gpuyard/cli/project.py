@@ -1,5 +1,6 @@
 """`gpuyard project`: registered projects, and who is in them."""
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -52,7 +53,7 @@ def add(
     with connect() as client:
         project = client.add_project(name, private=private)
     how = "registered, and private" if private else "registered"
-    remedy = f"`gpuyard project member add {name} USER` adds members"
+    remedy = f"`gpuyard project member add {shlex.quote(name)} USER` adds members"
     _tell(project, f"the project {name} is {how}; {remedy}", as_json)
 
 

@@ -131,7 +131,9 @@ def install_agent(home: Home, wanted: bool | None) -> None:
             "Let your service manager run `gpuyard join --foreground`.",
         )
     _refuse_others(system)
-    _enable(agent_unit_text(home.root, system=system), system, AGENT_UNIT)
+    unit = agent_unit_text(home.root, system=system)
+    otherwise = "or let your service manager run `gpuyard join --foreground`"
+    _enable(unit, system, AGENT_UNIT, otherwise)
     typer.echo(
         f"{unit_path(system=system, name=AGENT_UNIT)} is enabled: the agent runs now"
         " and at boot"
@@ -143,12 +145,15 @@ def install_agent(home: Home, wanted: bool | None) -> None:
         )
 
 
-def _enable(text: str, system: bool, name: str = UNIT) -> None:
+def _enable(
+    text: str, system: bool, name: str = UNIT, otherwise: str | None = None
+) -> None:
     path = unit_path(system=system, name=name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     again = f"`{' '.join(_command(system))} enable --now {name}`"
-    remedy = f"The unit is written; try {again} when systemd can be reached."
+    remedy = f"The unit is written; try {again} when systemd can be reached"
+    remedy = f"{remedy}, {otherwise}." if otherwise else f"{remedy}."
     _systemctl(system, "daemon-reload", remedy=remedy)
     _systemctl(system, "enable", "--now", name, remedy=remedy)
 

@@ -115,8 +115,8 @@ def _refuse_used_home(home: Home) -> None:
     if known:
         raise RefusedError(
             f"{home.root} has joined {known.host} already, as {known.name}.",
-            "`gpuyard join` without more starts its agent; for another instance, name"
-            " another $GPUYARD_HOME.",
+            "`gpuyard join` without more starts its agent, `gpuyard join --foreground`"
+            " without systemd; for another instance, name another $GPUYARD_HOME.",
         )
     if home.ledger.exists() or home.server.exists():
         raise RefusedError(

@@ -340,7 +340,8 @@ class JoinedNodes:
         if not found and len(reference) >= _SHORTEST_TAIL:
             found = [node for node in nodes if node.id.endswith(reference)]
         if not found:
-            names = ", ".join(sorted(node.title for node in nodes)) or "none"
+            titles = {node.title for node in nodes if node.title}
+            names = ", ".join(sorted(titles)) or "none"
             raise NotFoundError(
                 f"There is no node {reference!r}.", f"There are: {names}."
             )

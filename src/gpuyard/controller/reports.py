@@ -279,12 +279,17 @@ class Reports:
             # The commit of its joining failed. This change alone would make an
             # incomplete row.
             return
-        values = {"state": "silent", "reason": "its agent is not connected"}
+        now = core.clock()
+        values = {
+            "state": "silent",
+            "reason": "its agent is not connected",
+            "seen_at": now,
+        }
         self._disks.forget(node_id)
         self._gpu_alarms.forget(core.view.node(node_id).devices)
         change = Change(Table.NODES, node_id, values)
         info = {"node": node_id, "state": "silent"}
-        core.emit([Event(EventKind.NODE_CHANGED, core.clock(), (change,), None, info)])
+        core.emit([Event(EventKind.NODE_CHANGED, now, (change,), None, info)])
         self.watch_silence(node_id)
 
     async def node_claimed(self, node_id: str, address: str) -> None:

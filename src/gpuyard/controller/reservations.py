@@ -219,9 +219,7 @@ def refuse_conflict(view: View, wanted: AdvanceReservation, zone: ZoneInfo) -> N
         return
     alone = choose(nodes, [wanted])[wanted.id]
     if alone.lacking:
-        raise RefusedError(
-            _too_many(wanted, wanted.gpus, alone.lacking), "Ask for less."
-        )
+        raise _too_many(wanted, wanted.gpus, alone.lacking)
     named = "; ".join(_named(one, zone) for one in others)
     remedy = _free_time(view, nodes, wanted, zone)
     raise RefusedError(
@@ -245,12 +243,16 @@ def _all_fit(
     return all(after[one.id].lacking <= before[one.id].lacking for one in beside)
 
 
-def _too_many(wanted: AdvanceReservation, gpus: int | None, lacking: int) -> str:
+def _too_many(
+    wanted: AdvanceReservation, gpus: int | None, lacking: int
+) -> RefusedError:
     if gpus is None:
-        return f"There is no node {wanted.node}."
+        fault = f"There is no node {wanted.node}."
+        return RefusedError(fault, "`gpuyard nodes` lists them.")
     where = f" on node {wanted.node}" if wanted.node else ""
     kind = f" of class {wanted.gpu_class}" if wanted.gpu_class else ""
-    return f"There are {gpus - lacking} GPUs{kind}{where} in all, and not {gpus}."
+    fault = f"There are {gpus - lacking} GPUs{kind}{where} in all, and not {gpus}."
+    return RefusedError(fault, "Ask for less.")
 
 
 def _what(wanted: AdvanceReservation) -> str:

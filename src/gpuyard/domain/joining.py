@@ -31,7 +31,7 @@ def node_name(value: str) -> str:
 
 def _expiry(value: float) -> float:
     if not 0 < value <= _MOST_S:
-        raise ValueError(f"{value:g} s is no time from 1 s to 7 days, such as 1h")
+        raise ValueError(f"is {value:g} s; give a time from 1 s to 7d, such as 1h")
     return value
 
 

@@ -41,8 +41,10 @@ class ReservationSpec(StrictModel):
 
     @model_validator(mode="after")
     def _is_of_one(self) -> Self:
-        if (self.project is None) == (self.user is None):
-            raise ValueError("@project@says who gets it; give project or user")
+        if self.project is None and self.user is None:
+            raise ValueError("@project@is missing, and so is user; give one of them")
+        if self.project is not None and self.user is not None:
+            raise ValueError("@project@does not go with user; give one of them")
         if self.gpus is None and self.node is None:
             raise ValueError("@gpus@says what is reserved; give gpus, or node for all")
         if self.gpus is None and self.gpu_class is not None:

@@ -92,13 +92,28 @@ class Lease:
 
     def refresh(self) -> LeaseStatus:
         """Renew this server's entry in the list, and read who leads."""
+        self._register(self._me)
+        return self._read()
+
+    def introduce(self, me: Member) -> LeaseStatus:
+        """As `refresh`, with another entry for this server from now on. LedgerError:
+        the next refresh puts the former one back.
+        """
+        self._register(me)
+        status = self._read()
+        self._me = me
+        return status
+
+    def _register(self, me: Member) -> None:
         entry = {
-            "id": self._me.id,
-            "url": self._me.url,
-            "token_sha256": self._me.token_sha256,
-            "loopback": self._me.loopback,
+            "id": me.id,
+            "url": me.url,
+            "token_sha256": me.token_sha256,
+            "loopback": me.loopback,
         }
         self._rows(_register, entry)
+
+    def _read(self) -> LeaseStatus:
         members = self.seen_within(_KEPT_S)
         recent = self.seen_within(_DIALLED_S)
         (row,) = self._rows(_read_lease)

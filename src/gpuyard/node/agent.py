@@ -102,6 +102,7 @@ class Agent:
         self._home = home
         self._settings = settings
         name = node_id(home.node / "id")
+        is_joined = read_membership(home) is not None
         accounts = Accounts.of(settings)
         jobs = job_folder(settings.accounts_folder, name) if accounts else None
         self.journal = AttemptJournal(home.node / "attempts", jobs)
@@ -110,7 +111,7 @@ class Agent:
         self._host: HostReading = read_host()
         health = GpuHealth(home.node / "quarantine.json", self._host.boot_id)
         self._gpus = GpuWatch(
-            discovery_of(settings),
+            discovery_of(settings, name[-8:] if is_joined else ""),
             settings.discovery_s,
             health,
             self._outbox.put,
@@ -122,7 +123,6 @@ class Agent:
             self._accounts = JobAccounts(settings, accounts, lambda: self._gpus.devices)
         self._groups = GroupPool(name, settings.max_processes)
         self._prefetched = PrefetchQueue()
-        is_joined = read_membership(home) is not None
         self._blob_link = BlobLink(lambda: self._server) if is_joined else None
         fetching = Fetching(
             home.root, self.journal, lambda: self._server, accounts, is_joined=is_joined

@@ -36,10 +36,12 @@ _CLEAR_CHECK_S = 0.1
 _DEAD = frozenset({GpuState.OFFLINE.value, GpuState.QUARANTINED.value})
 
 
-def discovery_of(settings: NodeSettings) -> Callable[[], Discovery]:
-    """What finds the GPUs: the drivers, or the settings where they simulate GPUs."""
+def discovery_of(settings: NodeSettings, machine: str = "") -> Callable[[], Discovery]:
+    """What finds the GPUs: the drivers, or the settings where they simulate GPUs, which
+    have the name of `machine` in their UUIDs.
+    """
     if settings.simulate_gpus:
-        return SimulatedGpus.parse(settings.simulate_gpus).discover
+        return SimulatedGpus.parse(settings.simulate_gpus, machine).discover
     return discover
 
 

@@ -24,7 +24,7 @@ from gpuyard.notify.notifier import Notifier
 from gpuyard.resource_manager.manager import ResourceManager
 from gpuyard.server import worker_tokens
 from gpuyard.server.artifact_links import ArtifactLinks
-from gpuyard.server.auth import replace_token
+from gpuyard.server.auth import replacing_token
 from gpuyard.server.election import Election
 from gpuyard.server.event_visibility import EventVisibility
 from gpuyard.server.series_summaries import SeriesSummaries
@@ -73,6 +73,7 @@ class AppState:
     artifact_links: ArtifactLinks = field(init=False)
     sign_in: "SignIn" = field(init=False)
     series: SeriesSummaries = field(init=False)
+    _rotating: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
         self.whole_ledger = WholeLedger(self.controller.core.ledger, self.home.root)
@@ -96,35 +97,55 @@ class AppState:
         others = self.election.lease_status.members if self.election else ()
         return [digest_of(self.token), *(member.token_sha256 for member in others)]
 
-    def rotate_token(self) -> str:
-        """Replace the owner's token, here and in the home. RefusedError where others
-        rely on the one of now.
+    async def rotate_token(self, shown: str) -> str:
+        """Replace the owner's token, here, in the home, and in the list of servers.
+        `shown`: the one of now. RefusedError where others rely on it, or if it is that
+        of another server; LedgerError if the list cannot be changed.
         """
         if os.environ.get("GPUYARD_TOKEN"):
             raise RefusedError(
                 "The owner's token is that of $GPUYARD_TOKEN, and no file has it.",
                 "Start the server with another one.",
             )
-        if self.election:
-            raise RefusedError(
-                "Other servers rely on the token of this one.",
-                "Stop this server, remove the file `token` of its home, and start it.",
-            )
-        if self._has_workers():
-            raise RefusedError(
-                "A batch runs, and its workers have tokens made from this one.",
-                "Try again after its end: `gpuyard batches`.",
-            )
-        self.token = replace_token(self.home.token)
-        return self.token
+        async with self._rotating:
+            self._refuse_token_of_another(shown)
+            if await self._has_workers():
+                raise RefusedError(
+                    "A batch runs, and its workers have tokens made from this one.",
+                    "Try again after its end: `gpuyard batches`.",
+                )
+            with replacing_token(self.home.token) as token:
+                if self.election:
+                    await self.election.show_token(digest_of(token))
+            self.token = token
+            if self.election:
+                self.election.on_seen()
+        return token
+
+    def _refuse_token_of_another(self, shown: str) -> None:
+        digest = digest_of(shown)
+        if digest == digest_of(self.token):
+            return
+        others = self.election.lease_status.members if self.election else ()
+        for member in others:
+            if member.token_sha256 == digest:
+                raise RefusedError(
+                    f"This token is that of the server at {member.url}.",
+                    "Type `gpuyard token rotate` on its machine, with its home.",
+                )
+        raise RefusedError(
+            "This token has just been replaced.", "Use the one that replaced it."
+        )
 
     def owner_again(self, token: str) -> Identity | None:
-        """The owner, if this token, which was the owner's, still is. Where servers come
-        and go, none of them is replaced.
-        """
-        return OWNER if self.election or self.admits(token) else None
+        """The owner, if this token, which was the owner's, still is."""
+        return OWNER if self.admits(token) else None
 
-    def _has_workers(self) -> bool:
+    async def _has_workers(self) -> bool:
+        if not self.leads:  # only the leader has the view
+            queries = self.queries
+            live = await asyncio.to_thread(queries.live_of_kind, JobKind.WORKER)
+            return bool(live)
         view = self.controller.core.view
         jobs = [view.jobs.get(one.job_id) for one in view.attempts.values()]
         return any(job and job.kind == JobKind.WORKER for job in jobs)

@@ -3,6 +3,8 @@
 import os
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from gpuyard.domain.errors import InvalidInputError
@@ -23,20 +25,28 @@ def ensure_token(path: Path) -> str:
     kept = path.read_text().strip() if path.exists() else ""
     if kept:
         return kept
-    return replace_token(path)
+    with replacing_token(path) as token:
+        return token
 
 
-def replace_token(path: Path) -> str:
-    """Write a new token into `path`, with mode 0600."""
+@contextmanager
+def replacing_token(path: Path) -> Iterator[str]:
+    """A new token. At the end of the block `path` has it, with mode 0600, unless the
+    block fails.
+    """
     token = secrets.token_urlsafe(32)
     # Whole or not at all: a disk that is full must not leave an empty token behind.
     partial = path.with_suffix(".partial")
-    with os.fdopen(
-        os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"
-    ) as file:
-        file.write(token + "\n")
-    partial.rename(path)
-    return token
+    try:
+        with os.fdopen(
+            os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w"
+        ) as file:
+            file.write(token + "\n")
+        yield token
+        partial.rename(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def _checked(token: str) -> str:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import structlog
 
@@ -57,6 +58,9 @@ class Election:
         self._over = threading.Event()
         self._read = asyncio.Event()
         self._loop_seen_at = time.monotonic()
+        # Held while the roll is read: what one thread reads of it must not replace what
+        # another one has read later.
+        self._roll = threading.Lock()
 
     @property
     def leader(self) -> Member | None:
@@ -94,6 +98,12 @@ class Election:
         """
         refuse_loopback(self.me, self._lease.seen_within(_RECENT_S))
 
+    async def show_token(self, sha256: str) -> None:
+        """Let the roll name another digest of this server's token, from now on. The
+        others know it when they next read the roll. LedgerError: it names the former.
+        """
+        await asyncio.to_thread(self._show_token, sha256)
+
     async def read_anew(self) -> None:
         """Wait until the roll has been read once more: a server that has just come
         stands on it then.
@@ -103,6 +113,12 @@ class Election:
                 await self._read.wait()
 
     # --- in the thread ---
+
+    def _show_token(self, sha256: str) -> None:
+        me = replace(self.me, token_sha256=sha256)
+        with self._roll:
+            self.lease_status = self._lease.introduce(me)
+            self.me = me
 
     def _run(self) -> None:
         failing = False
@@ -132,7 +148,8 @@ class Election:
                 )
                 return
             self._term = renewed
-        self.lease_status = self._lease.refresh()
+        with self._roll:
+            self.lease_status = self._lease.refresh()
         self._loop.call_soon_threadsafe(self._was_read)
         if self._term is None and (
             self.lease_status.left_s < 0 or self.lease_status.leader == self.me

@@ -25,7 +25,7 @@ _ANSWERED_HERE = re.compile(
     r"|GET /api/v1/(tiers|events|jobs|jobs/[^/]+(/(metrics|checkpoints))?)/?"
     r"|GET /api/v1/(schedules|arrays)(/[^/]+)?/?"
     # These concern the client's host, which need not be the leader's.
-    r"|POST /api/v1/(code|environments)/?"
+    r"|POST /api/v1/(code|environments)/?|POST /api/v1/tokens:rotate-owner"
 )
 # Sending one of these twice has the same effect as sending it once.
 _REPEATABLE = re.compile(
@@ -52,7 +52,8 @@ class Forwarding:
     def __init__(self, app: ASGIApp, app_state: AppState) -> None:
         self._app = app
         self._app_state = app_state
-        self._clients: dict[str, httpx.AsyncClient] = {}
+        # By the URL, and the token that the server there must know.
+        self._clients: dict[tuple[str, str], httpx.AsyncClient] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request here, or forward it."""
@@ -103,10 +104,11 @@ class Forwarding:
         await _refusal("No server is the leader at the moment.")(scope, receive, send)
 
     def _client_of(self, url: str) -> httpx.AsyncClient:
-        if url not in self._clients:
-            app_state = self._app_state
-            self._clients[url] = member_client(url, app_state.token, app_state.tls)
-        return self._clients[url]
+        app_state = self._app_state
+        key = (url, app_state.token)
+        if key not in self._clients:
+            self._clients[key] = member_client(*key, app_state.tls)
+        return self._clients[key]
 
     async def _ask(
         self, url: str, scope: Scope, body: bytes, receive: Receive, send: Send

@@ -134,11 +134,13 @@ async def rotate_token(
 @router.post("/tokens:rotate-owner", status_code=201)
 async def rotate_owner_token(request: Request, app_state: TheAppState) -> OwnerToken:
     """Replace the token of the instance's owner: the file `token` in its home has a new
-    one, and the old one is refused. Only the owner may ask, with the old one.
+    one, and the old one is refused. Only the owner may ask, with the old one. Where
+    several servers share a ledger, each has a token, and replaces its own.
     """
     if identity_of(request.scope) != OWNER:
         raise ForbiddenError(
             "Only the owner of the instance replaces its token.",
             "Type `gpuyard token rotate` as the owner, on the server's machine.",
         )
-    return OwnerToken(token=app_state.rotate_token())
+    _, _, shown = request.headers.get("Authorization", "").partition(" ")
+    return OwnerToken(token=await app_state.rotate_token(shown.strip()))
