@@ -48,6 +48,7 @@ from gpuyard.config.proof import digest_of
 from gpuyard.config.settings import Settings, load_settings
 from gpuyard.config.sockets import listening_socket
 from gpuyard.controller.controller import Controller, configured_providers
+from gpuyard.controller.malloc_trim import trim_memory
 from gpuyard.domain.errors import (
     GpuyardError,
     InvalidInputError,
@@ -392,6 +393,7 @@ async def _serve(
             await server.begin(sockets)
             _announce(app_state, sockets[0], upkeep)
             keep_what_is_loaded()
+            trim_memory()
             await server.until_ended(app_state.stopping)
         await _dismiss_agents(app_state)
         app_state.stream.close()
@@ -421,6 +423,9 @@ async def _dismiss_agents(app_state: AppState) -> None:
 def _load_http_server(
     app_state: AppState, sockets: Sequence[socket.socket]
 ) -> "HttpServer":
+    from gpuyard.server.plain_fastapi import do_without_old_models
+
+    do_without_old_models()
     from gpuyard.server.http_server import make_http_server
 
     return make_http_server(app_state, sockets)

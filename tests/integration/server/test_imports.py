@@ -13,8 +13,11 @@ LOOK = """
 import importlib, sys
 from gpuyard.config.plain_structlog import import_structlog
 import_structlog()
+if sys.argv[1] == "gpuyard.server.http_server":
+    from gpuyard.server.plain_fastapi import do_without_old_models
+    do_without_old_models()
 importlib.import_module(sys.argv[1])
-print(*{name.partition(".")[0] for name in sys.modules})
+print(*(name for name, module in sys.modules.items() if module))
 """
 
 
@@ -28,23 +31,27 @@ print(*{name.partition(".")[0] for name in sys.modules})
                 "alembic",
                 "colorama",
                 "fastapi",
+                "gpuyard.insight.forms",
+                "greenlet",
                 "httpx",
                 "prometheus_client",
                 "rich",
+                "sqlalchemy.dialects.postgresql",
                 "starlette",
                 "uvicorn",
                 "websockets",
             },
         ),
-        (SERVING, {"aiohttp", "httpx"}),
+        (SERVING, {"aiohttp", "httpx", "pydantic.v1"}),
     ],
     ids=["before it schedules jobs", "without webhooks and models"],
 )
 def test_what_the_server_does_not_import(module: str, slow: set[str]):
     command = [sys.executable, "-c", LOOK, module]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=True
+        command, capture_output=True, text=True, timeout=60, check=False
     )
+    assert done.returncode == 0, done.stderr
     imported = set(done.stdout.split())
     assert "structlog" in imported
     assert imported & slow == set()
