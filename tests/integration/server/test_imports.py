@@ -42,7 +42,7 @@ print(*(name for name, module in sys.modules.items() if module))
                 "websockets",
             },
         ),
-        (SERVING, {"aiohttp", "httpx", "pydantic.v1"}),
+        (SERVING, {"aiohttp", "httpx", "pydantic.v1", "websockets.client"}),
     ],
     ids=["before it schedules jobs", "without webhooks and models"],
 )
