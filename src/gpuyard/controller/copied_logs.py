@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -25,7 +26,6 @@ from gpuyard.domain.errors import JobNotFoundError, LedgerError, ProviderError
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.masking import Mask, MaskedStream
 from gpuyard.domain.spec_values import STORED
-from gpuyard.insight.progress import MetricPoint, ProgressReader
 from gpuyard.providers.base import (
     TRANSIENT,
     GpuProviderInterface,
@@ -37,6 +37,9 @@ from gpuyard.storage.blobs import Blob, Blobs
 from gpuyard.storage.logfile import LogFile
 from gpuyard.storage.place import in_background
 from gpuyard.storage.untrusted import UntrustedFileError
+
+if TYPE_CHECKING:
+    from gpuyard.insight.progress import MetricPoint
 
 _PAUSE_S = 2.0
 _LAST_READ_TIMEOUT_S = 60.0
@@ -319,6 +322,10 @@ class _OutputReader:
         self._mask = mask
         self._attempt_id = attempt_id
         self._reports = reports
+        # Late: only a server with an external queue reads output itself, and to import
+        # all forms of output takes a twentieth of a start.
+        from gpuyard.insight.progress import ProgressReader
+
         self._progress = ProgressReader()
         self._bytes_read = 0
         self._reported_at = 0.0
@@ -373,7 +380,7 @@ class _OutputReader:
             self._points = []
             self._reported_at = now
 
-    def _report(self, points: list[MetricPoint]) -> None:
+    def _report(self, points: list["MetricPoint"]) -> None:
         progress = asdict(self._progress.progress)
         words = (self._progress.no_gpu, self._progress.not_finite)
         if points or any(words) or any(progress.values()):

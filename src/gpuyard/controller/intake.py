@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import msgspec
@@ -62,6 +63,7 @@ VARYING = frozenset(
 # A limit, so that a list of jobs that are all different does not fill the memory.
 _MAX_TEMPLATES = 256
 _NO_LABELS = msgspec.Raw(b"{}")
+_NO_REFERENCES: Mapping[str, Sequence[str]] = MappingProxyType({})
 _PINS = (
     "resources.gpus.uuid pins devices: the job waits for these even when others are"
     " free"
@@ -140,8 +142,8 @@ def _retry_on(spec: JobSpec) -> tuple[str, ...] | None:
 
 @dataclass(slots=True, eq=False)
 class PreparedJob:
-    """A job ready for the queue. `body` is its whole spec and `labels` its labels, as
-    JSON.
+    """A job ready for the queue. `own` are the fields of its spec that its template
+    lacks, and `labels` its labels, as JSON.
 
     `key` is its idempotency key as the ledger holds it. `references` are the parents as
     given, by field. `parents` are their ids, and `parent_ends` says how they must end,
@@ -155,7 +157,7 @@ class PreparedJob:
     labels: msgspec.Raw
     key: str | None
     references: Mapping[str, Sequence[str]]
-    body: bytes
+    own: bytes
     parents: tuple[str, ...] = ()
     parent_ends: Mapping[str, str] | None = None
     queued_at: float | None = None
@@ -181,12 +183,19 @@ class PreparedJob:
             labels,
             None if key is None else owned_key(key, template.user),
             _references(given),
-            _join_objects(msgspec.json.encode(varying), template.rest),
+            msgspec.json.encode(varying),
         )
+
+    @property
+    def body(self) -> bytes:
+        """Its whole spec, as JSON. It is made when it is read: thousands of jobs that
+        wait for one commit share what their template has.
+        """
+        return _join_objects(self.own, self.template.rest)
 
     def add(self, fields: Mapping[str, Any]) -> None:
         """Add fields to its spec."""
-        self.body = _join_objects(self.body, msgspec.json.encode(fields))
+        self.own = _join_objects(self.own, msgspec.json.encode(fields))
 
     def spec(self) -> dict[str, Any]:
         """The spec as plain data."""
@@ -195,7 +204,8 @@ class PreparedJob:
 
 def _references(given: "_Varying | JobSpec") -> Mapping[str, Sequence[str]]:
     named = {field: tuple(getattr(given, field)) for field in PARENT_FIELDS}
-    return {field: references for field, references in named.items() if references}
+    found = {field: references for field, references in named.items() if references}
+    return found or _NO_REFERENCES
 
 
 def _join_objects(first: bytes, second: bytes) -> bytes:

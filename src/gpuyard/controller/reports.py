@@ -171,6 +171,15 @@ class Reports:
             for attempt in missing
             if attempt.state in (AttemptState.INTENDED, AttemptState.SENT)
         ]
+        # When the other nodes of these said Hello, this one was perhaps not connected,
+        # and then no share was sent.
+        half_sent = [
+            attempt.id
+            for attempt in known
+            if is_gang(attempt)
+            and attempt not in missing
+            and attempt.state in (AttemptState.INTENDED, AttemptState.SENT)
+        ]
         # An attempt that has not started may still arrive: its Start may be under way
         # on this connection. The Stop that follows it ends it in both cases.
         to_stop = [
@@ -183,7 +192,7 @@ class Reports:
         for attempt in missing:
             if attempt.id not in unsent and attempt not in to_stop:
                 self._attempt_missing(attempt, hello, _FORGOTTEN)
-        await self._launching.launch(unsent)
+        await self._launching.launch([*unsent, *half_sent])
         # A commit that fails undoes ends and cancels. The agents will say Hello again.
         try:
             await core.committed()

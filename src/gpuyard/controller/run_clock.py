@@ -4,13 +4,18 @@ import time
 from collections.abc import Callable
 
 
+def _now() -> float:
+    # Looked up at each call, so that a simulation can have a clock of its own.
+    return time.monotonic()
+
+
 class RunClock:
     """Measures by the monotonic clock of the server, from what the nodes measured.
 
     In memory only: after a restart the nodes say it again.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = _now) -> None:
         self._clock = clock
         self._began_at: dict[str, float] = {}
 

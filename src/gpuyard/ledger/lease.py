@@ -10,11 +10,11 @@ clock says.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 
 from gpuyard.config.dialling import is_loopback
@@ -111,7 +111,7 @@ class Lease:
             "token_sha256": me.token_sha256,
             "loopback": me.loopback,
         }
-        self._rows(_register, entry)
+        self._rows(_register(), entry)
 
     def _read(self) -> LeaseStatus:
         members = self.seen_within(_KEPT_S)
@@ -218,19 +218,27 @@ _age_s = sa.extract("epoch", _now - servers.c.seen_at)
 _read_servers = (
     sa.select(servers).where(_age_s < sa.bindparam("kept_s")).order_by(servers.c.id)
 )
-_new_entry = postgresql.insert(servers).values(
-    id=sa.bindparam("id"),
-    url=sa.bindparam("url"),
-    token_sha256=sa.bindparam("token_sha256"),
-    loopback=sa.bindparam("loopback"),
-    seen_at=_now,
-)
-_register = _new_entry.on_conflict_do_update(
-    index_elements=["id"],
-    set_={
-        "url": _new_entry.excluded.url,
-        "token_sha256": _new_entry.excluded.token_sha256,
-        "loopback": _new_entry.excluded.loopback,
-        "seen_at": _now,
-    },
-)
+
+
+@cache
+def _register() -> sa.Insert:
+    # Late: a server whose ledger is a file needs no dialect of PostgreSQL, which takes
+    # 2 MB.
+    from sqlalchemy.dialects import postgresql
+
+    entry = postgresql.insert(servers).values(
+        id=sa.bindparam("id"),
+        url=sa.bindparam("url"),
+        token_sha256=sa.bindparam("token_sha256"),
+        loopback=sa.bindparam("loopback"),
+        seen_at=_now,
+    )
+    return entry.on_conflict_do_update(
+        index_elements=["id"],
+        set_={
+            "url": entry.excluded.url,
+            "token_sha256": entry.excluded.token_sha256,
+            "loopback": entry.excluded.loopback,
+            "seen_at": _now,
+        },
+    )

@@ -5,12 +5,11 @@ through a `Writer`.
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import sqlalchemy as sa
 
 from gpuyard.domain.contents import ContentKind
-from gpuyard.ledger.contents import LedgerContents
 from gpuyard.ledger.faults import as_ledger_errors
 from gpuyard.ledger.prune import Pruner
 from gpuyard.ledger.queries import Queries
@@ -18,6 +17,9 @@ from gpuyard.ledger.reserve import Reserve
 from gpuyard.ledger.slices import in_slices
 from gpuyard.ledger.store import open_engine
 from gpuyard.ledger.writer import Committed, Writer
+
+if TYPE_CHECKING:
+    from gpuyard.ledger.contents import LedgerContents
 
 T = TypeVar("T")
 
@@ -62,8 +64,11 @@ class Ledger:
 
     def contents(
         self, kind: ContentKind, clock: Callable[[], float] = time.time
-    ) -> LedgerContents:
+    ) -> "LedgerContents":
         """What jobs take along, of one kind; only where the ledger is `shared`."""
+        # Late: it needs SQLAlchemy's dialect of PostgreSQL, which a file does not.
+        from gpuyard.ledger.contents import LedgerContents
+
         return LedgerContents(self.engine, kind, clock)
 
     def read(self, work: Callable[..., T], *arguments: object) -> T:

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from gpuyard.ledger.columns import INTEGER, TEXT, metadata
+from gpuyard.ledger.columns import INTEGER, TEXT, metadata, partial_index
 
 # Who may use the instance, besides its owner, and their tokens. Of a token, only the
 # digest stands here (`config/proof.py`).
@@ -122,11 +122,10 @@ notices = sa.Table(
     sa.Column("owner", TEXT),
     sa.Column("told_at", sa.Float),
     sa.Column("problem", TEXT),
-    sa.Index(
+    partial_index(
         "notices_untold",
         "address",
         "id",
-        sqlite_where=sa.text(IS_UNTOLD),
-        postgresql_where=sa.text(IS_UNTOLD),
+        where=IS_UNTOLD,
     ),
 )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 
 from gpuyard.domain.events import Table
-from gpuyard.ledger.columns import INTEGER, TEXT, metadata
+from gpuyard.ledger.columns import INTEGER, TEXT, metadata, partial_index
 from gpuyard.ledger.people_tables import (
     budgets,
     notices,
@@ -104,18 +104,16 @@ jobs = sa.Table(
     # People shorten ids from the end, where they differ.
     sa.Index("jobs_by_tail", sa.text(f"({JOB_TAIL})")),
     # Few jobs depend on others; retention asks which.
-    sa.Index(
+    partial_index(
         "jobs_with_parents",
         "id",
-        sqlite_where=sa.text(HAS_PARENTS),
-        postgresql_where=sa.text(HAS_PARENTS),
+        where=HAS_PARENTS,
     ),
-    sa.Index(
+    partial_index(
         "jobs_by_array",
         "array_id",
         "array_index",
-        sqlite_where=sa.text(IS_TASK),
-        postgresql_where=sa.text(IS_TASK),
+        where=IS_TASK,
     ),
 )
 
@@ -186,24 +184,21 @@ attempts = sa.Table(
     # With what it ran: host, driver, Python and so on; NULL without a record.
     sa.Column("facts", sa.JSON),
     # In the order in which reports group, and with all that they read.
-    sa.Index(
+    partial_index(
         "attempts_by_cost",
         *_OF_A_REPORT.split(),
-        sqlite_where=sa.text(HAS_ENDED),
-        postgresql_where=sa.text(HAS_ENDED),
+        where=HAS_ENDED,
     ),
     # The same of those that may have been waste.
-    sa.Index(
+    partial_index(
         "attempts_by_waste",
         *_OF_WASTE.split(),
-        sqlite_where=sa.text(HAS_REASON),
-        postgresql_where=sa.text(HAS_REASON),
+        where=HAS_REASON,
     ),
-    sa.Index(
+    partial_index(
         "attempts_of_earlier_versions",
         "job_id",
-        sqlite_where=sa.text(HAS_ENDED_EARLIER),
-        postgresql_where=sa.text(HAS_ENDED_EARLIER),
+        where=HAS_ENDED_EARLIER,
     ),
 )
 

@@ -338,9 +338,10 @@ class ModelServers:
     def _on_ready(self, resident: Resident) -> None:
         assert resident.replica
         job = self._core.view.jobs.get(resident.job_id)
-        if job and job.started_at and resident.booted_here:
+        attempt_id = job.attempt_id if job else None
+        boot_s = self._core.run_clock.ran_s(attempt_id) if attempt_id else None
+        if boot_s is not None and resident.booted_here:
             resident.booted_here = False
-            boot_s = max(self._core.clock() - job.started_at, 0.0)
             self._timings.booted(resident.model, resident.gpu, boot_s)
         self._timings.is_loaded(resident.model, resident.gpu)
         self.failures[resident.model].reason = ""

@@ -92,10 +92,9 @@ class Resident:
         """Let it leave its GPUs once its requests are answered: it goes to sleep, or is
         unloaded if it cannot sleep or `must_unload` is true.
         """
-        if self.phase is Phase.UNLOADING:
-            self.must_leave = False
-        else:
-            self.must_leave = must_unload or self.is_awake
+        # One that is falling asleep leaves its GPUs already; it may still have to end.
+        is_leaving = self.phase is Phase.UNLOADING or not self.is_awake
+        self.must_leave = must_unload or not is_leaving
         self.must_unload = must_unload
         self.drain()
 

@@ -17,7 +17,7 @@ import math
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, KeysView
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeVar
 
 from gpuyard.domain.shape import Shape
@@ -68,7 +68,6 @@ class Queue:
         "_by_shape",
         "_changed",
         "_due",
-        "_jobs",
         "_new",
         "_rank_of",
         "_ranking",
@@ -77,6 +76,7 @@ class Queue:
         "_shapes_by_line",
         "_shortest",
         "_stale",
+        "_without_gpus",
         "closed",
         "fresh",
         "groups",
@@ -103,7 +103,8 @@ class Queue:
         self.reserved_shapes = Counter[Shape]()
         self.prompts = Counter[str]()
         self.with_gpus: dict[str, LiveJob] = {}
-        self._jobs: dict[str, LiveJob] = {}
+        # Each job is in one of two, because an entry of 100,000 jobs takes megabytes.
+        self._without_gpus: dict[str, LiveJob] = {}
         self._buckets: dict[Bucket, IdHeap] = {}
         self._by_shape: dict[Shape, set[Bucket]] = {}
         self._by_job_type: dict[str, set[Bucket]] = {}
@@ -126,27 +127,32 @@ class Queue:
         self._seen_at = 0.0
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len(self.with_gpus) + len(self._without_gpus)
 
     def __contains__(self, job_id: str) -> bool:
-        return job_id in self._jobs
+        return job_id in self.with_gpus or job_id in self._without_gpus
 
     def __iter__(self) -> Iterator[LiveJob]:
-        return iter(self._jobs.values())
+        return chain(self.with_gpus.values(), self._without_gpus.values())
+
+    def _jobs_of(self, shape: Shape) -> dict[str, LiveJob]:
+        return self.with_gpus if shape.gpus else self._without_gpus
+
+    def _find(self, job_id: str) -> LiveJob | None:
+        return self.with_gpus.get(job_id) or self._without_gpus.get(job_id)
 
     def add(self, job: LiveJob) -> None:
         """Add `job`. While it is in the queue, the parts of its bucket must not
         change.
         """
-        is_new = job.id not in self._jobs
+        jobs = self._jobs_of(job.shape)
+        is_new = job.id not in jobs
         if job.shape.model and is_new:
             self.prompts[job.shape.model] += 1
-        self._jobs[job.id] = job
+        jobs[job.id] = job
         if job.preemptible and job.id not in self.preemptible:
             self.preemptible.add(job.id)
             self.preemptible_shapes[job.shape] += 1
-        if job.shape.gpus:
-            self.with_gpus[job.id] = job
         bucket = bucket_of(job)
         heap = self._buckets.get(bucket)
         if heap is None:
@@ -170,15 +176,15 @@ class Queue:
 
     def remove(self, job_id: str) -> None:
         """Remove the job; idempotent."""
-        job = self._jobs.pop(job_id, None)
+        job = self._find(job_id)
         if job is None:
             return
+        del self._jobs_of(job.shape)[job_id]
         if job.shape.model:
             self.prompts[job.shape.model] -= 1
         if job_id in self.preemptible:
             self.preemptible.discard(job_id)
             _subtract(self.preemptible_shapes, job.shape)
-        self.with_gpus.pop(job_id, None)
         bucket = bucket_of(job)
         heap = self._buckets[bucket]
         if heap.first() == job_id and bucket in self._rank_of:
@@ -329,7 +335,8 @@ class Queue:
         self._due.clear()
         self._rank_of.clear()
         for bucket in self._buckets:
-            head = self._jobs[self._buckets[bucket].first() or ""]
+            first = self._buckets[bucket].first() or ""
+            head = self._jobs_of(bucket[1])[first]
             self._rank_of[bucket] = ranking.of(head, now)
             self._remember_ageing(head, bucket, ranking, now)
         self.lines = {NO_SHARES: []}
@@ -415,13 +422,14 @@ class Queue:
         """The first job of the bucket; None if it is empty."""
         heap = self._buckets.get(bucket)
         first = heap.first() if heap else None
-        return self._jobs[first] if first is not None else None
+        return self._jobs_of(bucket[1])[first] if first is not None else None
 
     def first_jobs(self, bucket: Bucket, most: int) -> list[LiveJob]:
         """The first so many jobs of the bucket."""
         heap = self._buckets.get(bucket)
         ids = heapq.nsmallest(most, heap) if heap else []
-        return [self._jobs[job_id] for job_id in ids]
+        jobs = self._jobs_of(bucket[1])
+        return [jobs[job_id] for job_id in ids]
 
     # --- for people's questions: slower than a decision may be ---
 
@@ -437,7 +445,7 @@ class Queue:
         while heap:
             rank, bucket = heapq.heappop(heap)
             job_id = rank[-1]
-            yield self._jobs[job_id]
+            yield self._jobs_of(bucket[1])[job_id]
             head = self.head(bucket)
             if head is not None and head.id != job_id:
                 heapq.heappush(heap, (ranking.of(head, now), bucket))
@@ -448,11 +456,11 @@ class Queue:
 
     def position(self, job_id: str, ranking: Ranking, now: float) -> int | None:
         """The job's place among all queued jobs, from 1; None if it is not queued."""
-        job = self._jobs.get(job_id)
+        job = self._find(job_id)
         if job is None:
             return None
         rank = ranking.of(job, now)
-        return 1 + sum(ranking.of(other, now) < rank for other in self._jobs.values())
+        return 1 + sum(ranking.of(other, now) < rank for other in self)
 
 
 def bucket_of(job: LiveJob) -> Bucket:

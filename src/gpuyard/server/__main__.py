@@ -48,6 +48,11 @@ from gpuyard.config.proof import digest_of
 from gpuyard.config.settings import Settings, load_settings
 from gpuyard.config.sockets import listening_socket
 from gpuyard.controller.controller import Controller, configured_providers
+from gpuyard.controller.malloc_trim import (
+    MANY_JOBS,
+    share_free_memory,
+    trim_memory,
+)
 from gpuyard.domain.errors import (
     GpuyardError,
     InvalidInputError,
@@ -136,6 +141,7 @@ def main() -> None:
         _check(home)
         return
     configure_logging(home.logs / "server.log")
+    share_free_memory()
     try:
         home.create()
         allow_many_files()  # a listener of the event stream is one
@@ -386,12 +392,16 @@ async def _serve(
     await leading.open()
     try:
         # Jobs are scheduled from now on. Clients wait until the rest is imported, which
-        # takes as long as all before.
+        # takes as long as all before. It uses the room of what is garbage already; to
+        # look for that among many jobs would hold up the first of them.
+        if len(app_state.controller.core.view.jobs) < MANY_JOBS:
+            keep_what_is_loaded()
         server = await asyncio.to_thread(_load_http_server, app_state, sockets)
         if not app_state.stopping.is_set():
             await server.begin(sockets)
             _announce(app_state, sockets[0], upkeep)
             keep_what_is_loaded()
+            trim_memory()
             await server.until_ended(app_state.stopping)
         await _dismiss_agents(app_state)
         app_state.stream.close()
@@ -421,6 +431,9 @@ async def _dismiss_agents(app_state: AppState) -> None:
 def _load_http_server(
     app_state: AppState, sockets: Sequence[socket.socket]
 ) -> "HttpServer":
+    from gpuyard.server.plain_fastapi import do_without_old_models
+
+    do_without_old_models()
     from gpuyard.server.http_server import make_http_server
 
     return make_http_server(app_state, sockets)

@@ -136,3 +136,31 @@ async def test_a_share_that_never_came_is_lost_if_the_others_run(
     for share in shares(instance, gang):
         await end(instance, share, exit_code=0)
     assert (await instance.until(gang))["state"] == "completed"
+
+
+async def test_a_share_that_never_came_is_sent_once_all_nodes_are_back(
+    instance: Controlled,
+):
+    first = instance.hosts["node_1"]
+    second = instance.hosts["node_2"] = FakeHost("node_2")
+    await instance.provider.join("node_2")
+    first.obedient = False
+    second.deaf = True
+    gang = await instance.submit(resources={"nodes": 2, "cpus": 3})
+    await eventually(lambda: first.attempts, "the first share to be sent")
+    await instance.provider.leave("node_1")
+    await instance.provider.leave("node_2")
+    second.deaf = False
+    await instance.provider.join("node_2")
+    await instance.settled()
+    assert not second.attempts, "its other node is not connected"
+    await instance.provider.join("node_1")
+    await eventually(lambda: second.attempts, "the second share to be sent")
+    first.obedient = True
+    for share in list(first.attempts):
+        first.started(share)
+    await instance.provider.deliver("node_1")
+    for share in shares(instance, gang):
+        await end(instance, share, exit_code=0)
+    assert (await instance.until(gang))["state"] == "completed"
+    assert len(instance.attempts(gang)) == 1

@@ -69,6 +69,35 @@ async def test_a_request_loads_a_model_and_unload_ends_it(instance: Managed):
     await eventually(lambda: not instance.loaded, "the model to be unloaded")
 
 
+async def test_a_model_that_falls_asleep_ends_if_it_is_unloaded_meanwhile(
+    instance: Managed,
+):
+    await instance.manager.models.load("chat")
+    await eventually(lambda: instance.loaded == [("chat", "ready")], "the model")
+    servers = instance.manager.residents.servers
+    (resident,) = servers.live.values()
+    servers.sleep_or_unload(resident)
+    await instance.manager.models.unload("chat")
+    await eventually(lambda: not instance.loaded, "the model to be unloaded")
+
+
+async def test_a_clock_that_is_set_while_a_model_boots_changes_nothing(
+    instance: Managed,
+):
+    instance.deaf_servers = True
+    await instance.manager.models.load("chat")
+    (resident,) = instance.manager.residents.servers.live.values()
+    await eventually(lambda: resident.booted_here, "a look before the server answers")
+    core = instance.controller.core
+    await eventually(lambda: core.view.jobs[resident.job_id].started_at, "the start")
+    clock = core.clock
+    core.clock = lambda: clock() + 3600
+    instance.deaf_servers = False
+    await eventually(lambda: instance.loaded == [("chat", "ready")], "the model")
+    (listed,) = [m for m in instance.manager.models.listing() if m["name"] == "chat"]
+    assert listed["boot_s"] < 3600
+
+
 async def test_a_server_that_starts_finds_its_models(instance: Managed):
     await instance.manager.models.load("chat")
     await eventually(lambda: instance.loaded == [("chat", "ready")], "the model")

@@ -14,8 +14,11 @@ LOOK = """
 import importlib, sys
 from gpuyard.config.plain_structlog import import_structlog
 import_structlog()
+if sys.argv[1] == "gpuyard.server.http_server":
+    from gpuyard.server.plain_fastapi import do_without_old_models
+    do_without_old_models()
 importlib.import_module(sys.argv[1])
-print(*{name.partition(".")[0] for name in sys.modules})
+print(*(name for name, module in sys.modules.items() if module))
 """
 
 
@@ -29,15 +32,18 @@ print(*{name.partition(".")[0] for name in sys.modules})
                 "alembic",
                 "colorama",
                 "fastapi",
+                "gpuyard.insight.forms",
+                "greenlet",
                 "httpx",
                 "prometheus_client",
                 "rich",
+                "sqlalchemy.dialects.postgresql",
                 "starlette",
                 "uvicorn",
                 "websockets",
             },
         ),
-        (SERVING, {"aiohttp", "httpx"}),
+        (SERVING, {"aiohttp", "httpx", "pydantic.v1", "websockets.client"}),
     ],
     ids=["before it schedules jobs", "without webhooks and models"],
 )

@@ -16,7 +16,6 @@ from gpuyard.server.app_state import AppState
 from gpuyard.server.callers import submitter_of
 from gpuyard.server.carrying import carry
 from gpuyard.server.dependencies import TheAppState
-from gpuyard.server.passing_on import pass_on
 from gpuyard.server.permissions import (
     check_own,
     identity_of,
@@ -78,6 +77,9 @@ async def _serve(
     app_state: AppState = call.app.state.app_state
     try:
         if not app_state.leads:
+            # Late: only a server that stands by calls others.
+            from gpuyard.server.passing_on import pass_on
+
             await pass_on(call, app_state)
             return
         visibility = visibility_of(call.scope, app_state.controller)
