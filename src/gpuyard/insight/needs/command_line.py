@@ -304,6 +304,11 @@ def _options_of(names: Iterable[str], line: CommandLine) -> dict[str, Value]:
     return found
 
 
+def given_options(line: CommandLine) -> dict[str, Value]:
+    """All options of the line with their values."""
+    return _options_of(line.options, line)
+
+
 def override(names: dict[str, Value], line: CommandLine) -> None:
     """Replace the names of a module by what the line says, as programs do whose
     configuration are their global variables.

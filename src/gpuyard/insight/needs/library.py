@@ -51,6 +51,7 @@ _WRAPPERS = frozenset(
     }
     | {"compile", "get_peft_model", "prepare_model_for_kbit_training", "fully_shard"}
     | {"prepare_model_for_int8_training", "convert_sync_batchnorm", "prepare_model"}
+    | {"auto_model", "auto_optim"}
     | {"script", "AveragedModel", "ModelEmaV2", "inject_adapter_in_model", "jit"}
     | {
         "get_distribution_strategy",
@@ -111,6 +112,12 @@ class Library(Launches):
             "torch.distributed.is_available": lambda _thing, _scope: True,
             "torch.backends.mps.is_available": lambda _thing, _scope: False,
             "torch.xpu.is_available": lambda _thing, _scope: False,
+            "torch.accelerator.is_available": lambda _thing, _scope: True,
+            "torch.accelerator.device_count": self._device_count,
+            "torch.accelerator.current_accelerator": _gpu_device,
+            "ignite.distributed.device": _gpu_device,
+            "ignite.distributed.get_world_size": self._world_size,
+            "torch_geometric.device": _gpu_device,
             "torch.nn.Parameter": self._parameter,
             "torch.nn.parameter.Parameter": self._parameter,
             "hydra.utils.instantiate": self._instantiate,
@@ -158,6 +165,10 @@ class Library(Launches):
             return self._define_flag(thing, last)
         if thing.name == "absl.flags.FLAGS" or last == "FLAGS":
             return UNKNOWN
+        if last == "add_argparse_args":
+            return thing.argument(0)
+        if last == "from_argparse_args":
+            return self._trainer_options(thing)
         if last == "cli" and not thing.name.startswith("click"):
             kind = thing.argument(0)
             return options.from_command_line(self._host, kind, self._line, node)
@@ -494,3 +505,10 @@ def _find(scope: Scope, name: str) -> Value:
         return scope.find(name)
     except KeyError:
         return None
+
+
+def _gpu_device(thing: Thing, _scope: Scope) -> Value:
+    """The device that a library chooses where there is a GPU."""
+    made = Thing("torch.device", thing.place, ["cuda"])
+    made.attributes["type"] = "cuda"
+    return made

@@ -154,6 +154,8 @@ def _configured(thing: Thing) -> bool:
     if not isinstance(config, Thing) or "Config" not in config.name:
         return False
     class_name = thing.name.split(".")[-2 if from_config else -1]
+    if not class_name[:1].isupper() or class_name.endswith("Trainer"):
+        return False
     config_name = config.name.removesuffix(".from_pretrained").rpartition(".")[2]
     published = config.facts.get("published")
     architecture = architecture_of(config_name) or architecture_of(class_name)
@@ -203,6 +205,8 @@ def _vision(thing: Thing) -> bool:
         model = thing.argument(0, "name")
     elif name in ("torch.hub.load",):
         model = thing.argument(1, "model")
+    elif name.startswith("haiku.nets."):
+        model = thing.last_name.lower()
     elif name.startswith(
         ("torchvision.models.", "timm.models.", "torchvision.prototype")
     ):
@@ -283,6 +287,18 @@ _KERAS_FEATURES = {
     "efficientnetb0": 1280,
     "densenet121": 1024,
 }
+
+
+def _named_in_trainer(thing: Thing) -> bool:
+    """A trainer of TRL that is given the name of its model."""
+    model = thing.argument(0, "model")
+    if not thing.name.startswith("trl.") or not isinstance(model, str):
+        return False
+    published = known_model(model) if thing.last_name.endswith("Trainer") else None
+    if published is None:
+        return False
+    set_published(thing, published)
+    return True
 
 
 def _sentence_transformer(thing: Thing) -> bool:
@@ -467,6 +483,7 @@ _RECOGNISERS: tuple[Callable[[Thing], Any], ...] = (
     _vision,
     _keras_application,
     _sentence_transformer,
+    _named_in_trainer,
     _diffusion,
     _detector,
 )
