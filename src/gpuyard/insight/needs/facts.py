@@ -8,6 +8,7 @@ from typing import Any
 
 from gpuyard.insight.needs.expressions import Expressions, code_of
 from gpuyard.insight.needs.layers import parts_of, weights_of
+from gpuyard.insight.needs.named_options import config_given, model_named
 from gpuyard.insight.needs.tables import KnownData
 from gpuyard.insight.needs.values import (
     LibraryCall,
@@ -138,9 +139,15 @@ def facts_of(host: Expressions, scope: Scope) -> Facts:
     found.complete = host.steps_left > 0
     found.own_attention = _has_own_attention(host)
     found.settings = _settings(scope)
+    config = config_given(host)
+    if config is not None:
+        host.record(config)
     for name, value in _given(host).items():
         found.settings.setdefault(name, value)
     found.models = _models(host.calls)
+    named = model_named(found.settings, host.sources.entry)
+    if not found.models and named is not None:
+        found.models = [_model(named, set())]
     _read_data(found)
     _read_trainer(found)
     _read_loaders(found)

@@ -38,6 +38,7 @@ _DEVICE_NAMES = frozenset(
 _JAX = re.compile(r"\bjax\.(?:jit|pmap|grad|value_and_grad)\b")
 _ALWAYS = frozenset({"YOLO", "FastLanguageModel", "LLM"})
 _LONGEST_SCRIPT = 100_000
+_IMPORTED = re.compile(r"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +62,7 @@ def gpu_sign(
         sign = _sign_of(thing)
         if sign is not None:
             return sign, placed(thing)
-    for path in sources.paths():
-        if not path.endswith((".py", ".ipynb")):
-            continue
-        if path != sources.entry and path not in {
-            c.thing.place.path for c in facts.calls
-        }:
-            continue
+    for path in _followed(facts, sources):
         text = sources.text(path) or ""
         sign = says_gpu(text, arguments)
         if sign is None and _JAX.search(text):
@@ -75,6 +70,17 @@ def gpu_sign(
         if sign is not None:
             return sign, Place(path, 0)
     return None
+
+
+def _followed(facts: Facts, sources: Sources) -> list[str]:
+    """The program, what it imports, and what it calls."""
+    entry = sources.entry
+    text = sources.text(entry) or ""
+    imported = [sources.module(name, entry) for name in _IMPORTED.findall(text)]
+    called = {call.thing.place.path for call in facts.calls}
+    code = [path for path in called if path.endswith((".py", ".ipynb"))]
+    found = [entry, *filter(None, imported), *sorted(code)]
+    return list(dict.fromkeys(found))
 
 
 def _chooses_cpu(facts: Facts, arguments: Sequence[str]) -> bool:

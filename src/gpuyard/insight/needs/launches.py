@@ -78,6 +78,8 @@ class Launches:
             function = next(iter(chosen or function.values()), None)
         if isinstance(function, Function):
             keywords = options.fire_arguments(function, self._line)
+            noted = Thing("fire.Namespace", thing.place, keywords=dict(keywords))
+            self._host.record(noted)
             return self._host.call_value(
                 function, [], keywords, thing.facts["node"], scope
             )

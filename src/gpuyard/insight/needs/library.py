@@ -176,6 +176,8 @@ class Library(Launches):
             return self._run_function(thing, scope)
         if last in _WRAPPERS and thing.arguments:
             return self._wrapped(thing)
+        if last == "EMAModel" and isinstance(thing.argument(0), Thing):
+            _freeze(thing.argument(0).facts.get("of", thing.argument(0)), frozen=True)
         return self._made(thing)
 
     def _made(self, thing: Thing) -> Value:
@@ -425,6 +427,22 @@ class Library(Launches):
         model = thing.argument(1, "model")
         optimiser = thing.argument(2, "optimizer")
         return (model, optimiser, UNKNOWN, UNKNOWN)
+
+    def _method_save_hyperparameters(self, receiver: Thing, thing: Thing) -> Value:
+        """Lightning keeps the arguments of the initializer as `hparams`."""
+        values = dict(receiver.keywords)
+        initializer = self._host.attribute(receiver, "__init__")
+        if isinstance(initializer, Bound):
+            function = initializer.function
+            names = [each.arg for each in function.node.args.args[1:]]
+            given = dict(zip(names, receiver.arguments, strict=False))
+            values = {**function.defaults, **given, **values}
+        hparams = receiver.attributes.setdefault(
+            "hparams", Thing("pytorch_lightning.Namespace", receiver.place)
+        )
+        if isinstance(hparams, Thing):
+            hparams.attributes.update(values)
+        return None
 
     def _method_append(self, receiver: Thing, thing: Thing) -> Value:
         children = receiver.attributes.get("_children")

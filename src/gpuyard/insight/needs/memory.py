@@ -50,7 +50,7 @@ def memory_of(facts: Facts, training: Training, gpus: int) -> Memory:
     parameters = sum(model.parameters for model in facts.models)
     trainable = trainable_of(facts, training)
     copies = 2 if precision.mixed else 0
-    weights = parameters * (precision.weight_bytes + copies)
+    weights = parameters * precision.weight_bytes + trainable * copies
     if training.lora is not None:
         weights += trainable * 4
     if training.optimiser is None:

@@ -44,6 +44,12 @@ _OPTIMISERS: Mapping[str, float] = {
 }
 _TRAINERS = ("Trainer", "SFTTrainer", "DPOTrainer", "Seq2SeqTrainer", "GRPOTrainer")
 _HALF = ("float16", "half", "bfloat16", "fp16", "bf16", "16", "mixed_float16")
+_CHECKPOINTING = (
+    "gradient_checkpointing",
+    "use_gradient_checkpointing",
+    "enable_activation_checkpointing",
+)
+_HERE = Place("", 1)
 _LORA_TARGETS = 2
 _ALL_TARGETS = 7
 
@@ -182,6 +188,9 @@ def _precision(facts: Facts) -> Precision:
         found = _precision_of(call.thing)
         if found is not None:
             return found
+    for thing in facts.named("FileConfig"):
+        if _is_half(thing.keywords.get("dtype")):
+            return Precision(_name_of(thing.keywords["dtype"]), 2, 2, placed(thing))
     return Precision("fp32", 4, 4)
 
 
@@ -192,6 +201,10 @@ def _quantised(facts: Facts) -> Precision | None:
             return Precision("4-bit", 0.56, 2, placed(call.thing))
         if keywords.get("load_in_8bit") is True:
             return Precision("8-bit", 1.06, 2, placed(call.thing))
+    for model in facts.models:
+        asked = (model.thing.facts.get("adapter"), facts.settings.get("adapter"))
+        if "qlora" in asked:
+            return Precision("4-bit", 0.56, 2, model.place)
     return None
 
 
@@ -265,7 +278,20 @@ def _lora(facts: Facts) -> Lora | None:
         if targets == "all-linear":
             count = _ALL_TARGETS
         return Lora(rank, count, placed(thing))
-    return None
+    return _named_lora(facts)
+
+
+def _named_lora(facts: Facts) -> Lora | None:
+    """Adapters that options or a configuration file ask for."""
+    settings = facts.settings
+    named = [model.thing.facts.get("adapter") for model in facts.models]
+    asked = (*named, settings.get("adapter"), settings.get("finetuning_type"))
+    is_asked = any(each in ("lora", "qlora") for each in asked)
+    if not is_asked and settings.get("use_peft") is not True:
+        return None
+    sizes = [settings.get(name) for name in ("lora_rank", "lora_r", "lora_alpha")]
+    rank = next(filter(None, map(whole, sizes)), 8)
+    return Lora(rank, _LORA_TARGETS, facts.models[0].place if facts.models else _HERE)
 
 
 def _checkpointing(facts: Facts) -> Place | None:
@@ -276,7 +302,7 @@ def _checkpointing(facts: Facts) -> Place | None:
             return placed(thing)
         if thing.name.startswith("torch.utils.checkpoint"):
             return placed(thing)
-        for keyword in ("gradient_checkpointing", "use_gradient_checkpointing"):
+        for keyword in _CHECKPOINTING:
             if thing.keywords.get(keyword) in (True, "unsloth"):
                 return placed(thing)
     return None
