@@ -35,7 +35,7 @@ _DEVICE_NAMES = frozenset(
     | {"torch.accelerator.current_accelerator", "torch.accelerator.set_device_index"}
     | {"ignite.distributed.device", "ignite.distributed.auto_model"}
 )
-_JAX = re.compile(r"\bjax\.(?:jit|pmap|grad|value_and_grad)\b")
+_JAX = re.compile(r"\b(?:jax|nnx|eqx|hk)\.(?:jit|pmap|grad|value_and_grad)\b")
 _ALWAYS = frozenset({"YOLO", "FastLanguageModel", "LLM"})
 _LONGEST_SCRIPT = 100_000
 _IMPORTED = re.compile(r"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)

@@ -11,6 +11,7 @@ from typing import Any
 from gpuyard.insight.needs import command_line as options
 from gpuyard.insight.needs import keras
 from gpuyard.insight.needs.datasets import data_method, recognise_data
+from gpuyard.insight.needs.environments import give_spaces
 from gpuyard.insight.needs.expressions import HEADS, Expressions, code_of
 from gpuyard.insight.needs.launches import Launches
 from gpuyard.insight.needs.layers import fill as fill_layer
@@ -191,6 +192,7 @@ class Library(Launches):
             thing.facts["is_model"] = True
         elif not recognise_config(thing) and not recognise(thing):
             recognise_data(thing)
+            give_spaces(thing)
         self._host.record(thing)
         if keras.is_data(thing):
             return keras.data_of(thing)

@@ -319,6 +319,11 @@ _KERAS_FEATURES = {
 }
 
 
+def _kind_of(name: str) -> str:
+    is_detector = name.lower().startswith(("yolo", "rtdetr"))
+    return "detector" if is_detector and "-cls" not in name else "vision"
+
+
 def set_named(thing: Thing, name: str) -> bool:
     """Give an object the weights of a known model of any library; False if no table
     has the name.
@@ -331,7 +336,7 @@ def set_named(thing: Thing, name: str) -> bool:
         set_published(thing, published)
     elif detector is not None:
         thing.attributes["_backbone"] = Parameter(detector)
-        thing.facts.update({"kind": "vision", "model_name": name})
+        thing.facts.update({"kind": _kind_of(name), "model_name": name})
     else:
         return False
     thing.facts["is_model"] = True
@@ -525,7 +530,7 @@ def _detector(thing: Thing) -> bool:
         thing.facts["unknown_model"] = first
         return True
     thing.attributes["_backbone"] = Parameter(count)
-    thing.facts.update({"kind": "vision", "model_name": first})
+    thing.facts.update({"kind": _kind_of(first), "model_name": first})
     return True
 
 

@@ -33,10 +33,11 @@ _OPTIMISERS: Mapping[str, float] = {
     "adafactor": 0.1,
     "adam8bit": 2,
     "adamw8bit": 2,
-    "pagedadamw8bit": 2,
-    "pagedadam8bit": 2,
-    "pagedadamw32bit": 8,
-    "pagedadamw": 8,
+    # Pages of these leave the GPU when it is full.
+    "pagedadamw8bit": 1,
+    "pagedadam8bit": 1,
+    "pagedadamw32bit": 2,
+    "pagedadamw": 2,
     "lion8bit": 1,
     "sgd8bit": 1,
     "deepspeedcpuadam": 0,
@@ -154,6 +155,10 @@ def _named_optimiser(facts: Facts) -> Optimiser | None:
     """An optimiser that is named by a text."""
     for call in facts.calls:
         thing = call.thing
+        component = thing.keywords.get("optimizer._component_")
+        if isinstance(component, str):
+            name = component.rpartition(".")[2]
+            return Optimiser(name, _of_name(name) or 8, placed(thing))
         config = thing.keywords.get("config")
         inner = config.get("optimizer") if isinstance(config, dict) else None
         kind = inner.get("type") if isinstance(inner, dict) else None
@@ -175,6 +180,9 @@ def _default_optimiser(facts: Facts) -> Optimiser | None:
     found = _of_name(name) if isinstance(name, str) else None
     if found is not None:
         return Optimiser(str(name), found, None)
+    for model in facts.models:
+        if model.by_name and model.place.line == 1:
+            return Optimiser("AdamW", 8, None, assumed=True)
     for thing in facts.named("train", "fit", "create_optimizer", "create_optimizer_v2"):
         return Optimiser("AdamW", 8, placed(thing), assumed=True)
     return None
