@@ -24,6 +24,18 @@ _DEEPEST = 8
 _LONGEST = 2_000_000
 _LONGEST_CONFIG = 200_000
 _ALL_BYTES = 40_000_000
+_IMPORTED = re.compile(r"^\s*(?:from|import)\s+([A-Za-z_]\w*)", re.MULTILINE)
+_MOST_ABOVE = 4
+# They are known, and what they do for a program is not read off their own code.
+_LIBRARIES = frozenset(
+    {"torch", "torchvision", "torchaudio", "torchtext", "tensorflow", "keras", "jax"}
+    | {"flax", "haiku", "optax", "timm", "transformers", "diffusers", "accelerate"}
+    | {"datasets", "peft", "trl", "sentence_transformers", "setfit", "open_clip"}
+    | {"pytorch_lightning", "lightning", "ignite", "torch_geometric", "ultralytics"}
+    | {"stable_baselines3", "gymnasium", "numpy", "sklearn", "deepspeed", "unsloth"}
+    | {"torchtune", "litgpt", "monai", "fastai", "xgboost", "lightgbm", "catboost"}
+)
+_TOP_OF_PROJECT = (".git", "pyproject.toml", "setup.py")
 _LIKELY = (
     "train.py",
     "main.py",
@@ -73,6 +85,9 @@ def read_program(words: Sequence[str], folder: Path) -> ProgramFiles:
     entry = path.relative_to(root).as_posix()
     texts = dict(_texts(root))
     texts[entry] = _entry_text(path)
+    for package in _packages_beside(texts[entry], root):
+        found = _texts(package, _MOST_FILES - len(texts))
+        texts |= {f"{package.name}/{name}": text for name, text in found}
     return ProgramFiles(texts, entry, tuple(arguments), tuple(launcher), path)
 
 
@@ -152,12 +167,33 @@ def _entry_text(path: Path) -> str:
         raise InvalidInputError.of("PATH", fault, "name a Python program") from None
 
 
-def _texts(root: Path) -> Iterator[tuple[str, str]]:
-    """The texts of the files that a program may read or import."""
+def _packages_beside(text: str, root: Path) -> Iterator[Path]:
+    """The packages that a program imports and that lie in a folder above its own, as
+    they do in a project whose programs have a folder to themselves.
+    """
+    names = sorted(set(_IMPORTED.findall(text)) - _LIBRARIES)
+    here = {name for name in names if _is_module(root, name)}
+    for folder in list(root.absolute().parents)[:_MOST_ABOVE]:
+        if folder == Path.home() or folder == Path(folder.anchor):
+            return
+        for name in names:
+            if name not in here and (folder / name / "__init__.py").is_file():
+                here.add(name)
+                yield folder / name
+        if any((folder / name).exists() for name in _TOP_OF_PROJECT):
+            return
+
+
+def _is_module(folder: Path, name: str) -> bool:
+    return (folder / name).is_dir() or (folder / f"{name}.py").is_file()
+
+
+def _texts(root: Path, most: int = _MOST_FILES) -> Iterator[tuple[str, str]]:
+    """The texts of at most so many files that a program may read or import."""
     left = _ALL_BYTES
     found = 0
     for path, size in _files(root):
-        if found >= _MOST_FILES or size > left:
+        if found >= most or size > left:
             return
         try:
             text = path.read_text(encoding="utf-8")

@@ -98,7 +98,7 @@ def add_option(parser: Thing, declared: Thing) -> None:
 def parsed_arguments(parser: Thing, line: CommandLine) -> Thing:
     """The namespace that the parser makes of the command line."""
     values: dict[str, Value] = {}
-    others = list(line.others)
+    others = [*_surplus(parser, line), *line.others]
     for declared in parser.facts.get("options", []):
         names = [each for each in declared.arguments if isinstance(each, str)]
         if not names:
@@ -110,6 +110,20 @@ def parsed_arguments(parser: Thing, line: CommandLine) -> Thing:
     for declared in parser.facts.get("defaults", []):
         values.update(declared.keywords)
     return Thing("argparse.Namespace", parser.place, attributes=values)
+
+
+def _surplus(parser: Thing, line: CommandLine) -> list[str]:
+    """The words behind options that take fewer: they are positional."""
+    found: list[str] = []
+    for declared in parser.facts.get("options", []):
+        names = [each for each in declared.arguments if isinstance(each, str)]
+        if not names or not names[0].startswith("-"):
+            continue
+        keywords = declared.keywords
+        if keywords.get("nargs") is None:
+            takes = 0 if str(keywords.get("action")).startswith("store_") else 1
+            found += (line.given(names) or [])[takes:]
+    return found
 
 
 def _destination(names: Sequence[str]) -> str:
@@ -302,6 +316,11 @@ def _options_of(names: Iterable[str], line: CommandLine) -> dict[str, Value]:
             values = [literal(word) for word in words]
             found[name] = values if len(values) > 1 else values[0]
     return found
+
+
+def given_options(line: CommandLine) -> dict[str, Value]:
+    """All options of the line with their values."""
+    return _options_of(line.options, line)
 
 
 def override(names: dict[str, Value], line: CommandLine) -> None:

@@ -1,6 +1,7 @@
 """How sure a recommendation is, and why."""
 
-from gpuyard.insight.needs.facts import Facts
+from gpuyard.insight.needs.facts import Facts, Model, vision_in
+from gpuyard.insight.needs.layer_costs import has_convolutions
 from gpuyard.insight.needs.memory import length_of
 from gpuyard.insight.needs.training import Training
 
@@ -37,6 +38,10 @@ def _missing(facts: Facts) -> list[str]:
     return found
 
 
+def _is_for_images(model: Model) -> bool:
+    return vision_in(model) is not None or has_convolutions(model.thing)
+
+
 def _assumed(facts: Facts, training: Training) -> list[str]:
     found: list[str] = []
     if any(model.by_name for model in facts.models):
@@ -49,6 +54,8 @@ def _assumed(facts: Facts, training: Training) -> list[str]:
         found.append("the batch is not known, so one example is assumed")
     elif facts.batch.assumed:
         found.append(f"a batch of {facts.batch.value:g} is assumed")
+    if facts.pixels is None and any(map(_is_for_images, facts.models)):
+        found.append("the size of the images is assumed")
     for model in facts.models[:1]:
         if model.kind in ("decoder", "encoder", "seq2seq"):
             (length, is_said) = length_of(facts, model)

@@ -158,6 +158,8 @@ class Expressions(ABC):
             case Function() if name == "__name__":
                 return value.name
             case Scope():
+                if name == "__dict__":
+                    return value.names
                 return value.names.get(name, UNKNOWN)
             case UserClass():
                 return self._attribute_of_class(value, name)

@@ -2,13 +2,15 @@
 
 # The values of a followed program can be anything.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpuyard.insight.needs.expressions import Expressions, code_of
 from gpuyard.insight.needs.layers import parts_of, weights_of
-from gpuyard.insight.needs.tables import KnownData
+from gpuyard.insight.needs.named_options import config_given, model_named
+from gpuyard.insight.needs.tables import KnownData, KnownVision
 from gpuyard.insight.needs.values import (
     LibraryCall,
     Place,
@@ -74,9 +76,24 @@ _STEP_NAMES = (
     "max_iterations",
     "total_timesteps",
 )
-_SIZE_NAMES = ("image_size", "img_size", "resolution", "imgsz", "imagesize")
+_SIZE_NAMES = (
+    "image_size",
+    "img_size",
+    "resolution",
+    "imgsz",
+    "imagesize",
+    "img_height",
+    "image_height",
+    "crop_size",
+    "train_crop_size",
+    "input_size",
+)
+# The transforms that say how large an image is in the end, the surest first.
+_CROPS = ("RandomResizedCrop", "CenterCrop", "RandomCrop", "Resize")
+_TRANSFORMS = ("torchvision.transforms", "albumentations")
 _ACCUMULATION = ("gradient_accumulation_steps", "accumulate_grad_batches", "grad_accum")
 _TRAINER_ARGUMENTS = ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig")
+_NO_TRAINING = re.compile(r"eval|val|test|pred|infer|sample")
 _MOST_SETTINGS = 20_000
 
 
@@ -138,14 +155,20 @@ def facts_of(host: Expressions, scope: Scope) -> Facts:
     found.complete = host.steps_left > 0
     found.own_attention = _has_own_attention(host)
     found.settings = _settings(scope)
+    config = config_given(host)
+    if config is not None:
+        host.record(config)
     for name, value in _given(host).items():
         found.settings.setdefault(name, value)
     found.models = _models(host.calls)
+    named = model_named(found.settings, host.sources.entry)
+    if not found.models and named is not None:
+        found.models = [_model(named, set())]
     _read_data(found)
     _read_trainer(found)
     _read_loaders(found)
     _read_fit(found)
-    found.batch = found.batch or _setting(found, _BATCH_NAMES)
+    found.batch = found.batch or _setting(found, _BATCH_NAMES) or _other_batch(found)
     found.length = _length(found)
     found.epochs = found.epochs or _setting(found, _EPOCH_NAMES)
     if found.steps is None:
@@ -154,12 +177,26 @@ def facts_of(host: Expressions, scope: Scope) -> Facts:
     size = _setting(found, _SIZE_NAMES)
     if size is not None and 8 <= size.value <= 4096:
         found.pixels = int(size.value)
+    elif cropped := _cropped(found):
+        found.pixels = cropped
     elif found.data is not None and found.data.pixels:
         found.pixels = found.data.pixels
     accumulation = _setting(found, _ACCUMULATION)
     if accumulation is not None and found.accumulation == 1:
         found.accumulation = max(int(accumulation.value), 1)
     return found
+
+
+def _cropped(found: Facts) -> int | None:
+    """The side of the images that a transform makes."""
+    for name in _CROPS:
+        for thing in found.named(name):
+            size = thing.argument(0, "size", "height", default=None)
+            side = whole(size[0] if isinstance(size, list | tuple) and size else size)
+            is_image = side is not None and 8 <= side <= 4096
+            if is_image and thing.name.startswith(_TRANSFORMS):
+                return side
+    return None
 
 
 def _has_own_attention(host: Expressions) -> bool:
@@ -236,6 +273,16 @@ def _setting(found: Facts, names: tuple[str, ...]) -> Said | None:
     return None
 
 
+def _other_batch(found: Facts) -> Said | None:
+    """A batch of any other name that is not for evaluation."""
+    for name in found.settings:
+        if name.endswith("batch_size") and not _NO_TRAINING.search(name):
+            said = _setting(found, (name,))
+            if said is not None:
+                return said
+    return None
+
+
 def _models(calls: list[LibraryCall]) -> list[Model]:
     """The models that are part of no other."""
     made = [call.thing for call in calls if call.thing.facts.get("is_model")]
@@ -275,10 +322,21 @@ def _model(root: Thing, seen: set[int]) -> Model:
     )
 
 
+def vision_in(model: Model) -> KnownVision | None:
+    """What is known of the first published model for images that is in a model."""
+    for part in parts_of(model.thing):
+        found = part.facts.get("vision")
+        if isinstance(found, KnownVision):
+            return found
+    return None
+
+
 def _read_data(found: Facts) -> None:
     for call in found.calls:
         data = call.thing.facts.get("data")
-        if isinstance(data, KnownData) and not call.thing.facts.get("held_out"):
+        is_helper = call.thing.place.path.endswith("__init__.py")
+        is_left_out = is_helper or call.thing.facts.get("held_out")
+        if isinstance(data, KnownData) and not is_left_out:
             found.data = data
             found.data_place = placed(call.thing)
             size = call.thing.facts.get("size")

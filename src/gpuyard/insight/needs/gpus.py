@@ -20,11 +20,25 @@ _NODE_OPTIONS = re.compile(
     r"--(?:nnodes|num[-_]machines|num[-_]nodes)(?:=|\s+)(\d{1,4})"
 )
 _MPI = re.compile(r"\b(?:mpirun|horovodrun)\b.{0,1000}?\s-n?p\s+(\d{1,4})")
-_TAKE_ANY = frozenset(
-    {"Trainer", "Accelerator", "Seq2SeqTrainer", "SFTTrainer", "Fabric"}
+_TAKE_ANY = ("Trainer", "Accelerator", "Fabric")
+_TAKE_ANY_OF = (
+    "transformers",
+    "trl",
+    "pytorch_lightning",
+    "accelerate",
+    "sentence_transformers",
+    "setfit",
+    "composer",
 )
+_DEVICE_NAMES = frozenset(
+    {"torch.cuda.set_device", "torch.cuda.current_device"}
+    | {"torch.accelerator.current_accelerator", "torch.accelerator.set_device_index"}
+    | {"ignite.distributed.device", "ignite.distributed.auto_model"}
+)
+_JAX = re.compile(r"\b(?:jax|nnx|eqx|hk)\.(?:jit|pmap|grad|value_and_grad)\b")
 _ALWAYS = frozenset({"YOLO", "FastLanguageModel", "LLM"})
 _LONGEST_SCRIPT = 100_000
+_IMPORTED = re.compile(r"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +62,25 @@ def gpu_sign(
         sign = _sign_of(thing)
         if sign is not None:
             return sign, placed(thing)
-    for path in sources.paths():
-        if not path.endswith((".py", ".ipynb")):
-            continue
-        if path != sources.entry and path not in {
-            c.thing.place.path for c in facts.calls
-        }:
-            continue
-        sign = says_gpu(sources.text(path) or "", arguments)
+    for path in _followed(facts, sources):
+        text = sources.text(path) or ""
+        sign = says_gpu(text, arguments)
+        if sign is None and _JAX.search(text):
+            sign = "JAX computes on a GPU where there is one"
         if sign is not None:
             return sign, Place(path, 0)
     return None
+
+
+def _followed(facts: Facts, sources: Sources) -> list[str]:
+    """The program, what it imports, and what it calls."""
+    entry = sources.entry
+    text = sources.text(entry) or ""
+    imported = [sources.module(name, entry) for name in _IMPORTED.findall(text)]
+    called = {call.thing.place.path for call in facts.calls}
+    code = [path for path in called if path.endswith((".py", ".ipynb"))]
+    found = [entry, *filter(None, imported), *sorted(code)]
+    return list(dict.fromkeys(found))
 
 
 def _chooses_cpu(facts: Facts, arguments: Sequence[str]) -> bool:
@@ -80,20 +102,11 @@ def _sign_of(thing: Thing) -> str | None:
     """Why a call is meant for a GPU."""
     last = thing.last_name
     name = thing.name
-    if last in _TAKE_ANY and name.startswith(
-        (
-            "transformers",
-            "trl",
-            "pytorch_lightning",
-            "accelerate",
-            "sentence_trans",
-            "composer",
-        )
-    ):
+    if last.endswith(_TAKE_ANY) and name.startswith(_TAKE_ANY_OF):
         return f"{last} uses a GPU where there is one"
     if last in _ALWAYS or last == "cuda" or name == "deepspeed.initialize":
         return last
-    if name in ("torch.cuda.set_device", "torch.cuda.current_device"):
+    if name in _DEVICE_NAMES:
         return name
     if last in ("to", "device") and any(map(_is_cuda, _words_of(thing))):
         return "device=cuda"
@@ -228,7 +241,8 @@ def _scripted(sources: Sources) -> GpuCount | None:
                     return GpuCount(
                         found.count, found.nodes, Place(path, 0), found.reason
                     )
-        if path.endswith((".yaml", ".yml")) and "num_processes" in text:
+        is_beside = "/" not in path and path.endswith((".yaml", ".yml"))
+        if is_beside and "num_processes" in text:
             config = parsed_config(text)
             count = (
                 whole(config.get("num_processes")) if isinstance(config, dict) else None

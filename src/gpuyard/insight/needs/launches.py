@@ -64,6 +64,8 @@ class Launches:
             return thing
         given = thing.argument(-1, "args", default=())
         extra = list(given) if isinstance(given, tuple | list) else []
+        if thing.name.startswith("ignite.distributed"):
+            extra = [0, *thing.arguments[1:]]
         if thing.last_name in ("spawn", "start_processes"):
             extra = [0, *extra]
         node = thing.facts["node"]
@@ -71,8 +73,13 @@ class Launches:
 
     def _fire(self, thing: Thing, scope: Scope) -> Value:
         function = thing.argument(0)
+        if isinstance(function, dict):
+            chosen = [function[word] for word in self._line.others if word in function]
+            function = next(iter(chosen or function.values()), None)
         if isinstance(function, Function):
             keywords = options.fire_arguments(function, self._line)
+            noted = Thing("fire.Namespace", thing.place, keywords=dict(keywords))
+            self._host.record(noted)
             return self._host.call_value(
                 function, [], keywords, thing.facts["node"], scope
             )
@@ -89,9 +96,34 @@ class Launches:
         words = self._line.given([str(name)])
         if words is not None:
             value = options.literal(words[0]) if words else True
+        if last == "DEFINE_config_file" and isinstance(value, str):
+            value = self._config_of(value.partition(":")[0], thing)
+        thing.attributes["value"] = value
         if isinstance(name, str):
             self._flags()[name] = value
         return thing
+
+    def _config_of(self, path: str, thing: Thing) -> Value:
+        """What `get_config` of a file of ml_collections gives."""
+        sources = self._host.sources
+        found = next((p for p in sources.paths() if p == path), None)
+        make = self._host.imported(found).names.get("get_config") if found else None
+        if not isinstance(make, Function):
+            return UNKNOWN
+        return self._host.call_value(make, [], {}, thing.facts["node"], make.scope)
+
+    def _trainer_options(self, thing: Thing) -> Value:
+        """`Trainer.from_argparse_args(args, …)` of Lightning, which knows each option
+        of a trainer.
+        """
+        given = thing.argument(0, "args", default=None)
+        keywords = dict(given.attributes) if isinstance(given, Thing) else {}
+        keywords |= options.given_options(self._line)
+        name = thing.name.removesuffix(".from_argparse_args")
+        made = Thing(name, thing.place, [], {**keywords, **thing.keywords})
+        made.facts["node"] = thing.facts["node"]
+        self._host.record(made)
+        return made
 
     def _flags(self) -> dict[str, Value]:
         entry = self._host.imported(self._host.sources.entry)
@@ -116,10 +148,13 @@ class Launches:
     _method_add_parser = _method_add_argument_group
 
     def _method_parse_args(self, receiver: Thing, thing: Thing) -> Value:
-        return options.parsed_arguments(receiver, self._line)
+        parsed = options.parsed_arguments(receiver, self._line)
+        noted = Thing(parsed.name, parsed.place, keywords=dict(parsed.attributes))
+        self._host.record(noted)
+        return parsed
 
     def _method_parse_known_args(self, receiver: Thing, thing: Thing) -> Value:
-        return (options.parsed_arguments(receiver, self._line), [])
+        return (self._method_parse_args(receiver, thing), [])
 
     def _method_parse_args_into_dataclasses(
         self, receiver: Thing, thing: Thing

@@ -11,6 +11,7 @@ from typing import Any
 from gpuyard.insight.needs import command_line as options
 from gpuyard.insight.needs import keras
 from gpuyard.insight.needs.datasets import data_method, recognise_data
+from gpuyard.insight.needs.environments import give_spaces
 from gpuyard.insight.needs.expressions import HEADS, Expressions, code_of
 from gpuyard.insight.needs.launches import Launches
 from gpuyard.insight.needs.layers import fill as fill_layer
@@ -51,6 +52,7 @@ _WRAPPERS = frozenset(
     }
     | {"compile", "get_peft_model", "prepare_model_for_kbit_training", "fully_shard"}
     | {"prepare_model_for_int8_training", "convert_sync_batchnorm", "prepare_model"}
+    | {"auto_model", "auto_optim"}
     | {"script", "AveragedModel", "ModelEmaV2", "inject_adapter_in_model", "jit"}
     | {
         "get_distribution_strategy",
@@ -111,6 +113,12 @@ class Library(Launches):
             "torch.distributed.is_available": lambda _thing, _scope: True,
             "torch.backends.mps.is_available": lambda _thing, _scope: False,
             "torch.xpu.is_available": lambda _thing, _scope: False,
+            "torch.accelerator.is_available": lambda _thing, _scope: True,
+            "torch.accelerator.device_count": self._device_count,
+            "torch.accelerator.current_accelerator": _gpu_device,
+            "ignite.distributed.device": _gpu_device,
+            "ignite.distributed.get_world_size": self._world_size,
+            "torch_geometric.device": _gpu_device,
             "torch.nn.Parameter": self._parameter,
             "torch.nn.parameter.Parameter": self._parameter,
             "hydra.utils.instantiate": self._instantiate,
@@ -158,6 +166,10 @@ class Library(Launches):
             return self._define_flag(thing, last)
         if thing.name == "absl.flags.FLAGS" or last == "FLAGS":
             return UNKNOWN
+        if last == "add_argparse_args":
+            return thing.argument(0)
+        if last == "from_argparse_args":
+            return self._trainer_options(thing)
         if last == "cli" and not thing.name.startswith("click"):
             kind = thing.argument(0)
             return options.from_command_line(self._host, kind, self._line, node)
@@ -165,6 +177,8 @@ class Library(Launches):
             return self._run_function(thing, scope)
         if last in _WRAPPERS and thing.arguments:
             return self._wrapped(thing)
+        if last == "EMAModel" and isinstance(thing.argument(0), Thing):
+            _freeze(thing.argument(0).facts.get("of", thing.argument(0)), frozen=True)
         return self._made(thing)
 
     def _made(self, thing: Thing) -> Value:
@@ -178,6 +192,7 @@ class Library(Launches):
             thing.facts["is_model"] = True
         elif not recognise_config(thing) and not recognise(thing):
             recognise_data(thing)
+            give_spaces(thing)
         self._host.record(thing)
         if keras.is_data(thing):
             return keras.data_of(thing)
@@ -415,6 +430,22 @@ class Library(Launches):
         optimiser = thing.argument(2, "optimizer")
         return (model, optimiser, UNKNOWN, UNKNOWN)
 
+    def _method_save_hyperparameters(self, receiver: Thing, thing: Thing) -> Value:
+        """Lightning keeps the arguments of the initializer as `hparams`."""
+        values = dict(receiver.keywords)
+        initializer = self._host.attribute(receiver, "__init__")
+        if isinstance(initializer, Bound):
+            function = initializer.function
+            names = [each.arg for each in function.node.args.args[1:]]
+            given = dict(zip(names, receiver.arguments, strict=False))
+            values = {**function.defaults, **given, **values}
+        hparams = receiver.attributes.setdefault(
+            "hparams", Thing("pytorch_lightning.Namespace", receiver.place)
+        )
+        if isinstance(hparams, Thing):
+            hparams.attributes.update(values)
+        return None
+
     def _method_append(self, receiver: Thing, thing: Thing) -> Value:
         children = receiver.attributes.get("_children")
         if isinstance(children, list) and thing.arguments:
@@ -494,3 +525,10 @@ def _find(scope: Scope, name: str) -> Value:
         return scope.find(name)
     except KeyError:
         return None
+
+
+def _gpu_device(thing: Thing, _scope: Scope) -> Value:
+    """The device that a library chooses where there is a GPU."""
+    made = Thing("torch.device", thing.place, ["cuda"])
+    made.attributes["type"] = "cuda"
+    return made

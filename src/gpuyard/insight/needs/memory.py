@@ -4,7 +4,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from dataclasses import dataclass
 
-from gpuyard.insight.needs.facts import Facts, Model
+from gpuyard.insight.needs.facts import Facts, Model, vision_in
 from gpuyard.insight.needs.layer_costs import (
     convolution_costs,
     has_convolutions,
@@ -23,6 +23,7 @@ _DEFAULT_LENGTHS = {"encoder": 128, "seq2seq": 256, "speech": 1500, "vision": 19
 _LONGEST_DEFAULT = 512
 _OWN_LENGTH = 128
 _DEFAULT_PIXELS = 224
+_DETECTOR_PIXELS = 640
 # Numbers kept for one example, in weights of the model.
 _DIFFUSION_SHARE = 2.5
 
@@ -50,7 +51,7 @@ def memory_of(facts: Facts, training: Training, gpus: int) -> Memory:
     parameters = sum(model.parameters for model in facts.models)
     trainable = trainable_of(facts, training)
     copies = 2 if precision.mixed else 0
-    weights = parameters * (precision.weight_bytes + copies)
+    weights = parameters * precision.weight_bytes + trainable * copies
     if training.lora is not None:
         weights += trainable * 4
     if training.optimiser is None:
@@ -58,6 +59,8 @@ def memory_of(facts: Facts, training: Training, gpus: int) -> Memory:
     is_small = training.lora is not None or precision.weight_bytes < 2
     gradient_bytes = 4 if is_small else max(precision.weight_bytes, 2)
     gradients = trainable * gradient_bytes
+    if facts.settings.get("optimizer_in_bwd") is True:
+        gradients = 0.0
     state_bytes = training.optimiser.bytes_per_weight
     if precision.weight_bytes == 2 and not is_small:
         state_bytes = state_bytes / 2
@@ -105,12 +108,14 @@ def _of_example(facts: Facts, training: Training, model: Model) -> float:
     if not model.trainable and training.lora is None:
         return 0.0
     size = training.precision.activation_bytes
-    vision = model.thing.facts.get("vision")
+    vision = vision_in(model)
     pixels = facts.pixels or _DEFAULT_PIXELS
     checkpointed = training.checkpointing is not None
     if vision is not None:
         scale = (max(pixels, 32) / _DEFAULT_PIXELS) ** 2
         return vision.activations * 1e6 * size * scale * (0.2 if checkpointed else 1)
+    if model.kind == "detector":
+        return _of_detector(model, facts.pixels or _DETECTOR_PIXELS) * size
     if model.kind == "diffusion":
         share = _DIFFUSION_SHARE * (0.25 if checkpointed else 1)
         return model.parameters * share * size
@@ -128,6 +133,12 @@ def _of_example(facts: Facts, training: Training, model: Model) -> float:
     layers = max(model.parameters / (12 * width * width), 1)
     square = 2 * heads * layers * length if facts.own_attention else 0.0
     return length * ((numbers + square) * size + vocabulary * 8)
+
+
+def _of_detector(model: Model, pixels: int) -> float:
+    """The numbers that a detector keeps for one image, as measured of YOLO's sizes."""
+    side = (max(pixels, 32) / _DETECTOR_PIXELS) ** 2
+    return 11e6 * (model.parameters / 1e6) ** 0.65 * side
 
 
 def _vocabulary(facts: Facts) -> int:

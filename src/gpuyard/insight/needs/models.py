@@ -15,6 +15,7 @@ from gpuyard.insight.needs.architectures import (
 from gpuyard.insight.needs.layers import fill as fill_layer
 from gpuyard.insight.needs.tables import (
     KnownModel,
+    KnownVision,
     known_detector,
     known_diffusion,
     known_model,
@@ -154,6 +155,8 @@ def _configured(thing: Thing) -> bool:
     if not isinstance(config, Thing) or "Config" not in config.name:
         return False
     class_name = thing.name.split(".")[-2 if from_config else -1]
+    if not class_name[:1].isupper() or class_name.endswith("Trainer"):
+        return False
     config_name = config.name.removesuffix(".from_pretrained").rpartition(".")[2]
     published = config.facts.get("published")
     architecture = architecture_of(config_name) or architecture_of(class_name)
@@ -197,12 +200,16 @@ def _vision(thing: Thing) -> bool:
     """torchvision, timm, torch.hub and Keras Applications."""
     name = thing.name
     classes = thing.argument(-1, "num_classes", "classes", default=None)
+    if name.endswith((".VisionTransformer", ".vision_transformer.VisionTransformer")):
+        return _vision_transformer(thing)
     if name in ("timm.create_model", "timm.models.create_model"):
         model = thing.argument(0, "model_name")
     elif name.startswith("torchvision.models") and name.endswith(".get_model"):
         model = thing.argument(0, "name")
     elif name in ("torch.hub.load",):
         model = thing.argument(1, "model")
+    elif name.startswith("haiku.nets.") and known_vision(thing.last_name):
+        model = thing.last_name.lower()
     elif name.startswith(
         ("torchvision.models.", "timm.models.", "torchvision.prototype")
     ):
@@ -217,6 +224,33 @@ def _vision(thing: Thing) -> bool:
     if known_vision(model) is None:
         return _other_hub_model(thing, model)
     _set_vision(thing, model, classes)
+    return True
+
+
+def _vision_transformer(thing: Thing) -> bool:
+    """timm's class, whose sizes a program can choose. Its costs are those of the usual
+    model of the same width, by the number of layers.
+    """
+    width = whole(thing.argument(-1, "embed_dim", default=768))
+    depth = whole(thing.argument(-1, "depth", default=12))
+    patch = whole(thing.argument(-1, "patch_size", default=16))
+    if not thing.name.startswith("timm") or not (width and depth and patch):
+        return False
+    like = known_vision("vit_base_patch16_224")
+    assert like is not None
+    head = (whole(thing.argument(-1, "num_classes", default=1000)) or 0) * width
+    tokens = (16 / patch) ** 2
+    share = width * depth / (768 * 12)
+    found = KnownVision(
+        name=f"ViT of {depth} layers of {width}",
+        parameters=depth * (12 * width**2 + 13 * width) + 3 * patch**2 * width + head,
+        head_inputs=0,
+        gmacs=like.gmacs * tokens * share * width / 768,
+        activations=like.activations * tokens * share,
+    )
+    thing.attributes["_backbone"] = Parameter(found.parameters)
+    thing.attributes["embed_dim"] = width
+    thing.facts.update({"kind": "vision", "model_name": found.name, "vision": found})
     return True
 
 
@@ -285,6 +319,42 @@ _KERAS_FEATURES = {
 }
 
 
+def _kind_of(name: str) -> str:
+    is_detector = name.lower().startswith(("yolo", "rtdetr"))
+    return "detector" if is_detector and "-cls" not in name else "vision"
+
+
+def set_named(thing: Thing, name: str) -> bool:
+    """Give an object the weights of a known model of any library; False if no table
+    has the name.
+    """
+    published = known_model(name)
+    detector = known_detector(name)
+    if known_vision(name) is not None:
+        _set_vision(thing, name, None)
+    elif published is not None:
+        set_published(thing, published)
+    elif detector is not None:
+        thing.attributes["_backbone"] = Parameter(detector)
+        thing.facts.update({"kind": _kind_of(name), "model_name": name})
+    else:
+        return False
+    thing.facts["is_model"] = True
+    return True
+
+
+def _named_in_trainer(thing: Thing) -> bool:
+    """A trainer of TRL that is given the name of its model."""
+    model = thing.argument(0, "model")
+    if not thing.name.startswith("trl.") or not isinstance(model, str):
+        return False
+    published = known_model(model) if thing.last_name.endswith("Trainer") else None
+    if published is None:
+        return False
+    set_published(thing, published)
+    return True
+
+
 def _sentence_transformer(thing: Thing) -> bool:
     if thing.last_name not in _SENTENCES:
         return False
@@ -327,6 +397,10 @@ def _pretrained_diffusion(thing: Thing) -> bool:
     if isinstance(folder, str):
         thing.attributes["_backbone"] = Parameter(parts.get(folder, 0))
         return True
+    if "Pipeline" in class_name and any(
+        isinstance(each, Thing) for each in thing.keywords.values()
+    ):
+        return True  # of parts that are there already
     if "Pipeline" not in class_name:
         part = "vae" if "Autoencoder" in class_name else next(iter(parts))
         thing.attributes["_backbone"] = Parameter(parts[part])
@@ -456,7 +530,7 @@ def _detector(thing: Thing) -> bool:
         thing.facts["unknown_model"] = first
         return True
     thing.attributes["_backbone"] = Parameter(count)
-    thing.facts.update({"kind": "vision", "model_name": first})
+    thing.facts.update({"kind": _kind_of(first), "model_name": first})
     return True
 
 
@@ -467,6 +541,7 @@ _RECOGNISERS: tuple[Callable[[Thing], Any], ...] = (
     _vision,
     _keras_application,
     _sentence_transformer,
+    _named_in_trainer,
     _diffusion,
     _detector,
 )

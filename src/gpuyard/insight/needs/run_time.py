@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuyard.domain.gpus import GPU_CLASSES, GPUClass
-from gpuyard.insight.needs.facts import Facts, Model
+from gpuyard.insight.needs.facts import Facts, Model, vision_in
 from gpuyard.insight.needs.layer_costs import (
     convolution_costs,
     has_convolutions,
@@ -101,7 +101,7 @@ def _flops_of(facts: Facts, training: Training, model: Model) -> float:
 
 def _forward(facts: Facts, model: Model) -> float:
     pixels = facts.pixels or _DEFAULT_PIXELS
-    vision = model.thing.facts.get("vision")
+    vision = vision_in(model)
     if vision is not None and vision.gmacs:
         return 2e9 * vision.gmacs * (pixels / _DEFAULT_PIXELS) ** 2
     if model.kind == "own" and has_convolutions(model.thing):

@@ -33,10 +33,11 @@ _OPTIMISERS: Mapping[str, float] = {
     "adafactor": 0.1,
     "adam8bit": 2,
     "adamw8bit": 2,
-    "pagedadamw8bit": 2,
-    "pagedadam8bit": 2,
-    "pagedadamw32bit": 8,
-    "pagedadamw": 8,
+    # Pages of these leave the GPU when it is full.
+    "pagedadamw8bit": 1,
+    "pagedadam8bit": 1,
+    "pagedadamw32bit": 2,
+    "pagedadamw": 2,
     "lion8bit": 1,
     "sgd8bit": 1,
     "deepspeedcpuadam": 0,
@@ -44,6 +45,12 @@ _OPTIMISERS: Mapping[str, float] = {
 }
 _TRAINERS = ("Trainer", "SFTTrainer", "DPOTrainer", "Seq2SeqTrainer", "GRPOTrainer")
 _HALF = ("float16", "half", "bfloat16", "fp16", "bf16", "16", "mixed_float16")
+_CHECKPOINTING = (
+    "gradient_checkpointing",
+    "use_gradient_checkpointing",
+    "enable_activation_checkpointing",
+)
+_HERE = Place("", 1)
 _LORA_TARGETS = 2
 _ALL_TARGETS = 7
 
@@ -148,6 +155,10 @@ def _named_optimiser(facts: Facts) -> Optimiser | None:
     """An optimiser that is named by a text."""
     for call in facts.calls:
         thing = call.thing
+        component = thing.keywords.get("optimizer._component_")
+        if isinstance(component, str):
+            name = component.rpartition(".")[2]
+            return Optimiser(name, _of_name(name) or 8, placed(thing))
         config = thing.keywords.get("config")
         inner = config.get("optimizer") if isinstance(config, dict) else None
         kind = inner.get("type") if isinstance(inner, dict) else None
@@ -169,6 +180,9 @@ def _default_optimiser(facts: Facts) -> Optimiser | None:
     found = _of_name(name) if isinstance(name, str) else None
     if found is not None:
         return Optimiser(str(name), found, None)
+    for model in facts.models:
+        if model.by_name and model.place.line == 1:
+            return Optimiser("AdamW", 8, None, assumed=True)
     for thing in facts.named("train", "fit", "create_optimizer", "create_optimizer_v2"):
         return Optimiser("AdamW", 8, placed(thing), assumed=True)
     return None
@@ -182,6 +196,9 @@ def _precision(facts: Facts) -> Precision:
         found = _precision_of(call.thing)
         if found is not None:
             return found
+    for thing in facts.named("FileConfig"):
+        if _is_half(thing.keywords.get("dtype")):
+            return Precision(_name_of(thing.keywords["dtype"]), 2, 2, placed(thing))
     return Precision("fp32", 4, 4)
 
 
@@ -192,6 +209,10 @@ def _quantised(facts: Facts) -> Precision | None:
             return Precision("4-bit", 0.56, 2, placed(call.thing))
         if keywords.get("load_in_8bit") is True:
             return Precision("8-bit", 1.06, 2, placed(call.thing))
+    for model in facts.models:
+        asked = (model.thing.facts.get("adapter"), facts.settings.get("adapter"))
+        if "qlora" in asked:
+            return Precision("4-bit", 0.56, 2, model.place)
     return None
 
 
@@ -265,7 +286,20 @@ def _lora(facts: Facts) -> Lora | None:
         if targets == "all-linear":
             count = _ALL_TARGETS
         return Lora(rank, count, placed(thing))
-    return None
+    return _named_lora(facts)
+
+
+def _named_lora(facts: Facts) -> Lora | None:
+    """Adapters that options or a configuration file ask for."""
+    settings = facts.settings
+    named = [model.thing.facts.get("adapter") for model in facts.models]
+    asked = (*named, settings.get("adapter"), settings.get("finetuning_type"))
+    is_asked = any(each in ("lora", "qlora") for each in asked)
+    if not is_asked and settings.get("use_peft") is not True:
+        return None
+    sizes = [settings.get(name) for name in ("lora_rank", "lora_r", "lora_alpha")]
+    rank = next(filter(None, map(whole, sizes)), 8)
+    return Lora(rank, _LORA_TARGETS, facts.models[0].place if facts.models else _HERE)
 
 
 def _checkpointing(facts: Facts) -> Place | None:
@@ -276,7 +310,7 @@ def _checkpointing(facts: Facts) -> Place | None:
             return placed(thing)
         if thing.name.startswith("torch.utils.checkpoint"):
             return placed(thing)
-        for keyword in ("gradient_checkpointing", "use_gradient_checkpointing"):
+        for keyword in _CHECKPOINTING:
             if thing.keywords.get(keyword) in (True, "unsloth"):
                 return placed(thing)
     return None
