@@ -125,6 +125,7 @@ class Datasets:
             row = self._core.queries.dataset(f"{project}/{name}")
             newest = self._newest(row["id"]) if row else None
             if newest is None or newest["digest"] != manifest.digest:
+                await in_background(blobs.sync_names, manifest.digests)
                 digest = await in_background(
                     dataset_store.put_manifest, blobs, manifest
                 )

@@ -9,7 +9,7 @@ name (`unfinished_uploads.py`).
 import math
 import re
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -125,6 +125,9 @@ class BucketStore(BaseBlobStore):
     def delete(self, sha256: str) -> None:
         self._ask(self._objects.delete, sha256)
         self._ask(self._objects.delete, sha256, _AGAIN)
+
+    def sync_names(self, digests: Iterable[str]) -> None:
+        """Does nothing: what a bucket has taken lasts."""
 
     def sweep(self) -> None:
         """Does nothing: temporary files have no names."""

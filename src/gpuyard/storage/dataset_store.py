@@ -4,7 +4,7 @@ place of its own for each project, so that what one project has tells another no
 
 import hashlib
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -14,11 +14,15 @@ from gpuyard.config.settings import StorageSettings
 from gpuyard.domain.contents import PART_BYTES, ContentMissingError, sha256_of
 from gpuyard.domain.datasets import Manifest, read_manifest
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.storage.blobs import Blobs, BlobStore, open_blobs
+from gpuyard.storage.blobs import Blobs, BlobStore, ReceivingBlobs, open_blobs
+from gpuyard.storage.incoming import IncomingBlob
+from gpuyard.storage.place import in_background
 
 # A bucket answers each question after some milliseconds.
 _ASKED_AT_ONCE = 16
 _MOST_OPEN = 64
+# So much of a chunk is gathered before a thread writes it.
+_WRITTEN_AT_ONCE = 2 << 20
 
 
 class DatasetMissingError(FileNotFoundError):
@@ -31,9 +35,9 @@ class DatasetStores:
     def __init__(self, home: Path, settings: StorageSettings) -> None:
         self._home = home
         self._settings = settings
-        self._open: dict[str, Blobs] = {}
+        self._open: dict[str, ReceivingBlobs] = {}
 
-    def __call__(self, project: str) -> Blobs:
+    def __call__(self, project: str) -> ReceivingBlobs:
         """That of `project`."""
         store = self._open.pop(project, None) or self._opened(project)
         # The last that was asked for stands last. Anybody may ask for any name.
@@ -52,7 +56,7 @@ class DatasetStores:
         folders = other.root.parent.iterdir()
         return {one.name: BlobStore(one) for one in folders if one.is_dir()}
 
-    def _opened(self, project: str) -> Blobs:
+    def _opened(self, project: str) -> ReceivingBlobs:
         folder = folder_of(project)
         if self._settings.url is None:
             return BlobStore(Home(self._home).blobs / "datasets" / folder)
@@ -89,14 +93,41 @@ def missing(blobs: Blobs, digests: Iterable[str]) -> list[str]:
     return [digest for digest, has in zip(wanted, found, strict=True) if not has]
 
 
-def put_chunk(blobs: Blobs, digest: str, content: bytes) -> None:
-    """Store a chunk. InvalidInputError if it is not what `digest` says; OSError."""
-    if sha256_of(content) != digest:
+async def receive_chunk(
+    blobs: ReceivingBlobs, digest: str, parts: AsyncIterator[bytes]
+) -> None:
+    """Store a chunk that comes in parts; whoever makes a version of it calls
+    `sync_names` before. InvalidInputError if it is not what `digest` says; OSError.
+    """
+    incoming = blobs.incoming()
+    held: list[bytes] = []
+    size = 0
+    try:
+        async for part in parts:
+            held.append(part)
+            size += len(part)
+            if size >= _WRITTEN_AT_ONCE:
+                await in_background(incoming.write, held)
+                held = []
+                size = 0
+        await in_background(_keep_chunk, blobs, incoming, digest, held)
+    except BaseException:
+        await in_background(incoming.close)
+        raise
+
+
+def _keep_chunk(
+    blobs: Blobs, incoming: IncomingBlob, digest: str, rest: Sequence[bytes]
+) -> None:
+    incoming.write(rest)
+    if incoming.blob().sha256 != digest:
         raise InvalidInputError.of(
             "(body)", f"does not hash to {digest}", "send the chunk again"
         )
-    if not blobs.has(digest):
-        blobs.put_known(content, digest)
+    if blobs.has(digest):
+        incoming.close()
+    else:
+        incoming.keep()
 
 
 def put_manifest(blobs: Blobs, manifest: Manifest) -> str:

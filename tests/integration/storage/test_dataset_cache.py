@@ -19,7 +19,6 @@ from gpuyard.storage.dataset_cache import ChunkReader, DatasetCache, InUseError
 from gpuyard.storage.dataset_store import (
     DatasetMissingError,
     missing,
-    put_chunk,
     put_manifest,
     read_part,
     remove_abandoned,
@@ -44,7 +43,7 @@ class Place:
         for size in chunk_sizes([(path, len(files[path])) for path in ordered]):
             content = stream.read(size)
             digest = hashlib.sha256(content).hexdigest()
-            put_chunk(self.blobs, digest, content)
+            self.blobs.put(io.BytesIO(content))
             chunks.append((digest, size))
         found = Manifest(
             [(path, len(files[path]), path.endswith(".sh")) for path in ordered], chunks
@@ -275,8 +274,8 @@ def test_chunks_of_an_upload_that_nobody_finished_are_removed(tmp_path: Path):
     kept = place.store({"a": b"kept"})
     abandoned = hashlib.sha256(b"abandoned").hexdigest()
     fresh = hashlib.sha256(b"fresh").hexdigest()
-    for content, digest in ((b"abandoned", abandoned), (b"fresh", fresh)):
-        put_chunk(place.blobs, digest, content)
+    for content in (b"abandoned", b"fresh"):
+        place.blobs.put(io.BytesIO(content))
     for digest in (abandoned, *kept.digests):
         os.utime(place.blobs.path(digest), (1000.0, 1000.0))
     assert remove_abandoned(place.blobs, [kept.digest], before=2000.0) == 1
