@@ -79,7 +79,7 @@ class BlobStore(BaseBlobStore):
             path.unlink(missing_ok=True)
 
     def older_than(self, at: float) -> list[str]:
-        """The SHA-256 of those that were stored before `at` (UTC seconds)."""
+        """The SHA-256 of the blobs that were stored before `at` (UTC seconds)."""
         found = self.root.glob("??/*")
         return [
             f"{path.parent.name}{path.name}"

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import StorageSettings
@@ -29,6 +30,13 @@ class DatasetMissingError(FileNotFoundError):
     """A version, or a part of it, is no longer stored."""
 
 
+@runtime_checkable
+class _Folders(Protocol):
+    """A bucket, whose library only its users need."""
+
+    def folders(self) -> list[str]: ...
+
+
 class DatasetStores:
     """The store of each project's datasets. Opening one touches nothing."""
 
@@ -46,21 +54,24 @@ class DatasetStores:
             self._open.pop(next(iter(self._open)), None)
         return store
 
-    def in_folders(self) -> dict[str, BlobStore]:
-        """The stores of all projects, by `folder_of` them; none in a bucket, which
-        nobody can list.
-        """
-        other = self("")
-        if not isinstance(other, BlobStore) or not other.root.parent.is_dir():
-            return {}
-        folders = other.root.parent.iterdir()
-        return {one.name: BlobStore(one) for one in folders if one.is_dir()}
+    def in_folders(self) -> dict[str, ReceivingBlobs]:
+        """The stores of all projects, by `folder_of` them. It blocks. OSError."""
+        place = self._at("")
+        if isinstance(place, BlobStore):
+            found = place.root.iterdir() if place.root.is_dir() else ()
+            names = [one.name for one in found if one.is_dir()]
+        else:
+            assert isinstance(place, _Folders)
+            names = place.folders()
+        return {name: self._at(name) for name in names}
 
     def _opened(self, project: str) -> ReceivingBlobs:
-        folder = folder_of(project)
+        return self._at(folder_of(project))
+
+    def _at(self, folder: str) -> ReceivingBlobs:
         if self._settings.url is None:
             return BlobStore(Home(self._home).blobs / "datasets" / folder)
-        url = f"{self._settings.url.rstrip('/')}/datasets/{folder}"
+        url = f"{self._settings.url.rstrip('/')}/datasets/{folder}".rstrip("/")
         return open_blobs(url, self._settings.options, scratch=self._home)
 
 
@@ -69,18 +80,17 @@ def folder_of(project: str) -> str:
     return hashlib.sha256(project.encode()).hexdigest()[:32]
 
 
-def remove_abandoned(blobs: BlobStore, kept: Iterable[str], before: float) -> int:
-    """Remove the chunks that were stored before `before` (UTC seconds) and that no
-    version has: of uploads that nobody finished. `kept` are the digests of the
-    versions. Returns how many; OSError.
+def remove_abandoned(blobs: Blobs, old: Iterable[str], kept: Iterable[str]) -> int:
+    """Remove those of the `old` chunks that no version has: of uploads that nobody
+    finished. `kept` are the digests of the versions. Returns how many; OSError.
     """
-    old = set(blobs.older_than(before))
-    for digest in kept if old else ():
-        old.discard(digest)
-        old.difference_update(manifest_of(blobs, digest).digests)
-    for digest in old:
+    unused = set(old)
+    for digest in kept if unused else ():
+        unused.discard(digest)
+        unused.difference_update(manifest_of(blobs, digest).digests)
+    for digest in unused:
         blobs.delete(digest)
-    return len(old)
+    return len(unused)
 
 
 def missing(blobs: Blobs, digests: Iterable[str]) -> list[str]:

@@ -140,6 +140,10 @@ class ReceivingBlobs(Blobs, Protocol):
         """Make the names of blobs that came in parts last through a power cut."""
         ...
 
+    def older_than(self, at: float) -> list[str]:
+        """The SHA-256 of the blobs that were stored before `at` (UTC seconds)."""
+        ...
+
 
 class BaseBlobStore(ABC):
     """The code that all stores share; subclasses store the bytes."""

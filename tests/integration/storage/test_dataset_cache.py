@@ -278,7 +278,8 @@ def test_chunks_of_an_upload_that_nobody_finished_are_removed(tmp_path: Path):
         place.blobs.put(io.BytesIO(content))
     for digest in (abandoned, *kept.digests):
         os.utime(place.blobs.path(digest), (1000.0, 1000.0))
-    assert remove_abandoned(place.blobs, [kept.digest], before=2000.0) == 1
+    old = place.blobs.older_than(2000.0)
+    assert remove_abandoned(place.blobs, old, [kept.digest]) == 1
     gone = missing(place.blobs, [abandoned, fresh, kept.digest, *kept.digests])
     assert gone == [abandoned]
 
