@@ -133,9 +133,10 @@ class BucketStore(BaseBlobStore):
     def older_than(self, at: float) -> list[str]:
         """The SHA-256 of the blobs that were stored before `at` (UTC seconds)."""
         with self._explained():
+            pages = self._objects.list(chunk_size=1000)  # pyright: ignore[reportUnknownMemberType]
             return [
                 found["path"].replace("/", "")
-                for page in self._objects.list()
+                for page in pages
                 for found in page
                 if _BLOB.fullmatch(found["path"])
                 and found["last_modified"].timestamp() < at
@@ -144,8 +145,8 @@ class BucketStore(BaseBlobStore):
     def folders(self) -> list[str]:
         """The names before the first slash of all that is stored."""
         with self._explained():
-            found = self._objects.list_with_delimiter()["common_prefixes"]
-        return [path.rpartition("/")[2] for path in found]
+            found = self._objects.list_with_delimiter()  # pyright: ignore[reportUnknownMemberType]
+        return [path.rpartition("/")[2] for path in found["common_prefixes"]]
 
     def sweep(self) -> None:
         """Does nothing: temporary files have no names."""

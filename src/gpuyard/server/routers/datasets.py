@@ -3,7 +3,7 @@ missing, sends those, and then adds the version that they make up.
 """
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -225,7 +225,7 @@ def _check_adds(request: Request, app_state: AppState, project: str, name: str) 
 
 
 @contextmanager
-def _storing(app_state: AppState) -> Iterator[None]:
+def _storing(app_state: AppState) -> Generator[None]:
     """DiskFullError when the disk is full for what is stored."""
     try:
         yield
