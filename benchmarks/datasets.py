@@ -1,6 +1,6 @@
 """How fast a dataset is uploaded, beside the store that its chunks go to."""
 
-import hashlib
+import io
 import os
 import tempfile
 import time
@@ -64,7 +64,7 @@ def _store(chunks: Sequence[bytes]) -> float:
         store = BlobStore(folder)
 
         def put(chunk: bytes) -> None:
-            store.put_known(chunk, hashlib.sha256(chunk).hexdigest())
+            store.put(io.BytesIO(chunk))
 
         began = time.perf_counter()
         list(threads.map(put, chunks))

@@ -148,20 +148,18 @@ class _FileStream:
     """The files, one behind the other."""
 
     def __init__(self, files: Sequence[LocalFile]) -> None:
+        self._wanted = 0
         self._parts = self._read(files)
-        self._rest = b""
 
     def read(self, size: int) -> bytes:
-        """The next bytes."""
-        parts = [self._rest]
-        have = len(self._rest)
-        while have < size:
+        """The next bytes. A chunk of one file is read at once, and not copied."""
+        parts: list[bytes] = []
+        self._wanted = size
+        while self._wanted:
             part = next(self._parts)
             parts.append(part)
-            have += len(part)
-        whole = b"".join(parts)
-        self._rest = whole[size:]
-        return whole[:size]
+            self._wanted -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def end(self) -> None:
         """All was read: look at the last files."""
@@ -172,7 +170,7 @@ class _FileStream:
         for file in files:
             left = file.size
             with _opened(file.source) as source:
-                while left and (part := source.read(min(left, 1 << 20))):
+                while left and (part := source.read(min(left, self._wanted))):
                     left -= len(part)
                     yield part
                 if left or source.read(1):

@@ -19,7 +19,7 @@ from gpuyard.domain.errors import InvalidInputError, quoted
 T = TypeVar("T")
 
 # Reading has no limit: a log is followed for as long as the job runs.
-_PIECE = 128 << 10
+_PIECE = 256 << 10
 TIMEOUT = httpx.Timeout(30.0, read=60.0)
 STREAM_TIMEOUT = httpx.Timeout(30.0, read=None)
 

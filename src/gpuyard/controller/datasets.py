@@ -125,6 +125,7 @@ class Datasets:
             row = self._core.queries.dataset(f"{project}/{name}")
             newest = self._newest(row["id"]) if row else None
             if newest is None or newest["digest"] != manifest.digest:
+                await in_background(blobs.sync_names, manifest.digests)
                 digest = await in_background(
                     dataset_store.put_manifest, blobs, manifest
                 )
@@ -263,12 +264,15 @@ class Datasets:
         by_folder = {dataset_store.folder_of(one): one for one in projects}
         before = self._core.clock() - _UNFINISHED_S
         count = 0
-        async with self._lock:  # no version is added meanwhile
-            for folder, blobs in self.stores.in_folders().items():
+        stores = await in_background(self.stores.in_folders)
+        for folder, blobs in stores.items():
+            # Outside the lock: a large bucket takes minutes to list.
+            old = await in_background(blobs.older_than, before)
+            async with self._lock:  # no version is added meanwhile
                 project = by_folder.get(folder)
                 kept = queries.dataset_digests(project) if project else ()
                 count += await in_background(
-                    dataset_store.remove_abandoned, blobs, kept, before
+                    dataset_store.remove_abandoned, blobs, old, kept
                 )
         return count
 

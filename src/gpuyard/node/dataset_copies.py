@@ -3,9 +3,7 @@ stored, in its store or over connections to it.
 """
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import NodeSettings
@@ -21,9 +19,12 @@ from gpuyard.storage.dataset_copies import ReadPart, have_copy
 from gpuyard.storage.dataset_store import DatasetMissingError
 from gpuyard.storage.place import in_background
 
+# So soon an attempt that was stopped waits no longer.
+_LOOK_S = 0.2
+
 
 class _StoppedError(Exception):
-    """The attempt that wanted the copy needs it no longer."""
+    """No attempt that wanted the copy needs it any more."""
 
 
 class FetchedParts:
@@ -48,27 +49,77 @@ class FetchedParts:
         return content
 
 
+class _Making:
+    """A copy that is being made. `waiting`: of each attempt that waits for it, whether
+    it has been stopped.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], bool]] = []
+        self.task: asyncio.Task[None] | None = None
+
+    def is_unwanted(self) -> bool:
+        """Whether nobody waits for it any more. Threads may ask."""
+        return all(is_stopped() for is_stopped in list(self.waiting))
+
+    async def wait(self, is_stopped: Callable[[], bool]) -> bool:
+        """Wait until it has ended, or its attempt `is_stopped`; whether it is made.
+        LaunchError, or BucketError.
+        """
+        assert self.task
+        self.waiting.append(is_stopped)
+        try:
+            while not self.task.done() and not is_stopped():
+                await asyncio.wait([self.task], timeout=_LOOK_S)
+        finally:
+            self.waiting.remove(is_stopped)
+        if not self.task.done():
+            return False
+        try:
+            self.task.result()
+        except _StoppedError:
+            return False
+        return True
+
+
 class NodeDatasets:
     """Has the datasets of attempts in `cache`."""
 
     def __init__(self, cache: DatasetCache, read: ReadPart) -> None:
         self._cache = cache
         self._read = read
-        # Of several attempts with the same, the first one makes it.
-        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        # Attempts with the same dataset share it.
+        self._making: dict[str, _Making] = {}
 
     async def have(
         self,
         mounts: Sequence[DatasetMount],
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Have these here, unless it `is_stopped`: that is asked before each part.
-        LaunchError, or BucketError.
+        """Have these here, or return soon after it `is_stopped`. What is being copied
+        then stops at its next part, unless another attempt waits for it. LaunchError,
+        or BucketError.
         """
         for mount in mounts:
-            async with self._locks[mount.digest]:
-                with suppress(_StoppedError):
-                    await in_background(self._have, mount, is_stopped)
+            is_made = False
+            # What all others have given up begins again.
+            while not is_made and not is_stopped():
+                making = self._making.get(mount.digest) or self._begin(mount)
+                is_made = await making.wait(is_stopped)
+
+    def _begin(self, mount: DatasetMount) -> _Making:
+        making = _Making()
+
+        def forget(task: asyncio.Task[None]) -> None:
+            del self._making[mount.digest]
+            if not task.cancelled():
+                task.exception()  # perhaps nobody waits for it any more
+
+        work = in_background(self._have, mount, making.is_unwanted)
+        making.task = asyncio.create_task(work)
+        making.task.add_done_callback(forget)
+        self._making[mount.digest] = making
+        return making
 
     def variables(self, mounts: Sequence[DatasetMount]) -> dict[str, str]:
         """Where the program finds them."""
@@ -76,9 +127,9 @@ class NodeDatasets:
             mount.variable: str(self._cache.folder(mount.digest)) for mount in mounts
         }
 
-    def _have(self, mount: DatasetMount, is_stopped: Callable[[], bool]) -> None:
+    def _have(self, mount: DatasetMount, is_unwanted: Callable[[], bool]) -> None:
         def read(kind: ContentKind, mount: DatasetMount, digest: str) -> bytes:
-            if is_stopped():
+            if is_unwanted():
                 raise _StoppedError
             return self._read(kind, mount, digest)
 

@@ -116,11 +116,6 @@ class LinkedBlobs:
         """See Blobs."""
         return self._sent(self._local.put(source))
 
-    def put_known(self, content: bytes, sha256: str) -> None:
-        """See Blobs."""
-        self._local.put_known(content, sha256)
-        self._sent(Blob(sha256, len(content)))
-
     def put_beneath(
         self, folder: Path, name: str | PurePath, *, owner: int | None = None
     ) -> Blob:

@@ -21,6 +21,8 @@ from gpuyard.server.callers import CALLER, Peer
 # The longest head of a request, with its headers; and the most between two parts of a
 # body, or after the last: the lengths of chunks, and trailers.
 _HEAD_BYTES = 64 * 1024
+# So much of a body may wait for the application, of a client that has shown the token.
+_BODY_AHEAD_BYTES = 1 << 20
 # What the server opens besides connections; without any left, it could not go on.
 _OTHER_FILES = 256
 # A client may open thousands at once; a busy server has not read from them so soon.
@@ -194,6 +196,9 @@ class Connection(HttpToolsProtocol):
         """A part of a body came."""
         self._bare_bytes = 0
         super().on_body(body)
+        # uvicorn stops at 64 KB, so that the application is woken for every few parts.
+        if self.proven and len(self.cycle.body) < _BODY_AHEAD_BYTES:
+            self.flow.resume_reading()
 
     def handle_websocket_upgrade(self) -> None:
         """From now on another protocol has the transport, and knows who called."""

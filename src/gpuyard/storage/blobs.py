@@ -5,7 +5,7 @@
 
 import os
 import tempfile
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -13,10 +13,23 @@ from urllib.parse import unquote
 
 from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.storage.folder_syncs import FolderSyncs, make_folder
-from gpuyard.storage.store import BaseBlobStore, Blobs, BucketError, blob_key
+from gpuyard.storage.store import (
+    BaseBlobStore,
+    Blobs,
+    BucketError,
+    ReceivingBlobs,
+    blob_key,
+)
 from gpuyard.storage.streams import CHUNK, Blob, as_file
 
-__all__ = ["Blob", "BlobStore", "Blobs", "BucketError", "open_blobs"]
+__all__ = [
+    "Blob",
+    "BlobStore",
+    "Blobs",
+    "BucketError",
+    "ReceivingBlobs",
+    "open_blobs",
+]
 
 _BUCKETS = ("s3", "gs", "az")
 
@@ -66,7 +79,7 @@ class BlobStore(BaseBlobStore):
             path.unlink(missing_ok=True)
 
     def older_than(self, at: float) -> list[str]:
-        """The SHA-256 of those that were stored before `at` (UTC seconds)."""
+        """The SHA-256 of the blobs that were stored before `at` (UTC seconds)."""
         found = self.root.glob("??/*")
         return [
             f"{path.parent.name}{path.name}"
@@ -94,16 +107,24 @@ class BlobStore(BaseBlobStore):
             Path(name).unlink(missing_ok=True)
 
     def _keep(self, file: IO[bytes], blob: Blob) -> None:
+        self._name(file, blob)
+        self._syncs.sync(self.path(blob.sha256).parent)
+
+    def _name(self, file: IO[bytes], blob: Blob) -> None:
+        # A name without its content would count as the blob.
         os.fsync(file.fileno())
         target = self.path(blob.sha256)
         make_folder(target.parent)
         Path(file.name).rename(target)
-        self._syncs.sync(target.parent)
+
+    def sync_names(self, digests: Iterable[str]) -> None:
+        for folder in {self.path(digest).parent for digest in digests}:
+            self._syncs.sync(folder)
 
 
 def open_blobs(
     url: str, options: Mapping[str, str], *, scratch: Path | None = None
-) -> Blobs:
+) -> ReceivingBlobs:
     """The store at `url`: `/path` or `file:///path`, or a bucket as
     `s3://bucket/prefix` (also `gs://`, `az://`).
 
@@ -138,7 +159,9 @@ def _part(file: IO[bytes], first: int, end: int) -> Iterator[bytes]:
             yield data
 
 
-def _open_bucket(url: str, options: Mapping[str, str], scratch: Path | None) -> Blobs:
+def _open_bucket(
+    url: str, options: Mapping[str, str], scratch: Path | None
+) -> ReceivingBlobs:
     try:
         # Only users of a bucket need its library.
         from gpuyard.storage.bucket import BucketStore

@@ -9,7 +9,7 @@ name (`unfinished_uploads.py`).
 import math
 import re
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -34,6 +34,7 @@ _PARTS_AT_ONCE = 4  # at most this many are in memory
 # An object without content: when the blob of this name was stored again, which is not
 # sent twice.
 _AGAIN = ".again"
+_BLOB = re.compile(r"[0-9a-f]{2}/[0-9a-f]{62}")
 # A request may take as long as bytes arrive: a blob of many GB is one response.
 _CLIENT: dict[str, Any] = {
     "allow_http": True,
@@ -125,6 +126,27 @@ class BucketStore(BaseBlobStore):
     def delete(self, sha256: str) -> None:
         self._ask(self._objects.delete, sha256)
         self._ask(self._objects.delete, sha256, _AGAIN)
+
+    def sync_names(self, digests: Iterable[str]) -> None:
+        """Does nothing: what a bucket has taken lasts."""
+
+    def older_than(self, at: float) -> list[str]:
+        """The SHA-256 of the blobs that were stored before `at` (UTC seconds)."""
+        with self._explained():
+            pages = self._objects.list(chunk_size=1000)  # pyright: ignore[reportUnknownMemberType]
+            return [
+                found["path"].replace("/", "")
+                for page in pages
+                for found in page
+                if _BLOB.fullmatch(found["path"])
+                and found["last_modified"].timestamp() < at
+            ]
+
+    def folders(self) -> list[str]:
+        """The names before the first slash of all that is stored."""
+        with self._explained():
+            found = self._objects.list_with_delimiter()  # pyright: ignore[reportUnknownMemberType]
+        return [path.rpartition("/")[2] for path in found["common_prefixes"]]
 
     def sweep(self) -> None:
         """Does nothing: temporary files have no names."""

@@ -4,25 +4,37 @@ place of its own for each project, so that what one project has tells another no
 
 import hashlib
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import StorageSettings
 from gpuyard.domain.contents import PART_BYTES, ContentMissingError, sha256_of
 from gpuyard.domain.datasets import Manifest, read_manifest
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.storage.blobs import Blobs, BlobStore, open_blobs
+from gpuyard.storage.blobs import Blobs, BlobStore, ReceivingBlobs, open_blobs
+from gpuyard.storage.incoming import IncomingBlob
+from gpuyard.storage.place import in_background
 
 # A bucket answers each question after some milliseconds.
 _ASKED_AT_ONCE = 16
 _MOST_OPEN = 64
+# So much of a chunk is gathered before a thread writes it.
+_WRITTEN_AT_ONCE = 2 << 20
 
 
 class DatasetMissingError(FileNotFoundError):
     """A version, or a part of it, is no longer stored."""
+
+
+@runtime_checkable
+class _Folders(Protocol):
+    """A bucket, whose library only its users need."""
+
+    def folders(self) -> list[str]: ...
 
 
 class DatasetStores:
@@ -31,9 +43,9 @@ class DatasetStores:
     def __init__(self, home: Path, settings: StorageSettings) -> None:
         self._home = home
         self._settings = settings
-        self._open: dict[str, Blobs] = {}
+        self._open: dict[str, ReceivingBlobs] = {}
 
-    def __call__(self, project: str) -> Blobs:
+    def __call__(self, project: str) -> ReceivingBlobs:
         """That of `project`."""
         store = self._open.pop(project, None) or self._opened(project)
         # The last that was asked for stands last. Anybody may ask for any name.
@@ -42,21 +54,24 @@ class DatasetStores:
             self._open.pop(next(iter(self._open)), None)
         return store
 
-    def in_folders(self) -> dict[str, BlobStore]:
-        """The stores of all projects, by `folder_of` them; none in a bucket, which
-        nobody can list.
-        """
-        other = self("")
-        if not isinstance(other, BlobStore) or not other.root.parent.is_dir():
-            return {}
-        folders = other.root.parent.iterdir()
-        return {one.name: BlobStore(one) for one in folders if one.is_dir()}
+    def in_folders(self) -> dict[str, ReceivingBlobs]:
+        """The stores of all projects, by `folder_of` them. It blocks. OSError."""
+        place = self._at("")
+        if isinstance(place, BlobStore):
+            found = place.root.iterdir() if place.root.is_dir() else ()
+            names = [one.name for one in found if one.is_dir()]
+        else:
+            assert isinstance(place, _Folders)
+            names = place.folders()
+        return {name: self._at(name) for name in names}
 
-    def _opened(self, project: str) -> Blobs:
-        folder = folder_of(project)
+    def _opened(self, project: str) -> ReceivingBlobs:
+        return self._at(folder_of(project))
+
+    def _at(self, folder: str) -> ReceivingBlobs:
         if self._settings.url is None:
             return BlobStore(Home(self._home).blobs / "datasets" / folder)
-        url = f"{self._settings.url.rstrip('/')}/datasets/{folder}"
+        url = f"{self._settings.url.rstrip('/')}/datasets/{folder}".rstrip("/")
         return open_blobs(url, self._settings.options, scratch=self._home)
 
 
@@ -65,18 +80,17 @@ def folder_of(project: str) -> str:
     return hashlib.sha256(project.encode()).hexdigest()[:32]
 
 
-def remove_abandoned(blobs: BlobStore, kept: Iterable[str], before: float) -> int:
-    """Remove the chunks that were stored before `before` (UTC seconds) and that no
-    version has: of uploads that nobody finished. `kept` are the digests of the
-    versions. Returns how many; OSError.
+def remove_abandoned(blobs: Blobs, old: Iterable[str], kept: Iterable[str]) -> int:
+    """Remove those of the `old` chunks that no version has: of uploads that nobody
+    finished. `kept` are the digests of the versions. Returns how many; OSError.
     """
-    old = set(blobs.older_than(before))
-    for digest in kept if old else ():
-        old.discard(digest)
-        old.difference_update(manifest_of(blobs, digest).digests)
-    for digest in old:
+    unused = set(old)
+    for digest in kept if unused else ():
+        unused.discard(digest)
+        unused.difference_update(manifest_of(blobs, digest).digests)
+    for digest in unused:
         blobs.delete(digest)
-    return len(old)
+    return len(unused)
 
 
 def missing(blobs: Blobs, digests: Iterable[str]) -> list[str]:
@@ -89,14 +103,41 @@ def missing(blobs: Blobs, digests: Iterable[str]) -> list[str]:
     return [digest for digest, has in zip(wanted, found, strict=True) if not has]
 
 
-def put_chunk(blobs: Blobs, digest: str, content: bytes) -> None:
-    """Store a chunk. InvalidInputError if it is not what `digest` says; OSError."""
-    if sha256_of(content) != digest:
+async def receive_chunk(
+    blobs: ReceivingBlobs, digest: str, parts: AsyncIterator[bytes]
+) -> None:
+    """Store a chunk that comes in parts; whoever makes a version of it calls
+    `sync_names` before. InvalidInputError if it is not what `digest` says; OSError.
+    """
+    incoming = blobs.incoming()
+    held: list[bytes] = []
+    size = 0
+    try:
+        async for part in parts:
+            held.append(part)
+            size += len(part)
+            if size >= _WRITTEN_AT_ONCE:
+                await in_background(incoming.write, held)
+                held = []
+                size = 0
+        await in_background(_keep_chunk, blobs, incoming, digest, held)
+    except BaseException:
+        await in_background(incoming.close)
+        raise
+
+
+def _keep_chunk(
+    blobs: Blobs, incoming: IncomingBlob, digest: str, rest: Sequence[bytes]
+) -> None:
+    incoming.write(rest)
+    if incoming.blob().sha256 != digest:
         raise InvalidInputError.of(
             "(body)", f"does not hash to {digest}", "send the chunk again"
         )
-    if not blobs.has(digest):
-        blobs.put_known(content, digest)
+    if blobs.has(digest):
+        incoming.close()
+    else:
+        incoming.keep()
 
 
 def put_manifest(blobs: Blobs, manifest: Manifest) -> str:

@@ -12,7 +12,7 @@ import shutil
 import stat
 import tarfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path, PurePath
 from typing import IO, Protocol
@@ -21,6 +21,7 @@ import structlog
 
 from gpuyard.domain.errors import GpuyardError
 from gpuyard.storage.archive import beside_in, pack, replace_in, unpack_in
+from gpuyard.storage.incoming import IncomingBlob
 from gpuyard.storage.streams import CHUNK, Blob, FirstBytes, HashedFile
 from gpuyard.storage.untrusted import (
     descriptor_beneath,
@@ -75,10 +76,6 @@ class Blobs(Protocol):
 
     def put(self, source: IO[bytes]) -> Blob:
         """Store the content of `source`; an OSError leaves nothing behind."""
-        ...
-
-    def put_known(self, content: bytes, sha256: str) -> None:
-        """Store a content that the caller has hashed; OSError as for `put`."""
         ...
 
     def put_beneath(
@@ -146,6 +143,22 @@ class Blobs(Protocol):
         ...
 
 
+class ReceivingBlobs(Blobs, Protocol):
+    """A place that takes blobs in parts, too."""
+
+    def incoming(self) -> IncomingBlob:
+        """A blob that is to come in parts."""
+        ...
+
+    def sync_names(self, digests: Iterable[str]) -> None:
+        """Make the names of blobs that came in parts last through a power cut."""
+        ...
+
+    def older_than(self, at: float) -> list[str]:
+        """The SHA-256 of the blobs that were stored before `at` (UTC seconds)."""
+        ...
+
+
 class BaseBlobStore(ABC):
     """The code that all stores share; subclasses store the bytes."""
 
@@ -162,6 +175,10 @@ class BaseBlobStore(ABC):
     @abstractmethod
     def _keep(self, file: IO[bytes], blob: Blob) -> None:
         """Store the content of `file` as `blob`, in one step."""
+
+    def _name(self, file: IO[bytes], blob: Blob) -> None:
+        """`_keep`, but that the name need not last before `sync_names`."""
+        self._keep(file, blob)
 
     def abort_unfinished(self, limit: float) -> int:
         return 0  # in a folder, `sweep` removes what is left
@@ -186,11 +203,8 @@ class BaseBlobStore(ABC):
             size = os.fstat(descriptor).st_size
             return self.put(FirstBytes(file, size))  # type: ignore[arg-type]
 
-    def put_known(self, content: bytes, sha256: str) -> None:
-        with self._incoming() as file:
-            file.write(content)
-            file.flush()
-            self._keep(file, Blob(sha256, len(content)))
+    def incoming(self) -> IncomingBlob:
+        return IncomingBlob(self._incoming, self._name)
 
     def restore(self, sha256: str, target: Path, *, directory: bool) -> None:
         with folder_beneath(target.parent, make=0o777) as folder:

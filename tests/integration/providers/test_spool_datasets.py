@@ -1,5 +1,6 @@
 """Copies of datasets in a folder that the nodes of an external queue share."""
 
+import io
 import os
 import subprocess
 from pathlib import Path
@@ -12,7 +13,7 @@ from gpuyard.domain.datasets import DatasetMount, Manifest
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.slurm.datasets import MAKE_ROOM
 from gpuyard.providers.spool_datasets import SpoolDatasets
-from gpuyard.storage.dataset_store import DatasetStores, put_chunk, put_manifest
+from gpuyard.storage.dataset_store import DatasetStores, put_manifest
 
 SIZE = 1000
 
@@ -22,7 +23,7 @@ def stored(home: Path, name: str) -> DatasetMount:
     content = name.encode() * SIZE
     blobs = DatasetStores(home, StorageSettings())("project")
     digest = sha256_of(content)
-    put_chunk(blobs, digest, content)
+    blobs.put(io.BytesIO(content))
     manifest = Manifest([("file", len(content), False)], [(digest, len(content))])
     variable = f"GPUYARD_DATASET_{name.upper()}"
     return DatasetMount(variable, "project", put_manifest(blobs, manifest))

@@ -6,6 +6,8 @@ import asyncio
 import hashlib
 import io
 import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,13 +21,13 @@ from gpuyard.storage.dataset_cache import ChunkReader, DatasetCache, InUseError
 from gpuyard.storage.dataset_store import (
     DatasetMissingError,
     missing,
-    put_chunk,
     put_manifest,
     read_part,
     remove_abandoned,
     remove_unused,
 )
 from gpuyard.storage.untrusted import UntrustedFileError
+from tests.support.wait import wait_until
 
 
 class Place:
@@ -44,7 +46,7 @@ class Place:
         for size in chunk_sizes([(path, len(files[path])) for path in ordered]):
             content = stream.read(size)
             digest = hashlib.sha256(content).hexdigest()
-            put_chunk(self.blobs, digest, content)
+            self.blobs.put(io.BytesIO(content))
             chunks.append((digest, size))
         found = Manifest(
             [(path, len(files[path]), path.endswith(".sh")) for path in ordered], chunks
@@ -275,32 +277,77 @@ def test_chunks_of_an_upload_that_nobody_finished_are_removed(tmp_path: Path):
     kept = place.store({"a": b"kept"})
     abandoned = hashlib.sha256(b"abandoned").hexdigest()
     fresh = hashlib.sha256(b"fresh").hexdigest()
-    for content, digest in ((b"abandoned", abandoned), (b"fresh", fresh)):
-        put_chunk(place.blobs, digest, content)
+    for content in (b"abandoned", b"fresh"):
+        place.blobs.put(io.BytesIO(content))
     for digest in (abandoned, *kept.digests):
         os.utime(place.blobs.path(digest), (1000.0, 1000.0))
-    assert remove_abandoned(place.blobs, [kept.digest], before=2000.0) == 1
+    old = place.blobs.older_than(2000.0)
+    assert remove_abandoned(place.blobs, old, [kept.digest]) == 1
     gone = missing(place.blobs, [abandoned, fresh, kept.digest, *kept.digests])
     assert gone == [abandoned]
 
 
-def test_a_copy_that_nobody_needs_any_more_is_not_made(tmp_path: Path):
-    place = Place(tmp_path)
-    files = {f"{number}.bin": bytes([number]) * (1 << 20) for number in range(4)}
-    manifest = place.store(files)
-    mount = DatasetMount("GPUYARD_DATASET_X", "default", manifest.digest)
-    asked: list[str] = []
+class Parts:
+    """Gives the parts of a version with four chunks, each when it is `asked_for`."""
 
-    def read(_kind: ContentKind, _mount: DatasetMount, digest: str) -> bytes:
-        asked.append(digest)
-        return read_part(place.blobs, digest)
+    def __init__(self, place: Place) -> None:
+        files = {f"{number}.bin": bytes([number]) * (1 << 20) for number in range(4)}
+        self.manifest = place.store(files)
+        self.mount = DatasetMount("GPUYARD_X", "default", self.manifest.digest)
+        self.asked = 0
+        self.go_on = threading.Event()
+        self._blobs = place.blobs
 
-    async def have(most: int) -> None:
-        datasets = NodeDatasets(place.cache, read)
-        await datasets.have([mount], lambda: len(asked) >= most)
+    def read(self, _kind: ContentKind, _mount: DatasetMount, digest: str) -> bytes:
+        self.asked += 1
+        # The manifest and a chunk come at once.
+        if self.asked > 2:
+            assert self.go_on.wait(60)
+        return read_part(self._blobs, digest)
 
-    asyncio.run(have(2))
-    assert len(asked) == 2, "it stops before the next part"
-    assert not place.kept()
-    asyncio.run(have(100))
-    assert place.cache.use(manifest.digest)
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait in an event loop."""
+    await asyncio.to_thread(wait_until, condition, 60, what)
+
+
+def test_who_is_cancelled_does_not_wait_for_the_copy(tmp_path: Path):
+    place = Place(tmp_path, limit=10_000_000)
+    parts = Parts(place)
+    datasets = NodeDatasets(place.cache, parts.read)
+
+    async def program() -> None:
+        stopped = threading.Event()
+        cancelled = asyncio.create_task(datasets.have([parts.mount], stopped.is_set))
+        await until(lambda: parts.asked == 3, "it waits for the second chunk")
+        stopped.set()
+        await asyncio.wait_for(cancelled, 60)
+        parts.go_on.set()
+        await until(lambda: not datasets._making, "the copying has stopped")
+        assert parts.asked == 3, "it stops before the next part"
+        assert not place.kept()
+        await datasets.have([parts.mount])
+        assert place.cache.use(parts.manifest.digest)
+
+    asyncio.run(program())
+
+
+def test_a_copy_that_another_job_waits_for_is_made(tmp_path: Path):
+    place = Place(tmp_path, limit=10_000_000)
+    parts = Parts(place)
+    datasets = NodeDatasets(place.cache, parts.read)
+
+    async def program() -> None:
+        stopped = threading.Event()
+        cancelled = asyncio.create_task(datasets.have([parts.mount], stopped.is_set))
+        await until(lambda: parts.asked == 3, "it waits for the second chunk")
+        other = asyncio.create_task(datasets.have([parts.mount]))
+        await asyncio.sleep(0)  # it begins to wait
+        stopped.set()
+        await asyncio.wait_for(cancelled, 60)
+        parts.go_on.set()
+        await asyncio.wait_for(other, 60)
+
+    asyncio.run(program())
+    assert parts.asked == 5, "each part once"
+    assert place.cache.use(parts.manifest.digest)

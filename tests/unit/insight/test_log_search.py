@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.log_query import Choice, LogPage, LogQuery
 from gpuyard.insight import log_search
-from gpuyard.insight.log_patterns import check_query
+from gpuyard.insight.log_patterns import check_query, rare_part
 from gpuyard.insight.log_search import find_lines
 
 
@@ -207,3 +207,27 @@ def test_an_expression_that_hangs_others_ends_at_once() -> None:
 def test_wrong_questions_are_refused(asked: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidInputError, match=field):
         check_query(LogQuery(**asked))
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (["the needle is here"], "he needle is here"),
+        (["step ", "Zed", "nan"], "Zed"),
+        ([" baz"], "baz"),
+        (["größe"], "öße"),
+        (["ab", ""], ""),
+        ([], ""),
+    ],
+)
+def test_a_text_is_looked_for_from_its_rarest_letter(
+    given: Sequence[str], found: str
+) -> None:
+    assert rare_part(given) == found
+
+
+def test_a_part_of_a_text_is_not_taken_for_the_text() -> None:
+    log = "he needle is here\nthe needle is there\nthe needle is here\n"
+    wanted = ["the needle is here"]
+    assert texts(find(log, search="the needle is here")) == wanted
+    assert texts(find(log, regex="the ne+dle is here")) == wanted

@@ -3,8 +3,9 @@ missing, sends those, and then adds the version that they make up.
 """
 
 import errno
-from collections.abc import Callable
-from typing import Annotated, TypeVar
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Annotated
 
 from fastapi import Path, Query, Request
 from pydantic import BaseModel
@@ -33,7 +34,6 @@ Project = Annotated[Word, Path(description="A project; `default` for none.")]
 Name = Annotated[str, Path(description="The name of a dataset.")]
 Number = Annotated[int, Path(ge=1, le=10**9, description="The number of a version.")]
 Sha256 = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="Of the chunk.")]
-T = TypeVar("T")
 _MOST_ASKED = 1000
 
 
@@ -147,9 +147,9 @@ async def store_chunk(
     that an upload can go on later.
     """
     _check_adds(request, app_state, project, name)
-    content = await request.body()
     blobs = app_state.controller.datasets.stores(project)
-    await _storing(app_state, lambda: dataset_store.put_chunk(blobs, sha256, content))
+    with _storing(app_state):
+        await dataset_store.receive_chunk(blobs, sha256, request.stream())
 
 
 @router.post("/{project}/{name}/versions", status_code=201)
@@ -224,10 +224,11 @@ def _check_adds(request: Request, app_state: AppState, project: str, name: str) 
     check_dataset_name(name)
 
 
-async def _storing(app_state: AppState, work: Callable[[], T]) -> T:
-    """Run what stores something in a thread; DiskFullError when the disk is full."""
+@contextmanager
+def _storing(app_state: AppState) -> Generator[None]:
+    """DiskFullError when the disk is full for what is stored."""
     try:
-        return await in_background(work)
+        yield
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
