@@ -153,6 +153,11 @@ def test_a_run_of_mlflow_is_linked(instance: TestInstance, python: Path) -> None
         (link,) = instance.json("trackers", "tracked")["links"]
         got = read(f"{url}/api/2.0/mlflow/runs/get?run_id={link['run']}")
         assert got["run"]["data"]["metrics"][0]["value"] == 0.5
+        instance.environment["MLFLOW_TRACKING_URI"] = url
+        (curves,) = instance.json("compare", "tracked", "--metric", "mlflow/loss")[
+            "items"
+        ]
+        assert curves["curves"][0]["values"] == [0.5]
         names = {item["name"] for item in read(search)["experiments"]}
         assert instance.work.name in names
     finally:
