@@ -89,14 +89,14 @@ def table(found: list[Reading]) -> Rows:
     right = sum(each.is_right for each in found)
     silent = sum(not each.is_right and each.answer == UNKNOWN for each in found)
     wrong = len(found) - right - silent
-    for text in (
+    results = (
         f"right: {right} of {len(found)}",
         f"not known, though a person knows: {silent} of {len(found)}",
         f"wrong: {wrong} of {len(found)}",
         f"number of GPUs: {gpus} of {len(found)}",
         f"weights within 10 %: {sum(weights)} of {len(weights)}",
-    ):
-        rows.append([text, *[""] * len(CLASSES)])
+    )
+    rows += [[text, *[""] * len(CLASSES)] for text in results]
     return rows
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpuyard.domain.errors import GpuyardError
     from gpuyard.domain.jobconfig import GpuSpec, JobConfig
     from gpuyard.domain.jobspec import JobSpec
-    from gpuyard.flows.from_python import run_flow
+    from gpuyard.flows.from_python import run_flow, run_flow_async
 
 __version__ = "0.1.0"
 
@@ -27,6 +27,7 @@ _HOMES = {
     "JobHandle": "gpuyard.client.sync_job",
     "JobSpec": "gpuyard.domain.jobspec",
     "run_flow": "gpuyard.flows.from_python",
+    "run_flow_async": "gpuyard.flows.from_python",
 }
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "JobSpec",
     "__version__",
     "run_flow",
+    "run_flow_async",
 ]
 
 

@@ -1,5 +1,6 @@
 """Flows as people use them: only what has changed runs."""
 
+import asyncio
 import json
 import subprocess
 import tomllib
@@ -10,6 +11,7 @@ import pytest
 
 import gpuyard
 from gpuyard.domain.errors import InvalidInputError
+from gpuyard.flows.runner import StepEnd
 from tests.support.instance import REAL_GPUYARD, TestInstance
 from tests.support.receiver import receiver
 from tests.support.wait import wait_until
@@ -192,6 +194,61 @@ def test_a_flow_of_python_is_the_same_as_that_of_a_file(
             gpuyard.run_flow(client, steps, flow, force=["x"])
         with pytest.raises(InvalidInputError, match=r"steps\.a\.command"):
             gpuyard.run_flow(client, {"steps": {"a": {"command": "true"}}}, flow)
+
+
+def test_a_flow_of_python_is_awaited_and_tells_of_its_end(
+    instance: TestInstance, flow: Path
+) -> None:
+    instance.ok("up")
+    told: list[str] = []
+
+    async def run(address: str) -> list[StepEnd]:
+        async with gpuyard.AsyncClient(instance.address()) as client:
+            return await gpuyard.run_flow_async(
+                client,
+                tomllib.loads(FLOW),
+                flow,
+                tell=lambda end: told.append(f"{end.step} {end.state}"),
+                deadline="8h",
+                notify=[address],
+            )
+
+    with receiver() as there:
+        done = asyncio.run(run(there.url))
+        (body,) = wait_until(there.bodies, 20, "the end to be told of")
+    assert [end.state for end in done] == ["completed"] * 4
+    assert body["kind"] == "job.completed"
+    assert "report completed" in told
+    assert all(end.job and end.job.deadline for end in done)
+    with pytest.raises(InvalidInputError, match="notify: "):
+        asyncio.run(run("nobody"))
+
+
+def test_a_flow_that_is_cancelled_begins_no_more_steps(
+    instance: TestInstance, flow: Path
+) -> None:
+    instance.ok("up")
+    waits = {"command": ["sh", "-c", "while [ ! -e go ]; do sleep 0.1; done"]}
+    steps = {"first": waits, "second": {"command": ["true"], "needs": ["first"]}}
+
+    async def cancel_it() -> None:
+        begun = asyncio.Event()
+        async with gpuyard.AsyncClient(instance.address()) as client:
+            work = asyncio.create_task(
+                gpuyard.run_flow_async(
+                    client, {"steps": steps}, flow, tell=lambda _: begun.set()
+                )
+            )
+            await begun.wait()
+            work.cancel()
+            await asyncio.wait([work])
+            assert work.cancelled()
+
+    asyncio.run(cancel_it())
+    (flow / "go").touch()
+    (job,) = instance.json("jobs")["items"]
+    assert instance.wait(job["id"]).state == "completed"
+    assert len(instance.json("jobs")["items"]) == 1
 
 
 def test_a_flow_that_is_killed_goes_on_and_repeats_no_step(

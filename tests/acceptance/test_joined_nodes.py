@@ -1,6 +1,7 @@
 """Machines that join by an invitation, and run jobs of the instance."""
 
 import hashlib
+import json
 import socket
 import ssl
 import time
@@ -126,6 +127,58 @@ def test_packages_are_installed_there_from_the_list_that_comes_by_the_link(
     assert said[-1].startswith(f"{machine.home.node}/packages/")
     assert said[-1].endswith(" over there")
     assert lab.ok(*words).splitlines() == said[-1:], "it is installed again"
+
+
+CARRIED = """
+carry = true
+
+[steps.clean]
+command = ["python3", "clean.py"]
+inputs = ["words.py", "data"]
+outputs = ["out/clean.txt"]
+
+[steps.count]
+command = ["sh", "-c", "wc -w < out/clean.txt > count.txt; pwd > place.txt"]
+needs = ["clean"]
+outputs = ["count.txt", "place.txt"]
+"""
+
+
+def test_a_flow_passes_its_files_on_between_machines(lab, machine):
+    folder = lab.work / "flow"
+    (folder / "data").mkdir(parents=True)
+    (folder / "flow.toml").write_text(CARRIED)
+    (folder / "words.py").write_text("def cleaned(text): return text.lower()\n")
+    (folder / "clean.py").write_text(
+        "import words, pathlib\n"
+        "text = pathlib.Path('data/raw.txt').read_text()\n"
+        "pathlib.Path('out/clean.txt').write_text(words.cleaned(text))\n"
+    )
+    raw = folder / "data/raw.txt"
+    raw.write_text("TO BE")
+
+    def states():
+        """What became of each step."""
+        said = json.loads(lab.ok("flow", "run", "flow/flow.toml", "--json"))
+        return {step["step"]: step["state"] for step in said["steps"]}
+
+    assert states() == {"clean": "completed", "count": "completed"}
+    assert (folder / "out/clean.txt").read_text() == "to be"
+    assert (folder / "count.txt").read_text().split() == ["2"]
+    place = (folder / "place.txt").read_text()
+    assert place.startswith(str(machine.home.node)), "it ran elsewhere"
+    raw.write_text("TO BE OR NOT")
+    assert states() == {"clean": "completed", "count": "completed"}
+    assert (folder / "count.txt").read_text().split() == ["4"]
+
+    # What was ever done is kept, and comes back.
+    raw.write_text("TO BE")
+    (folder / "count.txt").unlink()
+    assert states() == {"clean": "cached", "count": "cached"}
+    assert (folder / "out/clean.txt").read_text() == "to be"
+    assert (folder / "count.txt").read_text().split() == ["2"]
+    names = [it["name"] for it in lab.json("datasets", "list")["items"]]
+    assert len([name for name in names if name.startswith("flow-")]) == 2
 
 
 def test_no_machine_gets_a_dataset_that_its_jobs_do_not_read(lab, machine):

@@ -1,6 +1,10 @@
 """Cells of a notebook as jobs: a shell of IPython in this process, a real server."""
 
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +14,8 @@ from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 from traitlets.config import Config
 
+from gpuyard.cli import notebook_program
+from gpuyard.cli.notebooks import notebook_command
 from tests.support.instance import TestInstance, gpuyard
 
 GUIDE = Path(__file__).parents[2] / "docs/guides/notebooks.md"
@@ -133,3 +139,28 @@ def test_every_cell_of_the_guide_runs(notebook: Notebook) -> None:
     for cell in cells:
         done = notebook.run(cell)
         assert done.success, cell
+
+
+def test_a_whole_notebook_may_use_ipython_and_keeps_pictures(tmp_path: Path) -> None:
+    lines = ["%env PICTURE=dot", "from IPython.display import Image, display"]
+    lines += ["display(Image(data=b'dots', format='png'))", "!echo $PICTURE", "40 + 2"]
+    source = "\n".join(lines)
+    cells = [{"cell_type": "code", "metadata": {}, "source": source}]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    program = Path(notebook_program.__file__).read_text()
+    done = subprocess.run(
+        [sys.executable, *notebook_command(["a.ipynb"])[1:]],
+        cwd=tmp_path,
+        env={**os.environ, "IPYTHONDIR": str(tmp_path / "ipython")},
+        input=program,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "dot" in done.stdout.splitlines()
+    assert done.stdout.endswith("42\n")
+    (cell,) = json.loads((tmp_path / "a.executed.ipynb").read_text())["cells"]
+    shown = {kind: item for item in cell["outputs"] for kind in item.get("data", {})}
+    assert shown["image/png"]["data"]["image/png"].strip() == "ZG90cw=="
+    assert shown["text/plain"]["data"]["text/plain"] == "42"

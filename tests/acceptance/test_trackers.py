@@ -1,22 +1,19 @@
 """Real trackers: TensorBoard, W&B offline, and a server of MLflow. `make soak` runs it."""
 
-import json
 import os
 import re
 import shutil
 import signal
 import socket
 import subprocess
-import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpuyard import templates
 from tests.support.instance import TestInstance
 from tests.support.ports import free_port
-from tests.support.trackers import make_trackers_python
+from tests.support.trackers import make_trackers_python, read
 from tests.support.wait import wait_until
 
 pytestmark = [
@@ -70,15 +67,6 @@ with mlflow.start_run():
 @pytest.fixture(scope="session")
 def python() -> Path:
     return make_trackers_python()
-
-
-def read(url: str) -> Any:
-    """The JSON that a server of these tests answers; None while it does not."""
-    try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return json.load(answer)
-    except (OSError, ValueError):
-        return None
 
 
 def run(instance: TestInstance, python: Path, name: str, text: str, **env: str) -> None:
@@ -165,6 +153,11 @@ def test_a_run_of_mlflow_is_linked(instance: TestInstance, python: Path) -> None
         (link,) = instance.json("trackers", "tracked")["links"]
         got = read(f"{url}/api/2.0/mlflow/runs/get?run_id={link['run']}")
         assert got["run"]["data"]["metrics"][0]["value"] == 0.5
+        instance.environment["MLFLOW_TRACKING_URI"] = url
+        (curves,) = instance.json("compare", "tracked", "--metric", "mlflow/loss")[
+            "items"
+        ]
+        assert curves["curves"][0]["values"] == [0.5]
         names = {item["name"] for item in read(search)["experiments"]}
         assert instance.work.name in names
     finally:

@@ -126,9 +126,9 @@ def _download(script: Script, folder: Path) -> None:
     form = ["--no-binary", ":all:"]
     if script.archive == "wheel":
         form = ["--only-binary", ":all:", "--python-version", "3.10"]
+    download = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet"]
     done = subprocess.run(
-        [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet"]
-        + [*form, "--dest", str(folder), script.source],
+        [*download, *form, "--dest", str(folder), script.source],
         capture_output=True,
         text=True,
     )

@@ -180,7 +180,7 @@ def test_every_command_exists_with_its_options(page: Path) -> None:
         if name == "gpuyard sweep":
             name = "gpuyard sweep run"  # which is meant where no command is
         for word in words:
-            if word in templates():
+            if word in templates() or word.endswith(".ipynb"):
                 break  # what follows goes to the template's program
             option = re.match(r"--[a-z][a-z-]*", word)
             if option:

@@ -14,6 +14,7 @@ from gpuyard.cli.foreign_jobs import is_batch_script
 from gpuyard.cli.git_source import new_folder
 from gpuyard.cli.interpreters import with_interpreter
 from gpuyard.cli.job_files import at_home, load_spec, merge
+from gpuyard.cli.notebooks import is_notebook, notebook_command, notebook_fields
 from gpuyard.cli.options import pairs_of
 from gpuyard.domain.errors import InvalidInputError
 
@@ -43,7 +44,11 @@ def command_body(
         base = _written(words[0]) if writes else _template_body(words[0])
         words = [*base["command"], *words[1:]]
     else:
-        words = with_interpreter(words, Path(fields.get("workdir") or "."))
+        folder = Path(fields.get("workdir") or ".")
+        if is_notebook(words[0]):
+            fields = {**fields, **notebook_fields(words[0], folder, fields)}
+            words = notebook_command(words)
+        words = with_interpreter(words, folder)
     name = fields.get("name", base.get("name") or _name_of(words))
     environment = (
         shell_environment()
@@ -131,6 +136,6 @@ def _written(name: str) -> dict[str, Any]:
 
 def _name_of(words: Sequence[str]) -> str:
     """The script's or the program's name."""
-    scripts = [word for word in words if word.endswith((".py", ".sh"))]
+    scripts = [word for word in words if word.endswith((".py", ".sh", ".ipynb"))]
     name = Path(scripts[0] if scripts else words[0]).name
     return "".join(c for c in name if c.isprintable())[:60] or "job"

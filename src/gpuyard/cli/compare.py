@@ -1,8 +1,9 @@
 """`gpuyard compare`: the curves of several jobs side by side."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,7 +12,14 @@ from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.output import print_json, print_table, say
 from gpuyard.cli.session import connect
 from gpuyard.client.curves import Curve, drawn, page
-from gpuyard.domain.errors import InvalidInputError, NotFoundError
+from gpuyard.domain.errors import (
+    InvalidInputError,
+    NotFoundError,
+    UnreachableError,
+)
+
+if TYPE_CHECKING:
+    from gpuyard.client.sync_job import JobHandle
 
 # As many as letters mark; more in one picture cannot be told apart.
 _MOST = 26
@@ -71,6 +79,7 @@ def _metrics(jobs: Sequence[str], names: Sequence[str]) -> dict[str, list[Curve]
         for place, reference in enumerate(dict.fromkeys(jobs)):
             job = client.job(reference)
             series = job.metrics(*names, points=_POINTS)
+            series |= _of_mlflow(job, names)
             for name, points in series.items():
                 mark = chr(ord("A") + place)
                 curve = Curve.of(mark, job.info.name, job.id, points)
@@ -81,6 +90,22 @@ def _metrics(jobs: Sequence[str], names: Sequence[str]) -> dict[str, list[Curve]
             raise NotFoundError(f"None of these jobs shows {name}.", known)
     order = sorted(found, key=lambda name: (-len(found[name]), name))
     return {name: found[name] for name in order}
+
+
+def _of_mlflow(job: "JobHandle", names: Sequence[str]) -> dict[str, list[Any]]:
+    """What a server of MLflow has of a job, if this shell names the server."""
+    if "MLFLOW_TRACKING_URI" not in os.environ:
+        return {}
+    from gpuyard.client.mlflow_curves import MlflowServer, runs_on
+
+    pages = [(link.run, link.url) for link in job.info.progress.links]
+    try:
+        server = MlflowServer.named()
+        runs = runs_on(server, pages) if server else []
+        return server.curves(runs, names, _POINTS) if server and runs else {}
+    except UnreachableError as error:
+        typer.echo(f"gpuyard: note: curves are missing: {error}", err=True)
+        return {}
 
 
 def _rows(found: Mapping[str, Sequence[Curve]]) -> list[tuple[str, ...]]:

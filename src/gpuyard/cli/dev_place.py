@@ -196,6 +196,9 @@ def start_jupyter(port: int) -> subprocess.Popen[bytes]:
     path.write_text(token)
     command = ["jupyter", "lab", "--no-browser", "--ServerApp.ip=127.0.0.1"]
     command += [f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
+    if os.geteuid() == 0:
+        # Jobs of root are allowed, as in many containers; JupyterLab has to be told.
+        command.append("--ServerApp.allow_root=True")
     try:
         jupyter = subprocess.Popen(
             command,

@@ -121,16 +121,11 @@ def _say_nothing(_done: "StepEnd") -> None:
 
 def _whom_to_tell(words: list[str] | None) -> list[str]:
     """The addresses that are told of the end. InvalidInputError."""
-    from gpuyard.domain.end_notices import NoticeAddress
+    from gpuyard.flows.end_notice import check_addresses
 
     said = named(words)
     addresses = usual() if said is None else said
-    for address in addresses:
-        try:
-            NoticeAddress.parse(address)
-        except ValueError as error:
-            fault, _, remedy = str(error).partition("; ")
-            raise InvalidInputError.of("--notify", fault, remedy) from None
+    check_addresses(addresses, "--notify")
     return addresses
 
 

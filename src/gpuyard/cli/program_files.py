@@ -46,6 +46,7 @@ _LIKELY = (
 )
 _INTERPRETER = re.compile(r"(python|python3|python3\.\d+|pypy3?|uv|poetry|run|conda)")
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "horovodrun")
+_LAUNCHER_MODULES = ("torch.distributed", "accelerate.", "deepspeed.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +71,10 @@ def read_program(words: Sequence[str], folder: Path) -> ProgramFiles:
     """The program that the words of a command mean, seen from `folder`;
     InvalidInputError if there is none.
     """
-    (launcher, name, arguments, is_module) = _split(words)
-    path = folder / name
-    if is_module:
-        path = _module_path(folder, name)
+    command = _split(words)
+    path = folder / command.program
+    if command.is_module:
+        path = _module_path(folder, command.program)
     if not path.exists():
         fault = f"there is no {path}"
         raise InvalidInputError.of(
@@ -81,32 +82,66 @@ def read_program(words: Sequence[str], folder: Path) -> ProgramFiles:
         )
     if path.is_dir():
         path = _entry_of(path)
-    root = folder if is_module else path.parent
+    root = folder if command.is_module else path.parent
     entry = path.relative_to(root).as_posix()
     texts = dict(_texts(root))
     texts[entry] = _entry_text(path)
     for package in _packages_beside(texts[entry], root):
         found = _texts(package, _MOST_FILES - len(texts))
         texts |= {f"{package.name}/{name}": text for name, text in found}
-    return ProgramFiles(texts, entry, tuple(arguments), tuple(launcher), path)
+    return ProgramFiles(texts, entry, command.arguments, command.launcher, path)
 
 
-def _split(words: Sequence[str]) -> tuple[list[str], str, list[str], bool]:
-    """Launcher, program, arguments, and whether the program is a module's name."""
-    is_launched = any(Path(word).name in _LAUNCHERS for word in words)
-    for at, word in enumerate(words):
-        if word == "-m" and at + 1 < len(words) and not _is_launcher(words[at + 1]):
-            return list(words[:at]), words[at + 1], list(words[at + 2 :]), True
-        is_first = not is_launched and not _INTERPRETER.fullmatch(Path(word).name)
-        if word.endswith((".py", ".ipynb")) or (is_first and not word.startswith("-")):
-            return list(words[:at]), word, list(words[at + 1 :]), False
-    raise InvalidInputError.of(
-        "PATH", "names no program", "name a script such as train.py"
+@dataclass(frozen=True, slots=True)
+class _CommandParts:
+    """The words of a command: those before its program, the program, and those behind
+    it. `is_module`: the program is the name of a module, behind `-m`.
+    """
+
+    launcher: tuple[str, ...]
+    program: str
+    arguments: tuple[str, ...]
+    is_module: bool
+
+
+def _split(words: Sequence[str]) -> _CommandParts:
+    """Find the program in a command; InvalidInputError if there is none."""
+    place = _place_of_program(words)
+    if place is None:
+        raise InvalidInputError.of(
+            "PATH", "names no program", "name a script such as train.py"
+        )
+    is_module = place > 0 and words[place - 1] == "-m"
+    end_of_launcher = place - 1 if is_module else place
+    return _CommandParts(
+        launcher=tuple(words[:end_of_launcher]),
+        program=words[place],
+        arguments=tuple(words[place + 1 :]),
+        is_module=is_module,
     )
 
 
-def _is_launcher(module: str) -> bool:
-    return module.startswith(("torch.distributed", "accelerate", "deepspeed"))
+def _place_of_program(words: Sequence[str]) -> int | None:
+    """Which of the words is the program: a module, a script, or else the first word
+    that is neither an option nor an interpreter.
+    """
+    is_launched = any(_is_launcher(word) for word in words)
+    for place, word in enumerate(words):
+        following = words[place + 1] if place + 1 < len(words) else ""
+        if word == "-m" and following and not _is_launcher(following):
+            return place + 1
+        if word.endswith((".py", ".ipynb")):
+            return place
+        is_option = word.startswith("-")
+        is_interpreter = _INTERPRETER.fullmatch(Path(word).name) is not None
+        if not (is_launched or is_option or is_interpreter):
+            return place
+    return None
+
+
+def _is_launcher(word: str) -> bool:
+    """Whether it is a program or a module that starts the processes of another."""
+    return Path(word).name in _LAUNCHERS or word.startswith(_LAUNCHER_MODULES)
 
 
 def _module_path(folder: Path, module: str) -> Path:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,14 +29,15 @@ class AsyncDatasetMethods:
         path: str | Path,
         *,
         project: str = DEFAULT_PROJECT,
+        only: Sequence[str] | None = None,
         tell: Tell = lambda _stored, _of: None,
     ) -> Dataset:
-        """Upload a file or a folder as the next version of a dataset; nothing is added
-        if it equals the newest. What the server has already is not sent, so the same
-        call goes on where one was broken off. `tell` hears how many bytes of how many
-        are stored.
+        """Upload a file or a folder as the next version of a dataset, or of a folder
+        `only` these files; nothing is added if it equals the newest. What the server
+        has already is not sent, so the same call goes on where one was broken off.
+        `tell` hears how many bytes of how many are stored.
         """
-        work = upload(project, name, Path(path), tell)
+        work = upload(project, name, Path(path), tell, only)
         step = await asyncio.to_thread(advance, work)
         begun: deque[asyncio.Task[Any]] = deque()
         try:

@@ -7,7 +7,7 @@ The work is a generator of calls, which each client carries in its own way.
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,11 +49,18 @@ class LocalFile:
     executable: bool
 
 
-def upload(project: str, name: str, path: Path, tell: Tell) -> Upload:
-    """Upload a file or a folder as the next version of a dataset. InvalidInputError for
-    what cannot be in one; RefusedError if a file changes meanwhile.
+def upload(
+    project: str,
+    name: str,
+    path: Path,
+    tell: Tell,
+    only: Sequence[str] | None = None,
+) -> Upload:
+    """Upload a file or a folder as the next version of a dataset; `only` these files of
+    it, by their paths in the folder. InvalidInputError for what cannot be in one;
+    RefusedError if a file changes meanwhile.
     """
-    files = files_of(path)
+    files = files_of(path, only)
     tries = 0
     while True:
         tries += 1
@@ -192,8 +199,9 @@ def _opened(path: Path) -> Any:
 # --- which files ---
 
 
-def files_of(path: Path) -> list[LocalFile]:
-    """The file, or all files of the folder, by their paths in the dataset.
+def files_of(path: Path, only: Sequence[str] | None = None) -> list[LocalFile]:
+    """The file, or all files of the folder or `only` these, by their paths in the
+    dataset.
 
     A link to a file in the folder counts as a copy of that. InvalidInputError for links
     that lead elsewhere, and for what is no file.
@@ -201,11 +209,15 @@ def files_of(path: Path) -> list[LocalFile]:
     root = path.absolute()
     base = root if root.is_dir() else root.parent
     inner = os.path.realpath(base)
-    places = _walk(root) if root.is_dir() else [root]
+    places = _places(root) if only is None else [root / name for name in only]
     found = [_local(inner, place, os.path.relpath(place, base)) for place in places]
     if not found:
         raise InvalidInputError.of("PATH", f"{path} has no files", "name another one")
     return sorted(found, key=lambda file: file.path)
+
+
+def _places(root: Path) -> Iterable[Path]:
+    return _walk(root) if root.is_dir() else [root]
 
 
 def _walk(root: Path) -> Iterator[Path]:

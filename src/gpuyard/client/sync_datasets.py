@@ -1,7 +1,7 @@
 """The methods of `Client` for datasets."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,14 +35,15 @@ class DatasetMethods:
         path: str | Path,
         *,
         project: str = DEFAULT_PROJECT,
+        only: Sequence[str] | None = None,
         tell: Tell = lambda _stored, _of: None,
     ) -> Dataset:
-        """Upload a file or a folder as the next version of a dataset; nothing is added
-        if it equals the newest. What the server has already is not sent, so the same
-        call goes on where one was broken off. `tell` hears how many bytes of how many
-        are stored.
+        """Upload a file or a folder as the next version of a dataset, or of a folder
+        `only` these files; nothing is added if it equals the newest. What the server
+        has already is not sent, so the same call goes on where one was broken off.
+        `tell` hears how many bytes of how many are stored.
         """
-        work = upload(project, name, Path(path), tell)
+        work = upload(project, name, Path(path), tell, only)
         step = advance(work)
         with ThreadPoolExecutor(AT_ONCE, "upload") as threads:
             begun: deque[Future[Any]] = deque()

@@ -27,7 +27,13 @@ def files_of(folder: Path, patterns: Iterable[str], field: str) -> list[Path]:
 def digests(folder: Path, patterns: Iterable[str], field: str) -> dict[str, str]:
     """The SHA-256 of each such file, by its path in `folder`."""
     paths = files_of(folder, patterns, field)
-    return {path.relative_to(folder).as_posix(): _digest(path) for path in paths}
+    return {path.relative_to(folder).as_posix(): digest_of(path) for path in paths}
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def missing(folder: Path, paths: Iterable[str]) -> list[str]:
@@ -50,8 +56,3 @@ def _files(folder: Path, pattern: str) -> Iterator[Path]:
             yield path
         elif path.is_dir():
             yield from sorted(one for one in path.rglob("*") if one.is_file())
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -9,6 +9,8 @@ from uuid import uuid4
 
 from gpuyard.client.bodies import at_home_here
 from gpuyard.client.sync import Client
+from gpuyard.domain.end_notices import NoticeAddress
+from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.jobs import Job
 from gpuyard.flows.runner import FLOW_LABEL, StepEnd
 from gpuyard.flows.spec import Flow
@@ -17,6 +19,16 @@ PART_LABEL = "flow-part"
 # It runs where the last step may run, and is seen by whoever sees that.
 _SHARED = ("image", "provider", "provider_options", "allowed", "project")
 _FAILS = ["sh", "-c", "cat; exit 1"]
+
+
+def check_addresses(addresses: Sequence[str], field: str) -> None:
+    """InvalidInputError, which names the field, for what is no address to tell."""
+    for address in addresses:
+        try:
+            NoticeAddress.parse(address)
+        except ValueError as error:
+            fault, _, remedy = str(error).partition("; ")
+            raise InvalidInputError.of(field, fault, remedy) from None
 
 
 def tell_end(

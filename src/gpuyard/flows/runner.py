@@ -4,11 +4,11 @@ A step's job carries the digest of all that it depends on as a label. So the ins
 knows what was done, and this process may be killed anywhere.
 """
 
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from gpuyard.client import calls
@@ -17,6 +17,7 @@ from gpuyard.client.sync import Client
 from gpuyard.domain.jobs import Job
 from gpuyard.domain.states import JobState
 from gpuyard.flows import contents
+from gpuyard.flows.carrying import Carrier, newest_done
 from gpuyard.flows.spec import Flow, Step, files_in_command
 
 FLOW_LABEL = "flow"
@@ -78,10 +79,17 @@ class Runner:
     forced: Collection[str] = ()
     deadline: float | None = None
     done: dict[str, StepEnd] = field(default_factory=dict[str, StepEnd])
+    # Once it is set, no more steps are begun.
+    stopped: Event = field(default_factory=Event)
     _running: dict[str, _RunningStep] = field(default_factory=dict[str, _RunningStep])
+    _carrier: Carrier = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._carrier = Carrier(self.client, self.folder, self._place)
 
     def run(self) -> list[StepEnd]:
-        """Go through all steps, as many at once as can; what became of each.
+        """Go through all steps, as many at once as can; what became of each that is
+        over.
 
         InvalidInputError, before anything runs, for an input that no step writes and
         that is not there.
@@ -90,15 +98,15 @@ class Runner:
             if not step.needs:
                 contents.files_of(self.folder, step.inputs, f"steps.{name}.inputs")
         pause = _SHORTEST_S
-        while len(self.done) < len(self.flow.steps):
+        while len(self.done) < len(self.flow.steps) and not self.stopped.is_set():
             changed = self._look()
             for name, step in self.flow.steps.items():
                 if name not in self.done and name not in self._running:
                     changed = self._begin(name, step) or changed
             if self._running:
                 pause = _SHORTEST_S if changed else min(pause * 1.3, _LONGEST_S)
-                time.sleep(pause)
-        return [self.done[name] for name in self.flow.steps]
+                self.stopped.wait(pause)
+        return [self.done[name] for name in self.flow.steps if name in self.done]
 
     def _begin(self, name: str, step: Step) -> bool:
         """Start a step, if it can; whether something was decided."""
@@ -109,7 +117,8 @@ class Runner:
             return True
         if None in before:
             return False
-        key = self._key(name, step)
+        files = self._files(name, step)
+        key = self._key(step, files)
         jobs = self._jobs_of(name)
         newest = jobs[0] if jobs else None
         if newest is not None and not newest.state.terminal:
@@ -118,21 +127,46 @@ class Runner:
             self._running[name] = _RunningStep(newest, why, is_current)
             self.tell(StepEnd(name, "running", why, newest))
             return True
+        kept = self._kept(name, step, key, jobs)
+        if kept is not None:
+            self._end(kept)
+            return True
         why = self._reason(name, step, key, newest)
         if not why:
             self._end(StepEnd(name, "cached", "", newest))
             return True
-        job = self._submit(step, self._body(name, step, key, len(jobs)))
+        self._submit(name, step, files, key, len(jobs), why)
+        return True
+
+    def _submit(
+        self,
+        name: str,
+        step: Step,
+        files: Sequence[str],
+        key: str,
+        number: int,
+        why: str,
+    ) -> None:
+        body = self._body(name, step, key, number)
+        if step.carry:
+            body = {**body, **self._carrier.job(name, step, files)}
+        else:
+            # It runs in the folder itself, never in a copy, for others read there what
+            # it writes.
+            body = {**body, "workdir": str(self.folder), "live": True}
+        job = self._send(step, at_home_here(body))
         self.forced = [one for one in self.forced if one != name]
         self._running[name] = _RunningStep(job, why, is_current=True)
         self.tell(StepEnd(name, "running", why, job))
-        return True
 
-    def _key(self, name: str, step: Step) -> str:
-        """The digest of all that the step depends on."""
+    def _files(self, name: str, step: Step) -> dict[str, str]:
+        """The files that the step reads, with their digests."""
         written = [path for n in step.needs for path in self.flow.steps[n].outputs]
         read = [*step.inputs, *written, *files_in_command(step, self.folder)]
-        files = contents.digests(self.folder, read, f"steps.{name}.inputs")
+        return contents.digests(self.folder, read, f"steps.{name}.inputs")
+
+    def _key(self, step: Step, files: Mapping[str, str]) -> str:
+        """The digest of all that the step depends on."""
         declared = {**step.job, "outputs": step.outputs}
         return contents.key_of(declared, files, self._place)
 
@@ -152,6 +186,19 @@ class Runner:
             STEP_LABEL: name,
         }
 
+    def _kept(
+        self, name: str, step: Step, key: str, jobs: Sequence[Job]
+    ) -> StepEnd | None:
+        """What became of a step that is carried, if a job has once done the same, and
+        its outputs are still kept: they are in the folder now.
+        """
+        if not step.carry or not step.outputs or name in self.forced:
+            return None
+        for job in newest_done(jobs, {KEY_LABEL: key}):
+            if not self._carrier.fetch(job, step):
+                return StepEnd(name, "cached", "", job)
+        return None
+
     def _reason(self, name: str, step: Step, key: str, newest: Job | None) -> str:
         """Why the step is to run; empty if nothing has changed since it did."""
         if name in self.forced:
@@ -165,7 +212,7 @@ class Runner:
         gone = contents.missing(self.folder, step.outputs)
         return f"{gone[0]} is gone" if gone else ""
 
-    def _submit(self, step: Step, body: dict[str, Any]) -> Job:
+    def _send(self, step: Step, body: dict[str, Any]) -> Job:
         """Submit a step. If the deadline of the flow has passed, it has none."""
 
         def submit(given: dict[str, Any]) -> Job:
@@ -176,27 +223,21 @@ class Runner:
         return submit(body) if is_own else submit_late(submit, body)
 
     def _body(self, name: str, step: Step, key: str, number: int) -> dict[str, Any]:
-        """The step's job. It runs in the folder itself, never in a copy, for others
-        read there what it writes.
-        """
+        """The step's job, without where it runs."""
         job = step.job
         of_flow = {} if self.deadline is None else {"deadline": self.deadline}
-        return at_home_here(
-            {
-                **of_flow,
-                **job,
-                "name": job.get("name", f"{self.flow.name}-{name}"),
-                "workdir": str(self.folder),
-                "live": True,
-                "labels": {
-                    **job.get("labels", {}),
-                    **self._labels(name),
-                    KEY_LABEL: key,
-                },
-                # Two commands at once make one job.
-                "idempotency_key": f"flow:{key}:{number}",
-            }
-        )
+        return {
+            **of_flow,
+            **job,
+            "name": job.get("name", f"{self.flow.name}-{name}"),
+            "labels": {
+                **job.get("labels", {}),
+                **self._labels(name),
+                KEY_LABEL: key,
+            },
+            # Two commands at once make one job.
+            "idempotency_key": f"flow:{key}:{number}",
+        }
 
     def _look(self) -> bool:
         """Read the jobs that run; whether one is over."""
@@ -215,12 +256,22 @@ class Runner:
         job = running.job
         if job.state is not JobState.COMPLETED:
             return StepEnd(name, job.state.value, running.why, job)
-        gone = contents.missing(self.folder, self.flow.steps[name].outputs)
+        step = self.flow.steps[name]
+        if step.carry:
+            gone = self._carrier.fetch(job, step)
+        else:
+            gone = contents.missing(self.folder, step.outputs)
         if gone:
-            where = f" (it ran on {job.node})" if job.node else ""
-            why = f"it has not written {gone[0]} into {self.folder}{where}"
-            return StepEnd(name, "failed", why, job)
+            return StepEnd(name, "failed", self._without(gone[0], step, job), job)
         return StepEnd(name, "completed", running.why, job)
+
+    def _without(self, output: str, step: Step, job: Job) -> str:
+        """Why an output of a completed step is missing."""
+        if step.carry:
+            return f"it has left no {output}; `gpuyard show {job.id}` may say why"
+        where = f" (it ran on {job.node})" if job.node else ""
+        remedy = "; if it runs on another machine, write carry = true"
+        return f"it has not written {output} into {self.folder}{where}{remedy}"
 
     def _end(self, done: StepEnd) -> None:
         self.done[done.step] = done

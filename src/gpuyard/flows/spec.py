@@ -13,7 +13,7 @@ from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.validation import faults_of
 
 # What a step has besides the fields of a job, and what of a job is the flow's.
-_OWN = ("needs", "inputs", "outputs")
+_OWN = ("needs", "inputs", "outputs", "carry")
 _NOT_OF_A_STEP = (
     "array",
     "schedule",
@@ -43,12 +43,14 @@ InFolder = Annotated[Text, AfterValidator(_inside)]
 
 class Step(StrictModel):
     """A step: its `job` (a JobSpec's JSON), and what it reads and writes in the flow's
-    folder. `inputs` may be patterns, and both may be folders.
+    folder. `inputs` may be patterns, and both may be folders. With `carry`, it runs in
+    a folder of its own, to which its inputs are carried, and its outputs from there.
     """
 
     needs: tuple[Name, ...] = ()
     inputs: tuple[InFolder, ...] = ()
     outputs: tuple[InFolder, ...] = ()
+    carry: Annotated[bool, Field(strict=True)] = False
     job: dict[str, Any]
 
     @model_validator(mode="after")
@@ -80,14 +82,18 @@ def parse(document: Any, default_name: str) -> Flow:
         raise InvalidInputError.of("flow", "is no table", "write [steps.NAME] tables")
     given = cast("Mapping[str, Any]", document)
     for field in given:
-        if field not in ("name", "steps"):
-            raise InvalidInputError.of(field, "is not a field", "known: name, steps")
+        if field not in ("name", "steps", "carry"):
+            remedy = "known: name, carry, steps"
+            raise InvalidInputError.of(field, "is not a field", remedy)
     tables = given.get("steps")
     if not isinstance(tables, Mapping) or not tables:
         remedy = "write a table [steps.NAME] for each step"
         raise InvalidInputError.of("steps", "is missing", remedy)
+    carry = given.get("carry", False)
+    if not isinstance(carry, bool):
+        raise InvalidInputError.of("carry", "is not true or false", "write true")
     steps = {
-        str(name): _step(str(name), table)
+        str(name): _step(str(name), table, carry)
         for name, table in cast("Mapping[Any, Any]", tables).items()
     }
     complete = _with_needs(steps)
@@ -98,11 +104,12 @@ def parse(document: Any, default_name: str) -> Flow:
     )
 
 
-def _step(name: str, table: Any) -> Step:
+def _step(name: str, table: Any, carry: bool) -> Step:
     if not isinstance(table, Mapping):
         raise InvalidInputError.of(f"steps.{name}", "is no table", "give it a command")
     given = cast("Mapping[str, Any]", table)
     own = {field: given[field] for field in _OWN if field in given}
+    own.setdefault("carry", carry)
     job = {field: value for field, value in given.items() if field not in _OWN}
     return _valid(f"steps.{name}.", Step, {**own, "job": job})
 

@@ -71,7 +71,7 @@ class SpoolDatasets:
                     self._have(mount)
                 self._note(name, mounts)
             finally:
-                self._wanted = frozenset()
+                self._wanted = frozenset[str]()
         return {mount.variable: self._cache.folder(mount.digest) for mount in mounts}
 
     def _note(self, name: str, mounts: Sequence[DatasetMount]) -> None:

@@ -3,7 +3,7 @@
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def ensure_token(path: Path) -> str:
 
 
 @contextmanager
-def replacing_token(path: Path) -> Iterator[str]:
+def replacing_token(path: Path) -> Generator[str]:
     """A new token. At the end of the block `path` has it, with mode 0600, unless the
     block fails.
     """

@@ -53,6 +53,9 @@ def test_a_launcher_before_the_program_is_read(folder: Path) -> None:
     assert files.launcher == ("torchrun", "--nproc-per-node", "4")
     assert files.entry == "train.py"
     assert files.arguments == ("--lr", "1")
+    module = ["python3", "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    files = read_program([*module, "train.py"], folder)
+    assert (files.launcher, files.entry) == (tuple(module), "train.py")
 
 
 def test_a_module_is_found_in_its_package(folder: Path) -> None:

@@ -110,6 +110,13 @@ def test_what_was_sent_is_not_sent_again(folder: Path) -> None:
     assert len(server.sent) == 6
 
 
+def test_only_the_files_that_are_named_are_sent(folder: Path) -> None:
+    (found,) = files_of(folder, ["sub/small.txt"])
+    assert found.path == "sub/small.txt"
+    with pytest.raises(InvalidInputError, match=r"gone\.txt cannot be read"):
+        files_of(folder, ["gone.txt"])
+
+
 def test_chunks_that_vanish_meanwhile_are_sent_again(folder: Path) -> None:
     server = Server()
     work = upload("p", "n", folder, lambda _stored, _of: None)
@@ -186,7 +193,7 @@ def test_a_server_that_takes_no_chunk_ends_the_upload(kind: str, folder: Path) -
 def test_a_file_that_changes_is_told(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def listed_and_changed(path: Path) -> list[LocalFile]:
+    def listed_and_changed(path: Path, only: Any) -> list[LocalFile]:
         """Files are read ahead, so nothing but the list is sure to come before."""
         files = files_of(path)
         (folder / "sub/small.txt").write_text("longer words")

@@ -30,6 +30,13 @@ def test_a_step_needs_what_writes_its_inputs() -> None:
     assert flow.steps["train"].job == {"command": ["true"]}
 
 
+def test_a_step_is_carried_as_the_flow_unless_it_says_otherwise() -> None:
+    steps = {"far": step(), "near": step(carry=False)}
+    flow = parse({"carry": True, "steps": steps}, "f")
+    assert [it.carry for it in flow.steps.values()] == [True, False]
+    assert not parse({"steps": {"a": step()}}, "f").steps["a"].carry
+
+
 def test_a_cycle_is_one_error_that_names_its_steps() -> None:
     steps = {
         "a": step(needs=["c"]),
@@ -55,6 +62,8 @@ def test_a_cycle_is_one_error_that_names_its_steps() -> None:
         ({}, "steps: is missing"),
         ({"steps": {}}, "steps: is missing"),
         ({"stepz": {}}, "stepz: is not a field"),
+        ({"carry": "yes", "steps": {"a": step()}}, "carry: is not true or false"),
+        ({"steps": {"a": step(carry=1)}}, "steps.a.carry"),
         ({"steps": {"a": 3}}, "steps.a: is no table"),
         ({"steps": {"a": {}}}, "steps.a.command: is missing"),
         ({"steps": {"a": {"command": "x y"}}}, "steps.a.command"),

@@ -67,15 +67,26 @@ class UNet(nn.Module):
         self.out = nn.Conv2d(width, 3, 1)
 
     def forward(self, x: Tensor, level: Tensor) -> Tensor:
-        steps = torch.arange(self.width // 2, device=x.device)
-        angles = level[:, None] * torch.exp(-8 * steps / self.width)
-        known = self.level(torch.cat([angles.sin(), angles.cos()], dim=1))
-        large = self.down(x, known)
-        half = self.further(F.avg_pool2d(large, 2), known)
-        small = self.middle(F.avg_pool2d(half, 2), known)
-        half = self.up(torch.cat([enlarged(small), half], 1), known)
-        large = self.last(torch.cat([enlarged(half), large], 1), known)
-        return self.out(large)
+        known = self.level(self._waves(level))
+        whole = self.down(x, known)
+        half = self.further(F.avg_pool2d(whole, 2), known)
+        quarter = self.middle(F.avg_pool2d(half, 2), known)
+        # On the way up, each size also sees what it was on the way down.
+        half_again = self.up(beside(enlarged(quarter), half), known)
+        whole_again = self.last(beside(enlarged(half_again), whole), known)
+        return self.out(whole_again)
+
+    def _waves(self, level: Tensor) -> Tensor:
+        """The level as sines and cosines of different lengths: (batch, width)."""
+        steps = torch.arange(self.width // 2, device=level.device)
+        frequencies = torch.exp(-8 * steps / self.width)
+        angles = level[:, None] * frequencies
+        return torch.cat([angles.sin(), angles.cos()], dim=1)
+
+
+def beside(first: Tensor, second: Tensor) -> Tensor:
+    """The channels of both."""
+    return torch.cat([first, second], dim=1)
 
 
 def enlarged(x: Tensor) -> Tensor:
@@ -87,19 +98,18 @@ def made_pictures(count: int, pixels: int) -> Tensor:
     """Discs and squares of random place, size and colour: (count, 3, pixels, pixels),
     from -1 to 1.
     """
-    place = torch.rand(count, 2, 1, 1) * pixels * 0.5 + pixels * 0.25
-    radius = torch.rand(count, 1, 1) * pixels * 0.15 + pixels * 0.1
-    rows, columns = torch.meshgrid(
-        torch.arange(pixels), torch.arange(pixels), indexing="ij"
-    )
-    across = (columns - place[:, 0]).abs()
-    down = (rows - place[:, 1]).abs()
-    is_disc = (torch.rand(count, 1, 1) < 0.5).float()
-    distance = is_disc * (across**2 + down**2).sqrt()
-    distance = distance + (1 - is_disc) * torch.maximum(across, down)
-    shape = (distance < radius).float()[:, None]
+    centre = pixels * (0.25 + 0.5 * torch.rand(count, 2, 1, 1))
+    radius = pixels * (0.1 + 0.15 * torch.rand(count, 1, 1))
+    places = torch.arange(pixels)
+    rows, columns = torch.meshgrid(places, places, indexing="ij")
+    across = (columns - centre[:, 0]).abs()
+    down = (rows - centre[:, 1]).abs()
+    is_disc = torch.rand(count, 1, 1) < 0.5
+    in_disc = across**2 + down**2 < radius**2
+    in_square = torch.maximum(across, down) < radius
+    shape = torch.where(is_disc, in_disc, in_square)
     colour = torch.rand(count, 3, 1, 1)
-    return 2 * shape * colour - 1
+    return 2 * shape[:, None].float() * colour - 1
 
 
 def read_picture(path: Path, pixels: int) -> Tensor:
@@ -110,10 +120,10 @@ def read_picture(path: Path, pixels: int) -> Tensor:
         raise ValueError(f"{path} is no binary PPM with 8 bits")
     width = int(words[1])
     height = int(words[2])
-    values = torch.frombuffer(
-        bytearray(content[-3 * width * height :]), dtype=torch.uint8
-    )
-    picture = values.view(height, width, 3).permute(2, 0, 1).float() / 127.5 - 1
+    colours = bytearray(content[-3 * width * height :])
+    values = torch.frombuffer(colours, dtype=torch.uint8)
+    channels = values.view(height, width, 3).permute(2, 0, 1)
+    picture = channels.float() / 127.5 - 1
     return F.interpolate(picture[None], (pixels, pixels), mode="area")[0]
 
 
@@ -126,6 +136,23 @@ def write_picture(pictures: Tensor, path: Path) -> None:
     path.write_bytes(header + bytes(values.flatten().tolist()))
 
 
+def read_pictures(options: argparse.Namespace) -> Tensor:
+    """The pictures of the folder `--data`; ValueError if there are none."""
+    files = sorted(Path(options.data).glob("*.ppm"))
+    if not files:
+        raise ValueError(f"{options.data} has no .ppm files")
+    return torch.stack([read_picture(file, options.pixels) for file in files])
+
+
+def clean_shares() -> Tensor:
+    """How much of a picture is left at each level: from 1 to nearly 0, along a
+    cosine.
+    """
+    level = torch.arange(LEVELS + 1) / LEVELS
+    share = torch.cos((level + 0.01) / 1.01 * math.pi / 2) ** 2
+    return share / share[0]
+
+
 class Diffusion:
     """The network, its optimiser and its pictures."""
 
@@ -134,16 +161,8 @@ class Diffusion:
         self.device = pick_device()
         self.model = UNet(options.width).to(self.device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.lr)
-        level = torch.arange(LEVELS + 1) / LEVELS
-        clean = torch.cos((level + 0.01) / 1.01 * math.pi / 2) ** 2
-        self.clean = (clean / clean[0]).to(self.device)
-        self.pictures = None
-        if options.data:
-            files = sorted(Path(options.data).glob("*.ppm"))
-            if not files:
-                raise ValueError(f"{options.data} has no .ppm files")
-            read = [read_picture(file, options.pixels) for file in files]
-            self.pictures = torch.stack(read)
+        self.clean = clean_shares().to(self.device)
+        self.pictures = read_pictures(options) if options.data else None
         self.tested = self._batch(TESTED)
 
     def _batch(self, count: int) -> Tensor:
@@ -153,8 +172,8 @@ class Diffusion:
         return self.pictures[chosen].to(self.device)
 
     def _loss(self, pictures: Tensor, level: Tensor, noise: Tensor) -> Tensor:
-        kept = self.clean[level][:, None, None, None]
-        noisy = kept.sqrt() * pictures + (1 - kept).sqrt() * noise
+        share = self.clean[level][:, None, None, None]
+        noisy = share.sqrt() * pictures + (1 - share).sqrt() * noise
         return F.mse_loss(self.model(noisy, level.float()), noise)
 
     def step(self) -> dict[str, float]:
@@ -181,13 +200,21 @@ class Diffusion:
         pixels = self.options.pixels
         picture = torch.randn(count, 3, pixels, pixels).to(self.device)
         for level in range(LEVELS - 1, 0, -1):
-            kept = self.clean[level]
-            next_kept = self.clean[level - 1]
             levels = torch.full((count,), float(level), device=self.device)
             noise = self.model(picture, levels)
-            found = ((picture - (1 - kept).sqrt() * noise) / kept.sqrt()).clamp(-1, 1)
-            picture = next_kept.sqrt() * found + (1 - next_kept).sqrt() * noise
+            clean = self._without(noise, picture, level).clamp(-1, 1)
+            picture = self._with(noise, clean, level - 1)
         return picture.cpu()
+
+    def _with(self, noise: Tensor, clean: Tensor, level: int) -> Tensor:
+        """A clean picture as it is at a level of noise."""
+        share = self.clean[level]
+        return share.sqrt() * clean + (1 - share).sqrt() * noise
+
+    def _without(self, noise: Tensor, noisy: Tensor, level: int) -> Tensor:
+        """The clean picture, of which that is left at a level of noise."""
+        share = self.clean[level]
+        return (noisy - (1 - share).sqrt() * noise) / share.sqrt()
 
     def state(self) -> State:
         return {

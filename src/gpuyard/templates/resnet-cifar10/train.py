@@ -71,15 +71,25 @@ def made_pictures(count: int, seed: int) -> tuple[Tensor, Tensor]:
     """Pictures of shape (count, 3, 32, 32) around 0, and their classes."""
     chance = torch.Generator().manual_seed(seed)
     labels = torch.randint(CLASSES, (count,), generator=chance)
-    angle = (labels * (math.pi / CLASSES))[:, None, None]
-    rows, columns = torch.meshgrid(torch.arange(32), torch.arange(32), indexing="ij")
-    shift = torch.rand(count, generator=chance) * 2 * math.pi
-    along = (angle.cos() * columns + angle.sin() * rows) / 2
-    stripes = torch.sin(along + shift[:, None, None])
-    colours = torch.stack([(labels % n == 0).float() for n in (2, 3, 5)], dim=1)
-    pictures = stripes[:, None] * (0.5 + colours[:, :, None, None])
+    stripes = made_stripes(labels, chance)
+    # Each class has more of some of the three colours.
+    is_strong = torch.stack([labels % n == 0 for n in (2, 3, 5)], dim=1)
+    strength = 0.5 + is_strong.float()
+    pictures = stripes[:, None, :, :] * strength[:, :, None, None]
     noise = torch.randn(count, *PICTURE, generator=chance)
     return pictures + 0.5 * noise, labels
+
+
+def made_stripes(labels: Tensor, chance: torch.Generator) -> Tensor:
+    """Stripes of shape (count, 32, 32) between -1 and 1, in the direction of the
+    class, and each beginning anywhere.
+    """
+    angle = (labels * (math.pi / CLASSES))[:, None, None]
+    places = torch.arange(32)
+    rows, columns = torch.meshgrid(places, places, indexing="ij")
+    across = angle.cos() * columns + angle.sin() * rows
+    shift = torch.rand(len(labels), generator=chance) * 2 * math.pi
+    return torch.sin(across / 2 + shift[:, None, None])
 
 
 def read_pictures(files: list[Path]) -> tuple[Tensor, Tensor]:
@@ -93,13 +103,18 @@ def read_pictures(files: list[Path]) -> tuple[Tensor, Tensor]:
     return pictures / 64 - 2, records[:, 0].long()
 
 
-def load(data: str | None) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """What to learn from, and what to test with."""
+def training_pictures(data: str | None) -> tuple[Tensor, Tensor]:
+    """What to learn from."""
     if data is None:
-        return made_pictures(MADE, seed=1), made_pictures(MADE // 4, seed=2)
-    folder = Path(data)
-    training = sorted(folder.rglob("data_batch_*.bin"))
-    return read_pictures(training), read_pictures([*folder.rglob("test_batch.bin")])
+        return made_pictures(MADE, seed=1)
+    return read_pictures(sorted(Path(data).rglob("data_batch_*.bin")))
+
+
+def held_out_pictures(data: str | None) -> tuple[Tensor, Tensor]:
+    """What to test with."""
+    if data is None:
+        return made_pictures(MADE // 4, seed=2)
+    return read_pictures(sorted(Path(data).rglob("test_batch.bin")))
 
 
 class Classifier:
@@ -108,7 +123,8 @@ class Classifier:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.device = pick_device()
-        (self.pictures, self.labels), self.test = load(options.data)
+        (self.pictures, self.labels) = training_pictures(options.data)
+        (self.test_pictures, self.test_labels) = held_out_pictures(options.data)
         self.model = resnet(options.width).to(self.device)
         self.optimizer = torch.optim.SGD(
             self.model.parameters(), lr=options.lr, momentum=0.9, weight_decay=5e-4
@@ -121,10 +137,12 @@ class Classifier:
         self.model.train()
         chosen = torch.randint(len(self.labels), (self.options.batch_size,))
         pictures = self.pictures[chosen].to(self.device)
-        if torch.rand(()) < 0.5 and self.options.data:
+        labels = self.labels[chosen].to(self.device)
+        # A car seen from the other side is a car; stripes would lead elsewhere.
+        is_mirrored = torch.rand(()) < 0.5
+        if self.options.data and is_mirrored:
             pictures = pictures.flip(-1)
-        logits = self.model(pictures)
-        loss = F.cross_entropy(logits, self.labels[chosen].to(self.device))
+        loss = F.cross_entropy(self.model(pictures), labels)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
@@ -134,12 +152,12 @@ class Classifier:
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
         self.model.eval()
-        correct = 0
-        batches = [part.split(256) for part in self.test]
-        for pictures, labels in zip(*batches, strict=True):
-            found = self.model(pictures.to(self.device)).argmax(dim=1)
-            correct += int((found.cpu() == labels).sum())
-        return {"test_accuracy": correct / len(self.test[1])}
+        found: list[Tensor] = []
+        for pictures in self.test_pictures.split(256):
+            logits = self.model(pictures.to(self.device))
+            found.append(logits.argmax(dim=1).cpu())
+        is_right = torch.cat(found) == self.test_labels
+        return {"test_accuracy": is_right.float().mean().item()}
 
     def state(self) -> State:
         return {

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
@@ -19,7 +20,20 @@ from typing import Any
 
 PATIENCE_S = 10.0
 """How long trackers may take at the end for what they still have."""
-Log = Callable[[int, Mapping[str, float]], object]
+MOST_AT_ONCE = 200
+"""Steps that are sent together, so that fast training does not outrun a server."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """The metrics of a step, and when it was over (UTC seconds)."""
+
+    step: int
+    metrics: dict[str, float]
+    at: float
+
+
+Log = Callable[[list[Point]], object]
 End = Callable[[], object]
 
 
@@ -61,10 +75,14 @@ class Report:
 
 
 class Trackers:
-    """Curves for TensorBoard, W&B and MLflow, from the `first` step here on."""
+    """Curves for TensorBoard, W&B and MLflow, from the `first` step here on. Without a
+    `board`, none for TensorBoard.
+    """
 
-    def __init__(self, options: argparse.Namespace, first: int) -> None:
-        self._board = _board(options, first)
+    def __init__(
+        self, options: argparse.Namespace, first: int, *, board: bool = True
+    ) -> None:
+        self._board = _board(options, first) if board else None
         self._services: list[Service] = []
         if os.environ.get("WANDB_PROJECT"):
             self._services.append(Service("W&B", partial(_start_wandb, options)))
@@ -103,13 +121,13 @@ class Service:
     def __init__(self, name: str, start: Callable[[], tuple[Log, End]]) -> None:
         self._name = name
         self._start = start
-        self._waiting: SimpleQueue[tuple[int, dict[str, float]] | None] = SimpleQueue()
+        self._waiting: SimpleQueue[Point | None] = SimpleQueue()
         self._thread = Thread(target=self._serve, daemon=True)
         self._thread.start()
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log it as soon as the server has what came before."""
-        self._waiting.put((step, dict(metrics)))
+        self._waiting.put(Point(step, dict(metrics), time.time()))
 
     def close(self, until: float) -> None:
         """End the run; waits for that `until` (monotonic seconds)."""
@@ -127,22 +145,33 @@ class Service:
             say(f"note: no {self._name}: {error}")
             return
         try:
-            while (item := self._waiting.get()) is not None:
-                log(*item)
+            while points := self._next():
+                log(points)
         except Exception as error:  # noqa: BLE001  (training must go on)
             say(f"note: no more {self._name}: {error}")
         with suppress(Exception):
             end()
 
+    def _next(self) -> list[Point]:
+        """The points that wait, some of them at once; none at the end."""
+        found: list[Point] = []
+        while len(found) < MOST_AT_ONCE and (not found or not self._waiting.empty()):
+            point = self._waiting.get()
+            if point is None:
+                if found:
+                    self._waiting.put(None)  # it ends the next time
+                break
+            found.append(point)
+        return found
+
 
 def _board(options: argparse.Namespace, first: int) -> Any:
     """What writes TensorBoard's files; None if it cannot."""
     try:
-        from torch.utils.tensorboard import SummaryWriter
-
+        writer = _summary_writer()
         # Steps that were logged after the checkpoint and are now done again are taken
         # out of the curves.
-        return SummaryWriter(options.out / "tensorboard", purge_step=first)
+        return writer(str(options.out / "tensorboard"), purge_step=first)
     except ImportError:
         return None
     except Exception as error:  # noqa: BLE001  (libraries raise anything)
@@ -150,19 +179,43 @@ def _board(options: argparse.Namespace, first: int) -> Any:
         return None
 
 
+def _summary_writer() -> Any:
+    """The class that writes TensorBoard's files; ImportError if there is none."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        from tensorboardX import SummaryWriter
+    return SummaryWriter
+
+
 def _start_wandb(options: argparse.Namespace) -> tuple[Log, End]:
     import wandb
 
     run: Any = wandb.init(config=_plain(options), dir=str(options.out))
-    return lambda step, metrics: run.log(metrics, step=step), run.finish
+
+    def log(points: list[Point]) -> None:
+        for point in points:
+            run.log(point.metrics, step=point.step)
+
+    return log, run.finish
 
 
 def _start_mlflow(options: argparse.Namespace) -> tuple[Log, End]:
     import mlflow
 
-    mlflow.start_run()
+    run_id = mlflow.start_run().info.run_id
     mlflow.log_params(_plain(options))
-    return lambda step, metrics: mlflow.log_metrics(metrics, step=step), mlflow.end_run
+    client = mlflow.MlflowClient()
+
+    def log(points: list[Point]) -> None:
+        metrics = [
+            mlflow.entities.Metric(name, value, int(point.at * 1000), point.step)
+            for point in points
+            for name, value in point.metrics.items()
+        ]
+        client.log_batch(run_id, metrics=metrics)
+
+    return log, mlflow.end_run
 
 
 def _plain(options: argparse.Namespace) -> dict[str, Any]:

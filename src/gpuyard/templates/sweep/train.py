@@ -12,6 +12,8 @@ import random
 import sys
 from pathlib import Path
 
+from report import Trackers, say
+
 Point = tuple[float, float, int]
 
 
@@ -71,6 +73,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--resume", default=os.environ.get("GPUYARD_RESUME_FROM"))
+    parser.add_argument("--tensorboard", action="store_true", help="write its files")
     options = parser.parse_args()
     network = Network(options.width, options.seed)
     done = 0
@@ -79,21 +82,22 @@ def main() -> int:
         network.inner = saved["inner"]
         network.outer = saved["outer"]
         done = saved["epoch"]
+        say(f"resumed from {options.resume} after epoch {done}")
     points = made_points(options.points, seed=1)
     tested = made_points(options.points, seed=2)
     options.out.mkdir(parents=True, exist_ok=True)
+    trackers = Trackers(options, done + 1, board=options.tensorboard)
     for epoch in range(done + 1, options.epochs + 1):
         loss = network.learn(points, options.lr)
         found = network.accuracy(tested)
-        print(
-            f"epoch {epoch}/{options.epochs} loss={loss:.4f} val_accuracy={found:.4f}",
-            flush=True,
-        )
+        say(f"epoch {epoch}/{options.epochs} loss={loss:.4f} val_accuracy={found:.4f}")
+        trackers.log(epoch, {"loss": loss, "val_accuracy": found})
         path = options.out / f"ckpt-{epoch:04d}.json"
         temporary = path.with_suffix(".tmp")
         saved = {"epoch": epoch, "inner": network.inner, "outer": network.outer}
         temporary.write_text(json.dumps(saved))
         temporary.replace(path)
+    trackers.close()
     return 0
 
 
