@@ -20,11 +20,13 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-setup: ## make .venv, with this checkout and what it needs to run
+setup: ## make .venv, with this checkout and what it needs to run; and the page, where node is
 	@scripts/setup.sh
+	@scripts/page.sh
 
 dev: ## make .venv, with the tools for tests, lint and documents as well
 	@scripts/setup.sh dev
+	@scripts/page.sh
 
 demo: setup ## train a small GPT through the whole system
 	@$(PYTHON) examples/demo.py
@@ -50,6 +52,7 @@ lint: dev ## check style, types and the layers of packages
 	@.venv/bin/ruff format --check --quiet --diff .
 	@.venv/bin/pyright
 	@.venv/bin/lint-imports --no-logo
+	@scripts/page.sh lint
 
 style: dev ## how plain the code is, by package and beside other projects (ARGS=--json)
 	@$(PYTHON) scripts/style.py $(ARGS)

@@ -42,6 +42,7 @@ from gpuyard.server.permissions import (
 )
 from gpuyard.server.rate_limit import RateLimit
 from gpuyard.server.trusted_proxies import TrustedProxies
+from gpuyard.server.web_page import is_of_page
 from gpuyard.server.worker_tokens import CLAIM_KEY, WorkerClaim
 
 if TYPE_CHECKING:
@@ -49,9 +50,12 @@ if TYPE_CHECKING:
 
 # All that is answered without a token.
 _CALLBACK = "/auth/callback"
+_TOKEN = "/auth/token"
+# Where one could guess what others know.
+_GUESSED = (_CALLBACK, _TOKEN)
 _SIGN_IN_PATHS = frozenset(
     {
-        _CALLBACK,
+        *_GUESSED,
         "/auth",
         "/auth/login",
         "/auth/logout",
@@ -68,6 +72,13 @@ PUBLIC_PATHS = _SIGN_IN_PATHS | {
     LINK_PATH,
     proof.PATH,
 }
+
+
+def is_public(path: str) -> bool:
+    """Whether a request of this path needs no token."""
+    return path in PUBLIC_PATHS or is_of_page(path)
+
+
 # What is done all day: it changes something, and still is no act for the audit log.
 _EVERYDAY = re.compile(
     r"(GET|HEAD|OPTIONS) .*|WEBSOCKET /api/v1/agent|POST (/v1/.*"
@@ -115,15 +126,15 @@ class Edge:
             if scope["path"] == _CALLBACK and self._is_known(caller):
                 # Each wrong answer of a provider is asked of that provider.
                 await self._slow_down(caller)
-            elif scope["path"] == proof.PATH:
+            elif scope["path"] in (proof.PATH, _TOKEN):
                 # Also where a token was shown: a viewer has one, and may look for the
                 # owner's.
                 await self._slow_down(caller)
-            elif scope["path"] not in PUBLIC_PATHS and caller.is_member:
+            elif not is_public(scope["path"]) and caller.is_member:
                 if not self._app_state.leads:
                     await self._app_state.controller.projects.read_afresh()
                 self._sign_in(scope, caller)
-            elif scope["path"] not in PUBLIC_PATHS:
+            elif not is_public(scope["path"]):
                 await self._authenticate(scope, headers, caller)
             if identity := scope.get(IDENTITY_KEY):
                 self._rate_limit.take(identity)
@@ -233,8 +244,8 @@ class Edge:
             self._guesses.wrong(caller.key)
             raise _unauthorized()
         cookies.check_own_page(scope.get("method", "WEBSOCKET"), headers)
-        users = self._app_state.controller.users
-        scope[AGAIN_KEY] = partial(users.identify, token, session=True)
+        again = self._app_state.session_again
+        scope[AGAIN_KEY] = partial(again, token, identity)
         self._admit(identity, scope, caller, "session")
 
     def _admit_worker(self, claim: WorkerClaim, scope: Scope, caller: Peer) -> None:
@@ -310,13 +321,13 @@ class Edge:
             # Whoever learns that the server knows a key knows its token, too.
             self._guesses.wrong(caller.key)
             self._audit.refused(caller, what, NotFoundError.code)
-        elif scope["path"] == _CALLBACK and status == UnauthorizedError.status:
+        elif scope["path"] in _GUESSED and status == UnauthorizedError.status:
             self._guesses.wrong(caller.key)
             self._audit.refused(caller, what, UnauthorizedError.code)
         elif scope["path"] in _SIGN_IN_PATHS:
             if identity:  # who has just signed in or out
                 self._audit.act(caller, what, outcome, identity)
-        elif scope["path"] not in PUBLIC_PATHS and _is_act(what, identity):
+        elif not is_public(scope["path"]) and _is_act(what, identity):
             self._audit.act(caller, what, outcome, identity)
 
 
