@@ -1,6 +1,6 @@
 # Every target sets up what it needs; with nothing to do it is quiet. ARGS reaches pytest, ruff's fixes stay with you.
 .DEFAULT_GOAL := help
-.PHONY: help setup dev demo test unit coverage lint style docs gpu bench bench-peers soak seeds images lock licences sbom audit clean
+.PHONY: help setup dev demo test unit coverage lint style screenshots docs gpu bench bench-peers soak seeds images lock licences sbom audit clean
 
 PYTHON := .venv/bin/python
 # Many tests wait for other processes, so two cores are busy only with four workers.
@@ -56,6 +56,9 @@ lint: dev ## check style, types and the layers of packages
 
 style: dev ## how plain the code is, by package and beside other projects (ARGS=--json)
 	@$(PYTHON) scripts/style.py $(ARGS)
+
+screenshots: dev ## take the pictures of the page that stand in the documents
+	@$(PYTHON) scripts/screenshots.py
 
 docs: dev ## build the site of the documents in build/site
 	@$(PYTHON) scripts/docs.py

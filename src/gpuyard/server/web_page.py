@@ -38,7 +38,7 @@ router = APIRouter(include_in_schema=False)
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _PageFile:
     """A file, and the same compressed if that is worth it."""
 
     content: bytes
@@ -75,7 +75,7 @@ for _screen in sorted(SCREENS):
     router.add_api_route(f"/{_screen}/{{rest:path}}", page)
 
 
-def _answer(request: Request, file: _File, headers: dict[str, str]) -> Response:
+def _answer(request: Request, file: _PageFile, headers: dict[str, str]) -> Response:
     accepts_gzip = "gzip" in request.headers.get("Accept-Encoding", "")
     if file.compressed is None or not accepts_gzip:
         return Response(file.content, headers=headers, media_type=file.media_type)
@@ -87,7 +87,7 @@ def _answer(request: Request, file: _File, headers: dict[str, str]) -> Response:
 
 
 @cache
-def _files() -> dict[str, _File]:
+def _files() -> dict[str, _PageFile]:
     """Every file of the page, by its path. They are few and small."""
     return {
         str(path.relative_to(FILES)): _load(path)
@@ -96,9 +96,9 @@ def _files() -> dict[str, _File]:
     }
 
 
-def _load(path: Path) -> _File:
+def _load(path: Path) -> _PageFile:
     content = path.read_bytes()
     media_type = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     is_worth_it = len(content) >= _SMALLEST_COMPRESSED
     compressed = gzip.compress(content, mtime=0) if is_worth_it else None
-    return _File(content, media_type, compressed)
+    return _PageFile(content, media_type, compressed)

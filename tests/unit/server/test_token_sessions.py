@@ -43,7 +43,8 @@ def test_an_altered_cookie_opens_nothing() -> None:
 def test_a_browser_that_was_signed_out_stays_so() -> None:
     clock = Clock()
     sessions = TokenSessions("secret", 60, clock)
-    one, other = sessions.seal("a-token"), sessions.seal("a-token")
+    one = sessions.seal("a-token")
+    other = sessions.seal("a-token")
     sessions.end(one)
     assert sessions.open(one) is None
     assert sessions.open(other) == "a-token"

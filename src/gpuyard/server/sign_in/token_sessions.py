@@ -52,7 +52,8 @@ class TokenSessions:
             return None
         try:
             raw = base64.urlsafe_b64decode(f"{cookie.removeprefix(_KIND)}===")
-            nonce, sealed = raw[:_NONCE_BYTES], raw[_NONCE_BYTES:]
+            nonce = raw[:_NONCE_BYTES]
+            sealed = raw[_NONCE_BYTES:]
             opened = AESGCM(self._key).decrypt(nonce, sealed, None)
         except (InvalidTag, ValueError):
             return None
