@@ -86,6 +86,17 @@ def test_one_signs_in_with_a_token_and_out(
     expect(page.get_by_label("Token")).to_be_visible()
 
 
+def test_a_link_signs_one_browser_in(instance: TestInstance, browser: Browser) -> None:
+    link = instance.json("page")["url"]
+    page = browser.new_page()
+    page.goto(link)
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    assert "code" not in page.url
+    other = browser.new_context().new_page()
+    other.goto(link)
+    expect(other.get_by_label("Token")).to_be_visible()
+
+
 def test_a_job_is_submitted_watched_and_cancelled(
     instance: TestInstance, page: Page
 ) -> None:

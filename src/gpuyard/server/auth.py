@@ -3,6 +3,7 @@
 import os
 import re
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
 from gpuyard.domain.errors import InvalidInputError
@@ -37,6 +38,13 @@ def replace_token(path: Path) -> str:
         file.write(token + "\n")
     partial.rename(path)
     return token
+
+
+def bearer_of(headers: Mapping[bytes, bytes]) -> str | None:
+    """The token that a request shows."""
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    given = token.strip()
+    return given.decode("latin-1") if scheme.lower() == b"bearer" and given else None
 
 
 def _checked(token: str) -> str:

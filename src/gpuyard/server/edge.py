@@ -29,6 +29,7 @@ from gpuyard.server.acting import act, acted_for
 from gpuyard.server.app_state import AppState
 from gpuyard.server.artifact_links import LINK_PATH
 from gpuyard.server.audit import AuditLog
+from gpuyard.server.auth import bearer_of
 from gpuyard.server.bodies import Bodies, Body
 from gpuyard.server.callers import CallerKey, Peer, is_own_user
 from gpuyard.server.guesses import Guesses
@@ -202,7 +203,7 @@ class Edge:
         """UnauthorizedError without a token, TooManyRequestsError after many wrong
         ones; ForbiddenError for what is not theirs who have it: workers and users.
         """
-        token = _bearer(headers)
+        token = bearer_of(headers)
         if token is None:
             await self._admit_browser(scope, headers, caller)
             return
@@ -453,12 +454,6 @@ def _unauthorized() -> UnauthorizedError:
         "Send `Authorization: Bearer …`; the token is in the file `token` in the"
         " server's $GPUYARD_HOME.",
     )
-
-
-def _bearer(headers: Mapping[bytes, bytes]) -> str | None:
-    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-    given = token.strip()
-    return given.decode("latin-1") if scheme.lower() == b"bearer" and given else None
 
 
 def _what(scope: Scope) -> str:

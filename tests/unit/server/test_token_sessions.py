@@ -1,6 +1,6 @@
 """Cookies that hold a token: who opens them, and until when."""
 
-from gpuyard.server.sign_in.token_sessions import TokenSessions
+from gpuyard.server.sign_in.token_sessions import LINK_LASTS_S, TokenSessions
 
 
 class Clock:
@@ -55,3 +55,16 @@ def test_what_was_never_a_cookie_takes_no_memory() -> None:
     for number in range(10):
         sessions.end(f"token.{number}")
     assert not sessions._ended
+
+
+def test_a_link_is_good_once_and_is_no_cookie() -> None:
+    clock = Clock()
+    sessions = TokenSessions("secret", 600, clock)
+    code = sessions.code("a-token")
+    assert sessions.open(code) is None
+    assert sessions.redeem(sessions.seal("a-token")) is None
+    assert sessions.redeem(code) == "a-token"
+    assert sessions.redeem(code) is None
+    late = sessions.code("a-token")
+    clock.now += LINK_LASTS_S
+    assert sessions.redeem(late) is None

@@ -69,9 +69,9 @@ export async function send<T>(method: string, path: string, body?: unknown): Pro
   return (answer.status === 204 ? null : await answer.json()) as T;
 }
 
-/** Signs this browser in; Problem if the token is none. */
-export async function signIn(token: string): Promise<void> {
-  await request("/auth/token", { method: "POST", body: new URLSearchParams({ token }) });
+/** Signs this browser in, with a token or with the code of a link; Problem if it is none. */
+export async function signIn(shown: { token: string } | { code: string }): Promise<void> {
+  await request("/auth/token", { method: "POST", body: new URLSearchParams(shown) });
 }
 
 export async function signOut(): Promise<void> {

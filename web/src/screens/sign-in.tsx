@@ -27,7 +27,7 @@ export function SignInForm() {
     event.preventDefault();
     setError(null);
     try {
-      await signIn(token);
+      await signIn({ token });
       await session.begin();
     } catch (problem) {
       setError(problem as Error);

@@ -1,6 +1,6 @@
 // Who has signed in with this browser.
 
-import { get, onSignedOut, Problem, type Schemas } from "../api/client";
+import { get, onSignedOut, Problem, signIn, type Schemas } from "../api/client";
 import { feed } from "../api/events";
 import { Store } from "./store";
 
@@ -22,6 +22,7 @@ class Session {
   /** Ask the server who this is; begins the live stream where somebody is signed in. */
   async begin(): Promise<void> {
     try {
+      await signInByLink();
       const who = await get<WhoAmI>("/api/v1/whoami");
       this.state.set({ kind: "in", who });
       void feed.run();
@@ -42,6 +43,14 @@ class Session {
     const state = this.state.value;
     return "who" in state && RANKS[state.who.role] >= RANKS[role];
   }
+}
+
+/** Signs in where the address has the code of `gpuyard page`, and forgets it. */
+async function signInByLink(): Promise<void> {
+  const code = new URLSearchParams(location.hash.slice(1)).get("code");
+  if (code === null) return;
+  history.replaceState(null, "", location.pathname + location.search);
+  await signIn({ code });
 }
 
 export const session = new Session();

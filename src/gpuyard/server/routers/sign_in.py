@@ -147,13 +147,20 @@ async def logout(request: Request, app_state: TheAppState) -> Response:
 
 @commands.post("/token")
 async def sign_in_with_token(request: Request, app_state: TheAppState) -> Response:
-    """Sign a browser in with a token: the field `token` of a form."""
+    """Sign a browser in: with `token` of a form, or with `code`, from a link."""
     sign_in = app_state.sign_in
     cookies = sign_in.cookies
     cookies.check_own_page(request.method, _headers(request))
     sign_in.check_carries_tokens()
-    token = (await _form(request)).get("token", "").strip()
+    fields = await _form(request)
+    token = fields.get("token", "").strip()
+    if "code" in fields:
+        token = sign_in.token_sessions.redeem(fields["code"]) or ""
     identity = await app_state.identify(token)
+    if identity is None and "code" in fields:
+        raise UnauthorizedError(
+            "This link is used up, or too old.", "Make another: `gpuyard page`."
+        )
     if identity is None:
         raise UnauthorizedError(
             "Nobody has this token.",
