@@ -1,6 +1,6 @@
 # Every target sets up what it needs; with nothing to do it is quiet. ARGS reaches pytest, ruff's fixes stay with you.
 .DEFAULT_GOAL := help
-.PHONY: help setup dev demo test unit coverage lint style docs gpu bench bench-peers soak seeds images lock licences sbom audit clean
+.PHONY: help setup dev demo test unit coverage lint style screenshots docs gpu bench bench-peers soak seeds images lock licences sbom audit clean
 
 PYTHON := .venv/bin/python
 # Many tests wait for other processes, so two cores are busy only with four workers.
@@ -20,11 +20,13 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-setup: ## make .venv, with this checkout and what it needs to run
+setup: ## make .venv, with this checkout and what it needs to run; and the page, where node is
 	@scripts/setup.sh
+	@scripts/page.sh
 
 dev: ## make .venv, with the tools for tests, lint and documents as well
 	@scripts/setup.sh dev
+	@scripts/page.sh
 
 demo: setup ## train a small GPT through the whole system
 	@$(PYTHON) examples/demo.py
@@ -50,9 +52,13 @@ lint: dev ## check style, types and the layers of packages
 	@.venv/bin/ruff format --check --quiet --diff .
 	@.venv/bin/pyright
 	@.venv/bin/lint-imports --no-logo
+	@scripts/page.sh lint
 
 style: dev ## how plain the code is, by package and beside other projects (ARGS=--json)
 	@$(PYTHON) scripts/style.py $(ARGS)
+
+screenshots: dev ## take the pictures of the page that stand in the documents
+	@$(PYTHON) scripts/screenshots.py
 
 docs: dev ## build the site of the documents in build/site
 	@$(PYTHON) scripts/docs.py

@@ -215,7 +215,7 @@ def test_a_flow_of_python_is_awaited_and_tells_of_its_end(
 
     with receiver() as there:
         done = asyncio.run(run(there.url))
-        (body,) = wait_until(there.bodies, 20, "the end to be told of")
+        (body,) = wait_until(there.bodies, what="the end to be told of")
     assert [end.state for end in done] == ["completed"] * 4
     assert body["kind"] == "job.completed"
     assert "report completed" in told

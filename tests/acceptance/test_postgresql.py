@@ -316,7 +316,7 @@ def test_users_are_the_same_at_each_server(pair):
 
 def test_the_owners_token_is_replaced_at_each_server(pair):
     leader, standby = pair
-    wait_until(lambda: online(leader) == 2, 30, "both nodes")
+    wait_until(lambda: online(leader) == 2, what="both nodes")
     with Client(leader.address()) as owner:
         # One for each node.
         whole = {"resources": {"cpus": owner.nodes()[0]["cpus"]}}
@@ -338,10 +338,10 @@ def test_the_owners_token_is_replaced_at_each_server(pair):
             with Client(Address(url, after.token)) as client:
                 assert client.who_am_i().user is None
         assert not admits(Address(before.url, before.token))
-        wait_until(lambda at=elsewhere: not admits(at), 30, "the other to refuse it")
+        wait_until(lambda at=elsewhere: not admits(at), what="the other to refuse it")
         # The standby passes it on with the new token.
         assert instance.json("user", "list")["items"] == []
-    wait_until(lambda: online(standby) == 2, 30, "the agents to be back")
+    wait_until(lambda: online(standby) == 2, what="the agents to be back")
     (leader.work / "go").touch()
     for job_id in jobs:
         job = standby.wait(job_id)

@@ -95,6 +95,7 @@ REQUESTS = {
     "nodes revoke": "DELETE /api/v1/invitations/{invitation}",
     "nodes uncordon": "POST /api/v1/nodes/{node}/uncordon",
     "offers": "GET /api/v1/offers",
+    "page": "POST /api/v1/sign-in/links",
     "project add": "POST /api/v1/projects",
     "project list": "GET /api/v1/projects",
     "project member add": "PUT /api/v1/projects/{name}/members/{user}",

@@ -20,6 +20,10 @@ class AsyncUserMethods:
         """Who the server takes you for, and what you may do."""
         return await self.call(user_calls.who_am_i())
 
+    async def sign_in_link(self) -> str:
+        """A link that signs one browser in as you, within a minute."""
+        return await self.call(user_calls.sign_in_link())
+
     async def users(self) -> list[User]:
         """Every user, by name."""
         return await self.call(user_calls.users())

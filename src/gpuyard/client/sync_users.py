@@ -20,6 +20,10 @@ class UserMethods:
         """Who the server takes you for, and what you may do."""
         return self.call(user_calls.who_am_i())
 
+    def sign_in_link(self) -> str:
+        """A link that signs one browser in as you, within a minute."""
+        return self.call(user_calls.sign_in_link())
+
     def users(self) -> list[User]:
         """Every user, by name."""
         return self.call(user_calls.users())

@@ -10,6 +10,11 @@ def who_am_i() -> Call[WhoAmI]:
     return Call("GET", "/api/v1/whoami", WhoAmI.model_validate)
 
 
+def sign_in_link() -> Call[str]:
+    """A link that signs a browser in."""
+    return Call("POST", "/api/v1/sign-in/links", lambda answer: answer["url"])
+
+
 def users() -> Call[list[User]]:
     """Every user, by name."""
     return Call(

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gpuyard import __version__
 from gpuyard.domain.errors import LedgerError
 from gpuyard.gateway.openai import DirectRoute, Gateway, make_router
-from gpuyard.server import docs_page, problems
+from gpuyard.server import docs_page, problems, web_page
 from gpuyard.server.app_state import AppState
 from gpuyard.server.audit import AuditLog
 from gpuyard.server.edge import Edge
@@ -147,6 +147,7 @@ def make_app(app_state: AppState) -> FastAPI:
         sign_in.browsers,
         sign_in.commands,
         docs_page.make_router(app.openapi),
+        web_page.router,
         agents.router,
         job_streams.sockets,
     )

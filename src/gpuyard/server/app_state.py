@@ -200,7 +200,11 @@ class AppState:
         """
         cookies = self.sign_in.cookies
         token = cookies.read(dict(scope["headers"]), cookies.session)
-        if token is None or self.settings.sign_in.openid is None:
+        if token is None:
+            return None
+        if shown := self.sign_in.token_sessions.open(token):
+            return await self.identify(shown)
+        if self.settings.sign_in.openid is None:
             return None
         users = self.controller.users
         if self.leads:
@@ -208,6 +212,15 @@ class AppState:
         found = await users.identify_afresh(token, session=True)
         await self.controller.projects.read_afresh()
         return found
+
+    def session_again(self, cookie: str, admitted: Identity) -> Identity | None:
+        """Who has signed in with a browser that was admitted, if it still would be."""
+        users = self.controller.users
+        token = self.sign_in.token_sessions.open(cookie)
+        if token is None:
+            return users.identify(cookie, session=True)
+        is_owner = admitted.token is None
+        return self.owner_again(token) if is_owner else users.identify(token)
 
     def _worker_token(self, attempt_id: str, fence: int, batch_id: str) -> str:
         claim = WorkerClaim(attempt_id, fence, batch_id)

@@ -3,7 +3,7 @@
 import os
 import re
 import secrets
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -47,6 +47,13 @@ def replacing_token(path: Path) -> Generator[str]:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def bearer_of(headers: Mapping[bytes, bytes]) -> str | None:
+    """The token that a request shows."""
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    given = token.strip()
+    return given.decode("latin-1") if scheme.lower() == b"bearer" and given else None
 
 
 def _checked(token: str) -> str:

@@ -29,6 +29,7 @@ from gpuyard.server.acting import act, acted_for
 from gpuyard.server.app_state import AppState
 from gpuyard.server.artifact_links import LINK_PATH
 from gpuyard.server.audit import AuditLog
+from gpuyard.server.auth import bearer_of
 from gpuyard.server.bodies import Bodies, Body
 from gpuyard.server.callers import CallerKey, Peer, is_own_user
 from gpuyard.server.guesses import Guesses
@@ -42,6 +43,7 @@ from gpuyard.server.permissions import (
 )
 from gpuyard.server.rate_limit import RateLimit
 from gpuyard.server.trusted_proxies import TrustedProxies
+from gpuyard.server.web_page import is_of_page
 from gpuyard.server.worker_tokens import CLAIM_KEY, WorkerClaim
 
 if TYPE_CHECKING:
@@ -49,9 +51,12 @@ if TYPE_CHECKING:
 
 # All that is answered without a token.
 _CALLBACK = "/auth/callback"
+_TOKEN = "/auth/token"
+# Where one could guess what others know.
+_GUESSED = (_CALLBACK, _TOKEN)
 _SIGN_IN_PATHS = frozenset(
     {
-        _CALLBACK,
+        *_GUESSED,
         "/auth",
         "/auth/login",
         "/auth/logout",
@@ -68,6 +73,13 @@ PUBLIC_PATHS = _SIGN_IN_PATHS | {
     LINK_PATH,
     proof.PATH,
 }
+
+
+def is_public(path: str) -> bool:
+    """Whether a request of this path needs no token."""
+    return path in PUBLIC_PATHS or is_of_page(path)
+
+
 # What is done all day: it changes something, and still is no act for the audit log.
 _EVERYDAY = re.compile(
     r"(GET|HEAD|OPTIONS) .*|WEBSOCKET /api/v1/agent|POST (/v1/.*"
@@ -115,15 +127,15 @@ class Edge:
             if scope["path"] == _CALLBACK and self._is_known(caller):
                 # Each wrong answer of a provider is asked of that provider.
                 await self._slow_down(caller)
-            elif scope["path"] == proof.PATH:
+            elif scope["path"] in (proof.PATH, _TOKEN):
                 # Also where a token was shown: a viewer has one, and may look for the
                 # owner's.
                 await self._slow_down(caller)
-            elif scope["path"] not in PUBLIC_PATHS and caller.is_member:
+            elif not is_public(scope["path"]) and caller.is_member:
                 if not self._app_state.leads:
                     await self._app_state.controller.projects.read_afresh()
                 self._sign_in(scope, caller)
-            elif scope["path"] not in PUBLIC_PATHS:
+            elif not is_public(scope["path"]):
                 await self._authenticate(scope, headers, caller)
             if identity := scope.get(IDENTITY_KEY):
                 self._rate_limit.take(identity)
@@ -191,7 +203,7 @@ class Edge:
         """UnauthorizedError without a token, TooManyRequestsError after many wrong
         ones; ForbiddenError for what is not theirs who have it: workers and users.
         """
-        token = _bearer(headers)
+        token = bearer_of(headers)
         if token is None:
             await self._admit_browser(scope, headers, caller)
             return
@@ -233,8 +245,8 @@ class Edge:
             self._guesses.wrong(caller.key)
             raise _unauthorized()
         cookies.check_own_page(scope.get("method", "WEBSOCKET"), headers)
-        users = self._app_state.controller.users
-        scope[AGAIN_KEY] = partial(users.identify, token, session=True)
+        again = self._app_state.session_again
+        scope[AGAIN_KEY] = partial(again, token, identity)
         self._admit(identity, scope, caller, "session")
 
     def _admit_worker(self, claim: WorkerClaim, scope: Scope, caller: Peer) -> None:
@@ -310,13 +322,13 @@ class Edge:
             # Whoever learns that the server knows a key knows its token, too.
             self._guesses.wrong(caller.key)
             self._audit.refused(caller, what, NotFoundError.code)
-        elif scope["path"] == _CALLBACK and status == UnauthorizedError.status:
+        elif scope["path"] in _GUESSED and status == UnauthorizedError.status:
             self._guesses.wrong(caller.key)
             self._audit.refused(caller, what, UnauthorizedError.code)
         elif scope["path"] in _SIGN_IN_PATHS:
             if identity:  # who has just signed in or out
                 self._audit.act(caller, what, outcome, identity)
-        elif scope["path"] not in PUBLIC_PATHS and _is_act(what, identity):
+        elif not is_public(scope["path"]) and _is_act(what, identity):
             self._audit.act(caller, what, outcome, identity)
 
 
@@ -442,12 +454,6 @@ def _unauthorized() -> UnauthorizedError:
         "Send `Authorization: Bearer …`; the token is in the file `token` in the"
         " server's $GPUYARD_HOME.",
     )
-
-
-def _bearer(headers: Mapping[bytes, bytes]) -> str | None:
-    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-    given = token.strip()
-    return given.decode("latin-1") if scheme.lower() == b"bearer" and given else None
 
 
 def _what(scope: Scope) -> str:

@@ -36,6 +36,7 @@ _REQUESTS: Mapping[Role, tuple[str, ...]] = {
         "(GET|HEAD|OPTIONS) /(metrics|v1/models(/.+)?)",
         "(GET|HEAD|OPTIONS) /api/v1/(?!ledger/).+",
         "POST /api/v1/(jobs:wait|estimate|estimate/batch|recommendations(/measured)?)",
+        "POST /api/v1/sign-in/links",
         f"(POST /api/v1/tokens|DELETE /api/v1/tokens/{_ONE})",
         f"POST /api/v1/tokens/{_ONE}/rotate",
     ),

@@ -22,6 +22,7 @@ from gpuyard.domain.errors import (
 from gpuyard.domain.sign_in import DeviceCode, DeviceRequest, DeviceToken, SignInWays
 from gpuyard.domain.validation import faults_of
 from gpuyard.server.api_router import open_api_router
+from gpuyard.server.app_state import AppState
 from gpuyard.server.callers import caller_of
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import IDENTITY_KEY
@@ -116,7 +117,18 @@ async def _end_former_session(request: Request, app_state: TheAppState) -> None:
         former = await app_state.session_of(request.scope)
     except (UnauthorizedError, ForbiddenError):
         return
-    await app_state.sign_in.close_session(former)
+    await _close(request, app_state, former)
+
+
+async def _close(
+    request: Request, app_state: AppState, identity: Identity | None
+) -> None:
+    """Sign the browser of a request out."""
+    sign_in = app_state.sign_in
+    cookie = sign_in.cookies.read(_headers(request), sign_in.cookies.session) or ""
+    if sign_in.token_sessions.open(cookie) is None:
+        await sign_in.close_session(identity)
+    sign_in.token_sessions.end(cookie)
 
 
 @browsers.post("/logout")
@@ -127,9 +139,40 @@ async def logout(request: Request, app_state: TheAppState) -> Response:
     identity = await app_state.session_of(request.scope)
     if identity:
         request.scope[IDENTITY_KEY] = identity
-        await app_state.sign_in.close_session(identity)
+        await _close(request, app_state, identity)
     answer = _redirect(begun.HOME)
     _set_cookie(answer, cookies.header(cookies.session, "", 0))
+    return answer
+
+
+@commands.post("/token")
+async def sign_in_with_token(request: Request, app_state: TheAppState) -> Response:
+    """Sign a browser in: with `token` of a form, or with `code`, from a link."""
+    sign_in = app_state.sign_in
+    cookies = sign_in.cookies
+    cookies.check_own_page(request.method, _headers(request))
+    sign_in.check_carries_tokens()
+    fields = await _form(request)
+    token = fields.get("token", "").strip()
+    if "code" in fields:
+        token = sign_in.token_sessions.redeem(fields["code"]) or ""
+    identity = await app_state.identify(token)
+    if identity is None and "code" in fields:
+        raise UnauthorizedError(
+            "This link is used up, or too old.", "Make another: `gpuyard page`."
+        )
+    if identity is None:
+        raise UnauthorizedError(
+            "Nobody has this token.",
+            "The owner's is in the file `token` in the server's $GPUYARD_HOME; others"
+            " get one from `gpuyard token new`.",
+        )
+    await _end_former_session(request, app_state)
+    request.scope[IDENTITY_KEY] = identity
+    answer = Response(status_code=204)
+    sealed = sign_in.token_sessions.seal(token)
+    lasts_s = sign_in.settings.session_s
+    _set_cookie(answer, cookies.header(cookies.session, sealed, lasts_s))
     return answer
 
 

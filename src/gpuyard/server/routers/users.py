@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from gpuyard.controller.users import OWNER
 from gpuyard.controller.visibility import Visibility
-from gpuyard.domain.errors import ForbiddenError
+from gpuyard.domain.errors import ForbiddenError, RefusedError
 from gpuyard.domain.users import (
     IssuedToken,
     NewToken,
@@ -21,8 +21,10 @@ from gpuyard.domain.users import (
     WhoAmI,
 )
 from gpuyard.server.api_router import api_router
+from gpuyard.server.auth import bearer_of
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import identity_of, visibility_of
+from gpuyard.server.sign_in.token_sessions import LINK_LASTS_S
 
 router = api_router(tag="users")
 
@@ -40,6 +42,13 @@ class OwnerToken(BaseModel):
     token: str
 
 
+class SignInLink(BaseModel):
+    """A link for one browser, and for how many seconds it is good."""
+
+    url: str
+    expires_in_s: float
+
+
 class TokenPage(BaseModel):
     """Tokens, the oldest first."""
 
@@ -52,6 +61,23 @@ async def who_am_i(request: Request) -> WhoAmI:
     """Who you are to this instance, and what you may do."""
     identity = identity_of(request.scope)
     return WhoAmI(user=identity.user, role=identity.role, token=identity.token)
+
+
+@router.post("/sign-in/links", status_code=201)
+async def make_link(request: Request, app_state: TheAppState) -> SignInLink:
+    """A link that opens the page and signs that browser in as you. It works once, and
+    for a minute.
+    """
+    app_state.sign_in.check_carries_tokens()
+    token = bearer_of(dict(request.scope["headers"]))
+    if token is None or identity_of(request.scope).sender:
+        raise RefusedError(
+            "This request does not show the token with which to sign in.",
+            "Ask as yourself, with a token.",
+        )
+    code = app_state.sign_in.token_sessions.code(token)
+    url = f"{app_state.sign_in.url}/#code={code}"
+    return SignInLink(url=url, expires_in_s=LINK_LASTS_S)
 
 
 @router.get("/users")

@@ -4,6 +4,7 @@ import os
 from typing import TYPE_CHECKING
 
 from gpuyard.config.settings import Settings
+from gpuyard.config.sign_in import is_safe_origin
 from gpuyard.controller.controller import Controller
 from gpuyard.controller.users import Identity
 from gpuyard.domain.errors import ForbiddenError, NotFoundError
@@ -13,6 +14,7 @@ from gpuyard.server.sign_in.begun import Begun, Seal
 from gpuyard.server.sign_in.claims import person_of
 from gpuyard.server.sign_in.cookies import Cookies
 from gpuyard.server.sign_in.devices import Devices, Grant
+from gpuyard.server.sign_in.token_sessions import TokenSessions
 
 if TYPE_CHECKING:
     from gpuyard.server.sign_in.provider import OpenIdProvider
@@ -34,6 +36,7 @@ class SignIn:
         self.settings = settings.sign_in
         self._controller = controller
         self._seal = Seal(secret)
+        self.token_sessions = TokenSessions(secret, self.settings.session_s)
         self._provider = self._make_provider()
 
     def _make_provider(self) -> "OpenIdProvider | None":
@@ -98,6 +101,15 @@ class SignIn:
         return await self._controller.sign_ins.open(
             user, TokenKind.SESSION, "browser", lasts_s
         )
+
+    def check_carries_tokens(self) -> None:
+        """ForbiddenError if somebody on the way could read what a browser sends."""
+        if not is_safe_origin(self.url):
+            raise ForbiddenError(
+                "Whoever listens on the way to this server could read your token.",
+                f"Put a proxy with TLS before {self.url}, and name its https://…"
+                " address as `url` in `[server]`.",
+            )
 
     async def close_session(self, identity: Identity | None) -> None:
         """Sign a browser out."""

@@ -1,0 +1,254 @@
+"""The page, in a real browser, against a real server with real jobs."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.support.browser import browser
+from tests.support.instance import TestInstance, make_instance
+from tests.support.web import http
+
+__all__ = ["browser"]
+
+# A machine that is busy with other tests takes its time.
+PATIENCE_MS = 60_000
+ROOT = Path(__file__).parents[2]
+SCREENS = ["/", "/jobs", "/submit", "/models", "/machines", "/costs", "/ui"]
+LOSSES = """
+import json, time
+for step in range(40):
+    print("GPUYARD_METRIC " + json.dumps({"step": step, "total": 40, "loss": 4 / (step + 1)}), flush=True)
+print("the end of training", flush=True)
+while True:
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture(scope="module")
+def instance() -> Iterator[TestInstance]:
+    with make_instance() as made:
+        made.ok("up", "--simulate-gpus", "8x24")
+        yield made
+
+
+@pytest.fixture
+def page(instance: TestInstance, browser: Browser) -> Iterator[Page]:
+    """The page, signed in as the owner. What its scripts cannot do fails the test."""
+    context = browser.new_context()
+    context.set_default_timeout(PATIENCE_MS)
+    expect.set_options(timeout=PATIENCE_MS)
+    made = context.new_page()
+    faults: list[str] = []
+    made.on("pageerror", lambda error: faults.append(str(error)))
+    made.on("console", lambda said: _note_refusal(said.text, faults))
+    open_page(made, instance)
+    yield made
+    context.close()
+    assert not faults
+
+
+def _note_refusal(text: str, faults: list[str]) -> None:
+    if "Content Security Policy" in text:
+        faults.append(text)
+
+
+def open_page(page: Page, instance: TestInstance, path: str = "/") -> None:
+    address = instance.address()
+    page.goto(f"{address.url}{path}")
+    page.get_by_label("Token").fill(address.token)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("navigation")).to_be_visible()
+
+
+def submit(instance: TestInstance, *command: str, name: str) -> str:
+    words = ["--detach", "--live", "--cpus", "0.1", "--name", name]
+    return instance.ok("run", *words, "--", *command).strip()
+
+
+def test_one_signs_in_with_a_token_and_out(
+    instance: TestInstance, browser: Browser
+) -> None:
+    page = browser.new_page()
+    page.goto(instance.address().url)
+    page.get_by_label("Token").fill("a-token-that-nobody-has")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_contain_text("Nobody has this token.")
+    open_page(page, instance)
+    assert page.evaluate("document.cookie") == "", "the session is no script's to read"
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("Token")).to_be_visible()
+    page.reload()
+    expect(page.get_by_label("Token")).to_be_visible()
+
+
+def test_a_link_signs_one_browser_in(instance: TestInstance, browser: Browser) -> None:
+    link = instance.json("page")["url"]
+    page = browser.new_page()
+    page.goto(link)
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    assert "code" not in page.url
+    other = browser.new_context().new_page()
+    other.goto(link)
+    expect(other.get_by_label("Token")).to_be_visible()
+
+
+def test_a_job_is_submitted_watched_and_cancelled(
+    instance: TestInstance, page: Page
+) -> None:
+    program = instance.work / "losses.py"
+    program.write_text(LOSSES)
+    page.get_by_role("link", name="Submit", exact=True).click()
+    page.get_by_label(re.compile("Command")).fill(f"python3 {program}")
+    page.get_by_label("Name").fill("from the page")
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("heading", name="from the page")).to_be_visible()
+    # Nobody loads the page anew: it learns from the stream.
+    expect(page.get_by_text("39 of 40")).to_be_visible()
+    expect(
+        page.get_by_role("img", name=re.compile("^loss: loss from 4"))
+    ).to_be_visible()
+    page.get_by_role("tab", name="log").click()
+    expect(page.get_by_text("the end of training")).to_be_visible()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator(".badge", has_text="cancelled")).to_be_visible()
+    page.get_by_role("tab", name="timeline").click()
+    expect(page.get_by_text("job cancelled", exact=True)).to_be_visible()
+
+
+def test_names_and_output_are_text_whatever_they_hold(
+    instance: TestInstance, page: Page
+) -> None:
+    name = "<img src=x onerror=alert(1)> \N{HEBREW LETTER ALEF}"
+    line = "<script>alert(2)</script> \x1b[31mred\x1b[0m"
+    job = submit(instance, "printf", "%s\\n", line, name=name)
+    page.goto(f"{instance.address().url}/jobs/{job}?show=log")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("<img src=x")
+    expect(page.get_by_role("log")).to_contain_text("<script>alert(2)</script> red")
+
+
+def test_the_list_is_filtered_by_its_address_and_cancels_what_is_chosen(
+    instance: TestInstance, page: Page
+) -> None:
+    for number in range(3):
+        submit(instance, "sleep", "1000", name=f"sleeper-{number}")
+    submit(instance, "true", name="another")
+    page.goto(f"{instance.address().url}/jobs?name=sleeper")
+    lines = page.get_by_role("listitem")
+    expect(lines).to_have_count(3)
+    page.get_by_label("Choose sleeper-0").check()
+    page.get_by_label("Choose sleeper-2").check()
+    page.get_by_role("button", name="Cancel").click()
+    expect(lines.filter(has_text="cancelled")).to_have_count(2)
+    page.get_by_label("State").select_option("cancelled")
+    expect(lines).to_have_count(2)
+    assert "state=cancelled" in page.url
+    instance.ok("cancel", "--all", "--yes")
+
+
+def test_a_session_that_ends_leaves_what_was_typed(
+    instance: TestInstance, page: Page
+) -> None:
+    page.get_by_role("link", name="Submit", exact=True).click()
+    page.get_by_label("Name").fill("half typed")
+    page.context.clear_cookies()
+    page.get_by_label(re.compile("Command")).fill("true")
+    page.get_by_role("button", name="Submit").click()
+    dialog = page.get_by_role("dialog", name="You were signed out")
+    dialog.get_by_label("Token").fill(instance.address().token)
+    dialog.get_by_role("button", name="Sign in").click()
+    expect(dialog).to_be_hidden()
+    expect(page.get_by_label("Name")).to_have_value("half typed")
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("heading", name="half typed")).to_be_visible()
+
+
+def test_a_viewer_sees_no_button_that_is_not_theirs(
+    instance: TestInstance, browser: Browser
+) -> None:
+    job = submit(instance, "true", name="of the owner")
+    instance.ok("user", "add", "vera", "--role", "viewer")
+    token = instance.json("token", "new", "--user", "vera", "--name", "page")
+    page = browser.new_page()
+    page.goto(f"{instance.address().url}/jobs/{job}")
+    page.get_by_label("Token").fill(token["token"])
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="of the owner")).to_be_visible()
+    expect(page.get_by_role("button", name="Run again")).to_have_count(0)
+    instance.ok("token", "revoke", token["id"])
+    page.get_by_role("link", name="Jobs").click()
+    # Who has no valid token any more has no session, either.
+    expect(page.get_by_role("dialog", name="You were signed out")).to_be_visible()
+
+
+def test_a_session_is_used_by_our_own_page_only(instance: TestInstance) -> None:
+    address = instance.address()
+    own = {"Origin": address.url}
+    with httpx.Client(base_url=address.url, timeout=30) as web:
+        form = {"token": address.token}
+        foreign = web.post("/auth/token", data=form, headers={"Origin": "http://evil"})
+        assert foreign.status_code == 403
+        assert web.post("/auth/token", data=form).status_code == 403
+        answer = web.post("/auth/token", data=form, headers=own)
+        assert answer.status_code == 204
+        cookie = answer.headers["set-cookie"]
+        assert "HttpOnly" in cookie and "SameSite=Lax" in cookie
+        assert web.get("/api/v1/whoami").json()["role"] == "administrator"
+        spec = {"command": ["true"]}
+        assert web.post("/api/v1/jobs", json=spec).status_code == 403
+        web.post("/auth/logout", headers=own)
+        # A copy of the cookie is worth nothing after the sign-out.
+        kept = {"Cookie": cookie.partition(";")[0]}
+        assert web.get("/api/v1/whoami", headers=kept).status_code == 401
+
+
+def test_the_page_loads_little_and_nothing_from_elsewhere(
+    instance: TestInstance,
+) -> None:
+    with http(instance, headers={"Accept-Encoding": "gzip"}) as web:
+        index = web.get("/")
+        policy = index.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert not re.search(r"https?://", index.text)
+        assets = re.findall(r'(?:src|href)="(/assets/[^"]+)"', index.text)
+        answers = [index, *(web.get(asset) for asset in assets)]
+        sizes = [int(answer.headers["content-length"]) for answer in answers]
+        assert len(assets) >= 2
+        assert sum(sizes) < 60_000, "the first screen's own code"
+        for answer in answers[1:]:
+            assert "immutable" in answer.headers["cache-control"]
+        assert web.get("/assets/../../auth.py").status_code == 404
+        assert web.get("/assets/none.js").status_code == 404
+        assert web.get("/jobs/some-job").text == index.text
+
+
+def test_screens_serve_keyboards_and_screen_readers(
+    instance: TestInstance, page: Page
+) -> None:
+    job = submit(instance, "true", name="seen by all")
+    axe = (ROOT / "web/node_modules/axe-core/axe.min.js").read_text()
+    faults: list[str] = []
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        for path in [*SCREENS, f"/jobs/{job}", f"/jobs/{job}?show=log"]:
+            page.goto(f"{instance.address().url}{path}")
+            expect(page.get_by_role("heading", level=1)).to_be_visible()
+            page.evaluate(axe)
+            found = page.evaluate("axe.run()")["violations"]
+            serious = [one for one in found if one["impact"] in ("serious", "critical")]
+            faults += [f"{path}, {theme}: {fault}" for fault in described(serious)]
+    assert not faults, "\n".join(faults)
+
+
+def described(violations: list[dict[str, Any]]) -> list[str]:
+    """What axe-core found, of each element."""
+    return [
+        f"{one['id']}: {node['html'][:200]} {node['failureSummary']}"
+        for one in violations
+        for node in one["nodes"]
+    ]

@@ -1,0 +1,107 @@
+// A chart of curves with one x axis: zoom by dragging, back by a double click.
+
+import { useEffect, useRef } from "preact/hooks";
+import uPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
+
+import { figure } from "../format";
+import { theme } from "../state/theme";
+import { useStore } from "../state/store";
+
+export interface Curve {
+  name: string;
+  /** The same length as `xs`; null where it has no value. */
+  values: (number | null)[];
+}
+
+interface Props {
+  xs: number[];
+  curves: Curve[];
+  label: string;
+  /** Times in UTC seconds, instead of steps. */
+  isTime?: boolean;
+  isLogarithmic?: boolean;
+}
+
+const HEIGHT = 240;
+const COLOURS = ["--chart-1", "--chart-2", "--chart-3", "--chart-4"];
+
+export function Chart(props: Props) {
+  const element = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot | null>(null);
+  const shade = useStore(theme);
+  const names = props.curves.map((curve) => curve.name).join("\n");
+
+  useEffect(() => {
+    const box = element.current!;
+    const made = new uPlot(optionsOf(props, box.clientWidth), dataOf(props), box);
+    plot.current = made;
+    const resized = new ResizeObserver(() =>
+      made.setSize({ width: box.clientWidth, height: HEIGHT }),
+    );
+    resized.observe(box);
+    return () => {
+      resized.disconnect();
+      made.destroy();
+    };
+  }, [names, shade, props.isTime, props.isLogarithmic]);
+
+  useEffect(() => plot.current?.setData(dataOf(props)), [props.xs, props.curves]);
+
+  return <div ref={element} class="chart" role="img" aria-label={describe(props)} />;
+}
+
+function dataOf({ xs, curves, isLogarithmic }: Props): uPlot.AlignedData {
+  // A logarithmic scale has no place for zero and less.
+  const shown = (value: number | null) =>
+    isLogarithmic && value !== null && value <= 0 ? null : value;
+  return [xs, ...curves.map((curve) => (isLogarithmic ? curve.values.map(shown) : curve.values))];
+}
+
+function optionsOf({ curves, isTime, isLogarithmic }: Props, width: number): uPlot.Options {
+  const quiet = colour("--text-quiet");
+  const axis = {
+    stroke: quiet,
+    grid: { stroke: colour("--line"), width: 1 },
+    ticks: { show: false },
+    font: "12px system-ui",
+  };
+  return {
+    width: Math.max(width, 200),
+    height: HEIGHT,
+    scales: { x: { time: isTime ?? false }, y: { distr: isLogarithmic ? 3 : 1 } },
+    axes: [
+      axis,
+      {
+        ...axis,
+        size: 64,
+        values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : figure(tick))),
+      },
+    ],
+    cursor: { y: false },
+    series: [
+      { label: isTime ? "time" : "step" },
+      ...curves.map((curve, at) => ({
+        label: curve.name,
+        stroke: colour(COLOURS[at % COLOURS.length]!),
+        width: 1.6,
+        spanGaps: true,
+        points: { show: false },
+        value: (_: uPlot, value: number | null) => figure(value),
+      })),
+    ],
+  };
+}
+
+function colour(name: string): string {
+  return getComputedStyle(document.documentElement).getPropertyValue(name);
+}
+
+/** What the curves show, for who cannot see them. */
+function describe({ label, curves }: Props): string {
+  const ends = curves.map(({ name, values }) => {
+    const known = values.filter((value) => value !== null);
+    return `${name} from ${figure(known[0])} to ${figure(known.at(-1))}`;
+  });
+  return `${label}: ${ends.join(", ")}`;
+}

@@ -1,0 +1,158 @@
+// The frame around all screens: the way between them, and who is signed in.
+
+import type { ComponentChildren, ComponentType } from "preact";
+import { lazy, Suspense } from "preact/compat";
+
+import { signOut } from "./api/client";
+import { feed } from "./api/events";
+import { JobsScreen } from "./screens/jobs";
+import { OverviewScreen } from "./screens/overview";
+import { SignInForm, SignInScreen } from "./screens/sign-in";
+import { followLinks, usePlace } from "./state/router";
+import { session, type WhoAmI } from "./state/session";
+import { useStore } from "./state/store";
+import { switchTheme, theme } from "./state/theme";
+import { Dialog, Empty, Link } from "./ui/parts";
+
+// Charts and logs are loaded with the first screen that shows some.
+const JobScreen = lazy(() => import("./screens/job"));
+const SubmitScreen = lazy(() => import("./screens/submit"));
+const ModelsScreen = lazy(() => import("./screens/models"));
+const MachinesScreen = lazy(() => import("./screens/machines"));
+const CostsScreen = lazy(() => import("./screens/costs"));
+const DesignScreen = lazy(() => import("./screens/design"));
+
+interface Screen {
+  path: RegExp;
+  screen: ComponentType<{ words: string[] }>;
+}
+
+const SCREENS: readonly Screen[] = [
+  { path: /^\/$/, screen: OverviewScreen },
+  { path: /^\/jobs\/?$/, screen: JobsScreen },
+  { path: /^\/jobs\/([^/]+)\/?$/, screen: JobScreen },
+  { path: /^\/submit\/?$/, screen: SubmitScreen },
+  { path: /^\/models\/?$/, screen: ModelsScreen },
+  { path: /^\/machines\/?$/, screen: MachinesScreen },
+  { path: /^\/costs\/?$/, screen: CostsScreen },
+  { path: /^\/ui\/?$/, screen: DesignScreen },
+];
+
+const LINKS: readonly [string, string][] = [
+  ["/", "Overview"],
+  ["/jobs", "Jobs"],
+  ["/submit", "Submit"],
+  ["/models", "Models"],
+  ["/machines", "Machines"],
+  ["/costs", "Costs"],
+];
+
+export function Page() {
+  const state = useStore(session.state);
+  switch (state.kind) {
+    case "asking":
+      return null;
+    case "down":
+      return (
+        <Empty>
+          <p>The server does not answer. Is it running? Start it with `gpuyard up`.</p>
+          <button type="button" class="button" onClick={() => location.reload()}>
+            Try again
+          </button>
+        </Empty>
+      );
+    case "out":
+      return <SignInScreen />;
+    default:
+      return <Frame who={state.who} isExpired={state.kind === "expired"} />;
+  }
+}
+
+function Frame({ who, isExpired }: { who: WhoAmI; isExpired: boolean }) {
+  const { path } = usePlace();
+  const found = SCREENS.map(({ path: pattern, screen }) => ({
+    screen,
+    match: pattern.exec(path),
+  }));
+  const shown = found.find(({ match }) => match !== null);
+  return (
+    <div class="frame" onClick={followLinks}>
+      <Rail path={path} who={who} />
+      <div>
+        <ConnectionNotice />
+        <main class="content">
+          <Suspense fallback={null}>
+            {shown ? draw(shown.screen, shown.match!.slice(1)) : <Missing />}
+          </Suspense>
+        </main>
+      </div>
+      {isExpired && (
+        <Dialog title="You were signed out">
+          <p class="quiet">Sign in again. What you typed is still there.</p>
+          <SignInForm />
+        </Dialog>
+      )}
+    </div>
+  );
+}
+
+function draw(Shown: ComponentType<{ words: string[] }>, words: string[]): ComponentChildren {
+  return <Shown words={words} key={words.join("/")} />;
+}
+
+function Rail({ path, who }: { path: string; who: WhoAmI }) {
+  const shade = useStore(theme);
+  return (
+    <nav class="rail" aria-label="Screens">
+      <Link to="/" class="brand">
+        gpuyard
+      </Link>
+      {LINKS.map(([to, name]) => (
+        <Link
+          key={to}
+          to={to}
+          class="screen"
+          current={to === "/" ? path === "/" : path.startsWith(to)}
+        >
+          {name}
+        </Link>
+      ))}
+      <div class="foot">
+        <span class="quiet cut">
+          {who.user ?? "owner"} · {who.role}
+        </span>
+        <div class="row">
+          <button type="button" class="button plain" onClick={switchTheme}>
+            {shade === "dark" ? "Light" : "Dark"}
+          </button>
+          <button type="button" class="button plain" onClick={() => void leave()}>
+            Sign out
+          </button>
+        </div>
+      </div>
+    </nav>
+  );
+}
+
+async function leave(): Promise<void> {
+  await signOut();
+  location.assign("/");
+}
+
+function ConnectionNotice() {
+  const connection = useStore(feed.connection);
+  if (connection !== "lost") return null;
+  return (
+    <div class="notice" role="status">
+      The server does not answer. What you see may be old; the page goes on by itself.
+    </div>
+  );
+}
+
+function Missing() {
+  return (
+    <Empty>
+      There is no such screen. <Link to="/">Go to the overview</Link>
+    </Empty>
+  );
+}

@@ -1,0 +1,134 @@
+// What was spent, on whom and on what, and the budgets.
+
+import { address, type Schemas } from "../api/client";
+import * as format from "../format";
+import { serverNow } from "../state/clock";
+import { useResource } from "../state/resource";
+import { setQuery, usePlace } from "../state/router";
+import { Card, Empty, ErrorNote, Meter, Tabs } from "../ui/parts";
+
+const CUTS = ["day", "week", "month", "user", "project", "tier", "provider", "gpu"] as const;
+const DAY_S = 86_400;
+const PERIODS: Record<string, number> = {
+  "7 days": 7,
+  "30 days": 30,
+  "90 days": 90,
+  "a year": 365,
+};
+type Report = Schemas["CostReport"];
+
+export default function CostsScreen() {
+  const { query } = usePlace();
+  const by = CUTS.find((cut) => cut === query.get("by")) ?? "day";
+  const period = query.get("period") ?? "30 days";
+  // To the hour, so that the question stays the same while the page is open.
+  const from = Math.floor((serverNow() - (PERIODS[period] ?? 30) * DAY_S) / 3600) * 3600;
+  const report = useResource<Report>("/api/v1/costs", { by, from }, { everyS: 30 });
+  return (
+    <>
+      <div class="head">
+        <h1>Costs</h1>
+        <span class="spring" />
+        <select
+          aria-label="Period"
+          value={period}
+          onChange={(event) => setQuery({ period: event.currentTarget.value })}
+        >
+          {Object.keys(PERIODS).map((name) => (
+            <option key={name}>{name}</option>
+          ))}
+        </select>
+        <a class="button" href={address("/api/v1/costs/focus", { from })} download="focus.csv">
+          Export (FOCUS)
+        </a>
+      </div>
+      <Budgets />
+      <Tabs label="By" names={CUTS} chosen={by} onChoose={(cut) => setQuery({ by: cut })} />
+      <ErrorNote error={report.error} />
+      {report.value && <ReportTable report={report.value} />}
+    </>
+  );
+}
+
+function ReportTable({ report }: { report: Report }) {
+  const lines = report.items ?? [];
+  if (lines.length === 0) return <Empty>Nothing was spent in this time.</Empty>;
+  const largest = Math.max(...lines.map((line) => Number(line.converted ?? 0)), 1e-9);
+  return (
+    <div class="card scrolls">
+      <table>
+        <thead>
+          <tr>
+            <th>{report.by}</th>
+            <th class="bar" />
+            <th class="number">Cost</th>
+            <th class="number">Of that running</th>
+            <th class="number">Failed or lost</th>
+            <th class="number">GPU hours</th>
+            <th class="number">Attempts</th>
+          </tr>
+        </thead>
+        <tbody>
+          {lines.map((line) => (
+            <tr key={`${line.key} ${line.currency}`}>
+              <td>{line.key}</td>
+              <td class="bar">
+                <Meter share={Number(line.converted ?? 0) / largest} label="Share of the largest" />
+              </td>
+              <td class="number">{format.money(line.amount, line.currency)}</td>
+              <td class="number">{format.money(line.running, line.currency)}</td>
+              <td class="number">{format.money(line.waste, line.currency)}</td>
+              <td class="number">{format.figure(line.gpu_hours)}</td>
+              <td class="number">{format.count(line.attempts)}</td>
+            </tr>
+          ))}
+        </tbody>
+        <tfoot>
+          <tr>
+            <td>
+              <strong>in all</strong>
+            </td>
+            <td />
+            <td class="number">
+              <strong>{format.money(report.total, report.currency)}</strong>
+            </td>
+          </tr>
+        </tfoot>
+      </table>
+    </div>
+  );
+}
+
+function Budgets() {
+  const budgets = useResource<{ items: Schemas["Budget"][] }>(
+    "/api/v1/budgets",
+    {},
+    { everyS: 30 },
+  );
+  if (!budgets.value?.items.length) return <ErrorNote error={budgets.error} />;
+  return (
+    <div class="tiles">
+      {budgets.value.items.map((budget) => (
+        <BudgetCard key={budget.name} budget={budget} />
+      ))}
+    </div>
+  );
+}
+
+function BudgetCard({ budget }: { budget: Schemas["Budget"] }) {
+  const share = Number(budget.spent) / Number(budget.amount);
+  const whose = budget.user ?? budget.project ?? "everybody";
+  return (
+    <Card title={budget.name}>
+      <Meter share={share} label={`Spent of the budget ${budget.name}`} />
+      <div class="row wide">
+        <span>{format.money(budget.spent, budget.currency)}</span>
+        <span class="quiet">of {format.money(budget.amount, budget.currency)}</span>
+      </div>
+      <p class="quiet small">
+        {whose}, {budget.period}
+        {budget.hard ? ", ends what runs" : ""}
+      </p>
+    </Card>
+  );
+}

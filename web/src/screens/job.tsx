@@ -1,0 +1,416 @@
+// One job: its state and what can be done about it, curves, output, and what it left.
+
+import type { ComponentChildren } from "preact";
+import { useState } from "preact/hooks";
+
+import { Chart } from "../charts/chart";
+import { curvesOf, type Series } from "../charts/series";
+import { type Schemas, send } from "../api/client";
+import type { ServerEvent } from "../api/events";
+import * as format from "../format";
+import { useNow } from "../state/clock";
+import { type Resource, useResource } from "../state/resource";
+import { go, setQuery, usePlace } from "../state/router";
+import { session } from "../state/session";
+import { ActionButton, Card, Empty, ErrorNote, Link, Meter, StateBadge, Tabs } from "../ui/parts";
+import { Log } from "./log";
+
+type Job = Schemas["Job"];
+const TABS = ["curves", "log", "checkpoints", "artifacts", "timeline", "specification"] as const;
+type Tab = (typeof TABS)[number];
+const OVER = new Set(["completed", "failed", "cancelled", "timed_out"]);
+
+interface Items<T> {
+  items: T[];
+}
+
+export default function JobScreen({ words }: { words: string[] }) {
+  const reference = words[0]!;
+  const isOfJob = (event: ServerEvent) => event.job_id === job.value?.id;
+  const path = `/api/v1/jobs/${reference}`;
+  const job: Resource<Job> = useResource<Job>(path, {}, { when: isOfJob });
+  const { query } = usePlace();
+  const tab = TABS.find((one) => one === query.get("show")) ?? "curves";
+  if (job.value === null) return <ErrorNote error={job.error} />;
+  const one = job.value;
+  return (
+    <>
+      <Head job={one} onChange={job.reload} />
+      <ErrorNote error={job.error} />
+      <Facts job={one} />
+      {!OVER.has(one.state) && one.state !== "running" && <Why job={one} />}
+      <div class="stack">
+        <Tabs
+          label="What to show"
+          names={TABS}
+          chosen={tab}
+          onChoose={(name) => setQuery({ show: name })}
+        />
+        <Shown tab={tab} job={one} />
+      </div>
+    </>
+  );
+}
+
+function Shown({ tab, job }: { tab: Tab; job: Job }) {
+  switch (tab) {
+    case "curves":
+      return <CurvesTab job={job} />;
+    case "log":
+      return <Log job={job.id} isOver={OVER.has(job.state)} />;
+    case "checkpoints":
+      return <CheckpointsTab job={job} />;
+    case "artifacts":
+      return <ArtifactsTab job={job} />;
+    case "timeline":
+      return <TimelineTab job={job} />;
+    case "specification":
+      return <pre class="card scrolls">{JSON.stringify(job.spec, null, 2)}</pre>;
+  }
+}
+
+// --- the head ---
+
+function Head({ job, onChange }: { job: Job; onChange: () => void }) {
+  const [error, setError] = useState<Error | null>(null);
+  async function post(action: string): Promise<void> {
+    await send("POST", `/api/v1/jobs/${job.id}/${action}`);
+    onChange();
+  }
+  async function rerun(): Promise<void> {
+    const made = await send<{ job: { id: string } }>("POST", `/api/v1/jobs/${job.id}/rerun`);
+    go(`/jobs/${made.job.id}`);
+  }
+  return (
+    <>
+      <div class="head">
+        <h1 class="cut">{job.name || format.shortId(job.id)}</h1>
+        <StateBadge state={job.state} />
+        <span class="quiet mono small">{job.id}</span>
+        <span class="spring" />
+        {session.may("member") && (
+          <div class="row">
+            {OVER.has(job.state) && (
+              <ActionButton act={() => post("resume")} onError={setError}>
+                Resume
+              </ActionButton>
+            )}
+            <ActionButton act={rerun} onError={setError}>
+              Run again
+            </ActionButton>
+            {!OVER.has(job.state) && (
+              <ActionButton act={() => post("cancel")} kind="danger" onError={setError}>
+                Cancel
+              </ActionButton>
+            )}
+          </div>
+        )}
+      </div>
+      <ErrorNote error={error} />
+    </>
+  );
+}
+
+function Facts({ job }: { job: Job }) {
+  const now = useNow();
+  const { step, total, eta_s: etaS } = job.progress;
+  const ranS = job.started_at ? (job.ended_at ?? now) - job.started_at : null;
+  const last = job.attempts?.at(-1);
+  const gpus = job.gpus ?? [];
+  const said = last?.message ?? job.reason?.replaceAll("_", " ");
+  return (
+    <>
+      <div class="tiles">
+        <Fact
+          name="Progress"
+          value={step && total ? `${format.count(step)} of ${format.count(total)}` : "–"}
+        >
+          {step && total ? <Meter share={step / total} label="Progress" /> : null}
+        </Fact>
+        <Fact name={OVER.has(job.state) ? "Ran" : "Running"} value={format.duration(ranS)}>
+          <span class="quiet small">
+            {etaS && job.state === "running"
+              ? `${format.duration(etaS)} left`
+              : format.time(job.created_at)}
+          </span>
+        </Fact>
+        <Fact name="Cost" value={format.money(job.cost?.amount, job.cost?.currency)}>
+          <span class="quiet small">{job.cost?.tier ?? ""}</span>
+        </Fact>
+        <Fact name="Place" value={job.provider ?? "–"}>
+          <span class="quiet small cut">
+            {gpus.length ? `${gpus.length} GPU: ${gpus.join(", ")}` : "no GPU"}
+          </span>
+        </Fact>
+      </div>
+      {OVER.has(job.state) && job.state !== "completed" && said && (
+        <div class="error">
+          <p>{said}</p>
+          {job.exit_code !== null && job.exit_code !== undefined && (
+            <p>Exit code {job.exit_code}.</p>
+          )}
+        </div>
+      )}
+    </>
+  );
+}
+
+function Fact({
+  name,
+  value,
+  children,
+}: {
+  name: string;
+  value: string;
+  children: ComponentChildren;
+}) {
+  return (
+    <div class="card">
+      <span class="quiet">{name}</span>
+      <span class="figure cut">{value}</span>
+      {children}
+    </div>
+  );
+}
+
+function Why({ job }: { job: Job }) {
+  const why = useResource<{ summary: string; would_help?: string[] }>(
+    `/api/v1/jobs/${job.id}/why`,
+    {},
+    { everyS: 5 },
+  );
+  return (
+    <Card title="Why does it wait?">
+      <ErrorNote error={why.error} />
+      <p>{why.value?.summary}</p>
+      {why.value?.would_help?.map((help) => (
+        <p key={help} class="quiet">
+          {help}
+        </p>
+      ))}
+    </Card>
+  );
+}
+
+// --- curves ---
+
+const SMOOTHING = [0, 0.6, 0.9, 0.98];
+
+function CurvesTab({ job }: { job: Job }) {
+  const isProgress = (event: ServerEvent) =>
+    event.job_id === job.id && event.kind === "job.progress";
+  const series = useResource<Items<Series>>(
+    `/api/v1/jobs/${job.id}/metrics`,
+    { points: 1000 },
+    { when: isProgress },
+  );
+  const [isLogarithmic, setLogarithmic] = useState(false);
+  const [smoothing, setSmoothing] = useState(0);
+  if (series.value === null) return <ErrorNote error={series.error} />;
+  const groups = groupsOf(series.value.items);
+  if (groups.length === 0) {
+    return (
+      <Empty>No curves yet. A job prints them, or logs them to TensorBoard, W&B or MLflow.</Empty>
+    );
+  }
+  return (
+    <div class="stack">
+      <div class="head">
+        <label class="row quiet">
+          <input
+            type="checkbox"
+            checked={isLogarithmic}
+            onChange={(event) => setLogarithmic(event.currentTarget.checked)}
+          />
+          logarithmic
+        </label>
+        <label class="row quiet">
+          smoothing
+          <select
+            value={String(smoothing)}
+            onChange={(event) => setSmoothing(Number(event.currentTarget.value))}
+          >
+            {SMOOTHING.map((weight) => (
+              <option key={weight} value={String(weight)}>
+                {weight === 0 ? "none" : weight}
+              </option>
+            ))}
+          </select>
+        </label>
+        <span class="quiet small">Drag to zoom; double-click to go back.</span>
+      </div>
+      <div class="columns">
+        {groups.map(([name, members]) => {
+          const { xs, curves, isTime } = curvesOf(members, smoothing);
+          return (
+            <Card key={name} title={name}>
+              <Chart
+                xs={xs}
+                curves={curves}
+                label={name}
+                isTime={isTime}
+                isLogarithmic={isLogarithmic}
+              />
+            </Card>
+          );
+        })}
+      </div>
+    </div>
+  );
+}
+
+/** Series that belong in one chart, by its title: the losses, each kind of reading of all
+ * GPUs, and each of the others alone. What a program says comes before what was measured. */
+function groupsOf(series: readonly Series[]): [string, Series[]][] {
+  const groups = new Map<string, Series[]>();
+  for (const one of series) {
+    const title = titleOf(one.name);
+    groups.set(title, [...(groups.get(title) ?? []), one]);
+  }
+  const isMeasured = ([, members]: [string, Series[]]) =>
+    members[0]!.name.startsWith("system/") ? 1 : 0;
+  return [...groups].sort((a, b) => isMeasured(a) - isMeasured(b) || a[0].localeCompare(b[0]));
+}
+
+const READINGS: Record<string, string> = {
+  "system/cpu_cores": "CPU, cores",
+  "system/memory_mb": "memory, MB",
+  "system/disk_mb": "disk, MB",
+  "system/gpu_memory_mb": "GPU memory, MB",
+  "system/gpu_utilization": "GPU in use, of 1",
+};
+
+function titleOf(name: string): string {
+  if (/(^|[/_])loss$/.test(name)) return "loss";
+  const reading = name.replace(/^system\/gpu\d+_/, "system/gpu_");
+  return READINGS[reading] ?? reading;
+}
+
+// --- what it left ---
+
+function CheckpointsTab({ job }: { job: Job }) {
+  const isNew = (event: ServerEvent) =>
+    event.job_id === job.id && event.kind.startsWith("checkpoint.");
+  const path = `/api/v1/jobs/${job.id}/checkpoints`;
+  const found = useResource<Items<Schemas["Checkpoint"]>>(path, {}, { when: isNew });
+  const [error, setError] = useState<Error | null>(null);
+  const canResume = OVER.has(job.state) && session.may("member");
+  async function resume(checkpoint: string): Promise<void> {
+    await send("POST", `/api/v1/jobs/${job.id}/resume`, { checkpoint });
+  }
+  if (found.value?.items.length === 0) return <Empty>It has saved no checkpoint.</Empty>;
+  return (
+    <div class="card scrolls">
+      <ErrorNote error={found.error ?? error} />
+      <table>
+        <thead>
+          <tr>
+            <th>Checkpoint</th>
+            <th class="number">Step</th>
+            <th class="number">Size</th>
+            <th>Saved</th>
+            <th />
+          </tr>
+        </thead>
+        <tbody>
+          {found.value?.items.map((one) => (
+            <tr key={one.id}>
+              <td class="mono">{one.path}</td>
+              <td class="number">{one.step ?? "–"}</td>
+              <td class="number">{format.bytes(one.size)}</td>
+              <td>{format.time(one.created_at)}</td>
+              <td>
+                <div class="row">
+                  {one.kept && !one.directory && (
+                    <a class="button" href={`/api/v1/checkpoints/${one.id}/content`} download>
+                      Download
+                    </a>
+                  )}
+                  {canResume && one.kept && (
+                    <ActionButton act={() => resume(one.id)} onError={setError}>
+                      Resume from here
+                    </ActionButton>
+                  )}
+                </div>
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function ArtifactsTab({ job }: { job: Job }) {
+  const isNew = (event: ServerEvent) =>
+    event.job_id === job.id && event.kind.startsWith("artifacts.");
+  const path = `/api/v1/jobs/${job.id}/artifacts`;
+  const found = useResource<Items<Schemas["Artifact"]>>(path, {}, { when: isNew });
+  if (found.value?.items.length === 0) return <Empty>It has left no artifacts.</Empty>;
+  return (
+    <div class="card scrolls">
+      <ErrorNote error={found.error} />
+      <table>
+        <thead>
+          <tr>
+            <th>File</th>
+            <th class="number">Size</th>
+            <th>Saved</th>
+            <th />
+          </tr>
+        </thead>
+        <tbody>
+          {found.value?.items.map((one) => (
+            <tr key={one.id}>
+              <td class="mono">{one.path}</td>
+              <td class="number">{format.bytes(one.size)}</td>
+              <td>{format.time(one.created_at)}</td>
+              <td>
+                <a class="button" href={`/api/v1/artifacts/${one.id}/content`} download>
+                  Download
+                </a>
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+// --- what happened ---
+
+function TimelineTab({ job }: { job: Job }) {
+  const isNew = (event: ServerEvent) => event.job_id === job.id && event.seq !== null;
+  const events = useResource<Items<ServerEvent>>(
+    "/api/v1/events",
+    { job: job.id, limit: 1000 },
+    { when: isNew },
+  );
+  return (
+    <div class="card scrolls">
+      <ErrorNote error={events.error} />
+      <table>
+        <tbody>
+          {events.value?.items.map((event) => (
+            <tr key={event.seq}>
+              <td class="quiet">{format.time(event.at)}</td>
+              <td>{event.kind.replace(".", " ").replaceAll("_", " ")}</td>
+              <td class="quiet">{detailsOf(event)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      <p class="quiet">
+        <Link to={`/jobs?name=${encodeURIComponent(job.name || "")}`}>Other runs of this name</Link>
+      </p>
+    </div>
+  );
+}
+
+function detailsOf({ data }: ServerEvent): string {
+  const shown = Object.entries(data).filter(
+    ([, value]) => value !== null && typeof value !== "object",
+  );
+  return shown.map(([name, value]) => `${name} ${String(value)}`).join(" · ");
+}

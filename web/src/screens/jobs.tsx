@@ -1,0 +1,206 @@
+// All jobs, newest first. The filters are in the address, so that it can be sent.
+
+import { useState } from "preact/hooks";
+
+import { type Schemas, send } from "../api/client";
+import type { ServerEvent } from "../api/events";
+import * as format from "../format";
+import { useNow } from "../state/clock";
+import { useListing } from "../state/pages";
+import { setQuery, usePlace } from "../state/router";
+import { session } from "../state/session";
+import { ActionButton, Empty, ErrorNote, Link, Meter, StateBadge } from "../ui/parts";
+import { Windowed } from "../ui/window";
+
+type Job = Schemas["Job"];
+const LINE_HEIGHT = 40;
+const STATES = [
+  "queued",
+  "assigned",
+  "running",
+  "completed",
+  "failed",
+  "cancelled",
+  "timed_out",
+  "unknown",
+];
+const FILTERS = ["name", "project", "user", "label"] as const;
+const isAboutJobs = (event: ServerEvent) => event.kind.startsWith("job.");
+
+export function JobsScreen() {
+  const { query } = usePlace();
+  const filters = Object.fromEntries(FILTERS.map((name) => [name, query.get(name) || undefined]));
+  const wanted = {
+    ...filters,
+    name: asPattern(filters["name"]),
+    state: query.get("state") || undefined,
+  };
+  const jobs = useListing<Job>("/api/v1/jobs", wanted, isAboutJobs);
+  const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
+  const now = useNow();
+
+  function choose(id: string, isChosen: boolean): void {
+    const next = new Set(chosen);
+    if (isChosen) next.add(id);
+    else next.delete(id);
+    setChosen(next);
+  }
+
+  return (
+    <>
+      <div class="head">
+        <h1>Jobs</h1>
+        <span class="spring" />
+        {chosen.size > 0 && (
+          <BulkActions chosen={chosen} onDone={() => (setChosen(new Set()), jobs.reload())} />
+        )}
+      </div>
+      <Filters query={query} />
+      <ErrorNote error={jobs.error} />
+      <div class="list">
+        <div class="line titles" aria-hidden="true">
+          <span />
+          <span>Job</span>
+          <span>State</span>
+          <span class="less">Progress</span>
+          <span class="less number">Ran</span>
+          <span class="less number">Cost</span>
+          <span class="less number">Submitted</span>
+        </div>
+        {jobs.items.length === 0 && !jobs.hasMore && <Empty>No job is like that.</Empty>}
+        <Windowed
+          items={jobs.items}
+          lineHeight={LINE_HEIGHT}
+          class="body"
+          label="Jobs"
+          onEnd={jobs.more}
+          onSight={jobs.see}
+          draw={(job) => (
+            <JobLine
+              key={job.id}
+              job={job}
+              now={now}
+              isChosen={chosen.has(job.id)}
+              onChoose={(isChosen) => choose(job.id, isChosen)}
+            />
+          )}
+        />
+      </div>
+    </>
+  );
+}
+
+/** What somebody types is found anywhere in the name. */
+function asPattern(name: string | undefined): string | undefined {
+  return name && !/[*?]/.test(name) ? `*${name}*` : name;
+}
+
+function Filters({ query }: { query: URLSearchParams }) {
+  return (
+    <form class="head" role="search" onSubmit={(event) => event.preventDefault()}>
+      <select
+        aria-label="State"
+        value={query.get("state") ?? ""}
+        onChange={(event) => setQuery({ state: event.currentTarget.value })}
+      >
+        <option value="">every state</option>
+        {STATES.map((state) => (
+          <option key={state} value={state}>
+            {state.replaceAll("_", " ")}
+          </option>
+        ))}
+      </select>
+      {FILTERS.map((name) => (
+        <input
+          key={name}
+          type="search"
+          aria-label={name}
+          placeholder={name === "label" ? "label, NAME=VALUE" : name}
+          value={query.get(name) ?? ""}
+          onChange={(event) => setQuery({ [name]: event.currentTarget.value.trim() })}
+        />
+      ))}
+    </form>
+  );
+}
+
+interface LineProps {
+  job: Job;
+  now: number;
+  isChosen: boolean;
+  onChoose: (isChosen: boolean) => void;
+}
+
+function JobLine({ job, now, isChosen, onChoose }: LineProps) {
+  const name = job.name || format.shortId(job.id);
+  return (
+    <div class="line" role="listitem">
+      <input
+        type="checkbox"
+        aria-label={`Choose ${name}`}
+        checked={isChosen}
+        onChange={(event) => onChoose(event.currentTarget.checked)}
+      />
+      <span class="row">
+        <Link to={`/jobs/${job.id}`} class="cut">
+          {name}
+        </Link>
+        <span class="quiet small mono less">{job.name ? format.shortId(job.id) : ""}</span>
+      </span>
+      <StateBadge state={job.state} />
+      <span class="less">
+        <ProgressOf job={job} />
+      </span>
+      <span class="less number quiet">{format.duration(ranS(job, now))}</span>
+      <span class="less number">{format.money(job.cost?.amount, job.cost?.currency)}</span>
+      <span class="less number quiet">{format.duration(now - job.created_at)}</span>
+    </div>
+  );
+}
+
+function ranS(job: Job, now: number): number | null {
+  return job.started_at ? (job.ended_at ?? now) - job.started_at : null;
+}
+
+function ProgressOf({ job }: { job: Job }) {
+  const { step, total, eta_s: etaS } = job.progress;
+  if (job.state !== "running") {
+    return <span class="quiet cut">{job.reason?.replaceAll("_", " ")}</span>;
+  }
+  if (!step || !total) return <span class="quiet">–</span>;
+  return (
+    <span class="stack tight">
+      <Meter share={step / total} label="Progress" />
+      <span class="quiet small">{etaS ? `${format.duration(etaS)} left` : ""}</span>
+    </span>
+  );
+}
+
+function BulkActions({ chosen, onDone }: { chosen: ReadonlySet<string>; onDone: () => void }) {
+  const [error, setError] = useState<Error | null>(null);
+  if (!session.may("member")) return null;
+  const jobs = [...chosen];
+
+  async function cancel(): Promise<void> {
+    await send("POST", "/api/v1/jobs:cancel", { jobs });
+    onDone();
+  }
+
+  async function resume(): Promise<void> {
+    for (const id of jobs) await send("POST", `/api/v1/jobs/${id}/resume`);
+    onDone();
+  }
+
+  return (
+    <div class="row" role="group" aria-label="With the chosen jobs">
+      <ErrorNote error={error} />
+      <span class="quiet">{chosen.size} chosen</span>
+      <ActionButton act={resume} onError={setError}>
+        Start again
+      </ActionButton>
+      <ActionButton act={cancel} kind="danger" onError={setError}>
+        Cancel
+      </ActionButton>
+    </div>
+  );
+}

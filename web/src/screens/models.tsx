@@ -1,0 +1,109 @@
+// The language models: where they are loaded, who waits for them, and what can be done.
+
+import { useState } from "preact/hooks";
+
+import { send } from "../api/client";
+import type { ServerEvent } from "../api/events";
+import * as format from "../format";
+import { useResource } from "../state/resource";
+import { session } from "../state/session";
+import { ActionButton, Badge, Empty, ErrorNote, type Tone } from "../ui/parts";
+
+interface Model {
+  name: string;
+  engine: string;
+  memory_gb: number;
+  gpus: number;
+  state: string;
+  pinned: boolean;
+  waiting: number;
+  why_waiting: string | null;
+  answered: number;
+  boot_s: number | null;
+  replicas: { gpu: string; gpus: string[]; state: string }[];
+  problem: string | null;
+}
+
+const isAboutModels = (event: ServerEvent) => event.kind.startsWith("model.");
+
+export default function ModelsScreen() {
+  const models = useResource<{ items: Model[] }>(
+    "/api/v1/models",
+    {},
+    { when: isAboutModels, everyS: 5 },
+  );
+  return (
+    <>
+      <div class="head">
+        <h1>Models</h1>
+      </div>
+      <ErrorNote error={models.error} />
+      {models.value?.items.length === 0 && (
+        <Empty>
+          No model is in the settings of this server. See <code>gpuyard llm --help</code>.
+        </Empty>
+      )}
+      <div class="columns">
+        {models.value?.items.map((model) => (
+          <ModelCard key={model.name} model={model} onChange={models.reload} />
+        ))}
+      </div>
+    </>
+  );
+}
+
+function toneOf(state: string): Tone {
+  if (state === "failing") return "bad";
+  return state === "absent" ? "plain" : "good";
+}
+
+function ModelCard({ model, onChange }: { model: Model; onChange: () => void }) {
+  const [error, setError] = useState<Error | null>(null);
+  const isLoaded = model.replicas.length > 0;
+  const act = (action: string) => async () => {
+    await send("POST", `/api/v1/models/${model.name}/${action}`);
+    onChange();
+  };
+  return (
+    <article class="card" aria-label={model.name}>
+      <div class="row wide">
+        <strong class="cut">{model.name}</strong>
+        <span class="row">
+          {model.pinned && <Badge>pinned</Badge>}
+          <Badge tone={toneOf(model.state)}>{model.state}</Badge>
+        </span>
+      </div>
+      <dl class="facts">
+        <dt>Engine</dt>
+        <dd>{model.engine}</dd>
+        <dt>Needs</dt>
+        <dd>
+          {model.memory_gb} GB on {model.gpus} GPU{model.gpus === 1 ? "" : "s"}
+        </dd>
+        <dt>Loaded on</dt>
+        <dd>
+          {isLoaded ? model.replicas.map((replica) => replica.gpus.join(", ")).join("; ") : "–"}
+        </dd>
+        <dt>Loads in</dt>
+        <dd>{format.duration(model.boot_s)}</dd>
+        <dt>Prompts</dt>
+        <dd>
+          {format.count(model.waiting)} waiting, {format.count(model.answered)} answered
+        </dd>
+      </dl>
+      {model.why_waiting && <p class="quiet">{model.why_waiting}</p>}
+      {model.problem && <p class="error">{model.problem}</p>}
+      <ErrorNote error={error} />
+      {session.may("maintainer") && (
+        <div class="row">
+          <ActionButton act={act(isLoaded ? "unload" : "load")} onError={setError}>
+            {isLoaded ? "Unload" : "Load"}
+          </ActionButton>
+          <ActionButton act={act(model.pinned ? "unpin" : "pin")} onError={setError}>
+            {model.pinned ? "Unpin" : "Pin"}
+          </ActionButton>
+        </div>
+      )}
+    </article>
+  );
+}

@@ -1,0 +1,255 @@
+// What the instance does now: GPUs, the queue, what needs attention, what it costs.
+
+import type { Schemas } from "../api/client";
+import type { ServerEvent } from "../api/events";
+import * as format from "../format";
+import { useNow } from "../state/clock";
+import { useResource } from "../state/resource";
+import { Badge, Card, Empty, ErrorNote, Link, Meter, StateBadge, type Tone } from "../ui/parts";
+
+/** A GPU as the API tells of it; see `GET /api/v1/gpus`. */
+interface Gpu {
+  uuid: string;
+  node: string;
+  index: number;
+  name: string;
+  state: string;
+  memory_mb: number;
+  free_mb: number;
+  temperature_c: number | null;
+  utilization: number | null;
+  problem: string | null;
+  draining: boolean;
+  job_id: string | null;
+  script?: string;
+  model?: string;
+  eta_s?: number | null;
+  since?: number;
+  progress?: number | null;
+}
+
+interface Items<T> {
+  items: T[];
+}
+
+type Job = Schemas["Job"];
+
+const isAboutGpus = (event: ServerEvent) =>
+  /^(attempt|job|gpu|node|model)\./.test(event.kind) && event.kind !== "job.progress";
+const isAboutJobs = (event: ServerEvent) =>
+  event.kind.startsWith("job.") && event.kind !== "job.progress";
+const isWarning = (event: ServerEvent) =>
+  /warning|filling|missed|spent|short|failed|unknown|full|down/.test(event.kind);
+
+export function OverviewScreen() {
+  const gpus = useResource<Items<Gpu>>("/api/v1/gpus", {}, { when: isAboutGpus, everyS: 3 });
+  const about = useResource<{ jobs: Record<string, number> }>(
+    "/api/v1/server",
+    {},
+    { when: isAboutJobs },
+  );
+  return (
+    <>
+      <div class="head">
+        <h1>Overview</h1>
+        <span class="spring" />
+        <Link to="/submit" class="button primary">
+          Submit a job
+        </Link>
+      </div>
+      <ErrorNote error={gpus.error ?? about.error} />
+      <Counts jobs={about.value?.jobs ?? null} />
+      <section class="stack">
+        <h2>GPUs</h2>
+        {gpus.value && <Gpus gpus={gpus.value.items} />}
+      </section>
+      <div class="columns">
+        <Recent />
+        <div class="stack">
+          <Spending />
+          <Attention />
+        </div>
+      </div>
+    </>
+  );
+}
+
+const SHOWN_STATES = ["running", "queued", "completed", "failed"] as const;
+
+function Counts({ jobs }: { jobs: Record<string, number> | null }) {
+  if (jobs === null) return null;
+  return (
+    <div class="tiles counts">
+      {SHOWN_STATES.map((state) => (
+        <Link key={state} to={`/jobs?state=${state}`} class="card count">
+          <span class="figure">{format.count(jobs[state] ?? 0)}</span>
+          <span class="quiet">{state}</span>
+        </Link>
+      ))}
+    </div>
+  );
+}
+
+function Gpus({ gpus }: { gpus: Gpu[] }) {
+  if (gpus.length === 0) {
+    return (
+      <Empty>
+        No GPU is known here. Jobs without GPUs run; `gpuyard nodes invite` adds a machine.
+      </Empty>
+    );
+  }
+  return (
+    <div class="tiles">
+      {gpus.map((gpu) => (
+        <GpuTile key={gpu.uuid} gpu={gpu} />
+      ))}
+    </div>
+  );
+}
+
+function toneOf(gpu: Gpu): Tone {
+  if (gpu.problem) return "bad";
+  if (gpu.draining) return "warn";
+  return gpu.state === "idle" ? "good" : "busy";
+}
+
+function GpuTile({ gpu }: { gpu: Gpu }) {
+  const now = useNow();
+  const used = gpu.memory_mb - gpu.free_mb;
+  return (
+    <article class="card gpu" aria-label={`GPU ${gpu.index} of ${gpu.node}`}>
+      <div class="row wide">
+        <strong class="cut">
+          {gpu.node} · {gpu.index}
+        </strong>
+        <Badge tone={toneOf(gpu)}>{gpu.problem ? "problem" : gpu.state.replaceAll("_", " ")}</Badge>
+      </div>
+      <span class="quiet cut">{gpu.name}</span>
+      <div class="what">
+        {gpu.job_id ? (
+          <Link to={`/jobs/${gpu.job_id}`} class="cut">
+            {gpu.script ?? format.shortId(gpu.job_id)}
+          </Link>
+        ) : (
+          <span class="quiet cut">{gpu.problem ?? gpu.model ?? "free"}</span>
+        )}
+        {gpu.job_id && (
+          <span class="quiet">
+            {gpu.eta_s
+              ? `${format.duration(gpu.eta_s)} left`
+              : gpu.since
+                ? `for ${format.duration(now - gpu.since)}`
+                : ""}
+          </span>
+        )}
+      </div>
+      {gpu.job_id ? (
+        <Meter share={gpu.progress ?? 0} label="Progress of its job" />
+      ) : (
+        <Meter share={used / gpu.memory_mb} label="Memory in use" quiet />
+      )}
+      <div class="row wide quiet small">
+        <span>
+          {format.memory(used)} of {format.memory(gpu.memory_mb)}
+        </span>
+        <span>{gpu.temperature_c === null ? "" : `${gpu.temperature_c} °C`}</span>
+        <span>{gpu.utilization === null ? "" : `${Math.round(gpu.utilization * 100)} %`}</span>
+      </div>
+    </article>
+  );
+}
+
+function Recent() {
+  const jobs = useResource<Items<Job>>(
+    "/api/v1/jobs",
+    { limit: 8, folded: true },
+    { when: isAboutJobs },
+  );
+  const now = useNow();
+  return (
+    <Card title="Newest jobs" action={<Link to="/jobs">All jobs</Link>}>
+      <ErrorNote error={jobs.error} />
+      {jobs.value?.items.length === 0 && <Empty>Nothing was submitted yet.</Empty>}
+      {jobs.value?.items.map((job) => (
+        <div key={job.id} class="row wide">
+          <Link to={`/jobs/${job.id}`} class="cut">
+            {job.name || format.shortId(job.id)}
+          </Link>
+          <span class="row">
+            <span class="quiet small">{format.ago(job.created_at, now)}</span>
+            <StateBadge state={job.state} />
+          </span>
+        </div>
+      ))}
+    </Card>
+  );
+}
+
+function Spending() {
+  const today = useResource<Schemas["CostReport"]>("/api/v1/costs", { by: "day" }, { everyS: 30 });
+  const budgets = useResource<{ items: Schemas["Budget"][] }>(
+    "/api/v1/budgets",
+    {},
+    { everyS: 30 },
+  );
+  const day = today.value?.items?.at(-1);
+  return (
+    <Card title="Spending">
+      <ErrorNote error={today.error} />
+      <div class="row wide">
+        <span class="quiet">Last day with work{day ? `, ${day.key}` : ""}</span>
+        <span class="figure">{format.money(day?.amount ?? "0", day?.currency)}</span>
+      </div>
+      {budgets.value?.items.map((budget) => (
+        <BudgetLine key={budget.name} budget={budget} />
+      ))}
+    </Card>
+  );
+}
+
+function BudgetLine({ budget }: { budget: Schemas["Budget"] }) {
+  const used = Number(budget.spent) / Number(budget.amount);
+  return (
+    <div class="stack tight">
+      <div class="row wide">
+        <span class="cut">{budget.name}</span>
+        <span class="quiet">
+          {format.money(budget.spent, budget.currency)} of{" "}
+          {format.money(budget.amount, budget.currency)}
+        </span>
+      </div>
+      <Meter share={used} label={`Used of the budget ${budget.name}`} />
+    </div>
+  );
+}
+
+function Attention() {
+  const events = useResource<Items<ServerEvent>>(
+    "/api/v1/events",
+    { newest: true, limit: 200 },
+    { when: isWarning },
+  );
+  const found = (events.value?.items ?? []).filter(isWarning).reverse().slice(0, 8);
+  return (
+    <Card title="Needs attention">
+      <ErrorNote error={events.error} />
+      {events.value && found.length === 0 && <p class="quiet">Nothing.</p>}
+      {found.map((event) => (
+        <div key={event.seq} class="row wide">
+          <span class="cut">{wordsOf(event)}</span>
+          {event.job_id && (
+            <Link to={`/jobs/${event.job_id}`} class="mono small">
+              {format.shortId(event.job_id)}
+            </Link>
+          )}
+        </div>
+      ))}
+    </Card>
+  );
+}
+
+function wordsOf(event: ServerEvent): string {
+  const said = event.data["message"] ?? event.data["advice"] ?? event.data["reason"];
+  const kind = event.kind.replace(".", " ").replaceAll("_", " ");
+  return typeof said === "string" ? `${kind}: ${said.replaceAll("_", " ")}` : kind;
+}

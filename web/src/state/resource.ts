@@ -1,0 +1,123 @@
+// What the API says of something, kept up to date by the event stream.
+
+import { useCallback, useEffect, useRef, useState } from "preact/hooks";
+
+import { get, type Query } from "../api/client";
+import { feed, type ServerEvent } from "../api/events";
+
+/** However many events come, something is asked for no more often. */
+const SHORTEST_PAUSE_MS = 1000;
+
+export interface Resource<T> {
+  value: T | null;
+  error: Error | null;
+  /** Ask again, now. */
+  reload: () => void;
+  /** Show this until the server is asked again. */
+  patch: (change: (value: T) => T) => void;
+}
+
+export interface Watching {
+  /** Of which events it changes; none: it is asked for once. */
+  when?: (event: ServerEvent) => boolean;
+  /** Ask again after this time anyway, in seconds. */
+  everyS?: number;
+}
+
+/** The answer of `path`. It is asked for again after events, and when the stream is back
+ * after a gap. */
+export function useResource<T>(
+  path: string | null,
+  query: Query = {},
+  watching: Watching = {},
+): Resource<T> {
+  const [value, setValue] = useState<T | null>(null);
+  const [error, setError] = useState<Error | null>(null);
+  const key = JSON.stringify([path, query]);
+  const ask = useRef<() => void>(() => undefined);
+  const when = useRef(watching.when);
+  when.current = watching.when;
+
+  useEffect(() => {
+    setValue(null);
+    setError(null);
+    if (path === null) return;
+    const asking = new Asking<T>(path, query, setValue, setError);
+    ask.current = () => asking.now();
+    asking.now();
+    const ends = [
+      feed.listen((event) => when.current?.(event) && asking.soon()),
+      feed.connection.watch((connection) => connection === "live" && asking.soon()),
+    ];
+    const timer = watching.everyS ? setInterval(() => asking.soon(), watching.everyS * 1000) : 0;
+    return () => {
+      ends.forEach((end) => end());
+      clearInterval(timer);
+      asking.end();
+    };
+  }, [key]);
+
+  const reload = useCallback(() => ask.current(), []);
+  const patch = useCallback(
+    (change: (value: T) => T) => setValue((old) => (old === null ? old : change(old))),
+    [],
+  );
+  return { value, error, reload, patch };
+}
+
+/** Asks for one thing again and again, one request at a time. */
+class Asking<T> {
+  private request: AbortController | null = null;
+  private timer: ReturnType<typeof setTimeout> | 0 = 0;
+  private askedAt = 0;
+  private isWanted = false;
+
+  constructor(
+    private path: string,
+    private query: Query,
+    private onValue: (value: T) => void,
+    private onError: (error: Error | null) => void,
+  ) {}
+
+  now(): void {
+    void this.ask();
+  }
+
+  soon(): void {
+    if (this.timer) return;
+    const wait = Math.max(0, this.askedAt + SHORTEST_PAUSE_MS - Date.now());
+    this.timer = setTimeout(() => {
+      this.timer = 0;
+      void this.ask();
+    }, wait);
+  }
+
+  end(): void {
+    clearTimeout(this.timer);
+    this.request?.abort();
+    this.request = null;
+    this.onValue = () => undefined;
+    this.onError = () => undefined;
+  }
+
+  private async ask(): Promise<void> {
+    if (this.request) {
+      this.isWanted = true;
+      return;
+    }
+    const request = new AbortController();
+    this.request = request;
+    this.askedAt = Date.now();
+    try {
+      this.onValue(await get<T>(this.path, this.query, request.signal));
+      this.onError(null);
+    } catch (error) {
+      this.onError(error as Error);
+    }
+    this.request = null;
+    if (this.isWanted) {
+      this.isWanted = false;
+      this.soon();
+    }
+  }
+}

@@ -1,0 +1,57 @@
+// Who has signed in with this browser.
+
+import { get, onSignedOut, Problem, signIn, type Schemas } from "../api/client";
+import { feed } from "../api/events";
+import { Store } from "./store";
+
+export type Role = Schemas["Role"];
+export type WhoAmI = Schemas["WhoAmI"];
+export type SessionState =
+  | { kind: "asking" }
+  | { kind: "down" }
+  | { kind: "out" }
+  | { kind: "in"; who: WhoAmI }
+  // Signed out while the page was open: what was typed stays behind the sign-in.
+  | { kind: "expired"; who: WhoAmI };
+
+const RANKS: Record<Role, number> = { viewer: 0, member: 1, maintainer: 2, administrator: 3 };
+
+class Session {
+  readonly state = new Store<SessionState>({ kind: "asking" });
+
+  /** Ask the server who this is; begins the live stream where somebody is signed in. */
+  async begin(): Promise<void> {
+    try {
+      await signInByLink();
+      const who = await get<WhoAmI>("/api/v1/whoami");
+      this.state.set({ kind: "in", who });
+      void feed.run();
+    } catch (error) {
+      const isOut = error instanceof Problem && error.isSignedOut;
+      this.state.set({ kind: isOut ? "out" : "down" });
+    }
+  }
+
+  /** The server says that nobody is signed in any more. */
+  end(): void {
+    const state = this.state.value;
+    if (state.kind === "in") this.state.set({ kind: "expired", who: state.who });
+  }
+
+  /** Whether who has signed in may do what needs this role. The server refuses anyway. */
+  may(role: Role): boolean {
+    const state = this.state.value;
+    return "who" in state && RANKS[state.who.role] >= RANKS[role];
+  }
+}
+
+/** Signs in where the address has the code of `gpuyard page`, and forgets it. */
+async function signInByLink(): Promise<void> {
+  const code = new URLSearchParams(location.hash.slice(1)).get("code");
+  if (code === null) return;
+  history.replaceState(null, "", location.pathname + location.search);
+  await signIn({ code });
+}
+
+export const session = new Session();
+onSignedOut(() => session.end());

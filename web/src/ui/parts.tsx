@@ -1,0 +1,171 @@
+// The components that all screens are made of.
+
+import type { ComponentChildren } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+
+import { Problem } from "../api/client";
+
+type Children = { children?: ComponentChildren };
+export type Tone = "plain" | "good" | "busy" | "warn" | "bad";
+
+export function Badge({ tone = "plain", children }: Children & { tone?: Tone }) {
+  return <span class={`badge ${tone}`}>{children}</span>;
+}
+
+const TONES: Record<string, Tone> = {
+  running: "busy",
+  assigned: "busy",
+  completed: "good",
+  failed: "bad",
+  timed_out: "bad",
+  unknown: "warn",
+  cancelled: "plain",
+  queued: "plain",
+};
+
+export function StateBadge({ state }: { state: string }) {
+  return <Badge tone={TONES[state] ?? "plain"}>{state.replaceAll("_", " ")}</Badge>;
+}
+
+/** A bar that is filled to `share`, between 0 and 1. */
+export function Meter({ share, label, quiet }: { share: number; label: string; quiet?: boolean }) {
+  const percent = Math.round(Math.min(Math.max(share, 0), 1) * 100);
+  return (
+    <div
+      class={quiet ? "meter quiet" : "meter"}
+      role="progressbar"
+      aria-label={label}
+      aria-valuenow={percent}
+      aria-valuemin={0}
+      aria-valuemax={100}
+    >
+      <div style={{ width: `${percent}%` }} />
+    </div>
+  );
+}
+
+export function Card({
+  title,
+  action,
+  children,
+}: Children & { title?: string; action?: ComponentChildren }) {
+  return (
+    <section class="card">
+      {title !== undefined && (
+        <div class="row wide">
+          <h2>{title}</h2>
+          {action}
+        </div>
+      )}
+      {children}
+    </section>
+  );
+}
+
+export function Empty({ children }: Children) {
+  return <div class="empty">{children}</div>;
+}
+
+/** What went wrong, and what to do. */
+export function ErrorNote({ error }: { error: Error | null }) {
+  if (error === null) return null;
+  return (
+    <div class="error" role="alert">
+      <p>{error.message}</p>
+      {error instanceof Problem && error.remedy && <p>{error.remedy}</p>}
+    </div>
+  );
+}
+
+/** A button whose work takes a while: it cannot be pressed twice, and says what failed. */
+export function ActionButton(
+  props: Children & {
+    act: () => Promise<unknown>;
+    kind?: "primary" | "danger";
+    onError?: (error: Error | null) => void;
+  },
+) {
+  const [isBusy, setBusy] = useState(false);
+  async function press(): Promise<void> {
+    setBusy(true);
+    props.onError?.(null);
+    try {
+      await props.act();
+    } catch (error) {
+      props.onError?.(error as Error);
+    }
+    setBusy(false);
+  }
+  return (
+    <button
+      type="button"
+      class={`button ${props.kind ?? ""}`}
+      disabled={isBusy}
+      onClick={() => void press()}
+    >
+      {props.children}
+    </button>
+  );
+}
+
+/** A link to another screen of the page. */
+export function Link({
+  to,
+  class: name,
+  current,
+  children,
+}: Children & { to: string; class?: string; current?: boolean }) {
+  return (
+    <a href={to} data-screen="yes" class={name} aria-current={current ? "page" : undefined}>
+      {children}
+    </a>
+  );
+}
+
+export function Tabs<T extends string>(props: {
+  label: string;
+  names: readonly T[];
+  chosen: T;
+  onChoose: (name: T) => void;
+}) {
+  return (
+    <div class="tabs" role="tablist" aria-label={props.label}>
+      {props.names.map((name) => (
+        <button
+          key={name}
+          type="button"
+          role="tab"
+          aria-selected={name === props.chosen}
+          onClick={() => props.onChoose(name)}
+        >
+          {name}
+        </button>
+      ))}
+    </div>
+  );
+}
+
+/** A dialog over the page, which holds the keyboard until it is closed. */
+export function Dialog({
+  title,
+  onClose,
+  children,
+}: Children & { title: string; onClose?: () => void }) {
+  const element = useRef<HTMLDialogElement>(null);
+  useEffect(() => element.current?.showModal(), []);
+  return (
+    <dialog
+      ref={element}
+      aria-label={title}
+      onCancel={(event) => {
+        event.preventDefault();
+        onClose?.();
+      }}
+    >
+      <div class="stack">
+        <h2>{title}</h2>
+        {children}
+      </div>
+    </dialog>
+  );
+}
