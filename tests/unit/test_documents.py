@@ -285,7 +285,12 @@ def test_every_block_of_settings_is_accepted(page: Path, block: str) -> None:
 
 
 # What a target makes.
-MADE = {"benchmarks/.venv-peers", "build/gpuyard.cdx.json", "build/site"}
+MADE = {
+    "benchmarks/.venv-peers",
+    "build/gpuyard.cdx.json",
+    "build/site",
+    "server/web_files",
+}
 
 
 # --- Files --------------------------------------------------------------------------

@@ -249,9 +249,9 @@ def read(path: Path) -> Json:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):
         raise ValueError(f"{path} is no notebook: it is no JSON") from None
-    if not isinstance(notebook, dict) or not isinstance(notebook.get("cells"), list):
+    found = cast("Json", notebook) if isinstance(notebook, dict) else {}
+    if not isinstance(found.get("cells"), list):
         raise ValueError(f"{path} is a notebook without cells: save it in Jupyter 4")
-    found = cast("Json", notebook)
     language = found.get("metadata", {}).get("kernelspec", {}).get("language")
     if language not in (None, "python"):
         raise ValueError(f"{path} is written in {language}; only Python can be run")

@@ -78,18 +78,20 @@ def decode_from_agent(body: bytes) -> FromAgent | UnreadableReport:
     attempt always counts, without what cannot be read of it.
     """
     try:
-        message = _from_agent.decode(body)
-    except msgspec.ValidationError as error:
+        return decode_readable(body)
+    except ValueError as error:
         with suppress(msgspec.MsgspecError):
             return _end_in(body)
         with suppress(msgspec.MsgspecError):
             return UnreadableReport(_any_report.decode(body).seq, str(error))
         raise
+
+
+def decode_readable(body: bytes) -> FromAgent:
+    """The message in a body; ValueError also for a report that says what none may."""
+    message = _from_agent.decode(body)
     if isinstance(message, NumberedReport) and isinstance(message.body, ProgressSeen):
-        try:
-            _refuse_complex(message.body.progress, 0)
-        except ValueError as error:
-            return UnreadableReport(message.seq, str(error))
+        _refuse_complex(message.body.progress, 0)
     return message
 
 

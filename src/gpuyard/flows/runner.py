@@ -135,7 +135,7 @@ class Runner:
         if not why:
             self._end(StepEnd(name, "cached", "", newest))
             return True
-        self._submit(name, step, files, key, len(jobs), why)
+        self._submit(name, step, [*files], key, len(jobs), why)
         return True
 
     def _submit(

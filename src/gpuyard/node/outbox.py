@@ -59,8 +59,8 @@ class Outbox:
         try:
             frame = wire_frames.encode(report)
             if kind in _DROPPABLE:
-                # Programs decide what stands in these; the server would end the link.
-                wire_frames.decode_from_agent(frame[wire_frames.HEADER_BYTES :])
+                # Programs decide what stands in these; the server would leave it out.
+                wire_frames.decode_readable(frame[wire_frames.HEADER_BYTES :])
         except (ValueError, OverflowError, TypeError) as error:
             log.error(
                 "a report cannot be sent", kind=type(body).__name__, error=str(error)

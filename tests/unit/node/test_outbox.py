@@ -17,7 +17,7 @@ class Writer:
     def write(self, frames):
         while frames:
             end = 4 + wire_frames.frame_length(frames[:4])
-            self.reports.append(wire_frames.decode_from_agent(frames[4:end]))
+            self.reports.append(wire_frames.decode_readable(frames[4:end]))
             frames = frames[end:]
 
     async def drain(self):
@@ -123,7 +123,6 @@ def test_only_the_newest_look_at_the_gpus_waits():
 
 
 def test_a_report_that_the_server_would_refuse_is_dropped() -> None:
-    """It would end the link again and again, and hold up those of all other jobs."""
     box = Outbox()
     for step, at in ((2**53 + 1, 1.0), (1, -1.0), (1, 1.7e12)):
         point = wire.SeriesPoint("wandb/loss", 0, step, 1.0, at)
