@@ -108,9 +108,11 @@ def test_what_the_receiver_missed_comes_after_the_server_was_killed(
         wait_until(
             lambda: told(there) == {first: "job.failed"}, what="the first to be told"
         )
-    missed = [instance.submit(["false"]) for _ in range(3)]
-    for job in missed:
-        instance.wait(job)
+    missed = []
+    # One after the other, for they must end in this order.
+    for _ in range(3):
+        missed.append(instance.submit(["false"]))
+        instance.wait(missed[-1])
     instance.kill("server")
     with receiver(there.port) as back, mail_server(post.port) as office:
         instance.ok("up")

@@ -5,7 +5,7 @@ A reason is read after the name of the node: "box has 2 GPUs, 4 needed".
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.shape import Shape
@@ -83,12 +83,26 @@ def impossible(view: View, shape: Shape) -> Impossible | None:
         best = _largest(nodes, shape)
         lacks = ", ".join(_lacks(best, shape, best.capacity))
         found.append(f"no known node can hold it: {best.title} {lacks}")
+    if elsewhere := _on_other_machines(view, shape):
+        found.append(f"{elsewhere[0].title} {NOT_PORTABLE}")
     if nodes:
         there.append(largest(view, shape))
     if offers:
         found.append(f"nothing offered can hold it: {_nearest_offer(offers, shape)}")
         there.append(_describe_offers(offers))
     return Impossible("; ".join(found), "; ".join(there))
+
+
+def _on_other_machines(view: View, shape: Shape) -> list[Node]:
+    """The machines that have joined and could hold the job if it brought its code."""
+    if shape.portable:
+        return []
+    portable = replace(shape, portable=True)
+    return [
+        node
+        for node in view.nodes.values()
+        if node.joined and allowed(node, portable) and could_hold(node, portable)
+    ]
 
 
 def _has_unknown_offers(view: View) -> bool:

@@ -87,6 +87,20 @@ def test_impossible_is_judged_on_all_there_is(world):
     )
 
 
+def test_a_machine_that_the_job_cannot_reach_without_its_code_is_named(world):
+    world.node("lab2", gpus=4)
+    world.view.nodes["lab2"].joined = True
+    refusal = impossible(world.view, Shape(gpus=3))
+    assert refusal is not None
+    assert refusal.reason == (
+        "no known node can hold it: box has 2 GPUs, 3 needed;"
+        " lab2 is another machine, and the job runs only where its folder is: submit"
+        " it without --live, --workspace and --image from a folder whose code can be"
+        " stored"
+    )
+    assert impossible(world.view, Shape(gpus=3, portable=True)) is None
+
+
 def test_impossible_gangs(world):
     world.node("b", gpus=1)
     refusal = impossible(world.view, Shape(gpus=2, nodes=2))
