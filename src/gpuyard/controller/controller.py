@@ -218,7 +218,7 @@ class Controller:
         self.core.on_reload = self._reload
         self.gpu_alarms.restore()
         for node_id in self.core.view.nodes:
-            self.reports.watch_silence(node_id)
+            self.reports.silent_nodes.watch(node_id)
         for extension in self.extensions:
             extension.start()
         self.core.before_deciding = self._before_deciding

@@ -2,7 +2,6 @@
 and checkpoints.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +31,7 @@ from gpuyard.controller.node_access import NodeAccess
 from gpuyard.controller.node_claims import NodeClaims
 from gpuyard.controller.requests import Requests
 from gpuyard.controller.run_watch import RunWatch
+from gpuyard.controller.silent_nodes import SilentNodes
 from gpuyard.domain import wire
 from gpuyard.domain.artifacts import ArtifactsSaved
 from gpuyard.domain.errors import (
@@ -48,13 +48,6 @@ from gpuyard.providers.configured import Providers
 from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.storage.blobs import Blobs
 
-# A broken connection is usually back within a second. After this time its jobs are
-# shown as `unknown`.
-UNKNOWN_AFTER_S = 10.0
-# An agent without its server ends the job by its own clock: checkpoint, grace, TERM,
-# KILL. The server waits for all of that, and this much longer, before it treats the job
-# as dead.
-SILENCE_MARGIN_S = 30.0
 _FORGOTTEN = (
     "no longer knows this attempt; it was rebooted, or its agent's folder removed"
 )
@@ -92,8 +85,7 @@ class Reports:
         self._cpu_watch = CpuWatch(core)
         self._run_watch = RunWatch(core)
         self._points = MetricPoints(core)
-        # A task for each node that is not connected.
-        self._silence_watches: dict[str, asyncio.Task[None]] = {}
+        self.silent_nodes = SilentNodes(core, self._agent_attempts, self._end_silent)
         self.on_progress: ProgressListener | None = None
 
     # --- nodes ---
@@ -107,9 +99,7 @@ class Reports:
         if core.view.node(hello.node_id).state == REMOVED:
             raise RefusedError(f"{hello.name} was removed from the instance.")
         self._requests.capacity.node_joined()
-        watch = self._silence_watches.pop(hello.node_id, None)
-        if watch:
-            watch.cancel()
+        self.silent_nodes.heard(hello.node_id)
         hello = self._claims.believable(hello)
         row: dict[str, Any] = {
             "name": hello.name,
@@ -299,54 +289,16 @@ class Reports:
         change = Change(Table.NODES, node_id, values)
         info = {"node": node_id, "state": "silent"}
         core.emit([Event(EventKind.NODE_CHANGED, now, (change,), None, info)])
-        self.watch_silence(node_id)
+        self.silent_nodes.watch(node_id)
 
     async def node_claimed(self, node_id: str, address: str) -> None:
         """A second machine uses the certificate of the node."""
         await self._claims.claimed_from(node_id, address)
 
-    def watch_silence(self, node_id: str) -> None:
-        """Show the jobs of a silent node as `unknown` after a while, and end those
-        whose `max_silence_s` has passed.
-        """
-        self._silence_watches[node_id] = asyncio.create_task(
-            self._watch_silence(node_id), name=f"silence-{node_id}"
-        )
-
-    async def _watch_silence(self, node_id: str) -> None:
-        core = self._core
-        await asyncio.sleep(UNKNOWN_AFTER_S)
-        waited = UNKNOWN_AFTER_S
-        for attempt in self._agent_attempts(node_id):
-            job = core.view.jobs[attempt.job_id]
-            if job.state is JobState.RUNNING:
-                core.emit([transitions.node_silent(job, core.clock())])
-        for due, attempt in self._silence_limits(node_id):
-            await asyncio.sleep(max(due - waited, 0))
-            waited = max(due, waited)
-            self._end_silent(attempt, node_id, due)
-            core.schedule()
-
     def _end_silent(self, attempt: LiveAttempt, node_id: str, silent_s: float) -> None:
         message = f"its node said nothing for {silent_s:.0f} s"
         lost = self._gangs.lost_share(attempt, node_id, Reason.NODE_SILENT, message)
         self._share_ended(attempt, lost)
-
-    def _silence_limits(self, node_id: str) -> list[tuple[float, LiveAttempt]]:
-        """The attempts of the node that may not be silent for ever, each with the
-        seconds of silence after which it is lost; the shortest `max_silence_s` first.
-        """
-        attempts = self._agent_attempts(node_id)
-        bodies = self._core.queries.specs({attempt.job_id for attempt in attempts})
-        limited: list[tuple[float, float, LiveAttempt]] = []
-        for attempt in attempts:
-            spec = self._core.read_spec(bodies[attempt.job_id])
-            if spec.max_silence_s:
-                grace_s = spec.checkpoint.grace_s
-                limit_s = spec.max_silence_s + grace_s + SILENCE_MARGIN_S
-                limited.append((spec.max_silence_s, limit_s, attempt))
-        limited.sort(key=lambda entry: entry[0])
-        return [(limit_s, attempt) for _, limit_s, attempt in limited]
 
     # --- reports ---
 

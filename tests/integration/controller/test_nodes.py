@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gpuyard.controller import logs, reports
+from gpuyard.controller import logs, silent_nodes
 from gpuyard.domain import wire
 from tests.support.controlled import Controlled
 from tests.support.fake_provider import FakeHost
@@ -20,8 +20,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that loses sight of a silent node, and patience with a job on it, within
     moments.
     """
-    monkeypatch.setattr(reports, "UNKNOWN_AFTER_S", 0.05)
-    monkeypatch.setattr(reports, "SILENCE_MARGIN_S", 0.05)
+    monkeypatch.setattr(silent_nodes, "UNKNOWN_AFTER_S", 0.05)
+    monkeypatch.setattr(silent_nodes, "SILENCE_MARGIN_S", 0.05)
 
 
 def node(instance: Controlled, node_id: str = "node_1") -> dict:
@@ -88,7 +88,7 @@ async def test_a_job_out_of_sight_is_unknown_until_it_is_seen_again(
 async def test_a_node_that_is_back_in_time_worries_nobody(
     instance: Controlled, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(reports, "UNKNOWN_AFTER_S", 0.2)
+    monkeypatch.setattr(silent_nodes, "UNKNOWN_AFTER_S", 0.2)
     job_id = await instance.submit()
     await instance.until(job_id, "running")
     for _ in range(10):

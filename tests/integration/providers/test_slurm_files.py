@@ -17,7 +17,8 @@ from gpuyard.providers.slurm.client import SlurmClient
 from gpuyard.providers.slurm.config import SlurmSettings
 from gpuyard.providers.slurm.job_index import JobIndex
 from gpuyard.providers.slurm.provider import SlurmProvider
-from gpuyard.providers.slurm.site import LocalSlurmSite, SlurmSite, SshSlurmSite
+from gpuyard.providers.slurm.site import LocalSlurmSite, SlurmSite
+from gpuyard.providers.slurm.site_over_ssh import SshSlurmSite
 from gpuyard.providers.slurm.staging import SlurmStaging
 from gpuyard.providers.slurm.submissions import SlurmSubmissions
 from gpuyard.storage.blobs import BlobStore

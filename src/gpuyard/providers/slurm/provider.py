@@ -48,7 +48,8 @@ from gpuyard.providers.slurm.left_files import SlurmLeftFiles
 from gpuyard.providers.slurm.polling import SlurmPolling
 from gpuyard.providers.slurm.rest import RestClient
 from gpuyard.providers.slurm.scripts import SlurmScripts, script_of
-from gpuyard.providers.slurm.site import LocalSlurmSite, SlurmSite, SshSlurmSite
+from gpuyard.providers.slurm.site import LocalSlurmSite, SlurmSite
+from gpuyard.providers.slurm.site_over_ssh import SshSlurmSite
 from gpuyard.providers.slurm.staging import SlurmStaging
 from gpuyard.providers.slurm.submissions import MAX_ARRAY_SIZE, SlurmSubmissions
 from gpuyard.providers.slurm.supply import SlurmSupply
