@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Usage: page.sh [lint]   Builds the page in web/ into src/gpuyard/server/web_files, where the server finds it; or, with
-# `lint`, checks its layout and types. It takes the node of .venv, else the one on PATH; without one it says so and does
-# nothing. Nor does it build what the stamp says was built from these very files.
+# `lint`, checks its layout and types. It takes the node of .venv, else the one on PATH; without one, or
+# where npm reaches no packages, it says so and builds nothing. Nor does it build what the stamp says was built from these
+# very files.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,8 +26,7 @@ install() {
     local lock
     lock=$(hash_of web/package.json web/package-lock.json)
     if [[ $(cat "$installed" 2>/dev/null) != "$lock" ]]; then
-        "${npm[@]}" --prefix web ci --loglevel error --no-audit --no-fund >/dev/null
-        echo "$lock" >"$installed"
+        "${npm[@]}" --prefix web ci --loglevel error --no-audit --no-fund >/dev/null && echo "$lock" >"$installed"
     fi
 }
 
@@ -40,7 +40,10 @@ if [[ ${1:-} == lint ]]; then
 fi
 source=$(hash_of web)
 if [[ $(cat "$built/.source" 2>/dev/null) != "$source" ]]; then
-    install
+    if ! install; then
+        echo "page: not built, for npm cannot install what it is built with; everything but the page works without it" >&2
+        exit 0
+    fi
     "${npm[@]}" --prefix web run --silent build -- --logLevel warn
     echo "$source" >"$built/.source"
 fi
