@@ -42,6 +42,7 @@ DISKS = {
         "series",
         "datasets",
         "scale",
+        "web",
         "gpu",
     ),
     "4ms": ("ledger", "http", "jobs", "idle"),
@@ -49,8 +50,8 @@ DISKS = {
 
 
 # The first needs an environment with PyTorch, and two cores of its own for a minute; the
-# second a GPU.
-ON_REQUEST = ("studies-runtime", "gpu")
+# second Chromium and the page, which needs node; the third a GPU.
+ON_REQUEST = ("studies-runtime", "web", "gpu")
 
 # Where the figures of a group stand in the page; all others stand together.
 PLACES = {
@@ -60,6 +61,7 @@ PLACES = {
     "verification": "verification",
     "needs": "needs",
     "scale": "scale",
+    "web": "web",
     "gpu": "gpu",
 }
 

@@ -17,6 +17,8 @@ interface Line {
 
 type Page = Schemas["LogLines"];
 const PAGE = 500;
+// Fewer would not fill a window, so that nobody could scroll to what is before them.
+const ENOUGH = 100;
 const LINE_HEIGHT = 20;
 const WAIT_S = 10;
 const PAUSE_MS = 1000;
@@ -75,6 +77,7 @@ export function Log({ job, isOver }: { job: string; isOver: boolean }) {
         onTop={log.earlier}
         hasEarlier={log.hasEarlier}
         isFound={Boolean(search)}
+        isSearching={log.isSearching}
       />
     </div>
   );
@@ -99,9 +102,10 @@ interface LinesProps {
   onTop: () => void;
   hasEarlier: boolean;
   isFound: boolean;
+  isSearching: boolean;
 }
 
-function Lines({ lines, follows, onTop, hasEarlier, isFound }: LinesProps) {
+function Lines({ lines, follows, onTop, hasEarlier, isFound, isSearching }: LinesProps) {
   const box = useRef<HTMLDivElement>(null);
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(600);
@@ -124,7 +128,9 @@ function Lines({ lines, follows, onTop, hasEarlier, isFound }: LinesProps) {
     if (element.scrollTop < 10 * LINE_HEIGHT && hasEarlier) onTop();
   }
 
-  if (lines.length === 0) return <Empty>No line is like that.</Empty>;
+  if (lines.length === 0) {
+    return <Empty>{isSearching ? "Looking through the log …" : "No line is like that."}</Empty>;
+  }
   const first = Math.max(0, Math.floor(top / LINE_HEIGHT) - 20);
   const last = Math.min(lines.length, Math.ceil((top + height) / LINE_HEIGHT) + 20);
   return (
@@ -161,6 +167,7 @@ function plain(text: string): string {
 interface LoadedLog {
   lines: Line[];
   hasEarlier: boolean;
+  isSearching: boolean;
   error: Error | null;
   earlier: () => void;
 }
@@ -168,49 +175,79 @@ interface LoadedLog {
 function useLog(job: string, query: Query, isOver: boolean): LoadedLog {
   const [lines, setLines] = useState<Line[]>([]);
   const [previous, setPrevious] = useState<string | null>(null);
+  const [isSearching, setSearching] = useState(false);
   const [error, setError] = useState<Error | null>(null);
   const path = `/api/v1/jobs/${job}/lines`;
-  const isBusy = useRef(false);
+  const ended = useRef(new AbortController());
 
   useEffect(() => {
-    const ended = new AbortController();
+    const mine = new AbortController();
+    ended.current = mine;
     setLines([]);
     setPrevious(null);
-    read(ended.signal).catch((problem: Error) => ended.signal.aborted || setError(problem));
-    return () => ended.abort();
+    setSearching(false);
+    setError(null);
+    read(mine.signal).catch(failed(mine.signal));
+    return () => mine.abort();
   }, [path, JSON.stringify(query), isOver]);
 
+  const failed = (signal: AbortSignal) => (problem: Error) => {
+    if (!signal.aborted) setError(problem);
+  };
+
   async function read(signal: AbortSignal): Promise<void> {
-    setError(null);
-    const begin = await get<Page>(path, { ...query, tail: PAGE, follow: true }, signal);
-    setLines(begin.items as unknown as Line[]);
-    setPrevious(begin.previous ?? null);
-    let cursor = begin.next ?? null;
+    const end = await get<Page>(path, { ...query, tail: PAGE, follow: true }, signal);
+    setLines(linesOf(end));
+    setPrevious(end.previous ?? null);
+    const found = end.items.length;
+    await Promise.all([
+      readNews(end.next ?? null, signal),
+      found < ENOUGH ? readEarlier(end.previous ?? null, signal) : undefined,
+    ]);
+  }
+
+  async function readNews(first: string | null, signal: AbortSignal): Promise<void> {
+    let cursor = first;
     while (cursor && !signal.aborted) {
-      const page: Page = await get<Page>(
-        path,
-        { ...query, cursor, follow: true, wait_s: WAIT_S, limit: PAGE },
-        signal,
-      );
+      const asked: Query = { ...query, cursor, follow: true, wait_s: WAIT_S, limit: PAGE };
+      const page: Page = await get<Page>(path, asked, signal);
+      if (signal.aborted) return;
       cursor = page.next ?? null;
-      const found = page.items as unknown as Line[];
+      const found = linesOf(page);
       if (found.length > 0) setLines((old) => [...old, ...found].slice(-MOST_LINES));
       await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
     }
   }
 
-  async function readEarlier(): Promise<void> {
-    if (isBusy.current || previous === null) return;
-    isBusy.current = true;
+  /** One answer to a search looks at a part of the log only, and may have found nothing. */
+  async function readEarlier(before: string | null, signal: AbortSignal): Promise<void> {
+    let cursor = before;
+    let count = 0;
+    setSearching(true);
     try {
-      const page = await get<Page>(path, { ...query, before: previous, tail: PAGE });
-      setLines((old) => [...(page.items as unknown as Line[]), ...old]);
-      setPrevious(page.previous ?? null);
-    } catch (problem) {
-      setError(problem as Error);
+      while (cursor !== null && count < ENOUGH && !signal.aborted) {
+        const page: Page = await get<Page>(path, { ...query, before: cursor, tail: PAGE }, signal);
+        if (signal.aborted) return;
+        const found = linesOf(page);
+        cursor = page.previous ?? null;
+        count += found.length;
+        setLines((old) => [...found, ...old]);
+        setPrevious(cursor);
+      }
+    } finally {
+      if (!signal.aborted) setSearching(false);
     }
-    isBusy.current = false;
   }
 
-  return { lines, hasEarlier: previous !== null, error, earlier: () => void readEarlier() };
+  function earlier(): void {
+    if (isSearching || previous === null) return;
+    const { signal } = ended.current;
+    readEarlier(previous, signal).catch(failed(signal));
+  }
+
+  return { lines, hasEarlier: previous !== null, isSearching, error, earlier };
+}
+
+function linesOf(page: Page): Line[] {
+  return page.items as unknown as Line[];
 }

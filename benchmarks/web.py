@@ -1,0 +1,437 @@
+"""The page in Chromium, beside a bare static page in the same browser: what it loads,
+how soon it shows live data, and how it keeps up with long lists, logs and curves.
+"""
+
+import asyncio
+import http.server
+import json
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import psutil
+from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
+
+from benchmarks.bench import Web, block, scaled, serving, spec_body
+from benchmarks.figures import Figure, alternate
+from gpuyard.client.connection import Address
+from tests.support.instance import TestInstance
+
+GROUP = "web"
+_KB = 1000
+_PATIENCE_MS = 120_000
+_VIEWERS = 50
+_LOG_LINES = 1_000_000
+_POINTS = 100_000
+_BARE = b"<!doctype html><title>bare</title><style>div{height:40px}</style>"
+# Notes when the page shows the first thing that matches, in ms since it was asked for.
+_NOTE_FIRST = """
+new MutationObserver((_, observer) => {
+  if (!document.querySelector(%s)) return;
+  observer.disconnect();
+  requestAnimationFrame(() => { window.firstShown = performance.now(); });
+}).observe(document, { childList: true, subtree: true });
+"""
+# The longest time between two frames while something scrolls for so many ms.
+_SCROLL = """
+([selector, lastsMs]) => new Promise((resolve) => {
+  const box = selector ? document.querySelector(selector) : document.scrollingElement;
+  const began = performance.now();
+  let before = began;
+  let longest = 0;
+  function frame(now) {
+    longest = Math.max(longest, now - before);
+    before = now;
+    box.scrollTop += 400;
+    if (now - began < lastsMs) requestAnimationFrame(frame);
+    else resolve(longest);
+  }
+  requestAnimationFrame(frame);
+})
+"""
+# How long the page works until it has drawn what a click changes.
+_REDRAW = """
+(box) => new Promise((resolve) => {
+  requestAnimationFrame(() => {
+    const began = performance.now();
+    box.click();
+    const channel = new MessageChannel();
+    channel.port1.onmessage = () => resolve(performance.now() - began);
+    requestAnimationFrame(() => channel.port2.postMessage(0));
+  });
+})
+"""
+_FIRST_PAINT = "() => performance.getEntriesByType('paint')[0]?.startTime"
+_ALL_ARE_CALLED = """
+(wanted) => {
+  const links = [...document.querySelectorAll("[role=listitem] a")];
+  return links.length > 0 && links.every((link) => link.textContent === wanted);
+}
+"""
+_LOG = f"""
+for number in range({_LOG_LINES}):
+    print("2026-11-28 20:00:00 INFO shard", number, "has been read")
+"""
+_CURVE = f"""
+import json
+for step in range({_POINTS}):
+    print("GPUYARD_METRIC " + json.dumps({{"step": step, "loss": 1 / (step + 1)}}))
+"""
+
+
+def measure(scale: float) -> Iterator[Figure]:
+    """All of it on one server with simulated GPUs and a long queue."""
+    rounds = scaled(5, scale)
+    with serving() as (instance, web), _bare_page() as bare, _chromium() as browser:
+        yield from _sizes(browser, instance)
+        yield _first_data(browser, instance, bare, rounds)
+        yield from _long_log(browser, instance, rounds)
+        yield _redraw(browser, instance, rounds)
+        block(instance, web)
+        count = scaled(100_000, scale, 500)
+        bodies = [spec_body(number, distinct=False) for number in range(count)]
+        web.send("POST", "/api/v1/jobs", json.dumps(bodies).encode())
+        yield from _long_list(browser, instance, bare, count, rounds)
+        web.cancel_queued()
+        yield _viewers(instance, web, rounds, scale)
+        yield _memory(browser, instance, web, max(300 * scale, 3))
+
+
+# --- what is measured ---
+
+
+def _sizes(browser: Browser, instance: TestInstance) -> Iterator[Figure]:
+    page = _signed_in(browser, instance)
+    session = page.context.new_cdp_session(page)
+    session.send("Network.enable")
+    session.send("Network.setCacheDisabled", {"cacheDisabled": True})
+    kinds: dict[str, str] = {}
+    sizes: dict[str, float] = {}
+    session.on(
+        "Network.responseReceived",
+        lambda seen: kinds.update({seen["requestId"]: seen["type"]}),
+    )
+    session.on(
+        "Network.loadingFinished",
+        lambda seen: sizes.update({seen["requestId"]: seen["encodedDataLength"]}),
+    )
+    page.reload()
+    page.locator("article.gpu, .count").first.wait_for()
+    page.wait_for_timeout(1000)
+    total = sum(sizes.values()) / _KB
+    code = sum(
+        size
+        for each, size in sizes.items()
+        if kinds.get(each) in ("Script", "Stylesheet")
+    )
+    page.context.close()
+    yield Figure(GROUP, "first transfer in all", [total], "kB", 120)
+    yield Figure(GROUP, "code of the first screen", [code / _KB], "kB", 60)
+
+
+def _first_data(
+    browser: Browser, instance: TestInstance, bare: str, rounds: int
+) -> Figure:
+    """The target is 1.5 times the bare page's first paint and 300 ms."""
+    page = _signed_in(browser, instance)
+    page.add_init_script(_NOTE_FIRST % json.dumps(".count"))
+    plain = browser.new_page()
+
+    def ours() -> float:
+        page.goto(instance.address().url)
+        return _awaited(page, "() => window.firstShown")
+
+    def floor() -> float:
+        plain.goto(bare)
+        return _awaited(plain, _FIRST_PAINT)
+
+    ours()
+    floor()
+    values, floors = alternate(rounds, ours, floor)
+    page.context.close()
+    plain.close()
+    late = [value - 1.5 * bare for value, bare in zip(values, floors, strict=True)]
+    return Figure(
+        GROUP,
+        "first live data, beyond 1.5 × the bare page's first paint",
+        late,
+        "ms",
+        300,
+        floors,
+        "the bare page's first paint",
+        absolute=True,
+    )
+
+
+def _long_list(
+    browser: Browser, instance: TestInstance, bare: str, count: int, rounds: int
+) -> Iterator[Figure]:
+    page = _signed_in(browser, instance, "/jobs")
+    page.get_by_role("listitem").nth(20).wait_for()
+    plain = browser.new_page()
+    plain.goto(bare)
+    plain.evaluate(
+        "document.body.append(...Array.from({length: 2000}, () => document.createElement('div')))"
+    )
+
+    def scroll(where: Page, selector: str) -> float:
+        where.evaluate("scrollTo(0, 0)")
+        return where.evaluate(_SCROLL, [selector, 2000])
+
+    values, floors = alternate(
+        rounds, lambda: scroll(page, ".list .body"), lambda: scroll(plain, "")
+    )
+    yield Figure(
+        GROUP,
+        f"longest frame while a list of {count:,} jobs scrolls",
+        values,
+        "ms",
+        50,
+        floors,
+        "a bare list",
+        absolute=True,
+    )
+    numbers = iter(range(rounds))
+    name = page.get_by_role("searchbox", name="name")
+
+    def filtered() -> float:
+        wanted = f"train-{10 + next(numbers)}"
+        name.fill("")
+        name.press_sequentially(wanted)
+        began = time.perf_counter()
+        name.press("Enter")
+        _awaited(page, _ALL_ARE_CALLED, wanted)
+        return 1000 * (time.perf_counter() - began)
+
+    yield Figure(
+        GROUP,
+        f"a filter over {count:,} jobs is answered",
+        [filtered() for _ in range(rounds)],
+        "ms",
+        150,
+    )
+    page.context.close()
+    plain.close()
+
+
+def _long_log(
+    browser: Browser, instance: TestInstance, rounds: int
+) -> Iterator[Figure]:
+    job = _completed(instance, _LOG)
+    page = _signed_in(browser, instance, f"/jobs/{job}")
+    page.get_by_role("tab", name="log").wait_for()
+
+    def opened() -> float:
+        page.get_by_role("tab", name="timeline").click()
+        began = time.perf_counter()
+        page.get_by_role("tab", name="log").click()
+        page.get_by_text(f"shard {_LOG_LINES - 1} ").wait_for()
+        return 1000 * (time.perf_counter() - began)
+
+    numbers = iter(range(rounds))
+    field = page.get_by_role("searchbox", name="Search the log")
+
+    def searched() -> float:
+        wanted = f"shard {_LOG_LINES // 2 + next(numbers)} "
+        field.fill("")
+        field.press_sequentially(wanted)
+        began = time.perf_counter()
+        field.press("Enter")
+        page.locator(".line.found", has_text=wanted).wait_for()
+        return 1000 * (time.perf_counter() - began)
+
+    lines = f"a log of {_LOG_LINES:,} lines"
+    yield Figure(GROUP, f"{lines} opens", [opened() for _ in range(rounds)], "ms", 500)
+    found = [searched() for _ in range(rounds)]
+    yield Figure(GROUP, f"a search in {lines}", found, "ms", 500)
+    page.context.close()
+
+
+def _redraw(browser: Browser, instance: TestInstance, rounds: int) -> Figure:
+    job = _completed(instance, _CURVE)
+    page = _signed_in(browser, instance, f"/jobs/{job}")
+    box = page.get_by_label("logarithmic")
+    box.wait_for()
+    page.locator(".chart canvas").first.wait_for()
+    element = box.element_handle()
+    values = [page.evaluate(_REDRAW, element) for _ in range(rounds + 1)][1:]
+    page.context.close()
+    return Figure(
+        GROUP, f"curves of {_POINTS:,} points are drawn again", values, "ms", 16
+    )
+
+
+def _viewers(instance: TestInstance, web: Web, rounds: int, scale: float) -> Figure:
+    """Processor time of the server while jobs come and go. Each viewer reads the stream
+    of events, and once a second what the overview asks for.
+    """
+    seconds = max(10 * scale, 1)
+    pid = instance.pid("server")
+    assert pid
+
+    def cost(count: int) -> float:
+        before = _cpu_s(pid)
+        asyncio.run(_view(instance.address(), count, seconds, web))
+        return (_cpu_s(pid) - before) * 1000 / seconds
+
+    values, floors = alternate(rounds, lambda: cost(_VIEWERS), lambda: cost(1))
+    return Figure(
+        GROUP,
+        f"the server's processor time with {_VIEWERS} viewers, a second",
+        values,
+        "ms",
+        2,
+        floors,
+        "one viewer",
+    )
+
+
+def _memory(
+    browser: Browser, instance: TestInstance, web: Web, seconds: float
+) -> Figure:
+    """How much the page's heap grows while 12 jobs a second come and go."""
+    page = _signed_in(browser, instance)
+    session = page.context.new_cdp_session(page)
+    _come_and_go(web, min(seconds / 5, 20))
+    before = _heap_mb(session)
+    _come_and_go(web, seconds)
+    after = _heap_mb(session)
+    page.context.close()
+    return Figure(
+        GROUP,
+        f"the page's memory after {seconds:g} s with 12 jobs a second",
+        [after],
+        "MB",
+        1.1,
+        [before],
+        "before",
+    )
+
+
+# --- the browser and its pages ---
+
+
+@contextmanager
+def _chromium() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def _bare_page() -> Iterator[str]:
+    class Bare(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(_BARE + b"<p>bare</p>")
+
+        def log_message(self, *_arguments: Any) -> None:
+            return
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Bare)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/"
+    server.shutdown()
+
+
+def _signed_in(browser: Browser, instance: TestInstance, path: str = "/") -> Page:
+    address = instance.address()
+    context = browser.new_context()
+    context.set_default_timeout(_PATIENCE_MS)
+    page = context.new_page()
+    page.goto(f"{address.url}{path}")
+    page.get_by_label("Token").fill(address.token)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("navigation").wait_for()
+    return page
+
+
+def _completed(instance: TestInstance, program: str) -> str:
+    """The id of a job that has run this program."""
+    (instance.work / "program.py").write_text(program)
+    words = ["--detach", "--live", "--cpus", "0.1", "--", "python3", "program.py"]
+    job = instance.ok("run", *words).strip()
+    instance.wait(job, timeout=600)
+    return job
+
+
+def _awaited(page: Page, look: str, argument: object = None) -> Any:
+    """What the function `look` of JavaScript finds at last; it looks in each frame."""
+    poll = f"""
+    (argument) => new Promise((resolve) => {{
+      const look = {look};
+      const frame = () => {{
+        const found = look(argument);
+        if (found) resolve(found);
+        else requestAnimationFrame(frame);
+      }};
+      frame();
+    }})
+    """
+    return page.evaluate(poll, argument)
+
+
+def _heap_mb(session: CDPSession) -> float:
+    session.send("HeapProfiler.enable")
+    session.send("HeapProfiler.collectGarbage")
+    return session.send("Runtime.getHeapUsage")["usedSize"] / 1e6
+
+
+# --- the server's work ---
+
+
+def _cpu_s(pid: int) -> float:
+    spent = psutil.Process(pid).cpu_times()
+    return spent.user + spent.system
+
+
+def _come_and_go(web: Web, seconds: float) -> None:
+    """Submit and cancel 12 jobs a second."""
+    ends_at = time.monotonic() + seconds
+    while time.monotonic() < ends_at:
+        web.send("POST", "/api/v1/jobs", _twelve())
+        web.cancel_queued()
+        time.sleep(max(0.0, min(1.0, ends_at - time.monotonic())))
+
+
+def _twelve() -> bytes:
+    bodies = [spec_body(number, distinct=False) for number in range(12)]
+    return json.dumps(bodies).encode()
+
+
+async def _view(address: Address, count: int, seconds: float, web: Web) -> None:
+    limits = httpx.Limits(max_connections=None)
+    headers = {"Authorization": f"Bearer {address.token}"}
+    async with httpx.AsyncClient(
+        base_url=address.url, headers=headers, limits=limits, timeout=60
+    ) as client:
+        ends_at = time.monotonic() + seconds
+        work = asyncio.to_thread(_come_and_go, web, seconds)
+        await asyncio.gather(work, *(_viewer(client, ends_at) for _ in range(count)))
+
+
+_ASKED = ("/api/v1/gpus", "/api/v1/server", "/api/v1/jobs?limit=12")
+
+
+async def _viewer(client: httpx.AsyncClient, ends_at: float) -> None:
+    async def listen() -> None:
+        async with client.stream("GET", "/api/v1/events") as events:
+            async for _ in events.aiter_raw():
+                pass
+
+    stream = asyncio.create_task(listen())
+    while time.monotonic() < ends_at:
+        for path in _ASKED:
+            await client.get(path)
+        await asyncio.sleep(1)
+    stream.cancel()
+    await asyncio.wait([stream])
