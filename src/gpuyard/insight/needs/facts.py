@@ -20,6 +20,7 @@ from gpuyard.insight.needs.values import (
     number,
     whole,
 )
+from gpuyard.insight.needs.weight_averages import settle_averages
 
 _BATCH_NAMES = (
     "per_device_train_batch_size",
@@ -160,9 +161,10 @@ def facts_of(host: Expressions, scope: Scope) -> Facts:
         host.record(config)
     for name, value in _given(host).items():
         found.settings.setdefault(name, value)
+    settle_averages(host.calls)
     found.models = _models(host.calls)
-    named = model_named(found.settings, host.sources.entry)
-    if not found.models and named is not None:
+    named = None if found.models else model_named(host, found.settings)
+    if named is not None:
         found.models = [_model(named, set())]
     _read_data(found)
     _read_trainer(found)
@@ -310,7 +312,7 @@ def _model(root: Thing, seen: set[int]) -> Model:
     kinds = [part.facts["kind"] for part in parts if "kind" in part.facts]
     names = [part.facts["model_name"] for part in parts if "model_name" in part.facts]
     return Model(
-        place=placed(root),
+        place=root.place if "option" in root.facts else placed(root),
         thing=root,
         parameters=sum(weight.count for weight in weights),
         trainable=sum(weight.count for weight in weights if not weight.frozen),
@@ -334,8 +336,9 @@ def vision_in(model: Model) -> KnownVision | None:
 def _read_data(found: Facts) -> None:
     for call in found.calls:
         data = call.thing.facts.get("data")
-        is_helper = call.thing.place.path.endswith("__init__.py")
-        is_left_out = is_helper or call.thing.facts.get("held_out")
+        # What a package makes when it is imported is for all of its programs.
+        is_shared = call.thing.place.path.endswith("__init__.py")
+        is_left_out = is_shared or call.thing.facts.get("held_out")
         if isinstance(data, KnownData) and not is_left_out:
             found.data = data
             found.data_place = placed(call.thing)

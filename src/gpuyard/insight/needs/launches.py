@@ -12,6 +12,7 @@ from gpuyard.insight.needs.values import (
     UNKNOWN,
     Bound,
     Function,
+    Place,
     Scope,
     Thing,
     Value,
@@ -25,6 +26,8 @@ class Launches:
     def __init__(self, host: Expressions) -> None:
         self._host = host
         self._line = options.CommandLine(host.arguments)
+        # All flags of absl, and of TensorFlow before it.
+        self._flags = Thing("absl.flags.FlagValues", Place(host.sources.entry, 0))
 
     def attribute(self, name: str) -> Value:
         """What a dotted name of a library means."""
@@ -100,7 +103,7 @@ class Launches:
             value = self._config_of(value.partition(":")[0], thing)
         thing.attributes["value"] = value
         if isinstance(name, str):
-            self._flags()[name] = value
+            self._flags.attributes[name] = value
         return thing
 
     def _config_of(self, path: str, thing: Thing) -> Value:
@@ -124,13 +127,6 @@ class Launches:
         made.facts["node"] = thing.facts["node"]
         self._host.record(made)
         return made
-
-    def _flags(self) -> dict[str, Value]:
-        entry = self._host.imported(self._host.sources.entry)
-        flags = entry.names.setdefault("FLAGS", {})
-        return (
-            flags if isinstance(flags, dict) else entry.names.setdefault("_flags", {})
-        )
 
     def _method_add_argument(self, receiver: Thing, thing: Thing) -> Value:
         options.add_option(receiver, thing)

@@ -363,6 +363,12 @@ def _collect(value: Value, seen: set[int], found: list[Parameter], depth: int) -
                 _collect(each, seen, found, depth + 1)
 
 
+def freeze(model: Thing, *, frozen: bool) -> None:
+    """Say of all weights of a model whether they are trained."""
+    for weight in weights_of(model):
+        weight.frozen = frozen
+
+
 def parts_of(value: Value, seen: set[int] | None = None) -> list[Thing]:
     """A model and all objects in it, each once, in the order of their definition."""
     found: list[Thing] = []

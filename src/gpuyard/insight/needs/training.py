@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuyard.insight.needs.facts import Facts, placed
-from gpuyard.insight.needs.models import hidden_of
+from gpuyard.insight.needs.published_models import hidden_of
 from gpuyard.insight.needs.values import External, Place, Thing, Value, number, whole
 
 # Bytes that an optimiser keeps for each weight that it trains.
@@ -33,11 +33,11 @@ _OPTIMISERS: Mapping[str, float] = {
     "adafactor": 0.1,
     "adam8bit": 2,
     "adamw8bit": 2,
-    # Pages of these leave the GPU when it is full.
-    "pagedadamw8bit": 1,
-    "pagedadam8bit": 1,
-    "pagedadamw32bit": 2,
-    "pagedadamw": 2,
+    # Their pages leave the GPU when it is full, so they need no memory of it.
+    "pagedadamw8bit": 0,
+    "pagedadam8bit": 0,
+    "pagedadamw32bit": 0,
+    "pagedadamw": 0,
     "lion8bit": 1,
     "sgd8bit": 1,
     "deepspeedcpuadam": 0,
@@ -50,7 +50,6 @@ _CHECKPOINTING = (
     "use_gradient_checkpointing",
     "enable_activation_checkpointing",
 )
-_HERE = Place("", 1)
 _LORA_TARGETS = 2
 _ALL_TARGETS = 7
 
@@ -105,7 +104,7 @@ class Lora:
 
     rank: int
     targets: int
-    place: Place
+    place: Place | None
 
     def weights(self, parameters: int) -> int:
         """The weights of the adapters of a model."""
@@ -158,7 +157,8 @@ def _named_optimiser(facts: Facts) -> Optimiser | None:
         component = thing.keywords.get("optimizer._component_")
         if isinstance(component, str):
             name = component.rpartition(".")[2]
-            return Optimiser(name, _of_name(name) or 8, placed(thing))
+            size = _of_name(name)
+            return Optimiser(name, 8 if size is None else size, placed(thing))
         config = thing.keywords.get("config")
         inner = config.get("optimizer") if isinstance(config, dict) else None
         kind = inner.get("type") if isinstance(inner, dict) else None
@@ -181,7 +181,7 @@ def _default_optimiser(facts: Facts) -> Optimiser | None:
     if found is not None:
         return Optimiser(str(name), found, None)
     for model in facts.models:
-        if model.by_name and model.place.line == 1:
+        if "option" in model.thing.facts:
             return Optimiser("AdamW", 8, None, assumed=True)
     for thing in facts.named("train", "fit", "create_optimizer", "create_optimizer_v2"):
         return Optimiser("AdamW", 8, placed(thing), assumed=True)
@@ -297,9 +297,9 @@ def _named_lora(facts: Facts) -> Lora | None:
     is_asked = any(each in ("lora", "qlora") for each in asked)
     if not is_asked and settings.get("use_peft") is not True:
         return None
-    sizes = [settings.get(name) for name in ("lora_rank", "lora_r", "lora_alpha")]
+    sizes = [settings.get(name) for name in ("lora_rank", "lora_r")]
     rank = next(filter(None, map(whole, sizes)), 8)
-    return Lora(rank, _LORA_TARGETS, facts.models[0].place if facts.models else _HERE)
+    return Lora(rank, _LORA_TARGETS, facts.models[0].place if facts.models else None)
 
 
 def _checkpointing(facts: Facts) -> Place | None:

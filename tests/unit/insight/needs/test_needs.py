@@ -1,9 +1,5 @@
 """How programs are followed, and what becomes of bad ones."""
 
-import json
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 
 from gpuyard.domain.errors import InvalidInputError
@@ -12,18 +8,9 @@ from gpuyard.insight.needs.recommend import recommend, to_json
 from gpuyard.insight.needs.sources import Sources
 from gpuyard.insight.needs.tables import known_model, known_vision
 from gpuyard.insight.needs.values import UNKNOWN
+from tests.support.read_programs import needs
 
 TORCH = "import torch\nfrom torch import nn\n"
-
-
-def needs(
-    source: str, *arguments: str, others: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """The recommendation for a program, as JSON."""
-    texts = {**(others or {}), "train.py": source}
-    found = to_json(recommend(Sources(texts, "train.py"), arguments))
-    json.dumps(found)
-    return found
 
 
 def test_the_line_of_a_model_says_its_weights_and_its_memory() -> None:
