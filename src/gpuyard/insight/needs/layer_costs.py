@@ -42,7 +42,8 @@ def convolution_costs(model: Thing, pixels: int) -> LayerCosts:
     """The costs of a model of convolutions for an image with sides of `pixels`.
 
     The layers are taken in the order of their definition, so branches count as if one
-    followed the other.
+    followed the other. Only where a shortcut makes the image smaller, as in a ResNet,
+    does it begin from the image of its own block.
     """
     side = float(pixels)
     if _begins_small(model):
@@ -50,9 +51,12 @@ def convolution_costs(model: Thing, pixels: int) -> LayerCosts:
     macs = 0.0
     activations = 0.0
     width = 3
+    side_of: dict[int, float] = {}
     for part in parts_of(model):
         layer = part.facts.get("layer")
         if layer in _CONVOLUTIONS or layer in _UPSAMPLING:
+            if _begins_branch(part, width):
+                side = side_of.get(part.attributes["in_channels"], side)
             side = _side_after(part, side, upsamples=layer in _UPSAMPLING)
             weight = part.attributes.get("weight")
             count = weight.count if isinstance(weight, Parameter) else 0
@@ -73,7 +77,15 @@ def convolution_costs(model: Thing, pixels: int) -> LayerCosts:
             activations += 2 * (whole(part.attributes.get("out_features")) or 0)
         elif "output_shape" in part.facts:
             activations += 2 * prod(part.facts["output_shape"])
+        side_of[width] = side
     return LayerCosts(macs / 1e9, activations / 1e6)
+
+
+def _begins_branch(part: Thing, width: int) -> bool:
+    """Whether a convolution with a stride does not take what was made just before."""
+    stride = _last(part.attributes.get("stride"), 1)
+    inputs = part.attributes.get("in_channels")
+    return stride > 1 and isinstance(inputs, int) and inputs != width
 
 
 def _begins_small(model: Thing) -> bool:

@@ -146,7 +146,8 @@ def _of_name(name: str) -> float | None:
 
 
 def _has_momentum(thing: Thing) -> bool:
-    momentum = number(thing.argument(2, "momentum", default=0))
+    position = 1 if thing.name.startswith("optax") else 2
+    momentum = number(thing.argument(position, "momentum", default=0))
     return momentum is None or momentum > 0
 
 

@@ -295,3 +295,59 @@ def test_data_of_a_package_are_not_those_of_each_program() -> None:
         TORCH + "import examples\nnet = nn.Linear(9, 10).cuda()\n", others=others
     )
     assert "60,000 examples" not in str(found["lines"])
+
+
+_NNX: Mapping[str, tuple[str, int]] = {
+    "Linear": ("nnx.Linear(9, 10, rngs=rngs)", 100),
+    "without bias": ("nnx.Linear(9, 10, use_bias=False, rngs=rngs)", 90),
+    "Conv": ("nnx.Conv(3, 8, kernel_size=(3, 3), rngs=rngs)", 224),
+    "Conv by names": (
+        "nnx.Conv(in_features=4, out_features=8, kernel_size=3,"
+        " feature_group_count=2, rngs=rngs)",
+        56,
+    ),
+    "Embed": ("nnx.Embed(num_embeddings=50, features=8, rngs=rngs)", 400),
+    "LayerNorm": ("nnx.LayerNorm(num_features=8, rngs=rngs)", 16),
+    "GroupNorm": ("nnx.GroupNorm(64, num_groups=8, rngs=rngs)", 128),
+    "MultiHeadAttention": (
+        "nnx.MultiHeadAttention(4, in_features=64, rngs=rngs)",
+        4 * 64 * 64 + 4 * 64,
+    ),
+    "Sequential": ("nnx.Sequential(nnx.Linear(4, 4, rngs=rngs), nnx.relu)", 20),
+}
+
+
+@pytest.mark.parametrize(("layer", "weights"), _NNX.values(), ids=_NNX)
+def test_layers_of_flax_nnx_have_their_weights(layer: str, weights: int) -> None:
+    found = needs(
+        "from flax import nnx\nimport optax\n"
+        "class Net(nnx.Module):\n"
+        "    def __init__(self, rngs):\n"
+        f"        self.layer = {layer}\n"
+        "net = Net(nnx.Rngs(0))\n"
+        "optimizer = nnx.Optimizer(net, optax.sgd(0.1, 0.9))\n"
+        "step = nnx.jit(print)\n"
+    )
+    assert found["parameters"] == weights
+    assert any("4 bytes" in line["says"] for line in found["lines"])
+
+
+def test_a_shortcut_begins_from_the_image_of_its_block() -> None:
+    """As in a ResNet: without this, each block would halve the image twice."""
+    source = (
+        TORCH + "class Block(nn.Module):\n"
+        "    def __init__(self, inputs, outputs):\n"
+        "        super().__init__()\n"
+        "        self.conv = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1)\n"
+        "        self.shortcut = {}\n"
+        "image_size = 256\n"
+        "widths = [32, 64, 128, 256, 512, 1024]\n"
+        "blocks = [Block(a, b) for a, b in zip(widths, widths[1:])]\n"
+        "net = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), *blocks).cuda()\n"
+        "torch.optim.SGD(net.parameters())\n"
+        "torch.utils.data.DataLoader(print, batch_size=64)\n"
+    )
+    plain = _activations(source.format("None"))
+    with_shortcuts = source.format("nn.Conv2d(inputs, outputs, 1, stride=2)")
+    stem = 2 * 32 * 256**2 * 4 * 64 / 1e9
+    assert _activations(with_shortcuts) == pytest.approx(2 * plain - stem, rel=0.05)
