@@ -13,7 +13,11 @@ from gpuyard.insight.needs.values import Parameter, Thing, Value, whole
 _CONVOLUTIONS = ("Conv1d", "Conv2d", "Conv3d")
 _UPSAMPLING = ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")
 _POOLS = ("MaxPool1d", "MaxPool2d", "AvgPool2d")
+_NORMS = ("BatchNorm2d", "BatchNorm3d", "GroupNorm", "InstanceNorm2d")
 _LARGEST_SIDE = 2048
+# A norm keeps its input, and the next layer keeps the output of the activation between
+# them; besides, there are gradients for a moment, and the workspaces of cuDNN.
+_BESIDES = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +66,12 @@ def convolution_costs(model: Thing, pixels: int) -> LayerCosts:
             count = weight.count if isinstance(weight, Parameter) else 0
             width = whole(part.attributes.get("out_channels")) or width
             macs += count * side**2
-            activations += 2 * width * side**2
+            activations += width * side**2
         elif layer in _POOLS:
             side = max(side / (whole(part.facts.get("stride")) or 2), 1.0)
         elif layer == "AdaptiveAvgPool2d":
             side = float(whole(part.facts.get("output")) or 1)
-        elif layer == "BatchNorm2d":
+        elif layer in _NORMS:
             activations += width * side**2
         elif layer == "Upsample":
             side = min(side * 2, _LARGEST_SIDE)
@@ -78,7 +82,7 @@ def convolution_costs(model: Thing, pixels: int) -> LayerCosts:
         elif "output_shape" in part.facts:
             activations += 2 * prod(part.facts["output_shape"])
         side_of[width] = side
-    return LayerCosts(macs / 1e9, activations / 1e6)
+    return LayerCosts(macs / 1e9, _BESIDES * activations / 1e6)
 
 
 def _begins_branch(part: Thing, width: int) -> bool:

@@ -279,6 +279,9 @@ class Library(ModelCalls):
 
     def end(self, thing: Thing) -> None:
         """It has been made."""
+        if _is_data_class(thing):
+            thing.facts["is_own_data"] = True
+            self._host.record(thing)
         if not is_model_class(thing):
             return
         self._building -= 1
@@ -405,6 +408,12 @@ class Library(ModelCalls):
             target = code_of(node.test.left)
             count = whole(self._host.evaluate(node.test.comparators[0], scope))
         return Loop(self._host.place(node, scope), target, count, UNKNOWN, depth)
+
+
+def _is_data_class(thing: Thing) -> bool:
+    """Whether an object of a class of the program is a dataset of PyTorch's."""
+    bases = thing.user_class.library_bases() if thing.user_class else []
+    return any(base.startswith("torch") and base.endswith("Dataset") for base in bases)
 
 
 def is_model_class(thing: Thing) -> bool:

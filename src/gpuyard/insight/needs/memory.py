@@ -26,6 +26,10 @@ _DEFAULT_PIXELS = 224
 _DETECTOR_PIXELS = 640
 # Numbers kept for one example, in weights of the model.
 _DIFFUSION_SHARE = 2.5
+# Of the outputs of all layers of a published model for images, what is kept: of a
+# convolution, its norm and its activation, one goes at once.
+_KEPT_SHARE = 0.75
+_CHECKPOINTED_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,8 @@ def _of_example(facts: Facts, training: Training, model: Model) -> float:
     checkpointed = training.checkpointing is not None
     if vision is not None:
         scale = (max(pixels, 32) / _DEFAULT_PIXELS) ** 2
-        return vision.activations * 1e6 * size * scale * (0.2 if checkpointed else 1)
+        kept = _CHECKPOINTED_SHARE if checkpointed else _KEPT_SHARE
+        return vision.activations * 1e6 * size * scale * kept
     if model.kind == "detector":
         return _of_detector(model, facts.pixels or _DETECTOR_PIXELS) * size
     if model.kind == "diffusion":

@@ -2,6 +2,7 @@
 
 # The values of a followed program can be anything.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -45,6 +46,7 @@ _OPTIMISERS: Mapping[str, float] = {
 }
 _TRAINERS = ("Trainer", "SFTTrainer", "DPOTrainer", "Seq2SeqTrainer", "GRPOTrainer")
 _HALF = ("float16", "half", "bfloat16", "fp16", "bf16", "16", "mixed_float16")
+_MIXED = re.compile(r"-mixed$|^amp(_|$)")
 _CHECKPOINTING = (
     "gradient_checkpointing",
     "use_gradient_checkpointing",
@@ -186,7 +188,7 @@ def _default_optimiser(facts: Facts) -> Optimiser | None:
             return Optimiser("AdamW", 8, None, assumed=True)
     for thing in facts.named("train", "fit", "create_optimizer", "create_optimizer_v2"):
         return Optimiser("AdamW", 8, placed(thing), assumed=True)
-    return None
+    return Optimiser("AdamW", 8, None, assumed=True) if facts.takes_gradients else None
 
 
 def _precision(facts: Facts) -> Precision:
@@ -243,7 +245,8 @@ def _precision_of(thing: Thing) -> Precision | None:
         if value is True or (isinstance(value, dict) and value.get("enabled") is True):
             return _mixed(name, thing)
     for name in ("mixed_precision", "precision", "policy"):
-        if _is_half(keywords.get(name)) or str(keywords.get(name)).endswith("-mixed"):
+        text = str(keywords.get(name))
+        if _is_half(keywords.get(name)) or _MIXED.search(text):
             return _mixed(_name_of(keywords[name]), thing)
     if last in ("set_global_policy", "Policy") and _is_half(thing.argument(0)):
         return _mixed("fp16", thing)
