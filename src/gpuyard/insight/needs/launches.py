@@ -128,6 +128,15 @@ class Launches:
         self._host.record(made)
         return made
 
+    def _parser(self, thing: Thing, scope: Scope) -> Value:
+        """A parser, with the options of its parents."""
+        parents = thing.argument(-1, "parents", default=[])
+        for parent in parents if isinstance(parents, list | tuple) else []:
+            if isinstance(parent, Thing):
+                inherited = parent.facts.get("options", [])
+                thing.facts.setdefault("options", []).extend(inherited)
+        return thing
+
     def _method_add_argument(self, receiver: Thing, thing: Thing) -> Value:
         options.add_option(receiver, thing)
         return thing

@@ -125,7 +125,7 @@ class Library(ModelCalls):
             "fire.Fire": self._fire,
             "typer.run": self._run_function,
             "functools.partial": lambda thing, _scope: thing,
-            "argparse.ArgumentParser": lambda thing, _scope: thing,
+            "argparse.ArgumentParser": self._parser,
             "transformers.HfArgumentParser": lambda thing, _scope: thing,
             "trl.TrlParser": lambda thing, _scope: thing,
             "omegaconf.OmegaConf.from_cli": self._overrides,

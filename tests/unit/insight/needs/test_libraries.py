@@ -96,6 +96,27 @@ def test_words_behind_an_option_that_takes_fewer_are_positional() -> None:
         assert needs(source, *words)["parameters"] == 100
 
 
+def test_a_parser_has_the_options_of_its_parents() -> None:
+    source = (
+        TORCH + "from argparse import ArgumentParser\n"
+        "first = ArgumentParser()\n"
+        "first.add_argument('--width', type=int, default=9)\n"
+        "second = ArgumentParser(parents=[first], add_help=False)\n"
+        "second.add_argument('--height', type=int, default=10)\n"
+        "def net(width, height, **others):\n"
+        "    return nn.Linear(width, height)\n"
+        "net(**second.parse_args().__dict__).cuda()\n"
+    )
+    assert needs(source)["parameters"] == 100
+    assert needs(source, "--width", "19")["parameters"] == 200
+
+
+def test_a_name_chooses_from_the_names_of_a_module() -> None:
+    others = {"nets.py": TORCH + "def small():\n    return nn.Linear(9, 10)\n"}
+    source = "import nets\nnets.__dict__['small']().cuda()\n"
+    assert needs(source, others=others)["parameters"] == 100
+
+
 def test_jax_in_a_module_of_the_program_uses_a_gpu() -> None:
     others = {"steps.py": "from flax import nnx\nstep = nnx.jit(print)\n"}
     assert needs("import steps\n", others=others)["needs"]["gpus"] == 1
