@@ -24,8 +24,8 @@ _DEEPEST = 8
 _LONGEST = 2_000_000
 _LONGEST_CONFIG = 200_000
 _ALL_BYTES = 40_000_000
-_IMPORTED = re.compile(r"^\s*(?:from|import)\s+([A-Za-z_]\w*)", re.MULTILINE)
-_IMPORTED_MODULE = re.compile(r"^\s*(?:from|import)\s+(\w[\w.]*)", re.MULTILINE)
+_IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
+_IMPORTED_MODULE = re.compile(r"^[ \t]*(?:from|import)[ \t]+(\w[\w.]*)", re.MULTILINE)
 _MOST_IMPORTED = 50
 _MOST_ABOVE = 4
 # They are known, and what they do for a program is not read off their own code.

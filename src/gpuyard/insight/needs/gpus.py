@@ -38,7 +38,7 @@ _DEVICE_NAMES = frozenset(
 _JAX = re.compile(r"\b(?:jax|nnx|eqx|hk)\.(?:jit|pmap|grad|value_and_grad)\b")
 _ALWAYS = frozenset({"YOLO", "FastLanguageModel", "LLM"})
 _LONGEST_SCRIPT = 100_000
-_IMPORTED = re.compile(r"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
+_IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
