@@ -15,6 +15,7 @@ from gpuyard.insight.needs.values import (
     Place,
     Scope,
     Thing,
+    UserClass,
     Value,
     whole,
 )
@@ -127,6 +128,30 @@ class Launches:
         made.facts["node"] = thing.facts["node"]
         self._host.record(made)
         return made
+
+    def _lightning_cli(self, thing: Thing) -> Value:
+        """`LightningCLI(Model, Data)`, which makes these and a trainer by options such
+        as `--model.width`.
+        """
+        node = thing.facts["node"]
+        defaults = thing.argument(-1, "trainer_defaults", default={})
+        keywords = defaults if isinstance(defaults, dict) else {}
+        keywords = {**keywords, **self._options_under("trainer")}
+        trainer = Thing("pytorch_lightning.Trainer", thing.place, keywords=keywords)
+        trainer.facts["node"] = node
+        self._host.record(trainer)
+        kinds = (("model", "model_class"), ("data", "datamodule_class"))
+        for position, (group, name) in enumerate(kinds):
+            kind = thing.argument(position, name)
+            if isinstance(kind, UserClass | Function):
+                given = self._options_under(group)
+                self._host.call_value(kind, [], given, node, kind.scope)
+        return thing
+
+    def _options_under(self, group: str) -> dict[str, Value]:
+        named = options.given_options(self._line).items()
+        head = f"{group}."
+        return {k.removeprefix(head): v for k, v in named if k.startswith(head)}
 
     def _parser(self, thing: Thing, scope: Scope) -> Value:
         """A parser, with the options of its parents."""

@@ -11,7 +11,7 @@ from typing import Any
 from gpuyard.insight.needs import command_line as options
 from gpuyard.insight.needs import keras
 from gpuyard.insight.needs.datasets import data_method, recognise_data
-from gpuyard.insight.needs.environments import give_spaces
+from gpuyard.insight.needs.environments import give_spaces, is_vector, is_wrapper
 from gpuyard.insight.needs.expressions import HEADS, Expressions, code_of
 from gpuyard.insight.needs.layers import fill as fill_layer
 from gpuyard.insight.needs.layers import freeze, is_layer
@@ -165,6 +165,8 @@ class Library(ModelCalls):
         last = thing.last_name
         if last.startswith("DEFINE_"):
             return self._define_flag(thing, last)
+        if last == "LightningCLI":
+            return self._lightning_cli(thing)
         if last == "add_argparse_args":
             return thing.argument(0)
         if last == "from_argparse_args":
@@ -189,11 +191,23 @@ class Library(ModelCalls):
             thing.facts["is_model"] = True
         elif not recognise_config(thing) and not recognise(thing):
             recognise_data(thing)
-            give_spaces(thing)
+            give_spaces(thing, self._environment_in(thing))
         self._host.record(thing)
         if keras.is_data(thing):
             return keras.data_of(thing)
         return thing
+
+    def _environment_in(self, thing: Thing) -> Value:
+        """The environment that stands in another."""
+        if is_wrapper(thing):
+            return thing.argument(0, "env")
+        if not is_vector(thing):
+            return UNKNOWN
+        makers = thing.argument(0, "env_fns")
+        first = makers[0] if isinstance(makers, list | tuple) and makers else UNKNOWN
+        if not isinstance(first, Function):
+            return UNKNOWN
+        return self._host.call_value(first, [], {}, thing.facts["node"], first.scope)
 
     def call_method(
         self, receiver: Value, thing: Thing, node: ast.AST, scope: Scope
@@ -327,7 +341,9 @@ class Library(ModelCalls):
         """What the initializer of a library's class does to an object."""
         made = Thing(base, thing.place, arguments, keywords)
         made.facts["node"] = thing.facts.get("node")
-        if is_layer(base):
+        if made.last_name == "LightningCLI":
+            self._lightning_cli(made)
+        elif is_layer(base):
             fill_layer(thing, base, arguments, keywords)
         elif keras.is_keras(base):
             keras.fill(thing, base, arguments, keywords)

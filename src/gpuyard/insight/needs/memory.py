@@ -116,7 +116,8 @@ def _of_example(facts: Facts, training: Training, model: Model) -> float:
     pixels = facts.pixels or _DEFAULT_PIXELS
     checkpointed = training.checkpointing is not None
     if vision is not None:
-        scale = (max(pixels, 32) / _DEFAULT_PIXELS) ** 2
+        side = _DEFAULT_PIXELS if vision.resizes else max(pixels, 32)
+        scale = (side / _DEFAULT_PIXELS) ** 2
         kept = _CHECKPOINTED_SHARE if checkpointed else _KEPT_SHARE
         return vision.activations * 1e6 * size * scale * kept
     if model.kind == "detector":
@@ -124,6 +125,8 @@ def _of_example(facts: Facts, training: Training, model: Model) -> float:
     if model.kind == "diffusion":
         share = _DIFFUSION_SHARE * (0.25 if checkpointed else 1)
         return model.parameters * share * size
+    if model.kind == "policy":
+        return model.parameters * size  # each layer keeps less than it has weights
     if model.kind != "own":
         return _of_transformer(facts, training, model)
     if has_convolutions(model.thing) or not is_sequence_model(model.thing):

@@ -15,6 +15,7 @@ from gpuyard.insight.needs.published_models import (
     hidden_of,
     set_published,
 )
+from gpuyard.insight.needs.stable_baselines import stable_baselines_model
 from gpuyard.insight.needs.tables import KnownModel, known_model, known_vision
 from gpuyard.insight.needs.values import Parameter, Thing, Value, whole
 from gpuyard.insight.needs.vision_models import (
@@ -199,4 +200,5 @@ _RECOGNISERS: tuple[Callable[[Thing], Any], ...] = (
     _named_in_trainer,
     diffusion,
     loaded_model,
+    stable_baselines_model,
 )

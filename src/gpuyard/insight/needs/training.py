@@ -47,6 +47,7 @@ _OPTIMISERS: Mapping[str, float] = {
 _TRAINERS = ("Trainer", "SFTTrainer", "DPOTrainer", "Seq2SeqTrainer", "GRPOTrainer")
 _HALF = ("float16", "half", "bfloat16", "fp16", "bf16", "16", "mixed_float16")
 _MIXED = re.compile(r"-mixed$|^amp(_|$)")
+_TRAINING_METHODS = ("train", "fit", "learn", "create_optimizer", "create_optimizer_v2")
 _CHECKPOINTING = (
     "gradient_checkpointing",
     "use_gradient_checkpointing",
@@ -186,7 +187,7 @@ def _default_optimiser(facts: Facts) -> Optimiser | None:
     for model in facts.models:
         if "option" in model.thing.facts:
             return Optimiser("AdamW", 8, None, assumed=True)
-    for thing in facts.named("train", "fit", "create_optimizer", "create_optimizer_v2"):
+    for thing in facts.named(*_TRAINING_METHODS):
         return Optimiser("AdamW", 8, placed(thing), assumed=True)
     return Optimiser("AdamW", 8, None, assumed=True) if facts.takes_gradients else None
 

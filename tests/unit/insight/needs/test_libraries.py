@@ -47,6 +47,27 @@ def test_options_of_lightning_say_how_many_gpus() -> None:
     assert found["needs"]["gpus"] == 3
 
 
+@pytest.mark.parametrize(
+    "start",
+    ["LightningCLI(Net)", "class Start(LightningCLI):\n    pass\nStart(Net)"],
+    ids=["called", "extended"],
+)
+def test_the_command_of_lightning_makes_model_and_trainer(start: str) -> None:
+    source = (
+        TORCH + "from lightning import LightningModule\n"
+        "from lightning.pytorch.cli import LightningCLI\n"
+        "class Net(LightningModule):\n"
+        "    def __init__(self, width: int = 9):\n"
+        "        super().__init__()\n"
+        "        self.head = nn.Linear(width, 10)\n"
+        f"{start}\n"
+    )
+    assert needs(source)["parameters"] == 100
+    words = ("fit", "--model.width", "19", "--trainer.devices", "2")
+    found = needs(source, *words)
+    assert (found["parameters"], found["needs"]["gpus"]) == (200, 2)
+
+
 def test_lightning_keeps_the_arguments_of_a_module() -> None:
     found = needs(
         TORCH + "import pytorch_lightning as pl\n"
@@ -120,6 +141,7 @@ def test_a_name_chooses_from_the_names_of_a_module() -> None:
 def test_jax_in_a_module_of_the_program_uses_a_gpu() -> None:
     others = {"steps.py": "from flax import nnx\nstep = nnx.jit(print)\n"}
     assert needs("import steps\n", others=others)["needs"]["gpus"] == 1
+    assert needs("from flax import linen as nn\n")["needs"]["gpus"] == 1
     assert needs("import math\n", others=others)["needs"]["gpus"] == 0
 
 
@@ -258,44 +280,6 @@ def test_a_vision_transformer_has_the_weights_of_its_sizes(
     assert found["parameters"] == pytest.approx(millions * 1e6, rel=0.01)
 
 
-def _activations(source: str, *arguments: str) -> float:
-    return needs(source, *arguments)["memory_gb"]["activations"]
-
-
-def test_a_transform_says_the_size_of_images() -> None:
-    source = (
-        "import torch\nfrom torchvision import models, transforms\n"
-        "crop = transforms.RandomResizedCrop({})\n"
-        "net = models.resnet50().cuda()\n"
-        "torch.optim.SGD(net.parameters())\n"
-        "torch.utils.data.DataLoader(print, batch_size=32)\n"
-    )
-    small = _activations(source.format(112))
-    assert _activations(source.format("(224, 224)")) == pytest.approx(4 * small, 0.05)
-    assert "the size of the images is assumed" in str(needs(source.format("n")))
-    assert "the size of the images is assumed" not in str(needs(source.format(112)))
-
-
-def test_a_detector_keeps_what_was_measured_of_it() -> None:
-    """Ultralytics measured 3.0 GB more for 16 images than for none."""
-    source = (
-        "from ultralytics import YOLO\n"
-        "YOLO('yolov5s.pt').train(data='coco.yaml', imgsz={}, batch=16)\n"
-    )
-    (large, small) = (_activations(source.format(side)) for side in (640, 320))
-    assert large == pytest.approx(2 * 3.2, rel=0.15)  # numbers of 4 bytes here
-    assert large == pytest.approx(4 * small, rel=0.05)
-
-
-def test_a_batch_of_another_name_counts_unless_it_is_for_evaluation() -> None:
-    source = (
-        TORCH + "{} = 48\nnet = nn.Linear(9, 10).cuda()\n"
-        "torch.optim.Adam(net.parameters())\n"
-    )
-    assert "a batch of 48" in str(needs(source.format("learner_batch_size"))["lines"])
-    assert "a batch of" not in str(needs(source.format("EVAL_BATCH_SIZE"))["lines"])
-
-
 def test_a_known_environment_says_its_spaces() -> None:
     found = needs(
         TORCH + "import gymnasium as gym\n"
@@ -304,6 +288,38 @@ def test_a_known_environment_says_its_spaces() -> None:
         "net = nn.Linear(inputs, envs.action_space.n).cuda()\n"
     )
     assert found["parameters"] == 4 * 2 + 2
+
+
+@pytest.mark.parametrize("vector", ["SyncVectorEnv", "AsyncVectorEnv"])
+def test_environments_around_a_known_one_have_its_spaces(vector: str) -> None:
+    found = needs(
+        TORCH + "import gymnasium as gym\nimport numpy as np\n"
+        "def maker(name):\n"
+        "    def make():\n"
+        "        return gym.wrappers.RecordEpisodeStatistics(gym.make(name))\n"
+        "    return make\n"
+        f"envs = gym.vector.{vector}([maker('Hopper-v4') for _ in range(3)])\n"
+        "inputs = np.array(envs.single_observation_space.shape).prod()\n"
+        "actions = np.prod(envs.single_action_space.shape)\n"
+        "net = nn.Linear(inputs, actions).cuda()\n"
+    )
+    assert found["parameters"] == 11 * 3 + 3
+
+
+@pytest.mark.parametrize(
+    ("call", "most"),
+    [("PPO('MlpPolicy', 'CartPole-v1')", 0.1), ("PPO('CnnPolicy', make())", 2)],
+)
+def test_an_algorithm_of_stable_baselines_has_its_usual_net(
+    call: str, most: float
+) -> None:
+    found = needs(
+        "from somewhere import make\nfrom stable_baselines3 import PPO\n"
+        f"model = {call}\nmodel.learn(1000)\n"
+    )
+    assert 0 < found["parameters"] < most * 1e6
+    assert found["confidence"] == "medium"
+    assert found["needs"]["gpus"] == 1
 
 
 def test_data_of_a_package_are_not_those_of_each_program() -> None:
@@ -351,84 +367,3 @@ def test_layers_of_flax_nnx_have_their_weights(layer: str, weights: int) -> None
     )
     assert found["parameters"] == weights
     assert any("4 bytes" in line["says"] for line in found["lines"])
-
-
-def test_a_shortcut_begins_from_the_image_of_its_block() -> None:
-    """As in a ResNet: without this, each block would halve the image twice."""
-    source = (
-        TORCH + "class Block(nn.Module):\n"
-        "    def __init__(self, inputs, outputs):\n"
-        "        super().__init__()\n"
-        "        self.conv = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1)\n"
-        "        self.shortcut = {}\n"
-        "image_size = 256\n"
-        "widths = [32, 64, 128, 256, 512, 1024]\n"
-        "blocks = [Block(a, b) for a, b in zip(widths, widths[1:])]\n"
-        "net = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), *blocks).cuda()\n"
-        "torch.optim.SGD(net.parameters())\n"
-        "torch.utils.data.DataLoader(print, batch_size=64)\n"
-    )
-    plain = _activations(source.format("None"))
-    with_shortcuts = source.format("nn.Conv2d(inputs, outputs, 1, stride=2)")
-    stem = 1.2 * 32 * 256**2 * 4 * 64 / 1e9
-    assert _activations(with_shortcuts) == pytest.approx(2 * plain - stem, rel=0.05)
-
-
-def test_a_dataset_of_the_program_says_the_size_of_its_images() -> None:
-    source = (
-        TORCH + "class Streets(torch.utils.data.Dataset):\n"
-        "    def __init__(self, img_size={}):\n"
-        "        self.img_size = img_size\n"
-        "def main():\n"
-        "    data = Streets()\n"
-        "    net = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1)).cuda()\n"
-        "    torch.optim.SGD(net.parameters())\n"
-        "    torch.utils.data.DataLoader(data, batch_size=10)\n"
-        "main()\n"
-    )
-    numbers = 64 * 400 * 100 * 10
-    assert _activations(source.format("(400, 100)")) == pytest.approx(
-        1.2 * numbers * 4 / 1e9, rel=0.1
-    )
-    assert _activations(source.format(200)) == _activations(source.format("(400, 100)"))
-
-
-def test_a_convolution_and_its_norm_keep_one_output_each() -> None:
-    """The activation between the norm and the next layer is kept, the norm's is not."""
-    source = (
-        TORCH + "image_size = 128\n"
-        "block = [nn.Conv2d(64, 64, 3, padding=1), {} nn.ReLU()]\n"
-        "net = nn.Sequential(*block, *block).cuda()\n"
-        "torch.optim.SGD(net.parameters())\n"
-        "torch.utils.data.DataLoader(print, batch_size=64)\n"
-    )
-    plain = _activations(source.format(""))
-    for norm in ("nn.BatchNorm2d(64),", "nn.GroupNorm(8, 64),"):
-        assert _activations(source.format(norm)) == pytest.approx(2 * plain, rel=0.02)
-
-
-def test_precision_amp_is_mixed() -> None:
-    source = (
-        TORCH + "from somewhere import fit\n"
-        "net = nn.Linear(9, 10).cuda()\n"
-        "torch.optim.Adam(net.parameters())\nfit(net, precision={!r})\n"
-    )
-    assert "mixed" in str(needs(source.format("amp_bf16"))["lines"])
-    assert "mixed" not in str(needs(source.format("ampere"))["lines"])
-
-
-@pytest.mark.parametrize(
-    "step", ["loss.backward()", "grads = jax.grad(loss)"], ids=["torch", "jax"]
-)
-def test_a_program_that_takes_gradients_trains(step: str) -> None:
-    """Its optimiser is not known, so that of most programs is assumed."""
-    source = (
-        "import jax, torch\nfrom somewhere import loss\n"
-        "from torchvision import models\n"
-        "net = models.resnet50().cuda()\n"
-        "torch.utils.data.DataLoader(print, batch_size=8)\n"
-    )
-    assert needs(source)["memory_gb"]["optimiser"] == 0
-    found = needs(f"{source}{step}\n")
-    assert found["memory_gb"]["optimiser"] == pytest.approx(0.2, abs=0.02)
-    assert "the optimiser is not known" in found["confidence_reasons"]

@@ -170,6 +170,7 @@ def test_a_bad_notebook_gets_one_clear_error(text: str, words: str) -> None:
         "def f(n):\n    return f(n + 1)\nf(0)\n",
         "x = 10 ** 10 ** 10\ny = 'a' * 10 ** 12\nz = [0] * 10 ** 9\n",
         "while True:\n    x = 1\n",
+        "import math\nx = 2**60\n" + "x = math.prod([x] * 4000)\n" * 4,
         "\n" * 300_000 + "x = 1\n",
         "for a in range(10**9):\n    for b in range(10**9):\n        c = a\n",
         "class A:\n    def __init__(self):\n        self.a = A()\nA()\n",
