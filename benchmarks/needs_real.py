@@ -55,6 +55,17 @@ class Reading:
         return self.answer if self.is_right else self.script.expected[0]
 
     @property
+    def is_near(self) -> bool | None:
+        """Whether the memory is what a person says, or a fifth beside it; None where
+        nobody says it, or nothing was read.
+        """
+        wanted = self.script.memory_gb
+        found = self.found["needed_gb"]
+        if wanted is None or found is None:
+            return None
+        return wanted[0] / 1.2 <= found <= wanted[1] * 1.2
+
+    @property
     def has_weights(self) -> bool | None:
         """Whether the weights are within a tenth; None where nobody counted them."""
         wanted = self.script.millions
@@ -85,6 +96,7 @@ def table(found: list[Reading]) -> Rows:
         if set(cells) != {"–"}:
             rows.append([wanted, *cells])
     weights = [each.has_weights for each in found if each.has_weights is not None]
+    near = [each.is_near for each in found if each.is_near is not None]
     gpus = sum(each.script.gpus == each.found["needs"]["gpus"] for each in found)
     right = sum(each.is_right for each in found)
     silent = sum(not each.is_right and each.answer == UNKNOWN for each in found)
@@ -93,6 +105,7 @@ def table(found: list[Reading]) -> Rows:
         f"right: {right} of {len(found)}",
         f"not known, though a person knows: {silent} of {len(found)}",
         f"wrong: {wrong} of {len(found)}",
+        f"memory as a person says, or a fifth beside it: {sum(near)} of {len(near)}",
         f"number of GPUs: {gpus} of {len(found)}",
         f"weights within 10 %: {sum(weights)} of {len(weights)}",
     )

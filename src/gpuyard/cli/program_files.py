@@ -24,7 +24,9 @@ _DEEPEST = 8
 _LONGEST = 2_000_000
 _LONGEST_CONFIG = 200_000
 _ALL_BYTES = 40_000_000
-_IMPORTED = re.compile(r"^\s*(?:from|import)\s+([A-Za-z_]\w*)", re.MULTILINE)
+_IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
+_IMPORTED_MODULE = re.compile(r"^[ \t]*(?:from|import)[ \t]+(\w[\w.]*)", re.MULTILINE)
+_MOST_IMPORTED = 50
 _MOST_ABOVE = 4
 # They are known, and what they do for a program is not read off their own code.
 _LIBRARIES = frozenset(
@@ -90,6 +92,24 @@ def read_program(words: Sequence[str], folder: Path) -> ProgramFiles:
         found = _texts(package, _MOST_FILES - len(texts))
         texts |= {f"{package.name}/{name}": text for name, text in found}
     return ProgramFiles(texts, entry, command.arguments, command.launcher, path)
+
+
+def program_path(words: Sequence[str], folder: Path) -> Path | None:
+    """The file that the words of a command start; None if there is none."""
+    if not names_program(words):
+        return None
+    command = _split(words)
+    path = folder / command.program
+    if command.is_module:
+        path = _module_path(folder, command.program)
+    return path if path.is_file() else None
+
+
+def own_modules(text: str, root: Path) -> list[Path]:
+    """The files that a program imports and that lie in its own folder."""
+    names = _IMPORTED_MODULE.findall(text)[:_MOST_IMPORTED]
+    paths = [root.joinpath(*name.split(".")).with_suffix(".py") for name in names]
+    return [path for path in paths if path.is_file()]
 
 
 @dataclass(frozen=True, slots=True)

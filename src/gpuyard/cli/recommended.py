@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gpuyard.cli.program_files import names_program
+from gpuyard.cli.program_files import own_modules, program_path
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -37,20 +37,30 @@ def _says_nothing(body: Mapping[str, Any]) -> bool:
 
 def may_be_recommended(body: Mapping[str, Any]) -> bool:
     """Whether it is worth while to read the program of a job: its owner has not said
-    what it needs, and it mentions a library with models.
+    what it needs, and it or a module that it imports mentions a library with models.
     """
-    command = list(body.get("command", ()))
-    if not _says_nothing(body) or not names_program(command):
+    if not _says_nothing(body):
         return False
-    folder = Path(body.get("workdir") or ".")
-    for word in command:
-        if word.endswith((".py", ".ipynb")):
-            try:
-                with (folder / word).open(encoding="utf-8") as file:
-                    return _LIBRARIES.search(file.read(_READ)) is not None
-            except (OSError, UnicodeDecodeError):
-                return False
-    return False
+    path = program_path(list(body.get("command", ())), _folder(body))
+    if path is None:
+        return False
+    text = _beginning(path)
+    if _LIBRARIES.search(text):
+        return True
+    own = own_modules(text, path.parent)
+    return any(_LIBRARIES.search(_beginning(each)) for each in own)
+
+
+def _folder(body: Mapping[str, Any]) -> Path:
+    return Path(body.get("workdir") or ".")
+
+
+def _beginning(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8") as file:
+            return file.read(_READ)
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def recommended(body: Mapping[str, Any], client: "Client") -> dict[str, Any] | None:
@@ -69,11 +79,10 @@ def _read(body: Mapping[str, Any], client: "Client") -> dict[str, Any] | None:
         return None
     from gpuyard.cli.recommend import recommendation_for
 
-    folder = Path(body.get("workdir") or ".")
     project = body.get("project")
     try:
         return recommendation_for(
-            body["command"], folder, client=client, project=project
+            body["command"], _folder(body), client=client, project=project
         )
     except InvalidInputError:
         return None

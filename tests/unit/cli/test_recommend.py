@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from gpuyard.cli.main import app
 from gpuyard.cli.program_files import read_program
+from gpuyard.cli.recommended import may_be_recommended
 from gpuyard.domain.errors import InvalidInputError
 
 SOURCE = (
@@ -66,6 +67,42 @@ def test_a_module_is_found_in_its_package(folder: Path) -> None:
     files = read_program(["python3", "-m", "pkg.fit", "--a"], folder)
     assert files.entry == "pkg/fit.py"
     assert files.arguments == ("--a",)
+
+
+def test_packages_above_the_program_are_read_with_it(folder: Path) -> None:
+    """As in a project whose programs have a folder to themselves."""
+    for name in ("nets", "unused", "torch"):
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text("x = 1\n")
+    (folder / "pyproject.toml").write_text("")
+    (folder / "scripts").mkdir()
+    source = "import torch\nfrom nets import x\n"
+    (folder / "scripts" / "fit.py").write_text(source)
+    files = read_program(["scripts/fit.py"], folder)
+    assert set(files.texts) == {"fit.py", "nets/__init__.py"}
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (["python", "train.py"], True),
+        (["python", "-m", "train", "--lr", "1"], True),
+        (["torchrun", "train.py"], True),
+        (["python", "start.py"], True),
+        (["python", "plain.py"], False),
+        (["python", "-m", "http.server"], False),
+        (["python", "missing.py"], False),
+        (["echo", "torch"], False),
+    ],
+)
+def test_programs_with_models_are_worth_a_recommendation(
+    folder: Path, command: list[str], expected: bool
+) -> None:
+    (folder / "start.py").write_text("import train\ntrain.main()\n")
+    (folder / "plain.py").write_text("import json\n")
+    body = {"command": command, "workdir": str(folder)}
+    assert may_be_recommended(body) is expected
+    assert not may_be_recommended({**body, "resources": {"gpus": {"count": 1}}})
 
 
 def test_pyproject_names_the_program(folder: Path) -> None:

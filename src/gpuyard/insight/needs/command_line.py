@@ -121,7 +121,8 @@ def _surplus(parser: Thing, line: CommandLine) -> list[str]:
             continue
         keywords = declared.keywords
         if keywords.get("nargs") is None:
-            takes = 0 if str(keywords.get("action")).startswith("store_") else 1
+            action = str(keywords.get("action"))
+            takes = 0 if action.startswith("store_") or action == "count" else 1
             found += (line.given(names) or [])[takes:]
     return found
 

@@ -39,7 +39,10 @@ def _missing(facts: Facts) -> list[str]:
 
 
 def _is_for_images(model: Model) -> bool:
-    return vision_in(model) is not None or has_convolutions(model.thing)
+    vision = vision_in(model)
+    if vision is not None:
+        return not vision.resizes
+    return has_convolutions(model.thing)
 
 
 def _assumed(facts: Facts, training: Training) -> list[str]:

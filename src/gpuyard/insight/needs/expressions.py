@@ -189,6 +189,8 @@ class Expressions(ABC):
             return thing.attributes["_head"]
         if name == "module" or (name in HEADS and "head_of" in thing.facts):
             return thing
+        if name == "__dict__":
+            return thing.attributes
         if name == "__class__" and thing.user_class:
             return thing.user_class
         return Method(thing, name)

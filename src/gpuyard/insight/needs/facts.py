@@ -3,11 +3,12 @@
 # The values of a followed program can be anything.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpuyard.insight.needs.expressions import Expressions, code_of
+from gpuyard.insight.needs.image_sizes import SIZE_NAMES, image_side, side_of
 from gpuyard.insight.needs.layers import parts_of, weights_of
 from gpuyard.insight.needs.named_options import config_given, model_named
 from gpuyard.insight.needs.tables import KnownData, KnownVision
@@ -20,6 +21,7 @@ from gpuyard.insight.needs.values import (
     number,
     whole,
 )
+from gpuyard.insight.needs.weight_averages import settle_averages
 
 _BATCH_NAMES = (
     "per_device_train_batch_size",
@@ -76,24 +78,12 @@ _STEP_NAMES = (
     "max_iterations",
     "total_timesteps",
 )
-_SIZE_NAMES = (
-    "image_size",
-    "img_size",
-    "resolution",
-    "imgsz",
-    "imagesize",
-    "img_height",
-    "image_height",
-    "crop_size",
-    "train_crop_size",
-    "input_size",
-)
-# The transforms that say how large an image is in the end, the surest first.
-_CROPS = ("RandomResizedCrop", "CenterCrop", "RandomCrop", "Resize")
-_TRANSFORMS = ("torchvision.transforms", "albumentations")
 _ACCUMULATION = ("gradient_accumulation_steps", "accumulate_grad_batches", "grad_accum")
 _TRAINER_ARGUMENTS = ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig")
 _NO_TRAINING = re.compile(r"eval|val|test|pred|infer|sample")
+_GRADIENTS = re.compile(
+    r"\.backward\(|\b(?:jax|nnx|eqx|hk)\.(?:value_and_)?grad\b|GradientTape\("
+)
 _MOST_SETTINGS = 20_000
 
 
@@ -140,6 +130,7 @@ class Facts:
     examples: Said | None = None
     complete: bool = True
     own_attention: bool = False
+    takes_gradients: bool = False
 
     def named(self, *names: str) -> Iterator[Thing]:
         """The calls whose last names are these."""
@@ -153,16 +144,19 @@ def facts_of(host: Expressions, scope: Scope) -> Facts:
     """Read the facts off a program that was followed."""
     found = Facts(host.calls)
     found.complete = host.steps_left > 0
-    found.own_attention = _has_own_attention(host)
+    texts = _texts_followed(host)
+    found.own_attention = _has_own_attention(texts)
+    found.takes_gradients = any(map(_GRADIENTS.search, texts))
     found.settings = _settings(scope)
     config = config_given(host)
     if config is not None:
         host.record(config)
     for name, value in _given(host).items():
         found.settings.setdefault(name, value)
+    settle_averages(host.calls)
     found.models = _models(host.calls)
-    named = model_named(found.settings, host.sources.entry)
-    if not found.models and named is not None:
+    named = None if found.models else model_named(host, found.settings)
+    if named is not None:
         found.models = [_model(named, set())]
     _read_data(found)
     _read_trainer(found)
@@ -174,37 +168,31 @@ def facts_of(host: Expressions, scope: Scope) -> Facts:
     if found.steps is None:
         found.steps = _setting(found, _STEP_NAMES)
     _read_loops(found, host)
-    size = _setting(found, _SIZE_NAMES)
-    if size is not None and 8 <= size.value <= 4096:
-        found.pixels = int(size.value)
-    elif cropped := _cropped(found):
-        found.pixels = cropped
-    elif found.data is not None and found.data.pixels:
-        found.pixels = found.data.pixels
+    found.pixels = _pixels(found)
     accumulation = _setting(found, _ACCUMULATION)
     if accumulation is not None and found.accumulation == 1:
         found.accumulation = max(int(accumulation.value), 1)
     return found
 
 
-def _cropped(found: Facts) -> int | None:
-    """The side of the images that a transform makes."""
-    for name in _CROPS:
-        for thing in found.named(name):
-            size = thing.argument(0, "size", "height", default=None)
-            side = whole(size[0] if isinstance(size, list | tuple) and size else size)
-            is_image = side is not None and 8 <= side <= 4096
-            if is_image and thing.name.startswith(_TRANSFORMS):
-                return side
-    return None
+def _pixels(found: Facts) -> int | None:
+    """The side of the images."""
+    size = _setting(found, SIZE_NAMES)
+    said = side_of(size.value) if size is not None else None
+    of_data = found.data.pixels if found.data is not None else None
+    made = image_side([call.thing for call in found.calls])
+    return said or made or of_data or found.pixels
 
 
-def _has_own_attention(host: Expressions) -> bool:
+def _texts_followed(host: Expressions) -> list[str]:
+    paths = sorted({call.thing.place.path for call in host.calls})
+    return [host.sources.text(path) or "" for path in paths]
+
+
+def _has_own_attention(texts: Sequence[str]) -> bool:
     """Whether the program multiplies queries and keys itself, and so keeps a number for
     each pair of tokens.
     """
-    paths = {call.thing.place.path for call in host.calls}
-    texts = [host.sources.text(path) or "" for path in paths]
     if any("scaled_dot_product" in text or "flash_attn" in text for text in texts):
         return False
     return any("softmax" in text and "transpose" in text for text in texts)
@@ -310,7 +298,7 @@ def _model(root: Thing, seen: set[int]) -> Model:
     kinds = [part.facts["kind"] for part in parts if "kind" in part.facts]
     names = [part.facts["model_name"] for part in parts if "model_name" in part.facts]
     return Model(
-        place=placed(root),
+        place=root.place if "option" in root.facts else placed(root),
         thing=root,
         parameters=sum(weight.count for weight in weights),
         trainable=sum(weight.count for weight in weights if not weight.frozen),
@@ -334,8 +322,9 @@ def vision_in(model: Model) -> KnownVision | None:
 def _read_data(found: Facts) -> None:
     for call in found.calls:
         data = call.thing.facts.get("data")
-        is_helper = call.thing.place.path.endswith("__init__.py")
-        is_left_out = is_helper or call.thing.facts.get("held_out")
+        # What a package makes when it is imported is for all of its programs.
+        is_shared = call.thing.place.path.endswith("__init__.py")
+        is_left_out = is_shared or call.thing.facts.get("held_out")
         if isinstance(data, KnownData) and not is_left_out:
             found.data = data
             found.data_place = placed(call.thing)

@@ -35,10 +35,14 @@ _DEVICE_NAMES = frozenset(
     | {"torch.accelerator.current_accelerator", "torch.accelerator.set_device_index"}
     | {"ignite.distributed.device", "ignite.distributed.auto_model"}
 )
-_JAX = re.compile(r"\b(?:jax|nnx|eqx|hk)\.(?:jit|pmap|grad|value_and_grad)\b")
+_JAX = re.compile(
+    r"\b(?:jax|nnx|eqx|hk)\.(?:jit|pmap|grad|value_and_grad)\b"
+    r"|^[ \t]*(?:import|from)[ \t]+(?:optax|flax|haiku|equinox)\b",
+    re.MULTILINE,
+)
 _ALWAYS = frozenset({"YOLO", "FastLanguageModel", "LLM"})
 _LONGEST_SCRIPT = 100_000
-_IMPORTED = re.compile(r"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
+_IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

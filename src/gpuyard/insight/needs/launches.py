@@ -12,8 +12,10 @@ from gpuyard.insight.needs.values import (
     UNKNOWN,
     Bound,
     Function,
+    Place,
     Scope,
     Thing,
+    UserClass,
     Value,
     whole,
 )
@@ -25,6 +27,8 @@ class Launches:
     def __init__(self, host: Expressions) -> None:
         self._host = host
         self._line = options.CommandLine(host.arguments)
+        # All flags of absl, and of TensorFlow before it.
+        self._flags = Thing("absl.flags.FlagValues", Place(host.sources.entry, 0))
 
     def attribute(self, name: str) -> Value:
         """What a dotted name of a library means."""
@@ -100,7 +104,7 @@ class Launches:
             value = self._config_of(value.partition(":")[0], thing)
         thing.attributes["value"] = value
         if isinstance(name, str):
-            self._flags()[name] = value
+            self._flags.attributes[name] = value
         return thing
 
     def _config_of(self, path: str, thing: Thing) -> Value:
@@ -125,12 +129,38 @@ class Launches:
         self._host.record(made)
         return made
 
-    def _flags(self) -> dict[str, Value]:
-        entry = self._host.imported(self._host.sources.entry)
-        flags = entry.names.setdefault("FLAGS", {})
-        return (
-            flags if isinstance(flags, dict) else entry.names.setdefault("_flags", {})
-        )
+    def _lightning_cli(self, thing: Thing) -> Value:
+        """`LightningCLI(Model, Data)`, which makes these and a trainer by options such
+        as `--model.width`.
+        """
+        node = thing.facts["node"]
+        defaults = thing.argument(-1, "trainer_defaults", default={})
+        keywords = defaults if isinstance(defaults, dict) else {}
+        keywords = {**keywords, **self._options_under("trainer")}
+        trainer = Thing("pytorch_lightning.Trainer", thing.place, keywords=keywords)
+        trainer.facts["node"] = node
+        self._host.record(trainer)
+        kinds = (("model", "model_class"), ("data", "datamodule_class"))
+        for position, (group, name) in enumerate(kinds):
+            kind = thing.argument(position, name)
+            if isinstance(kind, UserClass | Function):
+                given = self._options_under(group)
+                self._host.call_value(kind, [], given, node, kind.scope)
+        return thing
+
+    def _options_under(self, group: str) -> dict[str, Value]:
+        named = options.given_options(self._line).items()
+        head = f"{group}."
+        return {k.removeprefix(head): v for k, v in named if k.startswith(head)}
+
+    def _parser(self, thing: Thing, scope: Scope) -> Value:
+        """A parser, with the options of its parents."""
+        parents = thing.argument(-1, "parents", default=[])
+        for parent in parents if isinstance(parents, list | tuple) else []:
+            if isinstance(parent, Thing):
+                inherited = parent.facts.get("options", [])
+                thing.facts.setdefault("options", []).extend(inherited)
+        return thing
 
     def _method_add_argument(self, receiver: Thing, thing: Thing) -> Value:
         options.add_option(receiver, thing)

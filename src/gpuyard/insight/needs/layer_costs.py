@@ -13,7 +13,11 @@ from gpuyard.insight.needs.values import Parameter, Thing, Value, whole
 _CONVOLUTIONS = ("Conv1d", "Conv2d", "Conv3d")
 _UPSAMPLING = ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")
 _POOLS = ("MaxPool1d", "MaxPool2d", "AvgPool2d")
+_NORMS = ("BatchNorm2d", "BatchNorm3d", "GroupNorm", "InstanceNorm2d")
 _LARGEST_SIDE = 2048
+# A norm keeps its input, and the next layer keeps the output of the activation between
+# them; besides, there are gradients for a moment, and the workspaces of cuDNN.
+_BESIDES = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,8 @@ def convolution_costs(model: Thing, pixels: int) -> LayerCosts:
     """The costs of a model of convolutions for an image with sides of `pixels`.
 
     The layers are taken in the order of their definition, so branches count as if one
-    followed the other.
+    followed the other. Only where a shortcut makes the image smaller, as in a ResNet,
+    does it begin from the image of its own block.
     """
     side = float(pixels)
     if _begins_small(model):
@@ -50,20 +55,23 @@ def convolution_costs(model: Thing, pixels: int) -> LayerCosts:
     macs = 0.0
     activations = 0.0
     width = 3
+    side_of: dict[int, float] = {}
     for part in parts_of(model):
         layer = part.facts.get("layer")
         if layer in _CONVOLUTIONS or layer in _UPSAMPLING:
+            if _begins_branch(part, width):
+                side = side_of.get(part.attributes["in_channels"], side)
             side = _side_after(part, side, upsamples=layer in _UPSAMPLING)
             weight = part.attributes.get("weight")
             count = weight.count if isinstance(weight, Parameter) else 0
             width = whole(part.attributes.get("out_channels")) or width
             macs += count * side**2
-            activations += 2 * width * side**2
+            activations += width * side**2
         elif layer in _POOLS:
             side = max(side / (whole(part.facts.get("stride")) or 2), 1.0)
         elif layer == "AdaptiveAvgPool2d":
             side = float(whole(part.facts.get("output")) or 1)
-        elif layer == "BatchNorm2d":
+        elif layer in _NORMS:
             activations += width * side**2
         elif layer == "Upsample":
             side = min(side * 2, _LARGEST_SIDE)
@@ -73,7 +81,15 @@ def convolution_costs(model: Thing, pixels: int) -> LayerCosts:
             activations += 2 * (whole(part.attributes.get("out_features")) or 0)
         elif "output_shape" in part.facts:
             activations += 2 * prod(part.facts["output_shape"])
-    return LayerCosts(macs / 1e9, activations / 1e6)
+        side_of[width] = side
+    return LayerCosts(macs / 1e9, _BESIDES * activations / 1e6)
+
+
+def _begins_branch(part: Thing, width: int) -> bool:
+    """Whether a convolution with a stride does not take what was made just before."""
+    stride = _last(part.attributes.get("stride"), 1)
+    inputs = part.attributes.get("in_channels")
+    return stride > 1 and isinstance(inputs, int) and inputs != width
 
 
 def _begins_small(model: Thing) -> bool:

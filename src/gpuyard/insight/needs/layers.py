@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, TypeAlias
 
+from gpuyard.insight.needs.nnx_layers import in_pytorch, is_nnx
 from gpuyard.insight.needs.values import UNKNOWN, Parameter, Thing, Value, whole
 
 Filler: TypeAlias = Callable[[Thing, "_Arguments"], None]
@@ -312,7 +313,9 @@ _GRAPH = frozenset(
 
 
 def is_layer(name: str) -> bool:
-    """Whether a dotted name is that of a layer of PyTorch."""
+    """Whether a dotted name is that of a layer of PyTorch or of Flax NNX."""
+    if is_nnx(name):
+        return True
     (module, _, last) = name.rpartition(".")
     if module.startswith(("torch_geometric", "dgl")):
         return last in _GRAPH
@@ -326,6 +329,8 @@ def fill(
 ) -> None:
     """Give an object what a layer of this name has."""
     last = name.rpartition(".")[2]
+    if is_nnx(name):
+        (last, arguments, keywords) = in_pytorch(name, arguments, keywords)
     thing.facts["layer"] = last
     filler = _graph_convolution if last in _GRAPH else _FILLERS.get(last)
     if filler is None:
@@ -361,6 +366,12 @@ def _collect(value: Value, seen: set[int], found: list[Parameter], depth: int) -
         case _:
             for each in value:
                 _collect(each, seen, found, depth + 1)
+
+
+def freeze(model: Thing, *, frozen: bool) -> None:
+    """Say of all weights of a model whether they are trained."""
+    for weight in weights_of(model):
+        weight.frozen = frozen
 
 
 def parts_of(value: Value, seen: set[int] | None = None) -> list[Thing]:

@@ -11,13 +11,13 @@ from typing import Any
 from gpuyard.insight.needs import command_line as options
 from gpuyard.insight.needs import keras
 from gpuyard.insight.needs.datasets import data_method, recognise_data
-from gpuyard.insight.needs.environments import give_spaces
+from gpuyard.insight.needs.environments import give_spaces, is_vector, is_wrapper
 from gpuyard.insight.needs.expressions import HEADS, Expressions, code_of
-from gpuyard.insight.needs.launches import Launches
 from gpuyard.insight.needs.layers import fill as fill_layer
-from gpuyard.insight.needs.layers import is_layer, weights_of
+from gpuyard.insight.needs.layers import freeze, is_layer
+from gpuyard.insight.needs.model_calls import ModelCalls
 from gpuyard.insight.needs.models import recognise, recognise_config
-from gpuyard.insight.needs.python_calls import HANDLERS, deep_copy
+from gpuyard.insight.needs.python_calls import HANDLERS
 from gpuyard.insight.needs.python_methods import python_method
 from gpuyard.insight.needs.values import (
     UNKNOWN,
@@ -25,13 +25,12 @@ from gpuyard.insight.needs.values import (
     External,
     Function,
     Loop,
-    Parameter,
     Scope,
     Super,
-    Tensor,
     Thing,
     UserClass,
     Value,
+    canonical,
     whole,
 )
 
@@ -91,7 +90,7 @@ _LONG_NAMES = {
 }
 
 
-class Library(Launches):
+class Library(ModelCalls):
     """Stands for all libraries in the program that `host` follows."""
 
     python_names = _PYTHON
@@ -126,7 +125,7 @@ class Library(Launches):
             "fire.Fire": self._fire,
             "typer.run": self._run_function,
             "functools.partial": lambda thing, _scope: thing,
-            "argparse.ArgumentParser": lambda thing, _scope: thing,
+            "argparse.ArgumentParser": self._parser,
             "transformers.HfArgumentParser": lambda thing, _scope: thing,
             "trl.TrlParser": lambda thing, _scope: thing,
             "omegaconf.OmegaConf.from_cli": self._overrides,
@@ -143,6 +142,8 @@ class Library(Launches):
                 break
         if name in _STATIC:
             return _STATIC[name]
+        if name.endswith("flags.FLAGS"):
+            return self._flags
         if name == "sys.argv":
             return [self._host.sources.entry, *self._host.arguments]
         return External(name)
@@ -162,10 +163,10 @@ class Library(Launches):
         if thing.name.startswith("builtins."):
             return UNKNOWN
         last = thing.last_name
-        if thing.name.startswith("absl.flags") or last.startswith("DEFINE_"):
+        if last.startswith("DEFINE_"):
             return self._define_flag(thing, last)
-        if thing.name == "absl.flags.FLAGS" or last == "FLAGS":
-            return UNKNOWN
+        if last == "LightningCLI":
+            return self._lightning_cli(thing)
         if last == "add_argparse_args":
             return thing.argument(0)
         if last == "from_argparse_args":
@@ -177,8 +178,6 @@ class Library(Launches):
             return self._run_function(thing, scope)
         if last in _WRAPPERS and thing.arguments:
             return self._wrapped(thing)
-        if last == "EMAModel" and isinstance(thing.argument(0), Thing):
-            _freeze(thing.argument(0).facts.get("of", thing.argument(0)), frozen=True)
         return self._made(thing)
 
     def _made(self, thing: Thing) -> Value:
@@ -192,11 +191,23 @@ class Library(Launches):
             thing.facts["is_model"] = True
         elif not recognise_config(thing) and not recognise(thing):
             recognise_data(thing)
-            give_spaces(thing)
+            give_spaces(thing, self._environment_in(thing))
         self._host.record(thing)
         if keras.is_data(thing):
             return keras.data_of(thing)
         return thing
+
+    def _environment_in(self, thing: Thing) -> Value:
+        """The environment that stands in another."""
+        if is_wrapper(thing):
+            return thing.argument(0, "env")
+        if not is_vector(thing):
+            return UNKNOWN
+        makers = thing.argument(0, "env_fns")
+        first = makers[0] if isinstance(makers, list | tuple) and makers else UNKNOWN
+        if not isinstance(first, Function):
+            return UNKNOWN
+        return self._host.call_value(first, [], {}, thing.facts["node"], first.scope)
 
     def call_method(
         self, receiver: Value, thing: Thing, node: ast.AST, scope: Scope
@@ -214,7 +225,7 @@ class Library(Launches):
             return method(receiver, thing)
         if name in _SELF:
             if name == "requires_grad_":
-                _freeze(receiver, frozen=thing.argument(0, default=True) is False)
+                freeze(receiver, frozen=thing.argument(0, default=True) is False)
             self._host.record(thing, receiver)
             return receiver
         if "data" in receiver.facts or "unknown_data" in receiver.facts:
@@ -282,6 +293,9 @@ class Library(Launches):
 
     def end(self, thing: Thing) -> None:
         """It has been made."""
+        if _is_data_class(thing):
+            thing.facts["is_own_data"] = True
+            self._host.record(thing)
         if not is_model_class(thing):
             return
         self._building -= 1
@@ -327,7 +341,9 @@ class Library(Launches):
         """What the initializer of a library's class does to an object."""
         made = Thing(base, thing.place, arguments, keywords)
         made.facts["node"] = thing.facts.get("node")
-        if is_layer(base):
+        if made.last_name == "LightningCLI":
+            self._lightning_cli(made)
+        elif is_layer(base):
             fill_layer(thing, base, arguments, keywords)
         elif keras.is_keras(base):
             keras.fill(thing, base, arguments, keywords)
@@ -370,7 +386,7 @@ class Library(Launches):
         if name in HEADS and "_head" in thing.attributes:
             del thing.attributes["_head"]
         if name == "requires_grad" and "of" in thing.facts:
-            _freeze(thing.facts["of"], frozen=value is False)
+            freeze(thing.facts["of"], frozen=value is False)
             return
         thing.facts.setdefault("set", []).append(name)
         if isinstance(value, Thing) and "is_model" in thing.facts:
@@ -409,81 +425,11 @@ class Library(Launches):
             count = whole(self._host.evaluate(node.test.comparators[0], scope))
         return Loop(self._host.place(node, scope), target, count, UNKNOWN, depth)
 
-    # Models.
 
-    def _parameter(self, thing: Thing, scope: Scope) -> Value:
-        tensor = thing.argument(0, "data")
-        shape = tensor.shape if isinstance(tensor, Tensor) else None
-        return Parameter(math.prod(shape), shape) if shape else Parameter(0)
-
-    def _wrapped(self, thing: Thing) -> Value:
-        model = thing.arguments[0]
-        self._host.record(thing, model)
-        if isinstance(model, Thing):
-            model.facts.setdefault("wrappers", []).append(thing)
-            if thing.last_name in ("AveragedModel", "ModelEmaV2"):
-                return deep_copy(model, {})
-        return model
-
-    def _deepspeed(self, thing: Thing, scope: Scope) -> Value:
-        model = thing.argument(1, "model")
-        optimiser = thing.argument(2, "optimizer")
-        return (model, optimiser, UNKNOWN, UNKNOWN)
-
-    def _method_save_hyperparameters(self, receiver: Thing, thing: Thing) -> Value:
-        """Lightning keeps the arguments of the initializer as `hparams`."""
-        values = dict(receiver.keywords)
-        initializer = self._host.attribute(receiver, "__init__")
-        if isinstance(initializer, Bound):
-            function = initializer.function
-            names = [each.arg for each in function.node.args.args[1:]]
-            given = dict(zip(names, receiver.arguments, strict=False))
-            values = {**function.defaults, **given, **values}
-        hparams = receiver.attributes.setdefault(
-            "hparams", Thing("pytorch_lightning.Namespace", receiver.place)
-        )
-        if isinstance(hparams, Thing):
-            hparams.attributes.update(values)
-        return None
-
-    def _method_append(self, receiver: Thing, thing: Thing) -> Value:
-        children = receiver.attributes.get("_children")
-        if isinstance(children, list) and thing.arguments:
-            children.append(thing.arguments[0])
-        return receiver
-
-    def _method_extend(self, receiver: Thing, thing: Thing) -> Value:
-        children = receiver.attributes.get("_children")
-        if isinstance(children, list) and isinstance(thing.argument(0), list):
-            children.extend(thing.arguments[0])
-        return receiver
-
-    def _method_add_module(self, receiver: Thing, thing: Thing) -> Value:
-        children = receiver.attributes.get("_children")
-        value = thing.argument(1, "module")
-        if isinstance(children, list):
-            children.append(value)
-        else:
-            receiver.attributes[str(thing.argument(0, "name"))] = value
-        return None
-
-    def _method_register_parameter(self, receiver: Thing, thing: Thing) -> Value:
-        receiver.attributes[str(thing.argument(0))] = thing.argument(1)
-        return None
-
-    def _method_register_buffer(self, receiver: Thing, thing: Thing) -> Value:
-        return None
-
-    def _method_add(self, receiver: Thing, thing: Thing) -> Value:
-        if keras.is_keras(canonical(receiver)):
-            keras.add(receiver, thing.argument(0, "layer"))
-        return None
-
-
-def canonical(thing: Thing) -> str:
-    """The dotted name of an object: that of its library's class, if it has one."""
+def _is_data_class(thing: Thing) -> bool:
+    """Whether an object of a class of the program is a dataset of PyTorch's."""
     bases = thing.user_class.library_bases() if thing.user_class else []
-    return bases[0] if bases else thing.name
+    return any(base.startswith("torch") and base.endswith("Dataset") for base in bases)
 
 
 def is_model_class(thing: Thing) -> bool:
@@ -508,11 +454,6 @@ def _put(owner: Value, key: Value, value: Value) -> None:
     is_inside = isinstance(key, int) and -len(owner) <= key < len(owner)
     if is_inside or (isinstance(owner, dict) and is_hashable):
         owner[key] = value
-
-
-def _freeze(model: Thing, *, frozen: bool) -> None:
-    for weight in weights_of(model):
-        weight.frozen = frozen
 
 
 def _defined(thing: Thing) -> set[str]:

@@ -42,7 +42,7 @@ def lines_of(
     found: list[Line] = []
     if sign is not None:
         found.append(Line(_shown(sign[1]), f"it uses a GPU ({sign[0]})"))
-    found += [Line(model.place, _about(model)) for model in facts.models]
+    found += [Line(_shown(model.place), _about(model)) for model in facts.models]
     if gpus is None:
         return found
     found += _of_training(training)
@@ -71,6 +71,8 @@ def _about(model: Model) -> str:
     if model.unknown:
         return "the size of this model is not known"
     words = f"{millions(model.parameters)} parameters"
+    if option := model.thing.facts.get("option"):
+        words = f"{model.name} (`{option}`): {words}"
     if model.trainable == 0:
         return f"{words}, none of them trained"
     if model.trainable < model.parameters:

@@ -28,23 +28,39 @@ _NAMES = (
 )
 _ADAPTERS = re.compile(r"(?:^|[._])(q?)lora_")
 _MOST_DEPTH = 4
+_LONGEST_NAME = 200
+_LONGEST_CODE = 80
+_CONFIG_FILES = (".yaml", ".yml", ".json", ".toml")
 
 
 def config_given(host: Expressions) -> Thing | None:
     """The configuration file that the command line names, as one flat configuration;
     None without such a file.
     """
-    for word in host.arguments:
-        path = word.rpartition("=")[2]
-        if not path.endswith((".yaml", ".yml", ".json", ".toml")):
-            continue
-        text = host.sources.text(path)
-        config = parsed_config(text) if text is not None else None
+    for path in _paths_given(host):
+        config = parsed_config(host.sources.text(path) or "")
         if isinstance(config, dict):
             made = Thing("gpuyard.FileConfig", Place(path, 1))
             made.keywords = {**config, **dict(_flat(config, "", 0))}
             return made
     return None
+
+
+def _paths_given(host: Expressions) -> list[str]:
+    words = [word.rpartition("=")[2] for word in host.arguments]
+    files = [word for word in words if word.endswith(_CONFIG_FILES)]
+    return [path for path in files if host.sources.text(path) is not None]
+
+
+def _place_of(host: Expressions, name: str, value: str) -> Place:
+    """The line that gives an option its value; line 0 of the program if none does."""
+    word = name.rpartition(".")[2]
+    for path in (*_paths_given(host), host.sources.entry):
+        lines = (host.sources.text(path) or "").splitlines()
+        for at, line in enumerate(lines, 1):
+            if word in line and value in line:
+                return Place(path, at, line.strip()[:_LONGEST_CODE])
+    return Place(host.sources.entry, 0)
 
 
 def _flat(
@@ -58,20 +74,20 @@ def _flat(
             yield key, value
 
 
-def model_named(settings: Mapping[str, Value], entry: str) -> Thing | None:
+def model_named(host: Expressions, settings: Mapping[str, Value]) -> Thing | None:
     """A known model that one of the options names; None if none does."""
     for name in _NAMES:
         value = settings.get(name)
-        if not isinstance(value, str) or len(value) > 200:
+        if not isinstance(value, str) or len(value) > _LONGEST_NAME:
             continue
-        made = Thing(f"gpuyard.{name}", Place(entry, 1))
+        made = Thing(f"gpuyard.{name}", _place_of(host, name, value))
         adapter = _ADAPTERS.search(value)
         plain = _ADAPTERS.sub("", value.rpartition(".")[2]) if adapter else value
         if name == "model._component_":
             plain = plain.rpartition(".")[2].replace("_", "-")
         if not set_named(made, plain):
             continue
-        made.facts["by_name"] = True
+        made.facts.update({"by_name": True, "option": name})
         if adapter:
             made.facts["adapter"] = f"{adapter[1]}lora"
         return made

@@ -6,7 +6,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import ast
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from gpuyard.insight.needs.values import UNKNOWN, Tensor, Value
 
@@ -115,6 +115,18 @@ def _small_product(left: Value, right: Value) -> bool:
             length = len(sequence)
             return isinstance(times, int) and length * times <= LONGEST
     return True
+
+
+def product(numbers: Iterable[Value], *_: Value) -> Value:
+    """The product of numbers; `UNKNOWN` if it would be huge."""
+    found: float = 1
+    for each in numbers:
+        if not isinstance(each, int | float):
+            return UNKNOWN
+        found *= each
+        if abs(found) > _LARGEST:
+            return UNKNOWN
+    return found
 
 
 def _bounded(value: Value) -> Value:

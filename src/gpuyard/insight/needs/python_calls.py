@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from gpuyard.insight.needs.config_files import parsed_config
 from gpuyard.insight.needs.expressions import MOST_ROUNDS, Expressions
-from gpuyard.insight.needs.operators import LONGEST
+from gpuyard.insight.needs.operators import LONGEST, product
 from gpuyard.insight.needs.python_methods import PLAIN, is_plain
 from gpuyard.insight.needs.values import (
     UNKNOWN,
@@ -365,7 +365,7 @@ def _cells_of_json(host: Expressions, thing: Thing) -> Value:
         return UNKNOWN
 
 
-_MATH = ("sqrt", "log", "log2", "log10", "ceil", "floor", "prod", "gcd")
+_MATH = ("sqrt", "log", "log2", "log10", "ceil", "floor", "gcd")
 
 HANDLERS: Mapping[str, Handler] = {
     "builtins.len": _length,
@@ -398,7 +398,9 @@ HANDLERS: Mapping[str, Handler] = {
     "builtins.max": _chosen(max),
     **{f"math.{name}": _of_plain(getattr(math, name)) for name in _MATH},
     **{f"numpy.{name}": _of_plain(getattr(math, name)) for name in _MATH[:6]},
-    "numpy.prod": _of_plain(math.prod),
+    "math.prod": _of_plain(product),
+    "numpy.prod": _of_plain(product),
+    "numpy.array": _of_plain(list),
     "ast.literal_eval": _literal,
     "json.loads": _cells_of_json,
     "json.load": _read_config,

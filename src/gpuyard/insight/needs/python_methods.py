@@ -2,10 +2,20 @@
 
 # The values of a followed program can be anything.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from gpuyard.insight.needs.expressions import MOST_ROUNDS
-from gpuyard.insight.needs.operators import LONGEST
+from gpuyard.insight.needs.operators import LONGEST, product
 from gpuyard.insight.needs.values import UNKNOWN, Parameter, Tensor, Thing, Value
 
+# What an array of NumPy's has, which is followed as a list.
+_OF_NUMBERS: Mapping[str, Callable[[list[Any]], Any]] = {
+    "prod": product,
+    "sum": sum,
+    "max": max,
+    "min": min,
+}
 PLAIN = (int, float, str, bool, type(None))
 
 
@@ -44,6 +54,8 @@ def _list_method(receiver: list[Value], name: str, arguments: list[Value]) -> Va
         receiver.insert(arguments[0], arguments[1])
     elif name == "pop" and receiver:
         return receiver.pop()
+    elif name in _OF_NUMBERS and all(type(each) in (int, float) for each in receiver):
+        return _OF_NUMBERS[name](receiver) if receiver else UNKNOWN
     elif name in ("copy", "tolist"):
         return list(receiver)
     elif name == "index":

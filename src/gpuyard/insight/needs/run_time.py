@@ -103,7 +103,8 @@ def _forward(facts: Facts, model: Model) -> float:
     pixels = facts.pixels or _DEFAULT_PIXELS
     vision = vision_in(model)
     if vision is not None and vision.gmacs:
-        return 2e9 * vision.gmacs * (pixels / _DEFAULT_PIXELS) ** 2
+        side = _DEFAULT_PIXELS if vision.resizes else pixels
+        return 2e9 * vision.gmacs * (side / _DEFAULT_PIXELS) ** 2
     if model.kind == "own" and has_convolutions(model.thing):
         return 2e9 * convolution_costs(model.thing, facts.pixels or 64).gmacs
     if model.kind == "own" and not is_sequence_model(model.thing):

@@ -13,6 +13,9 @@ from typing import Any
 _SIZE = re.compile(r"(?<![a-z\d.])(\d{1,4}(?:[._]\d{1,2})?)\s?(b|m)(?![a-z])")
 _EXPERTS = re.compile(r"(\d{1,2})x(\d{1,3}(?:\.\d)?)b")
 
+# The detectors of torchvision.
+_RESIZE = ("fasterrcnn", "maskrcnn", "keypointrcnn", "retinanet", "fcos", "ssd")
+
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
@@ -40,6 +43,11 @@ class KnownVision:
     head_inputs: int
     gmacs: float
     activations: float
+
+    @property
+    def resizes(self) -> bool:
+        """Whether it brings all images to a size of its own, for which this holds."""
+        return self.name.startswith(_RESIZE)
 
 
 @cache

@@ -2,11 +2,12 @@
 
 # The values of a followed program can be anything.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuyard.insight.needs.facts import Facts, placed
-from gpuyard.insight.needs.models import hidden_of
+from gpuyard.insight.needs.published_models import hidden_of
 from gpuyard.insight.needs.values import External, Place, Thing, Value, number, whole
 
 # Bytes that an optimiser keeps for each weight that it trains.
@@ -33,11 +34,11 @@ _OPTIMISERS: Mapping[str, float] = {
     "adafactor": 0.1,
     "adam8bit": 2,
     "adamw8bit": 2,
-    # Pages of these leave the GPU when it is full.
-    "pagedadamw8bit": 1,
-    "pagedadam8bit": 1,
-    "pagedadamw32bit": 2,
-    "pagedadamw": 2,
+    # Their pages leave the GPU when it is full, so they need no memory of it.
+    "pagedadamw8bit": 0,
+    "pagedadam8bit": 0,
+    "pagedadamw32bit": 0,
+    "pagedadamw": 0,
     "lion8bit": 1,
     "sgd8bit": 1,
     "deepspeedcpuadam": 0,
@@ -45,12 +46,13 @@ _OPTIMISERS: Mapping[str, float] = {
 }
 _TRAINERS = ("Trainer", "SFTTrainer", "DPOTrainer", "Seq2SeqTrainer", "GRPOTrainer")
 _HALF = ("float16", "half", "bfloat16", "fp16", "bf16", "16", "mixed_float16")
+_MIXED = re.compile(r"-mixed$|^amp(_|$)")
+_TRAINING_METHODS = ("train", "fit", "learn", "create_optimizer", "create_optimizer_v2")
 _CHECKPOINTING = (
     "gradient_checkpointing",
     "use_gradient_checkpointing",
     "enable_activation_checkpointing",
 )
-_HERE = Place("", 1)
 _LORA_TARGETS = 2
 _ALL_TARGETS = 7
 
@@ -105,7 +107,7 @@ class Lora:
 
     rank: int
     targets: int
-    place: Place
+    place: Place | None
 
     def weights(self, parameters: int) -> int:
         """The weights of the adapters of a model."""
@@ -147,7 +149,8 @@ def _of_name(name: str) -> float | None:
 
 
 def _has_momentum(thing: Thing) -> bool:
-    momentum = number(thing.argument(2, "momentum", default=0))
+    position = 1 if thing.name.startswith("optax") else 2
+    momentum = number(thing.argument(position, "momentum", default=0))
     return momentum is None or momentum > 0
 
 
@@ -158,7 +161,8 @@ def _named_optimiser(facts: Facts) -> Optimiser | None:
         component = thing.keywords.get("optimizer._component_")
         if isinstance(component, str):
             name = component.rpartition(".")[2]
-            return Optimiser(name, _of_name(name) or 8, placed(thing))
+            size = _of_name(name)
+            return Optimiser(name, 8 if size is None else size, placed(thing))
         config = thing.keywords.get("config")
         inner = config.get("optimizer") if isinstance(config, dict) else None
         kind = inner.get("type") if isinstance(inner, dict) else None
@@ -181,11 +185,11 @@ def _default_optimiser(facts: Facts) -> Optimiser | None:
     if found is not None:
         return Optimiser(str(name), found, None)
     for model in facts.models:
-        if model.by_name and model.place.line == 1:
+        if "option" in model.thing.facts:
             return Optimiser("AdamW", 8, None, assumed=True)
-    for thing in facts.named("train", "fit", "create_optimizer", "create_optimizer_v2"):
+    for thing in facts.named(*_TRAINING_METHODS):
         return Optimiser("AdamW", 8, placed(thing), assumed=True)
-    return None
+    return Optimiser("AdamW", 8, None, assumed=True) if facts.takes_gradients else None
 
 
 def _precision(facts: Facts) -> Precision:
@@ -242,7 +246,8 @@ def _precision_of(thing: Thing) -> Precision | None:
         if value is True or (isinstance(value, dict) and value.get("enabled") is True):
             return _mixed(name, thing)
     for name in ("mixed_precision", "precision", "policy"):
-        if _is_half(keywords.get(name)) or str(keywords.get(name)).endswith("-mixed"):
+        text = str(keywords.get(name))
+        if _is_half(keywords.get(name)) or _MIXED.search(text):
             return _mixed(_name_of(keywords[name]), thing)
     if last in ("set_global_policy", "Policy") and _is_half(thing.argument(0)):
         return _mixed("fp16", thing)
@@ -297,9 +302,9 @@ def _named_lora(facts: Facts) -> Lora | None:
     is_asked = any(each in ("lora", "qlora") for each in asked)
     if not is_asked and settings.get("use_peft") is not True:
         return None
-    sizes = [settings.get(name) for name in ("lora_rank", "lora_r", "lora_alpha")]
+    sizes = [settings.get(name) for name in ("lora_rank", "lora_r")]
     rank = next(filter(None, map(whole, sizes)), 8)
-    return Lora(rank, _LORA_TARGETS, facts.models[0].place if facts.models else _HERE)
+    return Lora(rank, _LORA_TARGETS, facts.models[0].place if facts.models else None)
 
 
 def _checkpointing(facts: Facts) -> Place | None:

@@ -242,3 +242,9 @@ def whole(value: Value) -> int | None:
     if found is None or found != found or not 0 <= found < 1e18:
         return None
     return int(found)
+
+
+def canonical(thing: Thing) -> str:
+    """The dotted name of an object: that of its library's class, if it has one."""
+    bases = thing.user_class.library_bases() if thing.user_class else []
+    return bases[0] if bases else thing.name

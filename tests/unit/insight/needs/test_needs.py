@@ -1,9 +1,5 @@
 """How programs are followed, and what becomes of bad ones."""
 
-import json
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 
 from gpuyard.domain.errors import InvalidInputError
@@ -12,18 +8,9 @@ from gpuyard.insight.needs.recommend import recommend, to_json
 from gpuyard.insight.needs.sources import Sources
 from gpuyard.insight.needs.tables import known_model, known_vision
 from gpuyard.insight.needs.values import UNKNOWN
+from tests.support.read_programs import needs
 
 TORCH = "import torch\nfrom torch import nn\n"
-
-
-def needs(
-    source: str, *arguments: str, others: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """The recommendation for a program, as JSON."""
-    texts = {**(others or {}), "train.py": source}
-    found = to_json(recommend(Sources(texts, "train.py"), arguments))
-    json.dumps(found)
-    return found
 
 
 def test_the_line_of_a_model_says_its_weights_and_its_memory() -> None:
@@ -183,6 +170,8 @@ def test_a_bad_notebook_gets_one_clear_error(text: str, words: str) -> None:
         "def f(n):\n    return f(n + 1)\nf(0)\n",
         "x = 10 ** 10 ** 10\ny = 'a' * 10 ** 12\nz = [0] * 10 ** 9\n",
         "while True:\n    x = 1\n",
+        "import math\nx = 2**60\n" + "x = math.prod([x] * 4000)\n" * 4,
+        "\n" * 300_000 + "x = 1\n",
         "for a in range(10**9):\n    for b in range(10**9):\n        c = a\n",
         "class A:\n    def __init__(self):\n        self.a = A()\nA()\n",
         "a = []\na.append(a)\nimport torch\ntorch.nn.Sequential(*a).cuda()\n",

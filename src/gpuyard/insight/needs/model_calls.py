@@ -1,0 +1,91 @@
+"""What libraries do to models: wrap them, add layers to them, keep their options."""
+
+# The values of a followed program can be anything.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+import math
+
+from gpuyard.insight.needs import keras
+from gpuyard.insight.needs.launches import Launches
+from gpuyard.insight.needs.python_calls import deep_copy
+from gpuyard.insight.needs.values import (
+    UNKNOWN,
+    Bound,
+    Parameter,
+    Scope,
+    Tensor,
+    Thing,
+    Value,
+    canonical,
+)
+
+
+class ModelCalls(Launches):
+    """The part of the libraries that changes models."""
+
+    def _parameter(self, thing: Thing, scope: Scope) -> Value:
+        tensor = thing.argument(0, "data")
+        shape = tensor.shape if isinstance(tensor, Tensor) else None
+        return Parameter(math.prod(shape), shape) if shape else Parameter(0)
+
+    def _wrapped(self, thing: Thing) -> Value:
+        model = thing.arguments[0]
+        self._host.record(thing, model)
+        if isinstance(model, Thing):
+            model.facts.setdefault("wrappers", []).append(thing)
+            if thing.last_name in ("AveragedModel", "ModelEmaV2"):
+                return deep_copy(model, {})
+        return model
+
+    def _deepspeed(self, thing: Thing, scope: Scope) -> Value:
+        model = thing.argument(1, "model")
+        optimiser = thing.argument(2, "optimizer")
+        return (model, optimiser, UNKNOWN, UNKNOWN)
+
+    def _method_save_hyperparameters(self, receiver: Thing, thing: Thing) -> Value:
+        """Lightning keeps the arguments of the initializer as `hparams`."""
+        values = dict(receiver.keywords)
+        initializer = self._host.attribute(receiver, "__init__")
+        if isinstance(initializer, Bound):
+            function = initializer.function
+            names = [each.arg for each in function.node.args.args[1:]]
+            given = dict(zip(names, receiver.arguments, strict=False))
+            values = {**function.defaults, **given, **values}
+        hparams = receiver.attributes.setdefault(
+            "hparams", Thing("pytorch_lightning.Namespace", receiver.place)
+        )
+        if isinstance(hparams, Thing):
+            hparams.attributes.update(values)
+        return None
+
+    def _method_append(self, receiver: Thing, thing: Thing) -> Value:
+        children = receiver.attributes.get("_children")
+        if isinstance(children, list) and thing.arguments:
+            children.append(thing.arguments[0])
+        return receiver
+
+    def _method_extend(self, receiver: Thing, thing: Thing) -> Value:
+        children = receiver.attributes.get("_children")
+        if isinstance(children, list) and isinstance(thing.argument(0), list):
+            children.extend(thing.arguments[0])
+        return receiver
+
+    def _method_add_module(self, receiver: Thing, thing: Thing) -> Value:
+        children = receiver.attributes.get("_children")
+        value = thing.argument(1, "module")
+        if isinstance(children, list):
+            children.append(value)
+        else:
+            receiver.attributes[str(thing.argument(0, "name"))] = value
+        return None
+
+    def _method_register_parameter(self, receiver: Thing, thing: Thing) -> Value:
+        receiver.attributes[str(thing.argument(0))] = thing.argument(1)
+        return None
+
+    def _method_register_buffer(self, receiver: Thing, thing: Thing) -> Value:
+        return None
+
+    def _method_add(self, receiver: Thing, thing: Thing) -> Value:
+        if keras.is_keras(canonical(receiver)):
+            keras.add(receiver, thing.argument(0, "layer"))
+        return None
