@@ -11,6 +11,15 @@ const OVER = new Set(["completed", "failed", "cancelled", "timed_out"]);
 export const isAboutJobs = (event: ServerEvent) =>
   event.kind.startsWith("job.") && event.kind !== "job.progress";
 
+/** Lists of jobs with a label: the server looks through all jobs for them. */
+export const SELDOM = { when: isAboutJobs, pauseS: 5 };
+
+/** Which events tell of these jobs, or of new ones. */
+export function isOf(known: { current: ReadonlySet<string> }): (event: ServerEvent) => boolean {
+  return ({ kind, job_id: id }) =>
+    kind === "job.submitted" || (id !== null && known.current.has(id) && kind.startsWith("job."));
+}
+
 export function isOver(job: Job): boolean {
   return OVER.has(job.state);
 }

@@ -51,7 +51,8 @@ export default function AuditScreen() {
     job,
     since,
   });
-  const news = useNews(job, page.value);
+  // It may be given by its name.
+  const news = useNews(job && (page.value?.items.at(-1)?.job_id ?? job));
   const [chosen, setChosen] = useState<ServerEvent | null>(null);
   const all = useMemo(() => together(page.value?.items ?? [], news), [page.value, news]);
   const shown = all.filter(filterOf(query));
@@ -97,8 +98,8 @@ export default function AuditScreen() {
   );
 }
 
-/** Events that have come since the page was read. */
-function useNews(job: string | undefined, page: unknown): ServerEvent[] {
+/** Events that have come since the screen was opened. */
+function useNews(job: string | undefined): ServerEvent[] {
   const [news, setNews] = useState<ServerEvent[]>([]);
   useEffect(() => {
     setNews([]);
@@ -107,7 +108,7 @@ function useNews(job: string | undefined, page: unknown): ServerEvent[] {
       if (event.seq === null || (job && event.job_id !== job)) return;
       setNews((old) => [...old, event].slice(-MOST));
     });
-  }, [job, page]);
+  }, [job]);
   return news;
 }
 

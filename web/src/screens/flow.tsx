@@ -1,7 +1,9 @@
 // One flow: its steps, what each needs, and what became of it.
 
+import { useRef } from "preact/hooks";
+
 import { flowsOf, type Step } from "../groups/flows";
-import { isAboutJobs, isOver, type Job, ranS, wordsOf } from "../groups/jobs";
+import { isOf, isOver, type Job, ranS, wordsOf } from "../groups/jobs";
 import { Graph } from "../charts/graph";
 import * as format from "../format";
 import { useNow } from "../state/clock";
@@ -15,7 +17,9 @@ export default function FlowScreen() {
   const { query } = usePlace();
   const name = query.get("name") ?? "";
   const label = [`flow=${name}`, `flow-place=${query.get("place") ?? ""}`];
-  const jobs = useWhole<Job>("/api/v1/jobs", { label }, isAboutJobs);
+  const known = useRef<ReadonlySet<string>>(new Set());
+  const jobs = useWhole<Job>("/api/v1/jobs", { label }, isOf(known));
+  known.current = new Set(jobs.items.map((job) => job.id));
   const flow = flowsOf(jobs.items)[0];
   const now = useNow();
   if (!flow) {

@@ -115,9 +115,9 @@ function Coming(props: { reservations: Reservation[]; onChoose: (one: Reservatio
                     {holderOf(one)}
                   </button>
                 </td>
-                <td>{whatOf(one)}</td>
-                <td>{format.time(one.begins_at)}</td>
-                <td>{format.time(one.ends_at)}</td>
+                <td class="whole">{whatOf(one)}</td>
+                <td class="whole">{format.time(one.begins_at)}</td>
+                <td class="whole">{format.time(one.ends_at)}</td>
                 <td>
                   <Badge tone={one.problem ? "bad" : (TONES[one.state] ?? "plain")}>
                     {one.problem ? "lacks GPUs" : one.state}

@@ -1,7 +1,7 @@
 // Studies of distributed inference: what became of each strategy, and what it took.
 
 import * as format from "../format";
-import { countsOf, grouped, isAboutJobs, type Job, labelOf, ranS, wordsOf } from "../groups/jobs";
+import { countsOf, grouped, type Job, labelOf, ranS, SELDOM, wordsOf } from "../groups/jobs";
 import { useNow } from "../state/clock";
 import { useResource } from "../state/resource";
 import { Card, Empty, ErrorNote, Link, Meter, StateBadge } from "../ui/parts";
@@ -12,7 +12,7 @@ export default function StudiesScreen() {
   const jobs = useResource<{ items: Job[] }>(
     "/api/v1/jobs",
     { label: "study-part=strategy", limit: NEWEST },
-    { when: isAboutJobs },
+    SELDOM,
   );
   const runs = grouped(jobs.value?.items ?? [], (job) => labelOf(job, "study"));
   return (

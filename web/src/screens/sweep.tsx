@@ -1,13 +1,12 @@
 // One sweep: which settings its runs had, and which did best.
 
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { get, send } from "../api/client";
-import type { ServerEvent } from "../api/events";
 import { axisOf, isWithin, type Ranges } from "../charts/axes";
 import { type Line, Parallel } from "../charts/parallel";
 import * as format from "../format";
-import { countsOf, isAboutJobs, isOver, type Job, labelOf, ranS, wordsOf } from "../groups/jobs";
+import { countsOf, isOf, SELDOM, isOver, type Job, labelOf, ranS, wordsOf } from "../groups/jobs";
 import {
   type BestValues,
   ranked,
@@ -25,18 +24,19 @@ import { SweepBadge } from "./sweeps";
 import "../ui/panels.css";
 
 const SHOWN = 200;
-const isAboutRuns = (event: ServerEvent) => event.kind.startsWith("job.");
 
 export default function SweepScreen({ words: [id] }: { words: string[] }) {
   const gates = useResource<{ items: Job[] }>(
     "/api/v1/jobs",
     { label: [`sweep-id=${id}`, "sweep-part=gate"], limit: 1 },
-    { when: isAboutJobs },
+    SELDOM,
   );
   const gate = gates.value?.items[0];
   const full = useResource<Job>(gate ? `/api/v1/jobs/${gate.id}` : null);
   const label = [`sweep-id=${id}`, "sweep-part=run"];
-  const runs = useWhole<Job>("/api/v1/jobs", { label }, isAboutRuns);
+  const known = useRef<ReadonlySet<string>>(new Set());
+  const runs = useWhole<Job>("/api/v1/jobs", { label }, isOf(known));
+  known.current = new Set(runs.items.map((job) => job.id));
   const error = gates.error ?? full.error ?? runs.error;
   const spec = useMemo(() => specOf(full.value), [full.value]);
   if (gates.value && !gate) return <Empty>There is no such sweep.</Empty>;
@@ -44,7 +44,7 @@ export default function SweepScreen({ words: [id] }: { words: string[] }) {
   return (
     <>
       <ErrorNote error={error} />
-      <SweepOf gate={gate} spec={spec} jobs={runs.items} />
+      <SweepOf gate={gate} spec={spec} jobs={runs.items} onChange={gates.reload} />
     </>
   );
 }
@@ -55,7 +55,14 @@ function specOf(gate: Job | null): SweepSpec | null {
   return typeof text === "string" ? (JSON.parse(text) as SweepSpec) : null;
 }
 
-function SweepOf({ gate, spec, jobs }: { gate: Job; spec: SweepSpec; jobs: Job[] }) {
+interface SweepProps {
+  gate: Job;
+  spec: SweepSpec;
+  jobs: Job[];
+  onChange: () => void;
+}
+
+function SweepOf({ gate, spec, jobs, onChange }: SweepProps) {
   const [shown, setShown] = useState<string | null>(null);
   const [ranges, setRanges] = useState<Ranges>({});
   const best = useBestValues(jobs, spec);
@@ -63,14 +70,16 @@ function SweepOf({ gate, spec, jobs }: { gate: Job; spec: SweepSpec; jobs: Job[]
   const order = ranked(runs, spec.goal);
   const counts = countsOf(runs.map((run) => run.outcome));
   const { axes, lines } = useMemo(() => drawingOf(runs, order, spec), [runs]);
-  const chosen = lines.filter((line) => isWithin(line.values, axes, ranges)).map((line) => line.id);
+  const within = lines.filter((line) => isWithin(line.values, axes, ranges));
+  const chosen = new Set(within.map((line) => line.id));
+  const listed = [...new Set([...order, ...runs])].filter((run) => chosen.has(run.job.id));
   return (
     <>
       <div class="head">
         <h1 class="cut">{labelOf(gate, "sweep")}</h1>
         <SweepBadge state={stateOf(gate, counts)} />
         <span class="spring" />
-        <Stop gate={gate} runs={runs} />
+        <Stop gate={gate} runs={runs} onDone={onChange} />
       </div>
       <div class="tiles">
         <Fact name="Runs" value={format.count(runs.length)} more={wordsOf(counts)} />
@@ -109,14 +118,7 @@ function SweepOf({ gate, spec, jobs }: { gate: Job; spec: SweepSpec; jobs: Job[]
               onRanges={setRanges}
             />
           </Card>
-          <RunTable
-            runs={[...order, ...runs.filter((run) => !order.includes(run))].filter((run) =>
-              chosen.includes(run.job.id),
-            )}
-            spec={spec}
-            shown={shown}
-            onShow={setShown}
-          />
+          <RunTable runs={listed} spec={spec} shown={shown} onShow={setShown} />
         </>
       )}
     </>
@@ -252,13 +254,20 @@ function RunTable(props: {
   );
 }
 
-function Stop({ gate, runs }: { gate: Job; runs: readonly Run[] }) {
+interface StopProps {
+  gate: Job;
+  runs: readonly Run[];
+  onDone: () => void;
+}
+
+function Stop({ gate, runs, onDone }: StopProps) {
   const [error, setError] = useState<Error | null>(null);
   if (isOver(gate) || !mayChange(gate.user)) return null;
   async function stop(): Promise<void> {
     const live = runs.filter((run) => !isOver(run.job)).map((run) => run.job.id);
     // The gate first: without it, whoever drives the sweep begins no more.
     await send("POST", "/api/v1/jobs:cancel", { jobs: [gate.id, ...live] });
+    onDone();
   }
   return (
     <>

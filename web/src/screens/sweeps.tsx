@@ -3,7 +3,7 @@
 import { address } from "../api/client";
 import * as format from "../format";
 import { type FlowLine, flowsOf } from "../groups/flows";
-import { type Counts, isAboutJobs, type Job, wordsOf } from "../groups/jobs";
+import { type Counts, type Job, SELDOM, wordsOf } from "../groups/jobs";
 import { type SweepLine, sweepsOf } from "../groups/sweeps";
 import { useNow } from "../state/clock";
 import { useResource } from "../state/resource";
@@ -29,7 +29,7 @@ export default function SweepsScreen() {
 }
 
 function useLabelled(label: string) {
-  return useResource<Jobs>("/api/v1/jobs", { label, limit: NEWEST }, { when: isAboutJobs });
+  return useResource<Jobs>("/api/v1/jobs", { label, limit: NEWEST }, SELDOM);
 }
 
 function Sweeps() {
@@ -135,7 +135,7 @@ function GroupTable<T extends GroupLine>(props: {
             const { key, link, badge } = props.draw(line);
             return (
               <tr key={key}>
-                <td class="name">{link}</td>
+                <td>{link}</td>
                 <td>{badge}</td>
                 <td>{wordsOf(line.counts)}</td>
                 <td>{line.user ?? "owner"}</td>

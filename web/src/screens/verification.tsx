@@ -5,7 +5,7 @@ import { useState } from "preact/hooks";
 import { type Schemas, send } from "../api/client";
 import type { ServerEvent } from "../api/events";
 import * as format from "../format";
-import { isAboutJobs, type Job, labelOf, ranS } from "../groups/jobs";
+import { type Job, labelOf, ranS, SELDOM } from "../groups/jobs";
 import { useNow } from "../state/clock";
 import { useResource } from "../state/resource";
 import { session } from "../state/session";
@@ -139,7 +139,7 @@ function PlaceLine({
           <Badge tone="good">none</Badge>
         )}
       </td>
-      <td>{reason || "–"}</td>
+      <td class="words">{reason || "–"}</td>
       <td class="number quiet whole">{format.ago(at, now)}</td>
       {session.may("maintainer") && (
         <td>
@@ -211,7 +211,7 @@ function Checks() {
   const jobs = useResource<{ items: Job[] }>(
     "/api/v1/jobs",
     { name: `${CHECK}*`, limit: SHOWN },
-    { when: isAboutJobs },
+    SELDOM,
   );
   const checks = jobs.value?.items.filter((job) => labelOf(job, "verification")) ?? [];
   return (
