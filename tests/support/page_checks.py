@@ -46,9 +46,9 @@ def _note_refusal(text: str, faults: list[str]) -> None:
 def check_for_all(page: Page) -> None:
     """Axe-core finds nothing serious, in light and dark."""
     faults: list[str] = []
+    page.evaluate(_AXE.read_text())
     for theme in ("light", "dark"):
         page.emulate_media(color_scheme=theme)
-        page.evaluate(_AXE.read_text())
         found: list[dict[str, Any]] = page.evaluate("axe.run()")["violations"]
         faults += [
             f"{theme}: {one['id']}: {node['html'][:200]} {node['failureSummary']}"
