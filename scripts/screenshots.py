@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -37,6 +38,7 @@ def main() -> None:
             executable_path="/usr/bin/chromium", args=["--no-sandbox"]
         )
         job = run_jobs(home)
+        fill_panels(home)
         for theme in ("light", "dark"):
             take_pictures(browser, home, job, theme)
 
@@ -80,6 +82,37 @@ def run_jobs(home: Path) -> str:
     return training[0]
 
 
+# How well it learns depends on its settings, as with real programs.
+SEARCHED = """
+import json, math, random, sys
+lr, depth, optimizer = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+worse = {"adamw": 0, "lion": 0.05, "sgd": 0.3}[optimizer]
+for step in range(5):
+    fit = abs(math.log10(lr) + 2.4) / 3 + abs(depth - 8) / 30 + worse
+    loss = fit + 1 / (step + 1) + random.random() / 20
+    print("GPUYARD_METRIC " + json.dumps({"step": step, "val_loss": loss}), flush=True)
+"""
+
+
+def fill_panels(home: Path) -> None:
+    """Search for settings, and reserve GPUs."""
+    (home / "search.py").write_text(SEARCHED)
+    ranges = ("lr=log:1e-4..1e-1", "depth=4,6,8,12", "optimizer=adamw,lion,sgd")
+    parameters = [word for one in ranges for word in ("--param", one)]
+    wanted = ["--metric", "val_loss", "--trials", "24", "--parallel", "4"]
+    program = ["python3", "search.py", "{lr}", "{depth}", "{optimizer}"]
+    of_each = ["--name", "search", "--cpus", "0.1"]
+    gpuyard(home, "sweep", *parameters, *wanted, *of_each, "--", *program)
+    gpuyard(home, "project", "add", "vision")
+    gpuyard(home, "user", "add", "ana")
+    now = datetime.now(UTC)
+    for holder, after, days in (("--project=vision", 0, 4), ("--user=ana", 2, 1)):
+        begin = now + timedelta(days=after, minutes=1)
+        end = begin + timedelta(days=days)
+        period = ["--from", f"{begin:%Y-%m-%d %H:%M}", "--to", f"{end:%Y-%m-%d %H:%M}"]
+        gpuyard(home, "reservations", "add", holder, "--gpus", "1", *period)
+
+
 def submit(home: Path, name: str, gpus: int, *command: str) -> str:
     """Submit a job; its id."""
     wanted = ["--name", name, "--gpus", str(gpus), "--cpus", "0.1"]
@@ -87,7 +120,7 @@ def submit(home: Path, name: str, gpus: int, *command: str) -> str:
 
 
 def take_pictures(browser: Browser, home: Path, job: str, theme: str) -> None:
-    """Sign in, and look at the overview and at one job."""
+    """Sign in, and look at the screens that the documents show."""
     address = json.loads((home / "server.json").read_text())["url"]
     context = browser.new_context(viewport=SIZE, color_scheme=theme)
     page = context.new_page()
@@ -99,6 +132,13 @@ def take_pictures(browser: Browser, home: Path, job: str, theme: str) -> None:
     page.goto(f"{address}/jobs/{job}")
     page.locator(".uplot").first.wait_for()
     picture(page, f"page-job-{theme}")
+    page.goto(f"{address}/sweeps")
+    page.get_by_role("link", name="search").click()
+    page.locator(".parallel polyline").first.wait_for()
+    picture(page, f"page-sweep-{theme}")
+    page.goto(f"{address}/people?show=reservations")
+    page.get_by_role("button", name="vision").first.wait_for()
+    picture(page, f"page-reservations-{theme}")
     context.close()
 
 

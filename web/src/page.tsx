@@ -20,6 +20,13 @@ const SubmitScreen = lazy(() => import("./screens/submit"));
 const ModelsScreen = lazy(() => import("./screens/models"));
 const MachinesScreen = lazy(() => import("./screens/machines"));
 const CostsScreen = lazy(() => import("./screens/costs"));
+const SweepsScreen = lazy(() => import("./screens/sweeps"));
+const SweepScreen = lazy(() => import("./screens/sweep"));
+const FlowScreen = lazy(() => import("./screens/flow"));
+const PeopleScreen = lazy(() => import("./screens/people"));
+const AuditScreen = lazy(() => import("./screens/audit"));
+const StudiesScreen = lazy(() => import("./screens/studies"));
+const VerificationScreen = lazy(() => import("./screens/verification"));
 const DesignScreen = lazy(() => import("./screens/design"));
 
 interface Screen {
@@ -35,6 +42,13 @@ const SCREENS: readonly Screen[] = [
   { path: /^\/models\/?$/, screen: ModelsScreen },
   { path: /^\/machines\/?$/, screen: MachinesScreen },
   { path: /^\/costs\/?$/, screen: CostsScreen },
+  { path: /^\/sweeps\/?$/, screen: SweepsScreen },
+  { path: /^\/sweeps\/flow$/, screen: FlowScreen },
+  { path: /^\/sweeps\/([^/]+)\/?$/, screen: SweepScreen },
+  { path: /^\/people\/?$/, screen: PeopleScreen },
+  { path: /^\/audit\/?$/, screen: AuditScreen },
+  { path: /^\/studies\/?$/, screen: StudiesScreen },
+  { path: /^\/verification\/?$/, screen: VerificationScreen },
   { path: /^\/ui\/?$/, screen: DesignScreen },
 ];
 
@@ -42,9 +56,14 @@ const LINKS: readonly [string, string][] = [
   ["/", "Overview"],
   ["/jobs", "Jobs"],
   ["/submit", "Submit"],
+  ["/sweeps", "Sweeps and flows"],
+  ["/studies", "Studies"],
   ["/models", "Models"],
   ["/machines", "Machines"],
+  ["/verification", "Verification"],
   ["/costs", "Costs"],
+  ["/people", "People"],
+  ["/audit", "Audit"],
 ];
 
 export function Page() {

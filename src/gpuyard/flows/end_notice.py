@@ -12,10 +12,9 @@ from gpuyard.client.sync import Client
 from gpuyard.domain.end_notices import NoticeAddress
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.jobs import Job
-from gpuyard.flows.runner import FLOW_LABEL, StepEnd
+from gpuyard.flows.runner import FLOW_LABEL, PART_LABEL, StepEnd
 from gpuyard.flows.spec import Flow
 
-PART_LABEL = "flow-part"
 # It runs where the last step may run, and is seen by whoever sees that.
 _SHARED = ("image", "provider", "provider_options", "allowed", "project")
 _FAILS = ["sh", "-c", "cat; exit 1"]

@@ -24,6 +24,10 @@ FLOW_LABEL = "flow"
 PLACE_LABEL = "flow-place"
 STEP_LABEL = "flow-step"
 KEY_LABEL = "flow-key"
+PART_LABEL = "flow-part"
+"""`step`, or `end`."""
+NEED_LABEL = "flow-need-"
+"""With a number behind it, from 0: the name of a step that this one needs."""
 _SHORTEST_S = 0.1
 _LONGEST_S = 1.0
 
@@ -233,6 +237,7 @@ class Runner:
             "labels": {
                 **job.get("labels", {}),
                 **self._labels(name),
+                **_drawn_labels(self.flow.steps[name]),
                 KEY_LABEL: key,
             },
             # Two commands at once make one job.
@@ -276,3 +281,9 @@ class Runner:
     def _end(self, done: StepEnd) -> None:
         self.done[done.step] = done
         self.tell(done)
+
+
+def _drawn_labels(step: Step) -> dict[str, str]:
+    """By these, the page finds the steps of all flows, and draws what needs what."""
+    needs = {f"{NEED_LABEL}{n}": need for n, need in enumerate(step.needs)}
+    return {PART_LABEL: "step", **needs}

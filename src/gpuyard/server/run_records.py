@@ -31,7 +31,7 @@ _NOT_REPEATED = frozenset(
 )
 # Labels by which something finds the jobs that are its own: a job that repeats one is
 # no run of its sweep, no step of its flow and no job of its schedule.
-_GROUP = re.compile(r"schedule|study|(sweep|flow)(-.*)?")
+_GROUP = re.compile(r"schedule|(study|sweep|flow)(-.*)?")
 
 
 def run_record(app_state: AppState, job: Job) -> RunRecord:

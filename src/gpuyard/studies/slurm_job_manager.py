@@ -48,7 +48,7 @@ class SlurmJobManager:
             "resources": {"nodes": experiment["num_nodes"], "cpus": 1, "gpus": gpus},
             "estimated_duration_s": time_limit_s,
             "environment": {},
-            "labels": {"study": run_id},
+            "labels": {"study": run_id, "study-part": "strategy"},
             "idempotency_key": f"{entry.output_root}#{entry.attempt}"[-200:],
         }
         try:

@@ -42,9 +42,10 @@ def test_neither_the_deadline_nor_who_is_told_is_repeated() -> None:
 
 def test_it_belongs_to_no_sweep_no_flow_and_no_schedule() -> None:
     own = {"team": "vision", "param.lr": "0.1"}
-    groups = dict.fromkeys(
-        ("schedule", "study", "sweep", "sweep-id", "sweep-run", "flow", "flow-key"), "x"
+    names = (
+        "schedule study study-part sweep sweep-id sweep-run flow flow-key flow-need-0"
     )
+    groups = dict.fromkeys(names.split(), "x")
     (body, _) = repeated(own | groups, {"command": ["true"]})
     assert body["labels"] == {**own, "rerun_of": "job_1"}
 

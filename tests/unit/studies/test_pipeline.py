@@ -145,6 +145,8 @@ def test_a_study_killed_at_any_change_of_its_manifest_goes_on(tmp_path: Path) ->
     assert well and kills >= 3
     assert [entry.status for entry in manifest.entries] == ["COMPLETED"] * 2
     assert len(instance.jobs) == 2
+    parts = {job["labels"]["study-part"] for job in instance.jobs.values()}
+    assert parts == {"strategy"}, "by this the page finds them"
     (table,) = study.results.glob("run_*.parquet")
     assert pq.read_table(table).group_by("strategy_id", use_threads=False).aggregate(
         [([], "count_all")]

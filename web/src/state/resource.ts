@@ -5,8 +5,7 @@ import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { get, type Query } from "../api/client";
 import { feed, type ServerEvent } from "../api/events";
 
-/** However many events come, something is asked for no more often. */
-const SHORTEST_PAUSE_MS = 1000;
+const SHORTEST_PAUSE_S = 1;
 
 export interface Resource<T> {
   value: T | null;
@@ -22,6 +21,8 @@ export interface Watching {
   when?: (event: ServerEvent) => boolean;
   /** Ask again after this time anyway, in seconds. */
   everyS?: number;
+  /** However many events come, ask no more often than this, in seconds; by default 1. */
+  pauseS?: number;
 }
 
 /** The answer of `path`. It is asked for again after events, and when the stream is back
@@ -42,7 +43,7 @@ export function useResource<T>(
     setValue(null);
     setError(null);
     if (path === null) return;
-    const asking = new Asking<T>(path, query, setValue, setError);
+    const asking = new Asking<T>(path, query, setValue, setError, watching.pauseS);
     ask.current = () => asking.now();
     asking.now();
     const ends = [
@@ -77,6 +78,7 @@ class Asking<T> {
     private query: Query,
     private onValue: (value: T) => void,
     private onError: (error: Error | null) => void,
+    private pauseS = SHORTEST_PAUSE_S,
   ) {}
 
   now(): void {
@@ -85,7 +87,7 @@ class Asking<T> {
 
   soon(): void {
     if (this.timer) return;
-    const wait = Math.max(0, this.askedAt + SHORTEST_PAUSE_MS - Date.now());
+    const wait = Math.max(0, this.askedAt + this.pauseS * 1000 - Date.now());
     this.timer = setTimeout(() => {
       this.timer = 0;
       void this.ask();

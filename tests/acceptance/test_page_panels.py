@@ -1,0 +1,189 @@
+"""The screens of the page beside jobs and machines, in a real browser."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.support.browser import browser
+from tests.support.instance import TestInstance, make_instance
+from tests.support.page_checks import check_for_all, signed_in
+
+__all__ = ["browser"]
+
+# No browser may take a name for anything but text.
+EVIL = "<img src=x onerror=alert(1)> \N{HEBREW LETTER ALEF}"
+FLOW = f"""
+name = '{EVIL}'
+
+[steps.clean]
+command = ["true"]
+
+[steps.train]
+command = ["echo", "loss"]
+needs = ["clean"]
+
+[steps.report]
+command = ["false"]
+needs = ["clean", "train"]
+"""
+
+
+@pytest.fixture(scope="module")
+def instance() -> Iterator[TestInstance]:
+    with make_instance() as made:
+        made.ok("up", "--simulate-gpus", "2x24")
+        yield made
+
+
+def test_a_sweep_is_drawn_and_its_best_run_found(
+    instance: TestInstance, browser: Browser
+) -> None:
+    words = ["--param", "x=3,1,2", "--metric", "loss", "--name", "search"]
+    instance.ok("sweep", *words, "--parallel", "3", "--", "echo", "step 1 loss {x}")
+    with signed_in(instance, browser, "/sweeps") as page:
+        page.get_by_role("link", name="search").click()
+        drawing = page.get_by_role("img", name=re.compile("best is 1 with x 1"))
+        expect(drawing.locator("polyline")).to_have_count(3)
+        best = page.get_by_role("region", name="Runs").get_by_role("link").first
+        expect(best).to_have_text("search-1")
+        check_for_all(page)
+
+
+def test_a_flow_is_drawn_with_what_needs_what(
+    instance: TestInstance, browser: Browser
+) -> None:
+    (instance.work / "flow.toml").write_text(FLOW)
+    done = instance.run("flow", "run", "flow.toml")
+    assert "report: failed" in done.stdout, done.stderr
+    with signed_in(instance, browser, "/sweeps") as page:
+        page.get_by_role("link", name=EVIL).click()
+        expect(page.get_by_role("heading", level=1)).to_have_text(EVIL)
+        steps = page.get_by_role("group", name=f"Steps of {EVIL}")
+        expect(steps.locator("svg path")).to_have_count(3)
+        expect(steps.locator(".node", has_text="report")).to_contain_text("failed")
+        expect(steps.get_by_text("It needs clean, train.")).to_be_attached()
+        check_for_all(page)
+
+
+def test_studies_show_what_became_of_each_strategy(
+    instance: TestInstance, browser: Browser
+) -> None:
+    labels = {"study": "run_20261129T090000", "study-part": "strategy"}
+    job = instance.submit(["false"], name="tp4_pp1", labels=labels)
+    instance.wait(job)
+    with signed_in(instance, browser, "/studies") as page:
+        run = page.get_by_role("region", name="run_20261129T090000")
+        expect(run.get_by_role("row", name=re.compile("tp4_pp1"))).to_contain_text(
+            "failed"
+        )
+        check_for_all(page)
+
+
+def test_a_place_is_put_into_quarantine_and_taken_out(
+    instance: TestInstance, browser: Browser
+) -> None:
+    labels = {"verification": "check_1"}
+    instance.submit(["true"], name="verify rented", labels=labels)
+    with signed_in(instance, browser, "/verification") as page:
+        checks = page.get_by_role("region", name="Checks")
+        expect(checks.get_by_role("link", name="rented")).to_be_visible()
+        page.get_by_role("button", name="Put a place into quarantine").click()
+        form = page.get_by_role("dialog")
+        form.get_by_label(re.compile("Place")).fill("nowhere")
+        form.get_by_role("button", name="Quarantine").click()
+        expect(form.get_by_role("alert")).to_contain_text("there is no provider")
+        form.get_by_label(re.compile("Place")).fill("node:box")
+        form.get_by_label("Why").fill(EVIL)
+        form.get_by_role("button", name="Quarantine").click()
+        place = page.get_by_role("row", name=re.compile("node:box"))
+        expect(place).to_contain_text(EVIL)
+        check_for_all(page)
+        place.get_by_role("button", name="End it").click()
+        expect(place.get_by_role("button", name="Quarantine")).to_be_visible()
+        place.get_by_role("button", name="Forget").click()
+        expect(place).to_have_count(0)
+
+
+def test_a_token_is_shown_once_and_is_good_until_it_is_revoked(
+    instance: TestInstance, browser: Browser
+) -> None:
+    with signed_in(instance, browser, "/people") as page:
+        page.get_by_role("button", name="Add a user").click()
+        form = page.get_by_role("dialog")
+        form.get_by_label(re.compile("Name")).fill("ana")
+        form.get_by_role("button", name="Add").click()
+        shown = page.get_by_role("dialog", name="The token first of ana")
+        token = shown.get_by_label("Token").inner_text()
+        shown.get_by_role("button", name="Close").click()
+        check_for_all(page)
+        page.get_by_label("Role of ana").select_option("viewer")
+        page.get_by_role("tab", name="tokens").click()
+        with signed_in(instance, browser, "/people?show=tokens", token) as own:
+            expect(own.get_by_text("ana · viewer")).to_be_visible()
+            own.get_by_role("button", name="Make a token").click()
+            own.get_by_label(re.compile("Name")).fill("laptop")
+            own.get_by_role("button", name="Make", exact=True).click()
+            expect(own.get_by_label("Token", exact=True)).to_contain_text("gpuyard_")
+        line = page.get_by_role("row", name=re.compile("^first"))
+        line.get_by_role("button", name="Revoke").click()
+        page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+        expect(line).to_have_count(0)
+        expect(page.get_by_role("row", name=re.compile("^laptop"))).to_be_visible()
+        check_for_all(page)
+
+
+def test_projects_have_members_and_reservations_stand_in_the_calendar(
+    instance: TestInstance, browser: Browser
+) -> None:
+    instance.ok("user", "add", "ben")
+    with signed_in(instance, browser, "/people?show=projects") as page:
+        page.get_by_role("button", name="Register a project").click()
+        page.get_by_label("Name").fill(EVIL.replace("/", ""))
+        page.get_by_role("button", name="Register", exact=True).click()
+        project = page.get_by_role("article", name=EVIL)
+        project.get_by_role("button", name="Add a member").click()
+        page.get_by_label(re.compile("^User")).select_option("ben")
+        page.get_by_role("button", name="Add", exact=True).click()
+        expect(project.get_by_role("row", name=re.compile("ben"))).to_be_visible()
+        check_for_all(page)
+        page.get_by_role("tab", name="reservations").click()
+        page.get_by_role("button", name="Reserve GPUs").click()
+        form = page.get_by_role("dialog")
+        form.get_by_label(re.compile("^For")).select_option("user ben")
+        form.get_by_label("To", exact=True).fill("2099-01-01T09:00")
+        form.get_by_role("button", name="Reserve").click()
+        calendar = page.get_by_role("region", name="Calendar")
+        calendar.get_by_role("button", name="ben: 1 GPU").first.click()
+        check_for_all(page)
+        page.get_by_role("button", name="Remove it").click()
+        expect(calendar.get_by_role("button")).to_have_count(0)
+
+
+def test_the_audit_is_live_and_filtered_by_its_address(
+    instance: TestInstance, browser: Browser
+) -> None:
+    path = "/audit?about=trust&text=a-place"
+    with signed_in(instance, browser, path) as page:
+        expect(page.get_by_text("No event is like that.")).to_be_visible()
+        instance.ok("trust", "quarantine", "node:a-place", "--for", "1h")
+        event = page.get_by_role("listitem")
+        expect(event).to_have_count(1)
+        event.get_by_role("button", name="trust changed").click()
+        expect(page.get_by_role("dialog")).to_contain_text('"place": "node:a-place"')
+        check_for_all(page)
+
+
+def test_who_may_not_sees_no_button(instance: TestInstance, browser: Browser) -> None:
+    instance.ok("user", "add", "vera", "--role", "viewer")
+    instance.ok("trust", "quarantine", "node:of-others", "--for", "1h")
+    token = instance.json("token", "new", "--user", "vera", "--name", "page")["token"]
+    with signed_in(instance, browser, "/people", token) as page:
+        expect(page.get_by_role("row", name=re.compile("^vera"))).to_be_visible()
+        expect(page.get_by_role("button", name="Add a user")).to_have_count(0)
+        expect(page.get_by_label("Role of vera")).to_have_count(0)
+        page.get_by_role("link", name="Verification").click()
+        expect(page.get_by_text("node:of-others")).to_be_visible()
+        buttons = page.get_by_role("main").get_by_role("button")
+        expect(buttons).to_have_count(0)

@@ -1,0 +1,85 @@
+// Studies of distributed inference: what became of each strategy, and what it took.
+
+import * as format from "../format";
+import { countsOf, grouped, type Job, labelOf, ranS, SELDOM, wordsOf } from "../groups/jobs";
+import { useNow } from "../state/clock";
+import { useResource } from "../state/resource";
+import { Card, Empty, ErrorNote, Link, Meter, StateBadge } from "../ui/parts";
+
+const NEWEST = 1000;
+
+export default function StudiesScreen() {
+  const jobs = useResource<{ items: Job[] }>(
+    "/api/v1/jobs",
+    { label: "study-part=strategy", limit: NEWEST },
+    SELDOM,
+  );
+  const runs = grouped(jobs.value?.items ?? [], (job) => labelOf(job, "study"));
+  return (
+    <>
+      <div class="head">
+        <h1>Studies</h1>
+      </div>
+      <ErrorNote error={jobs.error} />
+      {jobs.value && runs.size === 0 && (
+        <Empty>
+          No study has run yet. One compares how to split a large model:{" "}
+          <code>gpuyard study init</code>
+        </Empty>
+      )}
+      {[...runs].map(([run, own]) => (
+        <StudyRun key={run} run={run} jobs={[...own].reverse()} />
+      ))}
+    </>
+  );
+}
+
+function StudyRun({ run, jobs }: { run: string; jobs: Job[] }) {
+  const now = useNow();
+  const longest = Math.max(...jobs.map((job) => ranS(job, now) ?? 0), 1e-9);
+  return (
+    <Card
+      title={run}
+      action={<span class="quiet">{wordsOf(countsOf(jobs.map((job) => job.state)))}</span>}
+    >
+      <div class="scrolls" role="region" aria-label={run} tabIndex={0}>
+        <table>
+          <thead>
+            <tr>
+              <th>Strategy</th>
+              <th>State</th>
+              <th class="bar">Time</th>
+              <th class="number">Ran</th>
+              <th class="number">Cost</th>
+              <th>Why it ended</th>
+              <th class="number">Begun</th>
+            </tr>
+          </thead>
+          <tbody>
+            {jobs.map((job) => (
+              <tr key={job.id}>
+                <td>
+                  <Link to={`/jobs/${job.id}`}>{job.name}</Link>
+                </td>
+                <td>
+                  <StateBadge state={job.state} />
+                </td>
+                <td class="bar">
+                  <Meter share={(ranS(job, now) ?? 0) / longest} label="Share of the longest" />
+                </td>
+                <td class="number">{format.duration(ranS(job, now))}</td>
+                <td class="number">{format.money(job.cost?.amount, job.cost?.currency)}</td>
+                <td class="quiet">{job.reason?.replaceAll("_", " ") ?? "–"}</td>
+                <td class="number quiet">{format.ago(job.created_at, now)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      <p class="quiet small">
+        How right and how fast the answers were stands in the study's report:{" "}
+        <code>gpuyard study report</code>
+      </p>
+    </Card>
+  );
+}
