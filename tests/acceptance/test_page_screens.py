@@ -1,0 +1,180 @@
+"""What people do on the page's screens, in a real browser, against a real server."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.support.browser import browser
+from tests.support.instance import TestInstance, make_instance
+
+__all__ = ["browser"]
+
+# A machine that is busy with other tests takes its time.
+PATIENCE_MS = 60_000
+ROOT = Path(__file__).parents[2]
+# It saves a checkpoint, says so, and goes on until it is stopped.
+TRAINING = """
+import json, os, sys, time
+
+resumed = sys.argv[1:]
+print("resumed" if resumed else "from nothing", flush=True)
+os.makedirs("out", exist_ok=True)
+for step in range(20):
+    values = {"step": step, "total": 20, "loss": 4 / (step + 1)}
+    print("GPUYARD_METRIC " + json.dumps(values), flush=True)
+with open("out/model.pt", "w") as model:
+    model.write("the weights")
+while not resumed:
+    time.sleep(0.1)
+"""
+# Of a known model, so that its needs are known.
+TRANSFORMER = """
+from transformers import AutoModelForCausalLM, TrainingArguments
+
+model = AutoModelForCausalLM.from_pretrained("gpt2").to("cuda")
+TrainingArguments(per_device_train_batch_size=8, bf16=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def instance() -> Iterator[TestInstance]:
+    with make_instance() as made:
+        made.ok("up", "--simulate-gpus", "2x24")
+        yield made
+
+
+@pytest.fixture
+def page(instance: TestInstance, browser: Browser) -> Iterator[Page]:
+    """The page, signed in as the owner. What its scripts cannot do fails the test."""
+    context = browser.new_context()
+    context.set_default_timeout(PATIENCE_MS)
+    expect.set_options(timeout=PATIENCE_MS)
+    made = context.new_page()
+    faults: list[str] = []
+    made.on("pageerror", lambda error: faults.append(str(error)))
+    sign_in(made, instance)
+    yield made
+    context.close()
+    assert not faults
+
+
+def sign_in(page: Page, instance: TestInstance) -> None:
+    address = instance.client().address
+    page.goto(address.url)
+    page.get_by_label("Token").fill(address.token)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("navigation")).to_be_visible()
+
+
+def show(page: Page, instance: TestInstance, path: str) -> None:
+    page.goto(f"{instance.client().address.url}{path}")
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+
+
+def check_accessible(page: Page) -> None:
+    """axe-core finds nothing serious in what is shown, light and dark."""
+    axe = (ROOT / "web/node_modules/axe-core/axe.min.js").read_text()
+    page.evaluate(axe)
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        found = page.evaluate("axe.run()")["violations"]
+        serious = [one for one in found if one["impact"] in ("serious", "critical")]
+        assert not serious, f"{page.url}, {theme}: {described(serious)}"
+
+
+def described(violations: list[dict[str, Any]]) -> str:
+    return "\n".join(
+        f"{one['id']}: {node['html'][:200]} {node['failureSummary']}"
+        for one in violations
+        for node in one["nodes"]
+    )
+
+
+def badge(page: Page, state: str) -> None:
+    """Wait until the job that is shown is in this state."""
+    expect(page.locator(".head .badge")).to_have_text(state)
+
+
+def test_a_visitor_trains_stops_resumes_and_takes_the_model_home(
+    instance: TestInstance, page: Page
+) -> None:
+    page.get_by_role("link", name="Submit", exact=True).click()
+    page.get_by_label(re.compile("^Code")).fill(TRAINING)
+    expect(page.get_by_label(re.compile("^Command"))).to_have_value("python3 train.py")
+    page.get_by_label("Name", exact=True).fill("a visitor's")
+    page.get_by_text("More: limits").click()
+    page.get_by_label(re.compile("^Checkpoints")).fill("out/*.pt")
+    page.get_by_label(re.compile("^To resume")).fill("--resume {path}")
+    page.get_by_label(re.compile("^Files to keep")).fill("out/*")
+    page.get_by_role("button", name="Submit").click()
+    # It is watched, and the loss falls.
+    badge(page, "running")
+    falling = re.compile("^loss: loss from 4 to 0.2")
+    expect(page.get_by_role("img", name=falling)).to_be_visible()
+    page.get_by_role("tab", name="checkpoints").click()
+    expect(page.get_by_role("cell", name="out/model.pt")).to_be_visible()
+    page.get_by_role("button", name="Cancel").click()
+    badge(page, "cancelled")
+    page.get_by_role("button", name="Resume from here").click()
+    badge(page, "completed")
+    page.get_by_role("tab", name="log").click()
+    expect(page.get_by_role("log")).to_contain_text("resumed")
+    page.get_by_role("tab", name="artifacts").click()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download").click()
+    assert download.value.suggested_filename == "model.pt"
+    assert download.value.path().read_text() == "the weights"
+    page.get_by_role("link", name="Costs", exact=True).click()
+    expect(page.get_by_role("row").filter(has_text="in all")).to_contain_text("$0.0")
+    check_accessible(page)
+
+
+def test_a_program_is_read_while_it_is_written(
+    instance: TestInstance, page: Page
+) -> None:
+    show(page, instance, "/submit")
+    page.get_by_label(re.compile("^Code")).fill(TRANSFORMER)
+    read = page.get_by_text("train.py:4 124 M parameters")
+    expect(read).to_be_visible()
+    page.get_by_role("button", name="Use this").click()
+    expect(page.get_by_label("GPUs", exact=True)).to_have_value("1")
+    page.get_by_role("button", name="Choose GPU large").click()
+    expect(
+        page.get_by_text(re.compile("GPU large costs .* times as much"))
+    ).to_be_visible()
+    expect(page.locator("pre")).to_contain_text("--tier GPU_LARGE -- python3 train.py")
+    check_accessible(page)
+    page.get_by_role("button", name="Clear").click()
+    expect(read).to_be_hidden()
+
+
+def test_a_template_runs_and_its_job_is_cloned_and_edited(
+    instance: TestInstance, page: Page
+) -> None:
+    show(page, instance, "/submit")
+    page.get_by_label("Template").select_option("sweep")
+    expect(page.get_by_label("Code of train.py")).to_have_value(re.compile("two rings"))
+    expect(page.locator("pre")).to_contain_text("gpuyard new sweep my-sweep")
+    page.get_by_role("button", name="Submit").click()
+    badge(page, "completed")
+    page.get_by_role("link", name="Clone and edit").click()
+    expect(page.get_by_label("Code of train.py")).to_have_value(re.compile("two rings"))
+    page.get_by_label("Name", exact=True).fill("edited")
+    page.get_by_label(re.compile("^Command")).fill("python3 train.py --epochs 2 | cat")
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("heading", name="edited")).to_be_visible()
+    badge(page, "completed")
+
+
+def test_files_that_are_too_large_are_refused_before_they_are_sent(
+    instance: TestInstance, page: Page
+) -> None:
+    show(page, instance, "/submit")
+    large = {"name": "data.bin", "mimeType": "", "buffer": bytes(800_000)}
+    page.locator("input[type=file]").set_input_files([large])
+    fault = "data.bin is too large to go with a job. Put data into a dataset."
+    expect(page.get_by_role("alert")).to_have_text(fault)
