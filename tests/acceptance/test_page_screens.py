@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.support.browser import browser
 from tests.support.instance import TestInstance, make_instance
+from tests.support.kubernetes import Cluster, Node
 
 __all__ = ["browser"]
 
@@ -38,11 +39,28 @@ from transformers import AutoModelForCausalLM, TrainingArguments
 model = AutoModelForCausalLM.from_pretrained("gpt2").to("cuda")
 TrainingArguments(per_device_train_batch_size=8, bf16=True)
 """
+# It refuses items whose text says so.
+SCRIPT = """
+from pathlib import Path
+
+def load(args):
+    def run(args, folder, progress):
+        if Path(args["path"]).read_text() == "bad":
+            raise ValueError("it is no good")
+        return {"text": "done"}
+    return run
+"""
 
 
 @pytest.fixture(scope="module")
 def instance() -> Iterator[TestInstance]:
     with make_instance() as made:
+        script = made.work / "count.py"
+        script.write_text(SCRIPT)
+        made.home.create()
+        made.home.settings.write_text(
+            f'[scripts.count]\nfile = "{script}"\nboot_s = 0.1\n'
+        )
         made.ok("up", "--simulate-gpus", "2x24")
         yield made
 
@@ -59,7 +77,7 @@ def page(instance: TestInstance, browser: Browser) -> Iterator[Page]:
     sign_in(made, instance)
     yield made
     context.close()
-    assert not faults
+    assert not faults, faults
 
 
 def sign_in(page: Page, instance: TestInstance) -> None:
@@ -178,3 +196,101 @@ def test_files_that_are_too_large_are_refused_before_they_are_sent(
     page.locator("input[type=file]").set_input_files([large])
     fault = "data.bin is too large to go with a job. Put data into a dataset."
     expect(page.get_by_role("alert")).to_have_text(fault)
+
+
+def test_a_dataset_is_uploaded_listed_and_removed(
+    instance: TestInstance, page: Page
+) -> None:
+    folder = instance.work / "corpus"
+    folder.joinpath("deep").mkdir(parents=True)
+    folder.joinpath("a.txt").write_text("to be or not to be")
+    folder.joinpath("deep", "large.bin").write_bytes(bytes(9 << 20))
+    name = "plays"
+    show(page, instance, "/data")
+    page.get_by_label("Dataset", exact=True).fill(name)
+    page.locator("input[type=file][webkitdirectory]").set_input_files(folder)
+    expect(page.get_by_text("2 files")).to_be_visible()
+    page.get_by_role("button", name="Upload").click()
+    row = page.get_by_role("row").filter(has_text=name)
+    expect(row).to_contain_text("9.4 MB")
+    check_accessible(page)
+    # The command cuts it at the same places: it has nothing to send, and adds nothing.
+    instance.ok("datasets", "add", name, str(folder))
+    page.get_by_role("button", name=f"Files of {name}").click()
+    dialog = page.get_by_role("dialog", name=f"{name}, version 1")
+    expect(dialog.get_by_role("cell", name="deep/large.bin")).to_be_visible()
+    dialog.get_by_role("button", name="Close").click()
+    page.get_by_role("button", name=f"Remove {name}").click()
+    page.get_by_role("button", name="Remove it").click()
+    expect(page.get_by_text("There is no dataset yet.")).to_be_visible()
+
+
+def test_workspaces_are_listed(instance: TestInstance, page: Page) -> None:
+    instance.ok("run", "--workspace", "notes", "--", "true")
+    show(page, instance, "/data?show=workspaces")
+    expect(page.get_by_role("row").filter(has_text="notes")).to_contain_text("default")
+    check_accessible(page)
+
+
+def test_a_batch_is_submitted_and_what_failed_is_done_again(
+    instance: TestInstance, page: Page
+) -> None:
+    for name in ("one", "two", "bad"):
+        (instance.work / f"{name}.txt").write_text(name)
+    paths = [str(instance.work / f"{name}.txt") for name in ("one", "two", "bad")]
+    show(page, instance, "/batches")
+    page.get_by_role("button", name="Submit a batch").click()
+    form = page.get_by_role("form", name="A new batch")
+    form.get_by_label(re.compile("^Script")).fill("count")
+    form.get_by_label(re.compile("^Items:")).fill("\n".join(paths))
+    form.get_by_label(re.compile("^Folder")).fill(str(instance.work / "results"))
+    expect(form.get_by_text("It would take")).to_be_visible()
+    form.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("heading", name="count")).to_be_visible()
+    expect(page.locator(".head .badge").first).to_have_text("completed")
+    expect(page.get_by_text("2 of 3")).to_be_visible()
+    page.get_by_label("State of the items").select_option("failed")
+    item = page.get_by_role("listitem")
+    expect(item).to_have_count(1)
+    expect(item).to_contain_text("it is no good")
+    check_accessible(page)
+    (instance.work / "bad.txt").write_text("good")
+    page.get_by_role("button", name="Do the rest again").click()
+    expect(page.get_by_text("3 of 3")).to_be_visible()
+    page.get_by_role("link", name="Batches").click()
+    expect(page.get_by_role("row").filter(has_text="count")).to_contain_text("3 of 3")
+
+
+def test_a_batch_that_cannot_be_says_what_is_wrong(
+    instance: TestInstance, page: Page
+) -> None:
+    show(page, instance, "/batches")
+    page.get_by_role("button", name="Submit a batch").click()
+    page.get_by_label(re.compile("^Script")).fill("none such")
+    page.get_by_label(re.compile("^Items:")).fill("/nowhere")
+    page.get_by_label(re.compile("^Folder")).fill("/results")
+    expect(page.get_by_role("alert")).to_contain_text("none such")
+
+
+def test_offers_show_prices_and_problems(browser: Browser, tmp_path: Path) -> None:
+    with Cluster([Node("a1", gpus=2)]) as cluster, make_instance() as instance:
+        instance.home.create()
+        config = cluster.kubeconfig(tmp_path / "kubeconfig", "")
+        instance.home.settings.write_text(
+            f'[providers.kubernetes]\nkubeconfig = "{config}"\nnamespace = "default"\n'
+            'prices = { "NVIDIA-A100-SXM4-40GB" = 3 }\n'
+        )
+        instance.ok("up")
+        page = browser.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        expect.set_options(timeout=PATIENCE_MS)
+        sign_in(page, instance)
+        show(page, instance, "/offers")
+        provider = page.get_by_role("article", name="kubernetes")
+        expect(provider).to_contain_text("healthy")
+        offer = page.get_by_role("row").filter(has_text="kubernetes/")
+        expect(offer).to_contain_text("$6.00")
+        check_accessible(page)
+        page.get_by_label("Find an offer").fill("H100")
+        expect(page.get_by_text("No offer is like that.")).to_be_visible()
+        page.close()

@@ -20,6 +20,9 @@ const SubmitScreen = lazy(() => import("./screens/submit"));
 const ModelsScreen = lazy(() => import("./screens/models"));
 const MachinesScreen = lazy(() => import("./screens/machines"));
 const CostsScreen = lazy(() => import("./screens/costs"));
+const BatchesScreen = lazy(() => import("./screens/batches"));
+const DataScreen = lazy(() => import("./screens/data"));
+const OffersScreen = lazy(() => import("./screens/offers"));
 const DesignScreen = lazy(() => import("./screens/design"));
 
 interface Screen {
@@ -35,6 +38,9 @@ const SCREENS: readonly Screen[] = [
   { path: /^\/models\/?$/, screen: ModelsScreen },
   { path: /^\/machines\/?$/, screen: MachinesScreen },
   { path: /^\/costs\/?$/, screen: CostsScreen },
+  { path: /^\/batches(?:\/([^/]+))?\/?$/, screen: BatchesScreen },
+  { path: /^\/data\/?$/, screen: DataScreen },
+  { path: /^\/offers\/?$/, screen: OffersScreen },
   { path: /^\/ui\/?$/, screen: DesignScreen },
 ];
 
@@ -42,8 +48,11 @@ const LINKS: readonly [string, string][] = [
   ["/", "Overview"],
   ["/jobs", "Jobs"],
   ["/submit", "Submit"],
+  ["/batches", "Batches"],
+  ["/data", "Data"],
   ["/models", "Models"],
   ["/machines", "Machines"],
+  ["/offers", "Offers"],
   ["/costs", "Costs"],
 ];
 

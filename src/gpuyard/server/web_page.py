@@ -16,7 +16,19 @@ from fastapi.responses import PlainTextResponse
 FILES = Path(__file__).parent / "web_files"
 _ASSETS = "assets"
 # The first words of the page's own paths.
-SCREENS = frozenset({"costs", "jobs", "machines", "models", "submit", "ui"})
+SCREENS = frozenset(
+    {
+        "batches",
+        "costs",
+        "data",
+        "jobs",
+        "machines",
+        "models",
+        "offers",
+        "submit",
+        "ui",
+    }
+)
 _NOT_BUILT = (
     "The page was not built with this checkout.\n"
     "Build it with `make page`; everything else works without it, see /docs.\n"
