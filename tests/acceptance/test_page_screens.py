@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.support.browser import browser
 from tests.support.instance import TestInstance, make_instance
 from tests.support.kubernetes import Cluster, Node
+from tests.support.ports import free_port
 
 __all__ = ["browser"]
 
@@ -54,7 +55,8 @@ def load(args):
 
 @pytest.fixture(scope="module")
 def instance() -> Iterator[TestInstance]:
-    with make_instance() as made:
+    listen = f"127.0.0.1:{free_port(2)}"
+    with make_instance(GPUYARD_SERVER__AGENTS_LISTEN=listen) as made:
         script = made.work / "count.py"
         script.write_text(SCRIPT)
         made.home.create()
@@ -62,6 +64,22 @@ def instance() -> Iterator[TestInstance]:
             f'[scripts.count]\nfile = "{script}"\nboot_s = 0.1\n'
         )
         made.ok("up", "--simulate-gpus", "2x24")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestInstance]:
+    """An instance with a provider, which forgets what is over when it is told to."""
+    with Cluster([Node("a1", gpus=2)]) as cluster, make_instance() as made:
+        made.home.create()
+        folder = tmp_path_factory.mktemp("kubernetes")
+        config = cluster.kubeconfig(folder / "kubeconfig", "")
+        made.home.settings.write_text(
+            "[retention]\njobs_days = 1e-9\nkeys_days = 0\n"
+            f'[providers.kubernetes]\nkubeconfig = "{config}"\nnamespace = "default"\n'
+            'prices = { "NVIDIA-A100-SXM4-40GB" = 3 }\n'
+        )
+        made.ok("up")
         yield made
 
 
@@ -272,25 +290,71 @@ def test_a_batch_that_cannot_be_says_what_is_wrong(
     expect(page.get_by_role("alert")).to_contain_text("none such")
 
 
-def test_offers_show_prices_and_problems(browser: Browser, tmp_path: Path) -> None:
-    with Cluster([Node("a1", gpus=2)]) as cluster, make_instance() as instance:
-        instance.home.create()
-        config = cluster.kubeconfig(tmp_path / "kubeconfig", "")
-        instance.home.settings.write_text(
-            f'[providers.kubernetes]\nkubeconfig = "{config}"\nnamespace = "default"\n'
-            'prices = { "NVIDIA-A100-SXM4-40GB" = 3 }\n'
-        )
-        instance.ok("up")
-        page = browser.new_page()
-        page.set_default_timeout(PATIENCE_MS)
-        expect.set_options(timeout=PATIENCE_MS)
-        sign_in(page, instance)
-        show(page, instance, "/offers")
-        provider = page.get_by_role("article", name="kubernetes")
-        expect(provider).to_contain_text("healthy")
-        offer = page.get_by_role("row").filter(has_text="kubernetes/")
-        expect(offer).to_contain_text("$6.00")
-        check_accessible(page)
-        page.get_by_label("Find an offer").fill("H100")
-        expect(page.get_by_text("No offer is like that.")).to_be_visible()
-        page.close()
+def test_offers_show_prices_and_problems(elsewhere: TestInstance, page: Page) -> None:
+    sign_in(page, elsewhere)
+    show(page, elsewhere, "/offers")
+    provider = page.get_by_role("article", name="kubernetes")
+    expect(provider).to_contain_text("healthy")
+    offer = page.get_by_role("row").filter(has_text="kubernetes/")
+    expect(offer).to_contain_text("$6.00")
+    check_accessible(page)
+    page.get_by_label("Find an offer").fill("H100")
+    expect(page.get_by_text("No offer is like that.")).to_be_visible()
+
+
+def test_a_job_that_is_removed_while_it_is_open_says_so(
+    elsewhere: TestInstance, page: Page
+) -> None:
+    job = elsewhere.submit(["true"])
+    elsewhere.wait(job)
+    sign_in(page, elsewhere)
+    show(page, elsewhere, f"/jobs/{job}")
+    elsewhere.ok("ledger", "prune")
+    page.get_by_role("button", name="Run again").click()
+    expect(page.get_by_role("heading", name="No job")).to_be_visible()
+    expect(page.get_by_role("alert")).to_contain_text(job)
+    page.get_by_role("link", name="All jobs").click()
+    expect(page.get_by_role("heading", name="Jobs")).to_be_visible()
+
+
+def test_a_machine_is_invited_and_its_gpus_are_drained(
+    instance: TestInstance, page: Page
+) -> None:
+    show(page, instance, "/machines")
+    page.get_by_role("button", name="Add a machine").click()
+    dialog = page.get_by_role("dialog", name="Add a machine")
+    dialog.get_by_label(re.compile("^What the machine")).fill("lab2")
+    dialog.get_by_role("button", name="Make an invitation").click()
+    expect(dialog.locator("pre")).to_contain_text("gpuyard join ")
+    dialog.get_by_role("button", name="Close").click()
+    row = page.get_by_role("row").filter(has_text="lab2")
+    row.get_by_role("button", name="Take back").click()
+    expect(row).to_contain_text("over")
+    machine = page.get_by_role("article").first
+    machine.get_by_text("GPUs", exact=True).last.click()
+    gpu = machine.locator("details .row.wide").first
+    gpu.get_by_role("button", name="Take no new jobs").click()
+    expect(gpu).to_contain_text("takes no jobs")
+    check_accessible(page)
+    gpu.get_by_role("button", name="Take jobs again").click()
+    expect(gpu).not_to_contain_text("takes no jobs")
+    machine.get_by_role("button", name="Move its jobs away").click()
+    expect(machine.locator(".badge").first).to_have_text("takes no jobs")
+    machine.get_by_role("button", name="Take jobs again").first.click()
+    expect(machine.locator(".badge").first).to_have_text("online")
+
+
+def test_two_tabs_that_cancel_at_once_agree(instance: TestInstance, page: Page) -> None:
+    words = ["--detach", "--live", "--cpus", "0.1", "--name", "cancelled twice"]
+    job = instance.ok("run", *words, "--", "sleep", "1000").strip()
+    other = page.context.new_page()
+    for tab in (page, other):
+        show(tab, instance, f"/jobs/{job}")
+        expect(tab.get_by_role("button", name="Cancel")).to_be_visible()
+    # Both ask before either has heard of the end.
+    for tab in (page, other):
+        press = "document.querySelector('.button.danger').click()"
+        tab.evaluate(press)
+    for tab in (page, other):
+        badge(tab, "cancelled")
+        expect(tab.get_by_role("alert")).to_have_count(0)

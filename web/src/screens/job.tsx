@@ -87,7 +87,12 @@ function Shown({ tab, job }: { tab: Tab; job: Job }) {
 // --- the head ---
 
 function Head({ job, onChange }: { job: Job; onChange: () => void }) {
-  const [error, setError] = useState<Error | null>(null);
+  const [error, setFault] = useState<Error | null>(null);
+  function setError(fault: Error | null): void {
+    setFault(fault);
+    // What cannot be done may be because the job is not what it was, or is gone.
+    if (fault) onChange();
+  }
   async function post(action: string): Promise<void> {
     await send("POST", `/api/v1/jobs/${job.id}/${action}`);
     onChange();
@@ -212,6 +217,7 @@ function Why({ job }: { job: Job }) {
 
 // --- curves ---
 
+const LOOK_AGAIN_S = 5;
 const SMOOTHING = [0, 0.6, 0.9, 0.98];
 
 function CurvesTab({ job }: { job: Job }) {
@@ -220,7 +226,8 @@ function CurvesTab({ job }: { job: Job }) {
   const series = useResource<Items<Series>>(
     `/api/v1/jobs/${job.id}/metrics`,
     { points: 1000 },
-    { when: isProgress },
+    // GPUs are measured without any word of the job.
+    { when: isProgress, everyS: OVER.has(job.state) ? 0 : LOOK_AGAIN_S },
   );
   const [isLogarithmic, setLogarithmic] = useState(false);
   const [smoothing, setSmoothing] = useState(0);
