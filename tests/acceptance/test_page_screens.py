@@ -186,6 +186,10 @@ def test_a_program_is_read_while_it_is_written(
     check_accessible(page)
     page.get_by_role("button", name="Clear").click()
     expect(read).to_be_hidden()
+    large = {"name": "data.bin", "mimeType": "", "buffer": bytes(800_000)}
+    page.locator("input[type=file]").set_input_files([large])
+    fault = "data.bin is too large to go with a job. Put data into a dataset."
+    expect(page.get_by_role("alert")).to_have_text(fault)
 
 
 def test_a_template_runs_and_its_job_is_cloned_and_edited(
@@ -206,17 +210,7 @@ def test_a_template_runs_and_its_job_is_cloned_and_edited(
     badge(page, "completed")
 
 
-def test_files_that_are_too_large_are_refused_before_they_are_sent(
-    instance: TestInstance, page: Page
-) -> None:
-    show(page, instance, "/submit")
-    large = {"name": "data.bin", "mimeType": "", "buffer": bytes(800_000)}
-    page.locator("input[type=file]").set_input_files([large])
-    fault = "data.bin is too large to go with a job. Put data into a dataset."
-    expect(page.get_by_role("alert")).to_have_text(fault)
-
-
-def test_a_dataset_is_uploaded_listed_and_removed(
+def test_a_dataset_is_uploaded_and_removed_and_workspaces_are_listed(
     instance: TestInstance, page: Page
 ) -> None:
     folder = instance.work / "corpus"
@@ -241,11 +235,8 @@ def test_a_dataset_is_uploaded_listed_and_removed(
     page.get_by_role("button", name=f"Remove {name}").click()
     page.get_by_role("button", name="Remove it").click()
     expect(page.get_by_text("There is no dataset yet.")).to_be_visible()
-
-
-def test_workspaces_are_listed(instance: TestInstance, page: Page) -> None:
     instance.ok("run", "--workspace", "notes", "--", "true")
-    show(page, instance, "/data?show=workspaces")
+    page.get_by_role("tab", name="workspaces").click()
     expect(page.get_by_role("row").filter(has_text="notes")).to_contain_text("default")
     check_accessible(page)
 
@@ -259,9 +250,11 @@ def test_a_batch_is_submitted_and_what_failed_is_done_again(
     show(page, instance, "/batches")
     page.get_by_role("button", name="Submit a batch").click()
     form = page.get_by_role("form", name="A new batch")
-    form.get_by_label(re.compile("^Script")).fill("count")
+    form.get_by_label(re.compile("^Script")).fill("none such")
     form.get_by_label(re.compile("^Items:")).fill("\n".join(paths))
     form.get_by_label(re.compile("^Folder")).fill(str(instance.work / "results"))
+    expect(page.get_by_role("alert")).to_contain_text("none such")
+    form.get_by_label(re.compile("^Script")).fill("count")
     expect(form.get_by_text("It would take")).to_be_visible()
     form.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("heading", name="count")).to_be_visible()
@@ -277,17 +270,6 @@ def test_a_batch_is_submitted_and_what_failed_is_done_again(
     expect(page.get_by_text("3 of 3")).to_be_visible()
     page.get_by_role("link", name="Batches").click()
     expect(page.get_by_role("row").filter(has_text="count")).to_contain_text("3 of 3")
-
-
-def test_a_batch_that_cannot_be_says_what_is_wrong(
-    instance: TestInstance, page: Page
-) -> None:
-    show(page, instance, "/batches")
-    page.get_by_role("button", name="Submit a batch").click()
-    page.get_by_label(re.compile("^Script")).fill("none such")
-    page.get_by_label(re.compile("^Items:")).fill("/nowhere")
-    page.get_by_label(re.compile("^Folder")).fill("/results")
-    expect(page.get_by_role("alert")).to_contain_text("none such")
 
 
 def test_offers_show_prices_and_problems(elsewhere: TestInstance, page: Page) -> None:
