@@ -27,6 +27,9 @@ const PeopleScreen = lazy(() => import("./screens/people"));
 const AuditScreen = lazy(() => import("./screens/audit"));
 const StudiesScreen = lazy(() => import("./screens/studies"));
 const VerificationScreen = lazy(() => import("./screens/verification"));
+const BatchesScreen = lazy(() => import("./screens/batches"));
+const DataScreen = lazy(() => import("./screens/data"));
+const OffersScreen = lazy(() => import("./screens/offers"));
 const DesignScreen = lazy(() => import("./screens/design"));
 
 interface Screen {
@@ -49,6 +52,9 @@ const SCREENS: readonly Screen[] = [
   { path: /^\/audit\/?$/, screen: AuditScreen },
   { path: /^\/studies\/?$/, screen: StudiesScreen },
   { path: /^\/verification\/?$/, screen: VerificationScreen },
+  { path: /^\/batches(?:\/([^/]+))?\/?$/, screen: BatchesScreen },
+  { path: /^\/data\/?$/, screen: DataScreen },
+  { path: /^\/offers\/?$/, screen: OffersScreen },
   { path: /^\/ui\/?$/, screen: DesignScreen },
 ];
 
@@ -58,8 +64,11 @@ const LINKS: readonly [string, string][] = [
   ["/submit", "Submit"],
   ["/sweeps", "Sweeps and flows"],
   ["/studies", "Studies"],
+  ["/batches", "Batches"],
+  ["/data", "Data"],
   ["/models", "Models"],
   ["/machines", "Machines"],
+  ["/offers", "Offers"],
   ["/verification", "Verification"],
   ["/costs", "Costs"],
   ["/people", "People"],

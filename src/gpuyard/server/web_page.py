@@ -19,10 +19,13 @@ _ASSETS = "assets"
 SCREENS = frozenset(
     {
         "audit",
+        "batches",
         "costs",
+        "data",
         "jobs",
         "machines",
         "models",
+        "offers",
         "people",
         "studies",
         "submit",

@@ -22,6 +22,8 @@ _SHARED = _FOLDER / "shared"
 _IMPORT = re.compile(r"^ *from (\w+) import ", re.MULTILINE)
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _LONGEST = 40
+# They say how to run a program, and are no part of it.
+_ABOUT = {"README.md", "job.toml", "job.gpu.toml"}
 
 
 class UnknownTemplateError(LookupError):
@@ -70,6 +72,20 @@ def describe(name: str) -> str:
 def job_file(name: str) -> Path:
     """Return the job file of a program; UnknownTemplateError."""
     return _find(name) / "job.toml"
+
+
+def program_files(name: str) -> dict[str, bytes]:
+    """Return the files of a program by path, as `write` would write them, but for those
+    that only say how to run it; UnknownTemplateError.
+    """
+    source = _find(name)
+    own = {str(file.relative_to(source)): file for file in _files(source)}
+    shared = {file.name: file for file in _shared_files(source)}
+    return {
+        path: file.read_bytes()
+        for path, file in sorted((own | shared).items())
+        if path not in _ABOUT
+    }
 
 
 def write(name: str, directory: Path, called: str | None = None) -> list[Path]:

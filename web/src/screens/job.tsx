@@ -5,7 +5,7 @@ import { useState } from "preact/hooks";
 
 import { Chart } from "../charts/chart";
 import { curvesOf, type Series } from "../charts/series";
-import { type Schemas, send } from "../api/client";
+import { Problem, type Schemas, send } from "../api/client";
 import type { ServerEvent } from "../api/events";
 import * as format from "../format";
 import { useNow } from "../state/clock";
@@ -31,7 +31,8 @@ export default function JobScreen({ words }: { words: string[] }) {
   const job: Resource<Job> = useResource<Job>(path, {}, { when: isOfJob });
   const { query } = usePlace();
   const tab = TABS.find((one) => one === query.get("show")) ?? "curves";
-  if (job.value === null) return <ErrorNote error={job.error} />;
+  const isGone = job.error instanceof Problem && job.error.status === 404;
+  if (job.value === null || isGone) return <Missing error={job.error} />;
   const one = job.value;
   return (
     <>
@@ -48,6 +49,20 @@ export default function JobScreen({ words }: { words: string[] }) {
         />
         <Shown tab={tab} job={one} />
       </div>
+    </>
+  );
+}
+
+/** No such job: there never was one, or it was removed while this was open. */
+function Missing({ error }: { error: Error | null }) {
+  if (error === null) return null;
+  return (
+    <>
+      <h1>No job</h1>
+      <ErrorNote error={error} />
+      <p>
+        <Link to="/jobs">All jobs</Link>
+      </p>
     </>
   );
 }
@@ -72,7 +87,12 @@ function Shown({ tab, job }: { tab: Tab; job: Job }) {
 // --- the head ---
 
 function Head({ job, onChange }: { job: Job; onChange: () => void }) {
-  const [error, setError] = useState<Error | null>(null);
+  const [error, setFault] = useState<Error | null>(null);
+  function setError(fault: Error | null): void {
+    setFault(fault);
+    // What cannot be done may be because the job is not what it was, or is gone.
+    if (fault) onChange();
+  }
   async function post(action: string): Promise<void> {
     await send("POST", `/api/v1/jobs/${job.id}/${action}`);
     onChange();
@@ -89,7 +109,7 @@ function Head({ job, onChange }: { job: Job; onChange: () => void }) {
         <span class="quiet mono small">{job.id}</span>
         <span class="spring" />
         {session.may("member") && (
-          <div class="row">
+          <div class="row wrap">
             {OVER.has(job.state) && (
               <ActionButton act={() => post("resume")} onError={setError}>
                 Resume
@@ -98,6 +118,9 @@ function Head({ job, onChange }: { job: Job; onChange: () => void }) {
             <ActionButton act={rerun} onError={setError}>
               Run again
             </ActionButton>
+            <Link to={`/submit?from=${job.id}`} class="button">
+              Clone and edit
+            </Link>
             {!OVER.has(job.state) && (
               <ActionButton act={() => post("cancel")} kind="danger" onError={setError}>
                 Cancel
@@ -194,6 +217,7 @@ function Why({ job }: { job: Job }) {
 
 // --- curves ---
 
+const LOOK_AGAIN_S = 5;
 const SMOOTHING = [0, 0.6, 0.9, 0.98];
 
 function CurvesTab({ job }: { job: Job }) {
@@ -202,7 +226,8 @@ function CurvesTab({ job }: { job: Job }) {
   const series = useResource<Items<Series>>(
     `/api/v1/jobs/${job.id}/metrics`,
     { points: 1000 },
-    { when: isProgress },
+    // GPUs are measured without any word of the job.
+    { when: isProgress, everyS: OVER.has(job.state) ? 0 : LOOK_AGAIN_S },
   );
   const [isLogarithmic, setLogarithmic] = useState(false);
   const [smoothing, setSmoothing] = useState(0);
@@ -297,6 +322,8 @@ function CheckpointsTab({ job }: { job: Job }) {
   const canResume = OVER.has(job.state) && session.may("member");
   async function resume(checkpoint: string): Promise<void> {
     await send("POST", `/api/v1/jobs/${job.id}/resume`, { checkpoint });
+    // What comes of it is seen there.
+    setQuery({ show: "" });
   }
   if (found.value?.items.length === 0) return <Empty>It has saved no checkpoint.</Empty>;
   return (
@@ -321,7 +348,7 @@ function CheckpointsTab({ job }: { job: Job }) {
               <td>{format.time(one.created_at)}</td>
               <td>
                 <div class="row">
-                  {one.kept && !one.directory && (
+                  {one.kept && (
                     <a class="button" href={`/api/v1/checkpoints/${one.id}/content`} download>
                       Download
                     </a>

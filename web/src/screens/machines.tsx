@@ -2,13 +2,15 @@
 
 import { useState } from "preact/hooks";
 
-import { type Schemas, send } from "../api/client";
+import { send } from "../api/client";
 import type { ServerEvent } from "../api/events";
 import * as format from "../format";
 import { useNow } from "../state/clock";
 import { useResource } from "../state/resource";
 import { session } from "../state/session";
 import { ActionButton, Badge, Dialog, Empty, ErrorNote, Meter, type Tone } from "../ui/parts";
+import { Invitations, Invite } from "./invitations";
+import { GpuLines, type MachineGpu } from "./machine-gpus";
 
 interface Machine {
   id: string;
@@ -35,6 +37,11 @@ export default function MachinesScreen() {
     {},
     { when: isAboutMachines, everyS: 10 },
   );
+  const gpus = useResource<{ items: MachineGpu[] }>(
+    "/api/v1/gpus",
+    {},
+    { when: isAboutMachines, everyS: 10 },
+  );
   const [isInviting, setInviting] = useState(false);
   return (
     <>
@@ -51,9 +58,16 @@ export default function MachinesScreen() {
       {machines.value?.items.length === 0 && <Empty>No machine is known yet.</Empty>}
       <div class="columns">
         {machines.value?.items.map((machine) => (
-          <MachineCard key={machine.id} machine={machine} onChange={machines.reload} />
+          <MachineCard
+            key={machine.id}
+            machine={machine}
+            gpus={(gpus.value?.items ?? []).filter(({ node }) => node === machine.name)}
+            onChange={() => (machines.reload(), gpus.reload())}
+          />
         ))}
       </div>
+      {/* It asks anew when a dialog has closed. */}
+      {session.may("administrator") && !isInviting && <Invitations />}
       {isInviting && <Invite onClose={() => setInviting(false)} />}
     </>
   );
@@ -64,9 +78,18 @@ function toneOf(machine: Machine): Tone {
   return machine.cordoned ? "warn" : "good";
 }
 
-function MachineCard({ machine, onChange }: { machine: Machine; onChange: () => void }) {
+function MachineCard({
+  machine,
+  gpus,
+  onChange,
+}: {
+  machine: Machine;
+  gpus: readonly MachineGpu[];
+  onChange: () => void;
+}) {
   const now = useNow();
   const [error, setError] = useState<Error | null>(null);
+  const [isLeaving, setLeaving] = useState(false);
   const act = (action: string) => async () => {
     await send("POST", `/api/v1/nodes/${machine.id}/${action}`);
     onChange();
@@ -94,14 +117,23 @@ function MachineCard({ machine, onChange }: { machine: Machine; onChange: () => 
       </p>
       <ErrorNote error={error} />
       {session.may("maintainer") && (
-        <div class="row">
+        <div class="row wrap">
           <ActionButton act={act(machine.cordoned ? "uncordon" : "cordon")} onError={setError}>
             {machine.cordoned ? "Take jobs again" : "Take no new jobs"}
           </ActionButton>
           <ActionButton act={act("drain")} kind="danger" onError={setError}>
             Move its jobs away
           </ActionButton>
+          {machine.joined && session.may("administrator") && (
+            <button type="button" class="button danger" onClick={() => setLeaving(true)}>
+              Remove
+            </button>
+          )}
         </div>
+      )}
+      <GpuLines gpus={gpus} onChange={onChange} />
+      {isLeaving && (
+        <RemoveMachine machine={machine} onClose={() => setLeaving(false)} onRemoved={onChange} />
       )}
     </article>
   );
@@ -121,33 +153,28 @@ function Use({ name, used, all }: { name: string; used: number; all: number }) {
   );
 }
 
-/** Makes an invitation, and shows what to type on the other machine. */
-function Invite({ onClose }: { onClose: () => void }) {
-  const [made, setMade] = useState<Schemas["Invitation"] | null>(null);
+/** Asks back: what a machine ran is tried again elsewhere, or lost. */
+function RemoveMachine(props: { machine: Machine; onClose: () => void; onRemoved: () => void }) {
+  const { machine } = props;
   const [error, setError] = useState<Error | null>(null);
-  async function invite(): Promise<void> {
-    setMade(await send<Schemas["Invitation"]>("POST", "/api/v1/nodes:invite", {}));
+  async function remove(): Promise<void> {
+    await send("DELETE", `/api/v1/nodes/${machine.id}`);
+    props.onRemoved();
+    props.onClose();
   }
   return (
-    <Dialog title="Add a machine" onClose={onClose}>
+    <Dialog title={`Remove ${machine.name}?`} onClose={props.onClose}>
+      <p>
+        It can join again only with a new invitation. Its jobs are tried again elsewhere, as often
+        as their retries say.
+      </p>
       <ErrorNote error={error} />
-      {made === null ? (
-        <p>An invitation is good for one machine, for a short time.</p>
-      ) : (
-        <>
-          <p>Type this on the machine, where gpuyard is installed:</p>
-          <pre class="sunken scrolls">{`gpuyard join ${made.url} ${made.code}`}</pre>
-          <p class="quiet">It is good until {format.time(made.expires_at)}.</p>
-        </>
-      )}
       <div class="row">
-        {made === null && (
-          <ActionButton act={invite} kind="primary" onError={setError}>
-            Make an invitation
-          </ActionButton>
-        )}
-        <button type="button" class="button" onClick={onClose}>
-          Close
+        <ActionButton act={remove} kind="danger" onError={setError}>
+          Remove it
+        </ActionButton>
+        <button type="button" class="button" onClick={props.onClose}>
+          Keep it
         </button>
       </div>
     </Dialog>

@@ -1,125 +1,257 @@
-// A new job: what to run, and what it needs.
+// A new job: what to run, what that needs and costs, and the same from a terminal.
 
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 
-import { type Schemas, send } from "../api/client";
-import { go } from "../state/router";
-import { ActionButton, ErrorNote } from "../ui/parts";
+import { get, type Schemas, send } from "../api/client";
+import * as format from "../format";
+import { useAnswer } from "../state/answer";
+import { go, usePlace } from "../state/router";
+import {
+  EMPTY,
+  type Form,
+  formOf,
+  programOf,
+  type Spec,
+  specOf,
+  terminalCommand,
+} from "../submit/form";
+import { ProgramFields } from "../submit/program";
+import { type Recommendation, RecommendationCard } from "../submit/recommendation";
+import { SizesCard, useSizes } from "../submit/sizes";
+import { Choice, CommandToCopy, Field, TextField } from "../ui/fields";
+import { ActionButton, Card, ErrorNote } from "../ui/parts";
 
-interface Form {
-  name: string;
-  command: string;
-  workdir: string;
-  gpus: string;
-  memoryGb: string;
-  priority: string;
-}
-
-const EMPTY: Form = { name: "", command: "", workdir: "", gpus: "1", memoryGb: "", priority: "3" };
+// Who looks at another screen finds what they typed when they come back.
+let draft = EMPTY;
 
 export default function SubmitScreen() {
-  const [form, setForm] = useState(EMPTY);
+  const { query } = usePlace();
+  const [form, setForm] = useState(draft);
+  const [hours, setHours] = useState("1");
   const [error, setError] = useState<Error | null>(null);
-  const change = (name: keyof Form) => (value: string) => setForm({ ...form, [name]: value });
+  const source = query.get("from");
+  const program = programOf(form);
+  const recommended = useAnswer<Recommendation>("/api/v1/recommendations", program);
+  const needs = program ? recommended.value?.program_needs : undefined;
+  const spec = form.command.trim() ? specOf(form, needs) : null;
+  const sizes = useSizes();
+
+  function change(next: Form): void {
+    draft = next;
+    setForm(next);
+  }
+
+  useEffect(() => {
+    if (source) formOfJob(source).then(change, setError);
+  }, [source]);
 
   async function submit(): Promise<void> {
-    const job = await send<{ id: string }>("POST", "/api/v1/jobs", specOf(form));
+    const job = await send<{ id: string }>("POST", "/api/v1/jobs", specOf(form, needs));
+    draft = EMPTY;
     go(`/jobs/${job.id}`);
+  }
+
+  function use({ needs: needed, needed_gb: neededGb }: Recommendation): void {
+    const memoryGb = needed?.gpu_memory_gb ?? neededGb;
+    const gpus = needed?.gpus ?? 0;
+    change({
+      ...form,
+      tier: "",
+      gpus: String(gpus),
+      memoryGb: gpus && memoryGb ? String(Math.ceil(memoryGb)) : "",
+    });
   }
 
   return (
     <>
       <div class="head">
         <h1>Submit a job</h1>
+        {source && <span class="quiet">A copy of {format.shortId(source)}, to be changed</span>}
       </div>
-      <form class="card narrow" onSubmit={(event) => event.preventDefault()}>
-        <label class="field">
-          <span>Command, as you would type it in a shell</span>
-          <textarea
-            class="mono"
-            rows={4}
-            required
-            value={form.command}
-            onInput={(event) => change("command")(event.currentTarget.value)}
+      <div class="columns top">
+        <form class="card" aria-label="The job" onSubmit={(event) => event.preventDefault()}>
+          <ProgramFields form={form} onForm={change} />
+          <JobFields
+            form={form}
+            onForm={change}
+            sizes={(sizes.value?.items ?? []).map(({ id }) => id)}
           />
-        </label>
-        <Field
-          label="Folder on the server's machine in which it runs"
-          value={form.workdir}
-          onInput={change("workdir")}
-        />
-        <Field label="Name" value={form.name} onInput={change("name")} />
-        <div class="row">
-          <Field label="GPUs" type="number" value={form.gpus} onInput={change("gpus")} />
-          <Field
-            label="Memory of each GPU, GB"
-            type="number"
-            value={form.memoryGb}
-            onInput={change("memoryGb")}
+          <ErrorNote error={error} />
+          <div class="row">
+            <ActionButton act={submit} kind="primary" onError={setError}>
+              Submit
+            </ActionButton>
+            <button type="button" class="button" onClick={() => change(EMPTY)}>
+              Clear
+            </button>
+          </div>
+        </form>
+        <div class="stack spaced">
+          {program && <RecommendationCard answer={recommended} onUse={use} />}
+          <SizesCard
+            sizes={sizes.value?.items ?? []}
+            error={sizes.error}
+            found={program ? recommended.value : null}
+            chosen={form.tier}
+            hours={hours}
+            onHours={setHours}
+            onChoose={(tier) => change({ ...form, tier })}
           />
-          <Field
-            label="Priority, 1 to 5"
-            type="number"
-            value={form.priority}
-            onInput={change("priority")}
-          />
+          <Places spec={spec} />
+          <Card title="The same from a terminal">
+            <CommandToCopy text={terminalCommand(form)} />
+          </Card>
         </div>
-        <p class="quiet">The same from a terminal:</p>
-        <pre class="sunken scrolls">{commandOf(form)}</pre>
-        <ErrorNote error={error} />
-        <div>
-          <ActionButton act={submit} kind="primary" onError={setError}>
-            Submit
-          </ActionButton>
-        </div>
-      </form>
+      </div>
     </>
   );
 }
 
-interface FieldProps {
-  label: string;
-  value: string;
-  type?: string;
-  onInput: (value: string) => void;
+async function formOfJob(reference: string): Promise<Form> {
+  const job = await get<Schemas["Job"]>(`/api/v1/jobs/${reference}`);
+  return formOf(job.spec as unknown as Spec);
 }
 
-function Field({ label, value, type, onInput }: FieldProps) {
+function JobFields({
+  form,
+  onForm,
+  sizes,
+}: {
+  form: Form;
+  onForm: (form: Form) => void;
+  sizes: readonly string[];
+}) {
+  const change = (name: keyof Form) => (value: string) => onForm({ ...form, [name]: value });
+  const field = (name: keyof Form, label: string, more: { type?: string; hint?: string } = {}) => (
+    <Field label={label} value={form[name] as string} onInput={change(name)} {...more} />
+  );
+  const number = { type: "number" };
+  const kept = Object.entries(form.rest).filter(([, value]) => Object.keys(value as object).length);
   return (
-    <label class="field">
-      <span>{label}</span>
-      <input
-        type={type ?? "text"}
-        value={value}
-        onInput={(event) => onInput(event.currentTarget.value)}
+    <>
+      <TextField
+        label="Command, as you would type it in a shell"
+        rows={2}
+        mono
+        hint="python3 train.py --epochs 3"
+        value={form.command}
+        onInput={change("command")}
       />
-    </label>
+      {field("name", "Name")}
+      <div class="fields">
+        <Choice
+          label="Size"
+          value={form.tier}
+          options={[["", "as below"], ...sizes.map((id) => [id, id] as const)]}
+          onChoose={change("tier")}
+        />
+        {!form.tier && field("gpus", "GPUs", number)}
+        {!form.tier && field("memoryGb", "Memory of each GPU, GB", number)}
+        {field("priority", "Priority, 1 to 5", number)}
+      </div>
+      <details>
+        <summary>More: limits, environment, checkpoints, data</summary>
+        <div class="stack">
+          <div class="fields">
+            {field("cpus", "CPU cores", number)}
+            {field("ramGb", "Memory, GB", number)}
+            {field("timeout", "End it after", { hint: "2h" })}
+            {field("project", "Project")}
+          </div>
+          <TextField
+            label="Environment variables, one a line"
+            hint="OMP_NUM_THREADS=1"
+            rows={2}
+            mono
+            value={form.environment}
+            onInput={change("environment")}
+          />
+          <div class="fields">
+            {field("checkpoint", "Checkpoints, a pattern", { hint: "out/*.pt" })}
+            {field("resumeArgs", "To resume, it gets", { hint: "--resume {path}" })}
+            {field("artifacts", "Files to keep, patterns", { hint: "out/*" })}
+          </div>
+          <div class="fields">
+            {field("dataset", "Datasets")}
+            {field("workspace", "Workspace")}
+            {field("workdir", "Folder of the server in which it runs")}
+          </div>
+        </div>
+      </details>
+      {kept.length > 0 && (
+        <p class="quiet small">
+          It keeps what is not shown here:{" "}
+          {kept.map(([name]) => name.replaceAll("_", " ")).join(", ")}.
+        </p>
+      )}
+    </>
   );
 }
 
-function specOf(form: Form): Partial<Schemas["JobSpec"]> {
-  const gpus = {
-    count: Number(form.gpus),
-    ...(form.memoryGb ? { memory_gb: Number(form.memoryGb) } : {}),
-  };
-  return {
-    command: ["sh", "-c", form.command],
-    priority: Number(form.priority),
-    resources: { gpus },
-    ...(form.name ? { name: form.name } : {}),
-    ...(form.workdir ? { workdir: form.workdir } : {}),
-  } as Partial<Schemas["JobSpec"]>;
+/** See `POST /api/v1/estimate`. */
+interface Estimate {
+  run_s: number;
+  basis: string;
+  ahead: number;
+  in_the_way: string;
+  currency: string;
+  items: PlaceRow[];
 }
 
-/** The command that does the same. */
-function commandOf(form: Form): string {
-  const words = ["gpuyard run --detach", `--gpus ${form.gpus || 0}`];
-  if (form.memoryGb) words.push(`--gpu-memory ${form.memoryGb}`);
-  if (form.name) words.push(`--name ${quoted(form.name)}`);
-  if (form.priority !== "3") words.push(`--priority ${form.priority}`);
-  return `${words.join(" ")} -- sh -c ${quoted(form.command)}`;
+interface PlaceRow {
+  name: string;
+  suits: boolean;
+  reasons: string[];
+  wait_s: number | null;
+  cost: number | null;
 }
 
-function quoted(word: string): string {
-  return /^[\w./=-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
+const MOST_PLACES = 5;
+
+/** Where the job could run, when, and for how much. */
+function Places({ spec }: { spec: Spec | null }) {
+  const { value, error } = useAnswer<Estimate>("/api/v1/estimate", spec);
+  if (spec === null) return null;
+  return (
+    <Card title="Where and when">
+      <ErrorNote error={error} />
+      {value && (
+        <>
+          <div class="scrolls">
+            <table>
+              <thead>
+                <tr>
+                  <th>Place</th>
+                  <th class="number">Waits</th>
+                  <th class="number">Cost</th>
+                </tr>
+              </thead>
+              <tbody>
+                {value.items.slice(0, MOST_PLACES).map((place) => (
+                  <tr key={place.name}>
+                    <td>
+                      {place.name}
+                      {!place.suits && (
+                        <span class="quiet small block">{place.reasons.join("; ")}</span>
+                      )}
+                    </td>
+                    <td class="number">{place.suits ? format.duration(place.wait_s) : "–"}</td>
+                    <td class="number">
+                      {place.suits && place.cost !== null
+                        ? format.money(String(place.cost), value.currency)
+                        : "–"}
+                    </td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          </div>
+          <p class="quiet small">
+            For {format.duration(value.run_s)}: {value.basis}.
+            {value.ahead > 0 && ` ${value.ahead} jobs come before it.`} {value.in_the_way}
+          </p>
+        </>
+      )}
+    </Card>
+  );
 }

@@ -1,0 +1,342 @@
+"""What people do on the page's screens, in a real browser, against a real server."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.support.browser import browser
+from tests.support.instance import TestInstance, make_instance
+from tests.support.kubernetes import Cluster, Node
+from tests.support.ports import free_port
+
+__all__ = ["browser"]
+
+# A machine that is busy with other tests takes its time.
+PATIENCE_MS = 60_000
+ROOT = Path(__file__).parents[2]
+# It saves a checkpoint, says so, and goes on until it is stopped.
+TRAINING = """
+import json, os, sys, time
+
+resumed = sys.argv[1:]
+print("resumed" if resumed else "from nothing", flush=True)
+os.makedirs("out", exist_ok=True)
+for step in range(20):
+    values = {"step": step, "total": 20, "loss": 4 / (step + 1)}
+    print("GPUYARD_METRIC " + json.dumps(values), flush=True)
+with open("out/model.pt", "w") as model:
+    model.write("the weights")
+while not resumed:
+    time.sleep(0.1)
+"""
+# Of a known model, so that its needs are known.
+TRANSFORMER = """
+from transformers import AutoModelForCausalLM, TrainingArguments
+
+model = AutoModelForCausalLM.from_pretrained("gpt2").to("cuda")
+TrainingArguments(per_device_train_batch_size=8, bf16=True)
+"""
+# It refuses items whose text says so.
+SCRIPT = """
+from pathlib import Path
+
+def load(args):
+    def run(args, folder, progress):
+        if Path(args["path"]).read_text() == "bad":
+            raise ValueError("it is no good")
+        return {"text": "done"}
+    return run
+"""
+
+
+@pytest.fixture(scope="module")
+def instance() -> Iterator[TestInstance]:
+    listen = f"127.0.0.1:{free_port(2)}"
+    with make_instance(GPUYARD_SERVER__AGENTS_LISTEN=listen) as made:
+        script = made.work / "count.py"
+        script.write_text(SCRIPT)
+        made.home.create()
+        made.home.settings.write_text(
+            f'[scripts.count]\nfile = "{script}"\nboot_s = 0.1\n'
+        )
+        made.ok("up", "--simulate-gpus", "2x24")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestInstance]:
+    """An instance with a provider, which forgets what is over when it is told to."""
+    with Cluster([Node("a1", gpus=2)]) as cluster, make_instance() as made:
+        made.home.create()
+        folder = tmp_path_factory.mktemp("kubernetes")
+        config = cluster.kubeconfig(folder / "kubeconfig", "")
+        made.home.settings.write_text(
+            "[retention]\njobs_days = 1e-9\nkeys_days = 0\n"
+            f'[providers.kubernetes]\nkubeconfig = "{config}"\nnamespace = "default"\n'
+            'prices = { "NVIDIA-A100-SXM4-40GB" = 3 }\n'
+        )
+        made.ok("up")
+        yield made
+
+
+@pytest.fixture
+def page(instance: TestInstance, browser: Browser) -> Iterator[Page]:
+    """The page, signed in as the owner. What its scripts cannot do fails the test."""
+    context = browser.new_context()
+    context.set_default_timeout(PATIENCE_MS)
+    expect.set_options(timeout=PATIENCE_MS)
+    made = context.new_page()
+    faults: list[str] = []
+    made.on("pageerror", lambda error: faults.append(str(error)))
+    sign_in(made, instance)
+    yield made
+    context.close()
+    assert not faults, faults
+
+
+def sign_in(page: Page, instance: TestInstance) -> None:
+    address = instance.client().address
+    page.goto(address.url)
+    page.get_by_label("Token").fill(address.token)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("navigation")).to_be_visible()
+
+
+def show(page: Page, instance: TestInstance, path: str) -> None:
+    page.goto(f"{instance.client().address.url}{path}")
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+
+
+def check_accessible(page: Page) -> None:
+    """axe-core finds nothing serious in what is shown, light and dark."""
+    axe = (ROOT / "web/node_modules/axe-core/axe.min.js").read_text()
+    page.evaluate(axe)
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        found = page.evaluate("axe.run()")["violations"]
+        serious = [one for one in found if one["impact"] in ("serious", "critical")]
+        assert not serious, f"{page.url}, {theme}: {described(serious)}"
+
+
+def described(violations: list[dict[str, Any]]) -> str:
+    return "\n".join(
+        f"{one['id']}: {node['html'][:200]} {node['failureSummary']}"
+        for one in violations
+        for node in one["nodes"]
+    )
+
+
+def badge(page: Page, state: str) -> None:
+    """Wait until the job that is shown is in this state."""
+    expect(page.locator(".head .badge")).to_have_text(state)
+
+
+def test_a_visitor_trains_stops_resumes_and_takes_the_model_home(
+    instance: TestInstance, page: Page
+) -> None:
+    page.get_by_role("link", name="Submit", exact=True).click()
+    page.get_by_label(re.compile("^Code")).fill(TRAINING)
+    expect(page.get_by_label(re.compile("^Command"))).to_have_value("python3 train.py")
+    page.get_by_label("Name", exact=True).fill("a visitor's")
+    page.get_by_text("More: limits").click()
+    page.get_by_label(re.compile("^Checkpoints")).fill("out/*.pt")
+    page.get_by_label(re.compile("^To resume")).fill("--resume {path}")
+    page.get_by_label(re.compile("^Files to keep")).fill("out/*")
+    page.get_by_role("button", name="Submit").click()
+    # It is watched, and the loss falls.
+    badge(page, "running")
+    falling = re.compile("^loss: loss from 4 to 0.2")
+    expect(page.get_by_role("img", name=falling)).to_be_visible()
+    page.get_by_role("tab", name="checkpoints").click()
+    expect(page.get_by_role("cell", name="out/model.pt")).to_be_visible()
+    page.get_by_role("button", name="Cancel").click()
+    badge(page, "cancelled")
+    page.get_by_role("button", name="Resume from here").click()
+    badge(page, "completed")
+    page.get_by_role("tab", name="log").click()
+    expect(page.get_by_role("log")).to_contain_text("resumed")
+    page.get_by_role("tab", name="artifacts").click()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download").click()
+    assert download.value.suggested_filename == "model.pt"
+    assert download.value.path().read_text() == "the weights"
+    page.get_by_role("link", name="Costs", exact=True).click()
+    expect(page.get_by_role("row").filter(has_text="in all")).to_contain_text("$0.0")
+    check_accessible(page)
+
+
+def test_a_program_is_read_while_it_is_written(
+    instance: TestInstance, page: Page
+) -> None:
+    show(page, instance, "/submit")
+    page.get_by_label(re.compile("^Code")).fill(TRANSFORMER)
+    read = page.get_by_text("train.py:4 124 M parameters")
+    expect(read).to_be_visible()
+    page.get_by_role("button", name="Use this").click()
+    expect(page.get_by_label("GPUs", exact=True)).to_have_value("1")
+    page.get_by_role("button", name="Choose GPU large").click()
+    expect(
+        page.get_by_text(re.compile("GPU large costs .* times as much"))
+    ).to_be_visible()
+    expect(page.locator("pre")).to_contain_text("--tier GPU_LARGE -- python3 train.py")
+    check_accessible(page)
+    page.get_by_role("button", name="Clear").click()
+    expect(read).to_be_hidden()
+    large = {"name": "data.bin", "mimeType": "", "buffer": bytes(800_000)}
+    page.locator("input[type=file]").set_input_files([large])
+    fault = "data.bin is too large to go with a job. Put data into a dataset."
+    expect(page.get_by_role("alert")).to_have_text(fault)
+
+
+def test_a_template_runs_and_its_job_is_cloned_and_edited(
+    instance: TestInstance, page: Page
+) -> None:
+    show(page, instance, "/submit")
+    page.get_by_label("Template").select_option("sweep")
+    expect(page.get_by_label("Code of train.py")).to_have_value(re.compile("two rings"))
+    expect(page.locator("pre")).to_contain_text("gpuyard new sweep my-sweep")
+    page.get_by_role("button", name="Submit").click()
+    badge(page, "completed")
+    page.get_by_role("link", name="Clone and edit").click()
+    expect(page.get_by_label("Code of train.py")).to_have_value(re.compile("two rings"))
+    page.get_by_label("Name", exact=True).fill("edited")
+    page.get_by_label(re.compile("^Command")).fill("python3 train.py --epochs 2 | cat")
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("heading", name="edited")).to_be_visible()
+    badge(page, "completed")
+
+
+def test_a_dataset_is_uploaded_and_removed_and_workspaces_are_listed(
+    instance: TestInstance, page: Page
+) -> None:
+    folder = instance.work / "corpus"
+    folder.joinpath("deep").mkdir(parents=True)
+    folder.joinpath("a.txt").write_text("to be or not to be")
+    folder.joinpath("deep", "large.bin").write_bytes(bytes(9 << 20))
+    name = "plays"
+    show(page, instance, "/data")
+    page.get_by_label("Dataset", exact=True).fill(name)
+    page.locator("input[type=file][webkitdirectory]").set_input_files(folder)
+    expect(page.get_by_text("2 files")).to_be_visible()
+    page.get_by_role("button", name="Upload").click()
+    row = page.get_by_role("row").filter(has_text=name)
+    expect(row).to_contain_text("9.4 MB")
+    check_accessible(page)
+    # The command cuts it at the same places: it has nothing to send, and adds nothing.
+    instance.ok("datasets", "add", name, str(folder))
+    page.get_by_role("button", name=f"Files of {name}").click()
+    dialog = page.get_by_role("dialog", name=f"{name}, version 1")
+    expect(dialog.get_by_role("cell", name="deep/large.bin")).to_be_visible()
+    dialog.get_by_role("button", name="Close").click()
+    page.get_by_role("button", name=f"Remove {name}").click()
+    page.get_by_role("button", name="Remove it").click()
+    expect(page.get_by_text("There is no dataset yet.")).to_be_visible()
+    instance.ok("run", "--workspace", "notes", "--", "true")
+    page.get_by_role("tab", name="workspaces").click()
+    expect(page.get_by_role("row").filter(has_text="notes")).to_contain_text("default")
+    check_accessible(page)
+
+
+def test_a_batch_is_submitted_and_what_failed_is_done_again(
+    instance: TestInstance, page: Page
+) -> None:
+    for name in ("one", "two", "bad"):
+        (instance.work / f"{name}.txt").write_text(name)
+    paths = [str(instance.work / f"{name}.txt") for name in ("one", "two", "bad")]
+    show(page, instance, "/batches")
+    page.get_by_role("button", name="Submit a batch").click()
+    form = page.get_by_role("form", name="A new batch")
+    form.get_by_label(re.compile("^Script")).fill("none such")
+    form.get_by_label(re.compile("^Items:")).fill("\n".join(paths))
+    form.get_by_label(re.compile("^Folder")).fill(str(instance.work / "results"))
+    expect(page.get_by_role("alert")).to_contain_text("none such")
+    form.get_by_label(re.compile("^Script")).fill("count")
+    expect(form.get_by_text("It would take")).to_be_visible()
+    form.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("heading", name="count")).to_be_visible()
+    expect(page.locator(".head .badge").first).to_have_text("completed")
+    expect(page.get_by_text("2 of 3")).to_be_visible()
+    page.get_by_label("State of the items").select_option("failed")
+    item = page.get_by_role("listitem")
+    expect(item).to_have_count(1)
+    expect(item).to_contain_text("it is no good")
+    check_accessible(page)
+    (instance.work / "bad.txt").write_text("good")
+    page.get_by_role("button", name="Do the rest again").click()
+    expect(page.get_by_text("3 of 3")).to_be_visible()
+    page.get_by_role("link", name="Batches").click()
+    expect(page.get_by_role("row").filter(has_text="count")).to_contain_text("3 of 3")
+
+
+def test_offers_show_prices_and_problems(elsewhere: TestInstance, page: Page) -> None:
+    sign_in(page, elsewhere)
+    show(page, elsewhere, "/offers")
+    provider = page.get_by_role("article", name="kubernetes")
+    expect(provider).to_contain_text("healthy")
+    offer = page.get_by_role("row").filter(has_text="kubernetes/")
+    expect(offer).to_contain_text("$6.00")
+    check_accessible(page)
+    page.get_by_label("Find an offer").fill("H100")
+    expect(page.get_by_text("No offer is like that.")).to_be_visible()
+
+
+def test_a_job_that_is_removed_while_it_is_open_says_so(
+    elsewhere: TestInstance, page: Page
+) -> None:
+    job = elsewhere.submit(["true"])
+    elsewhere.wait(job)
+    sign_in(page, elsewhere)
+    show(page, elsewhere, f"/jobs/{job}")
+    elsewhere.ok("ledger", "prune")
+    page.get_by_role("button", name="Run again").click()
+    expect(page.get_by_role("heading", name="No job")).to_be_visible()
+    expect(page.get_by_role("alert")).to_contain_text(job)
+    page.get_by_role("link", name="All jobs").click()
+    expect(page.get_by_role("heading", name="Jobs")).to_be_visible()
+
+
+def test_a_machine_is_invited_and_its_gpus_are_drained(
+    instance: TestInstance, page: Page
+) -> None:
+    show(page, instance, "/machines")
+    page.get_by_role("button", name="Add a machine").click()
+    dialog = page.get_by_role("dialog", name="Add a machine")
+    dialog.get_by_label(re.compile("^What the machine")).fill("lab2")
+    dialog.get_by_role("button", name="Make an invitation").click()
+    expect(dialog.locator("pre")).to_contain_text("gpuyard join ")
+    dialog.get_by_role("button", name="Close").click()
+    row = page.get_by_role("row").filter(has_text="lab2")
+    row.get_by_role("button", name="Take back").click()
+    expect(row).to_contain_text("over")
+    machine = page.get_by_role("article").first
+    machine.get_by_text("GPUs", exact=True).last.click()
+    gpu = machine.locator("details .row.wide").first
+    gpu.get_by_role("button", name="Take no new jobs").click()
+    expect(gpu).to_contain_text("takes no jobs")
+    check_accessible(page)
+    gpu.get_by_role("button", name="Take jobs again").click()
+    expect(gpu).not_to_contain_text("takes no jobs")
+    machine.get_by_role("button", name="Move its jobs away").click()
+    expect(machine.locator(".badge").first).to_have_text("takes no jobs")
+    machine.get_by_role("button", name="Take jobs again").first.click()
+    expect(machine.locator(".badge").first).to_have_text("online")
+
+
+def test_two_tabs_that_cancel_at_once_agree(instance: TestInstance, page: Page) -> None:
+    words = ["--detach", "--live", "--cpus", "0.1", "--name", "cancelled twice"]
+    job = instance.ok("run", *words, "--", "sleep", "1000").strip()
+    other = page.context.new_page()
+    for tab in (page, other):
+        show(tab, instance, f"/jobs/{job}")
+        expect(tab.get_by_role("button", name="Cancel")).to_be_visible()
+    # Both ask before either has heard of the end.
+    for tab in (page, other):
+        press = "document.querySelector('.button.danger').click()"
+        tab.evaluate(press)
+    for tab in (page, other):
+        badge(tab, "cancelled")
+        expect(tab.get_by_role("alert")).to_have_count(0)

@@ -1,0 +1,336 @@
+// What jobs read and keep: datasets with their versions, and workspaces.
+
+import { useRef, useState } from "preact/hooks";
+
+import { type Schemas, send } from "../api/client";
+import type { ServerEvent } from "../api/events";
+import { entriesOf, type Entry, type Progress, upload } from "../data/upload";
+import * as format from "../format";
+import { useNow } from "../state/clock";
+import { useResource } from "../state/resource";
+import { setQuery, usePlace } from "../state/router";
+import { session } from "../state/session";
+import { CommandToCopy, Field, FileButton } from "../ui/fields";
+import { ActionButton, Dialog, Empty, ErrorNote, Meter, Tabs } from "../ui/parts";
+
+type Dataset = Schemas["Dataset"];
+const TABS = ["datasets", "workspaces"] as const;
+const isAboutDatasets = (event: ServerEvent) => event.kind.startsWith("dataset.");
+
+export default function DataScreen() {
+  const { query } = usePlace();
+  const tab = TABS.find((one) => one === query.get("show")) ?? "datasets";
+  return (
+    <>
+      <div class="head">
+        <h1>Data</h1>
+      </div>
+      <Tabs
+        label="What to show"
+        names={TABS}
+        chosen={tab}
+        onChoose={(name) => setQuery({ show: name })}
+      />
+      {tab === "datasets" ? <Datasets /> : <Workspaces />}
+    </>
+  );
+}
+
+function addressOf(project: string, name: string): string {
+  return `/api/v1/datasets/${encodeURIComponent(project)}/${encodeURIComponent(name)}`;
+}
+
+// --- datasets ---
+
+function Datasets() {
+  const found = useResource<{ items: Dataset[] }>(
+    "/api/v1/datasets",
+    {},
+    { when: isAboutDatasets },
+  );
+  const [removed, setRemoved] = useState<Dataset | null>(null);
+  const [listed, setListed] = useState<Dataset | null>(null);
+  return (
+    <>
+      {session.may("member") && <Upload onAdded={found.reload} />}
+      <ErrorNote error={found.error} />
+      {found.value?.items.length === 0 && <Empty>There is no dataset yet.</Empty>}
+      {Boolean(found.value?.items.length) && (
+        <div class="card scrolls" tabIndex={0} role="group" aria-label="Datasets">
+          <table>
+            <thead>
+              <tr>
+                <th class="named">Dataset</th>
+                <th>Project</th>
+                <th class="number">Version</th>
+                <th class="number">Size</th>
+                <th class="number">Files</th>
+                <th>Added</th>
+                <th />
+              </tr>
+            </thead>
+            <tbody>
+              {found.value!.items.map((dataset) => (
+                <DatasetLine
+                  key={`${dataset.project}/${dataset.name}`}
+                  dataset={dataset}
+                  onList={() => setListed(dataset)}
+                  onRemove={() => setRemoved(dataset)}
+                />
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+      {listed && <Files dataset={listed} onClose={() => setListed(null)} />}
+      {removed && (
+        <Remove
+          dataset={removed}
+          onClose={() => {
+            setRemoved(null);
+            found.reload();
+          }}
+        />
+      )}
+    </>
+  );
+}
+
+function DatasetLine(props: { dataset: Dataset; onList: () => void; onRemove: () => void }) {
+  const { dataset } = props;
+  const newest = dataset.versions?.[0];
+  const shared = dataset.shared_with ?? [];
+  return (
+    <tr>
+      <td>
+        {dataset.name}
+        {shared.length > 0 && (
+          <span class="quiet small block">shared with {shared.join(", ")}</span>
+        )}
+      </td>
+      <td>{dataset.project}</td>
+      <td class="number">{newest?.number ?? "–"}</td>
+      <td class="number">{format.bytes(newest?.size)}</td>
+      <td class="number">{newest ? format.count(newest.files) : "–"}</td>
+      <td class="quiet">{format.time(newest?.created_at ?? dataset.created_at)}</td>
+      <td>
+        <div class="row">
+          <button
+            type="button"
+            class="button"
+            aria-label={`Files of ${dataset.name}`}
+            onClick={props.onList}
+          >
+            Files
+          </button>
+          {session.may("member") && (
+            <button
+              type="button"
+              class="button danger"
+              aria-label={`Remove ${dataset.name}`}
+              onClick={props.onRemove}
+            >
+              Remove
+            </button>
+          )}
+        </div>
+      </td>
+    </tr>
+  );
+}
+
+function Files({ dataset, onClose }: { dataset: Dataset; onClose: () => void }) {
+  const version = dataset.versions?.[0]?.number ?? 1;
+  const path = `${addressOf(dataset.project, dataset.name)}/versions/${version}/files`;
+  const found = useResource<Schemas["FilePage"]>(path, { limit: 1000 });
+  const project = dataset.project === "default" ? "" : `${dataset.project}/`;
+  return (
+    <Dialog title={`${dataset.name}, version ${version}`} onClose={onClose}>
+      <ErrorNote error={found.error} />
+      <div class="scrolls tall" tabIndex={0} role="group" aria-label="Files">
+        <table>
+          <tbody>
+            {found.value?.items.map((file) => (
+              <tr key={file.path}>
+                <td class="mono">{file.path}</td>
+                <td class="number">{format.bytes(file.size)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      {found.value?.next && <p class="quiet">These are the first thousand.</p>}
+      <p class="quiet">A job reads it with:</p>
+      <CommandToCopy
+        text={`gpuyard run --dataset ${project}${dataset.name}@${version} -- python3 train.py`}
+      />
+      <div>
+        <button type="button" class="button" onClick={onClose}>
+          Close
+        </button>
+      </div>
+    </Dialog>
+  );
+}
+
+function Remove({ dataset, onClose }: { dataset: Dataset; onClose: () => void }) {
+  const [error, setError] = useState<Error | null>(null);
+  async function remove(): Promise<void> {
+    await send("DELETE", addressOf(dataset.project, dataset.name));
+    onClose();
+  }
+  return (
+    <Dialog title={`Remove ${dataset.name}?`} onClose={onClose}>
+      <p>
+        All its versions go, and nothing brings them back. Jobs that wait for it fail. What runs
+        keeps what it has.
+      </p>
+      <ErrorNote error={error} />
+      <div class="row">
+        <ActionButton act={remove} kind="danger" onError={setError}>
+          Remove it
+        </ActionButton>
+        <button type="button" class="button" onClick={onClose}>
+          Keep it
+        </button>
+      </div>
+    </Dialog>
+  );
+}
+
+// --- an upload ---
+
+function Upload({ onAdded }: { onAdded: () => void }) {
+  const [name, setName] = useState("");
+  const [project, setProject] = useState("default");
+  const [entries, setEntries] = useState<Entry[]>([]);
+  const [progress, setProgress] = useState<Progress | null>(null);
+  const [error, setError] = useState<Error | null>(null);
+  const stop = useRef<AbortController | null>(null);
+  const size = entries.reduce((sum, { file }) => sum + file.size, 0);
+
+  async function add(): Promise<void> {
+    if (!name.trim()) throw new Error("The dataset has no name. Give it one, such as corpus.");
+    const stopping = new AbortController();
+    stop.current = stopping;
+    setProgress({ done: 0, total: size });
+    try {
+      await upload(addressOf(project, name.trim()), entries, setProgress, stopping.signal);
+      setEntries([]);
+      onAdded();
+    } catch (fault) {
+      if (!stopping.signal.aborted) throw fault;
+    } finally {
+      setProgress(null);
+    }
+  }
+
+  // Browsers hash only for pages that came over TLS, or from this machine.
+  if (!window.isSecureContext) {
+    return <p class="quiet">Over TLS, you can upload here. `gpuyard datasets add` works, too.</p>;
+  }
+  return (
+    <form class="card" aria-label="Upload" onSubmit={(event) => event.preventDefault()}>
+      <div class="fields">
+        <Field label="Dataset" hint="corpus" value={name} onInput={setName} />
+        <Field label="Project" value={project} onInput={setProject} />
+        <FileButton onChoose={(files) => setEntries(entriesOf(files))}>Choose files</FileButton>
+        <FileButton folder onChoose={(files) => setEntries(entriesOf(files))}>
+          Choose a folder
+        </FileButton>
+      </div>
+      {entries.length > 0 && (
+        <p class="quiet">
+          {format.count(entries.length)} {entries.length === 1 ? "file" : "files"},{" "}
+          {format.bytes(size)}
+        </p>
+      )}
+      {progress && (
+        <div class="stack tight" role="status">
+          <Meter share={progress.total ? progress.done / progress.total : 0} label="Uploaded" />
+          <span class="quiet small">
+            {format.bytes(progress.done)} of {format.bytes(progress.total)}
+          </span>
+        </div>
+      )}
+      <ErrorNote error={error} />
+      {entries.length > 0 && (
+        <div class="row">
+          <ActionButton act={add} kind="primary" onError={setError}>
+            Upload
+          </ActionButton>
+          {progress && (
+            <button type="button" class="button" onClick={() => stop.current?.abort()}>
+              Stop
+            </button>
+          )}
+        </div>
+      )}
+    </form>
+  );
+}
+
+// --- workspaces ---
+
+/** See `GET /api/v1/workspaces`. */
+interface WorkspaceRow {
+  project: string;
+  name: string;
+  path: string;
+  files: number;
+  size: number;
+  used_at: number | null;
+  removed_at: number | null;
+  quota: number | null;
+}
+
+function Workspaces() {
+  const found = useResource<{ items: WorkspaceRow[] }>("/api/v1/workspaces", {}, { everyS: 30 });
+  const now = useNow();
+  const items = found.value?.items ?? [];
+  return (
+    <>
+      <ErrorNote error={found.error} />
+      {found.value && items.length === 0 && (
+        <Empty>
+          There is no workspace yet. A job that names one makes it: its folder outlives the job.
+        </Empty>
+      )}
+      {items.length > 0 && (
+        <div class="card scrolls" tabIndex={0} role="group" aria-label="Workspaces">
+          <table>
+            <thead>
+              <tr>
+                <th class="named">Workspace</th>
+                <th>Project</th>
+                <th class="number">Size</th>
+                <th class="bar">Of the project's quota</th>
+                <th class="number">Files</th>
+                <th class="number">Used</th>
+                <th>Is removed</th>
+              </tr>
+            </thead>
+            <tbody>
+              {items.map((one) => (
+                <tr key={`${one.project}/${one.name}`}>
+                  <td>
+                    {one.name}
+                    <span class="quiet small block mono breaks">{one.path}</span>
+                  </td>
+                  <td>{one.project}</td>
+                  <td class="number">{format.bytes(one.size)}</td>
+                  <td class="bar">
+                    {one.quota && <Meter share={one.size / one.quota} label="Of the quota" />}
+                  </td>
+                  <td class="number">{format.count(one.files)}</td>
+                  <td class="number quiet">{format.ago(one.used_at, now)}</td>
+                  <td class="quiet">{one.removed_at ? format.time(one.removed_at) : "never"}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+    </>
+  );
+}

@@ -1,0 +1,113 @@
+// What people fill in.
+
+import type { ComponentChildren } from "preact";
+import { useState } from "preact/hooks";
+
+interface FieldProps {
+  label: string;
+  value: string;
+  type?: string;
+  hint?: string;
+  onInput: (value: string) => void;
+}
+
+export function Field({ label, value, type, hint, onInput }: FieldProps) {
+  return (
+    <label class="field">
+      <span>{label}</span>
+      <input
+        type={type ?? "text"}
+        value={value}
+        placeholder={hint}
+        // Figures such as 0.5 GB are fine.
+        step={type === "number" ? "any" : undefined}
+        onInput={(event) => onInput(event.currentTarget.value)}
+      />
+    </label>
+  );
+}
+
+export function TextField({ rows, mono, ...field }: FieldProps & { rows: number; mono?: boolean }) {
+  return (
+    <label class="field">
+      <span>{field.label}</span>
+      <textarea
+        class={mono ? "mono" : undefined}
+        rows={rows}
+        spellcheck={false}
+        value={field.value}
+        placeholder={field.hint}
+        onInput={(event) => field.onInput(event.currentTarget.value)}
+      />
+    </label>
+  );
+}
+
+export function Choice(props: {
+  label: string;
+  value: string;
+  options: readonly (readonly [value: string, name: string])[];
+  onChoose: (value: string) => void;
+}) {
+  return (
+    <label class="field">
+      <span>{props.label}</span>
+      <select value={props.value} onChange={(event) => props.onChoose(event.currentTarget.value)}>
+        {props.options.map(([value, name]) => (
+          <option key={value} value={value}>
+            {name}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
+/** A button that lets somebody choose files of their computer. */
+export function FileButton(props: {
+  children: ComponentChildren;
+  folder?: boolean;
+  onChoose: (files: File[]) => void;
+}) {
+  return (
+    <label class="button file">
+      {props.children}
+      <input
+        type="file"
+        multiple
+        class="hidden-text"
+        // It has no name of its own in the types.
+        ref={(input) => void input?.toggleAttribute("webkitdirectory", props.folder ?? false)}
+        onChange={(event) => {
+          const input = event.currentTarget;
+          props.onChoose([...(input.files ?? [])]);
+          // So that the same file can be chosen again.
+          input.value = "";
+        }}
+      />
+    </label>
+  );
+}
+
+/** A command to take into a terminal. */
+export function CommandToCopy({ text }: { text: string }) {
+  const [isCopied, setCopied] = useState(false);
+  async function copy(): Promise<void> {
+    await navigator.clipboard.writeText(text);
+    setCopied(true);
+    setTimeout(() => setCopied(false), 2000);
+  }
+  return (
+    <div class="stack">
+      <pre class="sunken wraps">{text}</pre>
+      {/* Over plain HTTP, browsers offer no clipboard. */}
+      {window.isSecureContext && (
+        <div>
+          <button type="button" class="button" onClick={() => void copy()}>
+            {isCopied ? "Copied" : "Copy"}
+          </button>
+        </div>
+      )}
+    </div>
+  );
+}
