@@ -139,7 +139,7 @@ def preparation(reference: DatasetReference | None, outputs: Sequence[str]) -> s
     """
     parents = {str(PurePosixPath(output).parent) for output in outputs} - {"."}
     words = [shlex.quote(parent) for parent in sorted(parents)]
-    made = f"mkdir -p {' '.join(words)}\n" if words else ""
+    made = f"mkdir -p -- {' '.join(words)}\n" if words else ""
     if reference is None:
         return made
     laid_out = _LAY_OUT.format(variable=reference.variable, blocks=_LARGEST_COPIED)
