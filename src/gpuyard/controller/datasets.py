@@ -220,7 +220,11 @@ class Datasets:
             if number is None:
                 # Its row keeps `last_version`: a job that waits for version 1 must not
                 # get what somebody adds under this name later.
-                gone = {"created_at": None, "owner": None, "shared_with": []}
+                gone: dict[str, Any] = {
+                    "created_at": None,
+                    "owner": None,
+                    "shared_with": [],
+                }
                 changes.append(Change(Table.DATASETS, dataset_id, gone))
             info: dict[str, Any] = {"project": project, "dataset": name}
             if number:

@@ -294,7 +294,7 @@ def _open_store(url: str, name: str, options: dict[str, str], retries: int) -> S
         "backoff": {"max_backoff": timedelta(seconds=5)},
     }
     of_store, of_connection = _sorted_out(options)
-    client = {**_CLIENT, **of_connection}
+    client: Any = {**_CLIENT, **of_connection}
     try:
         return from_url(  # type: ignore[return-value]
             url, config=of_store, client_options=client, retry_config=retry
@@ -305,10 +305,10 @@ def _open_store(url: str, name: str, options: dict[str, str], retries: int) -> S
         raise InvalidInputError.of("storage", fault) from None
 
 
-def _sorted_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+def _sorted_out(options: Mapping[str, str]) -> tuple[Any, dict[str, Any]]:
     """Options of the store, and those of the connection to it."""
     of_store: dict[str, str] = {}
-    of_connection: dict[str, str] = {}
+    of_connection: dict[str, Any] = {}
     for option, value in options.items():
         name = _PREFIX.sub("", option.lower())
         if name in _OF_CONNECTION:
