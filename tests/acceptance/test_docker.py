@@ -268,5 +268,6 @@ def test_without_docker_an_image_is_refused() -> None:
         assert "nothing here runs containers" in done.stderr
 
 
+@pytest.mark.timeout(600)  # a flow is several jobs
 def test_a_flow_passes_its_files_on_between_containers(instance: TestInstance) -> None:
     check_carried_flow(instance, f'image = "{IMAGE}"')

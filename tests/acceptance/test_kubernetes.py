@@ -589,6 +589,7 @@ def _over(instance: TestInstance, jobs: list[str]) -> bool:
     return all(instance.job(job).state == "completed" for job in jobs)
 
 
+@pytest.mark.timeout(600)  # a flow is several jobs
 def test_a_flow_passes_its_files_on_between_pods(
     instance: TestInstance, cluster: Cluster
 ) -> None:

@@ -185,6 +185,7 @@ def test_who_is_taken_off_goes_on_from_a_checkpoint_that_came_back(
     assert int(instance.ok("logs", job).split()[1]) >= 20
 
 
+@pytest.mark.timeout(600)  # a flow is several jobs
 def test_a_flow_passes_its_files_on(instance: TestInstance) -> None:
     place = check_carried_flow(instance, 'provider = "slurm"')
     assert place.startswith(str(instance.work.parent / "cluster"))
