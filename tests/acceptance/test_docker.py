@@ -12,6 +12,7 @@ from subprocess import DEVNULL, PIPE, Popen
 import pytest
 
 from gpuyard.domain.images import choose_image
+from tests.support.carried_flow import check_carried_flow
 from tests.support.dockerd import IMAGE, Dockerd
 from tests.support.faults import Faults
 from tests.support.instance import TestInstance, gpuyard, make_instance
@@ -265,3 +266,8 @@ def test_without_docker_an_image_is_refused() -> None:
         done = made.run("submit", str(made.work / "spec.json"))
         assert done.returncode == 2, done
         assert "nothing here runs containers" in done.stderr
+
+
+@pytest.mark.timeout(600)  # a flow is several jobs
+def test_a_flow_passes_its_files_on_between_containers(instance: TestInstance) -> None:
+    check_carried_flow(instance, f'image = "{IMAGE}"')

@@ -285,3 +285,24 @@ def test_a_flow_that_is_killed_goes_on_and_repeats_no_step(
     told = instance.ok("flow", "run", "flow.toml")
     assert "three: completed" in told
     assert marks(folder) == ["one", "two", "three"]
+
+
+def test_outputs_that_cannot_be_written_fail_their_step_alone(
+    instance: TestInstance,
+) -> None:
+    (instance.work / "flow.toml").write_text(
+        'carry = true\n[steps.lost]\noutputs = ["place/of/a"]\n'
+        'command = ["sh", "-c", "echo 1 > place/of/a"]\n'
+        '[steps.good]\noutputs = ["b[1]"]\ncommand = ["sh", "-c", "echo 2 > b[1]"]\n'
+    )
+    in_the_way = instance.work / "place"
+    in_the_way.write_text("a file")
+    done = instance.run("flow", "run", "flow.toml")
+    assert done.returncode == 1, done.stderr
+    assert "lost: failed · its outputs cannot be written here: " in done.stdout
+    assert f"{in_the_way}/of: Not a directory" in done.stdout
+    assert "good: completed" in done.stdout
+    in_the_way.unlink()
+    told = instance.ok("flow", "run", "flow.toml").splitlines()
+    assert sorted(told) == ["good: cached", "lost: cached"], "nothing runs again"
+    assert (instance.work / "place/of/a").read_text() == "1\n"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuyard.domain.images import choose_image
+from tests.support.carried_flow import check_carried_flow
 from tests.support.faults import Faults
 from tests.support.instance import TestInstance, make_instance
 from tests.support.jumps import check_time_limits
@@ -586,3 +587,11 @@ def test_rounds_of_kills_lose_no_job_and_run_none_twice(
 
 def _over(instance: TestInstance, jobs: list[str]) -> bool:
     return all(instance.job(job).state == "completed" for job in jobs)
+
+
+@pytest.mark.timeout(600)  # a flow is several jobs
+def test_a_flow_passes_its_files_on_between_pods(
+    instance: TestInstance, cluster: Cluster
+) -> None:
+    share_a_volume(instance, cluster)
+    check_carried_flow(instance, f'provider = "kubernetes"\nimage = "{IMAGE}"')

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.acceptance.test_slurm import COUNTER, reference, settings
+from tests.support.carried_flow import check_carried_flow
 from tests.support.instance import TestInstance, make_instance
 from tests.support.slurm import SlurmCluster
 from tests.support.sshd import Sshd
@@ -182,3 +183,9 @@ def test_who_is_taken_off_goes_on_from_a_checkpoint_that_came_back(
     assert first["reason"] == "preempted"
     assert second["resumed_from"]
     assert int(instance.ok("logs", job).split()[1]) >= 20
+
+
+@pytest.mark.timeout(600)  # a flow is several jobs
+def test_a_flow_passes_its_files_on(instance: TestInstance) -> None:
+    place = check_carried_flow(instance, 'provider = "slurm"')
+    assert place.startswith(str(instance.work.parent / "cluster"))

@@ -131,6 +131,10 @@ def test_a_sweep_whose_every_run_fails_stops_early_and_says_why(
         (("--param", "x=1..9"), "metric: is missing"),
         (("--metric", "m"), "parameters: is empty"),
         (("--metric", "m", "--param", "x"), "'x' has no value"),
+        (
+            ("--metric", "m", "--param", "x=1", "--param", "x=2"),
+            "--param: names a parameter twice",
+        ),
         (("--metric", "m", "--param", "x=9..1"), "param x: goes from 9 down to 1"),
         (("--metric", "m", "--param", "x=0.1..1"), "give --trials N"),
         (("--metric", "m", "--param", "x=1", "--goal", "up"), "goal"),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuyard import templates
+from gpuyard.insight.wandb_files import wandb_scalars_in
 from tests.support.instance import TestInstance
 from tests.support.ports import free_port
 from tests.support.trackers import make_trackers_python, read
@@ -118,6 +119,14 @@ def test_a_run_of_wandb_is_kept_until_it_can_be_sent(
     assert list(Path(folder).glob("*.wandb"))
     job = instance.json("show", "offline")
     assert job["progress"]["metrics"]["wandb/loss"] == 0.5
+    with_wandb = f"{python.parent}:{instance.environment['PATH']}"
+    shell = {"PATH": with_wandb, "WANDB_MODE": "offline"}
+    place = instance.work / "sent"
+    place.mkdir()
+    instance.ok("trackers", "offline", "--send-curves", env=shell, cwd=place)
+    (file,) = place.glob("wandb/offline-run-*/*.wandb")
+    scalars, _ = wandb_scalars_in(file.read_bytes(), 0)
+    assert "gpuyard/system/memory_mb" in {scalar.tag for scalar in scalars}
     spec = job["spec"]
     assert spec["environment"]["WANDB_NAME"] == "offline"
     assert spec["environment"]["WANDB_PROJECT"] == instance.work.name

@@ -20,7 +20,7 @@ from gpuyard.cli.output import (
 )
 from gpuyard.cli.session import connect
 from gpuyard.domain.dataset_names import DatasetReference, shown_project
-from gpuyard.domain.errors import InvalidInputError, NotFoundError
+from gpuyard.domain.errors import InvalidInputError, NotFoundError, quoted
 
 if TYPE_CHECKING:
     from gpuyard.client.sync import Client
@@ -208,6 +208,9 @@ def share(
 ) -> None:
     """Let another project use a dataset: its members see it, and its jobs read it."""
     reference = _named(name, project)
+    if "/" in other:
+        fault = f"{quoted(other)} has a slash"
+        raise InvalidInputError.of("WITH", fault, "name a project")
     with connect() as client:
         dataset = client.share_dataset(
             reference.name, other, shown_project(reference.project), shared=not stop

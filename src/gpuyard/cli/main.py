@@ -1,5 +1,6 @@
 """`gpuyard`: all commands, and errors turned into one line and an exit code."""
 
+import errno
 import os
 import sys
 from functools import cache
@@ -63,6 +64,8 @@ from gpuyard.cli.plugins import CommandsWithPlugins
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 
 _WHOLE = 1000  # characters
+# A write that fails says no more: neither the library nor we have a better word.
+_OF_DISKS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS))
 
 
 class _Commands(CommandsWithPlugins):
@@ -228,9 +231,10 @@ def main() -> None:
         typer.echo(f"gpuyard: {error}", err=True)
         sys.exit(error.exit_code)
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno not in _OF_DISKS:
             raise
-        typer.echo(f"gpuyard: {error.filename}: {error.strerror}", err=True)
+        place = f"{error.filename}: " if error.filename else ""
+        typer.echo(f"gpuyard: {place}{error.strerror}", err=True)
         sys.exit(InvalidInputError.exit_code)
 
 

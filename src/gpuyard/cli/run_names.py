@@ -42,7 +42,7 @@ def _table(value: Any) -> dict[str, Any] | None:
 
 def _names(body: Mapping[str, Any], name: str, known: set[str]) -> dict[str, str]:
     """The variables for the trackers whose variables are `known`."""
-    project = _project(body)
+    project = project_of(body)
     names: dict[str, str] = {}
     if any(variable.startswith("WANDB_") for variable in known):
         names[_PROJECT] = project
@@ -53,7 +53,7 @@ def _names(body: Mapping[str, Any], name: str, known: set[str]) -> dict[str, str
     return names
 
 
-def _project(body: Mapping[str, Any]) -> str:
+def project_of(body: Mapping[str, Any]) -> str:
     """The project of the job, or else the name of its folder."""
     folder = Path(str(body.get("workdir") or ""))
     return str(body.get("project") or folder.name or "gpuyard")

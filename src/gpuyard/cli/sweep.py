@@ -178,7 +178,11 @@ def _fields(job: RunOptions, options: SweepOptions) -> dict[str, Any]:
         seed=options.seed,
         max_failures=options.max_failures,
     )
-    parameters = pairs_of("param", options.param or [], {})
+    words = options.param or []
+    parameters = pairs_of("param", words, {})
+    if len(parameters) < len(words):
+        remedy = "name each parameter once, such as lr=0.1,0.01"
+        raise InvalidInputError.of("--param", "names a parameter twice", remedy)
     if len(job.words) == 1 and job.words[0].endswith(".toml"):
         from_file = _from_file(Path(job.words[0]), of_job)
         both = {**from_file.get("parameters", {}), **parameters}

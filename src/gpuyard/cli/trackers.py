@@ -12,6 +12,7 @@ import typer
 from gpuyard.cli.arguments import AsJson, Reference
 from gpuyard.cli.output import print_json, print_table, say
 from gpuyard.cli.session import connect
+from gpuyard.cli.wandb_curves import send_curves
 from gpuyard.domain.errors import InvalidInputError, RefusedError
 
 if TYPE_CHECKING:
@@ -37,10 +38,17 @@ def trackers(
         bool,
         typer.Option("--sync", help="Send the runs kept here, with `wandb sync`."),
     ] = False,
+    curves: Annotated[
+        bool,
+        typer.Option(
+            "--send-curves", help="Send to W&B what gpuyard has measured and read."
+        ),
+    ] = False,
     user: Annotated[
         str | None,
         typer.Option(
-            help="The user whose job it is; --sync needs it for a job of somebody else."
+            help="The user whose job it is; to send something of a job of somebody"
+            " else."
         ),
     ] = None,
     as_json: AsJson = False,
@@ -55,12 +63,14 @@ def trackers(
         handle = client.job(job)
         links = links_of(handle.logs(follow=False))
         info = handle.info
-        if sync:
+        if sync or curves:
             refuse_job_of_others(info, user or client.who_am_i().user)
+        sent = send_curves(handle, links) if curves else None
     offline = offline_runs(info)
     if as_json:
         print_json(
             {
+                "curves_sent": sent,
                 "links": [
                     {"tracker": link.tracker, "run": link.run, "url": link.url}
                     for link in links
@@ -75,6 +85,8 @@ def trackers(
         rows.append(("tensorboard", "", f"gpuyard tensorboard {job}"))
     empty = "Its output names no page of W&B or MLflow, and no run was kept here."
     print_table(("TRACKER", "RUN", "WHERE"), rows, empty=empty)
+    if sent is not None:
+        say(f"{sent} curves are in W&B, or kept where this shell says.")
     if offline and sync:
         send_offline_runs(offline)
     elif offline:
@@ -106,7 +118,7 @@ def refuse_job_of_others(job: "Job", user: str | None) -> None:
     """What others have kept would be sent with the key of this shell."""
     whose = job.user or _OWNER
     if whose != (user or _OWNER):
-        fault = f"{job.name} is a job of {whose}, and --sync sends with your key."
+        fault = f"{job.name} is a job of {whose}, and your key would send it."
         raise RefusedError(fault, f"Name the user: --user {whose}")
 
 

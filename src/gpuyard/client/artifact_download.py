@@ -1,6 +1,7 @@
 """Writes an artifact that is being downloaded, and checks that it is whole."""
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -37,13 +38,19 @@ class ArtifactDownload:
         return self
 
     def write(self, part: bytes) -> None:
-        """The next bytes."""
+        """The next bytes. OSError names the file."""
         self._digest.update(part)
-        self._file.write(part)
+        try:
+            self._file.write(part)
+        except OSError as error:
+            raise _named(error, self.target) from None
 
     def finish(self) -> Path:
         """All bytes have come; DamagedError if they are not the right ones."""
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as error:
+            raise _named(error, self.target) from None
         if self._digest.hexdigest() != self._artifact.sha256:
             raise DamagedError(
                 f"{self._artifact.path} has arrived damaged: its SHA-256 is not"
@@ -58,5 +65,11 @@ class ArtifactDownload:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._file.close()
+        with suppress(OSError):  # of what is still in its buffer
+            self._file.close()
         self._partial.unlink(missing_ok=True)
+
+
+def _named(error: OSError, path: Path) -> OSError:
+    """The error, with the file: one of a write says only what happened."""
+    return OSError(error.errno, error.strerror, str(path))

@@ -267,6 +267,7 @@ def _local(inner: str, place: Path, path: str) -> LocalFile:
 
 
 def _unreadable(path: Path, error: OSError) -> InvalidInputError:
-    return InvalidInputError.of(
-        "PATH", f"{path} cannot be read: {error.strerror}", "look at its permissions"
-    )
+    is_missing = isinstance(error, FileNotFoundError)
+    remedy = "check the path" if is_missing else "look at its permissions"
+    fault = f"{path} cannot be read: {error.strerror}"
+    return InvalidInputError.of("PATH", fault, remedy)

@@ -147,7 +147,7 @@ class Datasets:
     ) -> None:
         now = self._core.clock()
         dataset_id = f"{project}/{name}"
-        number = (row["last_version"] if row else 0) + 1
+        number = self._core.queries.last_dataset_version(dataset_id) + 1
         values: dict[str, Any] = {"last_version": number}
         if row is None:
             values |= {
@@ -218,7 +218,14 @@ class Datasets:
                 for version in removed
             ]
             if number is None:
-                changes.append(Change(Table.DATASETS, dataset_id, None))
+                # Its row keeps `last_version`: a job that waits for version 1 must not
+                # get what somebody adds under this name later.
+                gone: dict[str, Any] = {
+                    "created_at": None,
+                    "owner": None,
+                    "shared_with": [],
+                }
+                changes.append(Change(Table.DATASETS, dataset_id, gone))
             info: dict[str, Any] = {"project": project, "dataset": name}
             if number:
                 info["version"] = number

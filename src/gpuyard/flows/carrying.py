@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from glob import escape
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -67,7 +68,7 @@ class Carrier:
             "command": ["sh", "-c", f'{script}exec "$@"', "sh", *command],
             "workdir": None,
             "datasets": datasets,
-            "artifacts": [*job.get("artifacts", []), *step.outputs],
+            "artifacts": [*job.get("artifacts", []), *map(escape, step.outputs)],
         }
 
     def _stored(self, name: str, step: Step, files: Sequence[str]) -> DatasetReference:
@@ -91,7 +92,7 @@ class Carrier:
 
     def fetch(self, job: Job, step: Step) -> list[str]:
         """Have in the folder what this job has written; the outputs of which nothing is
-        kept. Unless there is none of these, nothing is fetched.
+        kept. Unless there is none of these, nothing is fetched. OSError.
         """
         left = self.client.artifacts(job.id)
         wanted = {
@@ -139,7 +140,7 @@ def preparation(reference: DatasetReference | None, outputs: Sequence[str]) -> s
     """
     parents = {str(PurePosixPath(output).parent) for output in outputs} - {"."}
     words = [shlex.quote(parent) for parent in sorted(parents)]
-    made = f"mkdir -p {' '.join(words)}\n" if words else ""
+    made = f"mkdir -p -- {' '.join(words)}\n" if words else ""
     if reference is None:
         return made
     laid_out = _LAY_OUT.format(variable=reference.variable, blocks=_LARGEST_COPIED)

@@ -15,7 +15,12 @@ def files_of(folder: Path, patterns: Iterable[str], field: str) -> list[Path]:
     """
     found: list[Path] = []
     for pattern in dict.fromkeys(patterns):
-        paths = [*_files(folder, pattern)]
+        try:
+            paths = [*_files(folder, pattern)]
+        except ValueError as error:
+            fault = f"has {pattern}, which is no pattern: {error}"
+            remedy = "use *, ? and [abc], and ** as the whole name of a folder"
+            raise InvalidInputError.of(field, fault, remedy) from None
         if not paths:
             remedy = "check the path; it is relative to the folder of the flow"
             fault = f"has {pattern}, and there is no such file"
@@ -51,8 +56,16 @@ def key_of(job: Mapping[str, Any], files: Mapping[str, str], where: str) -> str:
 
 
 def _files(folder: Path, pattern: str) -> Iterator[Path]:
-    for path in sorted(folder.glob(pattern)):
+    for path in _matches(folder, pattern):
         if path.is_file():
             yield path
         elif path.is_dir():
             yield from sorted(one for one in path.rglob("*") if one.is_file())
+
+
+def _matches(folder: Path, pattern: str) -> list[Path]:
+    """What a pattern means. What exists means itself, also if it reads like one."""
+    literal = folder / pattern
+    if literal.exists():
+        return [literal]
+    return sorted(folder.glob(pattern))

@@ -18,7 +18,7 @@ from gpuyard.domain.jobs import Job
 from gpuyard.domain.states import JobState
 from gpuyard.flows import contents
 from gpuyard.flows.carrying import Carrier, newest_done
-from gpuyard.flows.spec import Flow, Step, files_in_command
+from gpuyard.flows.spec import Flow, Step, files_in_command, naming_step
 
 FLOW_LABEL = "flow"
 PLACE_LABEL = "flow-place"
@@ -153,12 +153,14 @@ class Runner:
     ) -> None:
         body = self._body(name, step, key, number)
         if step.carry:
-            body = {**body, **self._carrier.job(name, step, files)}
+            with naming_step(name):
+                body = {**body, **self._carrier.job(name, step, files)}
         else:
             # It runs in the folder itself, never in a copy, for others read there what
             # it writes.
             body = {**body, "workdir": str(self.folder), "live": True}
-        job = self._send(step, at_home_here(body))
+        with naming_step(name):
+            job = self._send(step, at_home_here(body))
         self.forced = [one for one in self.forced if one != name]
         self._running[name] = _RunningStep(job, why, is_current=True)
         self.tell(StepEnd(name, "running", why, job))
@@ -199,7 +201,11 @@ class Runner:
         if not step.carry or not step.outputs or name in self.forced:
             return None
         for job in newest_done(jobs, {KEY_LABEL: key}):
-            if not self._carrier.fetch(job, step):
+            try:
+                lost = self._carrier.fetch(job, step)
+            except OSError as error:
+                return StepEnd(name, "failed", _not_written(error), job)
+            if not lost:
                 return StepEnd(name, "cached", "", job)
         return None
 
@@ -263,7 +269,10 @@ class Runner:
             return StepEnd(name, job.state.value, running.why, job)
         step = self.flow.steps[name]
         if step.carry:
-            gone = self._carrier.fetch(job, step)
+            try:
+                gone = self._carrier.fetch(job, step)
+            except OSError as error:
+                return StepEnd(name, "failed", _not_written(error), job)
         else:
             gone = contents.missing(self.folder, step.outputs)
         if gone:
@@ -287,3 +296,10 @@ def _drawn_labels(step: Step) -> dict[str, str]:
     """By these, the page finds the steps of all flows, and draws what needs what."""
     needs = {f"{NEED_LABEL}{n}": need for n, need in enumerate(step.needs)}
     return {PART_LABEL: "step", **needs}
+
+
+def _not_written(error: OSError) -> str:
+    """Why the outputs of a step are not in the folder. They are kept with its job, so
+    the next run fetches them.
+    """
+    return f"its outputs cannot be written here: {error.filename}: {error.strerror}"

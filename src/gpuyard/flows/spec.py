@@ -1,16 +1,18 @@
 """What a flow is: its steps, what they need, read and write."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Self, cast
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
+from gpuyard.client.bodies import OTHER_FORMS
 from gpuyard.domain.errors import Fault, InvalidInputError, quoted
 from gpuyard.domain.spec_values import Name, Text
 from gpuyard.domain.strict_model import StrictModel
-from gpuyard.domain.validation import faults_of
+from gpuyard.domain.validation import faults_of, parse_spec
 
 # What a step has besides the fields of a job, and what of a job is the flow's.
 _OWN = ("needs", "inputs", "outputs", "carry")
@@ -38,7 +40,16 @@ def _inside(value: str) -> str:
     return str(path)
 
 
+def _below(value: str) -> str:
+    if value == ".":
+        raise ValueError(
+            "'.' is the folder of the flow itself; name what the step writes in it"
+        )
+    return value
+
+
 InFolder = Annotated[Text, AfterValidator(_inside)]
+BelowFolder = Annotated[InFolder, AfterValidator(_below)]
 
 
 class Step(StrictModel):
@@ -49,7 +60,7 @@ class Step(StrictModel):
 
     needs: tuple[Name, ...] = ()
     inputs: tuple[InFolder, ...] = ()
-    outputs: tuple[InFolder, ...] = ()
+    outputs: tuple[BelowFolder, ...] = ()
     carry: Annotated[bool, Field(strict=True)] = False
     job: dict[str, Any]
 
@@ -111,7 +122,25 @@ def _step(name: str, table: Any, carry: bool) -> Step:
     own = {field: given[field] for field in _OWN if field in given}
     own.setdefault("carry", carry)
     job = {field: value for field, value in given.items() if field not in _OWN}
-    return _valid(f"steps.{name}.", Step, {**own, "job": job})
+    step = _valid(f"steps.{name}.", Step, {**own, "job": job})
+    if not OTHER_FORMS & set(job):
+        with naming_step(name):
+            # What its deadline means is known when it is submitted.
+            parse_spec({key: job[key] for key in job if key != "deadline"})
+    return step
+
+
+@contextmanager
+def naming_step(name: str) -> Generator[None]:
+    """Let an InvalidInputError about the job of a step name the step."""
+    try:
+        yield
+    except InvalidInputError as error:
+        faults = [
+            Fault(f"steps.{name}.{fault.field}", fault.fault, fault.remedy)
+            for fault in error.faults
+        ]
+        raise InvalidInputError(faults) from None
 
 
 def _valid(prefix: str, model: Any, fields: Mapping[str, Any]) -> Any:

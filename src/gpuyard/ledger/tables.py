@@ -396,6 +396,8 @@ schedules = sa.Table(
 
 # Datasets, and their versions. The id of a dataset is `PROJECT/NAME`, that of a version
 # `PROJECT/NAME@NUMBER`. `last_version` is the highest number that a version has had.
+# The row of a dataset that was removed stays, without `created_at`, so that no number
+# comes again.
 datasets = sa.Table(
     "datasets",
     metadata,

@@ -41,6 +41,33 @@ _CLIENT: dict[str, Any] = {
     "timeout": timedelta(days=2),
     "read_timeout": timedelta(seconds=120),
 }
+# Options of the connection. The library panics if they stand among those of the store.
+_OF_CONNECTION = frozenset(
+    (
+        "allow_http",
+        "allow_invalid_certificates",
+        "connect_timeout",
+        "default_content_type",
+        "http1_only",
+        "http2_keep_alive_interval",
+        "http2_keep_alive_timeout",
+        "http2_keep_alive_while_idle",
+        "http2_max_frame_size",
+        "http2_only",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+        "proxy_ca_certificate",
+        "proxy_excludes",
+        "proxy_url",
+        "randomize_addresses",
+        "read_timeout",
+        "timeout",
+        "user_agent",
+    )
+)
+# In an address, such as that of a proxy.
+_PASSWORD = re.compile(r"//[^/@]*:[^/@]*@")
+_PREFIX = re.compile(r"^(aws|google|azure)_")
 _SECRET = re.compile(
     r"secret|password|token(?!_file)|(access|account|master|customer)_key|sas",
     re.IGNORECASE,
@@ -257,13 +284,35 @@ def _open_store(url: str, name: str, options: dict[str, str], retries: int) -> S
             holder = f"the option {secrets[0]!r} is"
         remedy = f"set {keys} in the environment instead"
         raise InvalidInputError.of("storage", f"{holder} a secret", remedy)
+    for option, value in options.items():
+        if _PASSWORD.search(value):
+            fault = f"the option {option!r} holds a password"
+            remedy = "set a proxy as HTTPS_PROXY or HTTP_PROXY in the environment"
+            raise InvalidInputError.of("storage", fault, remedy)
     retry: RetryConfig = {
         "max_retries": retries,
         "backoff": {"max_backoff": timedelta(seconds=5)},
     }
+    of_store, of_connection = _sorted_out(options)
+    client: Any = {**_CLIENT, **of_connection}
     try:
-        return from_url(url, config=options, client_options=_CLIENT, retry_config=retry)  # type: ignore[return-value]
+        return from_url(  # type: ignore[return-value]
+            url, config=of_store, client_options=client, retry_config=retry
+        )
     except (BaseError, ValueError) as error:
         first_line = str(error).partition("\n")[0]
         fault = f"{quoted(name)} cannot be used: {first_line}"
         raise InvalidInputError.of("storage", fault) from None
+
+
+def _sorted_out(options: Mapping[str, str]) -> tuple[Any, dict[str, Any]]:
+    """Options of the store, and those of the connection to it."""
+    of_store: dict[str, str] = {}
+    of_connection: dict[str, Any] = {}
+    for option, value in options.items():
+        name = _PREFIX.sub("", option.lower())
+        if name in _OF_CONNECTION:
+            of_connection[name] = value
+        else:
+            of_store[option] = value
+    return of_store, of_connection

@@ -298,6 +298,16 @@ def test_an_endpoint_that_is_not_there(
             {},
             "the URL of s3://bucket/deep holds a secret",
         ),
+        (
+            "s3://bucket/x",
+            {"timeout": "long"},
+            'failed to parse "long" as Duration',
+        ),
+        (
+            "s3://bucket/x",
+            {"proxy_url": f"http://x:{SECRET}@proxy:3128"},
+            "the option 'proxy_url' holds a password",
+        ),
         ("s3:///deep", {}, "cannot be used"),
         ("s3://[x", {}, "cannot be used"),
     ],
@@ -314,9 +324,9 @@ def test_an_option_beats_the_environment(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    blobs = open_blobs(
-        bucket.url, {"endpoint": bucket.s3.endpoint, "region": "us-east-1"}
-    )
+    place = {"endpoint": bucket.s3.endpoint, "region": "us-east-1"}
+    connection = {"allow_http": "true", "AWS_CONNECT_TIMEOUT": "60s"}
+    blobs = open_blobs(bucket.url, {**place, **connection})
     assert not blobs.has(DIGEST)
 
 

@@ -38,4 +38,4 @@ def test_inputs_are_laid_out_and_folders_of_outputs_made(tmp_path: Path) -> None
 
 def test_a_step_that_reads_nothing_needs_no_dataset() -> None:
     assert preparation(None, ["a.txt"]) == ""
-    assert preparation(None, ["an out/a.txt"]) == "mkdir -p 'an out'\n"
+    assert preparation(None, ["an out/a.txt"]) == "mkdir -p -- 'an out'\n"

@@ -25,6 +25,20 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         digests(tmp_path, ["raw.csv"], "inputs")
 
 
+def test_what_exists_is_no_pattern_and_a_wrong_pattern_is_an_error(
+    tmp_path: Path,
+) -> None:
+    for name in ("a[1].txt", "a1.txt"):
+        (tmp_path / name).write_text(name)
+    assert list(digests(tmp_path, ["a[1].txt"], "inputs")) == ["a[1].txt"]
+    assert list(digests(tmp_path, ["a[12].txt"], "inputs")) == ["a1.txt"]
+    assert len(digests(tmp_path, ["."], "inputs")) == 2
+    with pytest.raises(
+        InvalidInputError, match=r"inputs: has a\*\*, which is no pattern"
+    ):
+        digests(tmp_path, ["a**"], "inputs")
+
+
 def test_a_key_changes_with_job_files_and_place_alone() -> None:
     job = {"command": ["x"], "retry_count": 1}
     key = key_of(job, {"a": "1", "b": "2"}, "here")

@@ -71,6 +71,9 @@ def test_a_cycle_is_one_error_that_names_its_steps() -> None:
         ({"steps": {"a": step(needs=["a"])}}, "circle: a → a"),
         ({"steps": {"a": step(outputs=["/etc/x"])}}, "steps.a.outputs"),
         ({"steps": {"a": step(inputs=["../x"])}}, "steps.a.inputs"),
+        ({"steps": {"a": step(outputs=["./"])}}, "steps.a.outputs.0: '.' is the"),
+        ({"steps": {"a": step(retry_count=-1)}}, "steps.a.retry_count: is -1"),
+        ({"steps": {"a": step(colour="red")}}, "steps.a.colour"),
         ({"steps": {"a": step(workdir="/x")}}, "steps.a.workdir: does not belong"),
         (
             {"steps": {"a": step(outputs=["x"]), "b": step(outputs=["./x"])}},

@@ -8,7 +8,8 @@ import { useResource } from "../state/resource";
 import { me } from "../state/rights";
 import { session } from "../state/session";
 import { ActionButton, Badge, Empty, ErrorNote } from "../ui/parts";
-import { Choice, Field, FormDialog, Tick } from "../ui/forms";
+import { Choice, Field } from "../ui/fields";
+import { FormDialog, Tick } from "../ui/forms";
 import { asChoices, ROLES, useUsers } from "./people-users";
 
 type Project = Schemas["Project"];
@@ -144,13 +145,13 @@ function AddMember(props: {
       <Choice
         label="User"
         value={user}
-        choices={[["", "choose one"], ...asChoices(names)]}
+        options={[["", "choose one"], ...asChoices(names)]}
         onChoose={setUser}
       />
       <Choice
         label="Role in the project"
         value={role}
-        choices={asChoices(PROJECT_ROLES)}
+        options={asChoices(PROJECT_ROLES)}
         onChoose={setRole}
       />
     </FormDialog>

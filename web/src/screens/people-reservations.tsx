@@ -9,7 +9,8 @@ import { useResource } from "../state/resource";
 import { session } from "../state/session";
 import { ActionButton, Badge, Card, Dialog, Empty, ErrorNote, type Tone } from "../ui/parts";
 import { Calendar, monthName, otherMonth } from "../ui/calendar";
-import { Choice, Field, FormDialog } from "../ui/forms";
+import { Choice, Field } from "../ui/fields";
+import { FormDialog } from "../ui/forms";
 import { useProjects } from "./people-projects";
 import { asChoices, useUsers } from "./people-users";
 
@@ -212,7 +213,7 @@ function Reserve({ onClose, onDone }: { onClose: () => void; onDone: () => void 
       <Choice
         label="For"
         value={holder}
-        choices={[["", "choose a project or a user"], ...asChoices(holders)]}
+        options={[["", "choose a project or a user"], ...asChoices(holders)]}
         onChoose={setHolder}
       />
       <Field label="GPUs (empty: all of the node)" type="number" value={gpus} onInput={setGpus} />

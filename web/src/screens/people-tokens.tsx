@@ -10,7 +10,8 @@ import { useResource } from "../state/resource";
 import { me } from "../state/rights";
 import { session } from "../state/session";
 import { Badge, Card, Dialog, Empty, ErrorNote } from "../ui/parts";
-import { Choice, Field, FormDialog } from "../ui/forms";
+import { Choice, Field } from "../ui/fields";
+import { FormDialog } from "../ui/forms";
 import { ROLES, useUsers } from "./people-users";
 
 type Token = Schemas["Token"];
@@ -158,7 +159,7 @@ function MakeToken(props: { onClose: () => void; onMade: (token: Issued) => void
         <Choice
           label="Of whom"
           value={user}
-          choices={[...whose, ...names.map((one) => [one, one] as const)]}
+          options={[...whose, ...names.map((one) => [one, one] as const)]}
           onChoose={setUser}
         />
       )}
@@ -166,7 +167,7 @@ function MakeToken(props: { onClose: () => void; onMade: (token: Issued) => void
       <Choice
         label="What it may do"
         value={role}
-        choices={[
+        options={[
           ["", "all that its user may"],
           ...ROLES.filter((one) => session.may(one)).map(
             (one) => [one, `what a ${one} may`] as const,
@@ -174,7 +175,7 @@ function MakeToken(props: { onClose: () => void; onMade: (token: Issued) => void
         ]}
         onChoose={setRole}
       />
-      <Choice label="It ends" value={days} choices={ENDS} onChoose={setDays} />
+      <Choice label="It ends" value={days} options={ENDS} onChoose={setDays} />
     </FormDialog>
   );
 }

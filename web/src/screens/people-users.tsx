@@ -8,7 +8,8 @@ import * as format from "../format";
 import { useResource } from "../state/resource";
 import { type Role, session } from "../state/session";
 import { ActionButton, Badge, Card, Empty, ErrorNote } from "../ui/parts";
-import { Choice, Field, FormDialog, Tick } from "../ui/forms";
+import { Choice, Field } from "../ui/fields";
+import { FormDialog, Tick } from "../ui/forms";
 import { ShownOnce } from "./people-tokens";
 
 type User = Schemas["User"];
@@ -155,7 +156,7 @@ function AddUser({ onClose, onMade }: AddingUser) {
   return (
     <FormDialog title="Add a user" verb="Add" act={add} onClose={onClose}>
       <Field label="Name, such as ana" value={name} onInput={setName} required />
-      <Choice label="Role" value={role} choices={asChoices(ROLES)} onChoose={setRole} />
+      <Choice label="Role" value={role} options={asChoices(ROLES)} onChoose={setRole} />
       <Tick
         label="Signs in at the provider of identities, not with a token"
         checked={isOfProvider}

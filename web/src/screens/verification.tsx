@@ -10,7 +10,8 @@ import { useNow } from "../state/clock";
 import { useResource } from "../state/resource";
 import { session } from "../state/session";
 import { ActionButton, Badge, Card, Empty, ErrorNote, Link, Meter, StateBadge } from "../ui/parts";
-import { Field, FormDialog } from "../ui/forms";
+import { Field } from "../ui/fields";
+import { FormDialog } from "../ui/forms";
 import "../ui/panels.css";
 
 type Trust = Schemas["Trust"];

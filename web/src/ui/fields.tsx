@@ -7,17 +7,19 @@ interface FieldProps {
   label: string;
   value: string;
   type?: string;
+  required?: boolean;
   hint?: string;
   onInput: (value: string) => void;
 }
 
-export function Field({ label, value, type, hint, onInput }: FieldProps) {
+export function Field({ label, value, type, required, hint, onInput }: FieldProps) {
   return (
     <label class="field">
       <span>{label}</span>
       <input
         type={type ?? "text"}
         value={value}
+        required={required}
         placeholder={hint}
         // Figures such as 0.5 GB are fine.
         step={type === "number" ? "any" : undefined}

@@ -1,54 +1,9 @@
-// The parts of forms.
+// Forms over the page.
 
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 
 import { ActionButton, Dialog, ErrorNote } from "./parts";
-
-interface FieldProps {
-  label: string;
-  value: string;
-  type?: string;
-  required?: boolean;
-  onInput: (value: string) => void;
-}
-
-export function Field({ label, value, type, required, onInput }: FieldProps) {
-  return (
-    <label class="field">
-      <span>{label}</span>
-      <input
-        type={type ?? "text"}
-        value={value}
-        required={required}
-        onInput={(event) => onInput(event.currentTarget.value)}
-      />
-    </label>
-  );
-}
-
-interface ChoiceProps {
-  label: string;
-  value: string;
-  /** What may be chosen: values, and what people read. */
-  choices: readonly (readonly [string, string])[];
-  onChoose: (value: string) => void;
-}
-
-export function Choice({ label, value, choices, onChoose }: ChoiceProps) {
-  return (
-    <label class="field">
-      <span>{label}</span>
-      <select value={value} onChange={(event) => onChoose(event.currentTarget.value)}>
-        {choices.map(([one, text]) => (
-          <option key={one} value={one}>
-            {text}
-          </option>
-        ))}
-      </select>
-    </label>
-  );
-}
 
 export function Tick(props: {
   label: string;

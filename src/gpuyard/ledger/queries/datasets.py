@@ -7,22 +7,34 @@ import sqlalchemy as sa
 from gpuyard.ledger.queries.base import LedgerReader, Row
 from gpuyard.ledger.tables import dataset_versions, datasets
 
+# Of a dataset that was removed, only the number of its last version is kept.
+_EXISTS = datasets.c.created_at.is_not(None)
+
 
 class DatasetQueries(LedgerReader):
     """Reads of datasets."""
 
     def datasets(self) -> list[Row]:
         """Every dataset, by project and name."""
-        return self._rows(sa.select(datasets).order_by(datasets.c.id))
+        chosen = sa.select(datasets).where(_EXISTS)
+        return self._rows(chosen.order_by(datasets.c.id))
 
     def datasets_named(self, name: str) -> list[Row]:
         """Those of this name, by project."""
-        chosen = sa.select(datasets).where(datasets.c.name == name)
+        chosen = sa.select(datasets).where(_EXISTS, datasets.c.name == name)
         return self._rows(chosen.order_by(datasets.c.id))
 
     def dataset(self, dataset_id: str) -> Row | None:
         """One by its id (`PROJECT/NAME`)."""
-        return self._row(sa.select(datasets).where(datasets.c.id == dataset_id))
+        chosen = sa.select(datasets).where(_EXISTS, datasets.c.id == dataset_id)
+        return self._row(chosen)
+
+    def last_dataset_version(self, dataset_id: str) -> int:
+        """The highest number that a version has had, also if the dataset was removed
+        since; 0 if there was none.
+        """
+        row = self._row(sa.select(datasets).where(datasets.c.id == dataset_id))
+        return row["last_version"] if row else 0
 
     def dataset_versions(self, dataset_ids: Collection[str]) -> list[Row]:
         """The versions of these datasets, the newest first."""
