@@ -72,6 +72,7 @@ def measure(scale: float) -> Iterator[Figure]:
     yield _fair(jobs, gpus, rounds, events)
     yield _reserved(jobs, gpus, rounds, events)
     yield _fair_and_reserved(jobs, gpus, rounds, events)
+    yield _begin(jobs, gpus, rounds)
     ranked, ordered = alternate(rounds, cluster.rerank_ms, cluster.sort_ms)
     yield Figure(
         GROUP,
@@ -125,15 +126,43 @@ def _fair_and_reserved(jobs: int, gpus: int, rounds: int, events: int) -> Figure
     return _decisions(cluster, name, jobs, rounds, events)
 
 
-def _decisions(
-    cluster: "Cluster", name: str, jobs: int, rounds: int, events: int
-) -> Figure:
-    """Fill a cluster and its queue, and time the decisions after single events."""
+def _begin(jobs: int, gpus: int, rounds: int) -> Figure:
+    """In each round, a reservation of a tenth of the GPUs begins, half of which are lent
+    to preemptible jobs. The slowest decision of the minute counts.
+    """
+    cluster = Cluster(random.Random(7), lends=True)
+    cluster.add_nodes(-(-gpus // PER_NODE))
+    _fill_up(cluster, jobs)
+    projects = iter(f"team-{number}" for number in range(rounds))
+    taken, looks = alternate(
+        rounds, lambda: cluster.begin_ms(next(projects), gpus // 10), cluster.look_ms
+    )
+    return Figure(
+        GROUP,
+        f"slowest decision when a reservation begins, {jobs:,} queued, {gpus:,} GPUs",
+        taken,
+        "ms",
+        100,
+        looks,
+        "one look at each live job",
+        absolute=True,
+    )
+
+
+def _fill_up(cluster: "Cluster", jobs: int) -> None:
+    """Fill a cluster and its queue."""
     cluster.fill()
     for _ in range(jobs):
         cluster.submit()
     cluster.settle_all()
     gc.collect()
+
+
+def _decisions(
+    cluster: "Cluster", name: str, jobs: int, rounds: int, events: int
+) -> Figure:
+    """Fill a cluster and its queue, and time the decisions after single events."""
+    _fill_up(cluster, jobs)
     taken, looks = alternate(
         rounds,
         lambda: [cluster.one_event_ms() for _ in range(events)],
@@ -168,7 +197,8 @@ def _rss_mb() -> float:
 
 class Cluster:
     """A view and the running jobs on it; `policy` is the default one, or `fair` if
-    `usage` has shares. With `has_deadlines`, every second job has one.
+    `usage` has shares. With `has_deadlines`, every second job has one; if it `lends`,
+    every second one is preemptible.
     """
 
     def __init__(
@@ -177,7 +207,9 @@ class Cluster:
         usage: Usage | None = None,
         *,
         has_deadlines: bool = False,
+        lends: bool = False,
     ) -> None:
+        self._lends = lends
         self._has_deadlines = has_deadlines
         self.view = View(usage=usage or Usage())
         self.policy = Policy(
@@ -263,7 +295,7 @@ class Cluster:
             "estimated_duration_s": None,
             "project": f"team-{kind % 10}",
             **self._whose(),
-            "preemptible": False,
+            "preemptible": self._lends and self.dice.random() < 0.5,
             "depends_on": [],
             "name": f"train-{kind}",
             "reason": None,
@@ -332,6 +364,13 @@ class Cluster:
             else:
                 undo(self.view, action)
         return (folded + taken) * 1000
+
+    def begin_ms(self, project: str, gpus: int) -> float:
+        """A reservation for the next minute is made; the slowest decision until some
+        seconds after its begin.
+        """
+        self.reserve(project, gpus, begins_in_s=60.0)
+        return max(self.one_event_ms() for _ in range(70))
 
     def rerank_ms(self) -> float:
         """A decision under a policy that orders every job anew."""

@@ -39,6 +39,10 @@ class _Choice:
     reservations: Sequence[AdvanceReservation]
     prefer: Preference
     made: dict[str, Chosen] = field(default_factory=dict[str, Chosen])
+    by_id: dict[str, Node] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.by_id = {node.id: node for node in self.nodes}
 
     def make(self) -> dict[str, Chosen]:
         for one in self.reservations:
@@ -62,19 +66,32 @@ class _Choice:
             for device in node.devices.values()
             if device.uuid not in taken and _suits(wanted, device)
         ]
-        cost = {device.uuid: self._cost(wanted, device) for device in free}
+        later = self._with_needs(wanted)
+        cost = {device.uuid: self._cost(wanted, device, later) for device in free}
         devices = _cheapest(free, cost, wanted.gpus)
         return Chosen(devices, lacking=wanted.gpus - len(devices))
 
-    def _cost(self, wanted: AdvanceReservation, device: Device) -> int:
-        """One that another must have is left to it if any other will do."""
-        is_needed = any(
-            other.id not in self.made
+    def _with_needs(self, wanted: AdvanceReservation) -> list[AdvanceReservation]:
+        """Those that are chosen later, and for which not any GPU will do."""
+        return [
+            other
+            for other in self.reservations
+            if other.id not in self.made
             and other is not wanted
             and other.overlaps(wanted)
             and (other.node or other.gpu_class)
-            and _may_want(other, device, self.nodes)
-            for other in self.reservations
+        ]
+
+    def _cost(
+        self,
+        wanted: AdvanceReservation,
+        device: Device,
+        later: Sequence[AdvanceReservation],
+    ) -> int:
+        """One that another must have is left to it if any other will do."""
+        node = self.by_id[device.node_id or ""]
+        is_needed = any(
+            _suits(other, device) and _is_named(other.node, node) for other in later
         )
         return self.prefer(wanted, device) + 2 * is_needed
 
@@ -112,12 +129,13 @@ class _Running:
             for holder, share in node.bookings.items()
             for uuid in share.gpu_uuids
         }
+        self._had = {one.id: one.uuids() for one in view.advance.coming}
 
     def preference(self, wanted: AdvanceReservation, device: Device) -> int:
         """Least for GPUs on which the holder's jobs run, then for those that it had;
         most for those that are not free in time.
         """
-        had = -1 if device.uuid in wanted.uuids() else 0
+        had = -1 if device.uuid in self._had[wanted.id] else 0
         holder = self._holders.get(device.uuid)
         if holder is None:
             return had
@@ -153,14 +171,6 @@ def _suits(wanted: AdvanceReservation, device: Device) -> bool:
     return device.gpu_class in resolve_gpu_class(wanted.gpu_class)
 
 
-def _may_want(other: AdvanceReservation, device: Device, nodes: Sequence[Node]) -> bool:
-    if not _suits(other, device):
-        return False
-    return any(
-        node.id == device.node_id and _is_named(other.node, node) for node in nodes
-    )
-
-
 def _whole_node(nodes: Sequence[Node], taken: set[str]) -> Chosen:
     for node in nodes:
         if node.id not in taken and taken.isdisjoint(node.devices):
@@ -172,44 +182,44 @@ def _cheapest(
     free: Sequence[Device], cost: Mapping[str, int], count: int
 ) -> tuple[Device, ...]:
     """So many of these GPUs: those of least cost, and of these on as few nodes as
-    possible.
+    possible. A node that is used already comes before the others.
     """
+    by_cost: dict[int, list[Device]] = {}
+    for device in free:
+        by_cost.setdefault(cost[device.uuid], []).append(device)
     chosen: list[Device] = []
-    left: list[Device] = list(free)
-    while left and len(chosen) < count:
-        least = min(cost[device.uuid] for device in left)
-        on_nodes: dict[str, list[Device]] = {}
-        for device in left:
-            if cost[device.uuid] == least:
-                on_nodes.setdefault(device.node_id or "", []).append(device)
-        missing = count - len(chosen)
+    for least in sorted(by_cost):
         used = {device.node_id for device in chosen}
-
-        best = _best_node(on_nodes, missing, used)
-        # Jobs take the first GPUs of a node first, so these are the last to reserve.
-        in_order = sorted(on_nodes[best], key=lambda device: device.order)
-        picked = in_order[::-1][:missing]
-        chosen += picked
-        left = [device for device in left if device not in picked]
+        here = [one for one in by_cost[least] if one.node_id in used]
+        elsewhere = [one for one in by_cost[least] if one.node_id not in used]
+        chosen += _on_few_nodes(here, count - len(chosen))
+        chosen += _on_few_nodes(elsewhere, count - len(chosen))
     return tuple(chosen)
 
 
-def _best_node(
-    on_nodes: Mapping[str, Sequence[Device]], missing: int, used: Collection[str | None]
-) -> str:
-    """Of these nodes, one that is used already; then the smallest that has as many GPUs
-    as are missing; then the largest.
+def _on_few_nodes(devices: Sequence[Device], count: int) -> list[Device]:
+    """So many of these: all of the largest nodes, and the last ones of the smallest
+    node that has enough.
     """
-    ranked = [
-        (
-            node_id not in used,
-            len(devices) < missing,
-            len(devices) if len(devices) >= missing else -len(devices),
-            node_id,
-        )
-        for node_id, devices in on_nodes.items()
-    ]
-    return min(ranked)[-1]
+    # By node in the order of its id, which `devices` have, too.
+    on_nodes: dict[str, list[Device]] = {}
+    for device in devices:
+        on_nodes.setdefault(device.node_id or "", []).append(device)
+    largest_first = sorted(on_nodes.values(), key=lambda there: -len(there))
+    chosen: list[Device] = []
+    for position, there in enumerate(largest_first):
+        missing = count - len(chosen)
+        if len(there) >= missing:
+            left = largest_first[position:]
+            smallest = min((one for one in left if len(one) >= missing), key=len)
+            return chosen + _last_of(smallest, missing)
+        chosen += _last_of(there, len(there))
+    return chosen
+
+
+def _last_of(devices: Sequence[Device], count: int) -> list[Device]:
+    """Jobs take the first GPUs of a node first, so the last ones are reserved."""
+    return sorted(devices, key=lambda device: device.order)[::-1][:count]
 
 
 def _shares(

@@ -16,9 +16,9 @@ from gpuyard.scheduler.policy import Policy
 from gpuyard.scheduler.preemption import Preemption
 from gpuyard.scheduler.ranking import Ranking
 from gpuyard.scheduler.reservation import Reservations
-from gpuyard.scheduler.reserved_pass import take_back
 from gpuyard.scheduler.share_pass import SharePass
 from gpuyard.scheduler.start_pass import StartPass
+from gpuyard.scheduler.take_back import MOST_AT_ONCE, take_back
 from gpuyard.scheduler.view import View
 
 
@@ -65,15 +65,17 @@ def decide(view: View, now: float, policy: Policy) -> Decision:
         start_pass = SharePass if view.usage.by_share else StartPass
         started = start_pass(view, now, policy, ranking).start()
     has_waiting = view.queue.has_ranked
-    has_outdated = view.queue.has_outdated or (
+    is_unfinished = view.queue.has_outdated or (
         has_waiting and view.victims.has_outdated
     )
     preempted = list[Preempt]()
-    if not has_outdated:
+    if not is_unfinished:
         preempted = take_back(view, now, policy)
+        is_unfinished = len(preempted) >= MOST_AT_ONCE
+    if not is_unfinished:
         preempted += Preemption(view, now, policy, ranking).plan()
     actions = (*failed, *started, *preempted)
-    wake_at = now if has_outdated else _next_change(view, now, policy)
+    wake_at = now if is_unfinished else _next_change(view, now, policy)
     view.settled = None if actions else (view.revision, policy, now, wake_at)
     return Decision(actions, wake_at)
 

@@ -9,6 +9,7 @@ from datetime import date, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -640,3 +641,31 @@ def test_what_ran_while_a_rate_changed_is_read_in_sums(ledger: Ledger) -> None:
     assert [attempt.ran_s for attempt in rows.cut] == [2 * 86_400.0]
     assert sum(group.attempts for group in rows.groups) == 3  # one in two sums
     assert sum(group.counted for group in rows.groups) == 1
+
+
+def test_many_days_are_asked_for_together(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A question for each day, each rate and each kind of attempts would be thousands."""
+    asked: list[str] = []
+    ask = cost_ranges.CostRanges._rows
+
+    def counted(self: Any, statement: str, values: dict[str, Any]) -> Any:
+        asked.append(statement)
+        return ask(self, statement, values)
+
+    monkeypatch.setattr(cost_ranges.CostRanges, "_rows", counted)
+    days = 30
+    begin = day_of(BEGIN) * 86_400.0
+    # Each runs over a midnight in UTC, where the rate changes.
+    over = [begin + day * 86_400.0 - 60 for day in range(1, days)]
+    each_day = [replace(HOUR, started_at=at, ended_at=at + 3600) for at in over]
+    write(ledger, each_day * cost_ranges.FEWEST_A_RANGE)
+    end = begin + days * 86_400.0
+    rates = [day_of(begin) + day for day in range(1, days)]
+    order = ReportOrder(CostBy.DAY, begin, end, BERLIN, rate_days=rates)
+    rows = ledger.queries.costs(order.period())
+    assert sum(group.attempts - group.counted for group in rows.groups) == len(
+        each_day * cost_ranges.FEWEST_A_RANGE
+    )
+    assert len(asked) < days

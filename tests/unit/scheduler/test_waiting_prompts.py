@@ -2,46 +2,20 @@
 are counted, because its time would depend on the machine.
 """
 
-import gc
-import sys
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 import pytest
 
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.states import JobState
 from gpuyard.scheduler.external_queues import ExternalQueue
+from tests.support.steps import steps_of
 from tests.unit.scheduler.world import World
 
 OFFER = Offer("prompts/chat", "prompts", model="chat")
 MAX_PENDING = 8
 FEW = 50
 MANY = 2000
-
-
-def steps_of(act: Callable[[], object]) -> int:
-    """How many steps of the interpreter it takes; each turn of a loop takes some."""
-    steps = 0
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal steps
-        frame.f_trace_opcodes = True
-        frame.f_trace_lines = False
-        steps += event == "opcode"
-        return trace
-
-    before = sys.gettrace()
-    # Libraries are called when garbage is looked for, and their steps would count.
-    gc.disable()
-    sys.settrace(trace)
-    try:
-        act()
-    finally:
-        sys.settrace(before)
-        gc.enable()
-    return steps
 
 
 class Busy(World):

@@ -6,8 +6,9 @@ up. But in the index of reports, the attempts of one kind stand in the order of 
 beginnings. So each piece, such as a day, is a range of it.
 """
 
+import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -29,6 +30,11 @@ _MICROS = _SQL.micros
 _BEFORE = "(:until - a.began) / a.ran_s"
 _SPLIT = f"CAST(a.micros * ({_BEFORE}) AS INTEGER)"
 _SPLIT_IDLE = f"CAST(a.idle * ({_BEFORE}) AS INTEGER)"
+# So many ranges one statement asks for. There are few sizes, because the driver keeps
+# few prepared statements; those that are left over are empty.
+_AT_ONCE = (1, 4, 16, 64)
+_BOUND = re.compile(r":(since|until|second_until)\b")
+_NO_RANGE = {"since": 0.0, "until": 0.0, "second_until": 0.0}
 Kind = tuple[Any, ...]
 """What attempts have in common: the values of the columns `_KIND`."""
 
@@ -41,6 +47,16 @@ class _Range(NamedTuple):
     kind: Kind
     position: int
     started: bool
+
+
+class _Sums(NamedTuple):
+    """The sums of a range, how long the longest of it ran, and when the last of it
+    ended (None if there is none).
+    """
+
+    found: Sequence[Any]
+    longest_s: float
+    last_end: float | None
 
 
 @dataclass(frozen=True)
@@ -101,55 +117,112 @@ class CostRanges:
             if len(ranges) * FEWEST_A_RANGE > (attempts or 0):
                 return None
         groups: list[CostGroup] = []
-        for each in ranges:
-            if self._add(groups, each, _COSTS):
-                cut += self._longer(each)
+        for alike in _alike(ranges):
+            cut += self._longer(self._add(groups, alike, _COSTS))
         # Kinds that differ only in their cores are one there.
-        of_waste = {(each.kind[:-1], each.position, each.started) for each in ranges}
-        for each in of_waste:
-            self._add(groups, _Range(*each), _WASTE)
+        of_waste = {each._replace(kind=each.kind[:-1]): None for each in ranges}
+        for alike in _alike(of_waste):
+            self._add(groups, alike, _WASTE)
         return groups, cut
 
-    def _add(self, groups: list[CostGroup], each: _Range, index: _Index) -> bool:
-        """Add the sums of the range to `groups`. True if some of its attempts ran in
-        more than two pieces, or beyond the period; these are not added.
+    def _add(
+        self, groups: list[CostGroup], alike: Sequence[_Range], index: _Index
+    ) -> list[_Range]:
+        """Add the sums of these ranges of a kind to `groups`. Returns those of which
+        some attempts ran in more than two pieces, or beyond the period; these are not
+        added.
         """
-        at = _begins_at(started=each.started)
-        (row,) = self._rows(_sums_of_all(index, at), self._values(each, index))
-        *found, longest_s, last_end = row
-        if last_end is None:
-            return False
-        if last_end <= self._ends[each.position]:
-            groups.append(self._group(each, found))
-            return False
-        whole, first, second = self._parts(each, index, longest_s)
-        rows = zip(found, whole, first, strict=True)
-        groups.append(
-            self._group(each, [total - cut + own for total, cut, own in rows])
-        )
-        if each.position + 1 < len(self._ends):
-            following = each._replace(position=each.position + 1)
-            groups.append(self._group(following, second, counted=second[0]))
-        return whole[0] > first[0]
+        cut: list[tuple[_Range, _Sums]] = []
+        for each, sums in zip(alike, self._sums(alike, index), strict=True):
+            if sums.last_end is None:
+                continue
+            if sums.last_end <= self._ends[each.position]:
+                groups.append(self._group(each, sums.found))
+            else:
+                cut.append((each, sums))
+        return self._add_cut(groups, cut, index)
 
-    def _parts(self, each: _Range, index: _Index, longest_s: float) -> list[list[Any]]:
-        """Of what ended in a later piece: all of it, the part in the first piece, and
-        that in the second. They are those that `billing.parts` would find.
+    def _add_cut(
+        self, groups: list[CostGroup], cut: list[tuple[_Range, _Sums]], index: _Index
+    ) -> list[_Range]:
+        longer: list[_Range] = []
+        for (each, sums), parts in zip(cut, self._parts(cut, index), strict=True):
+            whole, first, second = parts
+            rows = zip(sums.found, whole, first, strict=True)
+            groups.append(
+                self._group(each, [total - cut + own for total, cut, own in rows])
+            )
+            if each.position + 1 < len(self._ends):
+                following = each._replace(position=each.position + 1)
+                groups.append(self._group(following, second, counted=second[0]))
+            if whole[0] > first[0]:
+                longer.append(each)
+        return longer
+
+    def _sums(self, alike: Sequence[_Range], index: _Index) -> list[_Sums]:
+        if not alike:
+            return []
+        statement = _sums_of_all(index, _begins_at(started=alike[0].started))
+        bounds = [self._bounds(each) for each in alike]
+        rows = self._of_each(statement, index, alike[0].kind, bounds)
+        return [
+            _Sums(found, longest_s, last_end) for *found, longest_s, last_end in rows
+        ]
+
+    def _parts(
+        self, cut: Sequence[tuple[_Range, _Sums]], index: _Index
+    ) -> list[list[list[Any]]]:
+        """Of what ended in a later piece, for each range: all of it, the part in the
+        first piece, and that in the second. They are those that `billing.parts` would
+        find.
         """
-        values = self._values(each, index)
-        # No other can have ended later.
-        since = max(values["since"], values["until"] - longest_s - _SLACK_S)
-        statement = _sums_of_parts(index, _begins_at(started=each.started))
-        (row,) = self._rows(statement, {**values, "since": since})
-        numbers = [value or 0 for value in row]
-        size = len(numbers) // 3
-        return [numbers[begin : begin + size] for begin in range(0, 3 * size, size)]
+        if not cut:
+            return []
+        first, _ = cut[0]
+        statement = _sums_of_parts(index, _begins_at(started=first.started))
+        bounds: list[dict[str, float]] = []
+        for each, sums in cut:
+            own = self._bounds(each)
+            # No other can have ended later.
+            since = max(own["since"], own["until"] - sums.longest_s - _SLACK_S)
+            bounds.append({**own, "since": since})
+        found: list[list[list[Any]]] = []
+        for row in self._of_each(statement, index, first.kind, bounds):
+            numbers = [value or 0 for value in row]
+            size = len(numbers) // 3
+            starts = range(0, 3 * size, size)
+            found.append([numbers[begin : begin + size] for begin in starts])
+        return found
 
-    def _longer(self, each: _Range) -> Iterator[CutAttempt]:
-        """Those of the range that ran in more than two pieces, or beyond the period."""
-        at = _begins_at(started=each.started)
-        where = f"{_begins_in_piece(_COSTS, at)} AND {at} + {RAN} > :second_until"
-        return self._attempts(at, where, self._values(each, _COSTS))
+    def _of_each(
+        self,
+        statement: str,
+        index: _Index,
+        kind: Kind,
+        bounds: Sequence[dict[str, float]],
+    ) -> list[tuple[Any, ...]]:
+        """The row of a statement with one row, for each of these ranges of a kind."""
+        found: list[tuple[Any, ...]] = []
+        for begin in range(0, len(bounds), _AT_ONCE[-1]):
+            asked = bounds[begin : begin + _AT_ONCE[-1]]
+            size = next(size for size in _AT_ONCE if size >= len(asked))
+            values = _named(index.kind, kind)
+            for number in range(size):
+                own = asked[number] if number < len(asked) else _NO_RANGE
+                values.update({f"{name}_{number}": at for name, at in own.items()})
+            rows = sorted(self._rows(_for_each(statement, size), values))
+            found += [row[1:] for row in rows[: len(asked)]]
+        return found
+
+    def _longer(self, ranges: Sequence[_Range]) -> Iterator[CutAttempt]:
+        """Those of the ranges that ran in more than two pieces, or beyond the
+        period.
+        """
+        for each in ranges:
+            at = _begins_at(started=each.started)
+            where = f"{_begins_in_piece(_COSTS, at)} AND {at} + {RAN} > :second_until"
+            values = {**_named(_KIND, each.kind), **self._bounds(each)}
+            yield from self._attempts(at, where, values)
 
     def _from_before(self, kind: Kind, *, started: bool) -> Iterator[CutAttempt]:
         """Those that began before the period, and ran into it."""
@@ -208,15 +281,10 @@ class CostRanges:
         positions = range(begin, min(end, len(self._ends)))
         return [_Range(kind, position, started) for position in positions]
 
-    def _values(self, each: _Range, index: _Index) -> dict[str, Any]:
+    def _bounds(self, each: _Range) -> dict[str, float]:
         piece = self._period.pieces[each.position]
         ends = self._ends[each.position : each.position + 2]
-        return {
-            **_named(index.kind, each.kind),
-            "since": piece.since,
-            "until": piece.until,
-            "second_until": ends[-1],
-        }
+        return {"since": piece.since, "until": piece.until, "second_until": ends[-1]}
 
     def _group(self, each: _Range, sums: Sequence[Any], counted: int = 0) -> CostGroup:
         piece = self._period.pieces[each.position]
@@ -246,6 +314,27 @@ def _begins_at(*, started: bool) -> str:
     counts when it ended.
     """
     return "a.started_at" if started else "a.ended_at"
+
+
+def _alike(ranges: Iterable[_Range]) -> Iterable[list[_Range]]:
+    """The ranges of each kind."""
+    found: dict[tuple[Kind, bool], list[_Range]] = {}
+    for each in ranges:
+        found.setdefault((each.kind, each.started), []).append(each)
+    return found.values()
+
+
+@cache
+def _for_each(statement: str, count: int) -> str:
+    """The statement for so many ranges at once; each row begins with the number of its
+    range.
+    """
+    return " UNION ALL ".join(
+        _BOUND.sub(rf":\1_{number}", statement).replace(
+            "SELECT ", f"SELECT {number}, ", 1
+        )
+        for number in range(count)
+    )
 
 
 @cache

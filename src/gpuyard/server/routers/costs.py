@@ -1,9 +1,9 @@
 """`/api/v1/costs`: what attempts cost in a period, and the same as a bill."""
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
@@ -25,11 +25,13 @@ from gpuyard.domain.costs import CostReport
 from gpuyard.domain.cron import time_zone
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.trust import LAST_TIME
+from gpuyard.ledger.queries.base import Row
 from gpuyard.server.api_router import api_router
 from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import text
 from gpuyard.server.permissions import visibility_of
+from gpuyard.server.report_threads import in_report_thread
 
 router = api_router("/costs", tag="costs")
 # By day, there is a line for each: ten years of them are enough for people.
@@ -64,7 +66,7 @@ async def costs(
     """
     visibility = visibility_of(request.scope, app_state.controller)
     order = _order(by, begin, end, timezone, visibility)
-    return await asyncio.to_thread(_report, app_state, order)
+    return await in_report_thread(_report, app_state, order)
 
 
 @router.get("/advice")
@@ -80,7 +82,8 @@ async def advice(
     visibility = visibility_of(request.scope, app_state.controller)
     order = _order(CostBy.PROJECT, begin, end, "UTC", visibility)
     adviser = _adviser(app_state)
-    return await asyncio.to_thread(_advise, app_state, adviser, order)
+    await _read_pages(app_state.queries.ended_uses, order, partial(_advise, adviser))
+    return adviser.report(order.begin, order.end)
 
 
 @router.get("/benchmarks")
@@ -95,7 +98,10 @@ async def benchmarks(
     """
     visibility = visibility_of(request.scope, app_state.controller)
     order = _order(CostBy.PROJECT, begin, end, "UTC", visibility)
-    return await asyncio.to_thread(_benchmarks, app_state, order)
+    found = Benchmarks()
+    read = app_state.queries.completed_runs
+    await _read_pages(read, order, partial(_compare, found))
+    return found.report(order.begin, order.end)
 
 
 @router.get("/focus", response_class=StreamingResponse, responses=text("text/csv"))
@@ -169,29 +175,31 @@ def _adviser(app_state: AppState) -> CostAdviser:
     return CostAdviser(tiers, spot_offers(offers, interrupted))
 
 
-def _advise(
-    app_state: AppState, adviser: CostAdviser, order: ReportOrder
-) -> CostAdviceReport:
-    """Blocks on the ledger."""
-    read = app_state.queries.ended_uses
-    after = ""
-    while page := read(order.begin, order.end, after, order.hidden):
-        for row in page:
-            adviser.add(EndedAttempt.of_row(row))
-        after = page[-1]["id"]
-    return adviser.report(order.begin, order.end)
+def _advise(adviser: CostAdviser, page: Sequence[Row]) -> None:
+    for row in page:
+        adviser.add(EndedAttempt.of_row(row))
 
 
-def _benchmarks(app_state: AppState, order: ReportOrder) -> BenchmarkReport:
-    """Blocks on the ledger."""
-    found = Benchmarks()
-    read = app_state.queries.completed_runs
-    after = ""
-    while page := read(order.begin, order.end, after, order.hidden):
-        for row in page:
-            found.add(CompletedRun.of_row(row))
-        after = page[-1]["id"]
-    return found.report(order.begin, order.end)
+def _compare(found: Benchmarks, page: Sequence[Row]) -> None:
+    for row in page:
+        found.add(CompletedRun.of_row(row))
+
+
+async def _read_pages(
+    read: Callable[[float, float, str, Sequence[str]], list[Row]],
+    order: ReportOrder,
+    add: Callable[[Sequence[Row]], None],
+) -> None:
+    """Read all pages, each in a turn of its own: so other reports come between."""
+
+    def read_page(after: str) -> str | None:
+        page = read(order.begin, order.end, after, order.hidden)
+        add(page)
+        return page[-1]["id"] if page else None
+
+    after: str | None = ""
+    while after is not None:
+        after = await in_report_thread(read_page, after)
 
 
 async def _lines(app_state: AppState, order: ReportOrder) -> AsyncIterator[str]:
@@ -199,10 +207,10 @@ async def _lines(app_state: AppState, order: ReportOrder) -> AsyncIterator[str]:
     after = ""
     while True:
         read = app_state.queries.ended_attempts
-        page = await asyncio.to_thread(read, order.begin, order.end, after)
+        page = await in_report_thread(read, order.begin, order.end, after)
         if not page:
             return
-        yield await asyncio.to_thread(
+        yield await in_report_thread(
             focus.lines, _seen(page, order), order.begin, order.end, order.zone
         )
         after = page[-1]["id"]
