@@ -262,6 +262,12 @@ def _wait(
         if process.poll() is not None and not is_locked(home.lock):
             break
         time.sleep(0.01)
+    else:
+        raise UnreachableError(
+            f"The embedded server has been starting for {_START_S:.0f} s, and does not"
+            " answer yet.",
+            f"Try again in a moment; its log is {log}.",
+        )
     words = log.read_bytes()[said:].decode(errors="replace").strip()
     last = (
         words.splitlines()[-1].removeprefix("gpuyard: ") if words else "it said nothing"

@@ -66,14 +66,14 @@ def _waiting_for(view: View, booked: AdvanceReservation) -> Iterator[LiveJob]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _FreedPlace:
     """Where a share can be once these victims have left."""
 
     share: Placement
     victims: tuple[Victim, ...]
 
 
-def _each_once(places: Sequence[_Place]) -> list[Victim]:
+def _each_once(places: Sequence[_FreedPlace]) -> list[Victim]:
     """One that is on several nodes is preempted once."""
     found = {one.attempt.id: one for place in places for one in place.victims}
     return list(found.values())
@@ -99,7 +99,7 @@ class _Part:
         enough = (count for count, gpus in enumerate(self.frees) if gpus >= shape.gpus)
         return next(enough, len(self.victims))
 
-    def place(self, shape: Shape, kept: Sequence[Placement]) -> _Place | None:
+    def place(self, shape: Shape, kept: Sequence[Placement]) -> _FreedPlace | None:
         """The place of a share once as few victims as possible have left."""
         if fit(self.emptied, shape) is None:
             return None
@@ -116,7 +116,7 @@ class _Part:
             if found is not None:
                 leaving = rest
                 devices = found
-        return _Place(share_of(self.node, devices, shape), tuple(leaving))
+        return _FreedPlace(share_of(self.node, devices, shape), tuple(leaving))
 
     def _room(self, leaving: Sequence[Victim], kept: Sequence[Placement]) -> Space:
         return _room(self.node, self.share, leaving, [*self.promised, *kept])
@@ -136,7 +136,7 @@ class _Lent:
         for node_id in sorted(booked.shares):
             self._renew(node_id)
 
-    def note(self, job_id: str, places: Sequence[_Place]) -> None:
+    def note(self, job_id: str, places: Sequence[_FreedPlace]) -> None:
         """Victims leave now, and their places are kept for this job."""
         self._promise(self._view.promises[job_id].placements)
         changed = {place.share.node_id for place in places}
@@ -147,7 +147,7 @@ class _Lent:
 
     def places(
         self, job: LiveJob, kept: dict[str, list[Placement]]
-    ) -> list[_Place] | None:
+    ) -> list[_FreedPlace] | None:
         """Where the job can start once some victims have left; None if nowhere, or if
         none has to. Nodes with the fewest victims come first.
         """
@@ -163,14 +163,14 @@ class _Lent:
 
     def _with_victims(
         self, shape: Shape, kept: dict[str, list[Placement]]
-    ) -> list[_Place]:
+    ) -> list[_FreedPlace]:
         """The best places on lent parts, one for each node of the job."""
         possible = [
             (part.least_victims(shape), node_id)
             for node_id, part in self.parts.items()
             if fit(part.emptied, shape) is not None
         ]
-        found: list[_Place] = []
+        found: list[_FreedPlace] = []
         for least, node_id in sorted(possible):
             if len(found) >= shape.nodes and len(found[-1].victims) <= least:
                 break
@@ -183,9 +183,9 @@ class _Lent:
 
     def _without_victims(
         self, shape: Shape, kept: dict[str, list[Placement]]
-    ) -> list[_Place]:
+    ) -> list[_FreedPlace]:
         """Places on the parts that nobody else uses, one for each node of the job."""
-        found: list[_Place] = []
+        found: list[_FreedPlace] = []
         for node_id, part in self._others.items():
             if len(found) >= shape.nodes:
                 break

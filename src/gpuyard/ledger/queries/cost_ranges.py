@@ -49,7 +49,7 @@ class _Range(NamedTuple):
     started: bool
 
 
-class _Sums(NamedTuple):
+class _RangeSums(NamedTuple):
     """The sums of a range, how long the longest of it ran, and when the last of it
     ended (None if there is none).
     """
@@ -132,7 +132,7 @@ class CostRanges:
         some attempts ran in more than two pieces, or beyond the period; these are not
         added.
         """
-        cut: list[tuple[_Range, _Sums]] = []
+        cut: list[tuple[_Range, _RangeSums]] = []
         for each, sums in zip(alike, self._sums(alike, index), strict=True):
             if sums.last_end is None:
                 continue
@@ -143,7 +143,10 @@ class CostRanges:
         return self._add_cut(groups, cut, index)
 
     def _add_cut(
-        self, groups: list[CostGroup], cut: list[tuple[_Range, _Sums]], index: _Index
+        self,
+        groups: list[CostGroup],
+        cut: list[tuple[_Range, _RangeSums]],
+        index: _Index,
     ) -> list[_Range]:
         longer: list[_Range] = []
         for (each, sums), parts in zip(cut, self._parts(cut, index), strict=True):
@@ -159,18 +162,19 @@ class CostRanges:
                 longer.append(each)
         return longer
 
-    def _sums(self, alike: Sequence[_Range], index: _Index) -> list[_Sums]:
+    def _sums(self, alike: Sequence[_Range], index: _Index) -> list[_RangeSums]:
         if not alike:
             return []
         statement = _sums_of_all(index, _begins_at(started=alike[0].started))
         bounds = [self._bounds(each) for each in alike]
         rows = self._of_each(statement, index, alike[0].kind, bounds)
         return [
-            _Sums(found, longest_s, last_end) for *found, longest_s, last_end in rows
+            _RangeSums(found, longest_s, last_end)
+            for *found, longest_s, last_end in rows
         ]
 
     def _parts(
-        self, cut: Sequence[tuple[_Range, _Sums]], index: _Index
+        self, cut: Sequence[tuple[_Range, _RangeSums]], index: _Index
     ) -> list[list[list[Any]]]:
         """Of what ended in a later piece, for each range: all of it, the part in the
         first piece, and that in the second. They are those that `billing.parts` would
