@@ -3,8 +3,8 @@
 .PHONY: help setup dev demo test unit coverage lint style screenshots docs gpu bench bench-peers soak seeds images lock licences sbom audit clean
 
 PYTHON := .venv/bin/python
-# Many tests wait for other processes, so two cores are busy only with four workers.
-WORKERS ?= 4
+# Many tests wait for other processes, so two cores are busy only with six workers.
+WORKERS ?= 6
 SEEDS ?= 10000
 MINUTES ?= 10
 ROUNDS ?= 0
@@ -31,7 +31,7 @@ dev: ## make .venv, with the tools for tests, lint and documents as well
 demo: setup ## train a small GPT through the whole system
 	@$(PYTHON) examples/demo.py
 
-test: dev ## run every test, WORKERS=4 at a time; ARGS reaches pytest
+test: dev ## run every test, WORKERS=6 at a time; ARGS reaches pytest
 	@scripts/system-packages.sh
 	@$(PYTHON) -m compileall -q -j 0 src
 	@$(PYTHON) -m tests.support.prepare
