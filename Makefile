@@ -1,6 +1,6 @@
 # Every target sets up what it needs; with nothing to do it is quiet. ARGS reaches pytest, ruff's fixes stay with you.
 .DEFAULT_GOAL := help
-.PHONY: help setup dev demo test unit coverage lint style screenshots docs gpu bench bench-peers soak seeds images lock licences sbom audit clean
+.PHONY: help setup dev demo test unit coverage lint style screenshots docs gpu bench bench-web bench-peers soak seeds images lock licences sbom audit clean
 
 PYTHON := .venv/bin/python
 # Many tests wait for other processes, so two cores are busy only with six workers.
@@ -68,6 +68,10 @@ gpu: dev ## tests on a real NVIDIA GPU; GPUYARD_GPU_PYTHON has PyTorch and trans
 
 bench: dev ## measure the pace on this machine, each figure beside its floor
 	@$(PYTHON) -m benchmarks $(ARGS)
+
+bench-web: dev ## measure the page in Chromium, beside a bare static page
+	@scripts/system-packages.sh
+	@$(PYTHON) -m benchmarks web --disk as-is $(ARGS)
 
 bench-peers: dev ## run the same work on other systems, in an environment of their own
 	@scripts/system-packages.sh

@@ -25,8 +25,6 @@ GROUP = "web"
 _KB = 1000
 _PATIENCE_MS = 120_000
 _VIEWERS = 50
-_LOG_LINES = 1_000_000
-_POINTS = 100_000
 _BARE = b"<!doctype html><title>bare</title><style>div{height:40px}</style>"
 # Notes when the page shows the first thing that matches, in ms since it was asked for.
 _NOTE_FIRST = """
@@ -72,14 +70,15 @@ _ALL_ARE_CALLED = """
   return links.length > 0 && links.every((link) => link.textContent === wanted);
 }
 """
-_LOG = f"""
-for number in range({_LOG_LINES}):
+_LOG = """
+import sys
+for number in range(int(sys.argv[1])):
     print("2026-11-28 20:00:00 INFO shard", number, "has been read")
 """
-_CURVE = f"""
-import json
-for step in range({_POINTS}):
-    print("GPUYARD_METRIC " + json.dumps({{"step": step, "loss": 1 / (step + 1)}}))
+_CURVE = """
+import json, sys
+for step in range(int(sys.argv[1])):
+    print("GPUYARD_METRIC " + json.dumps({"step": step, "loss": 1 / (step + 1)}))
 """
 
 
@@ -89,8 +88,8 @@ def measure(scale: float) -> Iterator[Figure]:
     with serving() as (instance, web), _bare_page() as bare, _chromium() as browser:
         yield from _sizes(browser, instance)
         yield _first_data(browser, instance, bare, rounds)
-        yield from _long_log(browser, instance, rounds)
-        yield _redraw(browser, instance, rounds)
+        yield from _long_log(browser, instance, scaled(1_000_000, scale, 1000), rounds)
+        yield _redraw(browser, instance, scaled(100_000, scale, 100), rounds)
         block(instance, web)
         count = scaled(100_000, scale, 500)
         bodies = [spec_body(number, distinct=False) for number in range(count)]
@@ -219,9 +218,9 @@ def _long_list(
 
 
 def _long_log(
-    browser: Browser, instance: TestInstance, rounds: int
+    browser: Browser, instance: TestInstance, count: int, rounds: int
 ) -> Iterator[Figure]:
-    job = _completed(instance, _LOG)
+    job = _completed(instance, _LOG, count)
     page = _signed_in(browser, instance, f"/jobs/{job}")
     page.get_by_role("tab", name="log").wait_for()
 
@@ -229,14 +228,14 @@ def _long_log(
         page.get_by_role("tab", name="timeline").click()
         began = time.perf_counter()
         page.get_by_role("tab", name="log").click()
-        page.get_by_text(f"shard {_LOG_LINES - 1} ").wait_for()
+        page.get_by_text(f"shard {count - 1} ").wait_for()
         return 1000 * (time.perf_counter() - began)
 
     numbers = iter(range(rounds))
     field = page.get_by_role("searchbox", name="Search the log")
 
     def searched() -> float:
-        wanted = f"shard {_LOG_LINES // 2 + next(numbers)} "
+        wanted = f"shard {count // 2 + next(numbers)} "
         field.fill("")
         field.press_sequentially(wanted)
         began = time.perf_counter()
@@ -244,15 +243,17 @@ def _long_log(
         page.locator(".line.found", has_text=wanted).wait_for()
         return 1000 * (time.perf_counter() - began)
 
-    lines = f"a log of {_LOG_LINES:,} lines"
+    lines = f"a log of {count:,} lines"
     yield Figure(GROUP, f"{lines} opens", [opened() for _ in range(rounds)], "ms", 500)
     found = [searched() for _ in range(rounds)]
     yield Figure(GROUP, f"a search in {lines}", found, "ms", 500)
     page.context.close()
 
 
-def _redraw(browser: Browser, instance: TestInstance, rounds: int) -> Figure:
-    job = _completed(instance, _CURVE)
+def _redraw(
+    browser: Browser, instance: TestInstance, count: int, rounds: int
+) -> Figure:
+    job = _completed(instance, _CURVE, count)
     page = _signed_in(browser, instance, f"/jobs/{job}")
     box = page.get_by_label("logarithmic")
     box.wait_for()
@@ -261,7 +262,7 @@ def _redraw(browser: Browser, instance: TestInstance, rounds: int) -> Figure:
     values = [page.evaluate(_REDRAW, element) for _ in range(rounds + 1)][1:]
     page.context.close()
     return Figure(
-        GROUP, f"curves of {_POINTS:,} points are drawn again", values, "ms", 16
+        GROUP, f"curves of {count:,} points are drawn again", values, "ms", 16
     )
 
 
@@ -355,10 +356,11 @@ def _signed_in(browser: Browser, instance: TestInstance, path: str = "/") -> Pag
     return page
 
 
-def _completed(instance: TestInstance, program: str) -> str:
-    """The id of a job that has run this program."""
+def _completed(instance: TestInstance, program: str, count: int) -> str:
+    """The id of a job that has run this program, which prints so many lines."""
     (instance.work / "program.py").write_text(program)
     words = ["--detach", "--live", "--cpus", "0.1", "--", "python3", "program.py"]
+    words.append(str(count))
     job = instance.ok("run", *words).strip()
     instance.wait(job, timeout=600)
     return job

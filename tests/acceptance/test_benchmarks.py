@@ -22,7 +22,7 @@ GROUPS = {
     "http": 6,
     "jobs": 2,
     "idle": 2,
-    "scheduler": 7,
+    "scheduler": 8,
     "server": 18,
     "commands": 2,
     "verification": 8,
