@@ -321,7 +321,7 @@ def test_a_data_set_of_a_catalogue_is_fetched_and_added(
         own = tmp_path / "own.toml"
         own.write_text(f'[verse]\nurl = "{url}/verse.txt"\nlicense = "CC0"\n')
         done = instance.run("datasets", "add", "verse", "--catalogue", str(own))
-    assert done.stdout == "default/verse@1: 1 files, 18 B\n"
+    assert done.stdout == "default/verse@1: 1 file, 18 B\n"
     assert "verse: licence: CC0" in done.stderr
     assert "verse: first seen with the SHA-256" in done.stderr
     shown = instance.json("datasets", "show", "verse")

@@ -116,6 +116,15 @@ def test_a_second_run_does_only_what_has_changed(
     assert "'x' is no step" in unknown.stderr
 
 
+def test_two_steps_that_say_the_same_both_run(
+    instance: TestInstance, flow: Path
+) -> None:
+    same = 'command = ["sh", "-c", "echo same >> marks"]\n'
+    (flow / "flow.toml").write_text(f"[steps.a]\n{same}[steps.b]\n{same}")
+    instance.ok("flow", "run", "flow.toml")
+    assert marks(flow) == ["same", "same"]
+
+
 def test_a_step_that_fails_stops_only_what_needs_it_and_is_tried_as_it_says(
     instance: TestInstance,
 ) -> None:

@@ -45,4 +45,4 @@ def test_it_is_installed_as_a_tool_and_runs_a_job(tmp_path: Path) -> None:
             timeout=120,
         )
         assert added.returncode == 0, added.stderr
-        assert "default/tiny-shakespeare@1: 1 files, 1.12 MB" in added.stdout
+        assert "default/tiny-shakespeare@1: 1 file, 1.12 MB" in added.stdout

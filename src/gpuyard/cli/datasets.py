@@ -10,6 +10,7 @@ from gpuyard.cli.arguments import AsJson
 from gpuyard.cli.dataset_catalogue import CatalogueOption, catalogue, fetch
 from gpuyard.cli.output import (
     ago,
+    count,
     print_fields,
     print_json,
     print_page,
@@ -76,7 +77,9 @@ def add(
         print_json(dataset)
         return
     newest = dataset.versions[0]
-    text = f"{_shown(dataset, newest)}: {newest.files} files, {size(newest.size)}"
+    text = (
+        f"{_shown(dataset, newest)}: {count(newest.files, 'file')}, {size(newest.size)}"
+    )
     say(text if is_new else f"{text}; it has not changed")
 
 

@@ -5,7 +5,6 @@ dataset, so it comes there in parts that are checked and kept; what it writes is
 as artifacts and fetched into the folder of the flow.
 """
 
-import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -23,7 +22,7 @@ from gpuyard.domain.errors import GpuyardError
 from gpuyard.domain.jobs import Job
 from gpuyard.domain.states import JobState
 from gpuyard.domain.workspaces import DEFAULT_PROJECT
-from gpuyard.flows.contents import digest_of
+from gpuyard.flows.contents import digest_of, short_digest
 from gpuyard.flows.spec import Step
 
 # A program may change small inputs, and the modules that Python compiles are small. In
@@ -74,7 +73,7 @@ class Carrier:
     def _stored(self, name: str, step: Step, files: Sequence[str]) -> DatasetReference:
         """The files as the newest version of a dataset of the step's own."""
         project = step.job.get("project") or DEFAULT_PROJECT
-        called = f"flow-{self.place}-{_short(name)}"
+        called = f"flow-{self.place}-{short_digest(name)}"
         dataset = self.client.add_dataset(
             called, self.folder, project=project, only=files
         )
@@ -122,11 +121,6 @@ def newest_done(jobs: Sequence[Job], labels: Mapping[str, str]) -> list[Job]:
         if job.state is JobState.COMPLETED
         and all(job.labels.get(key) == labels[key] for key in labels)
     ]
-
-
-def _short(name: str) -> str:
-    """A step's name in that of a dataset, which may have fewer characters."""
-    return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def _is_of(path: str, output: str) -> bool:

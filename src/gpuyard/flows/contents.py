@@ -55,6 +55,11 @@ def key_of(job: Mapping[str, Any], files: Mapping[str, str], where: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
+def short_digest(text: str) -> str:
+    """A digest for where the text itself, such as a path, would be too long."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def _files(folder: Path, pattern: str) -> Iterator[Path]:
     for path in _matches(folder, pattern):
         if path.is_file():

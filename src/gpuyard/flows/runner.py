@@ -6,7 +6,6 @@ knows what was done, and this process may be killed anywhere.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -179,7 +178,7 @@ class Runner:
     @property
     def _place(self) -> str:
         """The folder, as a short digest: a copy of the flow elsewhere is another."""
-        return sha256(str(self.folder).encode()).hexdigest()[:16]
+        return contents.short_digest(str(self.folder))
 
     def _jobs_of(self, name: str) -> list[Job]:
         """All jobs that this step has ever had, newest first."""
@@ -246,8 +245,8 @@ class Runner:
                 **_drawn_labels(self.flow.steps[name]),
                 KEY_LABEL: key,
             },
-            # Two commands at once make one job.
-            "idempotency_key": f"flow:{key}:{number}",
+            # Two commands at once make one job, but two equal steps make two.
+            "idempotency_key": f"flow:{key}:{contents.short_digest(name)}:{number}",
         }
 
     def _look(self) -> bool:
