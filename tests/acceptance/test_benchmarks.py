@@ -1,5 +1,5 @@
-"""The benchmarks, at a scale at which their figures mean nothing: every group runs and
-says what it should.
+"""The benchmarks, at a scale at which their figures mean nothing: each group runs and
+says what it should. `make soak` runs those that take longer, too.
 """
 
 import json
@@ -19,15 +19,14 @@ ROOT = Path(__file__).parents[2]
 GROUPS = {
     "ledger": 4,
     "costs": 4,
-    "http": 6,
-    "jobs": 2,
-    "idle": 2,
     "scheduler": 8,
     "server": 18,
-    "commands": 2,
     "verification": 8,
     "logs": 7,
 }
+# Each starts a server of its own, so `make soak` runs them.
+if "GPUYARD_EVERY_GROUP" in os.environ:
+    GROUPS |= {"http": 6, "jobs": 2, "idle": 2, "commands": 2, "web": 9}
 
 
 def bench(*words: str) -> list[dict[str, Any]]:
@@ -45,14 +44,14 @@ def bench(*words: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(600)
-def test_every_group_runs_and_says_each_time_with_its_floor() -> None:
+def test_each_group_runs_and_says_each_time_with_its_floor() -> None:
     figures = bench(*GROUPS, "--disk", "as-is")
     assert {
         group: sum(f["group"] == group for f in figures) for group in GROUPS
     } == GROUPS
     for figure in figures:
         assert figure["value"] >= 0, figure
-        if figure["unit"] in ("s", "ms", "jobs/s"):
+        if figure["unit"] in ("s", "ms", "jobs/s") and figure["group"] != "web":
             assert len(figure["floors"]) == len(figure["values"]) > 0, figure
             assert figure["floor_name"]
         assert (figure["met"] is None) == (figure["target"] is None)

@@ -23,6 +23,8 @@ LOSSES = """
 import json, time
 for step in range(40):
     print("GPUYARD_METRIC " + json.dumps({"step": step, "total": 40, "loss": 4 / (step + 1)}), flush=True)
+for number in range(500):
+    print("batch", number)
 print("the end of training", flush=True)
 while True:
     time.sleep(0.1)
@@ -114,6 +116,8 @@ def test_a_job_is_submitted_watched_and_cancelled(
     ).to_be_visible()
     page.get_by_role("tab", name="log").click()
     expect(page.get_by_text("the end of training")).to_be_visible()
+    page.get_by_label("Search the log").fill("BATCH 250")
+    expect(page.get_by_role("log")).to_have_text(re.compile("batch 250$"))
     page.get_by_role("button", name="Cancel").click()
     expect(page.locator(".badge", has_text="cancelled")).to_be_visible()
     page.get_by_role("tab", name="timeline").click()

@@ -36,8 +36,8 @@ OF_NO_PROJECT = {
     "trust",
     "users",
 }
-# Everybody sees that its GPUs are taken (see the last test here).
-SHOWN_TO_ALL = {"reservations"}
+# Everybody sees that GPUs are taken (see the last test here), and programs of our own.
+SHOWN_TO_ALL = {"reservations", "templates"}
 # These add something to a project: its members do it together, and for others its name
 # can be guessed.
 ADDS = {

@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.run import run
 
 pytestmark = pytest.mark.timeout(300)
-SEEDS = int(os.environ.get("GPUYARD_SEEDS", "30"))
+SEEDS = int(os.environ.get("GPUYARD_SEEDS", "20"))
 
 
 def simulate(*words: str) -> subprocess.CompletedProcess[str]:

@@ -120,6 +120,8 @@ function Lines({ lines, follows, onTop, hasEarlier, isFound, isSearching }: Line
     // What was in sight stays there when earlier lines come above it.
     if (before > 0) element.scrollTop += before * LINE_HEIGHT;
     else if (follows) element.scrollTop = element.scrollHeight;
+    // A search has fewer lines, and where nothing scrolls, nobody tells.
+    setTop(element.scrollTop);
   }, [lines, follows]);
 
   function scrolled(event: Event): void {
