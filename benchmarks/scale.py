@@ -138,8 +138,8 @@ def steady(
 
 def limit(web: Web, nodes: "SimulatedNodes", scale: float) -> Iterator[Figure]:
     """The pace doubles until the server does not keep up: the ends that it took."""
-    pace = max(1, int(2 * ENDS_PER_S * scale))
-    seconds = max(10 * scale, 1.5)
+    pace = max(4, int(2 * ENDS_PER_S * scale))
+    seconds = max(10 * scale, 3.0)
     most = 0.0
     while True:
         before = _completed(web)
