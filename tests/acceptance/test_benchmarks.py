@@ -26,7 +26,7 @@ GROUPS = {
 }
 # Each starts a server of its own, so `make soak` runs them.
 if "GPUYARD_EVERY_GROUP" in os.environ:
-    GROUPS |= {"http": 6, "jobs": 2, "idle": 2, "commands": 2, "web": 9}
+    GROUPS |= {"http": 6, "jobs": 2, "idle": 2, "commands": 2, "web": 10}
 
 
 def bench(*words: str) -> list[dict[str, Any]]:
