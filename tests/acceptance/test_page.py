@@ -2,8 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -11,13 +9,11 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.support.browser import browser
 from tests.support.instance import TestInstance, make_instance
+from tests.support.page_checks import check_for_all, signed_in
 from tests.support.web import http
 
 __all__ = ["browser"]
 
-# A machine that is busy with other tests takes its time.
-PATIENCE_MS = 60_000
-ROOT = Path(__file__).parents[2]
 SCREENS = ["/", "/jobs", "/submit", "/models", "/machines", "/costs", "/ui"]
 LOSSES = """
 import json, time
@@ -41,22 +37,8 @@ def instance() -> Iterator[TestInstance]:
 @pytest.fixture
 def page(instance: TestInstance, browser: Browser) -> Iterator[Page]:
     """The page, signed in as the owner. What its scripts cannot do fails the test."""
-    context = browser.new_context()
-    context.set_default_timeout(PATIENCE_MS)
-    expect.set_options(timeout=PATIENCE_MS)
-    made = context.new_page()
-    faults: list[str] = []
-    made.on("pageerror", lambda error: faults.append(str(error)))
-    made.on("console", lambda said: _note_refusal(said.text, faults))
-    open_page(made, instance)
-    yield made
-    context.close()
-    assert not faults
-
-
-def _note_refusal(text: str, faults: list[str]) -> None:
-    if "Content Security Policy" in text:
-        faults.append(text)
+    with signed_in(instance, browser, "/") as made:
+        yield made
 
 
 def open_page(page: Page, instance: TestInstance, path: str = "/") -> None:
@@ -235,24 +217,7 @@ def test_screens_serve_keyboards_and_screen_readers(
     instance: TestInstance, page: Page
 ) -> None:
     job = submit(instance, "true", name="seen by all")
-    axe = (ROOT / "web/node_modules/axe-core/axe.min.js").read_text()
-    faults: list[str] = []
-    for theme in ("light", "dark"):
-        page.emulate_media(color_scheme=theme)
-        for path in [*SCREENS, f"/jobs/{job}", f"/jobs/{job}?show=log"]:
-            page.goto(f"{instance.address().url}{path}")
-            expect(page.get_by_role("heading", level=1)).to_be_visible()
-            page.evaluate(axe)
-            found = page.evaluate("axe.run()")["violations"]
-            serious = [one for one in found if one["impact"] in ("serious", "critical")]
-            faults += [f"{path}, {theme}: {fault}" for fault in described(serious)]
-    assert not faults, "\n".join(faults)
-
-
-def described(violations: list[dict[str, Any]]) -> list[str]:
-    """What axe-core found, of each element."""
-    return [
-        f"{one['id']}: {node['html'][:200]} {node['failureSummary']}"
-        for one in violations
-        for node in one["nodes"]
-    ]
+    for path in [*SCREENS, f"/jobs/{job}", f"/jobs/{job}?show=log"]:
+        page.goto(f"{instance.address().url}{path}")
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        check_for_all(page)

@@ -2,8 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -11,13 +9,11 @@ from playwright.sync_api import Browser, Page, expect
 from tests.support.browser import browser
 from tests.support.instance import TestInstance, make_instance
 from tests.support.kubernetes import Cluster, Node
+from tests.support.page_checks import check_for_all, signed_in
 from tests.support.ports import free_port
 
 __all__ = ["browser"]
 
-# A machine that is busy with other tests takes its time.
-PATIENCE_MS = 60_000
-ROOT = Path(__file__).parents[2]
 # It saves a checkpoint, says so, and goes on until it is stopped.
 TRAINING = """
 import json, os, sys, time
@@ -86,16 +82,8 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestInstance
 @pytest.fixture
 def page(instance: TestInstance, browser: Browser) -> Iterator[Page]:
     """The page, signed in as the owner. What its scripts cannot do fails the test."""
-    context = browser.new_context()
-    context.set_default_timeout(PATIENCE_MS)
-    expect.set_options(timeout=PATIENCE_MS)
-    made = context.new_page()
-    faults: list[str] = []
-    made.on("pageerror", lambda error: faults.append(str(error)))
-    sign_in(made, instance)
-    yield made
-    context.close()
-    assert not faults, faults
+    with signed_in(instance, browser, "/") as made:
+        yield made
 
 
 def sign_in(page: Page, instance: TestInstance) -> None:
@@ -109,25 +97,6 @@ def sign_in(page: Page, instance: TestInstance) -> None:
 def show(page: Page, instance: TestInstance, path: str) -> None:
     page.goto(f"{instance.client().address.url}{path}")
     expect(page.get_by_role("heading", level=1)).to_be_visible()
-
-
-def check_accessible(page: Page) -> None:
-    """axe-core finds nothing serious in what is shown, light and dark."""
-    axe = (ROOT / "web/node_modules/axe-core/axe.min.js").read_text()
-    page.evaluate(axe)
-    for theme in ("light", "dark"):
-        page.emulate_media(color_scheme=theme)
-        found = page.evaluate("axe.run()")["violations"]
-        serious = [one for one in found if one["impact"] in ("serious", "critical")]
-        assert not serious, f"{page.url}, {theme}: {described(serious)}"
-
-
-def described(violations: list[dict[str, Any]]) -> str:
-    return "\n".join(
-        f"{one['id']}: {node['html'][:200]} {node['failureSummary']}"
-        for one in violations
-        for node in one["nodes"]
-    )
 
 
 def badge(page: Page, state: str) -> None:
@@ -166,7 +135,7 @@ def test_a_visitor_trains_stops_resumes_and_takes_the_model_home(
     assert download.value.path().read_text() == "the weights"
     page.get_by_role("link", name="Costs", exact=True).click()
     expect(page.get_by_role("row").filter(has_text="in all")).to_contain_text("$0.0")
-    check_accessible(page)
+    check_for_all(page)
 
 
 def test_a_program_is_read_while_it_is_written(
@@ -183,7 +152,7 @@ def test_a_program_is_read_while_it_is_written(
         page.get_by_text(re.compile("GPU large costs .* times as much"))
     ).to_be_visible()
     expect(page.locator("pre")).to_contain_text("--tier GPU_LARGE -- python3 train.py")
-    check_accessible(page)
+    check_for_all(page)
     page.get_by_role("button", name="Clear").click()
     expect(read).to_be_hidden()
     large = {"name": "data.bin", "mimeType": "", "buffer": bytes(800_000)}
@@ -225,7 +194,7 @@ def test_a_dataset_is_uploaded_and_removed_and_workspaces_are_listed(
     page.get_by_role("button", name="Upload").click()
     row = page.get_by_role("row").filter(has_text=name)
     expect(row).to_contain_text("9.4 MB")
-    check_accessible(page)
+    check_for_all(page)
     # The command cuts it at the same places: it has nothing to send, and adds nothing.
     instance.ok("datasets", "add", name, str(folder))
     page.get_by_role("button", name=f"Files of {name}").click()
@@ -238,7 +207,7 @@ def test_a_dataset_is_uploaded_and_removed_and_workspaces_are_listed(
     instance.ok("run", "--workspace", "notes", "--", "true")
     page.get_by_role("tab", name="workspaces").click()
     expect(page.get_by_role("row").filter(has_text="notes")).to_contain_text("default")
-    check_accessible(page)
+    check_for_all(page)
 
 
 def test_a_batch_is_submitted_and_what_failed_is_done_again(
@@ -264,7 +233,7 @@ def test_a_batch_is_submitted_and_what_failed_is_done_again(
     item = page.get_by_role("listitem")
     expect(item).to_have_count(1)
     expect(item).to_contain_text("it is no good")
-    check_accessible(page)
+    check_for_all(page)
     (instance.work / "bad.txt").write_text("good")
     page.get_by_role("button", name="Do the rest again").click()
     expect(page.get_by_text("3 of 3")).to_be_visible()
@@ -279,7 +248,7 @@ def test_offers_show_prices_and_problems(elsewhere: TestInstance, page: Page) ->
     expect(provider).to_contain_text("healthy")
     offer = page.get_by_role("row").filter(has_text="kubernetes/")
     expect(offer).to_contain_text("$6.00")
-    check_accessible(page)
+    check_for_all(page)
     page.get_by_label("Find an offer").fill("H100")
     expect(page.get_by_text("No offer is like that.")).to_be_visible()
 
@@ -317,7 +286,7 @@ def test_a_machine_is_invited_and_its_gpus_are_drained(
     gpu = machine.locator("details .row.wide").first
     gpu.get_by_role("button", name="Take no new jobs").click()
     expect(gpu).to_contain_text("takes no jobs")
-    check_accessible(page)
+    check_for_all(page)
     gpu.get_by_role("button", name="Take jobs again").click()
     expect(gpu).not_to_contain_text("takes no jobs")
     machine.get_by_role("button", name="Move its jobs away").click()

@@ -51,7 +51,7 @@ def check_for_all(page: Page) -> None:
         page.emulate_media(color_scheme=theme)
         found: list[dict[str, Any]] = page.evaluate("axe.run()")["violations"]
         faults += [
-            f"{theme}: {one['id']}: {node['html'][:200]} {node['failureSummary']}"
+            f"{page.url}, {theme}: {one['id']}: {node['html'][:200]} {node['failureSummary']}"
             for one in found
             if one["impact"] in ("serious", "critical")
             for node in one["nodes"]
