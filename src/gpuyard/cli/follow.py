@@ -194,8 +194,7 @@ def _reason_words(job: "Job", last: Any) -> str:
     words = (job.reason or "").replace("_", " ")
     if last and last.message:
         return f"{words}: {last.message}"
-    reason = Reason.of(job.reason)
-    return words if reason is Reason.OTHER else reason.sentence
+    return Reason.meaning_of(job.reason) or words
 
 
 def detach(job: "JobHandle") -> int:

@@ -14,6 +14,7 @@ from gpuyard.cli.output import (
     task_name,
 )
 from gpuyard.domain.own_nodes import OWN_NODES
+from gpuyard.domain.reasons import Reason
 from gpuyard.domain.units import format_duration
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def shown_fields(info: "Job", gpus: "Sequence[str]", waits: str = "") -> dict[st
         "name": info.name,
         "state": f"{info.state} ({HELD})" if info.held else info.state,
         "task": task_name(info.array_id, info.array_index),
-        "reason": info.reason,
+        "reason": _reason(info),
         "waits": waits,
         "exit code": info.exit_code,
         **spec_fields(spec),
@@ -82,6 +83,15 @@ def spec_fields(spec: dict[str, Any]) -> dict[str, Any]:
         "after failed": ", ".join(spec.get("depends_on_failed", [])),
         "after any": ", ".join(spec.get("depends_on_any", [])),
     }
+
+
+def _reason(info: "Job") -> str | None:
+    """The reason, and what it means where no message of an attempt says more."""
+    meaning = Reason.meaning_of(info.reason)
+    has_message = bool(info.attempts and info.attempts[-1].message)
+    if not meaning or has_message:
+        return info.reason
+    return f"{info.reason}: {meaning}"
 
 
 def _cost(cost: "Cost") -> str:

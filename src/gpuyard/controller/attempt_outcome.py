@@ -63,7 +63,7 @@ class Retry:
 
 
 def final_state(job: LiveJob, outcome: AttemptOutcome) -> tuple[JobState, str | None]:
-    """The state of the job if no retry follows, and the reason.
+    """The state of the job if no retry follows, and the reason why the attempt ended.
 
     A job whose program exited cleanly before a cancel reached it has completed.
     """
@@ -79,6 +79,7 @@ def final_state(job: LiveJob, outcome: AttemptOutcome) -> tuple[JobState, str | 
         return JobState.CANCELLED, Reason.CANCELLED
     if stopped == Reason.PREEMPTED:
         # Even after a clean exit: the program was asked to save its work and leave.
+        # Only the reason counts: the job is always tried again.
         return JobState.FAILED, Reason.PREEMPTED
     if outcome.exit_code == 0 and not outcome.reason:
         return JobState.COMPLETED, None

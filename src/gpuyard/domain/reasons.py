@@ -187,6 +187,12 @@ class Reason(StrEnum):
         """What happened, for people: a short clause without a full stop."""
         return _FACTS[self].sentence
 
+    @classmethod
+    def meaning_of(cls, text: str | None) -> str:
+        """The sentence of the reason that `text` names; empty for any other string."""
+        reason = cls.of(text)
+        return "" if reason is cls.OTHER else reason.sentence
+
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
@@ -261,10 +267,10 @@ _FACTS = {
     Reason.BAD_RESUME: _user("the checkpoint to resume from is gone or damaged"),
     Reason.SECRET_MISSING: _user("a secret that it refers to does not exist"),
     Reason.ENVIRONMENT_MISSING: _user(
-        "the environment that it was submitted with is no longer stored"
+        "the environment that it was submitted with is no longer stored, or damaged"
     ),
     Reason.CODE_MISSING: _user(
-        "the code that it was submitted with is no longer stored"
+        "the code that it was submitted with is no longer stored, or damaged"
     ),
     Reason.PACKAGES_FAILED: _user("the packages that it needs could not be installed"),
     Reason.DATASET_MISSING: _user("a dataset that it reads was removed, or is damaged"),

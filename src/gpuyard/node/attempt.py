@@ -166,7 +166,7 @@ class AttemptRun:
 
     @property
     def _may_block(self) -> bool:
-        """Whether it takes more than a moment to start it."""
+        """Whether it takes more than a moment to start it, as the prologue does."""
         start = self.start
         limited = start.memory_gb or start.cpus
         reads_files = start.checkpoint_path or start.code or start.interactive

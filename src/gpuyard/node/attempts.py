@@ -120,7 +120,9 @@ class NodeAttempts:
             self._spawn(self.attend(attempt, attempt.run()))
 
     def _needs_own_groups(self, start: wire.StartAttempt) -> bool:
-        """Whether the attempt needs control groups of its own from its start."""
+        """Whether the attempt needs control groups of its own from its start: so does
+        whatever `spawn._is_simple` leaves to the prologue.
+        """
         return bool(start.memory_gb or start.cpus or self._context.accounts)
 
     def _gpus_in_use(self, but: AttemptRun) -> set[str]:

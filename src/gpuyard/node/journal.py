@@ -155,7 +155,7 @@ class AttemptJournal:
             self._have_secrets.discard(attempt_id)
 
     def note(self, attempt_id: str, **facts: Any) -> None:
-        """Note facts, which are fields of `AttemptRecord`.
+        """Note facts, which are fields of `JournalEntry`.
 
         On a full disk they are lost with this agent. Nothing is noted of an attempt
         that is forgotten, such as the end of its input that somebody typed too late:

@@ -25,6 +25,7 @@ from gpuyard.domain.jobs import (
 )
 from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.own_nodes import OWN_NODES
+from gpuyard.domain.reasons import Reason
 from gpuyard.domain.run_time import run_time_s
 from gpuyard.domain.secret_names import without_keys
 from gpuyard.domain.states import AttemptState, JobState
@@ -289,6 +290,16 @@ def _ran_s(row: Row, core: Core) -> float | None:
         measured = core.run_clock.ran_s(row["id"])
         return run_time_s(started_at, core.clock(), measured)
     return run_time_s(started_at, row["ended_at"] or started_at, row["ran_s"])
+
+
+def present_end(job: Job) -> str:
+    """That the job does not wait, and why that is so."""
+    if job.reason in (None, job.state):
+        return f"The job is not waiting: it is {job.state}."
+    last = job.attempts[-1] if job.attempts else None
+    words = (last and last.message) or Reason.meaning_of(job.reason)
+    reason = f"{job.reason}: {words}" if words else job.reason
+    return f"The job is not waiting: it is {job.state} ({reason.rstrip('.')})."
 
 
 def _total(attempts: Sequence[Attempt]) -> Cost:

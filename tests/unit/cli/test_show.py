@@ -58,3 +58,29 @@ def test_the_message_of_each_attempt_is_shown(
     )
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2:] == ["attempt 1  no space left", "message  no GPU left"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "messages", "shown"),
+    [
+        (None, [], None),
+        (
+            "dependency_failed",
+            [],
+            "dependency_failed: a job that it depends on did not end as it must for"
+            " this one",
+        ),
+        ("no_image", ["manifest unknown"], "no_image"),
+        ("from_elsewhere", [], "from_elsewhere"),
+    ],
+)
+def test_a_reason_is_explained_where_no_message_does(
+    reason: str | None, messages: list[str], shown: str | None
+) -> None:
+    known = {"token": 1, "provider": "local", "created_at": 0.0, "state": "ended"}
+    attempts = [
+        Attempt(id=f"attempt_{number}", number=number, message=message, **known)
+        for number, message in enumerate(messages, 1)
+    ]
+    ended = job(kind="command", state="failed", reason=reason, attempts=attempts)
+    assert shown_fields(ended, [])["reason"] == shown

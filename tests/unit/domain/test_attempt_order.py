@@ -1,6 +1,6 @@
 """The order for a provider, and S2's form of it."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -18,12 +18,16 @@ FULL = AttemptOrder(
     name="train",
     command=("python3", "train.py"),
     job_id="job_1",
+    project="vision",
+    user="ann",
     token=3,
     priority=4,
     image="pytorch:24.02",
     stdin=b"input",
     interactive=True,
     environment={"A": "b"},
+    carried_environment="a" * 64,
+    code="c" * 64,
     volumes={"/data": "/mnt/data"},
     workdir="/work",
     workspace="default/corpus",
@@ -39,11 +43,30 @@ FULL = AttemptOrder(
     prefetched=True,
     timeout_s=90.0,
     max_silence_s=30.0,
+    log_limit_gb=2.0,
     grace_s=5.0,
     checkpoint=CheckpointSpec(path="out/*.pt"),
     resume_from=ResumePoint("f" * 64, "step-10", True),
     labels={"team": "vision"},
 )
+
+
+# Secrets become variables, options come from the owner; S2's interface says who
+# retries. The others only an agent knows.
+NOT_IN_S2 = {
+    *("secrets", "provider_options", "retries"),
+    *("artifacts", "datasets", "packages", "shares"),
+}
+
+
+def test_the_full_order_says_something_of_each_field_that_s2_can_carry():
+    bare = AttemptOrder(attempt_id="", name="", command=())
+    unsaid = {
+        field.name
+        for field in fields(AttemptOrder)
+        if getattr(FULL, field.name) == getattr(bare, field.name)
+    }
+    assert unsaid == NOT_IN_S2
 
 
 def test_s2s_form_of_an_order_means_the_same_order():

@@ -49,6 +49,7 @@ from gpuyard.server.permissions import (
 from gpuyard.server.present import (
     present_checkpoint,
     present_code,
+    present_end,
     present_environment,
     present_jobs,
     present_queued,
@@ -385,13 +386,10 @@ async def why(
         visibility = visibility_of(request.scope, app_state.controller)
         return conceal(app_state.queries, visibility, told)
     job = _one(app_state, job_id)
-    summary = f"The job is not waiting: it is {job.state}" + (
-        f" ({job.reason})." if job.reason not in (None, job.state) else "."
-    )
     return {
         "job_id": job_id,
         "pending": False,
-        "summary": summary,
+        "summary": present_end(job),
         "state": job.state,
         "reason": job.reason,
     }
