@@ -58,7 +58,7 @@ class TokenSessions:
         content = json.dumps([token, self._clock() + lasts_s])
         nonce = secrets.token_bytes(_NONCE_BYTES)
         sealed = AESGCM(self._key).encrypt(nonce, content.encode(), purpose)
-        return _KIND + base64.urlsafe_b64encode(nonce + sealed).decode().rstrip("=")
+        return _written(nonce + sealed)
 
     def open(self, cookie: str) -> str | None:
         """The token in a cookie; None if it was not sealed here, its time is over, or
@@ -79,6 +79,8 @@ class TokenSessions:
             opened = AESGCM(self._key).decrypt(nonce, sealed, purpose)
         except (InvalidTag, ValueError):
             return None
+        if cookie != _written(raw):
+            return None  # written in another way, what has ended would open again
         token, ends_at = json.loads(opened)
         return token if self._clock() < ends_at else None
 
@@ -94,3 +96,8 @@ class TokenSessions:
         ):
             self._ended.popitem(last=False)
         self._ended[cookie] = now + self._lasts_s
+
+
+def _written(raw: bytes) -> str:
+    """The one way in which a cookie or a code may be written."""
+    return _KIND + base64.urlsafe_b64encode(raw).decode().rstrip("=")
