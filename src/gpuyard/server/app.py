@@ -58,6 +58,7 @@ from gpuyard.server.routers import (
     workspaces,
 )
 from gpuyard.server.security_scheme import document_token
+from gpuyard.server.sign_in.ended_cookies import EndedCookies
 from gpuyard.server.sign_in.service import SignIn
 from gpuyard.server.tending import tend
 from gpuyard.storage.place import problem_of
@@ -70,7 +71,11 @@ def make_app(app_state: AppState) -> FastAPI:
     """The application that serves the instance. Its lifespan runs the upkeep."""
 
     app_state.sign_in = SignIn(
-        app_state.settings, app_state.controller, app_state.url, app_state.token
+        app_state.settings,
+        app_state.controller,
+        app_state.url,
+        app_state.token,
+        EndedCookies(app_state.queries.note, app_state.keep_note),
     )
     audit = AuditLog(
         app_state.home.audit_log, app_state.settings.server, lambda: app_state.token

@@ -78,7 +78,7 @@ class AppState:
     def __post_init__(self) -> None:
         self.whole_ledger = WholeLedger(self.controller.core.ledger, self.home.root)
         self.event_visibility = EventVisibility(self.queries)
-        self.artifact_links = ArtifactLinks(self.queries.note, self._keep_note)
+        self.artifact_links = ArtifactLinks(self.queries.note, self.keep_note)
         self.series = SeriesSummaries(self.queries)
         self.controller.launching.worker_token = self._worker_token
 
@@ -159,7 +159,8 @@ class AppState:
         """The id of the artifact that a link opens; ForbiddenError."""
         return self.artifact_links.read(link, self.controller.core.clock())
 
-    async def _keep_note(self, name: str, body: Mapping[str, Any]) -> None:
+    async def keep_note(self, name: str, body: Mapping[str, Any]) -> None:
+        """Write a note of the ledger; returns when it is committed."""
         core = self.controller.core
         core.writer.set_note(name, body)
         await core.committed(own_only=True)

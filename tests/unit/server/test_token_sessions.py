@@ -1,6 +1,17 @@
 """Cookies that hold a token: who opens them, and until when."""
 
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gpuyard.server.sign_in.ended_cookies import EndedCookies
 from gpuyard.server.sign_in.token_sessions import LINK_LASTS_S, TokenSessions
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 class Clock:
@@ -11,9 +22,35 @@ class Clock:
         return self.now
 
 
+class Notes:
+    """The notes of a ledger."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, dict[str, Any]] = {}
+
+    def note(self, name: str) -> Mapping[str, Any]:
+        return self.kept.get(name, {})
+
+    async def keep(self, name: str, body: Mapping[str, Any]) -> None:
+        self.kept[name] = dict(body)
+
+
+def sessions_of(
+    secret: str = "secret",
+    lasts_s: float = 60,
+    clock: Clock | None = None,
+    notes: Notes | None = None,
+) -> TokenSessions:
+    """Those of a server that has just started with these notes."""
+    clock = clock or Clock()
+    notes = notes or Notes()
+    ended = EndedCookies(notes.note, notes.keep, clock)
+    return TokenSessions(secret, lasts_s, ended, clock)
+
+
 def test_a_cookie_opens_until_its_time_is_over() -> None:
     clock = Clock()
-    sessions = TokenSessions("secret", 60, clock)
+    sessions = sessions_of(clock=clock)
     cookie = sessions.seal("a-token")
     assert "a-token" not in cookie
     clock.now += 59
@@ -23,13 +60,13 @@ def test_a_cookie_opens_until_its_time_is_over() -> None:
 
 
 def test_only_servers_of_the_instance_open_it() -> None:
-    cookie = TokenSessions("secret", 60).seal("a-token")
-    assert TokenSessions("secret", 60).open(cookie) == "a-token"
-    assert TokenSessions("another", 60).open(cookie) is None
+    cookie = sessions_of().seal("a-token")
+    assert sessions_of().open(cookie) == "a-token"
+    assert sessions_of("another").open(cookie) is None
 
 
 def test_an_altered_cookie_opens_nothing() -> None:
-    sessions = TokenSessions("secret", 60)
+    sessions = sessions_of()
     cookie = sessions.seal("a-token")
     for place in range(len("token."), len(cookie)):
         other = "A" if cookie[place] != "A" else "B"
@@ -39,44 +76,56 @@ def test_an_altered_cookie_opens_nothing() -> None:
         assert sessions.open(nonsense) is None
 
 
-def test_a_browser_that_was_signed_out_stays_so() -> None:
+@pytest.mark.anyio
+async def test_a_browser_that_was_signed_out_stays_so() -> None:
     clock = Clock()
-    sessions = TokenSessions("secret", 60, clock)
+    notes = Notes()
+    sessions = sessions_of(clock=clock, notes=notes)
     one = sessions.seal("a-token")
     other = sessions.seal("a-token")
-    sessions.end(one)
-    assert sessions.open(one) is None
-    assert sessions.open(other) == "a-token"
+    await sessions.end(one)
+    for server in (sessions, sessions_of(clock=clock, notes=notes)):
+        assert server.open(one) is None
+        assert server.open(other) == "a-token"
+    clock.now += 60
+    await sessions.end(sessions.seal("a-token"))
+    (kept,) = notes.kept.values()
+    assert len(kept) == 1
 
 
-def test_what_has_ended_opens_nothing_in_another_writing_either() -> None:
-    sessions = TokenSessions("secret", 60)
+@pytest.mark.anyio
+async def test_what_has_ended_opens_nothing_in_another_writing_either() -> None:
+    sessions = sessions_of()
     cookie = sessions.seal("a-token")
     code = sessions.code("a-token")
-    sessions.end(cookie)
-    sessions.redeem(code)
-    for ended, opens in ((cookie, sessions.open), (code, sessions.redeem)):
+    await sessions.end(cookie)
+    await sessions.redeem(code)
+    for ended in (cookie, code):
         # Base64 has bits that stand for nothing, and readers skip strange characters.
         endings = [ended[:-1] + letter for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"]
         for other in (*endings, f"{ended}=", f"{ended}!", ended[:9] + " " + ended[9:]):
-            assert opens(other) is None
+            assert sessions.open(other) is None
+            assert await sessions.redeem(other) is None
 
 
-def test_what_was_never_a_cookie_takes_no_memory() -> None:
-    sessions = TokenSessions("secret", 60)
+@pytest.mark.anyio
+async def test_what_was_never_a_cookie_takes_no_memory() -> None:
+    notes = Notes()
+    sessions = sessions_of(notes=notes)
     for number in range(10):
-        sessions.end(f"token.{number}")
-    assert not sessions._ended
+        await sessions.end(f"token.{number}")
+    assert not notes.kept
 
 
-def test_a_link_is_good_once_and_is_no_cookie() -> None:
+@pytest.mark.anyio
+async def test_a_link_is_good_once_and_is_no_cookie() -> None:
     clock = Clock()
-    sessions = TokenSessions("secret", 600, clock)
+    sessions = sessions_of(lasts_s=600, clock=clock)
     code = sessions.code("a-token")
     assert sessions.open(code) is None
-    assert sessions.redeem(sessions.seal("a-token")) is None
-    assert sessions.redeem(code) == "a-token"
-    assert sessions.redeem(code) is None
+    assert await sessions.redeem(sessions.seal("a-token")) is None
+    assert await sessions.redeem(code) == "a-token"
+    assert await sessions.redeem(code) is None
     late = sessions.code("a-token")
     clock.now += LINK_LASTS_S
-    assert sessions.redeem(late) is None
+    assert await sessions.redeem(late) is None

@@ -128,7 +128,7 @@ async def _close(
     cookie = sign_in.cookies.read(_headers(request), sign_in.cookies.session) or ""
     if sign_in.token_sessions.open(cookie) is None:
         await sign_in.close_session(identity)
-    sign_in.token_sessions.end(cookie)
+    await sign_in.token_sessions.end(cookie)
 
 
 @browsers.post("/logout")
@@ -155,7 +155,7 @@ async def sign_in_with_token(request: Request, app_state: TheAppState) -> Respon
     fields = await _form(request)
     token = fields.get("token", "").strip()
     if "code" in fields:
-        token = sign_in.token_sessions.redeem(fields["code"]) or ""
+        token = await sign_in.token_sessions.redeem(fields["code"]) or ""
     identity = await app_state.identify(token)
     if identity is None and "code" in fields:
         raise UnauthorizedError(

@@ -14,6 +14,7 @@ from gpuyard.server.sign_in.begun import Begun, Seal
 from gpuyard.server.sign_in.claims import person_of
 from gpuyard.server.sign_in.cookies import Cookies
 from gpuyard.server.sign_in.devices import Devices, Grant
+from gpuyard.server.sign_in.ended_cookies import EndedCookies
 from gpuyard.server.sign_in.token_sessions import TokenSessions
 
 if TYPE_CHECKING:
@@ -28,7 +29,12 @@ class SignIn:
     """
 
     def __init__(
-        self, settings: Settings, controller: Controller, url: str, secret: str
+        self,
+        settings: Settings,
+        controller: Controller,
+        url: str,
+        secret: str,
+        ended: EndedCookies,
     ) -> None:
         self.url = (settings.server.url or url).rstrip("/")
         self.cookies = Cookies(self.url)
@@ -36,7 +42,7 @@ class SignIn:
         self.settings = settings.sign_in
         self._controller = controller
         self._seal = Seal(secret)
-        self.token_sessions = TokenSessions(secret, self.settings.session_s)
+        self.token_sessions = TokenSessions(secret, self.settings.session_s, ended)
         self._provider = self._make_provider()
 
     def _make_provider(self) -> "OpenIdProvider | None":

@@ -1,16 +1,18 @@
 """Browsers that have signed in with a token: the cookie holds the token, sealed.
 
 So such a browser may do what the token may do now: it is signed out when the token is
-revoked, replaced or too old, and nothing has to be written for it.
+revoked, replaced or too old. Nothing is written before it signs out.
 """
 
 import base64
 import json
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from hashlib import sha256
+from typing import NamedTuple
+
+from gpuyard.server.sign_in.ended_cookies import EndedCookies
 
 # What such a cookie begins with; a session of a provider's user has no dot.
 _KIND = "token."
@@ -20,7 +22,14 @@ _SESSION = b"session"
 _LINK = b"link"
 # How long a link that signs a browser in is good.
 LINK_LASTS_S = 60.0
-_MOST_ENDED = 4096
+
+
+class _Opened(NamedTuple):
+    """What was sealed, and its name among those that have ended."""
+
+    token: str
+    ends_at: float
+    name: str
 
 
 class TokenSessions:
@@ -29,13 +38,16 @@ class TokenSessions:
     """
 
     def __init__(
-        self, secret: str, lasts_s: float, clock: Callable[[], float] = time.time
+        self,
+        secret: str,
+        lasts_s: float,
+        ended: EndedCookies,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._key = sha256(f"gpuyard token session {secret}".encode()).digest()
         self._lasts_s = lasts_s
+        self._ended = ended
         self._clock = clock
-        # The cookies of browsers that were signed out, with the ends of their times.
-        self._ended: OrderedDict[str, float] = OrderedDict()
 
     def seal(self, token: str) -> str:
         """The value of a cookie."""
@@ -45,12 +57,13 @@ class TokenSessions:
         """What signs a browser in with a token: once, and soon."""
         return self._seal(token, LINK_LASTS_S, _LINK)
 
-    def redeem(self, code: str) -> str | None:
+    async def redeem(self, code: str) -> str | None:
         """The token of a code, which is used up; None for one that opens nothing."""
-        token = self._open(code, _LINK)
-        if token is not None:
-            self._keep_ended(code)
-        return token
+        opened = self._open(code, _LINK)
+        if opened is None:
+            return None
+        await self._ended.add(opened.name, opened.ends_at)
+        return opened.token
 
     def _seal(self, token: str, lasts_s: float, purpose: bytes) -> str:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -64,13 +77,14 @@ class TokenSessions:
         """The token in a cookie; None if it was not sealed here, its time is over, or
         its browser was signed out.
         """
-        return self._open(cookie, _SESSION)
+        opened = self._open(cookie, _SESSION)
+        return opened.token if opened else None
 
-    def _open(self, cookie: str, purpose: bytes) -> str | None:
+    def _open(self, cookie: str, purpose: bytes) -> _Opened | None:
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-        if not cookie.startswith(_KIND) or cookie in self._ended:
+        if not cookie.startswith(_KIND):
             return None
         try:
             raw = base64.urlsafe_b64decode(f"{cookie.removeprefix(_KIND)}===")
@@ -80,22 +94,17 @@ class TokenSessions:
         except (InvalidTag, ValueError):
             return None
         if cookie != _written(raw):
-            return None  # written in another way, what has ended would open again
+            return None
         token, ends_at = json.loads(opened)
-        return token if self._clock() < ends_at else None
+        name = nonce.hex()
+        if self._clock() >= ends_at or name in self._ended:
+            return None
+        return _Opened(token, ends_at, name)
 
-    def end(self, cookie: str) -> None:
+    async def end(self, cookie: str) -> None:
         """Sign a browser out: its cookie opens nothing more."""
-        if self.open(cookie) is not None:
-            self._keep_ended(cookie)
-
-    def _keep_ended(self, cookie: str) -> None:
-        now = self._clock()
-        while self._ended and (
-            len(self._ended) >= _MOST_ENDED or next(iter(self._ended.values())) <= now
-        ):
-            self._ended.popitem(last=False)
-        self._ended[cookie] = now + self._lasts_s
+        if opened := self._open(cookie, _SESSION):
+            await self._ended.add(opened.name, opened.ends_at)
 
 
 def _written(raw: bytes) -> str:
