@@ -83,10 +83,16 @@ class CodeReader:
         """Store the code of `workdir`, except what is in the folder `apart_from`;
         returns the digest of its tree. `is_public`: as for `snapshots.take`.
 
-        InvalidInputError when it is too large, cannot be read, or is `/` or the home
-        directory; OSError when it cannot be stored.
+        InvalidInputError when it is too large, cannot be read, is `/` or the home
+        directory, or is in `apart_from`; OSError when it cannot be stored.
         """
         root = checked_folder(workdir, is_public=is_public)
+        if _is_in(root, apart_from):
+            raise InvalidInputError.of(
+                "workdir",
+                f"{str(root)!r} is in gpuyard's own folder, of which no code is stored",
+                "put the program into a folder of its own",
+            )
         listing = Listing.of(root, most=_MOST_PATHS, is_public=is_public)
         git = git_state(root)
         tracked = git.tracked if git else frozenset[str]()

@@ -122,6 +122,8 @@ def test_too_much_code_and_the_home_directory_are_refused(
         reader.take(folder, CodeLimits(files=2, bytes=1000))
     with pytest.raises(InvalidInputError, match="the most are 10 files and 0 MB"):
         reader.take(folder, CodeLimits(files=10, bytes=5))
+    with pytest.raises(InvalidInputError, match="is in gpuyard's own folder"):
+        reader.take(folder / "package", LIMITS, folder)
     monkeypatch.setenv("HOME", str(folder / "package"))
     with pytest.raises(InvalidInputError, match="holds the home directory"):
         reader.take(folder, LIMITS)
