@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -108,7 +108,7 @@ def take_all(browser: Browser, lab: Lab, folder: Path) -> None:
 def signed_in(browser: Browser, lab: Lab, theme: Theme, size: str) -> Page:
     """A page of the owner."""
     width, height = SIZES[size]
-    viewport = {"width": width, "height": height}
+    viewport = ViewportSize(width=width, height=height)
     context = browser.new_context(viewport=viewport, color_scheme=theme)
     page = context.new_page()
     page.goto(address_of(lab))
