@@ -39,7 +39,7 @@ from gpuyard.verification.protocol import (
     ProtocolError,
     Ready,
 )
-from gpuyard.verification.recheck import ask_again, ask_for_digest
+from gpuyard.verification.recheck import ask_again, ask_for_digests
 from gpuyard.verification.solver_jobs import NotStartedError
 from gpuyard.verification.trust import record_after
 
@@ -294,7 +294,7 @@ class VerificationBatch:
 
     async def _judge(self, checks: Sequence[Check]) -> None:
         """Compare claims across executors, and recheck those whose answer differs."""
-        await ask_for_digest(self._context, checks)
+        await ask_for_digests(self._context, checks)
         shared = shared_uuids(
             {check.executor.name: check.claims for check in checks if check.claims}
         )

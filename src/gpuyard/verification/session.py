@@ -143,8 +143,7 @@ class Session:
             name: FigureRange(one.low, one.high)
             for name, one in self.store.records.ranges(cls).items()
         }
-        # The time of an inventory alone shows nothing.
-        timed = ranges.get("claims_s") if claims - {Claim.INVENTORY} else None
+        timed = ranges.get("claims_s")
         wanted = Expected(
             cls.value,
             inventory=Claim.INVENTORY in claims,

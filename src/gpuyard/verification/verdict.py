@@ -21,13 +21,15 @@ class CheckOutcome(StrEnum):
     """How a check ended.
 
     Excused: receipts show that the executor worked for others. Blameless: our side or
-    the trusted executor failed.
+    the trusted executor failed. Unjudged: the answers are right, but something that was
+    asked for could not be compared with anything, so the check is not passed.
     """
 
     PASSED = "passed"
     FAILED = "failed"
     EXCUSED = "excused"
     BLAMELESS = "blameless"
+    UNJUDGED = "unjudged"
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -104,7 +106,10 @@ def judge(evidence: Evidence) -> tuple[VerdictLine, ...]:
 
 
 def outcome(lines: Sequence[VerdictLine]) -> CheckOutcome:
-    """The outcome of the lines. What could not be judged does not fail a check."""
+    """The outcome of the lines.
+
+    What could not be judged does not fail a check, and does not let it pass either.
+    """
     names = {line.name: line.ok for line in lines}
     if any(line.ok is False for line in lines):
         return CheckOutcome.FAILED
@@ -112,7 +117,10 @@ def outcome(lines: Sequence[VerdictLine]) -> CheckOutcome:
         return CheckOutcome.EXCUSED
     # Without a valid comparison the trusted executor contradicted itself, or something
     # failed on our side.
-    return CheckOutcome.PASSED if names.get("comparison") else CheckOutcome.BLAMELESS
+    if not names.get("comparison"):
+        return CheckOutcome.BLAMELESS
+    unjudged = any(line.ok is None for line in lines)
+    return CheckOutcome.UNJUDGED if unjudged else CheckOutcome.PASSED
 
 
 def _answers(evidence: Evidence) -> list[VerdictLine]:
