@@ -79,7 +79,9 @@ class InProcess:
         self._rest: AsyncIterator[Message] | None = None
 
     async def ready(self) -> Message:
-        return self._said.take(await self._behaviour.first(self._order))
+        first = await self._behaviour.first(self._order)
+        self.job_id = "job_1"
+        return self._said.take(first)
 
     async def reveal(self, seed: int) -> float:
         self._said.release()

@@ -15,7 +15,15 @@ from typing import Any
 
 import structlog
 
-from gpuyard.domain.errors import GpuyardError
+from gpuyard.domain.errors import (
+    ForbiddenError,
+    GpuyardError,
+    InvalidInputError,
+    LedgerError,
+    RequestRefusedError,
+    UnauthorizedError,
+    UnreachableError,
+)
 from gpuyard.verification.answers import AnswersError, IncomingFile, most_bytes
 from gpuyard.verification.batch_samples import BatchSample, take_samples_by_class
 from gpuyard.verification.channels import AFTER_S, ChannelOpener, GoneError
@@ -49,6 +57,15 @@ log = structlog.get_logger(__name__)
 _LATE_FACTOR = 2
 # Without a stream, messages arrive late: a job's output is passed on in chunks.
 _IN_PIECES_S = 5.0
+# Errors that show a fault of the instance, whatever an executor does.
+_OURS = (
+    DatabaseError,
+    ForbiddenError,
+    LedgerError,
+    RequestRefusedError,
+    UnauthorizedError,
+    UnreachableError,
+)
 # How many answer files are received at a time; the other solvers wait. And how long
 # one file may take.
 _READING = 32
@@ -315,7 +332,10 @@ def _explained(check: Check) -> Generator[None]:
     try:
         yield
     except NotStartedError as error:
-        check.fault = str(error)
+        if error.ours:
+            check.fault = str(error)
+        else:
+            check.unexplained = str(error)
     except (ProtocolError, AnswersError) as error:
         if check.sha256:
             check.unread = str(error)
@@ -330,11 +350,27 @@ def _explained(check: Check) -> Generator[None]:
             else "nothing came in time"
         )
         check.unread = "the file did not follow its hash"
-    except (GpuyardError, OSError) as error:
+    except (*_OURS, OSError) as error:
         check.fault = f"it could not be asked: {error}"
+    except GpuyardError as error:
+        _blame(check, error)
     except Exception as error:  # it must not stop the other checks
         log.exception("verification_check_failed", check=check.id)
-        check.fault = f"a fault of ours: {type(error).__name__}: {error}"
+        check.unexplained = f"{type(error).__name__}: {error}"
+
+
+def _blame(check: Check, error: GpuyardError) -> None:
+    """Hold an error of the instance against the executor, if its job caused it.
+
+    A place can refuse a job, and spoil what it says of it. Only what the settings say
+    is wrong on our side.
+    """
+    if check.channel and check.channel.job_id:
+        check.silence = check.unread = f"its job cannot be read: {error}"
+    elif isinstance(error, InvalidInputError):
+        check.fault = f"it could not be asked: {error}"
+    else:
+        check.unexplained = f"its place takes no job: {error}"
 
 
 async def _all(

@@ -144,7 +144,7 @@ class StreamChannel:
             self._executor, self._check_id, order, self._limit_s
         )
         self.job_id = self._job.id
-        await self._jobs.wait_until_started(self._job, traits.spin_up_s)
+        await self._jobs.wait_until_started(self._executor, self._job, traits.spin_up_s)
         async with asyncio.timeout(traits.prepare_s):
             self._line = await self._arrival(self._job)
             return await self.receive()
@@ -230,7 +230,7 @@ class OutputChannel:
         )
         self.job_id = self._job.id
         await self._jobs.wait_until_started(
-            self._job, TRAITS[self._executor.gpu_class].spin_up_s
+            self._executor, self._job, TRAITS[self._executor.gpu_class].spin_up_s
         )
         self._lines = self._jobs.lines(self._job)
 

@@ -29,7 +29,8 @@ class Check:
     """What happened in one check, and when.
 
     Times (`…_at`) are of `steady_now`, and None for what did not happen. `fault`: what
-    failed on our side. `silence`: why no answers came. `unread`: why answers that came
+    failed on our side, as we can show. `unexplained`: what failed without such proof.
+    `silence`: why no answers came. `unread`: why answers that came
     could not be kept. `answers`: where the answer file is. `again`: what the trusted
     executor answered when it was asked once more.
     """
@@ -56,6 +57,7 @@ class Check:
     receipts: tuple[dict[str, Any], ...] = ()
     issuers: dict[str, str] = field(default_factory=dict[str, str])
     fault: str | None = None
+    unexplained: str | None = None
     silence: str | None = None
     unread: str | None = None
     again: str | None = None
@@ -71,6 +73,7 @@ class Check:
         """Whether it still waits for something from its solver."""
         return not (
             self.fault
+            or self.unexplained
             or self.silence
             or self.unread
             or self.declined_at
@@ -144,6 +147,7 @@ class Check:
             receipts=self.receipts,
             issuers=self.issuers,
             fault=self.fault,
+            unexplained=self.unexplained,
         )
 
     def row(self) -> dict[str, Any]:

@@ -470,6 +470,7 @@ _SIGNS = {
     "excused": "b",
     "blameless": ".",
     "unjudged": "?",
+    "unexplained": "!",
 }
 
 

@@ -23,6 +23,7 @@ class CheckOutcome(StrEnum):
     Excused: receipts show that the executor worked for others. Blameless: our side or
     the trusted executor failed. Unjudged: the answers are right, but something that was
     asked for could not be compared with anything, so the check is not passed.
+    Unexplained: it came to nothing, and nothing shows whose fault that was.
     """
 
     PASSED = "passed"
@@ -30,6 +31,7 @@ class CheckOutcome(StrEnum):
     EXCUSED = "excused"
     BLAMELESS = "blameless"
     UNJUDGED = "unjudged"
+    UNEXPLAINED = "unexplained"
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,7 +44,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     hash that the executor sent first, `answers`: its file as it came. `unread`: why a
     file could not be kept. `silence`: why none came. `receipts` excuse it at
     `declined_at`; `issuers` are the public keys (name → hex). `fault`: what failed on
-    our side.
+    our side, as we can show. `unexplained`: what failed without such proof.
     """
 
     check: str
@@ -73,6 +75,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     receipts: tuple[dict[str, Any], ...] = ()
     issuers: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     fault: str | None = None
+    unexplained: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,9 @@ def judge(evidence: Evidence) -> tuple[VerdictLine, ...]:
     """
     if evidence.fault:
         return (VerdictLine("fault", None, f"not the executor's: {evidence.fault}"),)
+    if evidence.unexplained:
+        reason = f"nothing shows whose fault it was: {evidence.unexplained}"
+        return (VerdictLine("unexplained", None, reason),)
     if evidence.sha256 is None and evidence.receipts:
         return (_excuse(evidence),)
     told = judge_claims(
@@ -117,6 +123,8 @@ def outcome(lines: Sequence[VerdictLine]) -> CheckOutcome:
         return CheckOutcome.EXCUSED
     # Without a valid comparison the trusted executor contradicted itself, or something
     # failed on our side.
+    if "unexplained" in names:
+        return CheckOutcome.UNEXPLAINED
     if not names.get("comparison"):
         return CheckOutcome.BLAMELESS
     unjudged = any(line.ok is None for line in lines)

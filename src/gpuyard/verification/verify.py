@@ -82,8 +82,8 @@ class VerificationReport:
     @property
     def unjudged(self) -> list[str]:
         """The executors of which this run shows neither a pass nor a failure."""
-        open_ends = (CheckOutcome.BLAMELESS, CheckOutcome.UNJUDGED)
-        unclear = [one.executor.name for one in self.checks if one.outcome in open_ends]
+        clear = (CheckOutcome.PASSED, CheckOutcome.FAILED, CheckOutcome.EXCUSED)
+        unclear = [one.executor.name for one in self.checks if one.outcome not in clear]
         return [*unclear, *self.left_out]
 
 

@@ -9,16 +9,24 @@ from pathlib import Path
 
 import pytest
 
+from gpuyard.domain.errors import CapacityError, GpuyardError, UnreachableError
 from gpuyard.domain.gpus import GPUClass
 from gpuyard.storage.blobs import BlobStore
 from gpuyard.verification.check import Check
 from gpuyard.verification.claims import Expected, FigureRange
 from gpuyard.verification.classes import Class
 from gpuyard.verification.context import Context
-from gpuyard.verification.protocol import Claims, Hash, Message, OrderDocument
+from gpuyard.verification.protocol import (
+    Claims,
+    Hash,
+    Message,
+    OrderDocument,
+    Ready,
+)
 from gpuyard.verification.records import Records
 from gpuyard.verification.solver.probe import nonce_of
-from gpuyard.verification.trust import PRIOR
+from gpuyard.verification.solver_jobs import NotStartedError
+from gpuyard.verification.trust import PRIOR, UNEXPLAINED_BARS
 from gpuyard.verification.trusted_executor import ExecutorFault
 from gpuyard.verification.verdict import CheckOutcome
 from tests.support.executors import Executors, Honest, executor, make_batch
@@ -130,3 +138,92 @@ async def test_each_memory_proof_of_a_batch_is_repeated(
     outcomes = {name: check.outcome for name, check in checks.items()}
     assert outcomes.pop("owner") is CheckOutcome.PASSED, checks["owner"].lines
     assert set(outcomes.values()) == {CheckOutcome.FAILED}, "luck helps nobody"
+
+
+class Raises(Honest):
+    """Whatever it is asked once its job is there, the instance answers with `error`."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    async def rest(self, order: OrderDocument, seed: int) -> AsyncIterator[Message]:
+        raise self.error
+        yield Ready()
+
+
+class TakesNoJob(Raises):
+    """Its place answers with `error` before a job is there."""
+
+    async def first(self, order: OrderDocument) -> Message:
+        raise self.error
+
+
+async def outcome_of(
+    context: Context, tmp_path: Path, solver: Honest
+) -> tuple[CheckOutcome, str]:
+    """How a check of this solver ends, and why."""
+    plain = Expected(T4.value)
+    check = (await check_with(context, tmp_path, plain, rented=solver))["rented"]
+    return check.outcome, check.reason
+
+
+async def test_a_job_whose_output_cannot_be_read_fails(
+    context: Context, tmp_path: Path
+) -> None:
+    """An executor, or its host, makes a folder of the log."""
+    broken = GpuyardError("The server answered 500: Is a directory.")
+    outcome, reason = await outcome_of(context, tmp_path, Raises(broken))
+    assert outcome is CheckOutcome.FAILED
+    assert "its job cannot be read: The server answered 500" in reason
+
+
+async def test_an_instance_that_is_away_blames_nobody(
+    context: Context, tmp_path: Path
+) -> None:
+    away = UnreachableError("No server answers.")
+    outcome, _ = await outcome_of(context, tmp_path, Raises(away))
+    assert outcome is CheckOutcome.BLAMELESS
+
+
+async def test_a_place_that_takes_no_job_is_not_blameless(
+    context: Context, tmp_path: Path
+) -> None:
+    """Its host has taken the GPU away, for as long as it would be checked."""
+    none = CapacityError("No node will ever have 1 GPU.")
+    outcome, reason = await outcome_of(context, tmp_path, TakesNoJob(none))
+    assert outcome is CheckOutcome.UNEXPLAINED
+    assert "its place takes no job" in reason
+
+
+@pytest.mark.parametrize(
+    ("ours", "outcome"),
+    [(True, CheckOutcome.BLAMELESS), (False, CheckOutcome.UNEXPLAINED)],
+)
+async def test_a_job_that_waits_is_blameless_only_behind_our_own(
+    context: Context, tmp_path: Path, ours: bool, outcome: CheckOutcome
+) -> None:
+    waits = NotStartedError("job_1 has not begun.", ours=ours)
+    found, _ = await outcome_of(context, tmp_path, TakesNoJob(waits))
+    assert found is outcome
+
+
+async def test_a_fault_that_we_did_not_think_of_is_not_blameless(
+    context: Context, tmp_path: Path
+) -> None:
+    outcome, reason = await outcome_of(context, tmp_path, Raises(ZeroDivisionError()))
+    assert outcome is CheckOutcome.UNEXPLAINED
+    assert "ZeroDivisionError" in reason
+
+
+async def test_who_never_starts_ends_in_quarantine(
+    context: Context, tmp_path: Path
+) -> None:
+    stock(context.records, context.blobs, T4, workloads=UNEXPLAINED_BARS, seed=2)
+    barred: list[bool] = []
+    for _ in range(UNEXPLAINED_BARS):
+        waits = NotStartedError("job_1 has not begun.")
+        await outcome_of(context, tmp_path, TakesNoJob(waits))
+        record = context.records.executor("rented")
+        barred.append(bool(record and record.quarantined_until))
+    assert barred == [*[False] * (UNEXPLAINED_BARS - 1), True]
