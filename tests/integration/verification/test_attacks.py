@@ -216,6 +216,30 @@ async def test_a_fault_that_we_did_not_think_of_is_not_blameless(
     assert "ZeroDivisionError" in reason
 
 
+class Slow(Honest):
+    """Right, in the time that a class has to load its model."""
+
+    took_s = 41.0
+
+
+class SaysSlow(Honest):
+    """Right, and honest about the time it took before it said to be ready."""
+
+    says_s = 41.0
+
+
+@pytest.mark.parametrize("solver", [Slow(), SaysSlow()])
+async def test_time_to_load_a_model_is_no_time_to_solve(
+    context: Context, tmp_path: Path, solver: Honest
+) -> None:
+    batch = make_batch(context, Executors(slow=solver), [T4], tmp_path)
+    solvers = [executor(name, T4, stream=False) for name in ("slow", "honest")]
+    checks = {check.executor.name: check for check in await batch.run(solvers)}
+    assert checks["honest"].outcome is CheckOutcome.PASSED, checks["honest"].lines
+    wrong = [line.name for line in checks["slow"].lines if line.ok is False]
+    assert wrong == ["solving"], checks["slow"].lines
+
+
 async def test_who_never_starts_ends_in_quarantine(
     context: Context, tmp_path: Path
 ) -> None:
