@@ -185,6 +185,11 @@ BAD_INPUT: list[tuple[list[str], int, str]] = [
         "--claim: there is no claim 'memory'",
     ),
     (
+        ["run", "stream12", "--claim", "all"],
+        2,
+        "--claim: practice-12 is a class without a GPU",
+    ),
+    (
         ["watch", "stream12", "--claim", "vram", "--claim", "inventory,speed"],
         2,
         "write inventory, vram, speed or",
@@ -424,6 +429,10 @@ def test_a_solver_that_is_there_already_is_used_and_one_of_another_version_is_re
     assert "/nowhere/solve.py" in found["gone"]["reason"], (
         "this host is ours, so the instance has looked before"
     )
+    assert outcomes(verify(instance, "gone", code=1)) == {"gone": "blameless"}
+    assert outcomes(verify(instance, "gone", "--allow-unjudged")) == {
+        "gone": "blameless"
+    }
     done = instance.run("verify", "run", "trusted12")
     assert (done.returncode, refused in done.stderr, "Traceback" in done.stderr) == (
         4,

@@ -121,10 +121,13 @@ def trust_of(rows: Rows) -> dict[str, tuple[float, float, int]]:
 def expected_trust(checks: list[dict[str, Any]]) -> dict[str, tuple[float, float, int]]:
     """The same, as the scored checks say: each counts once."""
     records: dict[str, Any] = {}
+    history: dict[str, list[str]] = {}
     for check in checks:
         if check["scored"]:
+            mine = history.setdefault(check["executor"], [])
+            mine.insert(0, check["outcome"])
             records[check["executor"]] = record_after(
-                records.get(check["executor"]), check
+                records.get(check["executor"]), check, mine
             )
     return {
         name: (round(one.alpha, 2), round(one.beta, 2), one.repeats)

@@ -26,20 +26,25 @@ from gpuyard.verification.protocol import (
     Message,
     OrderDocument,
     Ready,
+    SolverStage,
 )
 from gpuyard.verification.solver.messages import canonical, pieces
 from tests.support.verification import answer_to
 
 
-def executor(name: str, cls: Class) -> Executor:
-    """One that streams."""
-    return Executor(name, cls, ExecutorSettings.model_validate({"class": cls}))
+def executor(name: str, cls: Class, *, stream: bool = True) -> Executor:
+    """One that streams, or gets its seed on standard input."""
+    settings = ExecutorSettings.model_validate({"class": cls, "stream": stream})
+    return Executor(name, cls, settings)
 
 
 class Honest:
-    """What it does is overridden by cheaters. `took_s` is how long it seems to take."""
+    """What it does is overridden by cheaters. `took_s` is how long it seems to take;
+    `says_s` is what it says of that.
+    """
 
     took_s = 0.0
+    says_s = 0.0
 
     def __init__(self) -> None:
         self.orders: list[OrderDocument] = []
@@ -57,7 +62,7 @@ class Honest:
     async def rest(self, order: OrderDocument, seed: int) -> AsyncIterator[Message]:
         """Everything after the seed."""
         data = self.file(order, seed)
-        yield Hash(sha256=hashlib.sha256(data).hexdigest(), solve_s=0.0)
+        yield Hash(sha256=hashlib.sha256(data).hexdigest(), solve_s=self.says_s)
         if claims := self.claims():
             yield claims
         for piece in pieces("answers", data, 1 << 16):
@@ -70,24 +75,38 @@ class Honest:
 class InProcess:
     """A channel to one of them."""
 
-    def __init__(self, behaviour: Honest, order: OrderDocument) -> None:
+    def __init__(
+        self, behaviour: Honest, order: OrderDocument, *, seeded: bool
+    ) -> None:
         self.job_id: str | None = None
         self.closed = False
+        self.heard_at = steady_now()
+        self._seeded = seeded
         self._behaviour = behaviour
         self._order = order
-        self._said = Conversation()
+        self._said = Conversation(seeded=seeded)
         self._rest: AsyncIterator[Message] | None = None
 
-    async def ready(self) -> Message:
-        return self._said.take(await self._behaviour.first(self._order))
+    async def ready(self) -> Message | None:
+        return None if self._seeded else await self._first()
+
+    async def _first(self) -> Message:
+        first = await self._behaviour.first(self._order)
+        self.job_id = "job_1"
+        return self._said.take(first)
 
     async def reveal(self, seed: int) -> float:
-        self._said.release()
+        if not self._seeded:
+            self._said.release()
         self._rest = self._behaviour.rest(self._order, seed)
         return steady_now() - self._behaviour.took_s
 
     async def receive(self) -> Message:
         assert self._rest is not None
+        if self._seeded and self._said.stage is SolverStage.STARTING:
+            self.heard_at = steady_now() - self._behaviour.took_s
+            return await self._first()
+        self.heard_at = steady_now()
         try:
             return self._said.take(await anext(self._rest))
         except StopAsyncIteration:
@@ -107,9 +126,9 @@ class Executors:
         self.channels: list[InProcess] = []
 
     def open(self, executor: Executor, check_id: str, order: OrderDocument) -> Channel:
-        self.channels.append(
-            InProcess(self._behaviours.get(executor.name, self._honest), order)
-        )
+        behaviour = self._behaviours.get(executor.name, self._honest)
+        seeded = executor.delivery == "stdin"
+        self.channels.append(InProcess(behaviour, order, seeded=seeded))
         return self.channels[-1]
 
 

@@ -15,6 +15,8 @@ from gpuyard.domain.spec_values import Line
 from gpuyard.domain.strict_model import StrictModel
 
 MAX_PLACE = 400
+UNVERIFIED = 0.9
+"""What a place without a score counts as where other places have one."""
 # The end of the year 9999, the last time that has a date.
 LAST_TIME = 253_402_300_799.0
 _FORM = "a provider's name, an offer's id such as slurm/gpu, node:NAME or gpu:UUID"

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from gpuyard.domain.offers import Offer, Strategy
 from gpuyard.domain.shape import Shape
+from gpuyard.domain.trust import UNVERIFIED
 from gpuyard.scheduler.history import History
 from gpuyard.scheduler.trust import TrustTable
 
@@ -77,7 +78,8 @@ def ranked(
     """Forecasts for `offers`, the best first, equal ones in the order of their ids. All
     offers must suit the shape.
 
-    `trust`: scores of places; None for no scores.
+    `trust`: scores of places; None for no scores. If some offers have a score, one
+    without counts as UNVERIFIED.
     """
     found = list(offers)
     if not found:
@@ -85,12 +87,19 @@ def ranked(
     kinds = {offer.kind for offer in found}
     speeds = {kind: history.speed(kind) for kind in kinds}
     slowest = min(speeds.values())
-    scores = [trust.score(offer) if trust else None for offer in found]
+    scores = _scores(found, trust)
     forecasts = [
         _forecast(offer, shape, need, history, slowest / speeds[offer.kind], score)
         for offer, score in zip(found, scores, strict=True)
     ]
     return sorted(forecasts, key=_scorer(strategy, forecasts))
+
+
+def _scores(offers: list[Offer], trust: TrustTable | None) -> list[float | None]:
+    scores = [trust.score(offer) if trust else None for offer in offers]
+    if all(score is None for score in scores):
+        return scores
+    return [UNVERIFIED if score is None else score for score in scores]
 
 
 def _forecast(

@@ -15,7 +15,15 @@ from typing import Any
 
 import structlog
 
-from gpuyard.domain.errors import GpuyardError
+from gpuyard.domain.errors import (
+    ForbiddenError,
+    GpuyardError,
+    InvalidInputError,
+    LedgerError,
+    RequestRefusedError,
+    UnauthorizedError,
+    UnreachableError,
+)
 from gpuyard.verification.answers import AnswersError, IncomingFile, most_bytes
 from gpuyard.verification.batch_samples import BatchSample, take_samples_by_class
 from gpuyard.verification.channels import AFTER_S, ChannelOpener, GoneError
@@ -39,16 +47,24 @@ from gpuyard.verification.protocol import (
     ProtocolError,
     Ready,
 )
-from gpuyard.verification.recheck import ask_again, ask_for_digest
+from gpuyard.verification.recheck import ask_again, ask_for_digests
 from gpuyard.verification.solver_jobs import NotStartedError
 from gpuyard.verification.trust import record_after
+from gpuyard.verification.verdict import IN_PIECES_S
 
 log = structlog.get_logger(__name__)
 # Answers after the deadline are kept as well, but only up to this many times the
 # deadline is waited for.
 _LATE_FACTOR = 2
-# Without a stream, messages arrive late: a job's output is passed on in chunks.
-_IN_PIECES_S = 5.0
+# Errors that show a fault of the instance, whatever an executor does.
+_OURS = (
+    DatabaseError,
+    ForbiddenError,
+    LedgerError,
+    RequestRefusedError,
+    UnauthorizedError,
+    UnreachableError,
+)
 # How many answer files are received at a time; the other solvers wait. And how long
 # one file may take.
 _READING = 32
@@ -60,11 +76,13 @@ class ClassTerms:
     """What a class is held to.
 
     `deadline_s`: the time from the seed to the answers' hash. `expected`: what is
-    expected of its GPU.
+    expected of its GPU. `prepare_s`: the time from the start of a job until its solver
+    is ready, None to take that of the class's traits.
     """
 
     deadline_s: float
     expected: Expected
+    prepare_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +181,14 @@ class VerificationBatch:
         traits = TRAITS[executor.gpu_class]
         trusted = self._context.trusted(executor.gpu_class)
         expected = terms.expected
-        extra_s = 0.0
+        deadline_s = terms.deadline_s
+        solve_limit_s = None
         if executor.delivery == "stdin":
             # The solver has the seed from its start, so loading the model counts too.
-            extra_s = traits.prepare_s
+            deadline_s += terms.prepare_s or traits.prepare_s
+            solve_limit_s = terms.deadline_s
             if expected.claims_s:
-                expected = replace(expected, claims_s=expected.claims_s + _IN_PIECES_S)
+                expected = replace(expected, claims_s=expected.claims_s + IN_PIECES_S)
         order: OrderDocument = {
             "version": 1,
             "check": taken.check_id,
@@ -180,7 +200,14 @@ class VerificationBatch:
         }
         name = trusted.name if trusted else ""
         return Check(
-            taken, self.id, executor, name, terms.deadline_s + extra_s, order, expected
+            taken,
+            self.id,
+            executor,
+            name,
+            deadline_s,
+            order,
+            expected,
+            solve_limit_s=solve_limit_s,
         )
 
     # --- before the barrier ---
@@ -192,7 +219,7 @@ class VerificationBatch:
             first = await check.channel.ready()
             check.job_id = check.channel.job_id
             if isinstance(first, Ready):
-                check.ready_at = steady_now()
+                check.ready_at = check.channel.heard_at
             elif first is not None:
                 await self._refused(check, first)
 
@@ -235,13 +262,14 @@ class VerificationBatch:
         assert check.channel is not None
         message = await check.channel.receive()
         if isinstance(message, Ready):  # without a stream it is sent only now
-            check.ready_at = steady_now()
+            check.ready_at = check.channel.heard_at
             message = await check.channel.receive()
         if not isinstance(message, Hash):
             await self._refused(check, message)
             return False
-        check.hashed_at = steady_now()
+        check.hashed_at = check.channel.heard_at
         check.sha256 = message.sha256
+        check.said_s = message.solve_s
         return True
 
     async def _claims(self, check: Check) -> AnswersPiece | None:
@@ -254,7 +282,7 @@ class VerificationBatch:
         if isinstance(message, Claims):
             if asked := check.expected.asked:
                 check.claims = message.model_dump(include=asked)
-                check.claimed_at = steady_now()
+                check.claimed_at = check.channel.heard_at
             message = await check.channel.receive()
         if isinstance(message, AnswersPiece):
             return message
@@ -294,7 +322,7 @@ class VerificationBatch:
 
     async def _judge(self, checks: Sequence[Check]) -> None:
         """Compare claims across executors, and recheck those whose answer differs."""
-        await ask_for_digest(self._context, checks)
+        await ask_for_digests(self._context, checks)
         shared = shared_uuids(
             {check.executor.name: check.claims for check in checks if check.claims}
         )
@@ -315,7 +343,10 @@ def _explained(check: Check) -> Generator[None]:
     try:
         yield
     except NotStartedError as error:
-        check.fault = str(error)
+        if error.ours:
+            check.fault = str(error)
+        else:
+            check.unexplained = str(error)
     except (ProtocolError, AnswersError) as error:
         if check.sha256:
             check.unread = str(error)
@@ -330,11 +361,27 @@ def _explained(check: Check) -> Generator[None]:
             else "nothing came in time"
         )
         check.unread = "the file did not follow its hash"
-    except (GpuyardError, OSError) as error:
+    except (*_OURS, OSError) as error:
         check.fault = f"it could not be asked: {error}"
+    except GpuyardError as error:
+        _blame(check, error)
     except Exception as error:  # it must not stop the other checks
         log.exception("verification_check_failed", check=check.id)
-        check.fault = f"a fault of ours: {type(error).__name__}: {error}"
+        check.unexplained = f"{type(error).__name__}: {error}"
+
+
+def _blame(check: Check, error: GpuyardError) -> None:
+    """Hold an error of the instance against the executor, if its job caused it.
+
+    A place can refuse a job, and spoil what it says of it. Only what the settings say
+    is wrong on our side.
+    """
+    if check.channel and check.channel.job_id:
+        check.silence = check.unread = f"its job cannot be read: {error}"
+    elif isinstance(error, InvalidInputError):
+        check.fault = f"it could not be asked: {error}"
+    else:
+        check.unexplained = f"its place takes no job: {error}"
 
 
 async def _all(

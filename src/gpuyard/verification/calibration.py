@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.domain.gpus import GPUClass
 from gpuyard.verification.claims import FigureRange, vram_gb_to_ask
-from gpuyard.verification.classes import TRAITS
+from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import (
     LeaseBusy,
     LeaseLost,
@@ -35,6 +35,9 @@ from gpuyard.verification.verify import (
 
 MARGIN = 0.15  # cards of one class differ by their coolers, clocks and drivers
 LEEWAY = 1.2
+# A model loads much faster from a warm cache than from a cold disk.
+PREPARE_LEEWAY = 3.0
+LEAST_PREPARE_S = 10.0
 _FIGURES = ("tflops", "bandwidth_gbs")
 FEWEST_RUNS = 5
 # A shorter deadline would judge the network and not the GPU.
@@ -136,6 +139,24 @@ def _positive(name: str, figures: Sequence[float]) -> Sequence[float]:
     return figures
 
 
+class TooLittleWorkError(GpuyardError):
+    """A series is solved so fast that a deadline would judge the network."""
+
+    code = "verification_too_little_work"
+    exit_code = 4
+
+
+def require_work(cls: Class, solve_s: Sequence[float]) -> None:
+    """TooLittleWorkError when a GPU class needs too little time for its series."""
+    needed_s = deadline_s(solve_s)
+    if isinstance(cls, GPUClass) and needed_s < LEAST_DEADLINE_S:
+        raise TooLittleWorkError(
+            f"The trusted executor of {cls} solves a series in {max(solve_s):.2f} s."
+            " A deadline from that would judge the network and not the GPU.",
+            "Use a larger model for all executors of the class.",
+        )
+
+
 async def calibrate_class(
     session: Session, executor: Executor, runs: int, say: Say
 ) -> Calibration:
@@ -156,21 +177,26 @@ async def calibrate_class(
         else {}
     )
     times = list[float]()
+    prepare_s = list[float]()
     claims_s = list[float]()
     probes = list[dict[str, float]]()
     for number in range(runs):
         series = found[number % len(found)]
         run = await _timed_run(session, trusted, series, wanted)
         times.append(run.solve_s)
+        prepare_s.append(run.prepare_s)
         speed: Mapping[str, Any] = run.claims.get("speed") or {}
         if all(name in speed for name in _FIGURES):
             probes.append({name: float(speed[name]) for name in _FIGURES})
             if "digest" in (run.claims.get("vram") or {}):
                 claims_s.append(run.claims_s)
         say(f"{number + 1} of {runs}: {run.solve_s:.2f} s")
+    require_work(cls, times)
     result = calibrate(times, probes, claims_s)
     ranges = {name: (one.low, one.high) for name, one in result.ranges.items()}
     ranges["solve_s"] = (min(times), result.deadline_s)
+    longest_s = max(PREPARE_LEEWAY * max(prepare_s), LEAST_PREPARE_S)
+    ranges["prepare_s"] = (min(prepare_s), longest_s)
     if result.claims_s:
         ranges["claims_s"] = (min(claims_s), result.claims_s)
     await call(records.put_ranges, cls, ranges)

@@ -19,6 +19,7 @@ from gpuyard.verification.protocol import (
     Conversation,
     Message,
     OrderDocument,
+    ProtocolError,
     SolverTask,
     parse_output,
 )
@@ -43,6 +44,11 @@ class Channel(Protocol):
 
     job_id: str | None
 
+    @property
+    def heard_at(self) -> float:
+        """When the last message arrived (UTC seconds)."""
+        ...
+
     async def ready(self) -> Message | None:
         """Wait until the solver can be given the seed, and return its first message.
 
@@ -55,7 +61,7 @@ class Channel(Protocol):
     async def reveal(self, seed: int) -> float:
         """Give the solver the seed; returns when that was (UTC seconds).
 
-        Raises NotStartedError.
+        Raises NotStartedError, and ProtocolError when it has sent results before.
         """
         ...
 
@@ -134,6 +140,10 @@ class StreamChannel:
         self._job: AsyncJobHandle | None = None
         self._line: SolverConnection | None = None
 
+    @property
+    def heard_at(self) -> float:
+        return steady_time(self._line.heard_at) if self._line else steady_now()
+
     async def ready(self) -> Message:
         traits = TRAITS[self._executor.gpu_class]
         stream = self._hub.invite(
@@ -144,7 +154,7 @@ class StreamChannel:
             self._executor, self._check_id, order, self._limit_s
         )
         self.job_id = self._job.id
-        await self._jobs.wait_until_started(self._job, traits.spin_up_s)
+        await self._jobs.wait_until_started(self._executor, self._job, traits.spin_up_s)
         async with asyncio.timeout(traits.prepare_s):
             self._line = await self._arrival(self._job)
             return await self.receive()
@@ -165,6 +175,10 @@ class StreamChannel:
     async def reveal(self, seed: int) -> float:
         assert self._line is not None
         sent = release([self._line], {self._check_id: seed}).get(self._check_id)
+        if sent is None and self._line.unread:
+            raise ProtocolError(
+                f"it sent {self._line.unread} bytes before the seed was out"
+            )
         if sent is None:
             raise GoneError("the solver left before the seed was sent.")
         return steady_time(sent)
@@ -215,6 +229,7 @@ class OutputChannel:
         self._said = Conversation(task, seeded=True)
         self._job: AsyncJobHandle | None = None
         self._lines: AsyncGenerator[bytes] | None = None
+        self.heard_at = steady_now()
 
     async def ready(self) -> None:
         return None
@@ -230,13 +245,14 @@ class OutputChannel:
         )
         self.job_id = self._job.id
         await self._jobs.wait_until_started(
-            self._job, TRAITS[self._executor.gpu_class].spin_up_s
+            self._executor, self._job, TRAITS[self._executor.gpu_class].spin_up_s
         )
         self._lines = self._jobs.lines(self._job)
 
     async def receive(self) -> Message:
         assert self._lines is not None and self._job is not None
         async for line in self._lines:
+            self.heard_at = steady_now()
             message = parse_output(line.decode(errors="replace"))
             if message is not None:
                 return self._said.take(message)

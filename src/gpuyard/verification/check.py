@@ -29,9 +29,11 @@ class Check:
     """What happened in one check, and when.
 
     Times (`…_at`) are of `steady_now`, and None for what did not happen. `fault`: what
-    failed on our side. `silence`: why no answers came. `unread`: why answers that came
-    could not be kept. `answers`: where the answer file is. `again`: what the trusted
-    executor answered when it was asked once more.
+    failed on our side, as we can show. `unexplained`: what failed without such
+    proof. `said_s`: how long solving took, as the solver says; without a stream that
+    may be `solve_limit_s`. `silence`: why no answers came. `unread`: why answers that
+    came could not be kept. `answers`: where the answer file is. `again`: what the
+    trusted executor answered when it was asked once more.
     """
 
     taken: BatchSample
@@ -51,11 +53,14 @@ class Check:
     answered_at: float | None = None
     declined_at: float | None = None
     sha256: str | None = None
+    said_s: float | None = None
+    solve_limit_s: float | None = None
     answers: Path | None = None
     claims: dict[str, Any] | None = None
     receipts: tuple[dict[str, Any], ...] = ()
     issuers: dict[str, str] = field(default_factory=dict[str, str])
     fault: str | None = None
+    unexplained: str | None = None
     silence: str | None = None
     unread: str | None = None
     again: str | None = None
@@ -71,6 +76,7 @@ class Check:
         """Whether it still waits for something from its solver."""
         return not (
             self.fault
+            or self.unexplained
             or self.silence
             or self.unread
             or self.declined_at
@@ -133,6 +139,9 @@ class Check:
             deadline_s=self.deadline_s,
             released_at=self.released_at,
             hashed_at=self.hashed_at,
+            ready_at=self.ready_at,
+            said_s=self.said_s,
+            solve_limit_s=self.solve_limit_s,
             claimed_at=self.claimed_at,
             declined_at=self.declined_at,
             sha256=self.sha256,
@@ -144,6 +153,7 @@ class Check:
             receipts=self.receipts,
             issuers=self.issuers,
             fault=self.fault,
+            unexplained=self.unexplained,
         )
 
     def row(self) -> dict[str, Any]:

@@ -74,9 +74,9 @@ class Expected:
     """What was asked for, and what is right.
 
     `inventory`, `vram_gb` (0: no) and `speed` say what was asked for. `vram_digest`:
-    the digest of a trusted executor for the same nonce. `claims_s`: the longest time
-    from the answers' hash to the claims. `shared`: UUIDs that other executors showed
-    too, with the name of one.
+    the digest of a trusted executor for the same nonce; `no_digest`: why there is none.
+    `claims_s`: the longest time from the answers' hash to the claims. `shared`: UUIDs
+    that other executors showed too, with the name of one.
     """
 
     gpu_class: str
@@ -84,6 +84,7 @@ class Expected:
     speed: bool = False
     vram_gb: float = 0.0
     vram_digest: str | None = None
+    no_digest: str = "not computed by anybody that is trusted"
     claims_s: float | None = None
     ranges: Mapping[str, FigureRange] = field(default_factory=dict[str, FigureRange])
     shared: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -115,7 +116,8 @@ def judge_claims(
         findings += _vram(_object(claims.get("vram")), expected)
     if expected.speed:
         findings += _speed(_object(claims.get("speed")), expected)
-    if findings:
+    # The time of an inventory alone shows nothing.
+    if expected.vram_gb or expected.speed:
         findings.append(_time(elapsed_s, expected.claims_s))
     return tuple(findings)
 
@@ -237,7 +239,7 @@ def _vram(said: Mapping[str, Any], expected: Expected) -> list[ClaimFinding]:
             "vram_digest",
             same,
             quoted(said.get("digest")),
-            right or "not computed by anybody that is trusted",
+            right or expected.no_digest,
         ),
     ]
 

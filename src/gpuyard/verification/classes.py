@@ -166,12 +166,28 @@ require_complete("GPU_CLASS_OF", GPU_CLASS_OF, ExecutorClass)
 require_llm_classes(GPU_CLASS_OF)
 
 
+def _gpu_class_of(executor_class: ExecutorClass) -> GPUClass:
+    """The GPU class of a class of executors; ValueError when it runs no model."""
+    gpu_class = GPU_CLASS_OF[executor_class]
+    if gpu_class is None:
+        able = ", ".join(name for name, known in GPU_CLASS_OF.items() if known)
+        described = EXECUTOR_CLASSES[executor_class].description
+        raise ValueError(
+            f"{quoted(executor_class.value)} ({described})"
+            f" runs no language model, so nothing can be compared; write one of {able}"
+        )
+    return gpu_class
+
+
 def class_of(name: str) -> Class:
     """The class that a person names, such as `a6000`, `RTX 4090` or `practice-12`.
 
-    Raises ValueError, which offers the nearest names.
+    A class of executors such as `always_on.llm.a6000` means its GPU class. Raises
+    ValueError, which offers the nearest names.
     """
     word = name.strip().lower()
+    if word in set(ExecutorClass):
+        return _gpu_class_of(ExecutorClass(word))
     if word in set(PracticeClass):
         return PracticeClass(word)
     try:

@@ -50,7 +50,7 @@ Claims = Annotated[
     ),
 ]
 FAILED = 1
-"""The exit code when an executor failed, or evidence is not sound."""
+"""The exit code when an executor failed or was not judged, or evidence is not sound."""
 _MOST_OFTEN_S = 1.0
 
 extra_needed = needs_extra("verify", "verification")
@@ -60,11 +60,20 @@ app = plugin.new_app()
 @app.command()
 @extra_needed
 def run(
-    names: Names, of_class: OfClass = "", claim: Claims = None, as_json: AsJson = False
+    names: Names,
+    of_class: OfClass = "",
+    claim: Claims = None,
+    allow_unjudged: Annotated[
+        bool,
+        typer.Option(
+            "--allow-unjudged", help="Exit with 0 though a check was not judged."
+        ),
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Verify executors once, all at the same moment.
 
-    Exit code 1 when one of them fails.
+    Exit code 1 when one of them fails, or could not be judged.
     """
     from gpuyard.verification.claims import claims_of
     from gpuyard.verification.verify import verify
@@ -81,7 +90,7 @@ def run(
 
     report = _in_session(once)
     _print_report(report, as_json)
-    if any(check.outcome == "failed" for check in report.checks):
+    if report.failed or (report.unjudged and not allow_unjudged):
         raise typer.Exit(FAILED)
 
 
@@ -219,6 +228,7 @@ def _print_report(report: "VerificationReport", as_json: bool) -> None:
         document = {
             "items": items,
             "left_out": report.left_out,
+            "unjudged": report.unjudged,
             "faults": report.faults,
             "next": None,
         }
@@ -241,6 +251,8 @@ def _print_report(report: "VerificationReport", as_json: bool) -> None:
     if report.left_out:
         names = ", ".join(report.left_out)
         say(f"Without a sample that can be read, so not verified: {names}")
+    if report.unjudged:
+        say(f"Not judged, so not passed: {', '.join(report.unjudged)}")
     for fault in report.faults:
         say(fault)
 
@@ -452,7 +464,14 @@ def _print_status(
     )
 
 
-_SIGNS = {"passed": "+", "failed": "x", "excused": "b", "blameless": "."}
+_SIGNS = {
+    "passed": "+",
+    "failed": "x",
+    "excused": "b",
+    "blameless": ".",
+    "unjudged": "?",
+    "unexplained": "!",
+}
 
 
 def _history(checks: Sequence[dict[str, Any]]) -> str:

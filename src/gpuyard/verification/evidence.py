@@ -36,6 +36,19 @@ LARGEST = 16 * 2**20
 LONGEST_ANSWERS = LARGEST // 4
 FORMAT = "gpuyard evidence"
 VERSION = 1
+# What of an engine is needed to repeat its answers, and is no secret.
+_PUBLIC = (
+    "kind",
+    "model",
+    "dtype",
+    "quantization",
+    "max_model_len",
+    "gpu_memory_utilization",
+    "tensor_parallel_size",
+    "batch_invariant",
+    "batch_size",
+    "device",
+)
 _CONTEXT = b"gpuyard evidence 1\n"
 
 
@@ -87,7 +100,7 @@ def public_order(order: dict[str, Any]) -> tuple[dict[str, float], dict[str, str
     engine = {
         name: str(value)
         for name, value in order.get("engine", {}).items()
-        if name in ("kind", "model")
+        if name in _PUBLIC
     }
     return dict(order.get("settings", {})), engine
 

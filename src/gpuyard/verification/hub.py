@@ -23,6 +23,7 @@ from gpuyard.verification.protocol import (
     SolverTask,
     parse,
 )
+from gpuyard.verification.timed_reader import TimedReader
 
 # For a TLS handshake or shutdown: S0's streaming timeout with its leeway.
 _PATIENCE_S = 35.0
@@ -44,7 +45,7 @@ class SolverConnection:
         self,
         check_id: str,
         conversation: Conversation,
-        reader: asyncio.StreamReader,
+        reader: TimedReader,
         writer: asyncio.StreamWriter,
     ) -> None:
         self.check_id = check_id
@@ -53,6 +54,11 @@ class SolverConnection:
         self.repeats = 0
         self._reader = reader
         self._writer = writer
+
+    @property
+    def unread(self) -> int:
+        """How many bytes of the solver have arrived and were not read."""
+        return self._reader.unread
 
     async def receive(self, within_s: float | None = None) -> Message:
         """Return the next message.
@@ -83,7 +89,7 @@ class SolverConnection:
             raise TimeoutError(
                 f"{self.check_id} said nothing for {within_s:g} s at the stage {stage}"
             ) from None
-        self.heard_at = time.monotonic()
+        self.heard_at = self._reader.took(len(line))
         if not line:
             raise ConnectionLostError(
                 f"{self.check_id} has left at the stage {self.conversation.stage}"
@@ -148,12 +154,11 @@ class Hub:
     async def __aenter__(self) -> Self:
         allow_many_files()
         try:
-            self._server = await asyncio.start_server(
-                self._arrived,
+            self._server = await asyncio.get_running_loop().create_server(
+                self._protocol,
                 self._host,
                 self.port,
                 ssl=self._authority.server_context(),
-                limit=LONGEST_LINE,
                 backlog=_BACKLOG,
                 ssl_handshake_timeout=_PATIENCE_S,
                 ssl_shutdown_timeout=_PATIENCE_S,
@@ -232,9 +237,14 @@ class Hub:
         if line is not None:
             line.close()
 
+    def _protocol(self) -> asyncio.StreamReaderProtocol:
+        """What reads and writes a new connection."""
+        return asyncio.StreamReaderProtocol(TimedReader(LONGEST_LINE), self._arrived)
+
     def _arrived(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        assert isinstance(reader, TimedReader)
         check_id = _name(writer)
         if check_id in self._lines:
             self._lines[check_id].repeats += 1
@@ -251,10 +261,14 @@ def release(
 ) -> dict[str, float]:
     """The start barrier: send all ready solvers their seeds at once.
 
-    Returns when each was sent (monotonic seconds), by check. Solvers that are not ready
-    or have disconnected get no seed and are left out.
+    Returns when each was sent (monotonic seconds), by check. Solvers that are not
+    ready, have disconnected or have said more get no seed and are left out.
     """
-    ready = [line for line in lines if line.conversation.stage is SolverStage.READY]
+    ready = [
+        line
+        for line in lines
+        if line.conversation.stage is SolverStage.READY and not line.unread
+    ]
     # Everything is prepared before, so that only writing takes time between the first
     # and the last.
     prepared = [

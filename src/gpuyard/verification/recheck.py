@@ -3,9 +3,7 @@
 An executor is not blamed for a result that the trusted one does not repeat.
 """
 
-import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -21,6 +19,7 @@ from gpuyard.verification.context import (
     when_trusted_is_free,
 )
 from gpuyard.verification.prompts import read_file
+from gpuyard.verification.protocol import one_line
 from gpuyard.verification.solver.probe import nonce_of
 from gpuyard.verification.trusted_executor import ExecutorFault, TrustedExecutor
 
@@ -47,40 +46,47 @@ async def ask_again(context: Context, suspects: Sequence[Check]) -> None:
             check.again = answers.get(check.taken.hidden, "")
 
 
-async def ask_for_digest(context: Context, checks: Sequence[Check]) -> None:
-    """Have the trusted executor repeat one memory proof of each class.
+async def ask_for_digests(context: Context, checks: Sequence[Check]) -> None:
+    """Have the trusted executor repeat each memory proof.
 
-    The check is drawn at random. Each has its own nonce, and a proof takes a whole GPU,
-    so only one is repeated; that deters, because no executor knows which. If the digest
-    differs, it is computed once more: a trusted executor that contradicts itself blames
-    no executor.
+    A check that has failed already is left out. The others each have their own nonce,
+    and a proof that nobody repeats shows nothing. Each check is told why its proof
+    could not be repeated.
     """
-    proven = [check for check in checks if check.claims and check.expected.vram_gb]
-    for cls in sorted({check.executor.gpu_class for check in proven}):
-        check = secrets.choice([one for one in proven if one.executor.gpu_class is cls])
-        trusted = context.trusted(cls)
-        if trusted is None:
+    for check in checks:
+        failed = any(line.ok is False for line in check.lines)
+        if check.fault or failed or not (check.claims and check.expected.vram_gb):
             continue
-        # When the trusted executor cannot do it, the digest is not judged.
-        with suppress(ExecutorFault, LeaseBusy, LeaseLost):
-            digest = await _trusted_digest(context, trusted, check)
-            if digest is not None:
-                check.expected = replace(check.expected, vram_digest=digest)
-                check.lines = ()
+        try:
+            digest = await _trusted_digest(context, check)
+            check.expected = replace(check.expected, vram_digest=digest)
+        except (ExecutorFault, LeaseBusy, LeaseLost, OSError) as error:
+            check.expected = replace(check.expected, no_digest=_no_digest(error))
+        check.lines = ()
 
 
-async def _trusted_digest(
-    context: Context, trusted: TrustedExecutor, check: Check
-) -> str | None:
-    """The right digest for a check; None when the trusted one contradicts itself."""
-    nonce = nonce_of(check.id, check.taken.seed)
+async def _trusted_digest(context: Context, check: Check) -> str:
+    """The right digest for a check.
+
+    If it differs from that of the executor, it is computed once more: ExecutorFault
+    when the trusted executor contradicts itself.
+    """
     cls = check.executor.gpu_class
+    trusted = context.trusted(cls)
+    if trusted is None:
+        raise ExecutorFault(f"no executor of the class {cls} is trusted")
+    nonce = nonce_of(check.id, check.taken.seed)
     prove = partial(trusted.prove_memory, cls, nonce, check.expected.vram_gb)
     digest = await when_trusted_is_free(context, trusted, prove)
     if digest == _digest(check):
         return digest
-    again = await when_trusted_is_free(context, trusted, prove)
-    return digest if digest == again else None
+    if digest != await when_trusted_is_free(context, trusted, prove):
+        raise ExecutorFault(f"{trusted.name} contradicts itself")
+    return digest
+
+
+def _no_digest(error: Exception) -> str:
+    return one_line(f"the trusted executor computed none: {error}")
 
 
 def _digest(check: Check) -> object:

@@ -137,14 +137,15 @@ class Session:
 
     def _terms(self, cls: Class, *, claims: frozenset[Claim]) -> ClassTerms:
         deadline_s = self.store.deadline_s(cls)
+        calibrated = self.store.records.ranges(cls)
+        prepared = calibrated.get("prepare_s")
+        prepare_s = prepared.high if prepared else None
         if not claims or not isinstance(cls, GPUClass):
-            return ClassTerms(deadline_s, Expected(cls.value))
+            return ClassTerms(deadline_s, Expected(cls.value), prepare_s)
         ranges = {
-            name: FigureRange(one.low, one.high)
-            for name, one in self.store.records.ranges(cls).items()
+            name: FigureRange(one.low, one.high) for name, one in calibrated.items()
         }
-        # The time of an inventory alone shows nothing.
-        timed = ranges.get("claims_s") if claims - {Claim.INVENTORY} else None
+        timed = ranges.get("claims_s")
         wanted = Expected(
             cls.value,
             inventory=Claim.INVENTORY in claims,
@@ -153,7 +154,7 @@ class Session:
             ranges=ranges,
             claims_s=timed.high if timed else None,
         )
-        return ClassTerms(deadline_s, wanted)
+        return ClassTerms(deadline_s, wanted, prepare_s)
 
 
 @asynccontextmanager

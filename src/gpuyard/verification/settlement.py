@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gpuyard.client import calls
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
+from gpuyard.domain.trust import UNVERIFIED
 from gpuyard.domain.trust import Trust as InstanceTrust
 from gpuyard.storage.folder_syncs import make_folder, sync_folder
 from gpuyard.verification import evidence
@@ -26,6 +27,7 @@ from gpuyard.verification.protocol import one_line
 from gpuyard.verification.records.executors import ExecutorRecord
 from gpuyard.verification.trust import (
     TrustEstimate,
+    brings_quarantine,
     record_after,
     score,
 )
@@ -40,12 +42,16 @@ _DIED = "fault: not the executor's: the process that verified it died"
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of a check, for the instance. `reason` is empty when it passed."""
+    """The result of a check, for the instance.
+
+    `reason` is empty when it passed. `bars`: whether it brings quarantine.
+    """
 
     executor: str
     place: str
     outcome: CheckOutcome
     reason: str
+    bars: bool = False
 
 
 class Settlement:
@@ -116,9 +122,14 @@ class Settlement:
 
     async def _tell(self, results: Sequence[CheckResult]) -> bool:
         known = await call(self._context.records.executors)
-        faults = await tell_instance(self._client, results, known, self._places())
+        judged = [await self._with_bars(result) for result in results]
+        faults = await tell_instance(self._client, judged, known, self._places())
         self.faults += faults
         return not faults
+
+    async def _with_bars(self, result: CheckResult) -> CheckResult:
+        history = await call(self._context.records.outcomes_by, result.executor)
+        return replace(result, bars=brings_quarantine(result.outcome, history))
 
     def _result(self, row: Mapping[str, Any]) -> CheckResult:
         # An executor that is not in the settings is named by its place.
@@ -218,13 +229,13 @@ async def tell_instance(
     return faults
 
 
-def _weight(record: ExecutorRecord, now: float) -> float:
+def weight(record: ExecutorRecord, now: float) -> float:
     """The score as the instance weighs it, from 0 to 1.
 
-    In the instance an unchecked place has full weight. So an executor with the score of
-    a newcomer, or a higher one, has full weight too.
+    An executor with the score of a newcomer counts as a place that nobody has verified;
+    one that has passed more than it failed counts in full.
     """
-    return min(1.0, score(record, now) / TrustEstimate().score)
+    return min(1.0, UNVERIFIED * score(record, now) / TrustEstimate().score)
 
 
 async def _recorded(client: "AsyncClient", place: str) -> InstanceTrust:
@@ -243,13 +254,13 @@ def _place_trust(
     reason = "verification of " + "; ".join(
         f"{result.executor}: {result.reason or 'passed'}" for result in results
     )
-    if any(result.outcome is CheckOutcome.FAILED for result in results):
+    if any(result.bars for result in results):
         until = max([until, *(record.quarantined_until or 0.0 for record in records)])
     elif until > now:
         reason = before.reason  # the quarantine continues, with its reason
     return {
         "score": round(
-            min((_weight(record, now) for record in records), default=0.0), 4
+            min((weight(record, now) for record in records), default=0.0), 4
         ),
         "quarantined_until": until if until > now else None,
         "reason": one_line(reason)[:_LONGEST_REASON],

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from gpuyard.domain.errors import GpuyardError, UnreachableError
 from gpuyard.domain.jobs import Job
+from gpuyard.domain.states import JobState
 from gpuyard.verification.executors import Executor
 from gpuyard.verification.protocol import LONGEST_LINE, WORD, OrderDocument, one_line
 
@@ -22,10 +23,14 @@ if TYPE_CHECKING:
 class NotStartedError(GpuyardError):
     """The solver's job did not start in time.
 
-    It was still queued, which is not the executor's fault.
+    `ours`: whether it waited here, because other jobs of ours hold its place.
     """
 
     code = "verification_not_started"
+
+    def __init__(self, message: str, remedy: str = "", *, ours: bool = False) -> None:
+        super().__init__(message, remedy)
+        self.ours = ours
 
 
 _PAUSE_S = (0.1, 2.0)
@@ -80,7 +85,9 @@ class SolverJobs:
             }
         )
 
-    async def wait_until_started(self, job: "AsyncJobHandle", within_s: float) -> Job:
+    async def wait_until_started(
+        self, executor: Executor, job: "AsyncJobHandle", within_s: float
+    ) -> Job:
         """Wait until the job runs or has ended; NotStartedError after `within_s`."""
         pause = _PAUSE_S[0]
         try:
@@ -91,9 +98,25 @@ class SolverJobs:
         except TimeoutError:
             waits = f"job {job.id} has not begun within {within_s:g} s"
             raise NotStartedError(
-                f"{waits}.", f"`gpuyard why {job.id}` says what it waited for."
+                f"{waits}.",
+                f"`gpuyard why {job.id}` says what it waited for.",
+                ours=await self.is_held_by_us(executor, job.info),
             ) from None
         return job.info
+
+    async def is_held_by_us(self, executor: Executor, job: Job) -> bool:
+        """Whether the job is still here, and another job of ours runs at its place.
+
+        What a job waits for once it was handed over is in the hands of the place.
+        """
+        if job.attempts:
+            return False
+        gpu = executor.settings.gpu
+        async for other in self._client.jobs(state=[JobState.RUNNING.value]):
+            here = other.provider == executor.settings.provider
+            if here and (gpu is None or gpu in other.gpus):
+                return True
+        return False
 
     async def wait_until_over(self, job: "AsyncJobHandle") -> Job:
         """Wait until the job has ended."""

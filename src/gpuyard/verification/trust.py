@@ -6,18 +6,25 @@ up for a fraud, and the prior is low, so that a new name is worth little.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from itertools import takewhile
+from typing import Any
 
 from gpuyard.verification.records.executors import ExecutorRecord
 from gpuyard.verification.verdict import CheckOutcome
 
-if TYPE_CHECKING:
-    pass
-
 PRIOR = (1.0, 3.0)  # an unchecked executor has the score 0.25
 FAILURE = 6.0  # one failure weighs as much as six passes
+# Checks in a row that came to nothing without an explanation: from here on each weighs
+# a third of a failure, and from here on each brings quarantine.
+UNEXPLAINED_WEIGHS = 3
+UNEXPLAINED_BARS = 5
+UNEXPLAINED = FAILURE / 3
+# Who fails a third of the newest checks stays in quarantine, once there are a few.
+HABIT_PART = 1 / 3
+HABIT_FEWEST = 6
+HABIT_MOST = 12
 MOST_EVIDENCE = 60.0  # beyond the prior
 HALF_LIFE_S = 14 * 86400.0
 QUARANTINE_S = 4 * 3600.0
@@ -46,14 +53,19 @@ class TrustEstimate:
             0.5 ** (max(0.0, now - self.at) / HALF_LIFE_S), max(now, self.at)
         )
 
-    def after(self, outcome: CheckOutcome, now: float) -> "TrustEstimate":
+    def after(
+        self, outcome: CheckOutcome, now: float, *, unexplained: int = 0
+    ) -> "TrustEstimate":
         """The estimate after one more check.
 
-        Excused and blameless checks do not change it.
+        `unexplained`: how many unexplained checks have come in a row, with this one.
+        Excused, blameless and unjudged checks do not change it.
         """
         old = self.faded(now)
         passed = float(outcome is CheckOutcome.PASSED)
         failed = FAILURE * (outcome is CheckOutcome.FAILED)
+        if outcome is CheckOutcome.UNEXPLAINED and unexplained >= UNEXPLAINED_WEIGHS:
+            failed = UNEXPLAINED
         trust = TrustEstimate(old.alpha + passed, old.beta + failed, old.at)
         evidence = trust.alpha + trust.beta - sum(PRIOR)
         return (
@@ -80,19 +92,52 @@ def quarantine_s(repeats: int) -> float:
     return min(QUARANTINE_S * 2.0 ** min(repeats, 100), LONGEST_QUARANTINE_S)
 
 
+_JUDGED = (CheckOutcome.PASSED, CheckOutcome.FAILED)
+
+
+def unexplained_in_row(history: Sequence[str]) -> int:
+    """How many unexplained checks came since the last pass or failure.
+
+    `history`: outcomes, newest first.
+    """
+    undecided = takewhile(lambda outcome: outcome not in _JUDGED, history)
+    return sum(outcome == CheckOutcome.UNEXPLAINED for outcome in undecided)
+
+
+def fails_habitually(history: Sequence[str]) -> bool:
+    """Whether a third of the newest checks failed.
+
+    `history`: outcomes, newest first.
+    """
+    judged = [outcome for outcome in history if outcome in _JUDGED][:HABIT_MOST]
+    failed = judged.count(CheckOutcome.FAILED)
+    return len(judged) >= HABIT_FEWEST and failed >= HABIT_PART * len(judged)
+
+
+def brings_quarantine(outcome: CheckOutcome, history: Sequence[str]) -> bool:
+    """Whether a check with this outcome brings quarantine.
+
+    `history`: the outcomes of the executor, newest first, with this one.
+    """
+    if outcome is CheckOutcome.UNEXPLAINED:
+        return unexplained_in_row(history) >= UNEXPLAINED_BARS
+    return outcome is CheckOutcome.FAILED
+
+
 def record_after(
-    known: ExecutorRecord | None, check: Mapping[str, Any]
+    known: ExecutorRecord | None, check: Mapping[str, Any], history: Sequence[str]
 ) -> ExecutorRecord:
     """The executor's record after a check, from the check's row.
 
-    A failure brings quarantine, longer each time. A pass after its end makes the next
-    one shorter.
+    `history`: the outcomes of the executor, newest first, with this one. A failure
+    brings quarantine, longer each time. A pass after its end makes the next one
+    shorter.
     """
     now = time.time()
     record = known or _unknown(check["executor"], check["gpu_class"], now)
     outcome = CheckOutcome(check["outcome"])
     trust = TrustEstimate(record.alpha, record.beta, record.updated_at).after(
-        outcome, now
+        outcome, now, unexplained=unexplained_in_row(history)
     )
     record = replace(
         record,
@@ -101,10 +146,12 @@ def record_after(
         beta=trust.beta,
         updated_at=trust.at,
     )
-    if outcome is CheckOutcome.FAILED:
+    if brings_quarantine(outcome, history):
+        habit = fails_habitually(history)
         return replace(
             record,
-            quarantined_until=now + quarantine_s(record.repeats),
+            quarantined_until=now
+            + (LONGEST_QUARANTINE_S if habit else quarantine_s(record.repeats)),
             repeats=record.repeats + 1,
         )
     if outcome is CheckOutcome.PASSED and not is_quarantined(record, now):

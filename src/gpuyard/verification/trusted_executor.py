@@ -78,7 +78,8 @@ class TrustedExecutor(Protocol):
 class TrustedRun:
     """What the solver on a trusted executor sent in one run.
 
-    `solve_s` is the time from ready to the hash, `claims_s` from there to the claims.
+    `prepare_s` is the time from the start of the job until it was ready, `solve_s` from
+    there to the hash, `claims_s` from there to the claims.
     Its output arrives in chunks, so several messages may arrive at the same moment:
     where the solver's own figures are longer, they are used.
     """
@@ -86,6 +87,7 @@ class TrustedRun:
     def __init__(self, limit: int) -> None:
         self.parcel = IncomingFile(limit)
         self.sha256 = ""
+        self.prepare_s = 0.0
         self.solve_s = 0.0
         self.claims: Mapping[str, Any] = {}
         self.claims_s = 0.0
@@ -197,11 +199,12 @@ class JobTrustedExecutor:
     async def _collect(
         self, channel: OutputChannel, run: TrustedRun, task: SolverTask
     ) -> None:
-        ready_at = hashed_at = steady_now()
+        began = ready_at = hashed_at = steady_now()
         while not (run.claims if task is SolverTask.PROBE else run.parcel.complete):
             match await channel.receive():
                 case Ready():
                     ready_at = steady_now()
+                    run.prepare_s = ready_at - began
                 case Hash() as said:
                     hashed_at = steady_now()
                     run.sha256 = said.sha256

@@ -16,31 +16,40 @@ from gpuyard.domain.exact import first_divergence
 from gpuyard.verification import keys, receipts
 from gpuyard.verification.claims import Expected, judge_claims
 
+IN_PIECES_S = 5.0
+"""How late messages may arrive without a stream: output is passed on in chunks."""
+
 
 class CheckOutcome(StrEnum):
     """How a check ended.
 
     Excused: receipts show that the executor worked for others. Blameless: our side or
-    the trusted executor failed.
+    the trusted executor failed. Unjudged: the answers are right, but something that was
+    asked for could not be compared with anything, so the check is not passed.
+    Unexplained: it came to nothing, and nothing shows whose fault that was.
     """
 
     PASSED = "passed"
     FAILED = "failed"
     EXCUSED = "excused"
     BLAMELESS = "blameless"
+    UNJUDGED = "unjudged"
+    UNEXPLAINED = "unexplained"
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything by which one check is judged.
 
     Times are UTC seconds by our clock, and None for what did not happen. `settings` and
-    `engine`: what the solver was to use, without secrets. `series`: the prompts that
-    the executor had to answer under `seed`. `hidden`: the prompt that is compared, with
-    `trusted_answer` from before and `answer_again` from after a mismatch. `sha256`: the
-    hash that the executor sent first, `answers`: its file as it came. `unread`: why a
-    file could not be kept. `silence`: why none came. `receipts` excuse it at
-    `declined_at`; `issuers` are the public keys (name → hex). `fault`: what failed on
-    our side.
+    `engine`: what the solver was to use, without secrets. `ready_at`: when its solver
+    was ready. `said_s`: how long solving took, as it says; where the seed came with the
+    order, that may be `solve_limit_s`. `series`: the prompts that the executor had to
+    answer under `seed`. `hidden`: the prompt that is compared, with `trusted_answer`
+    from before and `answer_again` from after a mismatch. `sha256`: the hash that the
+    executor sent first, `answers`: its file as it came. `unread`: why a file could not
+    be kept. `silence`: why none came. `receipts` excuse it at `declined_at`; `issuers`
+    are the public keys (name → hex). `fault`: what failed on our side, as we can show.
+    `unexplained`: what failed without such proof.
     """
 
     check: str
@@ -59,6 +68,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     deadline_s: float
     released_at: float | None = None
     hashed_at: float | None = None
+    ready_at: float | None = None
+    said_s: float | None = None
+    solve_limit_s: float | None = None
     claimed_at: float | None = None
     declined_at: float | None = None
     sha256: str | None = None
@@ -71,6 +83,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     receipts: tuple[dict[str, Any], ...] = ()
     issuers: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     fault: str | None = None
+    unexplained: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +102,9 @@ def judge(evidence: Evidence) -> tuple[VerdictLine, ...]:
     """
     if evidence.fault:
         return (VerdictLine("fault", None, f"not the executor's: {evidence.fault}"),)
+    if evidence.unexplained:
+        reason = f"nothing shows whose fault it was: {evidence.unexplained}"
+        return (VerdictLine("unexplained", None, reason),)
     if evidence.sha256 is None and evidence.receipts:
         return (_excuse(evidence),)
     told = judge_claims(
@@ -100,11 +116,14 @@ def judge(evidence: Evidence) -> tuple[VerdictLine, ...]:
         VerdictLine(one.name, one.ok, f"said {one.said}; expected {one.expected}")
         for one in told
     ]
-    return (*_answers(evidence), _deadline(evidence), *findings)
+    return (*_answers(evidence), _deadline(evidence), *_solving(evidence), *findings)
 
 
 def outcome(lines: Sequence[VerdictLine]) -> CheckOutcome:
-    """The outcome of the lines. What could not be judged does not fail a check."""
+    """The outcome of the lines.
+
+    What could not be judged does not fail a check, and does not let it pass either.
+    """
     names = {line.name: line.ok for line in lines}
     if any(line.ok is False for line in lines):
         return CheckOutcome.FAILED
@@ -112,7 +131,12 @@ def outcome(lines: Sequence[VerdictLine]) -> CheckOutcome:
         return CheckOutcome.EXCUSED
     # Without a valid comparison the trusted executor contradicted itself, or something
     # failed on our side.
-    return CheckOutcome.PASSED if names.get("comparison") else CheckOutcome.BLAMELESS
+    if "unexplained" in names:
+        return CheckOutcome.UNEXPLAINED
+    if not names.get("comparison"):
+        return CheckOutcome.BLAMELESS
+    unjudged = any(line.ok is None for line in lines)
+    return CheckOutcome.UNJUDGED if unjudged else CheckOutcome.PASSED
 
 
 def _answers(evidence: Evidence) -> list[VerdictLine]:
@@ -206,6 +230,23 @@ def _deadline(evidence: Evidence) -> VerdictLine:
         taken <= evidence.deadline_s,
         f"took {taken:.3f} s of {evidence.deadline_s:.3f} s",
     )
+
+
+def _solving(evidence: Evidence) -> list[VerdictLine]:
+    """Judge how long solving took where the seed came with the order.
+
+    The time from ready to the hash, as their lines arrived, and what the solver itself
+    says must both be short enough.
+    """
+    limit_s = evidence.solve_limit_s
+    taken = _elapsed(evidence.ready_at, evidence.hashed_at)
+    if limit_s is None or taken is None:
+        return []
+    said = evidence.said_s or 0.0
+    reason = f"took {taken:.3f} s of {limit_s + IN_PIECES_S:.3f} s by our clock"
+    reason += f", and {said:.3f} s of {limit_s:.3f} s by its own"
+    in_time = taken <= limit_s + IN_PIECES_S and said <= limit_s
+    return [VerdictLine("solving", in_time, reason)]
 
 
 def _excuse(evidence: Evidence) -> VerdictLine:

@@ -18,6 +18,7 @@ from gpuyard.domain.errors import (
     UnreachableError,
     quoted,
 )
+from gpuyard.domain.gpus import GPUClass
 from gpuyard.domain.trust import check_place
 from gpuyard.verification.check import Check
 from gpuyard.verification.claims import Claim
@@ -35,6 +36,7 @@ from gpuyard.verification.records.events import PipelineEventKind
 from gpuyard.verification.records.executors import ExecutorRecord
 from gpuyard.verification.session import Session, with_policy
 from gpuyard.verification.settlement import Settlement, forget_evidence, lock_of
+from gpuyard.verification.verdict import CheckOutcome
 
 Say = Callable[[str], None]
 # A turn makes at most 25 series, then workloads, then answers. Other processes may use
@@ -72,6 +74,18 @@ class VerificationReport:
     left_out: list[str]
     faults: list[str]
 
+    @property
+    def failed(self) -> bool:
+        """Whether an executor failed."""
+        return any(check.outcome is CheckOutcome.FAILED for check in self.checks)
+
+    @property
+    def unjudged(self) -> list[str]:
+        """The executors of which this run shows neither a pass nor a failure."""
+        clear = (CheckOutcome.PASSED, CheckOutcome.FAILED, CheckOutcome.EXCUSED)
+        unclear = [one.executor.name for one in self.checks if one.outcome not in clear]
+        return [*unclear, *self.left_out]
+
 
 async def verify(
     session: Session,
@@ -85,6 +99,7 @@ async def verify(
     Raises InvalidInputError.
     """
     await check_places(session, executors)
+    check_claims(session, executors, claims, say)
     ending = Settlement(session.client, session.store, session.context)
     await ending.settle()
     checks = list[Check]()
@@ -156,6 +171,25 @@ async def check_places(session: Session, executors: Sequence[Executor]) -> None:
             raise InvalidInputError(
                 [replace(fault, field=field) for fault in error.faults]
             ) from None
+
+
+def check_claims(
+    session: Session, executors: Sequence[Executor], claims: frozenset[Claim], say: Say
+) -> None:
+    """Say beforehand which claims cannot be judged.
+
+    Raises InvalidInputError for classes without a GPU, of which nothing can be claimed.
+    """
+    for cls in sorted({executor.gpu_class for executor in executors if claims}):
+        if not isinstance(cls, GPUClass):
+            fault = f"{cls} is a class without a GPU, so there is nothing to claim"
+            raise InvalidInputError.of("--claim", fault, "leave out --claim")
+        timed = "claims_s" in session.store.records.ranges(cls)
+        if claims - {Claim.INVENTORY} and not timed:
+            say(
+                f"class {cls} is not calibrated with claims, so they cannot be judged:"
+                " `gpuyard verify calibrate` comes first"
+            )
 
 
 async def prepare(session: Session, cls: Class, count: int, say: Say) -> None:
@@ -231,6 +265,7 @@ async def watch(
     Meanwhile the pipelines of their classes make samples.
     """
     await check_places(session, executors)
+    check_claims(session, executors, claims, say)
     classes = sorted({executor.gpu_class for executor in executors})
     pipelines = asyncio.create_task(Dispatcher(session.context, classes).run())
     try:

@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import resource
 import ssl
+import time
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -33,6 +34,7 @@ from gpuyard.verification.protocol import (
     SolverTask,
 )
 from gpuyard.verification.solver import messages
+from gpuyard.verification.timed_reader import TimedReader
 from tests.integration.verification.hubs import Caller, solving
 from tests.integration.verification.solvers import PROMPTS, order, solved
 from tests.support.wait import eventually
@@ -76,6 +78,25 @@ async def take_all(line: SolverConnection) -> dict[str, str]:
         if isinstance(message, AnswersPiece):
             parcel.add(message)
     return answers_of(parcel, announced.sha256, PROMPTS)
+
+
+async def test_what_came_before_the_seed_is_no_result(hub: Hub, tmp_path: Path) -> None:
+    """It is judged by its arrival, and not by when somebody reads it."""
+    ids = ["hasty", "patient"]
+    callers = [await Caller.connect(hub.invite(one), tmp_path) for one in ids]
+    lines = [await hub.expect(one, 10) for one in ids]
+    for caller, line in zip(callers, lines, strict=True):
+        await caller.say(READY)
+        await line.receive(10)
+    await callers[0].say(HASH)
+    await eventually(lambda: lines[0].unread > 0, "its hash")
+    released = release(lines, dict.fromkeys(ids, 7))
+    assert list(released) == ["patient"]
+    await callers[1].say(HASH)
+    await eventually(lambda: lines[1].unread > 0, "its hash")
+    came_by = time.monotonic()
+    assert isinstance(await lines[1].receive(10), Hash)
+    assert released["patient"] <= lines[1].heard_at <= came_by
 
 
 # --- real solvers ---
@@ -456,7 +477,7 @@ async def test_what_is_not_due_is_refused(
 
 
 async def test_a_connection_that_the_system_gives_up_is_lost() -> None:
-    reader = asyncio.StreamReader()
+    reader = TimedReader(LONGEST_LINE)
     # So read(2) says it.
     reader.set_exception(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
     line = SolverConnection(

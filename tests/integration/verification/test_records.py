@@ -3,7 +3,7 @@ once a day.
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -196,8 +196,11 @@ def test_a_check_is_scored_once(records: Records, blobs: BlobStore):
     told: list[float | None] = []
 
     def record_after(
-        known: ExecutorRecord | None, row: Mapping[str, object]
+        known: ExecutorRecord | None,
+        row: Mapping[str, object],
+        history: Sequence[str],
     ) -> ExecutorRecord:
+        assert history[0] == "passed" or known, "the newest comes first"
         told.append(known and known.alpha)
         return (
             replace(known, alpha=known.alpha + 1)

@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from gpuyard.config.verification import ExecutorSettings
+from gpuyard.domain.gpus import GPUClass
 from gpuyard.verification.answers import IncomingFile, read_series
+from gpuyard.verification.executors import Executor
 from gpuyard.verification.protocol import Failed, SeriesPiece, SolverTask
 from tests.integration.studies.endpoint import (
     CUT,
@@ -166,20 +169,24 @@ def with_vllm(told: Path, **more: str) -> dict[str, str]:
 
 
 def test_vllm_gets_one_batch_with_a_seed_for_each_prompt(tmp_path: Path) -> None:
-    engine = {
-        "kind": "vllm",
-        "model": "/models/a",
-        "options": {"dtype": "bfloat16", "gpu_memory_utilization": 0.8},
+    options = {
+        "dtype": "bfloat16",
+        "gpu_memory_utilization": 0.8,
+        "max_model_len": 2048,
     }
+    settings = ExecutorSettings.model_validate(
+        {
+            "class": "a6000",
+            "engine": {"kind": "vllm", "model": "/models/a", "options": options},
+        }
+    )
+    engine = Executor("rented", GPUClass.A6000, settings).engine
     environment = with_vllm(tmp_path / "told")
     one = solved(order(engine=engine), environment=environment)
     told = json.loads((tmp_path / "told").read_text())
     assert told["model"] == "/models/a"
-    assert (told["dtype"], told["gpu_memory_utilization"], told["max_num_seqs"]) == (
-        "bfloat16",
-        0.8,
-        len(PROMPTS),
-    )
+    assert {name: told[name] for name in options} == options
+    assert told["max_num_seqs"] == len(PROMPTS)
     assert told["enable_prefix_caching"] is False
     assert told["environment"] == {
         "VLLM_BATCH_INVARIANT": "1",
@@ -201,6 +208,15 @@ def test_vllm_gets_one_batch_with_a_seed_for_each_prompt(tmp_path: Path) -> None
     assert not set(
         solved(order(engine=engine, seed=8), environment=environment).values()
     ) & set(one.values())
+
+
+def test_an_option_of_vllm_that_would_change_answers_is_refused(
+    tmp_path: Path,
+) -> None:
+    engine = {"kind": "vllm", "model": "/models/a", "max_num_seqs": 8}
+    code, output, _ = run(order(engine=engine), environment=with_vllm(tmp_path))
+    assert code == 1
+    assert "engine.options.max_num_seqs: is set by gpuyard" in output
 
 
 def test_vllm_gets_prompts_in_the_models_form_for_chats(tmp_path: Path) -> None:

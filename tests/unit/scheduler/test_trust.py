@@ -7,6 +7,7 @@ import pytest
 from gpuyard.domain.events import Change, Table
 from gpuyard.domain.offers import Offer, Strategy
 from gpuyard.domain.shape import Placement, Shape
+from gpuyard.domain.trust import UNVERIFIED
 from gpuyard.scheduler.actions import Start, Withdraw
 from gpuyard.scheduler.decide import decide
 from gpuyard.scheduler.estimate import estimate
@@ -347,6 +348,8 @@ def test_the_offer_that_is_trusted_less_comes_last(cluster, strategy):
         return [forecast.offer.id for forecast in ranked]
 
     assert order() == ["slurm/bad", "slurm/good"]
+    cluster.trust("slurm/good", score=1.0)
+    assert order() == ["slurm/good", "slurm/bad"], "the other was never verified"
     cluster.trust("slurm/bad", score=0.9)
     cluster.trust("slurm/good", score=0.95)
     assert order() == ["slurm/good", "slurm/bad"]
@@ -356,7 +359,7 @@ def test_the_offer_that_is_trusted_less_comes_last(cluster, strategy):
 
 def test_what_a_score_weighs(cluster):
     """Of the attempts that do not fail anyway only its part goes well; full trust
-    changes nothing.
+    changes nothing, and where others have a score, having none does.
     """
 
     def runs():
@@ -369,13 +372,16 @@ def test_what_a_score_weighs(cluster):
     fresh = runs()
     assert fresh["slurm/good"] == pytest.approx(3600 * (1 + 0.5 * 0.02 / 0.98))
     cluster.trust("slurm/good", score=1.0)
-    assert runs() == pytest.approx(fresh)
+    assert runs()["slurm/good"] == pytest.approx(fresh["slurm/good"])
+    unverified = 1 - 0.98 * UNVERIFIED
+    assert runs()["slurm/bad"] == pytest.approx(
+        3600 * (1 + 0.5 * unverified / (1 - unverified))
+    )
     cluster.trust("slurm/good", score=0.5)
     failed = 1 - 0.98 * 0.5
     assert runs()["slurm/good"] == pytest.approx(
         3600 * (1 + 0.5 * failed / (1 - failed))
     )
-    assert runs()["slurm/bad"] == fresh["slurm/bad"]
     cluster.trust("slurm/good", score=0.0)
     assert runs()["slurm/good"] == pytest.approx(3600 * (1 + 0.5 * 0.9 / 0.1)), (
         "no worse than nine of ten lost"

@@ -6,8 +6,16 @@ import random
 import pytest
 
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.verification.calibration import calibrate, deadline_s, range_of
+from gpuyard.domain.gpus import GPUClass
+from gpuyard.verification.calibration import (
+    TooLittleWorkError,
+    calibrate,
+    deadline_s,
+    range_of,
+    require_work,
+)
 from gpuyard.verification.claims import FigureRange
+from gpuyard.verification.classes import PracticeClass
 
 
 def test_the_deadline_is_a_fifth_more_than_the_95th_percentile() -> None:
@@ -84,3 +92,10 @@ def test_figures_that_make_no_range() -> None:
         range_of("tflops", [100.0], 1.0)
     with pytest.raises(InvalidInputError, match=r"probes.1: lacks bandwidth_gbs"):
         calibrate([1.0] * 5, [{"tflops": 1.0, "bandwidth_gbs": 1.0}, {"tflops": 1.0}])
+
+
+def test_work_that_is_too_short_to_be_timed_is_refused() -> None:
+    with pytest.raises(TooLittleWorkError, match=r"in 0\.50 s"):
+        require_work(GPUClass.T4, [0.5] * 5)
+    require_work(GPUClass.T4, [0.9] * 5)
+    require_work(PracticeClass.PRACTICE_6, [0.1] * 5)

@@ -78,6 +78,8 @@ def test_a_table_that_lacks_a_row_is_refused():
         ("a100-80gb", GPUClass.A100_80GB),
         ("practice-12", PracticeClass.PRACTICE_12),
         (" Practice-6", PracticeClass.PRACTICE_6),
+        ("always_on.llm.a6000", GPUClass.A6000),
+        ("always_on.llm.a100-80gb", GPUClass.A100_80GB),
     ],
 )
 def test_a_class_by_its_name(name: str, found: object):
@@ -91,6 +93,11 @@ def test_a_class_by_its_name(name: str, found: object):
         ("a600", "there is no GPU class 'a600'; nearest: a6000"),
         ("practice", "there is no class 'practice'; nearest: practice-6, practice-12"),
         ("", "there is no GPU class ''; there are: "),
+        (
+            "always_on.test",
+            "'always_on.test' (nothing but a processor, for tests) runs no language"
+            " model, so nothing can be compared; write one of always_on.llm.a6000,",
+        ),
     ],
 )
 def test_an_unknown_class_is_refused_with_the_nearest(name: str, words: str):

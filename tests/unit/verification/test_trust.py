@@ -3,12 +3,26 @@ against common sense.
 """
 
 import math
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuyard.verification.trust import HALF_LIFE_S, TrustEstimate, quarantine_s
+from gpuyard.domain.trust import UNVERIFIED
+from gpuyard.verification.records.executors import ExecutorRecord
+from gpuyard.verification.settlement import weight
+from gpuyard.verification.trust import (
+    HALF_LIFE_S,
+    LONGEST_QUARANTINE_S,
+    PRIOR,
+    QUARANTINE_S,
+    UNEXPLAINED_BARS,
+    UNEXPLAINED_WEIGHS,
+    TrustEstimate,
+    quarantine_s,
+    record_after,
+)
 from gpuyard.verification.verdict import CheckOutcome
 
 HOUR = 3600.0
@@ -110,3 +124,69 @@ def test_quarantine_grows_with_each_failure_to_a_limit() -> None:
     assert quarantine_s(50) == quarantine_s(10**6) == 30 * DAY
     with pytest.raises(ValueError, match="repeats is -1; it counts"):
         quarantine_s(-1)
+
+
+UNEXPLAINED = CheckOutcome.UNEXPLAINED
+PASSED = CheckOutcome.PASSED
+FAILED = CheckOutcome.FAILED
+
+
+def recorded(*outcomes: CheckOutcome) -> list[ExecutorRecord]:
+    """The record of an executor after each of these checks."""
+    found: list[ExecutorRecord] = []
+    for number, outcome in enumerate(outcomes, 1):
+        row = {"executor": "rented", "gpu_class": "t4", "outcome": outcome.value}
+        history = [one.value for one in reversed(outcomes[:number])]
+        found.append(record_after(found[-1] if found else None, row, history))
+    return found
+
+
+def test_checks_that_nobody_can_explain_weigh_and_then_bar() -> None:
+    found = recorded(*[UNEXPLAINED] * UNEXPLAINED_BARS)
+    lost = [record.beta - PRIOR[1] for record in found]
+    free = UNEXPLAINED_WEIGHS - 1
+    assert lost[:free] == [0.0] * free
+    assert lost[free:] == pytest.approx([2.0, 4.0, 6.0], abs=0.01)
+    assert [bool(record.quarantined_until) for record in found] == [
+        *[False] * (UNEXPLAINED_BARS - 1),
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("between", "counts"),
+    [
+        (PASSED, False),
+        (CheckOutcome.BLAMELESS, True),
+        (CheckOutcome.EXCUSED, True),
+        (CheckOutcome.UNJUDGED, True),
+    ],
+)
+def test_only_an_answer_ends_a_row_of_unexplained_checks(
+    between: CheckOutcome, counts: bool
+) -> None:
+    few = [UNEXPLAINED] * (UNEXPLAINED_BARS - 1)
+    (*_, last) = recorded(*few, between, UNEXPLAINED)
+    assert bool(last.quarantined_until) is counts
+
+
+def test_who_fails_every_third_check_stays_in_quarantine() -> None:
+    found = recorded(*[PASSED, PASSED, FAILED] * 2)
+    until = found[-1].quarantined_until
+    assert until and until - time.time() > LONGEST_QUARANTINE_S - HOUR
+    (*_, better) = recorded(*[PASSED, PASSED, PASSED, FAILED] * 2)
+    until = better.quarantined_until
+    assert until and until - time.time() < 3 * QUARANTINE_S, "one in four is less"
+    (*_, early) = recorded(FAILED)
+    until = early.quarantined_until
+    assert until and until - time.time() < 2 * QUARANTINE_S, "one check is no habit"
+
+
+def test_who_was_never_verified_counts_less_than_who_passed() -> None:
+    (unclear,) = recorded(CheckOutcome.UNJUDGED)
+    (passed,) = recorded(PASSED)
+    (failed,) = recorded(FAILED)
+    now = time.time()
+    weights = [weight(record, now) for record in (failed, unclear, passed)]
+    assert weights == sorted(weights)
+    assert weights[1:] == pytest.approx([UNVERIFIED, 1.0], abs=0.001)

@@ -159,7 +159,9 @@ def test_what_broke_on_our_side_blames_nobody() -> None:
 
 
 def test_a_claim_that_is_wrong_fails_a_check_with_right_answers() -> None:
-    expected = Expected("practice-12", vram_gb=0.001, vram_digest="ab" * 32)
+    expected = Expected(
+        "practice-12", vram_gb=0.001, vram_digest="ab" * 32, claims_s=9.0
+    )
     right = {"vram": {"gigabytes": 0.001, "digest": "ab" * 32}}
     assert verdict(expected=expected, claims=right)[0] is CheckOutcome.PASSED
     for claims in ({"vram": {"gigabytes": 0.001, "digest": "cd" * 32}}, {}, None):

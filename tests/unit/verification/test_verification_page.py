@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from gpuyard.verification import calibration, evidence, receipts, trust
+from gpuyard.domain.trust import UNVERIFIED
+from gpuyard.verification import calibration, evidence, receipts, trust, verdict
 from gpuyard.verification.solver import probe_gpu
 from tests.support import detection
 
@@ -53,6 +54,11 @@ def test_other_numbers_of_the_page() -> None:
             f"quarantine of {trust.quarantine_s(0) / 3600:g} hours, doubled for each"
             f" repeat up to {trust.LONGEST_QUARANTINE_S / 86400:g} days"
         ),
+        f"ones add {trust.UNEXPLAINED:g} to the other side",
+        f"({trust.HABIT_MOST} at most, {trust.HABIT_FEWEST} at least)",
+        f"of a newcomer counts {UNVERIFIED:g},",
+        f"but at least {calibration.LEAST_PREPARE_S:g} s; without a calibration",
+        f"the deadline and {verdict.IN_PIECES_S:g} s, because",
         f"at least {calibration.FEWEST_RUNS} solve times × {calibration.LEEWAY}",
         f"a margin of {100 * calibration.MARGIN:g} %",
         (
@@ -64,4 +70,9 @@ def test_other_numbers_of_the_page() -> None:
     ):
         assert words in TEXT, words
     assert (probe_gpu.LAYERS, probe_gpu.SWEEPS) == (16, 8)
+    assert (trust.UNEXPLAINED_WEIGHS, trust.UNEXPLAINED_BARS) == (3, 5)
+    assert "from the third, each weighs a third" in TEXT
+    assert "from the fifth, each brings a quarantine" in TEXT
+    assert calibration.PREPARE_LEEWAY == 3
+    assert "three times the longest that the trusted executor needed" in TEXT
     assert "Sixteen layers" in TEXT and "is read eight times" in TEXT

@@ -12,7 +12,9 @@ from gpuyard.verification.records.executors import ExecutorRecord
 from gpuyard.verification.tables import batches, checks, executors, workloads
 
 Row = Mapping[str, Any]
-RecordAfter = Callable[[ExecutorRecord | None, Row], ExecutorRecord]
+RecordAfter = Callable[[ExecutorRecord | None, Row, Sequence[str]], ExecutorRecord]
+# How many of an executor's outcomes decide about it.
+_HISTORY = 50
 
 
 class BatchRecords(RecordsBase):
@@ -82,7 +84,8 @@ class BatchRecords(RecordsBase):
         """Store how checks ended and update their executors, in one transaction.
 
         `record_after` returns an executor's new record from the old one (None: there is
-        none) and the check's row. A check that was closed before changes nothing.
+        none), the check's row and the newest outcomes, this one first. A check that was
+        closed before changes nothing.
         """
         with self.database.writing(lock="executors") as tx:
             for row in rows:
@@ -114,6 +117,11 @@ class BatchRecords(RecordsBase):
             .limit(limit)
         )
 
+    def outcomes_by(self, executor: str) -> list[str]:
+        """The newest outcomes of an executor's checks that count, newest first."""
+        with self.database.reading() as tx:
+            return _outcomes(tx, executor)
+
     def _rows(self, statement: sa.Select[Any]) -> list[Row]:
         with self.database.reading() as tx:
             return [dict(row) for row in tx.execute(statement).mappings()]
@@ -122,9 +130,21 @@ class BatchRecords(RecordsBase):
 def _update_executor(tx: sa.Connection, row: Row, record_after: RecordAfter) -> None:
     mine = executors.c.name == row["executor"]
     known = tx.execute(sa.select(executors).where(mine)).mappings().first()
-    record = record_after(ExecutorRecord(**known) if known else None, row)
+    old = ExecutorRecord(**known) if known else None
+    record = record_after(old, row, _outcomes(tx, row["executor"]))
     tx.execute(executors.delete().where(mine))
     tx.execute(executors.insert().values(**asdict(record)))
+
+
+def _outcomes(tx: sa.Connection, executor: str) -> list[str]:
+    """The newest outcomes of an executor's checks that count, newest first."""
+    wanted = (
+        sa.select(checks.c.outcome)
+        .where(checks.c.executor == executor, checks.c.scored.is_(True))
+        .order_by(checks.c.created_at.desc(), checks.c.id.desc())
+        .limit(_HISTORY)
+    )
+    return [outcome for outcome in tx.scalars(wanted) if outcome]
 
 
 def _release(tx: sa.Connection, batch_id: str, now: float) -> None:

@@ -1,7 +1,7 @@
 # pyright: basic, reportMissingImports=false
 """The engine `vllm`, in this process: all prompts in one batch, each with its own seed.
 
-`options` of the order's engine are passed to vLLM's `LLM` (`dtype`,
+What else the order's engine holds is passed to vLLM's `LLM` (`dtype`, `max_model_len`,
 `gpu_memory_utilization`, …). For a GPU without batch-invariant kernels set
 `"batch_invariant": false`.
 """
@@ -12,6 +12,10 @@ import sys
 from typing import Any
 
 from . import EngineError, request_seed, required, token_ids
+
+# What an order says to us and not to vLLM, and what only we may say to vLLM.
+_OURS = ("kind", "model", "url", "batch_invariant")
+_RESERVED = ("max_num_seqs", "enable_prefix_caching")
 
 
 class VllmSolverEngine:
@@ -31,7 +35,7 @@ class VllmSolverEngine:
             raise EngineError(f"vllm is not installed here: {error}") from error
         self._settings = settings
         self._sampling = vllm.SamplingParams
-        options = {"dtype": "auto", "seed": 0, **engine.get("options", {})}
+        options = {"dtype": "auto", "seed": 0, **_options(engine)}
         # Without prefix caching, which changes shapes and so the last digits.
         self._llm: Any = vllm.LLM(
             model=required(engine, "model"),
@@ -68,6 +72,17 @@ class VllmSolverEngine:
             max_tokens=settings["max_tokens"],
             seed=seed,
         )
+
+
+def _options(engine: dict[str, Any]) -> dict[str, Any]:
+    """The options for vLLM in an order; EngineError for one that we set."""
+    taken = [name for name in _RESERVED if name in engine]
+    if taken:
+        raise EngineError(
+            f"engine.options.{taken[0]}: is set by gpuyard, so that answers can be"
+            " repeated; leave it out"
+        )
+    return {name: value for name, value in engine.items() if name not in _OURS}
 
 
 def load(

@@ -55,6 +55,7 @@ class LLM:
         max_num_seqs: int = 256,
         enable_prefix_caching: bool = True,
         gpu_memory_utilization: float = 0.9,
+        max_model_len: int | None = None,
     ) -> None:
         self._told: dict[str, Any] = {
             name: value for name, value in locals().items() if name != "self"

@@ -1,0 +1,253 @@
+"""Attacks on the verdict: what an executor does to pass, or to be blamed for nothing.
+
+The table in docs/verification.md names these tests; each has a solver of its own.
+"""
+
+import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gpuyard.domain.errors import CapacityError, GpuyardError, UnreachableError
+from gpuyard.domain.gpus import GPUClass
+from gpuyard.storage.blobs import BlobStore
+from gpuyard.verification.check import Check
+from gpuyard.verification.claims import Expected, FigureRange
+from gpuyard.verification.classes import Class
+from gpuyard.verification.context import Context
+from gpuyard.verification.protocol import (
+    Claims,
+    Hash,
+    Message,
+    OrderDocument,
+    Ready,
+)
+from gpuyard.verification.records import Records
+from gpuyard.verification.solver.probe import nonce_of
+from gpuyard.verification.solver_jobs import NotStartedError
+from gpuyard.verification.trust import PRIOR, UNEXPLAINED_BARS
+from gpuyard.verification.trusted_executor import ExecutorFault
+from gpuyard.verification.verdict import CheckOutcome
+from tests.support.executors import Executors, Honest, executor, make_batch
+from tests.support.verification import LocalTrusted, digest_of, make_context, stock
+
+pytestmark = pytest.mark.anyio
+T4 = GPUClass.T4
+RANGES = {"tflops": FigureRange(20, 30), "bandwidth_gbs": FigureRange(200, 300)}
+CALIBRATED = Expected(T4.value, speed=True, vram_gb=13.6, claims_s=60.0, ranges=RANGES)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """What is judged here does not depend on the database."""
+    return tmp_path / "verification" / "verification.db"
+
+
+@pytest.fixture
+def context(records: Records, blobs: BlobStore) -> Context:
+    """The class T4 has samples, and a trusted executor with a GPU."""
+    stock(records, blobs, T4, workloads=1)
+    return make_context(records, blobs, LocalTrusted(T4))
+
+
+async def check_with(
+    context: Context, tmp_path: Path, expected: Expected, **solvers: Honest
+) -> dict[str, Check]:
+    """The checks of a batch of these solvers, by name."""
+    wanted: dict[Class, Expected] = {T4: expected}
+    batch = make_batch(context, Executors(**solvers), [T4], tmp_path, wanted)
+    checks = await batch.run([executor(name, T4) for name in solvers])
+    return {check.executor.name: check for check in checks}
+
+
+class Liar(Honest):
+    """Has no GPU: sends the figures of its class and the digest `says`."""
+
+    def says(self, nonce: str) -> str:
+        return hashlib.sha256(nonce.encode()).hexdigest()
+
+    async def rest(self, order: OrderDocument, seed: int) -> AsyncIterator[Message]:
+        digest = self.says(nonce_of(order["check"], seed))
+        async for message in super().rest(order, seed):
+            yield message
+            if isinstance(message, Hash):
+                yield Claims(
+                    vram={"gigabytes": 13.6, "digest": digest},
+                    speed={"tflops": 24.0, "bandwidth_gbs": 240.0},
+                )
+
+
+class OwnsGpu(Liar):
+    """Says the same, and has computed the digest."""
+
+    def says(self, nonce: str) -> str:
+        return digest_of(nonce)
+
+
+class WithoutTorch(LocalTrusted):
+    """A trusted executor that cannot prove its own memory."""
+
+    async def prove_memory(self, cls: Class, nonce: str, gigabytes: float) -> str:
+        raise ExecutorFault("trusted cannot prove its own memory: no torch")
+
+
+def unproven(check: Check) -> dict[str, str]:
+    """What could not be judged, and why."""
+    return {line.name: line.reason for line in check.lines if line.ok is None}
+
+
+async def test_a_liar_gains_nothing_where_the_trusted_side_cannot_judge(
+    records: Records, blobs: BlobStore, tmp_path: Path
+) -> None:
+    stock(records, blobs, T4, workloads=1)
+    context = make_context(records, blobs, WithoutTorch(T4))
+    check = (await check_with(context, tmp_path, CALIBRATED, liar=Liar()))["liar"]
+    assert check.outcome is CheckOutcome.UNJUDGED, check.lines
+    assert list(unproven(check)) == ["vram_digest"]
+    assert "no torch" in check.reason
+    record = records.executor("liar")
+    assert record and (record.alpha, record.beta) == PRIOR, "no trust is raised"
+
+
+async def test_a_liar_gains_nothing_where_nobody_is_trusted(
+    records: Records, blobs: BlobStore, tmp_path: Path
+) -> None:
+    stock(records, blobs, T4, workloads=1)
+    context = make_context(records, blobs)
+    check = (await check_with(context, tmp_path, CALIBRATED, liar=Liar()))["liar"]
+    assert check.outcome is CheckOutcome.UNJUDGED, check.lines
+    assert "no executor of the class t4 is trusted" in check.reason
+
+
+async def test_claims_of_a_class_without_a_calibration_pass_nobody(
+    context: Context, tmp_path: Path
+) -> None:
+    expected = Expected(T4.value, speed=True, vram_gb=13.6)
+    check = (await check_with(context, tmp_path, expected, owner=OwnsGpu()))["owner"]
+    assert check.outcome is CheckOutcome.UNJUDGED, check.lines
+    assert set(unproven(check)) == {"tflops", "bandwidth_gbs", "claims_s"}
+    assert "not calibrated" in check.reason
+
+
+async def test_each_memory_proof_of_a_batch_is_repeated(
+    context: Context, tmp_path: Path
+) -> None:
+    solvers = {"owner": OwnsGpu(), **{f"liar{n}": Liar() for n in range(5)}}
+    checks = await check_with(context, tmp_path, CALIBRATED, **solvers)
+    outcomes = {name: check.outcome for name, check in checks.items()}
+    assert outcomes.pop("owner") is CheckOutcome.PASSED, checks["owner"].lines
+    assert set(outcomes.values()) == {CheckOutcome.FAILED}, "luck helps nobody"
+
+
+class Raises(Honest):
+    """Whatever it is asked once its job is there, the instance answers with `error`."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    async def rest(self, order: OrderDocument, seed: int) -> AsyncIterator[Message]:
+        raise self.error
+        yield Ready()
+
+
+class TakesNoJob(Raises):
+    """Its place answers with `error` before a job is there."""
+
+    async def first(self, order: OrderDocument) -> Message:
+        raise self.error
+
+
+async def outcome_of(
+    context: Context, tmp_path: Path, solver: Honest
+) -> tuple[CheckOutcome, str]:
+    """How a check of this solver ends, and why."""
+    plain = Expected(T4.value)
+    check = (await check_with(context, tmp_path, plain, rented=solver))["rented"]
+    return check.outcome, check.reason
+
+
+async def test_a_job_whose_output_cannot_be_read_fails(
+    context: Context, tmp_path: Path
+) -> None:
+    """An executor, or its host, makes a folder of the log."""
+    broken = GpuyardError("The server answered 500: Is a directory.")
+    outcome, reason = await outcome_of(context, tmp_path, Raises(broken))
+    assert outcome is CheckOutcome.FAILED
+    assert "its job cannot be read: The server answered 500" in reason
+
+
+async def test_an_instance_that_is_away_blames_nobody(
+    context: Context, tmp_path: Path
+) -> None:
+    away = UnreachableError("No server answers.")
+    outcome, _ = await outcome_of(context, tmp_path, Raises(away))
+    assert outcome is CheckOutcome.BLAMELESS
+
+
+async def test_a_place_that_takes_no_job_is_not_blameless(
+    context: Context, tmp_path: Path
+) -> None:
+    """Its host has taken the GPU away, for as long as it would be checked."""
+    none = CapacityError("No node will ever have 1 GPU.")
+    outcome, reason = await outcome_of(context, tmp_path, TakesNoJob(none))
+    assert outcome is CheckOutcome.UNEXPLAINED
+    assert "its place takes no job" in reason
+
+
+@pytest.mark.parametrize(
+    ("ours", "outcome"),
+    [(True, CheckOutcome.BLAMELESS), (False, CheckOutcome.UNEXPLAINED)],
+)
+async def test_a_job_that_waits_is_blameless_only_behind_our_own(
+    context: Context, tmp_path: Path, ours: bool, outcome: CheckOutcome
+) -> None:
+    waits = NotStartedError("job_1 has not begun.", ours=ours)
+    found, _ = await outcome_of(context, tmp_path, TakesNoJob(waits))
+    assert found is outcome
+
+
+async def test_a_fault_that_we_did_not_think_of_is_not_blameless(
+    context: Context, tmp_path: Path
+) -> None:
+    outcome, reason = await outcome_of(context, tmp_path, Raises(ZeroDivisionError()))
+    assert outcome is CheckOutcome.UNEXPLAINED
+    assert "ZeroDivisionError" in reason
+
+
+class Slow(Honest):
+    """Right, in the time that a class has to load its model."""
+
+    took_s = 41.0
+
+
+class SaysSlow(Honest):
+    """Right, and honest about the time it took before it said to be ready."""
+
+    says_s = 41.0
+
+
+@pytest.mark.parametrize("solver", [Slow(), SaysSlow()])
+async def test_time_to_load_a_model_is_no_time_to_solve(
+    context: Context, tmp_path: Path, solver: Honest
+) -> None:
+    batch = make_batch(context, Executors(slow=solver), [T4], tmp_path)
+    solvers = [executor(name, T4, stream=False) for name in ("slow", "honest")]
+    checks = {check.executor.name: check for check in await batch.run(solvers)}
+    assert checks["honest"].outcome is CheckOutcome.PASSED, checks["honest"].lines
+    wrong = [line.name for line in checks["slow"].lines if line.ok is False]
+    assert wrong == ["solving"], checks["slow"].lines
+
+
+async def test_who_never_starts_ends_in_quarantine(
+    context: Context, tmp_path: Path
+) -> None:
+    stock(context.records, context.blobs, T4, workloads=UNEXPLAINED_BARS, seed=2)
+    barred: list[bool] = []
+    for _ in range(UNEXPLAINED_BARS):
+        waits = NotStartedError("job_1 has not begun.")
+        await outcome_of(context, tmp_path, TakesNoJob(waits))
+        record = context.records.executor("rented")
+        barred.append(bool(record and record.quarantined_until))
+    assert barred == [*[False] * (UNEXPLAINED_BARS - 1), True]
