@@ -53,6 +53,7 @@ def columns(summary: RunTable) -> dict[str, Callable[[Mapping[str, Any]], str]]:
         "strategy": ("strategy_id", lambda row: row["strategy_id"]),
         "variant": ("variant", lambda row: row["variant"]),
         "status": ("status", lambda row: row["status"]),
+        "answers are": ("answers_are", lambda row: row.get("answers_are") or "–"),
         "GPUs": ("gpus", lambda row: figure(row["gpus"])),
         "answers": ("prompts", lambda row: f"{row['prompts']} / {row['expected']}"),
         **shares,
@@ -102,6 +103,10 @@ def markdown_page(summary: RunTable) -> str:
             f" {_plain(summary.ranking.reason)}"
         ),
         "\n".join(f"| {' | '.join(map(_cell, row))} |" for row in table),
+        _list(
+            "Answers not right",
+            [f"{name}: {why}" for name, why in summary.ranking.wrong],
+        ),
         _list(
             "What failed",
             [

@@ -27,7 +27,7 @@ from gpuyard.studies.truth import load_truth
 _MOST_DIVERGENCES = 300
 _MOST_TEXT = 64 << 10
 _AROUND = 60
-_TEXT_COLUMNS = ("strategy", "variant", "status")
+_TEXT_COLUMNS = ("strategy", "variant", "status", "answers are")
 _HARDWARE = (
     "host",
     "device",
