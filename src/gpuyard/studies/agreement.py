@@ -38,7 +38,7 @@ class Difference(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StrategyAnswer:
     """An answer, and how sure the model was of each of its tokens.
 
     `logprobs` are natural logarithms of the tokens' probabilities; `runner_up_ids` and
@@ -171,7 +171,9 @@ class Comparison:
 
 
 def compare(
-    reference: Mapping[Key, Answer], candidate: Mapping[Key, Answer], precision: str
+    reference: Mapping[Key, StrategyAnswer],
+    candidate: Mapping[Key, StrategyAnswer],
+    precision: str,
 ) -> Comparison:
     """Compare the answers that both sides have, by tokens; by text without tokens."""
     found: list[FirstDifference] = []
@@ -188,7 +190,9 @@ def compare(
 
 
 def compare_with_text(
-    reference: Mapping[Key, Answer], candidate: Mapping[Key, Answer], precision: str
+    reference: Mapping[Key, StrategyAnswer],
+    candidate: Mapping[Key, StrategyAnswer],
+    precision: str,
 ) -> Comparison:
     """Compare with the answers of an endpoint, of which only the text is sure.
 
@@ -233,7 +237,7 @@ def _begins_alike(one: str, other: str) -> bool:
 
 
 def _difference(
-    key: Key, reference: Answer, candidate: Answer, precision: str
+    key: Key, reference: StrategyAnswer, candidate: StrategyAnswer, precision: str
 ) -> FirstDifference | None:
     """Return the first token that differs, or None where the answers are the same."""
     expected_ids = reference.token_ids
@@ -286,7 +290,7 @@ class AgreeingGroup:
 
 
 def agreeing_groups(
-    answers: Mapping[str, Mapping[Key, Answer]], precision: str
+    answers: Mapping[str, Mapping[Key, StrategyAnswer]], precision: str
 ) -> list[AgreeingGroup]:
     """Put each strategy into the first group with whose leader it agrees.
 
@@ -304,7 +308,9 @@ def agreeing_groups(
     return [AgreeingGroup(leader, tuple(members)) for leader, members in groups.items()]
 
 
-def likeness(answers: Mapping[Key, Answer], right: Mapping[Key, str]) -> float | None:
+def likeness(
+    answers: Mapping[Key, StrategyAnswer], right: Mapping[Key, str]
+) -> float | None:
     """How much answers resemble right ones, from 0 to 1; None if there are none.
 
     It is the mean share of equal words, and 1 for an answer that holds the right one.
@@ -314,7 +320,7 @@ def likeness(answers: Mapping[Key, Answer], right: Mapping[Key, str]) -> float |
 
 
 def _likenesses(
-    answers: Mapping[Key, Answer], right: Mapping[Key, str]
+    answers: Mapping[Key, StrategyAnswer], right: Mapping[Key, str]
 ) -> Iterator[float]:
     for key, answer in answers.items():
         expected = right.get(key)

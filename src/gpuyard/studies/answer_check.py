@@ -10,9 +10,9 @@ from enum import StrEnum
 
 from gpuyard.studies.agreement import (
     AgreeingGroup,
-    Answer,
     Comparison,
     Key,
+    StrategyAnswer,
     agreeing_groups,
     compare,
     compare_with_text,
@@ -64,10 +64,10 @@ class RunAnswers:
     themselves when they are repeated, if that was measured.
     """
 
-    by_strategy: Mapping[str, Mapping[Key, Answer]]
+    by_strategy: Mapping[str, Mapping[Key, StrategyAnswer]]
     precision: str
     unsplit: frozenset[str] = frozenset()
-    baseline: Mapping[Key, Answer] | None = None
+    baseline: Mapping[Key, StrategyAnswer] | None = None
     right: Mapping[Key, str] | None = None
     measured: float | None = None
 
@@ -124,7 +124,7 @@ def _reference_group(
 
 
 def _wrong_beside_baseline(
-    run: RunAnswers, strategy_id: str, answers: Mapping[Key, Answer]
+    run: RunAnswers, strategy_id: str, answers: Mapping[Key, StrategyAnswer]
 ) -> CheckedStrategy | None:
     if not run.baseline:
         return None

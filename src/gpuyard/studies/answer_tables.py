@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gpuyard.studies.agreement import Answer, Key
+from gpuyard.studies.agreement import Key, StrategyAnswer
 from gpuyard.studies.answer_check import RunAnswers
 from gpuyard.studies.correctness import CorrectnessEvaluator
 
@@ -43,8 +43,8 @@ def answers_of_run(
     ok = results[results["status"] == "ok"]
     names = [name for name in _COLUMNS if name in ok]
     rows: list[dict[str, Any]] = ok[names].to_dict("records")
-    answers: dict[str, dict[Key, Answer]] = {name: {} for name in strategies}
-    baseline: dict[Key, Answer] = {}
+    answers: dict[str, dict[Key, StrategyAnswer]] = {name: {} for name in strategies}
+    baseline: dict[Key, StrategyAnswer] = {}
     right: dict[Key, str] = {}
     for row in rows:
         key = (str(row["variant"]), str(row["prompt_id"]))
@@ -56,7 +56,7 @@ def answers_of_run(
         local = row.get("local_completion")
         if isinstance(local, str) and row.get("local_api") == "completions":
             ids = _values(row.get("local_token_ids"))
-            baseline[key] = Answer(local, ids or None)
+            baseline[key] = StrategyAnswer(local, ids or None)
     precisions = metrics["precision"].dropna() if "precision" in metrics else []
     return RunAnswers(
         {name: mine for name, mine in answers.items() if mine},
@@ -67,9 +67,9 @@ def answers_of_run(
     )
 
 
-def _answer(row: Mapping[str, Any]) -> Answer:
+def _answer(row: Mapping[str, Any]) -> StrategyAnswer:
     ids = row.get("token_ids")
-    return Answer(
+    return StrategyAnswer(
         row["cluster_completion"],
         _values(ids) if isinstance(ids, list | np.ndarray) else None,
         _values(row.get("logprobs")),

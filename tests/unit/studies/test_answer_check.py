@@ -6,30 +6,32 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpuyard.studies.agreement import Answer, Difference, Key, compare
+from gpuyard.studies.agreement import Difference, Key, StrategyAnswer, compare
 from gpuyard.studies.answer_check import Correctness, RunAnswers, check_answers
 
 PROMPTS = 40
 RIGHT = (5, 6, 7, 8)
 
 
-def answer(ids: tuple[int, ...], lead: float | None = None, other: int = 0) -> Answer:
+def answer(
+    ids: tuple[int, ...], lead: float | None = None, other: int = 0
+) -> StrategyAnswer:
     """An answer whose third token leads by `lead` nats over the token `other`."""
     text = " ".join(map(str, ids))
     if lead is None:
-        return Answer(text, ids)
+        return StrategyAnswer(text, ids)
     own = [-0.01] * len(ids)
     seconds = [-5.0] * len(ids)
     runners_up = [0] * len(ids)
     own[2] = -0.5
     seconds[2] = -0.5 - lead
     runners_up[2] = other
-    return Answer(text, ids, own, runners_up, seconds)
+    return StrategyAnswer(text, ids, own, runners_up, seconds)
 
 
 def answers(
-    one: Answer, other: Answer | None = None, others: int = 0
-) -> dict[Key, Answer]:
+    one: StrategyAnswer, other: StrategyAnswer | None = None, others: int = 0
+) -> dict[Key, StrategyAnswer]:
     """So many prompts are answered with `other`, the rest with `one`."""
     return {
         ("2k", f"p{number:02}"): other if other and number < others else one

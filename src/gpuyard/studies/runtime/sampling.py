@@ -17,7 +17,7 @@ from .generated_answer import TokenConfidence
 
 
 @dataclass(frozen=True)
-class Choice:
+class TokenChoice:
     """The chosen tokens `[batch]`, and how sure the model was of each.
 
     `confidence` is None where tokens were drawn at random.
@@ -73,7 +73,9 @@ class TokenSampler:
         self._experiment = experiment
         self._communicator = communicator
 
-    def choose(self, logits: Tensor, prompt_ids: Sequence[str], step: int) -> Choice:
+    def choose(
+        self, logits: Tensor, prompt_ids: Sequence[str], step: int
+    ) -> TokenChoice:
         """Return tokens `[batch]` for this rank's logits `[batch, vocabulary / tp]`."""
         if self._experiment.temperature == 0:
             return self._likeliest(logits)
@@ -89,9 +91,9 @@ class TokenSampler:
             self._experiment.top_k,
             self._experiment.top_p,
         )
-        return Choice(tokens)
+        return TokenChoice(tokens)
 
-    def _likeliest(self, logits: Tensor) -> Choice:
+    def _likeliest(self, logits: Tensor) -> TokenChoice:
         """Choose the most probable tokens; of equal ones the first, as without a split.
 
         Only the best two of each part, and the sum of its probabilities, are exchanged.
@@ -113,7 +115,7 @@ class TokenSampler:
         return _most_probable(torch.stack(self._communicator.gather(figures)))
 
 
-def _most_probable(figures: Tensor) -> Choice:
+def _most_probable(figures: Tensor) -> TokenChoice:
     """Choose from `[parts, 5, batch]`: best and second logit with tokens, and the sum.
 
     The runner-up is the second of the part that has the best, or the best of another.
@@ -138,4 +140,4 @@ def _most_probable(figures: Tensor) -> Choice:
             strict=True,
         )
     ]
-    return Choice(tokens, confidence)
+    return TokenChoice(tokens, confidence)
