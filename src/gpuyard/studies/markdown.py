@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from gpuyard.studies.failures import JobFailure
 from gpuyard.studies.run_table import RunTable
 
 LABELS = {
@@ -115,6 +116,7 @@ def markdown_page(summary: RunTable) -> str:
                 for reason in one["reasons"]
             ],
         ),
+        *(_failure(name, one) for name, one in summary.failures.items()),
         _list(
             "Not ranked", [f"{name}: {why}" for name, why in summary.ranking.left_out]
         ),
@@ -133,6 +135,17 @@ def _list(title: str, lines: Sequence[str]) -> str:
         return ""
     items = [f"- {_plain(line)}" for line in lines]
     return f"## {title}\n\n" + "\n".join(items)
+
+
+def _failure(strategy_id: str, failure: JobFailure) -> str:
+    """Show the last lines of a job that failed, their file, and what to do."""
+    where = f", {failure.where}" if failure.where else ""
+    title = f"### {_plain(strategy_id)}{_plain(where)}"
+    lines = [line.replace("```", "` ` `") for line in failure.lines]
+    quoted = "\n".join(["```text", *lines, "```"]) if lines else ""
+    log = f"Log: {_plain(failure.log)}" if failure.log else ""
+    advice = f"What to do: {_plain(failure.advice)}."
+    return "\n\n".join(part for part in (title, quoted, log, advice) if part)
 
 
 def _cell(text: str) -> str:

@@ -219,6 +219,9 @@ def write_report(study: Study, manifest: RunManifest) -> Sequence[Path]:
         price_per_gpu_hour=wanted.price_per_gpu_hour,
         currency=wanted.currency,
     )
+    # Why jobs failed is known only after their results were collected.
+    entries = manifest.document()["entries"]
+    summary.document = {**summary.document, "entries": entries}
     table = summary.to_csv(results)
     summary.to_markdown(results)
     return [

@@ -19,6 +19,7 @@ from gpuyard.domain.errors import InvalidInputError
 from gpuyard.studies.answer_check import CheckedStrategy, Correctness, check_answers
 from gpuyard.studies.answer_tables import answers_of_run
 from gpuyard.studies.correctness import ALL, METRICS, PEER_METRICS, CorrectnessEvaluator
+from gpuyard.studies.failures import JobFailure
 from gpuyard.studies.ranking import (
     Objective,
     StrategyRanking,
@@ -109,6 +110,18 @@ class RunTable:
             if any(_is_number(row.get(name)) for row in self.rows):
                 return name
         return PRIMARY[0]
+
+    @property
+    def failures(self) -> dict[str, JobFailure]:
+        """Why jobs failed, by strategy; of each the newest try counts."""
+        found: dict[str, JobFailure] = {}
+        for entry in self.document.get("entries") or ():
+            strategy_id = str(entry["strategy_id"])
+            found.pop(strategy_id, None)
+            failure = JobFailure.of(entry.get("failure"))
+            if failure is not None:
+                found[strategy_id] = failure
+        return found
 
     @property
     def baseline(self) -> str:
