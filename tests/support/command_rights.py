@@ -26,6 +26,7 @@ LOCAL = frozenset(
         "study init",
         "study plan",
         "study report",
+        "study show",
         "study status",
         "study validate",
         "templates",

@@ -38,6 +38,9 @@ Limit = Annotated[
     int | None,
     typer.Option("--limit", min=1, metavar="N", help="Only the first N prompts."),
 ]
+Provider = Annotated[
+    str, typer.Option(metavar="NAME", help="Which of the providers is the cluster.")
+]
 _REFUSED = 4
 
 extra_needed = needs_extra("study", "studies")
@@ -77,16 +80,18 @@ def init(
 
 @app.command()
 @extra_needed
-def validate(directory: Folder = Path(), as_json: AsJson = False) -> None:
-    """Check a study without running it: prompts, model, strategies.
+def validate(
+    directory: Folder = Path(), as_json: AsJson = False, provider: Provider = "slurm"
+) -> None:
+    """Check a study without running it: prompts, model, strategies, cluster.
 
     Exit code 2 when something is wrong.
     """
     from gpuyard.studies.study import load_study
-    from gpuyard.studies.validation import StudyValidation, validate_study
+    from gpuyard.studies.validation import StudyValidation, validate_on_cluster
 
     try:
-        found = validate_study(load_study(directory))
+        found = validate_on_cluster(load_study(directory), provider)
     except InvalidInputError as error:
         found = StudyValidation(error.faults, ())
     if as_json:

@@ -15,6 +15,7 @@ from gpuyard.studies.commands import (
     Folder,
     Limit,
     OneVariant,
+    Provider,
     app,
     extra_needed,
     variants_of,
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from gpuyard.studies.pipeline import DistributedExperimentPipeline
     from gpuyard.studies.study import Study, Variant
 
-Provider = Annotated[
-    str, typer.Option(metavar="NAME", help="Which of the providers is the cluster.")
-]
 FailFast = Annotated[
     bool, typer.Option("--fail-fast", help="Stop at the first strategy that fails.")
 ]
@@ -59,7 +57,7 @@ def run(
 
     Exit code 1 when one has failed.
     """
-    study = _checked(directory)
+    study = _checked(directory, provider)
     variants = variants_of(variant)
     with _session(study, provider) as pipeline:
         pipeline.chosen(only or ())
@@ -80,7 +78,7 @@ def resume(
     """Go on with the newest run: what is under way is seen to its end, what failed is
     tried again.
     """
-    study = _checked(directory)
+    study = _checked(directory, provider)
     with _session(study, provider) as pipeline:
         manifest = pipeline.newest()
         pipeline.reopen(manifest)
@@ -105,6 +103,35 @@ def status(directory: Folder = Path(), as_json: AsJson = False) -> None:
         return
     say(manifest.run_id)
     _print_entries(manifest)
+    for entry in manifest.newest().values():
+        _print_failure(entry)
+
+
+@app.command()
+def show(
+    strategy: Annotated[
+        str, typer.Argument(metavar="STRATEGY", help="A strategy's name or its id.")
+    ],
+    directory: Folder = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """Show one strategy of the newest run: layout, engine, job, and why it failed."""
+    from gpuyard.studies.manifest import RunManifest, newest_run
+    from gpuyard.studies.strategy_details import details_of
+    from gpuyard.studies.study import load_study
+
+    study = load_study(directory)
+    manifest = RunManifest.load(newest_run(study.runs))
+    found = details_of(study, manifest, strategy)
+    if as_json:
+        print_json({"run_id": manifest.run_id, "items": found, "next": None})
+        return
+    say(manifest.run_id)
+    for one in found:
+        for name, value in one.items():
+            if name not in ("failure", "reason") and value not in (None, ""):
+                say(f"{name.replace('_', ' '):<12} {value}")
+        _print_failure(manifest.newest()[one["strategy_id"]])
 
 
 @app.command()
@@ -144,13 +171,13 @@ def _session(
             yield pipeline
 
 
-def _checked(directory: Path) -> "Study":
+def _checked(directory: Path, provider: str) -> "Study":
     """The study, if it can run; InvalidInputError names all that is wrong."""
     from gpuyard.studies.study import load_study
-    from gpuyard.studies.validation import validate_study
+    from gpuyard.studies.validation import validate_on_cluster
 
     study = load_study(directory)
-    found = validate_study(study)
+    found = validate_on_cluster(study, provider)
     for warning in found.warnings:
         say(f"warning  {warning}")
     if found.faults:
@@ -223,6 +250,22 @@ def _words(entry: "ManifestEntry") -> str:
     state = entry.status if entry.over else entry.state or entry.status
     reason = f": {entry.reason}" if entry.reason else ""
     return f"{entry.strategy_id:<24} {state.lower()}{job}{took}{reason}"
+
+
+def _print_failure(entry: "ManifestEntry") -> None:
+    """Say why a job failed: the last lines of its rank, their file, and what to do."""
+    from gpuyard.studies.failures import JobFailure
+
+    failure = JobFailure.of(entry.failure)
+    if failure is None:
+        return
+    where = f", {failure.where}" if failure.where else ""
+    say(f"\n{entry.strategy_id} is {entry.status}{where}: {entry.reason or ''}")
+    for line in failure.lines:
+        say(f"    {line}")
+    if failure.log:
+        say(f"log:        {failure.log}")
+    say(f"what to do: {failure.advice}")
 
 
 def _print_entries(manifest: "RunManifest") -> None:

@@ -65,6 +65,18 @@ class CorrectnessEvaluator:
         if self._peer is None and strategies:
             self._peer = strategies[0]
 
+    @property
+    def is_same_model(self) -> bool:
+        """Whether the baseline is of the study's model, as far as names tell."""
+        baseline, study = self._models
+        if not baseline or not study:
+            return True
+        return plain_name(baseline) == plain_name(study)
+
+    def right_text(self, row: Mapping[str, Any]) -> str | None:
+        """Return the text that a row's answer is compared with, if there is one."""
+        return self._reference(row)[1]
+
     def evaluate(self, results: pd.DataFrame) -> pd.DataFrame:
         """Return one row of scores per row of the results.
 

@@ -25,7 +25,7 @@ class ManifestEntry:
     `status` is PENDING until Slurm accepts the job and SUBMITTED until it ends, then
     COMPLETED, FAILED, TIMEOUT or PARTIAL (only some of its rows exist). `job_status`
     and `job_reason` describe how the job itself ended; `status` and `reason` take its
-    results into account too.
+    results into account too. `failure` tells why it failed: see `JobFailure`.
 
     `job_id` is Slurm's number and `gpuyard_job` ours. Times are UTC seconds;
     `elapsed_s` and `max_rss_bytes` come from Slurm. `overrides` are the values of a
@@ -52,6 +52,7 @@ class ManifestEntry:
     set_aside: bool = False
     job_status: str | None = None
     job_reason: str | None = None
+    failure: dict[str, Any] | None = None
 
     @property
     def over(self) -> bool:

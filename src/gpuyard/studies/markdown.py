@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from gpuyard.studies.failures import JobFailure
 from gpuyard.studies.run_table import RunTable
 
 LABELS = {
@@ -53,6 +54,7 @@ def columns(summary: RunTable) -> dict[str, Callable[[Mapping[str, Any]], str]]:
         "strategy": ("strategy_id", lambda row: row["strategy_id"]),
         "variant": ("variant", lambda row: row["variant"]),
         "status": ("status", lambda row: row["status"]),
+        "answers are": ("answers_are", lambda row: row.get("answers_are") or "–"),
         "GPUs": ("gpus", lambda row: figure(row["gpus"])),
         "answers": ("prompts", lambda row: f"{row['prompts']} / {row['expected']}"),
         **shares,
@@ -103,6 +105,10 @@ def markdown_page(summary: RunTable) -> str:
         ),
         "\n".join(f"| {' | '.join(map(_cell, row))} |" for row in table),
         _list(
+            "Answers not right",
+            [f"{name}: {why}" for name, why in summary.ranking.wrong],
+        ),
+        _list(
             "What failed",
             [
                 f"{one['strategy_id']} is {one['status']}: {reason}"
@@ -110,6 +116,7 @@ def markdown_page(summary: RunTable) -> str:
                 for reason in one["reasons"]
             ],
         ),
+        *(_failure(name, one) for name, one in summary.failures.items()),
         _list(
             "Not ranked", [f"{name}: {why}" for name, why in summary.ranking.left_out]
         ),
@@ -128,6 +135,17 @@ def _list(title: str, lines: Sequence[str]) -> str:
         return ""
     items = [f"- {_plain(line)}" for line in lines]
     return f"## {title}\n\n" + "\n".join(items)
+
+
+def _failure(strategy_id: str, failure: JobFailure) -> str:
+    """Show the last lines of a job that failed, their file, and what to do."""
+    where = f", {failure.where}" if failure.where else ""
+    title = f"### {_plain(strategy_id)}{_plain(where)}"
+    lines = [line.replace("```", "` ` `") for line in failure.lines]
+    quoted = "\n".join(["```text", *lines, "```"]) if lines else ""
+    log = f"Log: {_plain(failure.log)}" if failure.log else ""
+    advice = f"What to do: {_plain(failure.advice)}."
+    return "\n\n".join(part for part in (title, quoted, log, advice) if part)
 
 
 def _cell(text: str) -> str:

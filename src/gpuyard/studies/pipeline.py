@@ -6,12 +6,15 @@ All state is in the run's manifest, so a run that was killed can be resumed.
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gpuyard.config.locks import is_locked, lock_exclusively
 from gpuyard.domain.errors import InvalidInputError, NotFoundError
 from gpuyard.studies.baseline import LocalInferenceRunner
+from gpuyard.studies.failures import find_failure
 from gpuyard.studies.manifest import DONE, ManifestEntry, RunManifest, newest_run
 from gpuyard.studies.prompts import (
     PromptDataFrameBuilder,
@@ -282,6 +285,13 @@ def _ingest(
     # What the job said of its end is among the reasons.
     entry.status = found.status
     entry.reason = "; ".join(found.reasons) or None
+    entry.failure = None if entry.status == DONE else _failure_of(entry)
+
+
+def _failure_of(entry: ManifestEntry) -> dict[str, Any]:
+    log = Path(entry.slurm_out) if entry.slurm_out else None
+    failure = find_failure(Path(entry.output_root), log, entry.reason or "")
+    return asdict(failure)
 
 
 def collect_results(study: Study, manifest: RunManifest) -> None:

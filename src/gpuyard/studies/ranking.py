@@ -33,7 +33,8 @@ class Objective(StrEnum):
 class StrategyRanking:
     """Strategies from best to worst, each with its figure.
 
-    `left_out` names the strategies that cannot be ranked, and why.
+    `left_out` names the strategies that cannot be ranked, and why; `wrong` those whose
+    answers are not right, or not known to be.
     """
 
     objective: Objective
@@ -41,6 +42,7 @@ class StrategyRanking:
     order: tuple[tuple[str, float], ...]
     left_out: tuple[tuple[str, str], ...]
     reason: str
+    wrong: tuple[tuple[str, str], ...] = ()
 
     @property
     def best(self) -> str | None:
@@ -94,11 +96,15 @@ def rank(
     rows: Sequence[Mapping[str, Any]],
     objective: Objective,
     max_p90_ms: float | None = None,
+    wrong: Mapping[str, str] | None = None,
 ) -> StrategyRanking:
     """Rank rows of the summary, one per strategy.
 
-    Only complete strategies are ranked; if there are none, the partial ones are.
+    Strategies that are in `wrong`, with the reason, are never ranked. Of the others
+    only complete ones are ranked; if there are none, the partial ones are.
     """
+    wrong = wrong or {}
+    rows = [row for row in rows if row["strategy_id"] not in wrong]
     has_complete = any(row["status"] == "COMPLETED" for row in rows)
     ranked_status = "COMPLETED" if has_complete else "PARTIAL"
     able: list[Mapping[str, Any]] = []
@@ -120,7 +126,9 @@ def rank(
     order = sorted(figures, key=lambda item: item[1])
     reason = _reason(rule, order, limit)
     left_out = (*wrong_status, *excluded)
-    return StrategyRanking(objective, limit, tuple(order), left_out, reason)
+    return StrategyRanking(
+        objective, limit, tuple(order), left_out, reason, tuple(wrong.items())
+    )
 
 
 def _why_excluded(row: Mapping[str, Any], max_p90_ms: float | None) -> str:

@@ -27,7 +27,7 @@ from gpuyard.studies.truth import load_truth
 _MOST_DIVERGENCES = 300
 _MOST_TEXT = 64 << 10
 _AROUND = 60
-_TEXT_COLUMNS = ("strategy", "variant", "status")
+_TEXT_COLUMNS = ("strategy", "variant", "status", "answers are")
 _HARDWARE = (
     "host",
     "device",
@@ -219,6 +219,9 @@ def write_report(study: Study, manifest: RunManifest) -> Sequence[Path]:
         price_per_gpu_hour=wanted.price_per_gpu_hour,
         currency=wanted.currency,
     )
+    # Why jobs failed is known only after their results were collected.
+    entries = manifest.document()["entries"]
+    summary.document = {**summary.document, "entries": entries}
     table = summary.to_csv(results)
     summary.to_markdown(results)
     return [

@@ -16,7 +16,10 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from gpuyard.domain.errors import InvalidInputError
+from gpuyard.studies.answer_check import CheckedStrategy, Correctness, check_answers
+from gpuyard.studies.answer_tables import answers_of_run
 from gpuyard.studies.correctness import ALL, METRICS, PEER_METRICS, CorrectnessEvaluator
+from gpuyard.studies.failures import JobFailure
 from gpuyard.studies.ranking import (
     Objective,
     StrategyRanking,
@@ -66,13 +69,17 @@ class RunTable:
             for row in self.collected
         }
         evaluator = evaluator or CorrectnessEvaluator()
-        evaluator.prefer_peers(_by_size(self.collected, sizes))
+        by_size = _by_size(self.collected, sizes)
+        self.checked: dict[str, CheckedStrategy] = check_answers(
+            answers_of_run(results, metrics, by_size, sizes, evaluator)
+        )
+        evaluator.prefer_peers([*self._references(), *by_size])
         self.scores = evaluator.evaluate(results)
         self.correctness = evaluator.summarize(self.scores)
         self.warnings = evaluator.warnings
         self.rows = self._scaled(list(self._rows()))
         self.ranking: StrategyRanking = rank(
-            self.strategies, Objective.of(objective), max_p90_ms
+            self.strategies, Objective.of(objective), max_p90_ms, self._wrong()
         )
 
     @classmethod
@@ -105,6 +112,18 @@ class RunTable:
         return PRIMARY[0]
 
     @property
+    def failures(self) -> dict[str, JobFailure]:
+        """Why jobs failed, by strategy; of each the newest try counts."""
+        found: dict[str, JobFailure] = {}
+        for entry in self.document.get("entries") or ():
+            strategy_id = str(entry["strategy_id"])
+            found.pop(strategy_id, None)
+            failure = JobFailure.of(entry.get("failure"))
+            if failure is not None:
+                found[strategy_id] = failure
+        return found
+
+    @property
     def baseline(self) -> str:
         """A sentence with the baseline's model, host and API; empty without one."""
         told = [
@@ -117,6 +136,21 @@ class RunTable:
         where = f" at {hosts}" if hosts else ""
         interface = f", API {apis}" if apis else ""
         return f"The baseline is {models}{where}{interface}."
+
+    def _references(self) -> list[str]:
+        return [
+            name
+            for name, found in self.checked.items()
+            if found.correctness is Correctness.REFERENCE
+        ]
+
+    def _wrong(self) -> dict[str, str]:
+        """Return the strategies whose answers keep them from being best, and why."""
+        return {
+            name: found.reason
+            for name, found in self.checked.items()
+            if not found.correctness.can_be_best
+        }
 
     def _ranks(self, strategy_id: str) -> pd.DataFrame:
         return self.metrics[self.metrics["strategy_id"] == strategy_id]
@@ -137,6 +171,7 @@ class RunTable:
                     "strategy": one["strategy"],
                     "variant": variant,
                     "status": one["status"],
+                    **self._checked_figures(strategy_id),
                     **_layout(ranks),
                     **_pace(part, ranks, variant),
                 }
@@ -153,6 +188,19 @@ class RunTable:
                     for name in _correctness_columns()
                 }
                 yield row | {"reasons": "; ".join(one["reasons"])}
+
+    def _checked_figures(self, strategy_id: str) -> dict[str, Any]:
+        """What is known of a strategy's answers, and how many differ from others."""
+        found = self.checked.get(strategy_id)
+        comparison = None if found is None else found.comparison
+        if found is None or comparison is None:
+            known = None if found is None else found.correctness.value
+            return {"answers_are": known, "differ_by_rounding": None, "wrong": None}
+        return {
+            "answers_are": found.correctness.value,
+            "differ_by_rounding": comparison.rounding,
+            "wrong": comparison.beyond + comparison.unexplained,
+        }
 
     def _spent(self, ranks: pd.DataFrame) -> dict[str, Any]:
         """Return the job's time, GPU-hours, cost, memory and communication.
@@ -190,10 +238,12 @@ class RunTable:
     def _scaled(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Add speed-up and parallel efficiency to the rows.
 
-        Speed-up is tokens/s divided by those of the smallest layout: the one with
-        fewest GPUs, and of several the fastest. Efficiency is speed-up × its GPUs / the
-        row's GPUs. Each variant is compared with itself.
+        Speed-up is tokens/s divided by those of the smallest layout: of those whose
+        answers are not wrong the one with fewest GPUs, and of several the fastest.
+        Efficiency is speed-up × its GPUs / the row's GPUs. Each variant is compared
+        with itself.
         """
+        wrong = self._wrong()
         for variant in dict.fromkeys(row["variant"] for row in rows):
             able = [
                 row
@@ -203,8 +253,11 @@ class RunTable:
                 and row["tokens_per_s"]
                 and row["status"] in ("COMPLETED", "PARTIAL")
             ]
+            right = [row for row in able if row["strategy_id"] not in wrong]
             base = min(
-                able, key=lambda row: (row["gpus"], -row["tokens_per_s"]), default=None
+                right or able,
+                key=lambda row: (row["gpus"], -row["tokens_per_s"]),
+                default=None,
             )
             for row in able if base else ():
                 row["speed_up"] = row["tokens_per_s"] / base["tokens_per_s"]

@@ -31,6 +31,9 @@ SCHEMA = pa.schema(
         ("tokens_generated", pa.int64()),
         ("ttft_ms", pa.float64()),
         ("token_ids", pa.list_(pa.int32())),
+        ("logprobs", pa.list_(pa.float32())),
+        ("runner_up_ids", pa.list_(pa.int32())),
+        ("runner_up_logprobs", pa.list_(pa.float32())),
         ("prompt_tokens", pa.int64()),
         ("finish_reason", pa.string()),
         ("batch", pa.int64()),
@@ -55,6 +58,9 @@ class _Row(msgspec.Struct):
     tokens_generated: _Count | None = None
     ttft_ms: float | None = None
     token_ids: list[_TokenId] | None = None
+    logprobs: list[float] | None = None
+    runner_up_ids: list[_TokenId] | None = None
+    runner_up_logprobs: list[float] | None = None
     prompt_tokens: _Count | None = None
     finish_reason: str | None = None
     batch: _Count | None = None

@@ -19,6 +19,8 @@ ENTRY = "run_distributed_inference.py"
 # Stand for where processes meet until a shell knows it.
 _HEAD = "__HEAD__"
 _PORT = "__PORT__"
+# srun puts the number of its task before each line.
+_LABEL_LINES = "export SLURM_LABELIO=1"
 FOLDERS = ("outputs", "metrics", "logs", "profiling")
 
 
@@ -173,6 +175,7 @@ class SlurmJobFactory:
                 "",
                 "set -eo pipefail",
                 *modules,
+                _LABEL_LINES,
                 *exports,
                 *profile,
                 *self._before(strategy),

@@ -1,10 +1,10 @@
 """Check everything about a study that can be checked without running it."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from gpuyard.domain.errors import Fault, InvalidInputError, quoted
+from gpuyard.domain.errors import Fault, GpuyardError, InvalidInputError, quoted
 from gpuyard.studies.prompts import (
     PromptFileSet,
     PromptRecord,
@@ -53,6 +53,25 @@ def validate_study(study: Study) -> StudyValidation:
         warnings += _collect(faults, lambda: _off_budget(study, records)) or []
     warnings += _about_baseline(study)
     return StudyValidation(tuple(dict.fromkeys(faults)), tuple(warnings), len(records))
+
+
+def validate_on_cluster(study: Study, provider: str) -> StudyValidation:
+    """Check a study, and compare it with what the cluster of an instance offers."""
+    from gpuyard.client.sync import Client
+    from gpuyard.studies.cluster_checks import check_cluster
+
+    found = validate_study(study)
+    try:
+        with Client() as client:
+            cluster = check_cluster(study, client, provider)
+    except GpuyardError as error:
+        warning = f"the cluster was not checked: {error}"
+        return replace(found, warnings=(*found.warnings, warning))
+    return replace(
+        found,
+        faults=(*found.faults, *cluster.faults),
+        warnings=(*found.warnings, *cluster.warnings),
+    )
 
 
 def _folder_faults(study: Study) -> Iterator[Fault]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuyard.domain.errors import ProviderError
+from gpuyard.domain.errors import InsufficientResourcesError, ProviderError
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobconfig import JobConfig, JobResult, JobStatus
 from gpuyard.providers.slurm.provider import SlurmProvider
@@ -186,5 +186,23 @@ def test_what_cannot_be_sent_is_refused(slurm: SlurmCluster, tmp_path: Path) -> 
         with pytest.raises(ProviderError, match="Invalid partition"):
             await provider.submit_job(job(tmp_path, "#SBATCH --partition=none-such"))
         assert not list((tmp_path / "home" / "slurm").glob("attempt_*"))
+
+    run(slurm, tmp_path, check)
+
+
+def test_what_the_cluster_has_not_is_refused_in_slurms_words(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    """It is no lack of capacity, for which offers would be left out for a while."""
+
+    async def check(provider: SlurmProvider) -> None:
+        for line, words in (
+            ("#SBATCH --gres=gpu:h100:2", "not available|Invalid generic resource"),
+            ("#SBATCH --partition=none", "[Ii]nvalid partition"),
+        ):
+            with pytest.raises(ProviderError, match=words) as refused:
+                await provider.submit_job(job(tmp_path, line))
+            assert refused.value.error_code == "REFUSED"
+            assert not isinstance(refused.value, InsufficientResourcesError)
 
     run(slurm, tmp_path, check)

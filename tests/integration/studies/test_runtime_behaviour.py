@@ -282,13 +282,14 @@ def test_a_missing_vllm_is_told(
 def test_vllm_is_told_the_layout_and_its_answers_become_rows(
     times: str, model: Path, fast_trainer_python: Path, tmp_path: Path
 ) -> None:
+    temperature = 0.0 if times == "v0" else 0.5
     config = write_config(
         tmp_path / "run",
         model,
         layout=(2, 2, 1),
         engine="vllm",
         num_nodes=2,
-        temperature=0.5,
+        temperature=temperature,
         seed=7,
         limit=3,
         precision="bf16",
@@ -320,7 +321,8 @@ def test_vllm_is_told_the_layout_and_its_answers_become_rows(
     }
     assert len({one.pop("seed") for one in sampling}) == len(sampling) == 3
     assert sampling[0] == {
-        "temperature": 0.5,
+        "temperature": temperature,
+        "logprobs": None if temperature else 2,
         "top_p": 1.0,
         "top_k": -1,
         "max_tokens": 5,
@@ -341,6 +343,9 @@ def test_vllm_is_told_the_layout_and_its_answers_become_rows(
         )
         assert row["finish_reason"] == (
             "stop" if row["token_ids"][-1] in (2, 3) else "length"
+        )
+        assert row.get("logprobs") == (
+            None if temperature else [-0.25] * row["tokens_generated"]
         )
         if times == "none":
             assert (

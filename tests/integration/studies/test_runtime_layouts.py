@@ -96,7 +96,19 @@ def test_every_layout_answers_as_transformers_does(
     )
     for place, model in found:
         assert ids_of(place) == expected(model), place.name
+        check_log_probabilities(place, model)
         check_what_ranks_say(place, world)
+
+
+def check_log_probabilities(folder: Path, model: Path) -> None:
+    """Each token is as probable as in transformers, within the tolerance of fp32."""
+    wanted = json.loads((model / "logprobs.json").read_text())
+    for prompt_id, row in rows_of(folder).items():
+        count = row["tokens_generated"]
+        own, runners_up, seconds = zip(*wanted[prompt_id][:count], strict=True)
+        assert row["logprobs"] == pytest.approx(own, abs=0.001)
+        assert row["runner_up_ids"] == list(runners_up)
+        assert row["runner_up_logprobs"] == pytest.approx(seconds, abs=0.001)
 
 
 def check_what_ranks_say(folder: Path, world: int) -> None:

@@ -2,6 +2,7 @@
 key, and results as ranks write them.
 """
 
+import html
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 import httpx
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
+from gpuyard.cli.main import app
 from gpuyard.client.connection import Address
 from gpuyard.client.sync import Client
 from gpuyard.domain.errors import InvalidInputError
@@ -20,6 +23,7 @@ from gpuyard.studies.pipeline import (
     collect_results,
     is_running,
 )
+from gpuyard.studies.report import write_report
 from gpuyard.studies.study import Study
 from tests.support.study_run import Layout, metrics, row
 from tests.unit.studies.folders import make_study
@@ -246,3 +250,36 @@ def test_while_one_works_on_a_study_nobody_else_touches_it(tmp_path: Path) -> No
     instance.before_looking = look
     assert working.run(manifest)
     assert not is_running(study)
+
+
+def test_a_job_that_fails_says_why_everywhere(tmp_path: Path) -> None:
+    """In the manifest, `status`, `show` and the report."""
+    study = make_study(tmp_path, strategies=ONE)
+    instance = Instance()
+    instance.silent = True
+    instance.end = {"state": "failed", "reason": "exit_code", "exit_code": 1}
+    working = pipeline(study, instance)
+    manifest = working.begin()
+
+    def print_into_the_log() -> None:
+        log = manifest.path.parent / "tiny8b_pp1_tp1" / "logs" / "slurm-1.out"
+        log.write_text(
+            "0: ModuleNotFoundError: No module named 'torch'\n"
+            "srun: error: node4: task 0: Exited with exit code 1\n"
+        )
+
+    instance.before_looking = print_into_the_log
+    assert not working.run(manifest)
+    log = manifest.entries[0].slurm_out
+    said = [path.read_text() for path in write_report(study, manifest)[1:]]
+    for words in (["status"], ["show", "tiny8b_pp1_tp1"]):
+        done = CliRunner().invoke(app, ["study", *words, str(tmp_path)])
+        assert done.exit_code == 0, done.output
+        said.append(done.output)
+    for text in said:
+        assert "rank 0 on node4" in text
+        assert html.unescape(text).count("No module named 'torch'") == 1
+        assert str(log) in text
+        assert "install it for the interpreter slurm.python" in text
+    unknown = CliRunner().invoke(app, ["study", "show", "none", str(tmp_path)])
+    assert "has no strategy 'none'" in str(unknown.exception)

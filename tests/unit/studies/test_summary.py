@@ -4,6 +4,7 @@ by them.
 
 import csv
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,19 @@ from gpuyard.studies.collector import ResultCollector
 from gpuyard.studies.correctness import CorrectnessEvaluator
 from gpuyard.studies.ranking import Objective, rank
 from gpuyard.studies.summary import RunSummary
-from tests.support.study_run import ALONE, HYBRID, PIPELINE, TENSOR, write_run
+from tests.support.study_run import (
+    ALONE,
+    HYBRID,
+    PIPELINE,
+    RUN,
+    TENSOR,
+    entry,
+    prompts,
+    write_manifest,
+    write_prompts,
+    write_run,
+    write_strategy,
+)
 
 
 def answer(
@@ -351,6 +364,30 @@ def test_a_run_from_its_folder(tmp_path: Path) -> None:
     assert len(rows) == 12 and rows[0]["tokens_per_s"] == str(
         row(summary, ALONE.strategy_id)["tokens_per_s"]
     )
+
+
+def test_the_fastest_strategy_is_not_best_if_its_answers_are_wrong(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "runs" / RUN
+    asked = prompts(10)
+    wrong = replace(PIPELINE, diverges_every=1)
+    write_prompts(run, asked)
+    for layout in (ALONE, wrong):
+        write_strategy(run, layout, asked)
+    write_manifest(run, [entry(ALONE), entry(wrong)])
+    collector = ResultCollector(run)
+    collector.ingest_run()
+    found = RunSummary.load(collector.results, run.name, objective="throughput")
+    slow = row(found, ALONE.strategy_id)
+    fast = row(found, wrong.strategy_id)
+    assert fast["tokens_per_s"] > slow["tokens_per_s"]
+    assert found.ranking.best == ALONE.strategy_id
+    assert (slow["answers_are"], fast["answers_are"]) == ("reference", "wrong")
+    ((name, why),) = found.ranking.wrong
+    assert name == wrong.strategy_id
+    assert why.startswith(f"20 of 20 answers differ from {ALONE.strategy_id}")
+    assert f"## Answers not right\n\n- {name}: {why}" in found.to_markdown()
 
 
 def test_a_run_that_was_not_collected(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ _NO_SUCH_RESOURCES = (
     r"Requested nodes are busy",
     r"[Tt]oo many nodes",
 )
+# What Slurm refuses only for now.
+_PASSING = (r"MaxSubmit|job submit limit", r"Requested nodes are busy")
 # What any command prints when it cannot reach Slurm.
 _UNREACHABLE = (
     r"Unable to contact slurm controller",
@@ -204,6 +206,11 @@ def read_refusal(error_output: str) -> tuple[str, bool]:
     last = lines[-1] if lines else "sbatch failed"
     text = last.removeprefix("Batch job submission failed: ")
     return text, _matches_any(_NO_SUCH_RESOURCES, error_output)
+
+
+def may_pass(refusal: str) -> bool:
+    """Whether Slurm may accept later what it has refused, without any change."""
+    return _matches_any(_PASSING, refusal)
 
 
 def is_unreachable(error_output: str) -> bool:

@@ -45,6 +45,7 @@ from gpuyard.providers.slurm.commands import CommandClient
 from gpuyard.providers.slurm.config import SlurmSettings
 from gpuyard.providers.slurm.job_index import JobIndex
 from gpuyard.providers.slurm.left_files import SlurmLeftFiles
+from gpuyard.providers.slurm.parse_commands import may_pass
 from gpuyard.providers.slurm.polling import SlurmPolling
 from gpuyard.providers.slurm.rest import RestClient
 from gpuyard.providers.slurm.scripts import SlurmScripts, script_of
@@ -199,7 +200,10 @@ class SlurmProvider(QueueProvider):
         )
 
     def _refusal(self, error: SlurmRefusedError, order: AttemptOrder) -> ProviderError:
-        if error.resources:
+        # A script is sent unchanged wherever it goes. If it asks for what there is not,
+        # other offers and waiting are of no use to it, and others may go there.
+        is_hopeless = script_of(order) is not None and not may_pass(str(error))
+        if error.resources and not is_hopeless:
             return InsufficientResourcesError(
                 f"Slurm: {error}", self.PROVIDER_NAME, order.gpu_spec
             )

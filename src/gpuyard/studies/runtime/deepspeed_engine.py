@@ -11,7 +11,7 @@ from .communicator import Communicator
 from .decoder_shape import read_eos_ids
 from .errors import RunError
 from .experiment import Experiment
-from .generated_answer import GeneratedAnswer
+from .generated_answer import GeneratedAnswer, TokenConfidence
 from .prompts import Prompt
 from .sampling import TokenSampler
 
@@ -136,23 +136,29 @@ class _Listener:
         self._eos_ids = eos_ids
         self._sampler = sampler
         self._step = 0
+        self._confidence: Sequence[TokenConfidence | None] = ()
         self._began = time.perf_counter()
 
     def choose(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Return scores in which only the chosen token is possible."""
-        tokens = self._sampler.choose(
+        choice = self._sampler.choose(
             scores.float(),
             [answer.prompt.prompt_id for answer in self.answers],
             self._step,
         )
-        return torch.full_like(scores, float("-inf")).scatter_(1, tokens[:, None], 0.0)
+        self._confidence = choice.confidence or [None] * len(self.answers)
+        tokens = choice.tokens[:, None]
+        return torch.full_like(scores, float("-inf")).scatter_(1, tokens, 0.0)
 
     def stop(self, ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
         """Record the new tokens, and return which answers are done."""
         self._step += 1
         now = time.perf_counter() - self._began
-        for answer, token in zip(self.answers, ids[:, -1].tolist(), strict=True):
-            answer.add(token, now, self._eos_ids)
+        chosen = ids[:, -1].tolist()
+        for answer, token, how_sure in zip(
+            self.answers, chosen, self._confidence, strict=True
+        ):
+            answer.add(token, now, self._eos_ids, how_sure)
         return torch.tensor([answer.done for answer in self.answers], device=ids.device)
 
 

@@ -6,13 +6,28 @@ from typing import Any
 
 from .prompts import Prompt
 
+_DIGITS = 5
+
+
+@dataclass(frozen=True)
+class TokenConfidence:
+    """How probable a token was, and the most probable other token.
+
+    Log-probabilities are natural logarithms.
+    """
+
+    logprob: float
+    runner_up_id: int
+    runner_up_logprob: float
+
 
 @dataclass
 class GeneratedAnswer:
     """The answer to a prompt.
 
     `times` are seconds from the start of the batch to each token, if the engine
-    measures them. `finished_s` is the time of the last token.
+    measures them. `finished_s` is the time of the last token. `confidence` is of each
+    token, or empty.
     """
 
     prompt: Prompt
@@ -20,14 +35,23 @@ class GeneratedAnswer:
     times: list[float] = field(default_factory=list[float])
     finished_s: float = 0.0
     finish_reason: str = "length"
+    confidence: list[TokenConfidence] = field(default_factory=list[TokenConfidence])
 
-    def add(self, token: int, now: float, eos_ids: frozenset[int]) -> None:
+    def add(
+        self,
+        token: int,
+        now: float,
+        eos_ids: frozenset[int],
+        confidence: TokenConfidence | None = None,
+    ) -> None:
         """Add a token; after one of `eos_ids`, further tokens are ignored."""
         if self.done:
             return
         self.token_ids.append(token)
         self.times.append(now)
         self.finished_s = now
+        if confidence is not None:
+            self.confidence.append(confidence)
         if token in eos_ids:
             self.finish_reason = "stop"
 
@@ -61,8 +85,26 @@ def row_of(
         "ttft_ms": steps[0] * 1000 if steps else None,
         "token_ms": [step * 1000 for step in steps],
         "token_ids": answer.token_ids,
+        **_confidence_of(answer),
         "prompt_tokens": len(answer.prompt.token_ids),
         "finish_reason": answer.finish_reason,
         "batch": batch,
         "rank": rank,
+    }
+
+
+def _confidence_of(answer: GeneratedAnswer) -> dict[str, Any]:
+    """Return `logprobs`, `runner_up_ids` and `runner_up_logprobs`, one per token.
+
+    There are none unless the confidence of every token is known.
+    """
+    if len(answer.confidence) != len(answer.token_ids):
+        return {}
+    confidence = answer.confidence
+    return {
+        "logprobs": [round(one.logprob, _DIGITS) for one in confidence],
+        "runner_up_ids": [one.runner_up_id for one in confidence],
+        "runner_up_logprobs": [
+            round(one.runner_up_logprob, _DIGITS) for one in confidence
+        ],
     }

@@ -69,11 +69,11 @@ class MicroBatch:
         sequences = self.sequences
         logits = self._stage.logits(rows, len(sequences.answers))
         prompt_ids = [answer.prompt.prompt_id for answer in sequences.answers]
-        tokens = self._sampler.choose(logits, prompt_ids, sequences.step)
+        choice = self._sampler.choose(logits, prompt_ids, sequences.step)
         if self._mesh.pp_size > 1:
             self._wait_sent()
-            self._sent = self._communicator.send_tokens(tokens, self._tag)
-        sequences.accept(tokens)
+            self._sent = self._communicator.send_tokens(choice.tokens, self._tag)
+        sequences.accept(choice.tokens, choice.confidence)
         self._expect_hidden()
 
     def _accept(self) -> None:

@@ -6,12 +6,25 @@ The choice is the same for every layout and batch.
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from .communicator import Communicator
 from .experiment import Experiment
+from .generated_answer import TokenConfidence
+
+
+@dataclass(frozen=True)
+class TokenChoice:
+    """The chosen tokens `[batch]`, and how sure the model was of each.
+
+    `confidence` is None where tokens were drawn at random.
+    """
+
+    tokens: Tensor
+    confidence: Sequence[TokenConfidence] | None = None
 
 
 def draw(seed: int, prompt_id: str, step: int) -> float:
@@ -60,7 +73,9 @@ class TokenSampler:
         self._experiment = experiment
         self._communicator = communicator
 
-    def choose(self, logits: Tensor, prompt_ids: Sequence[str], step: int) -> Tensor:
+    def choose(
+        self, logits: Tensor, prompt_ids: Sequence[str], step: int
+    ) -> TokenChoice:
         """Return tokens `[batch]` for this rank's logits `[batch, vocabulary / tp]`."""
         if self._experiment.temperature == 0:
             return self._likeliest(logits)
@@ -69,25 +84,60 @@ class TokenSampler:
             draw(self._experiment.seed, prompt_id, step) for prompt_id in prompt_ids
         ]
         numbers = torch.tensor(draws, dtype=torch.float64, device=logits.device)
-        return sample(
+        tokens = sample(
             whole,
             numbers,
             self._experiment.temperature,
             self._experiment.top_k,
             self._experiment.top_p,
         )
+        return TokenChoice(tokens)
 
-    def _likeliest(self, logits: Tensor) -> Tensor:
-        """Return the most probable tokens; of equal ones the first, as without a split.
+    def _likeliest(self, logits: Tensor) -> TokenChoice:
+        """Choose the most probable tokens; of equal ones the first, as without a split.
 
-        Only the best of each part is exchanged.
+        Only the best two of each part, and the sum of its probabilities, are exchanged.
         """
-        mesh = self._communicator.mesh
-        if mesh.tp_size == 1:
-            return logits.argmax(-1)
+        first = self._communicator.mesh.tp_rank * logits.shape[-1]
         best, token = logits.max(-1)
-        pairs = torch.stack(
-            (best.double(), (token + mesh.tp_rank * logits.shape[-1]).double())
+        others = logits.scatter(-1, token[:, None], float("-inf"))
+        second, second_token = others.max(-1)
+        sums = logits.float().logsumexp(-1)
+        figures = torch.stack(
+            (
+                best.double(),
+                (token + first).double(),
+                second.double(),
+                (second_token + first).double(),
+                sums.double(),
+            )
         )
-        values, tokens = torch.stack(self._communicator.gather(pairs), 1)
-        return tokens.gather(0, values.argmax(0, keepdim=True)).squeeze(0).long()
+        return _most_probable(torch.stack(self._communicator.gather(figures)))
+
+
+def _most_probable(figures: Tensor) -> TokenChoice:
+    """Choose from `[parts, 5, batch]`: best and second logit with tokens, and the sum.
+
+    The runner-up is the second of the part that has the best, or the best of another.
+    """
+    best, token, second, second_token, sums = figures.unbind(1)
+    winner = best.argmax(0, keepdim=True)
+    tokens = token.gather(0, winner).squeeze(0).long()
+    is_winner = torch.zeros_like(best, dtype=torch.bool).scatter_(0, winner, value=True)
+    others = torch.where(is_winner, second, best)
+    other_tokens = torch.where(is_winner, second_token, token)
+    runner_up = others.argmax(0, keepdim=True)
+    total = sums.logsumexp(0)
+    logprobs = best.gather(0, winner).squeeze(0) - total
+    runner_up_logprobs = others.gather(0, runner_up).squeeze(0) - total
+    runner_up_ids = other_tokens.gather(0, runner_up).squeeze(0).long()
+    confidence = [
+        TokenConfidence(*values)
+        for values in zip(
+            logprobs.tolist(),
+            runner_up_ids.tolist(),
+            runner_up_logprobs.tolist(),
+            strict=True,
+        )
+    ]
+    return TokenChoice(tokens, confidence)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .decoder_shape import DecoderShape
-from .generated_answer import GeneratedAnswer
+from .generated_answer import GeneratedAnswer, TokenConfidence
 from .prompts import Prompt
 from .rope import Rotation
 
@@ -94,14 +94,17 @@ class Sequences:
         )
         return self.rotation.at((places[None] - self._pads[:, None]).clamp_(min=0))
 
-    def accept(self, tokens: Tensor) -> None:
+    def accept(
+        self, tokens: Tensor, confidence: Sequence[TokenConfidence] | None = None
+    ) -> None:
         """Go on by one token each, `[batch]`; who has ended takes no more."""
         self.ids = tokens[:, None]
         self.step += 1
         chosen = tokens.tolist()
         now = time.perf_counter() - self._began
-        for answer, token in zip(self.answers, chosen, strict=True):
-            answer.add(token, now, self._eos_ids)
+        sure = confidence or [None] * len(chosen)
+        for answer, token, how_sure in zip(self.answers, chosen, sure, strict=True):
+            answer.add(token, now, self._eos_ids, how_sure)
 
 
 def split(prompts: Sequence[Prompt], parts: int) -> list[Sequence[Prompt]]:

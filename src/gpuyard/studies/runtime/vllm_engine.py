@@ -10,7 +10,7 @@ from typing import Any
 from .decoder_shape import read_eos_ids
 from .errors import RunError
 from .experiment import Experiment
-from .generated_answer import GeneratedAnswer
+from .generated_answer import GeneratedAnswer, TokenConfidence
 from .prompts import Prompt
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -107,6 +107,7 @@ class OfflineVllmEngine:
             ignore_eos=experiment.ignore_eos,
             detokenize=False,
             seed=_seed(experiment.seed, prompt.prompt_id),
+            logprobs=2 if experiment.temperature == 0 else None,
             **stops,
         )
 
@@ -135,6 +136,7 @@ def _answer(prompt: Prompt, output: Any, seconds: float) -> GeneratedAnswer:
     answer = GeneratedAnswer(
         prompt, list(text.token_ids), [], seconds, text.finish_reason or "length"
     )
+    answer.confidence = _confidence(text)
     first, last = _span(getattr(output, "metrics", None))
     count = len(answer.token_ids)
     if first is None or last is None or not count:
@@ -143,6 +145,23 @@ def _answer(prompt: Prompt, output: Any, seconds: float) -> GeneratedAnswer:
     answer.times = [first + step * number for number in range(count)]
     answer.finished_s = answer.times[-1]
     return answer
+
+
+def _confidence(text: Any) -> list[TokenConfidence]:
+    """Return how sure vLLM was of each token; nothing unless it tells that of all.
+
+    vLLM gives a dictionary for each token: log-probabilities by the token's id.
+    """
+    found: list[TokenConfidence] = []
+    told = getattr(text, "logprobs", None) or ()
+    for token, known in zip(text.token_ids, told, strict=False):
+        logprobs = {int(key): float(value.logprob) for key, value in known.items()}
+        own = logprobs.pop(token, None)
+        if own is None or not logprobs:
+            return []
+        runner_up = max(logprobs, key=lambda other: logprobs[other])
+        found.append(TokenConfidence(own, runner_up, logprobs[runner_up]))
+    return found
 
 
 def _span(metrics: Any) -> tuple[float | None, float | None]:

@@ -1,8 +1,8 @@
 """`reference.py FOLDER SEED COUNT`: tiny random models under FOLDER, each with prompts
 and what transformers says.
 
-Each model's folder gets `prompts.jsonl` and `expected.json`, the ids that `generate`
-makes greedily of each prompt. Sizes are such that 1, 2, 3 and 4 divide them. The models
+Each model's folder gets `prompts.jsonl`, `expected.json`, the ids that `generate` makes
+greedily of each prompt, and `logprobs.json`. Sizes are such that 1, 2, 3 and 4 divide them. The models
 are the named ones of `NAMED`, and COUNT drawn from SEED.
 """
 
@@ -136,21 +136,33 @@ def make(folder: Path, family: str, options: dict, draws: random.Random) -> None
     (folder / "prompts.jsonl").write_text(
         "".join(json.dumps(row) + "\n" for row in rows)
     )
-    (folder / "expected.json").write_text(
-        json.dumps({f"p{i + 1:02}": greedy(model, p) for i, p in enumerate(prompts)})
-    )
+    answers = {f"p{i + 1:02}": greedy(model, p) for i, p in enumerate(prompts)}
+    expected = {prompt_id: tokens for prompt_id, (tokens, _) in answers.items()}
+    (folder / "expected.json").write_text(json.dumps(expected))
+    logprobs = {prompt_id: sure for prompt_id, (_, sure) in answers.items()}
+    (folder / "logprobs.json").write_text(json.dumps(logprobs))
 
 
-def greedy(model: torch.nn.Module, prompt: list[int]) -> list[int]:
-    """What transformers answers."""
+def greedy(
+    model: torch.nn.Module, prompt: list[int]
+) -> tuple[list[int], list[list[float]]]:
+    """What transformers answers, and of each token its log-probability and those of
+    the second: token and log-probability.
+    """
     ids = torch.tensor([prompt])
     answer = model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
         max_new_tokens=NEW_TOKENS,
         do_sample=False,
+        return_dict_in_generate=True,
+        output_logits=True,
     )
-    return answer[0, len(prompt) :].tolist()
+    sure: list[list[float]] = []
+    for logits in answer.logits:
+        best, tokens = logits[0].double().log_softmax(-1).topk(2)
+        sure.append([best[0].item(), tokens[1].item(), best[1].item()])
+    return answer.sequences[0, len(prompt) :].tolist(), sure
 
 
 def main() -> None:

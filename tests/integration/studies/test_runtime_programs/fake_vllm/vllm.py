@@ -27,6 +27,7 @@ class SamplingParams:
     ignore_eos: bool = False
     stop_token_ids: list[int] = field(default_factory=list)
     detokenize: bool = True
+    logprobs: int | None = None
 
 
 class LLM:
@@ -90,7 +91,17 @@ def _answer(ids: list[int], params: SamplingParams) -> Any:
         ),
         "none": None,
     }[os.environ["FAKE_VLLM_METRICS"]]
+    logprobs = [
+        {
+            token: SimpleNamespace(logprob=-0.25, rank=1),
+            token + 1: SimpleNamespace(logprob=-1.75, rank=2),
+        }
+        for token in said
+    ]
     text = SimpleNamespace(
-        token_ids=tuple(said), text="", finish_reason="stop" if stopped else "length"
+        token_ids=tuple(said),
+        text="",
+        finish_reason="stop" if stopped else "length",
+        logprobs=logprobs if params.logprobs else None,
     )
     return SimpleNamespace(outputs=[text], metrics=times)

@@ -1,0 +1,84 @@
+"""Take the answers that are to be checked from a run's tables."""
+
+# pandas has no types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportAttributeAccessIssue=false
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gpuyard.studies.agreement import Key, StrategyAnswer
+from gpuyard.studies.answer_check import RunAnswers
+from gpuyard.studies.correctness import CorrectnessEvaluator
+
+_COLUMNS = (
+    "variant",
+    "prompt_id",
+    "strategy_id",
+    "cluster_completion",
+    "token_ids",
+    "logprobs",
+    "runner_up_ids",
+    "runner_up_logprobs",
+    "local_completion",
+    "local_token_ids",
+    "local_api",
+)
+
+
+def answers_of_run(
+    results: pd.DataFrame,
+    metrics: pd.DataFrame,
+    strategies: Sequence[str],
+    gpus: Mapping[str, int | None],
+    evaluator: CorrectnessEvaluator,
+) -> RunAnswers:
+    """Return the answers of the strategies, in this order.
+
+    The endpoint's answers count as a baseline only if it was asked for completions of
+    the same model: a chat puts marks around each prompt.
+    """
+    ok = results[results["status"] == "ok"]
+    names = [name for name in _COLUMNS if name in ok]
+    rows: list[dict[str, Any]] = ok[names].to_dict("records")
+    answers: dict[str, dict[Key, StrategyAnswer]] = {name: {} for name in strategies}
+    baseline: dict[Key, StrategyAnswer] = {}
+    right: dict[Key, str] = {}
+    for row in rows:
+        key = (str(row["variant"]), str(row["prompt_id"]))
+        if row["strategy_id"] in answers and isinstance(row["cluster_completion"], str):
+            answers[row["strategy_id"]][key] = _answer(row)
+        text = evaluator.right_text(row)
+        if text is not None:
+            right[key] = text
+        local = row.get("local_completion")
+        if isinstance(local, str) and row.get("local_api") == "completions":
+            ids = _values(row.get("local_token_ids"))
+            baseline[key] = StrategyAnswer(local, ids or None)
+    precisions = metrics["precision"].dropna() if "precision" in metrics else []
+    return RunAnswers(
+        {name: mine for name, mine in answers.items() if mine},
+        str(precisions.iloc[0]) if len(precisions) else "bf16",
+        unsplit=frozenset(name for name in strategies if gpus.get(name) == 1),
+        baseline=baseline if evaluator.is_same_model else None,
+        right=right,
+    )
+
+
+def _answer(row: Mapping[str, Any]) -> StrategyAnswer:
+    ids = row.get("token_ids")
+    return StrategyAnswer(
+        row["cluster_completion"],
+        _values(ids) if isinstance(ids, list | np.ndarray) else None,
+        _values(row.get("logprobs")),
+        _values(row.get("runner_up_ids")),
+        _values(row.get("runner_up_logprobs")),
+    )
+
+
+def _values(value: Any) -> list[Any]:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return value if isinstance(value, list) else []

@@ -1,0 +1,120 @@
+"""What a cluster cannot do for a study is told before anything is submitted."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gpuyard.client.connection import Address
+from gpuyard.client.sync import Client
+from gpuyard.studies.cluster_checks import (
+    ClusterFindings,
+    NodeKind,
+    check_cluster,
+    check_offers,
+)
+from tests.unit.studies.folders import make_study
+
+A100 = NodeKind("gpu", 4, "a100", 2, 0)
+CLUSTER = (A100, NodeKind("big", 2, "h100", 8, 80), NodeKind("cpu", 9, "", 0, 0))
+TWO_GPUS = '[[strategies]]\nkind = "tensor_single_node"\ngpus_per_node = 2\n'
+
+
+def check(
+    tmp_path: Path,
+    slurm: str,
+    strategies: str = TWO_GPUS,
+    cluster: tuple[NodeKind, ...] = CLUSTER,
+) -> ClusterFindings:
+    study = make_study(tmp_path, f"[slurm]\n{slurm}\n", strategies)
+    return check_offers(study, cluster)
+
+
+@pytest.mark.parametrize(
+    ("slurm", "told"),
+    [
+        (
+            'partition = "none"',
+            "slurm.partition: is 'none', which the cluster does not",
+        ),
+        ('gres = "gpu:v100"', "slurm.gres: asks for GPUs of the type 'v100'"),
+        (
+            'gres = "gpx"',
+            "slurm.gres: is 'gpx', but the GPUs of the cluster are called",
+        ),
+        (
+            'partition = "cpu"',
+            "slurm.gres: is 'gpu', but the GPUs of cpu are called no",
+        ),
+        (
+            'partition = "gpu"\ngres = "gpu:h100"',
+            "choose of: gpu, gpu:a100",
+        ),
+    ],
+)
+def test_what_slurm_would_refuse(tmp_path: Path, slurm: str, told: str) -> None:
+    (fault,) = check(tmp_path, slurm).faults
+    assert told in str(fault)
+
+
+@pytest.mark.parametrize(
+    ("layout", "told"),
+    [
+        (
+            "gpus_per_node = 16\ntp = 4\npp = 4",
+            "gpus_per_node: is 16, but a node has at",
+        ),
+        (
+            "nodes = 5\ngpus_per_node = 2\ndp = 10",
+            "nodes: is 5, but a partition has at",
+        ),
+        ("nodes = 3\ngpus_per_node = 4\ndp = 12", "at most 2 such nodes"),
+    ],
+)
+def test_layouts_for_which_there_are_too_few_nodes(
+    tmp_path: Path, layout: str, told: str
+) -> None:
+    found = check(tmp_path, "", f'[[strategies]]\nkind = "custom"\n{layout}\n')
+    (fault,) = found.faults
+    assert told in str(fault)
+
+
+def test_a_model_that_does_not_fit_the_gpus_that_are_offered(tmp_path: Path) -> None:
+    small = (NodeKind("gpu", 4, "t4", 2, 1),)
+    (fault,) = check(tmp_path, "", cluster=small).faults
+    assert "GiB per GPU" in str(fault) and "a GPU has 1" in str(fault)
+    # What the study says of its GPUs counts more.
+    assert not check(tmp_path, "gpu_memory_gb = 80", cluster=small).faults
+
+
+def test_what_is_not_known_is_said(tmp_path: Path) -> None:
+    found = check(tmp_path, 'partition = "gpu"')
+    assert not found.faults and "set slurm.gpu_memory_gb" in found.warnings[0]
+    down = NodeKind("gpu", 4, "a100", 2, 40, "all nodes are down")
+    assert check(tmp_path, "", cluster=(down,)).warnings == (
+        "no node can be used now: all nodes are down",
+    )
+    assert check(tmp_path, 'gres = ""') == ClusterFindings()
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ({"items": [], "problems": {"slurm": "sinfo is not there"}}, "sinfo is not"),
+        ({"items": [], "problems": {}}, "gpuyard knows no nodes of it"),
+        (None, "the cluster was not checked"),
+    ],
+)
+def test_a_cluster_that_does_not_answer_is_a_warning(
+    tmp_path: Path, answer: dict[str, object] | None, told: str
+) -> None:
+    def offers(_: httpx.Request) -> httpx.Response:
+        if answer is None:
+            raise httpx.ConnectError("nobody is there")
+        return httpx.Response(200, json=answer)
+
+    study = make_study(tmp_path)
+    transport = httpx.MockTransport(offers)
+    with Client(Address("http://127.0.0.1:1", "x"), transport=transport) as client:
+        found = check_cluster(study, client)
+    assert not found.faults and told in found.warnings[0]
