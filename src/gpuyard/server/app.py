@@ -58,8 +58,10 @@ from gpuyard.server.routers import (
     workspaces,
 )
 from gpuyard.server.security_scheme import document_token
+from gpuyard.server.shared_answers import SharedAnswers
 from gpuyard.server.sign_in.service import SignIn
 from gpuyard.server.tending import tend
+from gpuyard.server.watched_answers import WatchedAnswers
 from gpuyard.storage.place import problem_of
 
 _HOUSEKEEPING_S = 5.0
@@ -72,6 +74,7 @@ def make_app(app_state: AppState) -> FastAPI:
     app_state.sign_in = SignIn(
         app_state.settings, app_state.controller, app_state.url, app_state.token
     )
+    app_state.watched = WatchedAnswers(app_state.stream)
     audit = AuditLog(
         app_state.home.audit_log, app_state.settings.server, lambda: app_state.token
     )
@@ -172,6 +175,7 @@ def make_app(app_state: AppState) -> FastAPI:
         from gpuyard.server.forwarding import Forwarding
 
         app.add_middleware(Forwarding, app_state=app_state)
+    app.add_middleware(SharedAnswers, app_state=app_state)
     # The last one is the outermost.
     app.add_middleware(Edge, app_state=app_state, audit=audit)
     return app
