@@ -267,17 +267,16 @@ def _redraw(
 
 
 def _viewers(instance: TestInstance, web: Web, rounds: int, scale: float) -> Figure:
-    """Processor time of the server while jobs come and go. Each viewer reads the stream
-    of events, and once a second what the overview asks for.
+    """Processor time of the server while jobs come and go. Each viewer has asked what
+    the overview shows, and now reads the stream of events, which keeps that up to date.
     """
     seconds = max(10 * scale, 1)
     pid = instance.pid("server")
     assert pid
 
     def cost(count: int) -> float:
-        before = _cpu_s(pid)
-        asyncio.run(_view(instance.address(), count, seconds, web))
-        return (_cpu_s(pid) - before) * 1000 / seconds
+        spent = asyncio.run(_view(instance.address(), count, seconds, web, pid))
+        return spent * 1000 / seconds
 
     values, floors = alternate(rounds, lambda: cost(_VIEWERS), lambda: cost(1))
     return Figure(
@@ -410,30 +409,47 @@ def _twelve() -> bytes:
     return json.dumps(bodies).encode()
 
 
-async def _view(address: Address, count: int, seconds: float, web: Web) -> None:
+_ASKED = ("/api/v1/gpus", "/api/v1/server", "/api/v1/jobs?limit=8&folded=true")
+
+
+async def _view(
+    address: Address, count: int, seconds: float, web: Web, pid: int
+) -> float:
+    """The processor time in seconds that the server spends with so many viewers."""
     limits = httpx.Limits(max_connections=None)
     headers = {"Authorization": f"Bearer {address.token}"}
     async with httpx.AsyncClient(
         base_url=address.url, headers=headers, limits=limits, timeout=60
     ) as client:
-        ends_at = time.monotonic() + seconds
-        work = asyncio.to_thread(_come_and_go, web, seconds)
-        await asyncio.gather(work, *(_viewer(client, ends_at) for _ in range(count)))
+        viewers = [_Viewer(client) for _ in range(count)]
+        streams = [asyncio.create_task(viewer.listen()) for viewer in viewers]
+        for viewer in viewers:
+            await viewer.has_begun.wait()
+        before = _cpu_s(pid)
+        await asyncio.to_thread(_come_and_go, web, seconds)
+        spent = _cpu_s(pid) - before
+        for stream in streams:
+            stream.cancel()
+        await asyncio.wait(streams)
+    return spent
 
 
-_ASKED = ("/api/v1/gpus", "/api/v1/server", "/api/v1/jobs?limit=12")
+class _Viewer:
+    """An open page: `has_begun` when it shows something."""
 
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self.has_begun = asyncio.Event()
+        self._client = client
 
-async def _viewer(client: httpx.AsyncClient, ends_at: float) -> None:
-    async def listen() -> None:
-        async with client.stream("GET", "/api/v1/events") as events:
+    async def listen(self) -> None:
+        for path in _ASKED:
+            await self._client.get(path)
+        asked = {"watch": list(_ASKED)}
+        # Without it the server gives a page of events, which would end at once.
+        headers = {"Accept": "text/event-stream"}
+        async with self._client.stream(
+            "GET", "/api/v1/events", params=asked, headers=headers
+        ) as events:
+            self.has_begun.set()
             async for _ in events.aiter_raw():
                 pass
-
-    stream = asyncio.create_task(listen())
-    while time.monotonic() < ends_at:
-        for path in _ASKED:
-            await client.get(path)
-        await asyncio.sleep(1)
-    stream.cancel()
-    await asyncio.wait([stream])

@@ -19,7 +19,7 @@ import pytest
 
 from tests.support.instance import TestInstance, make_instance
 from tests.support.wait import wait_until
-from tests.support.web import http, spec, sse
+from tests.support.web import check_problem, http, spec, sse
 
 LIFE = [
     "job.submitted",
@@ -115,6 +115,31 @@ def test_a_broken_stream_goes_on_where_it_was_even_after_the_server_was_killed(
         seen += itertools.islice(listen(web, seen[-1]["id"]), len(whole) - len(seen))
     assert [int(message["id"]) for message in seen] == [event["seq"] for event in whole]
     assert [message["data"] for message in seen] == whole
+
+
+def test_what_is_watched_comes_again_when_it_changes(
+    shared_instance: TestInstance,
+) -> None:
+    path = "/api/v1/jobs?name=watched&limit=1"
+    with http(shared_instance) as web:
+        bodies = (
+            event["data"]["body"]
+            for event in listen(web, watch=["/api/v1/gpus", path])
+            if event["event"] == "answer" and event["data"]["path"] == path
+        )
+        assert next(bodies)["items"] == []
+        job = spec(shared_instance, name="watched")
+        with http(shared_instance) as other:
+            other.post("/api/v1/jobs", json=job).raise_for_status()
+        states = (body["items"][0]["state"] for body in bodies)
+        assert "completed" in states
+        refused = web.get(
+            "/api/v1/events",
+            params={"watch": "/api/v1/tokens"},
+            headers={"Accept": "text/event-stream"},
+        )
+    problem = check_problem(refused, 422, "invalid_input")
+    assert problem["faults"][0]["field"] == "watch"
 
 
 def test_listeners_that_never_read_cost_little_and_hold_up_nobody(

@@ -58,9 +58,11 @@ from gpuyard.server.routers import (
     workspaces,
 )
 from gpuyard.server.security_scheme import document_token
+from gpuyard.server.shared_answers import SharedAnswers
 from gpuyard.server.sign_in.ended_cookies import EndedCookies
 from gpuyard.server.sign_in.service import SignIn
 from gpuyard.server.tending import tend
+from gpuyard.server.watched_answers import WatchedAnswers
 from gpuyard.storage.place import problem_of
 
 _HOUSEKEEPING_S = 5.0
@@ -77,6 +79,7 @@ def make_app(app_state: AppState) -> FastAPI:
         app_state.token,
         EndedCookies(app_state.queries.note, app_state.keep_note),
     )
+    app_state.watched = WatchedAnswers(app_state.stream)
     audit = AuditLog(
         app_state.home.audit_log, app_state.settings.server, lambda: app_state.token
     )
@@ -177,6 +180,7 @@ def make_app(app_state: AppState) -> FastAPI:
         from gpuyard.server.forwarding import Forwarding
 
         app.add_middleware(Forwarding, app_state=app_state)
+    app.add_middleware(SharedAnswers, app_state=app_state)
     # The last one is the outermost.
     app.add_middleware(Edge, app_state=app_state, audit=audit)
     return app

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from gpuyard.server.agents_door import AgentsDoor
     from gpuyard.server.sign_in.service import SignIn
+    from gpuyard.server.watched_answers import WatchedAnswers
 
 
 @dataclass(slots=True)
@@ -47,9 +48,10 @@ class AppState:
 
     `notifier` is there where webhooks are configured; the server that leads has it
     and `end_notices` started. `agents_door` is there where machines may join.
-    `election` is there where several servers may share the ledger. `sign_in` is made
-    with the application. `leads` becomes true when this one schedules, and stays so: a
-    server that may lead no longer calls `start_over`, which does not return.
+    `election` is there where several servers may share the ledger. `sign_in` and
+    `watched` are made with the application. `leads` becomes true when this one
+    schedules, and stays so: a server that may lead no longer calls `start_over`, which
+    does not return.
     """
 
     home: Home
@@ -72,6 +74,7 @@ class AppState:
     event_visibility: EventVisibility = field(init=False)
     artifact_links: ArtifactLinks = field(init=False)
     sign_in: "SignIn" = field(init=False)
+    watched: "WatchedAnswers" = field(init=False)
     series: SeriesSummaries = field(init=False)
     _rotating: asyncio.Lock = field(default_factory=asyncio.Lock)
 

@@ -3,13 +3,21 @@
 A listener holds only a cursor: one that does not read costs no memory, and one that
 comes back reads the journal from its cursor. Recent events are kept in a ring, so that
 listeners who keep up never read the ledger. Listeners are woken in waves, so that ten
-thousand of them do not delay requests.
+thousand of them do not delay requests. One of many gets what comes in quick succession
+together: what a message costs is mostly the sending.
 """
 
 import asyncio
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Hashable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +33,11 @@ _PAGE = 32
 # This many listeners are woken before requests run again: a millisecond or two.
 _WAVE = 10
 _HEARTBEAT_S = 15.0
+# So long for each listener, and so long at most, one of many is not told again.
+_PAUSE_EACH_S = 0.005
+_LONGEST_PAUSE_S = 0.25
+# So few are each told at once.
+_FEW = 4
 
 
 @dataclass(slots=True)
@@ -61,6 +74,13 @@ class Message:
         return self._sse
 
 
+def answer_of(path: str, status: int, body: bytes) -> Message:
+    """What the API answers at `path`, JSON, as a message."""
+    shown = {"path": path, "status": status, "body": msgspec.Raw(body)}
+    sse = b"event: answer\ndata: " + msgspec.json.encode(shown) + b"\n\n"
+    return Message(None, 0.0, "answer", None, shown, sse)
+
+
 def message_of(row: Mapping[str, Any]) -> Message:
     """A journal row as a message."""
     return Message(row["seq"], row["at"], row["kind"], row["job_id"], row["info"])
@@ -76,12 +96,27 @@ class EventStream:
         self._queries = queries
         self._ring: deque[Message] = deque(maxlen=_RING)
         self._progress: dict[str, tuple[int, Message]] = {}
+        # What watched questions are answered, by the question.
+        self._answers: dict[Hashable, tuple[int, Message]] = {}
+        self._listeners = 0
         self._version = 0
+        # Grows with each message that is no answer.
+        self.news = 0
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._waking: asyncio.Task[None] | None = None
         self._news = False
         self._catching_up = asyncio.Lock()
         self._closed = False
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the newest event that was published; 0 before the first."""
+        return self._ring[-1].seq or 0 if self._ring else 0
+
+    def progress_of(self, job_id: str) -> int:
+        """Grows with each reading of a job; 0 after an event of it."""
+        version, _ = self._progress.get(job_id, (0, None))
+        return version
 
     def publish(self, first_seq: int, events: Sequence[Event]) -> None:
         """Committed events, in order; `first_seq` is the first one's number."""
@@ -117,6 +152,7 @@ class EventStream:
             self._ring.append(message)
             if message.job_id:
                 self._progress.pop(message.job_id, None)
+        self.news += 1
         self._wake()
 
     def publish_progress(self, job_id: str, body: Mapping[str, Any], at: float) -> None:
@@ -124,7 +160,20 @@ class EventStream:
         self._version += 1
         message = Message(None, at, EventKind.JOB_PROGRESS.value, job_id, body)
         self._progress[job_id] = (self._version, message)
+        self.news += 1
         self._wake()
+
+    def publish_answer(self, question: Hashable, answer: Message) -> None:
+        """The newest answer to something that listeners watch; a listener that is
+        behind sees only that.
+        """
+        self._version += 1
+        self._answers[question] = (self._version, answer)
+        self._wake()
+
+    def forget_answer(self, question: Hashable) -> None:
+        """Nobody watches that any more."""
+        self._answers.pop(question, None)
 
     def close(self) -> None:
         """End every listener."""
@@ -169,31 +218,61 @@ class EventStream:
         see: See | None = None,
         *,
         from_now: bool = False,
+        watched: Collection[Hashable] = (),
     ) -> AsyncIterator[list[Message]]:
         """Batches of messages after the number `after`, of one job if asked; an empty
         one is a heartbeat. `see` takes out what does not exist for who listens.
-        `from_now`: no progress that jobs have made already.
+        `from_now`: no progress that jobs have made already. `watched`: the answers to
+        these questions, too.
         """
         cursor = after
         version = self._version if from_now else 0
-        while not self._closed:
-            before = cursor
-            batch, cursor = await self._after(cursor, job_id)
-            news = [
-                (v, m)
-                for v, m in self._progress.values()
-                if v > version and job_id in (None, m.job_id)
-            ]
-            version = max([version, *(number for number, _ in news)])
-            batch += [message for _, message in sorted(news, key=lambda pair: pair[0])]
-            if see is not None:
-                batch = see(batch)
-            if batch:
-                yield batch
-            elif cursor == before and not await self.changed(
-                _HEARTBEAT_S * random.uniform(0.7, 1.0)
-            ):
-                yield []  # a heartbeat, at a different moment for each listener
+        answered = 0
+        self._listeners += 1
+        try:
+            while not self._closed:
+                before = cursor
+                batch, cursor = await self._after(cursor, job_id)
+                news = self._progress_after(version, job_id)
+                version = max([version, *(number for number, _ in news)])
+                batch += [message for _, message in news]
+                if see is not None:
+                    batch = see(batch)
+                answers = self._answers_after(answered, watched)
+                answered = max([answered, *(number for number, _ in answers)])
+                batch += [answer for _, answer in answers]
+                if batch:
+                    yield batch
+                    if job_id is None and cursor >= self.last_seq:
+                        await self._pause()
+                elif cursor == before and not await self.changed(
+                    _HEARTBEAT_S * random.uniform(0.7, 1.0)
+                ):
+                    yield []  # a heartbeat, at a different moment for each listener
+        finally:
+            self._listeners -= 1
+
+    async def _pause(self) -> None:
+        """Let one of many listeners wait, for what comes next to come together."""
+        if self._listeners > _FEW:
+            pause_s = self._listeners * _PAUSE_EACH_S
+            await asyncio.sleep(min(pause_s, _LONGEST_PAUSE_S))
+
+    def _progress_after(
+        self, version: int, job_id: str | None
+    ) -> list[tuple[int, Message]]:
+        news = [
+            (number, message)
+            for number, message in self._progress.values()
+            if number > version and job_id in (None, message.job_id)
+        ]
+        return sorted(news, key=lambda pair: pair[0])
+
+    def _answers_after(
+        self, version: int, watched: Collection[Hashable]
+    ) -> list[tuple[int, Message]]:
+        found = [self._answers[one] for one in watched if one in self._answers]
+        return [(number, answer) for number, answer in found if number > version]
 
     async def _after(
         self, cursor: int, job_id: str | None

@@ -49,8 +49,13 @@ export function address(path: string, query: Query = {}): string {
   return text ? `${path}?${text}` : path;
 }
 
-export async function get<T>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T> {
-  const answer = await request(address(path, query), signal ? { signal } : {});
+export async function get<T>(
+  path: string,
+  query: Query = {},
+  signal?: AbortSignal,
+  headers: Record<string, string> = {},
+): Promise<T> {
+  const answer = await request(address(path, query), { headers, ...(signal && { signal }) });
   return (await answer.json()) as T;
 }
 
@@ -100,12 +105,17 @@ async function reach(path: string, given: RequestInit): Promise<Response> {
 
 async function problemOf(answer: Response): Promise<Problem> {
   try {
-    const body = (await answer.json()) as Schemas["Problem"];
-    const remedy = body.remedy ?? null;
-    // The detail ends with the remedy, for those who show only one of them.
-    const detail = remedy ? (body.detail ?? "").replace(remedy, "").trim() : body.detail;
-    return new Problem(answer.status, body.code, detail || body.title, remedy);
+    return problemIn(answer.status, await answer.json());
   } catch {
     return new Problem(answer.status, "unknown", `The server answered ${answer.status}.`, null);
   }
+}
+
+/** What the body of an answer says is wrong. */
+export function problemIn(status: number, answer: unknown): Problem {
+  const body = answer as Schemas["Problem"];
+  const remedy = body.remedy ?? null;
+  // The detail ends with the remedy, for those who show only one of them.
+  const detail = remedy ? (body.detail ?? "").replace(remedy, "").trim() : body.detail;
+  return new Problem(status, body.code, detail || body.title, remedy);
 }

@@ -60,7 +60,7 @@ function BatchList() {
   const batches = useResource<{ items: BatchSummary[] }>(
     "/api/v1/batches",
     {},
-    { when: isAboutBatches, everyS: 5 },
+    { isWatched: true },
   );
   const [isNew, setNew] = useState(false);
   const now = useNow();

@@ -3,7 +3,6 @@
 import { useState } from "preact/hooks";
 
 import { send } from "../api/client";
-import type { ServerEvent } from "../api/events";
 import * as format from "../format";
 import { useNow } from "../state/clock";
 import { useResource } from "../state/resource";
@@ -29,19 +28,11 @@ interface Machine {
   disk: { total_bytes: number; free_bytes: number } | null;
 }
 
-const isAboutMachines = (event: ServerEvent) => /^(node|attempt)\./.test(event.kind);
+const WATCHED = { isWatched: true };
 
 export default function MachinesScreen() {
-  const machines = useResource<{ items: Machine[] }>(
-    "/api/v1/nodes",
-    {},
-    { when: isAboutMachines, everyS: 10 },
-  );
-  const gpus = useResource<{ items: MachineGpu[] }>(
-    "/api/v1/gpus",
-    {},
-    { when: isAboutMachines, everyS: 10 },
-  );
+  const machines = useResource<{ items: Machine[] }>("/api/v1/nodes", {}, WATCHED);
+  const gpus = useResource<{ items: MachineGpu[] }>("/api/v1/gpus", {}, WATCHED);
   const [isInviting, setInviting] = useState(false);
   return (
     <>

@@ -3,7 +3,6 @@
 import { useState } from "preact/hooks";
 
 import { send } from "../api/client";
-import type { ServerEvent } from "../api/events";
 import * as format from "../format";
 import { useResource } from "../state/resource";
 import { session } from "../state/session";
@@ -24,14 +23,8 @@ interface Model {
   problem: string | null;
 }
 
-const isAboutModels = (event: ServerEvent) => event.kind.startsWith("model.");
-
 export default function ModelsScreen() {
-  const models = useResource<{ items: Model[] }>(
-    "/api/v1/models",
-    {},
-    { when: isAboutModels, everyS: 5 },
-  );
+  const models = useResource<{ items: Model[] }>("/api/v1/models", {}, { isWatched: true });
   return (
     <>
       <div class="head">

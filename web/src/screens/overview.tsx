@@ -1,7 +1,9 @@
 // What the instance does now: GPUs, the queue, what needs attention, what it costs.
 
+import { useEffect } from "preact/hooks";
+
 import type { Schemas } from "../api/client";
-import type { ServerEvent } from "../api/events";
+import { feed, type ServerEvent } from "../api/events";
 import * as format from "../format";
 import { useNow } from "../state/clock";
 import { useResource } from "../state/resource";
@@ -33,21 +35,15 @@ interface Items<T> {
 }
 
 type Job = Schemas["Job"];
+const WATCHED = { isWatched: true };
+const MOST_EVENTS = 200;
 
-const isAboutGpus = (event: ServerEvent) =>
-  /^(attempt|job|gpu|node|model)\./.test(event.kind) && event.kind !== "job.progress";
-const isAboutJobs = (event: ServerEvent) =>
-  event.kind.startsWith("job.") && event.kind !== "job.progress";
 const isWarning = (event: ServerEvent) =>
   /warning|filling|missed|spent|short|failed|unknown|full|down/.test(event.kind);
 
 export function OverviewScreen() {
-  const gpus = useResource<Items<Gpu>>("/api/v1/gpus", {}, { when: isAboutGpus, everyS: 3 });
-  const about = useResource<{ jobs: Record<string, number> }>(
-    "/api/v1/server",
-    {},
-    { when: isAboutJobs },
-  );
+  const gpus = useResource<Items<Gpu>>("/api/v1/gpus", {}, WATCHED);
+  const about = useResource<{ jobs: Record<string, number> }>("/api/v1/server", {}, WATCHED);
   return (
     <>
       <div class="head">
@@ -160,11 +156,7 @@ function GpuTile({ gpu }: { gpu: Gpu }) {
 }
 
 function Recent() {
-  const jobs = useResource<Items<Job>>(
-    "/api/v1/jobs",
-    { limit: 8, folded: true },
-    { when: isAboutJobs },
-  );
+  const jobs = useResource<Items<Job>>("/api/v1/jobs", { limit: 8, folded: true }, WATCHED);
   const now = useNow();
   return (
     <Card title="Newest jobs" action={<Link to="/jobs">All jobs</Link>}>
@@ -224,10 +216,18 @@ function BudgetLine({ budget }: { budget: Schemas["Budget"] }) {
 }
 
 function Attention() {
-  const events = useResource<Items<ServerEvent>>(
-    "/api/v1/events",
-    { newest: true, limit: 200 },
-    { when: isWarning },
+  const events = useResource<Items<ServerEvent>>("/api/v1/events", {
+    newest: true,
+    limit: MOST_EVENTS,
+  });
+  const { patch } = events;
+  useEffect(
+    () =>
+      feed.listen((event) => {
+        if (event.seq === null || !isWarning(event)) return;
+        patch(({ items }) => ({ items: [...items, event].slice(-MOST_EVENTS) }));
+      }),
+    [patch],
   );
   const found = (events.value?.items ?? []).filter(isWarning).reverse().slice(0, 8);
   return (

@@ -11,6 +11,8 @@ import { feed, type ServerEvent } from "../api/events";
 const PAGE = 200;
 const SHORTEST_PAUSE_MS = 1000;
 
+type Headers = Record<string, string>;
+
 interface Item {
   id: string;
 }
@@ -104,7 +106,7 @@ class Loader<T extends Item> {
       this.isLoadingMore = false;
       const last = this.pages.at(-1);
       if (last && !last.next) return this.pages;
-      return [...this.pages, await this.page(last?.next ?? undefined)];
+      return [...this.pages, await this.page(last?.next ?? undefined, feed.sharing(false))];
     });
   }
 
@@ -114,31 +116,36 @@ class Loader<T extends Item> {
     const wait = Math.max(0, this.askedAt + SHORTEST_PAUSE_MS - Date.now());
     this.timer = setTimeout(() => {
       this.timer = 0;
-      this.now();
+      this.renew(feed.sharing(true));
     }, wait);
   }
 
   now(): void {
+    this.renew({});
+  }
+
+  private renew(headers: Headers): void {
     this.change(async () => {
-      const [, ...rest] = await Promise.all(this.pages.map((page, at) => this.renewed(page, at)));
+      const renewed = this.pages.map((page, at) => this.renewed(page, at, headers));
+      const [, ...rest] = await Promise.all(renewed);
       const oldest = rest[0]?.cursor;
-      return [...(await this.newest(oldest)), ...rest];
+      return [...(await this.newest(oldest, headers)), ...rest];
     });
   }
 
   /** The page anew if it is in sight and not the first one. */
-  private async renewed(page: KnownPage<T>, at: number): Promise<KnownPage<T>> {
+  private async renewed(page: KnownPage<T>, at: number, headers: Headers): Promise<KnownPage<T>> {
     const before = this.pages.slice(0, at).reduce((sum, one) => sum + one.items.length, 0);
     const isInSight = before < this.inSight.last && before + page.items.length > this.inSight.first;
     if (at === 0 || !isInSight) return page;
     const size = Math.max(page.items.length, 1);
-    const found = await this.page(page.cursor, size);
+    const found = await this.page(page.cursor, headers, size);
     return { ...found, next: page.next ? page.next : (found.next ?? null) };
   }
 
   /** What is as new as the item `oldest`, or newer: one page more often than not. */
-  private async newest(oldest: string | undefined): Promise<KnownPage<T>[]> {
-    const found = [await this.page(undefined)];
+  private async newest(oldest: string | undefined, headers: Headers): Promise<KnownPage<T>[]> {
+    const found = [await this.page(undefined, headers)];
     for (;;) {
       const last = found.at(-1)!;
       if (oldest === undefined || !last.next) return found;
@@ -148,12 +155,17 @@ class Loader<T extends Item> {
         last.next = oldest;
         return found;
       }
-      found.push(await this.page(last.next));
+      found.push(await this.page(last.next, headers));
     }
   }
 
-  private async page(cursor: string | undefined, limit = PAGE): Promise<KnownPage<T>> {
-    const page = await get<Page<T>>(this.path, { ...this.query, limit, cursor });
+  private async page(
+    cursor: string | undefined,
+    headers: Headers,
+    limit = PAGE,
+  ): Promise<KnownPage<T>> {
+    const query = { ...this.query, limit, cursor };
+    const page = await get<Page<T>>(this.path, query, undefined, headers);
     return { ...page, cursor };
   }
 

@@ -2,8 +2,9 @@
 
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 
-import { get, type Query } from "../api/client";
-import { feed, type ServerEvent } from "../api/events";
+import { address, get, problemIn, type Query } from "../api/client";
+import { type Answer, feed, type ServerEvent } from "../api/events";
+import { isSeen, onSight } from "./sight";
 
 const SHORTEST_PAUSE_S = 1;
 
@@ -21,6 +22,9 @@ export interface Watching {
   when?: (event: ServerEvent) => boolean;
   /** Ask again after this time anyway, in seconds. */
   everyS?: number;
+  /** The server tells when it has changed, and what to; the others are not needed then. Only
+   * what it can share can be watched so. */
+  isWatched?: boolean;
   /** However many events come, ask no more often than this, in seconds; by default 1. */
   pauseS?: number;
 }
@@ -45,12 +49,16 @@ export function useResource<T>(
     if (path === null) return;
     const asking = new Asking<T>(path, query, setValue, setError, watching.pauseS);
     ask.current = () => asking.now();
-    asking.now();
-    const ends = [
-      feed.listen((event) => when.current?.(event) && asking.soon()),
-      feed.connection.watch((connection) => connection === "live" && asking.soon()),
-    ];
-    const timer = watching.everyS ? setInterval(() => asking.soon(), watching.everyS * 1000) : 0;
+    asking.first();
+    const ends = watching.isWatched
+      ? [feed.watch(address(path, query), (answer) => asking.take(answer))]
+      : [
+          feed.listen((event) => when.current?.(event) && asking.soon()),
+          feed.connection.watch((connection) => connection === "live" && asking.soon()),
+          onSight((isNowSeen) => isNowSeen && watching.everyS && asking.soon()),
+        ];
+    const look = () => isSeen() && asking.soon();
+    const timer = watching.everyS ? setInterval(look, watching.everyS * 1000) : 0;
     return () => {
       ends.forEach((end) => end());
       clearInterval(timer);
@@ -81,8 +89,24 @@ class Asking<T> {
     private pauseS = SHORTEST_PAUSE_S,
   ) {}
 
+  /** Ask, and take what another page got if nothing has changed since. */
+  first(): void {
+    void this.ask(feed.sharing(false));
+  }
+
+  /** Ask for what is there after what somebody did here. */
   now(): void {
     void this.ask();
+  }
+
+  /** What the server has told unasked. */
+  take(answer: Answer): void {
+    if (answer.status === 200) {
+      this.onValue(answer.body as T);
+      this.onError(null);
+    } else {
+      this.onError(problemIn(answer.status, answer.body));
+    }
   }
 
   soon(): void {
@@ -90,7 +114,7 @@ class Asking<T> {
     const wait = Math.max(0, this.askedAt + this.pauseS * 1000 - Date.now());
     this.timer = setTimeout(() => {
       this.timer = 0;
-      void this.ask();
+      void this.ask(feed.sharing(true));
     }, wait);
   }
 
@@ -102,7 +126,7 @@ class Asking<T> {
     this.onError = () => undefined;
   }
 
-  private async ask(): Promise<void> {
+  private async ask(headers: Record<string, string> = {}): Promise<void> {
     if (this.request) {
       this.isWanted = true;
       return;
@@ -111,7 +135,7 @@ class Asking<T> {
     this.request = request;
     this.askedAt = Date.now();
     try {
-      this.onValue(await get<T>(this.path, this.query, request.signal));
+      this.onValue(await get<T>(this.path, this.query, request.signal, headers));
       this.onError(null);
     } catch (error) {
       this.onError(error as Error);

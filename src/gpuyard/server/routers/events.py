@@ -13,9 +13,12 @@ from gpuyard.server.api_router import api_router
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import text
 from gpuyard.server.permissions import identity_of, present_identity
+from gpuyard.server.shared_answers import SHARING_KEY, Sharing
 from gpuyard.server.stream import Message, message_of
+from gpuyard.server.watched_answers import questions_of
 
 router = api_router(tag="events")
+_MOST_WATCHED = 8
 _LAST = 2**63 - 1  # the largest number the journal can give
 
 
@@ -33,6 +36,15 @@ async def events(
         bool, Query(description="The newest events, not the first after `after`.")
     ] = False,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    watch: Annotated[
+        list[str] | None,
+        Query(
+            max_length=_MOST_WATCHED,
+            description="With the stream: a path such as `/api/v1/gpus`. Its answer"
+            " comes at once if others watch it, and whenever it changes, as an event"
+            " `answer`.",
+        ),
+    ] = None,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> dict[str, Any] | StreamingResponse:
     """With `Accept: text/event-stream` a stream from `Last-Event-ID` (or `after`, or
@@ -65,14 +77,23 @@ async def events(
         # Each time anew: a stream may last for days, and who sees what changes.
         return seen(messages, access.visibility_of(present_identity(request.scope)))
 
+    sharing: Sharing = request.scope[SHARING_KEY]
+    watched = questions_of(sharing, watch or ())
+
     async def body() -> AsyncIterator[bytes]:
         # An id without an event: whoever comes back before the first event misses none.
         begin = app_state.queries.last_seq() if start is None else start
         yield f": gpuyard\n\nid: {begin}\n\n".encode()
         is_new = start is None
         listen = app_state.stream.listen
-        async for batch in listen(begin, job_id, see, from_now=is_new):
-            yield b"".join(message.to_sse() for message in batch) or b": still here\n\n"
+        with app_state.watched.watching(watched, sharing):
+            async for batch in listen(
+                begin, job_id, see, from_now=is_new, watched=watched
+            ):
+                if not sharing.answers.are_same(watched):
+                    return  # who comes back watches what exists for them now
+                told = b"".join(message.to_sse() for message in batch)
+                yield told or b": still here\n\n"
 
     return StreamingResponse(
         body(), media_type="text/event-stream", headers={"Cache-Control": "no-store"}

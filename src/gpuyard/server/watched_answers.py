@@ -1,0 +1,134 @@
+"""What listeners of the event stream watch besides events: answers of the API.
+
+Each question is asked once for all who see the same, after events and from time to
+time, and its answer goes to all of them through the stream.
+"""
+
+import asyncio
+from collections.abc import Generator, Hashable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import structlog
+from starlette.types import Scope
+
+from gpuyard.domain.errors import GpuyardError, InvalidInputError, quoted
+from gpuyard.server.shared_answers import (
+    SharedAnswers,
+    Sharing,
+    is_shared,
+)
+from gpuyard.server.stream import EventStream, Message, answer_of
+
+# Of temperatures and the like no event tells.
+_REST_S = 2.0
+# Others, such as 401, are about who asks.
+_FOR_ALL = (200, 404)
+# What is asked, and by which requests.
+Questions = Mapping[Hashable, Scope]
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Watch:
+    """A question, and the requests of those who watch it."""
+
+    asking: dict[int, Scope] = field(default_factory=dict[int, Scope])
+    keeping: asyncio.Task[None] | None = None
+
+
+def questions_of(sharing: Sharing, addresses: Sequence[str]) -> Questions:
+    """What is asked at these addresses. InvalidInputError where nobody can watch."""
+    scopes: list[Scope] = []
+    for address in addresses:
+        scope = sharing.asking(address)
+        if not is_shared(scope):
+            raise InvalidInputError.of(
+                "watch",
+                f"is {quoted(address)}, which nobody can watch",
+                "give a path such as /api/v1/gpus or /api/v1/jobs?limit=12",
+            )
+        scopes.append(scope)
+    return {sharing.answers.key_of(scope): scope for scope in scopes}
+
+
+class WatchedAnswers:
+    """Asks what is watched, for as long as somebody does."""
+
+    def __init__(self, stream: EventStream) -> None:
+        self._stream = stream
+        self._watches: dict[Hashable, _Watch] = {}
+
+    @contextmanager
+    def watching(self, questions: Questions, sharing: Sharing) -> Generator[None]:
+        """Answers to these come through the stream within the block."""
+        try:
+            for question, scope in questions.items():
+                self._begin(question, scope, sharing.answers)
+            yield
+        finally:
+            for question, scope in questions.items():
+                self._end(question, scope)
+
+    def _begin(self, question: Hashable, scope: Scope, answers: SharedAnswers) -> None:
+        watch = self._watches.setdefault(question, _Watch())
+        watch.asking[id(scope)] = scope
+        if watch.keeping is None:
+            keeping = self._keep(question, watch, answers)
+            watch.keeping = asyncio.create_task(keeping, name="watched-answer")
+
+    def _end(self, question: Hashable, scope: Scope) -> None:
+        watch = self._watches[question]
+        watch.asking.pop(id(scope), None)
+        if not watch.asking:
+            del self._watches[question]
+            self._stream.forget_answer(question)
+            if watch.keeping:
+                watch.keeping.cancel()
+
+    async def _keep(
+        self, question: Hashable, watch: _Watch, answers: SharedAnswers
+    ) -> None:
+        before = b""
+        while True:
+            news = self._stream.news
+            # Those who ask take turns: one of them may lose the right to.
+            number, scope = next(iter(watch.asking.items()))
+            watch.asking[number] = watch.asking.pop(number)
+            answer = await _answer_of(question, scope, answers)
+            if answer and answer.to_sse() != before:
+                before = answer.to_sse()
+                self._stream.publish_answer(question, answer)
+            await asyncio.sleep(answers.pause_s)
+            await self._until_news(news)
+
+    async def _until_news(self, known: int) -> None:
+        loop = asyncio.get_running_loop()
+        rests_until = loop.time() + _REST_S
+        while self._stream.news == known and loop.time() < rests_until:
+            await self._stream.changed(rests_until - loop.time())
+
+
+def _address_of(scope: Scope) -> str:
+    query = scope["query_string"].decode()
+    return f"{scope['path']}?{query}" if query else scope["path"]
+
+
+async def _answer_of(
+    question: Hashable, scope: Scope, answers: SharedAnswers
+) -> Message | None:
+    """The present answer; None if there is none that all who watch may have."""
+    try:
+        if answers.key_of(scope) != question:
+            return None
+        start, *rest = await answers.ask(scope, is_patient=False)
+        is_for_all = answers.key_of(scope) == question
+    except GpuyardError:
+        return None
+    except Exception:  # the next time may go well
+        log.exception("a watched question has no answer", path=scope["path"])
+        return None
+    if not is_for_all or start["status"] not in _FOR_ALL:
+        return None
+    body = b"".join(message.get("body", b"") for message in rest)
+    return answer_of(_address_of(scope), start["status"], body)
