@@ -14,6 +14,17 @@ __all__ = ["browser"]
 
 # No browser may take a name for anything but text.
 EVIL = "<img src=x onerror=alert(1)> \N{HEBREW LETTER ALEF}"
+FAIR = """
+[scheduler]
+policy = "fair"
+
+[fair_share.organisations.physics]
+shares = 1
+
+[fair_share.projects.vision]
+organisation = "physics"
+shares = 3
+"""
 FLOW = f"""
 name = '{EVIL}'
 
@@ -33,6 +44,8 @@ needs = ["clean", "train"]
 @pytest.fixture(scope="module")
 def instance() -> Iterator[TestInstance]:
     with make_instance() as made:
+        made.home.create()
+        made.home.settings.write_text(FAIR)
         made.ok("up", "--simulate-gpus", "2x24")
         yield made
 
@@ -104,6 +117,22 @@ def test_a_place_is_put_into_quarantine_and_taken_out(
         expect(place.get_by_role("button", name="Quarantine")).to_be_visible()
         place.get_by_role("button", name="Forget").click()
         expect(place).to_have_count(0)
+
+
+def test_shares_stand_beside_what_was_used(
+    instance: TestInstance, browser: Browser
+) -> None:
+    instance.wait(instance.submit(["true"], project="vision"))
+    with signed_in(instance, browser, "/people?show=shares") as page:
+        shares = page.get_by_role("region", name="Fair shares")
+        organisation = shares.get_by_role(
+            "row", name=re.compile("organisation physics")
+        )
+        expect(organisation.get_by_role("progressbar")).to_have_count(2)
+        used = organisation.get_by_label("Used by physics")
+        expect(used).to_have_attribute("aria-valuenow", re.compile("[0-9]+"))
+        expect(shares.get_by_text("owner in vision")).to_be_visible()
+        check_for_all(page)
 
 
 def test_a_token_is_shown_once_and_is_good_until_it_is_revoked(
