@@ -55,6 +55,7 @@ from gpuyard.server.routers import (
     tiers,
     trust,
     users,
+    verifications,
     webhooks,
     workspaces,
 )
@@ -129,6 +130,7 @@ def make_app(app_state: AppState) -> FastAPI:
         process,
         workspaces,
         trust,
+        verifications,
         costs,
         budgets,
         shares,
