@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -9,11 +10,23 @@ from playwright.sync_api import Browser, expect
 from tests.support.browser import browser
 from tests.support.instance import TestInstance, make_instance
 from tests.support.page_checks import check_for_all, signed_in
+from tests.support.web import http
 
 __all__ = ["browser"]
 
 # No browser may take a name for anything but text.
 EVIL = "<img src=x onerror=alert(1)> \N{HEBREW LETTER ALEF}"
+FAIR = """
+[scheduler]
+policy = "fair"
+
+[fair_share.organisations.physics]
+shares = 1
+
+[fair_share.projects.vision]
+organisation = "physics"
+shares = 3
+"""
 FLOW = f"""
 name = '{EVIL}'
 
@@ -33,6 +46,8 @@ needs = ["clean", "train"]
 @pytest.fixture(scope="module")
 def instance() -> Iterator[TestInstance]:
     with make_instance() as made:
+        made.home.create()
+        made.home.settings.write_text(FAIR)
         made.ok("up", "--simulate-gpus", "2x24")
         yield made
 
@@ -104,6 +119,55 @@ def test_a_place_is_put_into_quarantine_and_taken_out(
         expect(place.get_by_role("button", name="Quarantine")).to_be_visible()
         place.get_by_role("button", name="Forget").click()
         expect(place).to_have_count(0)
+
+
+def test_verdicts_are_shown_with_what_was_judged(
+    instance: TestInstance, browser: Browser
+) -> None:
+    with http(instance) as client:
+        for number, (outcome, trust) in enumerate([("passed", 0.5), ("failed", 0.3)]):
+            line = {"name": "speed", "ok": outcome == "passed", "reason": EVIL}
+            verdict = {
+                "executor": "rented",
+                "gpu_class": "a6000",
+                "place": "node:box",
+                "outcome": outcome,
+                "reason": EVIL,
+                "at": 1_800_000_000.0 + number,
+                "trust": trust,
+                "lines": [line],
+                "evidence": "{}",
+            }
+            client.put(f"/api/v1/verifications/chk_{number}", json=verdict)
+    with signed_in(instance, browser, "/verification") as page:
+        trust = page.get_by_role("img", name="Trust in rented: from 0.5 to 0.3")
+        expect(trust).to_be_visible()
+        verdicts = page.get_by_role("region", name="Verdicts")
+        expect(verdicts.get_by_role("row")).to_have_count(3)
+        verdicts.get_by_role("button").first.click()
+        about = page.get_by_role("dialog", name="rented: failed")
+        judged = about.get_by_role("region", name="What was judged")
+        expect(judged.get_by_role("row", name="speed")).to_contain_text("wrong")
+        check_for_all(page)
+        with page.expect_download() as saved:
+            about.get_by_role("link", name="Download the evidence").click()
+        assert Path(saved.value.path()).read_text() == "{}"
+
+
+def test_shares_stand_beside_what_was_used(
+    instance: TestInstance, browser: Browser
+) -> None:
+    instance.wait(instance.submit(["true"], project="vision"))
+    with signed_in(instance, browser, "/people?show=shares") as page:
+        shares = page.get_by_role("region", name="Fair shares")
+        organisation = shares.get_by_role(
+            "row", name=re.compile("organisation physics")
+        )
+        expect(organisation.get_by_role("progressbar")).to_have_count(2)
+        used = organisation.get_by_label("Used by physics")
+        expect(used).to_have_attribute("aria-valuenow", re.compile("[0-9]+"))
+        expect(shares.get_by_text("owner in vision")).to_be_visible()
+        check_for_all(page)
 
 
 def test_a_token_is_shown_once_and_is_good_until_it_is_revoked(

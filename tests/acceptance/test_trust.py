@@ -250,3 +250,55 @@ def test_a_quarantine_keeps_the_score_and_is_shown_with_its_provider(
         assert "odd" in shared_instance.ok("nodes")
         client.forget_trust("local")
         assert "odd" not in shared_instance.ok("providers")
+
+
+VERDICT = {
+    "executor": "rented",
+    "gpu_class": "a6000",
+    "place": "node:box",
+    "outcome": "failed",
+    "reason": "comparison: another answer",
+    "at": 1_800_000_000.0,
+    "trust": 0.25,
+    "lines": [{"name": "hash", "ok": True}, {"name": "speed", "ok": None}],
+    "evidence": "{}",
+}
+
+
+def test_a_verdict_is_left_for_others_and_pages_go_on(web: httpx.Client) -> None:
+    for number in (1, 2, 3):
+        left = web.put(f"/api/v1/verifications/chk_{number}", json=VERDICT)
+        assert left.status_code == 200, left.text
+    page = web.get("/api/v1/verifications", params={"limit": 2}).json()
+    assert [one["id"] for one in page["items"]] == ["chk_3", "chk_2"]
+    rest = web.get("/api/v1/verifications", params={"cursor": page["next"]}).json()
+    assert [one["id"] for one in rest["items"]] == ["chk_1"]
+    shown = web.get("/api/v1/verifications/chk_1").json()
+    assert shown["has_evidence"]
+    assert [line["ok"] for line in shown["lines"]] == [True, None]
+    file = web.get("/api/v1/verifications/chk_1/evidence")
+    assert (file.text, file.headers["Content-Disposition"]) == (
+        "{}",
+        'attachment; filename="chk_1.json"',
+    )
+    missing = web.get("/api/v1/verifications/chk_9/evidence")
+    check_problem(missing, 404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"outcome": "Passed!"}, "outcome"),
+        ({"trust": 1.5}, "trust"),
+        ({"reason": "two\nlines"}, "reason"),
+        ({"lines": [{"name": "hash", "fine": True}]}, "lines.0.fine"),
+        ({"surprise": 1}, "surprise"),
+    ],
+)
+def test_a_verdict_that_is_wrong_is_refused_by_its_field(
+    web: httpx.Client, wrong: dict[str, Any], field: str
+) -> None:
+    refused = web.put("/api/v1/verifications/chk_bad", json={**VERDICT, **wrong})
+    problem = check_problem(refused, 422, "invalid_input")
+    assert [fault["field"] for fault in problem["faults"]] == [field]
+    check_problem(web.get("/api/v1/verifications/chk_bad"), 404, "not_found")

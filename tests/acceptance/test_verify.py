@@ -16,6 +16,7 @@ import pytest
 from gpuyard.verification.solver_jobs import SOLVER
 from tests.support.instance import TestInstance, make_instance
 from tests.support.verifying import configure, executor, outcomes, section, verify
+from tests.support.web import http
 
 HONEST = (
     executor("trusted12", "practice-12", trusted=True),
@@ -115,6 +116,7 @@ def test_evidence_is_checked_by_anybody(checked: TestInstance, name: str) -> Non
         check,
     )
     assert json.loads(file.read_text())["body"]["evidence"]["seed"]
+    check_what_the_instance_has(checked, check, name, file)
     with make_instance() as stranger:  # who knows nothing of the instance
         known = stranger.json("verify", "check", str(file), "--key", told["key"])
         assert all(line["ok"] for line in known["lines"]), known
@@ -143,6 +145,21 @@ def test_evidence_that_cannot_be_written_is_one_clear_error(
     assert (done.returncode, done.stdout) == (2, ""), (done.stdout, done.stderr)
     assert done.stderr.startswith(f"gpuyard: --output: {place} cannot be written: ")
     assert "Traceback" not in done.stderr
+
+
+def check_what_the_instance_has(
+    instance: TestInstance, check: str, name: str, file: Path
+) -> None:
+    """The verdict that was left there, and the same file."""
+    with http(instance) as client:
+        path = f"/api/v1/verifications/{check}"
+        verdict = client.get(path).json()
+        assert (verdict["executor"], verdict["outcome"]) == (name, "passed")
+        assert {line["ok"] for line in verdict["lines"]} == {True}
+        assert verdict["trust"] == 0.5
+        assert client.get(f"{path}/evidence").content == file.read_bytes()
+        page = client.get("/api/v1/verifications", params={"executor": name}).json()
+        assert [one["outcome"] for one in page["items"]] == ["passed"] * 2
 
 
 def check_changed(instance: TestInstance, file: Path, key: str) -> None:

@@ -126,6 +126,7 @@ REQUESTS = {
     "secret list": "GET /api/v1/secrets",
     "secret rm": "DELETE /api/v1/secrets/{name}",
     "secret set": "PUT /api/v1/secrets/{name}",
+    "shares": "GET /api/v1/shares",
     "show": "GET /api/v1/jobs/{reference}",
     "ssh": "WEBSOCKET /api/v1/jobs/{reference}/exec",
     "study resume": "POST /api/v1/jobs",

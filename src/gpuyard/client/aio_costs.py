@@ -8,6 +8,7 @@ from gpuyard.domain.benchmarks import BenchmarkReport
 from gpuyard.domain.budgets import Budget
 from gpuyard.domain.cost_advice import CostAdviceReport
 from gpuyard.domain.costs import CostReport
+from gpuyard.domain.fair_shares import FairShares
 
 T = TypeVar("T")
 
@@ -51,6 +52,12 @@ class AsyncCostMethods:
         completed from `begin` until before `end` (UTC seconds; this month so far).
         """
         return await self.call(cost_calls.benchmarks(begin, end))
+
+    async def shares(self) -> FairShares:
+        """The share of each organisation, project and user under the policy `fair`, and
+        what they have used of it.
+        """
+        return await self.call(cost_calls.shares())
 
     async def budgets(self) -> list[Budget]:
         """Every budget, by name."""

@@ -17,6 +17,7 @@ from gpuyard.domain.jobs import Checkpoint, Job
 from gpuyard.domain.joining import Invitation, KnownInvitation
 from gpuyard.domain.secret_facts import SecretFacts
 from gpuyard.domain.trust import Trust
+from gpuyard.domain.verifications import Verification
 
 T = TypeVar("T")
 Json = Mapping[str, Any]
@@ -268,6 +269,22 @@ def record_trust(place: str, finding: Json) -> Call[Trust]:
         body=dict(finding),
         done_once=True,
     )
+
+
+def verifications(params: Json) -> Call[list[Verification]]:
+    """The newest verdicts of checks."""
+    return Call(
+        "GET",
+        "/api/v1/verifications",
+        lambda a: [Verification.model_validate(i) for i in a["items"]],
+        params=params,
+    )
+
+
+def record_verification(check: str, body: Json) -> Call[Verification]:
+    """Leave the verdict of a check."""
+    path = f"/api/v1/verifications/{_segment(check)}"
+    return Call("PUT", path, Verification.model_validate, body=body, done_once=True)
 
 
 def forget_trust(place: str) -> Call[Trust]:

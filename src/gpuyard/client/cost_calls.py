@@ -9,6 +9,7 @@ from gpuyard.domain.benchmarks import BenchmarkReport
 from gpuyard.domain.budgets import Budget
 from gpuyard.domain.cost_advice import CostAdviceReport
 from gpuyard.domain.costs import CostReport
+from gpuyard.domain.fair_shares import FairShares
 
 _PATH = "/api/v1/costs"
 
@@ -46,6 +47,11 @@ def _period(
 ) -> dict[str, float | str]:
     given = {"from": begin, "to": end, "timezone": timezone or local_timezone()}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def shares() -> Call[FairShares]:
+    """The shares of all, and what they have used."""
+    return Call("GET", "/api/v1/shares", FairShares.model_validate)
 
 
 _BUDGETS = "/api/v1/budgets"

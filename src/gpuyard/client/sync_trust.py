@@ -5,6 +5,7 @@ from typing import TypeVar
 from gpuyard.client import calls
 from gpuyard.client.calls import Call
 from gpuyard.domain.trust import Trust
+from gpuyard.domain.verifications import Verification
 
 T = TypeVar("T")
 
@@ -43,6 +44,16 @@ class TrustMethods:
             "reason": reason,
         }
         return self.call(calls.record_trust(place, finding))
+
+    def verifications(
+        self, *, executor: str | None = None, limit: int = 200
+    ) -> list[Verification]:
+        """The newest verdicts of checks, newest first; of one `executor` if it is
+        named.
+        """
+        wanted = {"executor": executor, "limit": limit}
+        params = {name: value for name, value in wanted.items() if value is not None}
+        return self.call(calls.verifications(params))
 
     def forget_trust(self, place: str) -> Trust:
         """Forget what is recorded about a place, a quarantine too; what it was.

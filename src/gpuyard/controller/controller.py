@@ -31,6 +31,7 @@ from gpuyard.controller.projects import Projects
 from gpuyard.controller.reports import Reports
 from gpuyard.controller.requests import Requests
 from gpuyard.controller.reservations import ReservationBook
+from gpuyard.controller.results import KeptResults
 from gpuyard.controller.retention import Retention
 from gpuyard.controller.schedules import Schedules
 from gpuyard.controller.secrets import Secrets
@@ -181,6 +182,7 @@ class Controller:
         self.launching.dataset_mounts = self.datasets.mounts
         self.node_access.datasets = self.datasets
         self.sign_ins = SignIns(self.users)
+        self.results = KeptResults(self.core)
         self.budgets = Budgets(self.core)
         self.reservations = ReservationBook(self.core)
         self.unused_gpus = UnusedGpus(self.core)

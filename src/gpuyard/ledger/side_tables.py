@@ -105,3 +105,18 @@ content_parts = sa.Table(
         ["kind", "digest"], ["contents.kind", "contents.digest"], ondelete="CASCADE"
     ),
 )
+
+# What clients have found and left here for others to see: verdicts of checks, and
+# rankings of studies. `about`: the executor, or the study. `file` is packed.
+results = sa.Table(
+    "results",
+    metadata,
+    sa.Column("kind", TEXT, primary_key=True),
+    sa.Column("id", TEXT, primary_key=True),
+    sa.Column("about", TEXT, nullable=False),
+    sa.Column("project", TEXT),
+    sa.Column("owner", TEXT),
+    sa.Column("recorded_at", sa.Float, nullable=False),
+    sa.Column("body", sa.JSON, nullable=False),
+    sa.Column("file", sa.LargeBinary),
+)

@@ -434,6 +434,10 @@ class Usage:
         meter = self._lines.get(line)
         return meter.value(scales) if meter else 0.0
 
+    def known_lines(self) -> set[ShareKey]:
+        """The lines in projects, and one for each user, of all who have used any."""
+        return {*self._lines, *(("", user) for user in self._users)}
+
     # --- inflation ---
 
     def _inflation(self, at: float) -> float:

@@ -18,6 +18,7 @@ from gpuyard.client import calls
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.domain.trust import UNVERIFIED
 from gpuyard.domain.trust import Trust as InstanceTrust
+from gpuyard.domain.verifications import LONGEST_EVIDENCE
 from gpuyard.storage.folder_syncs import make_folder, sync_folder
 from gpuyard.verification import evidence
 from gpuyard.verification.check import Check
@@ -31,7 +32,7 @@ from gpuyard.verification.trust import (
     record_after,
     score,
 )
-from gpuyard.verification.verdict import CheckOutcome
+from gpuyard.verification.verdict import CheckOutcome, VerdictLine
 
 if TYPE_CHECKING:
     from gpuyard.client.aio import AsyncClient
@@ -51,7 +52,32 @@ class CheckResult:
     place: str
     outcome: CheckOutcome
     reason: str
+    check: str
+    gpu_class: str
+    at: float
+    solve_s: float | None = None
+    job_id: str | None = None
+    lines: tuple[VerdictLine, ...] = ()
     bars: bool = False
+
+    def body(self, trust: float | None, evidence: Path) -> dict[str, Any]:
+        """As the instance keeps it, with its evidence unless that is large or lost."""
+        return {
+            "executor": self.executor,
+            "gpu_class": self.gpu_class,
+            "place": self.place,
+            "outcome": self.outcome.value,
+            "reason": _short(self.reason),
+            "at": self.at,
+            "solve_s": self.solve_s,
+            "trust": trust,
+            "job": self.job_id,
+            "lines": [
+                {"name": _short(one.name), "ok": one.ok, "reason": _short(one.reason)}
+                for one in self.lines[:_MOST_LINES]
+            ],
+            "evidence": _evidence_text(evidence / f"{self.check}.json"),
+        }
 
 
 class Settlement:
@@ -83,6 +109,12 @@ class Settlement:
                     check.executor.place,
                     check.outcome,
                     check.reason,
+                    check.id,
+                    check.executor.gpu_class.value,
+                    time.time(),
+                    check.solve_s,
+                    check.job_id,
+                    check.lines,
                 )
                 for check in checks
             ]
@@ -123,7 +155,9 @@ class Settlement:
     async def _tell(self, results: Sequence[CheckResult]) -> bool:
         known = await call(self._context.records.executors)
         judged = [await self._with_bars(result) for result in results]
-        faults = await tell_instance(self._client, judged, known, self._places())
+        # The verdicts first: whoever hears that the trust has changed looks for them.
+        faults = await leave_verdicts(self._client, judged, known, self._store.evidence)
+        faults += await tell_instance(self._client, judged, known, self._places())
         self.faults += faults
         return not faults
 
@@ -139,6 +173,11 @@ class Settlement:
             self._places().get(name) or name,
             CheckOutcome(row["outcome"]),
             row["reason"] or "",
+            row["id"],
+            row["gpu_class"],
+            row["answered_at"] or row["created_at"],
+            row["solve_s"],
+            row["job_id"],
         )
 
     def _places(self) -> dict[str, str]:
@@ -194,6 +233,39 @@ def forget_evidence(folder: Path, before: float) -> None:
 
 
 _LONGEST_REASON = 400
+_MOST_LINES = 64
+
+
+def _short(text: str) -> str:
+    return one_line(text)[:_LONGEST_REASON]
+
+
+def _evidence_text(file: Path) -> str | None:
+    with suppress(OSError, UnicodeDecodeError):
+        if file.stat().st_size <= LONGEST_EVIDENCE:
+            return file.read_text(encoding="utf-8")
+    return None
+
+
+async def leave_verdicts(
+    client: "AsyncClient",
+    results: Sequence[CheckResult],
+    records: Iterable[ExecutorRecord],
+    evidence: Path,
+) -> list[str]:
+    """Leave the verdicts on the instance, for people to see; returns what failed."""
+    now = time.time()
+    scores = {record.name: round(score(record, now), 4) for record in records}
+    faults = list[str]()
+    for result in results:
+        trust = scores.get(result.executor)
+        body = await asyncio.to_thread(result.body, trust, evidence)
+        try:
+            await client.call(calls.record_verification(result.check, body))
+        except GpuyardError as error:
+            fault = f"The instance was not told of {result.check}: {error}"
+            faults.append(fault)
+    return faults
 
 
 async def tell_instance(

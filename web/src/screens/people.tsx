@@ -6,16 +6,18 @@ import { setQuery, usePlace } from "../state/router";
 import { Tabs } from "../ui/parts";
 import { ProjectsTab } from "./people-projects";
 import { ReservationsTab } from "./people-reservations";
+import { SharesTab } from "./people-shares";
 import { TokensTab } from "./people-tokens";
 import { UsersTab } from "./people-users";
 import "../ui/panels.css";
 
-const TABS = ["users", "projects", "tokens", "reservations"] as const;
+const TABS = ["users", "projects", "tokens", "reservations", "shares"] as const;
 const SHOWN: Record<(typeof TABS)[number], FunctionComponent> = {
   users: UsersTab,
   projects: ProjectsTab,
   tokens: TokensTab,
   reservations: ReservationsTab,
+  shares: SharesTab,
 };
 
 export default function PeopleScreen() {

@@ -12,6 +12,7 @@ import { session } from "../state/session";
 import { ActionButton, Badge, Card, Empty, ErrorNote, Link, Meter, StateBadge } from "../ui/parts";
 import { Field } from "../ui/fields";
 import { FormDialog } from "../ui/forms";
+import { Verdicts } from "./verification-checks";
 import "../ui/panels.css";
 
 type Trust = Schemas["Trust"];
@@ -55,6 +56,7 @@ export default function VerificationScreen() {
           />
         )}
       </Card>
+      <Verdicts />
       <Checks />
       {quarantined !== null && (
         <Quarantine
@@ -216,7 +218,7 @@ function Checks() {
   );
   const checks = jobs.value?.items.filter((job) => labelOf(job, "verification")) ?? [];
   return (
-    <Card title="Checks">
+    <Card title="Jobs of checks">
       <ErrorNote error={jobs.error} />
       {jobs.value && checks.length === 0 && <Empty>No check has been made yet.</Empty>}
       {checks.length > 0 && (
@@ -253,8 +255,7 @@ function Checks() {
       )}
       {checks.length > 0 && (
         <p class="quiet small">
-          That its job completed does not mean that it passed. <code>gpuyard verify status</code>{" "}
-          says that, and has the evidence.
+          That its job completed does not mean that it passed: that stands under Verdicts.
         </p>
       )}
     </Card>

@@ -17,6 +17,7 @@ from gpuyard.ledger.queries.metrics import MetricQueries
 from gpuyard.ledger.queries.notices import NoticeQueries
 from gpuyard.ledger.queries.program_runs import ProgramRunQueries
 from gpuyard.ledger.queries.projects import Belonging, ProjectQueries
+from gpuyard.ledger.queries.results import ResultQueries
 from gpuyard.ledger.queries.schedules import ScheduleQueries
 from gpuyard.ledger.queries.users import UserQueries
 
@@ -40,6 +41,7 @@ class Queries(
     ProjectQueries,
     DatasetQueries,
     NoticeQueries,
+    ResultQueries,
     JournalQueries,
 ):
     """All reads of one ledger; they never wait for its writer.
