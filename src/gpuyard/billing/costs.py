@@ -2,8 +2,9 @@
 so on.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -102,6 +103,13 @@ class _Sum:
     def add(self, day: int, micros: int) -> None:
         self.by_day[day] = self.by_day.get(day, 0) + micros
 
+    def include(self, other: "_Sum") -> None:
+        """Add another sum."""
+        for day, spent in other.by_day.items():
+            self.add(day, spent)
+        for name in _ADDED_UP:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
     def line(self, key: str, currency: str, exchange: Exchange) -> CostLine:
         worth = exchange.sum(currency, self.by_day.items())
         return CostLine(
@@ -124,23 +132,37 @@ class _Sum:
         )
 
 
+_ADDED_UP = [each.name for each in fields(_Sum) if each.name != "by_day"]
+
+
 @dataclass(slots=True)
 class _Sums:
-    """The sums by key and currency, and those of each currency."""
+    """The sums by key and currency. An attempt counts once for each key. So of each
+    currency, some were `repeated`: of all attempts, and of the running ones.
+    """
 
     by: CostBy
     by_key: dict[tuple[str, str], _Sum] = field(
         default_factory=dict[tuple[str, str], _Sum]
     )
-    by_currency: dict[str, _Sum] = field(default_factory=dict[str, _Sum])
+    repeated: Counter[str] = field(default_factory=Counter[str])
+    repeated_running: Counter[str] = field(default_factory=Counter[str])
 
-    def of(self, key: str, currency: str) -> tuple[_Sum, _Sum]:
-        """The sum of the key and that of the currency."""
+    def of(self, key: str, currency: str) -> _Sum:
         own = self.by_key.get((key, currency))
         if own is None:
             own = self.by_key[key, currency] = _Sum()
-            self.by_currency.setdefault(currency, _Sum())
-        return own, self.by_currency[currency]
+        return own
+
+    def of_currencies(self) -> dict[str, _Sum]:
+        """The sum of each currency, in which each attempt counts once."""
+        found: dict[str, _Sum] = {}
+        for (_, currency), each in self.by_key.items():
+            found.setdefault(currency, _Sum()).include(each)
+        for currency, each in found.items():
+            each.attempts -= self.repeated[currency]
+            each.running_attempts -= self.repeated_running[currency]
+        return found
 
 
 def report(
@@ -167,7 +189,7 @@ def report(
         items.sort(key=lambda line: (line.currency, -line.amount, line.key))
     lines = [
         each.line("", currency, exchange)
-        for currency, each in sorted(sums.by_currency.items())
+        for currency, each in sorted(sums.of_currencies().items())
     ]
     known = [line.converted for line in lines if line.converted is not None]
     unknown = [line.currency for line in lines if line.converted is None]
@@ -222,21 +244,18 @@ def _add_group(sums: _Sums, order: ReportOrder, group: CostGroup) -> None:
     if group.day_before is not None:
         before = _time_key(sums.by, group.day_before)
     also_before = group.counted if key == before else 0
-    own, of_currency = sums.of(key, group.currency)
-    # An attempt counts once in the sum of its currency, and once for each key.
-    own.attempts -= also_before
-    of_currency.attempts -= group.counted
+    own = sums.of(key, group.currency)
+    own.attempts += group.attempts - also_before
+    sums.repeated[group.currency] += group.counted - also_before
     rate_day = day_of(order.begin) if group.rate_day is None else int(group.rate_day)
-    for each in (own, of_currency):
-        each.add(rate_day, int(group.micros))
-        each.attempts += group.attempts
-        each.gpu_s += float(group.gpu_s)
-        each.cpu_s += float(group.cpu_s)
-        each.waste += int(group.waste)
-        each.waste_gpu_s += float(group.waste_gpu_s)
-        each.idle += int(group.idle)
-        each.idle_gpu_s += float(group.idle_gpu_s)
-        each.measured_gpu_s += float(group.measured_gpu_s)
+    own.add(rate_day, int(group.micros))
+    own.gpu_s += float(group.gpu_s)
+    own.cpu_s += float(group.cpu_s)
+    own.waste += int(group.waste)
+    own.waste_gpu_s += float(group.waste_gpu_s)
+    own.idle += int(group.idle)
+    own.idle_gpu_s += float(group.idle_gpu_s)
+    own.measured_gpu_s += float(group.measured_gpu_s)
 
 
 class _Cuts:
@@ -275,21 +294,17 @@ class _Cuts:
 def _add_attempt(
     sums: _Sums, cuts: _Cuts, attempt: CutAttempt, *, is_running: bool
 ) -> None:
-    """Add the pieces of an attempt that are in the period. It counts once in the sum of
-    its currency, and once for each key.
-    """
+    """Add the pieces of an attempt that are in the period."""
     keys: set[str] = set()
     for key, day, begin, end in cuts.pieces(attempt):
-        own, of_currency = sums.of(key, attempt.currency)
-        counted = [own] if key not in keys else []
-        if not keys:
-            counted.append(of_currency)
+        own = sums.of(key, attempt.currency)
+        if key not in keys:
+            own.attempts += 1
+            own.running_attempts += is_running
+            sums.repeated[attempt.currency] += bool(keys)
+            sums.repeated_running[attempt.currency] += is_running and bool(keys)
         keys.add(key)
-        for each in counted:
-            each.attempts += 1
-            each.running_attempts += is_running
-        for each in (own, of_currency):
-            _add_part(each, attempt, day, begin, end, is_running=is_running)
+        _add_part(own, attempt, day, begin, end, is_running=is_running)
 
 
 def _unused_gpus(
@@ -324,9 +339,9 @@ def _unused_gpus(
 def _add_unused(sums: _Sums, cuts: _Cuts, gpu: CutAttempt) -> None:
     """Add the pieces that are in the period of a time in which a GPU was unused."""
     for key, _, begin, end in cuts.pieces(gpu):
-        for each in sums.of(key, gpu.currency):
-            each.unused += part(gpu.micros, gpu.began, gpu.ran_s, begin, end)
-            each.unused_gpu_s += seconds_within(gpu.began, gpu.ran_s, begin, end)
+        own = sums.of(key, gpu.currency)
+        own.unused += part(gpu.micros, gpu.began, gpu.ran_s, begin, end)
+        own.unused_gpu_s += seconds_within(gpu.began, gpu.ran_s, begin, end)
 
 
 def _add_part(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _WANDB = re.compile(
-    r"https?://[^\s/@]{1,200}/[\w.-]{1,200}/[\w.-]{1,200}/runs/([\w-]{1,64})"
+    r"https?://[^\s/@]{1,200}/[\w.-]{1,200}/[\w.-]{1,200}/runs/([A-Za-z0-9_-]{1,64})"
 )
 _MLFLOW = re.compile(
     r"https?://[^\s/@]{1,200}/[^\s]{0,200}?#/experiments/\d{1,40}/runs/([0-9a-f]{32})"

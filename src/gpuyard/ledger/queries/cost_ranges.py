@@ -8,9 +8,10 @@ beginnings. So each piece, such as a day, is a range of it.
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import add, sub
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -27,12 +28,13 @@ _KIND_OF_WASTE = _KIND[:-1]
 _SLACK_S = 1.0
 _SQL = CostSql(is_sqlite=True)
 _MICROS = _SQL.micros
+_IDLE = _SQL.idle
 _BEFORE = "(:until - a.began) / a.ran_s"
 _SPLIT = f"CAST(a.micros * ({_BEFORE}) AS INTEGER)"
 _SPLIT_IDLE = f"CAST(a.idle * ({_BEFORE}) AS INTEGER)"
 # So many ranges one statement asks for. There are few sizes, because the driver keeps
 # few prepared statements; those that are left over are empty.
-_AT_ONCE = (1, 4, 16, 64)
+_AT_ONCE = (1, 8, 32)
 _BOUND = re.compile(r":(since|until|second_until)\b")
 _NO_RANGE = {"since": 0.0, "until": 0.0, "second_until": 0.0}
 Kind = tuple[Any, ...]
@@ -49,12 +51,31 @@ class _Range(NamedTuple):
     started: bool
 
 
+class _KindSums(NamedTuple):
+    """Sums of attempts of one kind: amounts in millionths, times in seconds. Of those
+    whose GPUs were measured: their time, and what of it their GPUs were busy.
+    """
+
+    attempts: int
+    micros: int
+    ran_s: float
+    idle: int
+    measured_s: float
+    busy_s: float
+
+    def plus(self, other: "_KindSums") -> "_KindSums":
+        return _KindSums(*map(add, self, other))
+
+    def less(self, other: "_KindSums") -> "_KindSums":
+        return _KindSums(*map(sub, self, other))
+
+
 class _RangeSums(NamedTuple):
     """The sums of a range, how long the longest of it ran, and when the last of it
     ended (None if there is none).
     """
 
-    found: Sequence[Any]
+    found: _KindSums
     longest_s: float
     last_end: float | None
 
@@ -62,33 +83,29 @@ class _RangeSums(NamedTuple):
 @dataclass(frozen=True)
 class _Index:
     """An index of `attempts` that begins with the columns of their `kind`. It adds up
-    those `which`, by `sums` of their amount, their seconds, their count and what was
-    `idle` of the amount, for which it needs more `columns`.
+    those `which` (a condition that begins with AND, or nothing). That of waste does not
+    know how busy GPUs were.
     """
 
     attempts: str
     kind: tuple[str, ...]
     which: str
-    columns: str
-    idle: str
-    sums: Callable[[str, str, str, str], str]
+    is_of_waste: bool
+
+    def sums(self, micros: str, ran_s: str, idle: str = _IDLE) -> str:
+        """The columns of `_KindSums`. What attempts of a kind have in common is not
+        among them: SQLite need not multiply a million times by their GPUs.
+        """
+        sums = f"COUNT({ran_s}), SUM({micros}), SUM({ran_s})"
+        if self.is_of_waste:
+            return f"{sums}, 0, 0.0, 0.0"
+        measured_s = f"CASE WHEN a.gpu_used IS NOT NULL THEN {ran_s} END"
+        return f"{sums}, SUM({idle}), SUM({measured_s}), SUM({ran_s} * a.gpu_used)"
 
 
-_COSTS = _Index(
-    _SQL.attempts,
-    _KIND,
-    "TRUE",
-    "a.gpus, a.cpus, a.gpu_used",
-    _SQL.idle,
-    _SQL.sums_of,
-)
+_COSTS = _Index(_SQL.attempts, _KIND, "", is_of_waste=False)
 _WASTE = _Index(
-    _SQL.failed_attempts,
-    _KIND_OF_WASTE,
-    IS_WASTED,
-    "a.gpus",
-    "0",
-    _SQL.wasted_sums_of,
+    _SQL.failed_attempts, _KIND_OF_WASTE, f" AND {IS_WASTED}", is_of_waste=True
 )
 
 
@@ -118,49 +135,54 @@ class CostRanges:
                 return None
         groups: list[CostGroup] = []
         for alike in _alike(ranges):
-            cut += self._longer(self._add(groups, alike, _COSTS))
+            cut += self._add(groups, alike, _COSTS)
         # Kinds that differ only in their cores are one there.
-        of_waste = {each._replace(kind=each.kind[:-1]): None for each in ranges}
+        of_waste = {_without_cores(each): None for each in ranges}
         for alike in _alike(of_waste):
             self._add(groups, alike, _WASTE)
         return groups, cut
 
     def _add(
         self, groups: list[CostGroup], alike: Sequence[_Range], index: _Index
-    ) -> list[_Range]:
-        """Add the sums of these ranges of a kind to `groups`. Returns those of which
-        some attempts ran in more than two pieces, or beyond the period; these are not
-        added.
+    ) -> list[CutAttempt]:
+        """Add the sums of these ranges of a kind to `groups`. Returns those attempts
+        that ran in more than two pieces, or beyond the period; these are not added.
         """
         cut: list[tuple[_Range, _RangeSums]] = []
         for each, sums in zip(alike, self._sums(alike, index), strict=True):
             if sums.last_end is None:
                 continue
             if sums.last_end <= self._ends[each.position]:
-                groups.append(self._group(each, sums.found))
+                groups.append(self._group(each, sums.found, index))
             else:
                 cut.append((each, sums))
-        return self._add_cut(groups, cut, index)
-
-    def _add_cut(
-        self,
-        groups: list[CostGroup],
-        cut: list[tuple[_Range, _RangeSums]],
-        index: _Index,
-    ) -> list[_Range]:
-        longer: list[_Range] = []
+        longer: list[CutAttempt] = []
         for (each, sums), parts in zip(cut, self._parts(cut, index), strict=True):
-            whole, first, second = parts
-            rows = zip(sums.found, whole, first, strict=True)
-            groups.append(
-                self._group(each, [total - cut + own for total, cut, own in rows])
-            )
-            if each.position + 1 < len(self._ends):
-                following = each._replace(position=each.position + 1)
-                groups.append(self._group(following, second, counted=second[0]))
-            if whole[0] > first[0]:
-                longer.append(each)
+            own_longer = self._longer(each, sums, index)
+            groups += self._cut_groups(each, sums, parts, own_longer, index)
+            longer += own_longer
         return longer
+
+    def _cut_groups(
+        self,
+        each: _Range,
+        sums: _RangeSums,
+        parts: tuple[_KindSums, _KindSums],
+        longer: Sequence[CutAttempt],
+        index: _Index,
+    ) -> Iterator[CostGroup]:
+        """The sums of a range without its `longer` attempts, and those of the piece
+        after it, of the `parts` of those that were split between the two.
+        """
+        split, first = parts
+        own = sums.found.less(split).plus(first)
+        for attempt in longer:
+            own = own.less(_sums_of(attempt))
+        yield self._group(each, own, index)
+        if split.attempts:
+            following = each._replace(position=each.position + 1)
+            second = split.less(first)._replace(attempts=split.attempts)
+            yield self._group(following, second, index, counted=split.attempts)
 
     def _sums(self, alike: Sequence[_Range], index: _Index) -> list[_RangeSums]:
         if not alike:
@@ -169,34 +191,24 @@ class CostRanges:
         bounds = [self._bounds(each) for each in alike]
         rows = self._of_each(statement, index, alike[0].kind, bounds)
         return [
-            _RangeSums(found, longest_s, last_end)
+            _RangeSums(_sums(found), longest_s, last_end)
             for *found, longest_s, last_end in rows
         ]
 
     def _parts(
         self, cut: Sequence[tuple[_Range, _RangeSums]], index: _Index
-    ) -> list[list[list[Any]]]:
-        """Of what ended in a later piece, for each range: all of it, the part in the
-        first piece, and that in the second. They are those that `billing.parts` would
-        find.
+    ) -> list[tuple[_KindSums, _KindSums]]:
+        """Of what ended in the piece after its own, for each range: all of it, and the
+        part in its own piece. They are those that `billing.parts` would find.
         """
         if not cut:
             return []
         first, _ = cut[0]
         statement = _sums_of_parts(index, _begins_at(started=first.started))
-        bounds: list[dict[str, float]] = []
-        for each, sums in cut:
-            own = self._bounds(each)
-            # No other can have ended later.
-            since = max(own["since"], own["until"] - sums.longest_s - _SLACK_S)
-            bounds.append({**own, "since": since})
-        found: list[list[list[Any]]] = []
-        for row in self._of_each(statement, index, first.kind, bounds):
-            numbers = [value or 0 for value in row]
-            size = len(numbers) // 3
-            starts = range(0, 3 * size, size)
-            found.append([numbers[begin : begin + size] for begin in starts])
-        return found
+        bounds = [self._last_bounds(each, sums) for each, sums in cut]
+        rows = self._of_each(statement, index, first.kind, bounds)
+        size = len(_KindSums._fields)
+        return [(_sums(row[:size]), _sums(row[size:])) for row in rows]
 
     def _of_each(
         self,
@@ -218,33 +230,43 @@ class CostRanges:
             found += [row[1:] for row in rows[: len(asked)]]
         return found
 
-    def _longer(self, ranges: Sequence[_Range]) -> Iterator[CutAttempt]:
-        """Those of the ranges that ran in more than two pieces, or beyond the
-        period.
-        """
-        for each in ranges:
-            at = _begins_at(started=each.started)
-            where = f"{_begins_in_piece(_COSTS, at)} AND {at} + {RAN} > :second_until"
-            values = {**_named(_KIND, each.kind), **self._bounds(each)}
-            yield from self._attempts(at, where, values)
+    def _longer(
+        self, each: _Range, sums: _RangeSums, index: _Index
+    ) -> list[CutAttempt]:
+        """Those of the range that ran in more than two pieces, or beyond the period."""
+        bounds = self._last_bounds(each, sums)
+        if sums.last_end is None or sums.last_end <= bounds["second_until"]:
+            return []
+        at = _begins_at(started=each.started)
+        where = f"{_begins_in_piece(index, at)} AND {at} + {RAN} > :second_until"
+        return self._attempts(each.kind, at, where, bounds, index)
 
-    def _from_before(self, kind: Kind, *, started: bool) -> Iterator[CutAttempt]:
+    def _from_before(self, kind: Kind, *, started: bool) -> list[CutAttempt]:
         """Those that began before the period, and ran into it."""
         at = _begins_at(started=started)
         where = f"{_of_kind(_KIND, at)} AND {at} < :begin AND {at} + {RAN} > :begin"
-        begin = self._period.begin
-        return self._attempts(at, where, {**_named(_KIND, kind), "begin": begin})
+        begin = {"begin": self._period.begin}
+        return self._attempts(kind, at, where, begin, _COSTS)
 
     def _attempts(
-        self, at: str, where: str, values: dict[str, Any]
-    ) -> Iterator[CutAttempt]:
-        columns = ", ".join(f"a.{each}" for each in _KIND[:6])
+        self,
+        kind: Kind,
+        at: str,
+        where: str,
+        bounds: dict[str, float],
+        index: _Index,
+    ) -> list[CutAttempt]:
+        wasted, used = ("1", "NULL") if index.is_of_waste else (WASTED, "a.gpu_used")
         rows = self._rows(
-            f"SELECT {columns}, {_MICROS}, {at}, {RAN}, a.gpus, a.cpus,"
-            f" {WASTED}, a.gpu_used FROM {_COSTS.attempts} WHERE {where}",
-            values,
+            f"SELECT {_MICROS}, {at}, {RAN}, {wasted}, {used}"
+            f" FROM {index.attempts} WHERE {where}",
+            {**_named(index.kind, kind), **bounds},
         )
-        return (CutAttempt(*row) for row in rows)
+        *keys, gpus, cpus = kind
+        return [
+            CutAttempt(*keys, micros, began, ran_s, gpus, cpus, bool(wasted), used)
+            for micros, began, ran_s, wasted, used in rows
+        ]
 
     def _kinds(self) -> Iterator[Kind]:
         """The kinds that are not hidden, in the order of the index, each with one look
@@ -290,11 +312,20 @@ class CostRanges:
         ends = self._ends[each.position : each.position + 2]
         return {"since": piece.since, "until": piece.until, "second_until": ends[-1]}
 
-    def _group(self, each: _Range, sums: Sequence[Any], counted: int = 0) -> CostGroup:
+    def _last_bounds(self, each: _Range, sums: _RangeSums) -> dict[str, float]:
+        """The same of those that may have ended in a later piece: none ran longer than
+        the longest.
+        """
+        bounds = self._bounds(each)
+        since = bounds["until"] - sums.longest_s - _SLACK_S
+        return {**bounds, "since": max(bounds["since"], since)}
+
+    def _group(
+        self, each: _Range, sums: _KindSums, index: _Index, counted: int = 0
+    ) -> CostGroup:
         piece = self._period.pieces[each.position]
-        before = self._period.pieces[each.position - 1] if counted else None
-        currency, project, owner, provider, tier, gpu, *_ = each.kind
-        return CostGroup(
+        currency, project, owner, provider, tier, gpu, gpus, cpus = each.kind
+        group = CostGroup(
             currency,
             project,
             owner,
@@ -302,10 +333,22 @@ class CostRanges:
             tier,
             gpu,
             piece.day,
-            *sums,
+            rate_day=piece.rate_day,
+        )
+        gpu_s = sums.ran_s * gpus
+        if index.is_of_waste:
+            return group._replace(waste=sums.micros, waste_gpu_s=gpu_s)
+        before = self._period.pieces[each.position - 1] if counted else None
+        return group._replace(
+            attempts=sums.attempts,
+            micros=sums.micros,
+            gpu_s=gpu_s,
+            cpu_s=sums.ran_s * cpus,
+            idle=sums.idle,
+            idle_gpu_s=(sums.measured_s - sums.busy_s) * gpus,
+            measured_gpu_s=sums.measured_s * gpus,
             counted=counted,
             day_before=before and before.day,
-            rate_day=piece.rate_day,
         )
 
     def _rows(self, statement: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -318,6 +361,24 @@ def _begins_at(*, started: bool) -> str:
     counts when it ended.
     """
     return "a.started_at" if started else "a.ended_at"
+
+
+def _without_cores(each: _Range) -> _Range:
+    return each._replace(kind=(*each.kind[:-1], None))
+
+
+def _sums_of(attempt: CutAttempt) -> _KindSums:
+    used = attempt.gpu_used
+    ran_s = attempt.ran_s
+    if used is None:
+        return _KindSums(1, attempt.micros, ran_s, 0, 0.0, 0.0)
+    idle = int(attempt.micros * (1.0 - used))
+    return _KindSums(1, attempt.micros, ran_s, idle, ran_s, ran_s * used)
+
+
+def _sums(row: Sequence[Any]) -> _KindSums:
+    """The sums of a row, in which those of nothing are NULL."""
+    return _KindSums(*(value or 0 for value in row))
 
 
 def _alike(ranges: Iterable[_Range]) -> Iterable[list[_Range]]:
@@ -346,7 +407,7 @@ def _sums_of_all(index: _Index, at: str) -> str:
     """Reads the sums of a range, how long the longest of it ran, and when the last of
     it ended.
     """
-    sums = index.sums(_MICROS, RAN, "COUNT(*)", index.idle)
+    sums = index.sums(_MICROS, RAN)
     return (
         f"SELECT {sums}, MAX({RAN}), MAX({at} + {RAN}) FROM {index.attempts}"
         f" WHERE {_begins_in_piece(index, at)}"
@@ -355,46 +416,34 @@ def _sums_of_all(index: _Index, at: str) -> str:
 
 @cache
 def _sums_of_parts(index: _Index, at: str) -> str:
-    """Reads the sums of those that ended in a later piece; of their parts in the first
-    piece, and of those in the second.
+    """Reads the sums of those that ended in the piece after their own, and those of
+    their parts in their own.
     """
+    used, idle = ("NULL", "NULL") if index.is_of_waste else ("a.gpu_used", _IDLE)
     attempts = (
-        f"SELECT {_MICROS} AS micros, {at} AS began, {RAN} AS ran_s, {index.columns},"
-        f" {index.idle} AS idle"
-        f" FROM {index.attempts}"
-        f" WHERE {_begins_in_piece(index, at)} AND {at} + {RAN} > :until"
+        f"SELECT {_MICROS} AS micros, {at} AS began, {RAN} AS ran_s,"
+        f" {used} AS gpu_used, {idle} AS idle FROM {index.attempts}"
+        f" WHERE {_begins_in_piece(index, at)}"
+        f" AND {at} + {RAN} > :until AND {at} + {RAN} <= :second_until"
     )
-    # Nothing, for those that ran longer: so they are in no sum of parts.
-    is_split = "WHEN a.began + a.ran_s <= :second_until THEN"
-    parts = (
-        f"SELECT a.*, CASE {is_split} {_SPLIT} END AS first_part,"
-        f" CASE {is_split} {_SPLIT_IDLE} END AS first_idle,"
-        f" CASE {is_split} :until - a.began END AS first_s FROM ({attempts}) AS a"
-    )
-    count = "COUNT(a.first_part)"
-    whole = index.sums("a.micros", "a.ran_s", "COUNT(*)", "a.idle")
-    first = index.sums("a.first_part", "a.first_s", count, "a.first_idle")
-    second = index.sums(
-        "(a.micros - a.first_part)",
-        "(a.ran_s - a.first_s)",
-        count,
-        "(a.idle - a.first_idle)",
-    )
-    return f"SELECT {whole}, {first}, {second} FROM ({parts}) AS a"
+    whole = index.sums("a.micros", "a.ran_s", "a.idle")
+    first = index.sums(_SPLIT, "(:until - a.began)", _SPLIT_IDLE)
+    return f"SELECT {whole}, {first} FROM ({attempts}) AS a"
 
 
 def _of_kind(columns: Sequence[str], at: str) -> str:
     same = " AND ".join(f"a.{each} IS :{each}" for each in columns)
-    started = "NOT NULL" if at == _begins_at(started=True) else "NULL"
-    return f"{same} AND a.ended_at IS NOT NULL AND a.started_at IS {started}"
+    # A comparison with the start says that there is one; SQLite would look twice.
+    never_started = (
+        "" if at == _begins_at(started=True) else "a.started_at IS NULL AND "
+    )
+    return f"{never_started}{same} AND a.ended_at IS NOT NULL"
 
 
 def _begins_in_piece(index: _Index, at: str) -> str:
     """True of an attempt of the kind that began in the piece, and is in the sums."""
-    return (
-        f"{_of_kind(index.kind, at)} AND {at} >= :since AND {at} < :until"
-        f" AND {index.which}"
-    )
+    begins = f"{at} >= :since AND {at} < :until"
+    return f"{_of_kind(index.kind, at)} AND {begins}{index.which}"
 
 
 def _is_after(kind: Kind, place: int) -> str:

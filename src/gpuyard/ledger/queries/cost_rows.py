@@ -23,15 +23,15 @@ class CostGroup(NamedTuple):
     tier: str | None
     gpu: str | None
     day: int | None
-    attempts: int
-    micros: int
-    gpu_s: float
-    cpu_s: float
-    waste: int
-    waste_gpu_s: float
-    idle: int
-    idle_gpu_s: float
-    measured_gpu_s: float
+    attempts: int = 0
+    micros: int = 0
+    gpu_s: float = 0.0
+    cpu_s: float = 0.0
+    waste: int = 0
+    waste_gpu_s: float = 0.0
+    idle: int = 0
+    idle_gpu_s: float = 0.0
+    measured_gpu_s: float = 0.0
     counted: int = 0
     day_before: int | None = None
     rate_day: int | None = None
@@ -81,11 +81,6 @@ class CostPeriod:
     offsets: Sequence[tuple[float, int]] = ()
     rate_days: Sequence[int] = ()
     hidden: Sequence[str] = ()
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether there is more than one sum of all that is alike."""
-        return bool(self.offsets or self.rate_days)
 
     def seen(self, project: str) -> str:
         """The condition on a column of projects, beginning with AND; empty where

@@ -62,7 +62,14 @@ class CostSql:
     @property
     def sums(self) -> str:
         """The sums of a group, as in `CostGroup`, without its waste."""
-        return self.sums_of(self.micros, RAN)
+        gpu_s = f"{RAN} * a.gpus"
+        return (
+            f"COUNT(*), SUM({self.micros}), SUM({gpu_s}), SUM({RAN} * a.cpus), 0, 0.0,"
+            f" SUM({self.idle}),"
+            " SUM(CASE WHEN a.gpu_used IS NULL THEN 0.0"
+            f" ELSE {gpu_s} * (1.0 - a.gpu_used) END),"
+            f" SUM(CASE WHEN a.gpu_used IS NULL THEN 0.0 ELSE {gpu_s} END)"
+        )
 
     @property
     def idle(self) -> str:
@@ -70,32 +77,11 @@ class CostSql:
         idle = self.whole(f"{self.micros} * (1.0 - a.gpu_used)")
         return f"CASE WHEN a.gpu_used IS NULL THEN 0 ELSE {idle} END"
 
-    def sums_of(
-        self, micros: str, ran_s: str, count: str = "COUNT(*)", idle: str = ""
-    ) -> str:
-        """The same of attempts that cost `micros`, of which `idle` for idle GPUs, and
-        ran for `ran_s`.
-        """
-        gpu_s = f"{ran_s} * a.gpus"
-        return (
-            f"{count}, SUM({micros}), SUM({gpu_s}), SUM({ran_s} * a.cpus), 0, 0.0,"
-            f" SUM({idle or self.idle}),"
-            " SUM(CASE WHEN a.gpu_used IS NULL THEN 0.0"
-            f" ELSE {gpu_s} * (1.0 - a.gpu_used) END),"
-            f" SUM(CASE WHEN a.gpu_used IS NULL THEN 0.0 ELSE {gpu_s} END)"
-        )
-
     @property
     def wasted_sums(self) -> str:
         """The waste of a group, as in `CostGroup`, and nothing else of it."""
-        return self.wasted_sums_of(self.micros, RAN)
-
-    def wasted_sums_of(
-        self, micros: str, ran_s: str, count: str = "0", idle: str = ""
-    ) -> str:
-        """The same of attempts that cost `micros` and ran for `ran_s`."""
-        del count, idle  # they count where their costs do
-        return f"0, 0, 0.0, 0.0, SUM({micros}), SUM({ran_s} * a.gpus), 0, 0.0, 0.0"
+        gpu_s = f"SUM({RAN} * a.gpus)"
+        return f"0, 0, 0.0, 0.0, SUM({self.micros}), {gpu_s}, 0, 0.0, 0.0"
 
     def whole(self, value: str) -> str:
         """A positive number without its fraction."""

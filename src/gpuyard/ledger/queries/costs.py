@@ -127,7 +127,7 @@ class _CostReader:
         return groups, cut
 
     def _by_ranges(self) -> tuple[list[CostGroup], list[CutAttempt]] | None:
-        if not self._sql.is_sqlite or not self._period.is_cut:
+        if not self._sql.is_sqlite:
             return None
         return CostRanges(self._connection, self._period).read()
 
