@@ -39,7 +39,13 @@ def fast_trainer_python() -> Path:
         "transformers.models.auto",
         "transformers.models.llama.modeling_llama",
     )
-    return Path(start_fork_server(str(make_trainer_python()), imports, programs=True))
+    launchers = (
+        "torch.distributed.run",
+        "deepspeed.launcher.runner",
+        "deepspeed.launcher.launch",
+    )
+    python = str(make_trainer_python())
+    return Path(start_fork_server(python, imports, launchers, programs=True))
 
 
 def make_trainer_python() -> Path:

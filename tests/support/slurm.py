@@ -4,6 +4,7 @@ each that are not there.
 
 import getpass
 import os
+import pwd
 import secrets
 import shutil
 import signal
@@ -39,6 +40,7 @@ SlurmdParameters=config_overrides
 SlurmdTimeout=15
 BatchStartTimeout=60
 KillWait=3
+GetEnvTimeout=0
 MinJobAge={min_job_age_s}
 FirstJobId={first_job_id}
 MaxJobCount=5000
@@ -108,6 +110,7 @@ class SlurmCluster:
         }
         (self.folder / "slurm.conf").write_text((_CONF + accounting).format(**values))
         (self.folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
+        self._write_login_environment()
         devices = self.folder / "dev"
         devices.mkdir(exist_ok=True)
         for number in range(2):
@@ -118,6 +121,25 @@ class SlurmCluster:
             "AutoDetect=off\nNodeName=node[1-4] Name=gpu Type=a100"
             f" File={devices}/nvidia[0-1] Flags=nvidia_gpu_env\n"
         )
+
+    def _write_login_environment(self) -> None:
+        """Tell Slurm what a login of this user has in its environment (GetEnvTimeout=0).
+
+        It would run a login shell for each job, and with it whatever the files of this
+        user start.
+        """
+        user = pwd.getpwuid(os.geteuid())
+        known = {
+            "HOME": user.pw_dir,
+            "LOGNAME": user.pw_name,
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "SHELL": user.pw_shell,
+            "USER": user.pw_name,
+        }
+        cache = self.folder / "state" / "env_cache"
+        cache.mkdir(parents=True)
+        lines = [f"{name}={value}\n" for name, value in known.items()]
+        (cache / user.pw_name).write_text("".join(lines))
 
     def start(self) -> None:
         """Start all of it and wait until the nodes can be used."""

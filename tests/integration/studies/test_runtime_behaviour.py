@@ -185,7 +185,7 @@ def test_the_death_of_a_rank_ends_the_others(
         model,
         layout=layout,
         batch_size=1,
-        max_new_tokens=400,
+        max_new_tokens=100,
         ignore_eos=True,
         timeout_s=20,
     )

@@ -3,6 +3,7 @@ proof and the speeds.
 """
 
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from functools import cache
@@ -26,7 +27,7 @@ Probe = Callable[[str], Any]
 
 @cache
 def plain_digest(gigabytes: float) -> str:
-    """The digest for NONCE, computed in plain Python: seconds for each."""
+    """The digest for NONCE, computed without a GPU and without PyTorch."""
     return memory_proof.digest(NONCE, gigabytes)
 
 
@@ -47,7 +48,7 @@ def probe(fast_trainer_python: Path) -> Probe:
             capture_output=True,
             text=True,
             timeout=100,
-            env={"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
             check=False,
         )
         return (
@@ -59,7 +60,7 @@ def probe(fast_trainer_python: Path) -> Probe:
     return evaluate
 
 
-def test_the_digest_is_what_plain_python_computes_at_another_place(
+def test_the_digest_is_what_numpy_computes_at_another_place(
     probe: Probe,
 ) -> None:
     said = probe(

@@ -103,11 +103,13 @@ class Settings:
 class Request:
     """A process to be: `files` are (its number there, our number).
 
-    `arguments` are those of the interpreter, less the `warning_filters` of its `-W`.
+    `arguments` are those of the interpreter, less its `-u` and the `warning_filters` of
+    its `-W`.
     """
 
     pid: int
     warning_filters: list[str]
+    unbuffered: bool  # its output
     arguments: list[str]
     environment: dict[bytes, bytes]
     groups: list[int]
@@ -274,15 +276,21 @@ def _request(connection: socket.socket, message: bytes, files: list[int]) -> Req
     numbers = list(array.array("i", message)) if files else []
     words = [os.fsdecode(argument) for argument in arguments]
     warning_filters: list[str] = []
-    while words[1] == "-W" and len(words) > 3:
-        warning_filters.append(words[2])
-        del words[1:3]
+    environment = dict(pairs)
+    unbuffered = bool(environment.get(_UNBUFFERED))
+    while words[1] in ("-W", "-u") and len(words) > 2:
+        if words[1] == "-u":
+            unbuffered = True
+        else:
+            warning_filters.append(words.pop(2))
+        del words[1]
     status = _status(pid)
     return Request(
         pid,
         warning_filters,
+        unbuffered,
         words,
-        dict(pairs),
+        environment,
         sorted(map(int, status["Groups"].split())),
         int(status["SigIgn"], 16),
         int(status["Umask"], 8),
@@ -387,7 +395,7 @@ def _take_over(request: Request) -> None:
     sys.dont_write_bytecode = bool(request.environment.get(_WRITES_NO_BYTECODE))
     time.tzset()
     sys.orig_argv = request.arguments
-    _open_standard_files(unbuffered=bool(request.environment.get(_UNBUFFERED)))
+    _open_standard_files(unbuffered=request.unbuffered)
 
 
 def _ignore(signals: int) -> None:
