@@ -3,6 +3,7 @@ the GPUs the scheduler gives them.
 """
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -24,6 +25,7 @@ from tests.support.same import run_here_and_there
 from tests.support.wait import wait_until
 
 __all__ = ["fake_gpus", "nvml_library"]
+EVENT_FILE = Path(__file__).parents[1] / "unit/insight/event_files/tensorboardX"
 
 
 @pytest.fixture
@@ -76,7 +78,9 @@ def test_a_job_with_an_image_runs_in_a_container_on_its_gpus(
     instance: TestInstance,
 ) -> None:
     (instance.work / "here.txt").write_text("from the working directory\n")
+    shutil.copy(EVENT_FILE, instance.work / "events")
     code = (
+        "cp events events.out.tfevents.$(date +%s).$(hostname).7.0;"
         "cat here.txt; cat /etc/debian_version >/dev/null; echo GPUs"
         " $CUDA_VISIBLE_DEVICES; echo step 4: loss 0.5; echo made > out.txt; touch"
         " /etc/x || echo the image is read only; exit 3"
@@ -100,6 +104,10 @@ def test_a_job_with_an_image_runs_in_a_container_on_its_gpus(
     )
     assert shown["gpus"][0] in log
     assert shown["progress"]["step"] == 4
+    assert shown["progress"]["metrics"] == {
+        "loss": 0.5,
+        "tensorboard/train/loss": 0.125,
+    }
     assert (instance.work / "out.txt").read_text() == "made\n"
 
 

@@ -4,6 +4,7 @@ and what others do to its jobs.
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +37,7 @@ while not os.path.exists(sys.argv[1]):
 print("done at", step)
 open("result.txt", "w").write("done")
 """
+EVENT_FILE = Path(__file__).parents[1] / "unit/insight/event_files/tensorboardX"
 # Jobs that are submitted at once.
 _TOGETHER = 16
 
@@ -79,17 +81,18 @@ def test_one_spec_runs_unchanged_here_and_there(instance: TestInstance) -> None:
 
 
 def test_a_job_that_finds_no_gpu_here_is_sent_there(instance: TestInstance) -> None:
-    done = instance.run(
-        "run",
-        "--gpus",
-        "2",
-        "--",
-        "sh",
-        "-c",
-        "echo $CUDA_VISIBLE_DEVICES on $SLURMD_NODENAME",
-    )
+    shutil.copy(EVENT_FILE, instance.work / "events")
+    code = """
+        cp events events.out.tfevents.$(date +%s).$(hostname).$$.0
+        cp events events.out.tfevents.$(date +%s).$(hostname).1.0
+        echo $CUDA_VISIBLE_DEVICES on $SLURMD_NODENAME
+        """
+    words = ("run", "--name", "far", "--gpus", "2", "--", "sh", "-c", code)
+    done = instance.run(*words)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("0,1 on node")
+    logged = instance.json("show", "far")["progress"]
+    assert logged["metrics"] == {"tensorboard/train/loss": 0.125}, logged
     refused = instance.run("run", "--gpus", "8", "--", "true")
     assert refused.returncode == 125
     assert "slurm/gpu/a100 has 2 GPUs a node, 8 needed" in refused.stderr

@@ -19,6 +19,7 @@ from gpuyard.controller.core import Core
 from gpuyard.controller.job_warnings import warn_of_limited_log
 from gpuyard.controller.left_files import LeftFiles
 from gpuyard.controller.log_copy import LogCopy, mark_path
+from gpuyard.controller.logged_scalars import LoggedScalarFiles
 from gpuyard.controller.reports import Reports
 from gpuyard.controller.secrets import Secrets
 from gpuyard.domain import wire
@@ -40,6 +41,7 @@ from gpuyard.storage.untrusted import UntrustedFileError
 
 if TYPE_CHECKING:
     from gpuyard.insight.progress import MetricPoint
+    from gpuyard.insight.scalar_files import LoggedScalars
 
 _PAUSE_S = 2.0
 _LAST_READ_TIMEOUT_S = 60.0
@@ -175,11 +177,22 @@ class CopiedLogs:
         spec = self._spec(attempt)
         mask = await self._mask(attempt, spec)
         reader = _OutputReader(attempt.id, self._reports, mask)
-        limiting = self._core.spawn(self._limit(attempt, spec), "limit-log")
+        scalars = LoggedScalarFiles(
+            self._providers[attempt.provider],
+            attempt,
+            spec.workdir if spec else None,
+            reader.add_logged,
+        )
+        tasks = [
+            self._core.spawn(self._limit(attempt, spec), "limit-log"),
+            self._core.spawn(scalars.follow(), "follow-scalars"),
+        ]
         try:
             await self._read_to_end(attempt, reader, end)
+            await scalars.finish()
         finally:
-            limiting.cancel()
+            for task in tasks:
+                task.cancel()
 
     async def _read_to_end(
         self, attempt: LiveAttempt, reader: "_OutputReader", end: asyncio.Event
@@ -330,6 +343,12 @@ class _OutputReader:
         self._bytes_read = 0
         self._reported_at = 0.0
         self._points: list[MetricPoint] = []
+        self._logged: LoggedScalars | None = None
+
+    def add_logged(self, found: "LoggedScalars") -> None:
+        """Report what the program has logged to a file."""
+        self._logged = found
+        self._report_points(found.points)
 
     async def read(self, stream: AsyncIterator[OutputPart], copy: LogCopy) -> None:
         """Append what comes to `copy`, and report progress on the way."""
@@ -381,12 +400,18 @@ class _OutputReader:
             self._reported_at = now
 
     def _report(self, points: list["MetricPoint"]) -> None:
-        progress = asdict(self._progress.progress)
-        words = (self._progress.no_gpu, self._progress.not_finite)
-        if points or any(words) or any(progress.values()):
-            reported = [
+        self._report_points(
+            [
                 wire.SeriesPoint(point.name, point.n, point.step, point.value, point.at)
                 for point in points
             ]
-            seen = wire.ProgressSeen(self._attempt_id, progress, reported, *words)
+        )
+
+    def _report_points(self, points: list[wire.SeriesPoint]) -> None:
+        progress = asdict(self._progress.progress)
+        if self._logged:
+            progress = self._logged.beside(progress)
+        words = (self._progress.no_gpu, self._progress.not_finite)
+        if points or any(words) or any(progress.values()):
+            seen = wire.ProgressSeen(self._attempt_id, progress, points, *words)
             self._reports.progressed(seen)

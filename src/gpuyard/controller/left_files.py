@@ -14,7 +14,8 @@ from gpuyard.domain.artifacts import ArtifactOrder, ArtifactsSaved
 from gpuyard.domain.errors import LedgerError, ProviderError
 from gpuyard.domain.jobconfig import JobResult, JobStatus
 from gpuyard.domain.jobspec import JobSpec
-from gpuyard.providers.base import GpuProviderInterface, LeftFolder, WantedFiles
+from gpuyard.providers.base import GpuProviderInterface
+from gpuyard.providers.job_folders import LeftFolder, WantedFiles
 from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.storage.artifact_saving import ArtifactSaver
 from gpuyard.storage.blobs import Blobs

@@ -11,7 +11,7 @@ import structlog
 
 from gpuyard.domain import wire
 from gpuyard.insight.progress import MetricPoint, ProgressReader
-from gpuyard.node.logged_scalars import LoggedScalars
+from gpuyard.insight.scalar_files import LoggedScalars
 from gpuyard.storage.logfile import LogFile
 
 _CHUNK = 1 << 18
@@ -85,7 +85,7 @@ class OutputFollower:
         if last:
             points += [_on_wire(point) for point in self._reader.finish(time.time())]
         points += self._logged_points()
-        progress = self._with_logged(asdict(self._reader.progress))
+        progress = self._last_logged.beside(asdict(self._reader.progress))
         words = (self._reader.no_gpu, self._reader.not_finite)
         nothing_new = progress == self._reported or not any(progress.values())
         if nothing_new and not points and words == self._reported_words:
@@ -100,14 +100,6 @@ class OutputFollower:
             self._last_logged = self._logged.popleft()
             points += self._last_logged.points
         return points
-
-    def _with_logged(self, progress: dict[str, Any]) -> dict[str, Any]:
-        """The progress with what was logged; what was printed comes first."""
-        metrics = {**progress["metrics"], **self._last_logged.metrics}
-        step = progress["step"]
-        if step is None:
-            step = self._last_logged.step
-        return {**progress, "metrics": metrics, "step": step}
 
     def _read(self, budget: int) -> list[wire.SeriesPoint]:
         points: list[wire.SeriesPoint] = []

@@ -20,6 +20,7 @@ from gpuyard.config.settings import NodeSettings
 from gpuyard.domain import wire
 from gpuyard.domain.masking import Mask
 from gpuyard.domain.reasons import Reason
+from gpuyard.insight.scalar_files import ScalarReader
 from gpuyard.node.checkpoints import CheckpointWatcher
 from gpuyard.node.dataset_copies import NodeDatasets
 from gpuyard.node.fetching import Fetching
@@ -27,7 +28,7 @@ from gpuyard.node.fixed_delay import FixedDelay
 from gpuyard.node.journal import AttemptJournal, JournalEntry
 from gpuyard.node.launcher import Process, descendants, find_attempt
 from gpuyard.node.linked_blobs import BlobLink, blobs_of
-from gpuyard.node.logged_scalars import ScalarReader
+from gpuyard.node.logged_scalars import scalar_reader
 from gpuyard.node.masked_log import MaskedLog
 from gpuyard.node.output import OutputFollower
 from gpuyard.node.package_environments import PackageEnvironments
@@ -269,7 +270,7 @@ class AttemptWatch:
         began_at = self._record.started_at or self._began_at or time.time()
         pids = partial(descendants, pid)
         owner = self._record.uid
-        reader = ScalarReader(self._workdir, began_at, pids, owner=owner)
+        reader = scalar_reader(self._workdir, began_at, pids, owner=owner)
         first_s = _FIRST_SCALARS * self._context.settings.progress_s
         next_s = _NEXT_SCALARS * self._context.settings.progress_s
         begun = time.monotonic()

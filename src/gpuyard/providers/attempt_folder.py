@@ -73,6 +73,11 @@ class AttemptFolder:
         return self.path / "started.json"
 
     @property
+    def processes(self) -> Path:
+        """Which processes its program has had."""
+        return self.path / "processes.json"
+
+    @property
     def stop(self) -> Path:
         """Why it is being stopped; written before the stop signal is sent."""
         return self.path / "stop.json"

@@ -36,6 +36,7 @@ from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.stream_frames import RunCommand
 from gpuyard.providers.commands import JobCommand
+from gpuyard.providers.job_folders import LeftFolder, LoggingFolder, WantedFiles
 from gpuyard.providers.placing import gpu_type_of
 
 TRANSIENT = frozenset({"NOT_CONNECTED", "TIMEOUT", "THROTTLED"})
@@ -63,32 +64,6 @@ class SavedFile:
     where: Path
     directory: bool = False
     beneath: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WantedFiles:
-    """Which files of an ended job are wanted: those that match one of the `patterns`
-    in its folder, of at most `most_bytes` together. `workdir`: the folder that its spec
-    named.
-    """
-
-    patterns: Sequence[str]
-    most_bytes: int
-    workdir: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LeftFolder:
-    """A folder of this host with what a job has left. `own`: it is one that gpuyard
-    made for the job. What was changed before `since` (UTC seconds, by the clock of its
-    files) is not the job's; None: what was there before its start. `problems` say, for
-    people, which files are not there.
-    """
-
-    path: Path
-    own: bool = False
-    since: float | None = None
-    problems: Sequence[str] = ()
 
 
 class Sink(Protocol):
@@ -376,6 +351,14 @@ class GpuProviderInterface(ABC):
 
     async def left_folder(self, job_id: str, wanted: WantedFiles) -> LeftFolder | None:
         """What an ended job has left, on this host; None if it cannot be had here."""
+        return None
+
+    async def logging_folder(
+        self, job_id: str, workdir: str | None
+    ) -> LoggingFolder | None:
+        """Where its program logs, which was submitted with this `workdir`; None if no
+        file there can be told to be its, or if this host does not see it.
+        """
         return None
 
     async def bring_back(self, job_id: str) -> None:

@@ -77,6 +77,13 @@ class RunnerStart(msgspec.Struct, frozen=True):
     gpus: _Names = ()
 
 
+class RunnerProcesses(msgspec.Struct, frozen=True):
+    """`processes.json`: those that the program has had, on the host of this name."""
+
+    host: Annotated[str, msgspec.Meta(min_length=1)]
+    pids: frozenset[int]
+
+
 class _End(msgspec.Struct, frozen=True):
     """`exit.json`. Times are UTC seconds; `ran_s` is measured by a monotonic clock."""
 
@@ -143,6 +150,11 @@ def read_start(data: Content | None) -> RunnerStart | None:
     start = _read("started.json", data, RunnerStart)
     gpus = tuple(plain(gpu) for gpu in start.gpus)
     return RunnerStart(start.at, plain(start.host), gpus)
+
+
+def read_processes(data: Content | None) -> RunnerProcesses | None:
+    """`processes.json`; None when it is missing, or empty. BrokenFileError."""
+    return _read("processes.json", data, RunnerProcesses) if data else None
 
 
 def read_end(job_id: str, data: Content) -> JobResult:

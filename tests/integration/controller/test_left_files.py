@@ -10,7 +10,7 @@ from gpuyard.controller.left_files import LeftFiles
 from gpuyard.domain.artifacts import ArtifactsSaved
 from gpuyard.domain.jobconfig import JobResult, JobStatus
 from gpuyard.domain.jobspec import JobSpec
-from gpuyard.providers.base import LeftFolder, WantedFiles
+from gpuyard.providers.job_folders import LeftFolder, WantedFiles
 from gpuyard.storage.blobs import BlobStore
 
 pytestmark = pytest.mark.anyio

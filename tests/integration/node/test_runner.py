@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -81,6 +82,27 @@ def test_what_it_ran_is_measured_whatever_the_wall_clock_says(
     end = json.loads((tmp_path / "exit.json").read_text())
     assert abs(end["ended_at"] - end["started_at"]) > 3600, "the clock did jump"
     assert 0 < end["ran_s"] <= time.monotonic() - began
+
+
+def test_the_processes_of_its_program_are_noted(tmp_path: Path) -> None:
+    code = "sleep 600 & echo $! > child; while ! test -e go; do sleep 0.05; done"
+    lay(tmp_path, "sh", "-c", code, workdir=str(tmp_path))
+    run = start(tmp_path)
+    note = tmp_path / "child"
+    wait_until(lambda: note.exists() and note.read_text(), what="its child")
+    child = int(note.read_text())
+
+    def noted() -> dict[str, Any]:
+        path = tmp_path / "processes.json"
+        return json.loads(path.read_text()) if path.exists() else {"pids": []}
+
+    wait_until(lambda: child in noted()["pids"], what="a note of it")
+    found = noted()
+    program = json.loads((tmp_path / "program.json").read_text())
+    assert program["pid"] in found["pids"]
+    assert found["host"] == socket.gethostname()
+    (tmp_path / "go").touch()
+    assert run.wait(30) == 0
 
 
 def test_an_attempt_runs_once_however_often_it_is_started(tmp_path: Path) -> None:

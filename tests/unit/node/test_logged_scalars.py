@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from gpuyard.insight import scalar_files
 from gpuyard.insight.event_files import Scalar
-from gpuyard.node import logged_scalars
-from gpuyard.node.logged_scalars import ScalarReader
+from gpuyard.insight.scalar_files import ScalarReader
+from gpuyard.node.logged_scalars import scalar_reader
 
 FILES = Path(__file__).parents[1] / "insight" / "event_files"
 OWN = os.getpid()
@@ -25,7 +26,7 @@ def event_file(folder: Path, begun: int, writer: str = f".{OWN}.0") -> Path:
 
 
 def reader(folder: Path, **options: int) -> ScalarReader:
-    return ScalarReader(folder, NOW, lambda: {OWN}, **options)
+    return scalar_reader(folder, NOW, lambda: {OWN}, **options)
 
 
 def test_the_files_that_its_processes_have_begun_are_read(tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ def test_the_run_that_a_process_keeps_for_wandb_is_read(tmp_path: Path) -> None:
 def test_names_that_a_program_makes_up_fill_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logged_scalars, "MAX_NAMES", 2)
+    monkeypatch.setattr(scalar_files, "MAX_NAMES", 2)
     reading = reader(tmp_path)
     scalars = [Scalar(f"tag{number}", 0, 1.0, 1.0) for number in range(9)]
     names = [point.name for point in reading._points("runs/events.1", scalars)]

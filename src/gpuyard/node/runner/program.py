@@ -12,6 +12,7 @@ from typing import Any, Dict, Optional, Tuple
 
 from .files import made, state_of, write
 from .processes import descendants, outlives, reap_children, signal_number
+from .seen_processes import SeenProcesses
 
 _TERM_GRACE_S = 10.0
 # Without a warning, the job is stopped this long before the limit, plus the grace.
@@ -49,6 +50,7 @@ class RunningProgram:
         self._look_at = self._began
         self._asked_at: Optional[Tuple[float, int]] = None
         self._folder = Path()
+        self._seen: "Optional[SeenProcesses]" = None
 
     def start(self, folder: Path) -> None:
         """Start it; OSError when that fails."""
@@ -71,6 +73,7 @@ class RunningProgram:
         )
         if self._log is not None:
             write(folder / PROGRAM, {"pid": self._process.pid, "workdir": workdir})
+            self._seen = SeenProcesses(folder, self._process.pid)
 
     def has_ended(self) -> bool:
         """True once it has ended. Reaps its orphaned children."""
@@ -142,6 +145,8 @@ class RunningProgram:
 
     def tick(self) -> None:
         """Do what is due: end it at its timeout, ask it to save, send TERM or KILL."""
+        if self._seen:
+            self._seen.look()
         now = time.monotonic()
         timeout_s = self.order.get("timeout_s")
         every_s = self.checkpoint.get("every_s")

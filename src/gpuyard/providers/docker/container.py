@@ -19,6 +19,7 @@ from gpuyard.domain.attempt_order import (
 )
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.docker.config import DockerConfig
+from gpuyard.providers.job_folders import LoggingFolder
 from gpuyard.providers.runner_files import KeptLimits, read_limits
 from gpuyard.storage.blobs import Blobs, BucketError
 
@@ -207,6 +208,31 @@ def instant(text: str) -> float | None:
     whole, _, fraction = text.rstrip("Z").partition(".")
     whole_s = datetime.fromisoformat(f"{whole}+00:00").timestamp()
     return whole_s + float(f"0.{fraction or 0}")
+
+
+def work_folder(container: Container) -> Path | None:
+    """The folder of this host that is the container's working directory."""
+    inside = container.attrs["Config"]["WorkingDir"]
+    for mount in container.attrs["Mounts"]:
+        if mount["Destination"] == inside:
+            return Path(mount["Source"])
+    return None
+
+
+def logging_folder(container: Container, own: Path) -> LoggingFolder | None:
+    """Where its program logs; folders below `own` are of one attempt each.
+
+    Each container has a name of its own as its host, unless it shares the network of
+    this host.
+    """
+    folder = work_folder(container)
+    if folder is None:
+        return None
+    if folder.is_relative_to(own):
+        return LoggingFolder(folder)
+    if container.attrs["HostConfig"]["NetworkMode"] == "host":
+        return None
+    return LoggingFolder(folder, container.attrs["Config"]["Hostname"])
 
 
 def forward_by_hand(host: str | None, container: str, port: int) -> str:

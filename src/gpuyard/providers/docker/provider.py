@@ -34,10 +34,8 @@ from gpuyard.domain.stream_frames import RunCommand
 from gpuyard.domain.validation import parse_model
 from gpuyard.providers.base import (
     GpuProviderInterface,
-    LeftFolder,
     QueueProvider,
     SavedFile,
-    WantedFiles,
     with_logs,
 )
 from gpuyard.providers.checkpoint_files import CheckpointFinder, ended_by_itself
@@ -50,13 +48,16 @@ from gpuyard.providers.docker.container import (
     instant,
     is_live,
     limits_of,
+    logging_folder,
     runs_again,
     started_at,
     state_of,
+    work_folder,
 )
 from gpuyard.providers.docker.daemon import DockerDaemon, ImagePulls
 from gpuyard.providers.docker.datasets import ContainerDatasets
 from gpuyard.providers.docker.stream import in_thread
+from gpuyard.providers.job_folders import LeftFolder, LoggingFolder, WantedFiles
 from gpuyard.providers.runner_files import BrokenFileError
 from gpuyard.providers.running_times import RunningTimes
 from gpuyard.storage.blobs import BucketError
@@ -402,7 +403,7 @@ class DockerProvider(QueueProvider):
         container = await self._daemon.find(job_id)
         pattern = limits_of(container).path
         began_at = started_at(container)
-        folder = _work_folder(container)
+        folder = work_folder(container)
         if not pattern or began_at is None or folder is None:
             return []
         result = self._result(container)
@@ -416,8 +417,14 @@ class DockerProvider(QueueProvider):
 
     async def left_folder(self, job_id: str, wanted: WantedFiles) -> LeftFolder | None:
         """See GpuProviderInterface."""
-        folder = _work_folder(await self._daemon.find(job_id))
+        folder = work_folder(await self._daemon.find(job_id))
         return LeftFolder(folder) if folder else None
+
+    async def logging_folder(
+        self, job_id: str, workdir: str | None
+    ) -> LoggingFolder | None:
+        """See GpuProviderInterface."""
+        return logging_folder(await self._daemon.find(job_id), self._folder)
 
     # --- output ---
 
@@ -486,12 +493,3 @@ def _stopped(result: JobResult, reason: str) -> JobResult:
         reason=reason,
         error_message="timed out" if reason == Reason.TIMED_OUT else reason,
     )
-
-
-def _work_folder(container: Container) -> Path | None:
-    """The folder of this host that is the container's working directory."""
-    inside = container.attrs["Config"]["WorkingDir"]
-    for mount in container.attrs["Mounts"]:
-        if mount["Destination"] == inside:
-            return Path(mount["Source"])
-    return None

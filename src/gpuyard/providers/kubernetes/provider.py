@@ -26,15 +26,14 @@ from gpuyard.domain.stream_frames import RunCommand
 from gpuyard.providers.base import (
     TRANSIENT,
     GpuProviderInterface,
-    LeftFolder,
     OutputPart,
     QueueProvider,
     SavedFile,
-    WantedFiles,
     cost_of,
     with_logs,
 )
 from gpuyard.providers.checkpoint_files import CheckpointFinder, ended_by_itself
+from gpuyard.providers.job_folders import LeftFolder, LoggingFolder, WantedFiles
 from gpuyard.providers.kubernetes import job_state, manifest, pod_state
 from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi
 from gpuyard.providers.kubernetes.cluster_checks import ClusterChecks
@@ -372,6 +371,12 @@ class KubernetesProvider(QueueProvider):
     async def left_folder(self, job_id: str, wanted: WantedFiles) -> LeftFolder | None:
         """See GpuProviderInterface."""
         return LeftFolder(self._spool.work(job_id)) if self._spool else None
+
+    async def logging_folder(
+        self, job_id: str, workdir: str | None
+    ) -> LoggingFolder | None:
+        """See GpuProviderInterface."""
+        return LoggingFolder(self._spool.work(job_id)) if self._spool else None
 
     async def bring_back(self, job_id: str) -> None:
         """See GpuProviderInterface."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.attempt_folder import AttemptFolder
-from gpuyard.providers.base import LeftFolder, WantedFiles
+from gpuyard.providers.job_folders import LeftFolder, WantedFiles
 from gpuyard.providers.rsync import INSIDE_ONLY
 from gpuyard.providers.slurm.site import SlurmSite
 from gpuyard.storage.place import in_background

@@ -26,14 +26,13 @@ from gpuyard.domain.stream_frames import RunCommand
 from gpuyard.providers.attempt_folder import AttemptFolder, read_json, runner_order
 from gpuyard.providers.base import (
     TRANSIENT,
-    LeftFolder,
     QueueProvider,
     SavedFile,
-    WantedFiles,
     refuse_container,
     with_logs,
 )
-from gpuyard.providers.runner_files import read_grace
+from gpuyard.providers.job_folders import LeftFolder, LoggingFolder, WantedFiles
+from gpuyard.providers.runner_files import read_grace, read_processes
 from gpuyard.providers.shared_call import SharedCall
 from gpuyard.providers.slurm.beside import (
     RunnerBeside,
@@ -366,6 +365,18 @@ class SlurmProvider(QueueProvider):
         if wanted.workdir:
             return LeftFolder(Path(wanted.workdir))
         return LeftFolder(folder.path / "work")
+
+    async def logging_folder(
+        self, job_id: str, workdir: str | None
+    ) -> LoggingFolder | None:
+        """See GpuProviderInterface. Over ssh, this host does not see it."""
+        if self.settings.host:
+            return None
+        folder = await self._job_folder(job_id)
+        if self.settings.copies or not workdir:
+            return LoggingFolder(folder.path / "work")
+        seen = read_processes(await self._site.read(folder.processes))
+        return LoggingFolder(Path(workdir), seen.host, seen.pids) if seen else None
 
     async def bring_back(self, job_id: str) -> None:
         """See GpuProviderInterface."""
