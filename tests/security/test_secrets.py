@@ -2,10 +2,13 @@
 its user.
 """
 
+from secrets import token_hex
+
 from tests.support.unprivileged import search_from_a_job, unprivileged_instance, up
 from tests.support.wait import wait_until
 
-VALUE = "planted-value-of-a-job"
+# Another run of this test on the same machine has another one.
+VALUE = f"planted-value-{token_hex(8)}"
 # It shows the value at once, and once more after its agent was killed.
 LEAKY = """
 import os, pathlib, time
