@@ -93,10 +93,11 @@ async def verify(
     *,
     claims: frozenset[Claim],
     say: Say,
+    every_prompt: bool = False,
 ) -> VerificationReport:
     """Verify each executor once, after making samples where they are missing.
 
-    Raises InvalidInputError.
+    `every_prompt`: compare all answers. Raises InvalidInputError.
     """
     await check_places(session, executors)
     check_claims(session, executors, claims, say)
@@ -112,7 +113,9 @@ async def verify(
             if len(left) > 1
             else f"{left[0].name} begins"
         )
-        fresh = await _run_batch(session, left, claims=claims, ending=ending)
+        fresh = await _run_batch(
+            session, left, claims=claims, ending=ending, every_prompt=every_prompt
+        )
         checks += fresh
         # Another process may have taken the samples that were ready.
         done = {check.executor.name for check in fresh}
@@ -134,10 +137,17 @@ async def _run_batch(
     *,
     claims: frozenset[Claim],
     ending: Settlement,
+    every_prompt: bool,
 ) -> list[Check]:
     store = session.store
     with TemporaryDirectory(prefix="answers-", dir=store.folder) as folder:
-        batch = session.batch(executors, Path(folder), claims=claims, ending=ending)
+        batch = session.batch(
+            executors,
+            Path(folder),
+            claims=claims,
+            ending=ending,
+            every_prompt=every_prompt,
+        )
         try:
             checks = await leased(
                 session.context, lock_of(batch.holder), partial(batch.run, executors)
