@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -279,12 +280,19 @@ def _in_session(work: "Callable[[Session], Coroutine[Any, Any, T]]") -> T:
     configure_logging()
 
     async def inside() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        # It ends its jobs and lets go of its locks, as after Ctrl-C.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         async with open_session() as session:
             return await work(session)
 
     # On uvloop a solver's connection takes less memory than on asyncio's own loop.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(inside())
+        try:
+            return runner.run(inside())
+        except asyncio.CancelledError:
+            raise typer.Exit(128 + signal.SIGTERM) from None
 
 
 @app.command()
