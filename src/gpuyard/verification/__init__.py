@@ -11,7 +11,7 @@ How it works is described in docs/verification.md. The way through the modules:
 - `claims`, `verdict`, `receipts`, `evidence`: how a check is judged and proven.
 - `trust`, `settlement`: what a verdict changes, here and in the instance.
 - `database`, `tables`, `records/`: what is stored.
-- `session`, `verify`, `calibration`, `commands`, `run_report`, `commands_evidence`: the
-  commands.
+- `session`, `verify`, `preparation`, `calibration`, `commands`, `run_report`,
+  `commands_evidence`: the commands.
 - `solver/`: the program that runs on the executor. It imports nothing of gpuyard.
 """
