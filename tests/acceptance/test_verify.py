@@ -367,7 +367,10 @@ def test_who_is_honest_passes_however_quick_the_trusted_executor_was(
         )["deadline_s"]
         == 1
     )
-    assert outcomes(verify(instance, "quick")) == {"quick": "passed"}
+    found = verify(instance, "quick", "--every-prompt")
+    assert outcomes(found) == {"quick": "passed"}
+    told = instance.json("verify", "evidence", found["quick"]["check"])
+    assert "every_prompt" in {line["name"] for line in told["lines"]}
 
 
 GENERATOR = """

@@ -158,6 +158,52 @@ def own_rows(instance: TestInstance) -> Rows:
     return rows
 
 
+SLOW = (
+    section("verification", lease_s=1),
+    executor(
+        "trusted", "practice-6", trusted=True, engine={"options": {"delay_s": 600}}
+    ),
+    executor("rented", "practice-6"),
+)
+
+
+def trusted_jobs(instance: TestInstance, state: str) -> list[str]:
+    """The jobs of the trusted executor in this state."""
+    jobs = instance.json("jobs", "--limit", "1000")["items"]
+    mine = [job for job in jobs if job["name"] == "verify trusted"]
+    return [job["id"] for job in mine if job["state"] == state]
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_trusted_executor_has_one_task_at_a_time_whatever_ends_a_run(
+    how: signal.Signals,
+) -> None:
+    """Asked nicely a run ends its own job; killed, it leaves that to the next one."""
+    with make_instance() as instance:
+        configure(instance, *SLOW)
+        instance.ok("up")
+        first = instance.popen("verify", "run", "rented", "--json")
+        wait_until(lambda: trusted_jobs(instance, "running"), what="a trusted job")
+        (left,) = trusted_jobs(instance, "running")
+        first.send_signal(how)
+        said, errors = first.communicate(timeout=60)
+        if how is signal.SIGTERM:
+            assert (first.returncode, said) == (143, ""), (first.returncode, errors)
+            assert trusted_jobs(instance, "cancelled") == [left], errors
+            return
+        second = instance.popen("verify", "run", "rented", "--json")
+
+        def next_one() -> bool:
+            live = trusted_jobs(instance, "running")
+            assert len(live) <= 1, live
+            return live not in ([], [left])
+
+        wait_until(next_one, what="the next job of the trusted executor")
+        assert trusted_jobs(instance, "cancelled") == [left]
+        second.terminate()
+        second.communicate(timeout=60)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(60 + 30 * ROUNDS)
 def test_a_run_that_is_killed_leaves_nothing_behind(instance: TestInstance) -> None:

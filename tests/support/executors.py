@@ -149,6 +149,7 @@ def make_batch(
     expected: Mapping[Class, Expected] | None = None,
     keep: Callable[[Sequence[Check]], Awaitable[None]] = keep_nothing,
     tell: Callable[[Sequence[Check]], Awaitable[bool]] = tell_nobody,
+    every_prompt: bool = False,
     **issuers: str,
 ) -> VerificationBatch:
     """A batch over executors in this process; answer files go into `folder`."""
@@ -159,5 +160,7 @@ def make_batch(
     }
     excuses = partial(excuse, context.records, issuers)
     return VerificationBatch(
-        BatchSetup(context, opens, "test", terms, excuses, folder, keep, tell)
+        BatchSetup(
+            context, opens, "test", terms, excuses, folder, keep, tell, every_prompt
+        )
     )

@@ -5,11 +5,13 @@ How it works is described in docs/verification.md. The way through the modules:
 - `classes`, `executors`, `generators`, `prompts`: what is verified, and with what.
 - `pipelines/`: make series, draw workloads and have them answered, ahead of time.
 - `batch`, `batch_samples`, `check`: one batch of checks behind one start barrier.
-- `channels`, `hub`, `solver_jobs`, `protocol`, `answers`: the way to the solvers.
+- `channels`, `hub`, `timed_reader`, `solver_jobs`, `protocol`, `answers`: the way to
+  the solvers.
 - `trusted_executor`, `recheck`: the machine whose answers are taken as correct.
 - `claims`, `verdict`, `receipts`, `evidence`: how a check is judged and proven.
 - `trust`, `settlement`: what a verdict changes, here and in the instance.
 - `database`, `tables`, `records/`: what is stored.
-- `session`, `verify`, `calibration`, `commands`, `commands_evidence`: the commands.
+- `session`, `verify`, `preparation`, `calibration`, `commands`, `run_report`,
+  `commands_evidence`: the commands.
 - `solver/`: the program that runs on the executor. It imports nothing of gpuyard.
 """

@@ -47,7 +47,7 @@ from gpuyard.verification.protocol import (
     ProtocolError,
     Ready,
 )
-from gpuyard.verification.recheck import ask_again, ask_for_digests
+from gpuyard.verification.recheck import ask_again, ask_every_prompt, ask_for_digests
 from gpuyard.verification.solver_jobs import NotStartedError
 from gpuyard.verification.trust import record_after
 from gpuyard.verification.verdict import IN_PIECES_S
@@ -93,7 +93,8 @@ class BatchSetup:
     the answer files and belongs to the process that runs the batch. `keep` is called
     with the judged checks before they count, `tell` after they count; `tell` returns
     whether the instance accepted all of them. Until then the batch stays open, so that
-    another process reports it when this one dies.
+    another process reports it when this one dies. `every_prompt`: the trusted executor
+    answers all prompts of each check afterwards, and all are compared.
     """
 
     context: Context
@@ -104,6 +105,7 @@ class BatchSetup:
     folder: Path
     keep: Callable[[Sequence[Check]], Awaitable[None]]
     tell: Callable[[Sequence[Check]], Awaitable[bool]]
+    every_prompt: bool = False
 
 
 class VerificationBatch:
@@ -335,6 +337,11 @@ class VerificationBatch:
         await ask_again(self._context, suspects)
         for check in suspects:
             await call(check.judge)
+        if self._ports.every_prompt:
+            right = [check for check in checks if check.right]
+            await ask_every_prompt(self._context, right)
+            for check in right:
+                await call(check.judge)
 
 
 @contextmanager

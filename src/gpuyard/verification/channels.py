@@ -20,6 +20,7 @@ from gpuyard.verification.protocol import (
     Message,
     OrderDocument,
     ProtocolError,
+    SolverStage,
     SolverTask,
     parse_output,
 )
@@ -265,4 +266,6 @@ class OutputChannel:
         job = self._job
         self._job = None
         if job:
-            await self._jobs.end(job)
+            # One that has not said everything has nothing more that anybody waits for.
+            over = self._said.stage is SolverStage.OVER
+            await self._jobs.end(job, at_once=not over)

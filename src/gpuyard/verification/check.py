@@ -33,7 +33,8 @@ class Check:
     proof. `said_s`: how long solving took, as the solver says; without a stream that
     may be `solve_limit_s`. `silence`: why no answers came. `unread`: why answers that
     came could not be kept. `answers`: where the answer file is. `again`: what the
-    trusted executor answered when it was asked once more.
+    trusted executor answered when it was asked once more. `trusted_answers`: what it
+    answered to every prompt, if that was asked for; `not_compared`: why it did not.
     """
 
     taken: BatchSample
@@ -64,6 +65,8 @@ class Check:
     silence: str | None = None
     unread: str | None = None
     again: str | None = None
+    trusted_answers: dict[str, str] | None = None
+    not_compared: str | None = None
     lines: tuple[VerdictLine, ...] = ()
 
     @property
@@ -104,6 +107,12 @@ class Check:
         return wrong == ["comparison"] and self.again is None
 
     @property
+    def right(self) -> bool:
+        """Whether the hidden answer is right, and nothing is wrong."""
+        found = {line.name: line.ok for line in self.lines}
+        return found.get("comparison") is True and False not in found.values()
+
+    @property
     def reason(self) -> str:
         """The first line that is wrong, or was not judged, as one printable line.
 
@@ -136,6 +145,8 @@ class Check:
             hidden=taken.hidden,
             trusted_answer=taken.answer,
             answer_again=self.again,
+            trusted_answers=self.trusted_answers,
+            not_compared=self.not_compared,
             deadline_s=self.deadline_s,
             released_at=self.released_at,
             hashed_at=self.hashed_at,

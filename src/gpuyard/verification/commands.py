@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -21,6 +22,7 @@ from gpuyard.domain.errors import (
     UnreachableError,
 )
 from gpuyard.verification.plugin import plugin
+from gpuyard.verification.run_report import print_report
 
 if TYPE_CHECKING:
     from gpuyard.verification.classes import Class
@@ -69,6 +71,12 @@ def run(
             "--allow-unjudged", help="Exit with 0 though a check was not judged."
         ),
     ] = False,
+    every_prompt: Annotated[
+        bool,
+        typer.Option(
+            "--every-prompt", help="Compare all answers, and not one of each series."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Verify executors once, all at the same moment.
@@ -86,10 +94,11 @@ def run(
             _executors(session, names, of_class),
             claims=claims,
             say=_quiet(as_json),
+            every_prompt=every_prompt,
         )
 
     report = _in_session(once)
-    _print_report(report, as_json)
+    print_report(report, as_json)
     if report.failed or (report.unjudged and not allow_unjudged):
         raise typer.Exit(FAILED)
 
@@ -131,7 +140,7 @@ def watch(
             every_s,
             claims=claims,
             say=_quiet(as_json),
-            tell=lambda report: _print_report(report, as_json),
+            tell=lambda report: print_report(report, as_json),
         )
 
     with suppress(KeyboardInterrupt):
@@ -222,65 +231,6 @@ def prompts(
         )
 
 
-def _print_report(report: "VerificationReport", as_json: bool) -> None:
-    items = _report_items(report)
-    if as_json:
-        document = {
-            "items": items,
-            "left_out": report.left_out,
-            "unjudged": report.unjudged,
-            "faults": report.faults,
-            "next": None,
-        }
-        print_json(document)
-        return
-    columns = ("EXECUTOR", "CLASS", "OUTCOME", "SECONDS", "TRUST", "CHECK", "WHY")
-    rows = [
-        (
-            one["executor"],
-            one["class"],
-            one["outcome"],
-            one["solve_s"] and round(one["solve_s"], 2),
-            one["trust"],
-            one["check"][-8:],
-            one["reason"],
-        )
-        for one in items
-    ]
-    print_table(columns, rows)
-    if report.left_out:
-        names = ", ".join(report.left_out)
-        say(f"Without a sample that can be read, so not verified: {names}")
-    if report.unjudged:
-        say(f"Not judged, so not passed: {', '.join(report.unjudged)}")
-    for fault in report.faults:
-        say(fault)
-
-
-def _report_items(report: "VerificationReport") -> list[dict[str, Any]]:
-    """One item for each check."""
-    import time
-
-    from gpuyard.verification.trust import score
-
-    now = time.time()
-    trust = {
-        name: round(score(record, now), 3) for name, record in report.executors.items()
-    }
-    return [
-        {
-            "check": check.id,
-            "executor": check.executor.name,
-            "class": check.executor.gpu_class.value,
-            "outcome": check.outcome.value,
-            "solve_s": check.solve_s,
-            "reason": check.reason,
-            "trust": trust.get(check.executor.name),
-        }
-        for check in report.checks
-    ]
-
-
 def _executors(
     session: "Session", names: Sequence[str], of_class: str
 ) -> "list[Executor]":
@@ -330,12 +280,19 @@ def _in_session(work: "Callable[[Session], Coroutine[Any, Any, T]]") -> T:
     configure_logging()
 
     async def inside() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        # It ends its jobs and lets go of its locks, as after Ctrl-C.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         async with open_session() as session:
             return await work(session)
 
     # On uvloop a solver's connection takes less memory than on asyncio's own loop.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(inside())
+        try:
+            return runner.run(inside())
+        except asyncio.CancelledError:
+            raise typer.Exit(128 + signal.SIGTERM) from None
 
 
 @app.command()

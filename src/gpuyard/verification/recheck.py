@@ -20,6 +20,7 @@ from gpuyard.verification.context import (
 )
 from gpuyard.verification.prompts import read_file
 from gpuyard.verification.protocol import one_line
+from gpuyard.verification.solver.messages import canonical
 from gpuyard.verification.solver.probe import nonce_of
 from gpuyard.verification.trusted_executor import ExecutorFault, TrustedExecutor
 
@@ -44,6 +45,40 @@ async def ask_again(context: Context, suspects: Sequence[Check]) -> None:
             continue
         for check in checks:
             check.again = answers.get(check.taken.hidden, "")
+
+
+async def ask_every_prompt(context: Context, checks: Sequence[Check]) -> None:
+    """Add the trusted executor's answers to all prompts of each check, or why not.
+
+    They are asked for under the seed of the check, and once more where an answer of the
+    executor differs: a trusted executor that contradicts itself blames nobody.
+    """
+    for check in checks:
+        try:
+            check.trusted_answers = await _all_answers(context, check)
+        except (ExecutorFault, LeaseBusy, LeaseLost, OSError) as error:
+            check.not_compared = one_line(
+                f"the trusted executor did not answer: {error}"
+            )
+
+
+async def _all_answers(context: Context, check: Check) -> dict[str, str]:
+    """The right answers to the prompts of a check; ExecutorFault."""
+    assert check.answers is not None
+    cls = check.executor.gpu_class
+    series = check.taken.series
+    trusted = context.trusted(cls)
+    if trusted is None:
+        raise ExecutorFault(f"no executor of the class {cls} is trusted")
+    solve = partial(trusted.solve, cls, series, check.taken.seed)
+    right = await when_trusted_is_free(context, trusted, solve)
+    if missing := len(set(series) - set(right)):
+        raise ExecutorFault(f"{trusted.name} left out {missing} of {len(series)}")
+    if canonical(right) == await call(check.answers.read_bytes):
+        return right
+    if right != await when_trusted_is_free(context, trusted, solve):
+        raise ExecutorFault(f"{trusted.name} contradicts itself")
+    return right
 
 
 async def ask_for_digests(context: Context, checks: Sequence[Check]) -> None:

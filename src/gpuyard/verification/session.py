@@ -112,6 +112,7 @@ class Session:
         *,
         claims: frozenset[Claim],
         ending: Settlement,
+        every_prompt: bool,
     ) -> VerificationBatch:
         """Prepare a batch. It writes answer files into `folder`."""
         classes = {executor.gpu_class for executor in executors}
@@ -132,6 +133,7 @@ class Session:
             folder,
             keep=ending.keep,
             tell=ending.tell,
+            every_prompt=every_prompt,
         )
         return VerificationBatch(ports)
 

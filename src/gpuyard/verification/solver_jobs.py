@@ -39,6 +39,7 @@ _FAREWELL_S = 10.0
 _LONGEST = LONGEST_LINE + len(WORD)
 _LONGEST_WORDS = 300
 SOLVER = Path(__file__).parent / "solver"
+_LABEL = "verification"
 
 
 def copy_solver(folder: Path) -> Path:
@@ -75,12 +76,12 @@ class SolverJobs:
         return await self._client.run(
             {
                 **executor.job(
-                    f"verify {executor.name}"[:200],
+                    _name_of(executor),
                     json.dumps(order),
                     str(self._folder),
                 ),
                 "timeout_s": limit_s,
-                "labels": {"verification": check_id},
+                "labels": {_LABEL: check_id},
                 "idempotency_key": check_id,
             }
         )
@@ -162,17 +163,39 @@ class SolverJobs:
                         return f"{reason}, and said last: {one_line(said)}"
         return reason
 
-    async def end(self, job: "AsyncJobHandle") -> None:
-        """Wait for the job to end by itself, or cancel it after a while.
+    async def end(self, job: "AsyncJobHandle", *, at_once: bool = False) -> None:
+        """Wait for the job to end by itself, or cancel it after a while or `at_once`.
 
         Errors of the instance are ignored.
         """
         with suppress(GpuyardError):
             try:
-                async with asyncio.timeout(_FAREWELL_S):
+                async with asyncio.timeout(0 if at_once else _FAREWELL_S):
                     await self.wait_until_over(job)
             except TimeoutError:
                 await job.cancel()
+
+    async def end_left_behind(self, executor: Executor, kind: str) -> None:
+        """End jobs of an executor that a process left behind when it was killed.
+
+        `kind`: how the ids of their checks begin.
+        """
+        live = [state.value for state in JobState if not state.terminal]
+        name = _name_of(executor)
+        found = [
+            job.id
+            async for job in self._client.jobs(state=live, name=name)
+            if job.name == name and job.labels.get(_LABEL, "").startswith(f"{kind}_")
+        ]
+        for job_id in found:
+            job = await self._client.job(job_id)
+            await job.cancel()
+            await self.wait_until_over(job)
+
+
+def _name_of(executor: Executor) -> str:
+    """The name of the jobs on an executor."""
+    return f"verify {executor.name}"[:200]
 
 
 def _has_begun(job: Job) -> bool:

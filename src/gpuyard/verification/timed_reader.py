@@ -3,6 +3,8 @@
 import asyncio
 import time
 from collections import deque
+from collections.abc import Iterable
+from typing import SupportsIndex
 
 # Unread bytes that come closer together than this count as arrived together. So a
 # sender of single bytes does not fill the memory with times.
@@ -27,9 +29,10 @@ class TimedReader(asyncio.StreamReader):
         """How many bytes have arrived and were not read."""
         return self._arrived - self._taken
 
-    def feed_data(self, data: bytes) -> None:
+    def feed_data(self, data: Iterable[SupportsIndex]) -> None:
         """Note when `data` came (asyncio calls this)."""
         now = time.monotonic()
+        data = bytes(data)
         if self.unread and now - self._arrivals[-1][1] < _TOGETHER_S:
             now = self._arrivals.pop()[1]
         self._arrived += len(data)

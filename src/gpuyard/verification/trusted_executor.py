@@ -38,6 +38,9 @@ from gpuyard.verification.protocol import (
 )
 from gpuyard.verification.solver_jobs import SolverJobs
 
+# How the ids of the tasks of trusted executors begin.
+_KIND = "trusted"
+
 
 class ExecutorFault(Exception):  # noqa: N818  (a fault of an executor)
     """A trusted executor is gone, failed, or did not answer in time."""
@@ -169,7 +172,7 @@ class JobTrustedExecutor:
         self, work: OrderDocument, task: SolverTask, limit: int
     ) -> TrustedRun:
         traits = TRAITS[self._executor.gpu_class]
-        check_id = new_id("trusted")
+        check_id = new_id(_KIND)
         order: OrderDocument = {
             "version": 1,
             "check": check_id,
@@ -185,6 +188,8 @@ class JobTrustedExecutor:
         run = TrustedRun(limit)
         try:
             async with asyncio.timeout(traits.spin_up_s + limit_s):
+                # Its lock is ours, so a job that is still there belongs to nobody.
+                await self._jobs.end_left_behind(self._executor, _KIND)
                 await channel.start(order)
                 await self._collect(channel, run, task)
             return run

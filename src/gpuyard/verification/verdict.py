@@ -45,11 +45,12 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     was ready. `said_s`: how long solving took, as it says; where the seed came with the
     order, that may be `solve_limit_s`. `series`: the prompts that the executor had to
     answer under `seed`. `hidden`: the prompt that is compared, with `trusted_answer`
-    from before and `answer_again` from after a mismatch. `sha256`: the hash that the
-    executor sent first, `answers`: its file as it came. `unread`: why a file could not
-    be kept. `silence`: why none came. `receipts` excuse it at `declined_at`; `issuers`
-    are the public keys (name → hex). `fault`: what failed on our side, as we can show.
-    `unexplained`: what failed without such proof.
+    from before and `answer_again` from after a mismatch. `trusted_answers`: those to
+    every prompt, if they were asked for, and `not_compared` why there are none.
+    `sha256`: the hash that the executor sent first, `answers`: its file as it came.
+    `unread`: why a file could not be kept. `silence`: why none came. `receipts` excuse
+    it at `declined_at`; `issuers` are the public keys (name → hex). `fault`: what
+    failed on our side, as we can show. `unexplained`: what failed without such proof.
     """
 
     check: str
@@ -65,6 +66,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     hidden: str
     trusted_answer: str
     answer_again: str | None = None
+    trusted_answers: dict[str, str] | None = None
+    not_compared: str | None = None
     deadline_s: float
     released_at: float | None = None
     hashed_at: float | None = None
@@ -152,6 +155,7 @@ def _answers(evidence: Evidence) -> list[VerdictLine]:
         hashed,
         VerdictLine("answers", True, complete),
         _comparison(evidence, answers),
+        *_every_prompt(evidence, answers),
     ]
 
 
@@ -215,6 +219,24 @@ def _comparison(evidence: Evidence, answers: dict[str, str]) -> VerdictLine:
         False,
         f"{differs}; the trusted executor, asked again, says the same as before",
     )
+
+
+def _every_prompt(evidence: Evidence, answers: dict[str, str]) -> list[VerdictLine]:
+    """Compare all answers, if that was asked for."""
+    if evidence.not_compared:
+        return [VerdictLine("every_prompt", None, evidence.not_compared)]
+    right = evidence.trusted_answers
+    if right is None:
+        return []
+    differ = [one for one in evidence.series if answers[one] != right.get(one)]
+    if not differ:
+        reason = f"all {len(answers)} answers are the trusted ones"
+        return [VerdictLine("every_prompt", True, reason)]
+    reason = (
+        f"{len(differ)} of {len(answers)} answers differ from the trusted ones, the"
+        f" first to {quoted(differ[0])}"
+    )
+    return [VerdictLine("every_prompt", False, reason)]
 
 
 def _deadline(evidence: Evidence) -> VerdictLine:

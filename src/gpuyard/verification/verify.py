@@ -1,6 +1,7 @@
 """Verify executors once, or again and again; and make the samples for it."""
 
 import asyncio
+import math
 import sys
 import time
 from collections import Counter
@@ -32,6 +33,7 @@ from gpuyard.verification.database import DatabaseError
 from gpuyard.verification.executors import Executor
 from gpuyard.verification.pipelines.dispatcher import PIPELINES, Dispatcher
 from gpuyard.verification.pipelines.step import StepOutcome
+from gpuyard.verification.preparation import PreparationProgress
 from gpuyard.verification.records.events import PipelineEventKind
 from gpuyard.verification.records.executors import ExecutorRecord
 from gpuyard.verification.session import Session, with_policy
@@ -93,10 +95,11 @@ async def verify(
     *,
     claims: frozenset[Claim],
     say: Say,
+    every_prompt: bool = False,
 ) -> VerificationReport:
     """Verify each executor once, after making samples where they are missing.
 
-    Raises InvalidInputError.
+    `every_prompt`: compare all answers. Raises InvalidInputError.
     """
     await check_places(session, executors)
     check_claims(session, executors, claims, say)
@@ -107,12 +110,10 @@ async def verify(
     for _ in range(_TURNS):
         for cls, count in Counter(executor.gpu_class for executor in left).items():
             await prepare(session, cls, count, say)
-        say(
-            f"{len(left)} executors begin together"
-            if len(left) > 1
-            else f"{left[0].name} begins"
+        say(_beginning(left))
+        fresh = await _run_batch(
+            session, left, claims=claims, ending=ending, every_prompt=every_prompt
         )
-        fresh = await _run_batch(session, left, claims=claims, ending=ending)
         checks += fresh
         # Another process may have taken the samples that were ready.
         done = {check.executor.name for check in fresh}
@@ -128,16 +129,38 @@ async def verify(
     )
 
 
+def _beginning(executors: Sequence[Executor]) -> str:
+    """Who begins, and what that costs: answers are used for one batch only."""
+    counts = Counter(executor.gpu_class for executor in executors)
+    used = 0
+    for cls, count in counts.items():
+        size = TRAITS[cls].prompts
+        used += math.ceil(count / size) * size
+    names = (
+        f"{len(executors)} executors begin together"
+        if len(executors) > 1
+        else f"{executors[0].name} begins"
+    )
+    return f"{names}; this uses up {used} trusted answers, enough for as many executors"
+
+
 async def _run_batch(
     session: Session,
     executors: Sequence[Executor],
     *,
     claims: frozenset[Claim],
     ending: Settlement,
+    every_prompt: bool,
 ) -> list[Check]:
     store = session.store
     with TemporaryDirectory(prefix="answers-", dir=store.folder) as folder:
-        batch = session.batch(executors, Path(folder), claims=claims, ending=ending)
+        batch = session.batch(
+            executors,
+            Path(folder),
+            claims=claims,
+            ending=ending,
+            every_prompt=every_prompt,
+        )
         try:
             checks = await leased(
                 session.context, lock_of(batch.holder), partial(batch.run, executors)
@@ -211,14 +234,16 @@ async def prepare(session: Session, cls: Class, count: int, say: Say) -> None:
     ]
     turns = 0
     idle = 0
-    told = -1
+    solve_s = await call(session.store.deadline_s, cls)
+    clock = session.context.clock
+    progress = PreparationProgress(cls, count, solve_s, clock.monotonic())
     while turns < _TURNS and idle < _IDLE_TURNS:
         ready = await call(records.samples_ready, cls)
         if ready >= count:
             return
-        if ready != told:  # report only changes
-            say(f"class {cls}: {ready} of {count} samples are ready")
-        told = ready
+        series = await call(records.series_count, cls)
+        if words := progress.words(series, ready, clock.monotonic()):
+            say(words)
         outcomes = [await dispatcher.turn(step, cls) for step in steps]
         if StepOutcome.DONE in outcomes:
             turns += 1
@@ -226,7 +251,7 @@ async def prepare(session: Session, cls: Class, count: int, say: Say) -> None:
             continue
         if StepOutcome.BUSY not in outcomes:
             idle += 1
-        await session.context.clock.sleep(_PAUSE_S)
+        await clock.sleep(_PAUSE_S)
     raise await _not_prepared(session, cls, count, len(steps))
 
 

@@ -4,7 +4,8 @@ The table in docs/verification.md names these tests; each has a solver of its ow
 """
 
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def place(tmp_path: Path) -> Path:
 @pytest.fixture
 def context(records: Records, blobs: BlobStore) -> Context:
     """The class T4 has samples, and a trusted executor with a GPU."""
-    stock(records, blobs, T4, workloads=1)
+    stock(records, blobs, T4, workloads=UNEXPLAINED_BARS)
     return make_context(records, blobs, LocalTrusted(T4))
 
 
@@ -216,6 +217,59 @@ async def test_a_fault_that_we_did_not_think_of_is_not_blameless(
     assert "ZeroDivisionError" in reason
 
 
+class OneWrong(Honest):
+    """Makes up one answer, and is lucky: `stock` does not hide the last prompt."""
+
+    def answers(self, prompts: Sequence[str], seed: int) -> Mapping[str, str]:
+        return {**super().answers(prompts, seed), prompts[-1]: "made up"}
+
+
+async def every_prompt_of(
+    context: Context, tmp_path: Path, solver: Honest
+) -> tuple[CheckOutcome, str]:
+    """How a check of this solver ends when every answer is compared."""
+    lucky = Executors(rented=solver)
+    batch = make_batch(context, lucky, [T4], tmp_path, every_prompt=True)
+    (check,) = await batch.run([executor("rented", T4)])
+    return check.outcome, check.reason
+
+
+async def test_one_wrong_answer_is_found_where_every_prompt_is_compared(
+    context: Context, tmp_path: Path
+) -> None:
+    outcome, _ = await outcome_of(context, tmp_path, OneWrong())
+    assert outcome is CheckOutcome.PASSED
+    outcome, reason = await every_prompt_of(context, tmp_path, OneWrong())
+    assert outcome is CheckOutcome.FAILED
+    assert "every_prompt: 1 of 60 answers differ from the trusted ones" in reason
+    outcome, reason = await every_prompt_of(context, tmp_path, Honest())
+    assert outcome is CheckOutcome.PASSED, reason
+
+
+@pytest.mark.parametrize(
+    ("forgets", "words"),
+    [(True, "left out 1 of 60"), (False, "contradicts itself")],
+)
+async def test_where_every_prompt_cannot_be_compared_nobody_passes(
+    context: Context, tmp_path: Path, forgets: bool, words: str
+) -> None:
+    trusted = context.trusted(T4)
+    assert isinstance(trusted, LocalTrusted)
+    times = count()
+    last: list[str] = []
+
+    def forget(prompt: str) -> bool:
+        last[:] = last or [prompt]
+        return forgets and prompt == last[0]
+
+    trusted.forgets = forget
+    if not forgets:
+        trusted.says = lambda prompt, seed: f"{next(times)}"
+    outcome, reason = await every_prompt_of(context, tmp_path, Honest())
+    assert outcome is CheckOutcome.UNJUDGED
+    assert words in reason
+
+
 class Slow(Honest):
     """Right, in the time that a class has to load its model."""
 
@@ -243,7 +297,6 @@ async def test_time_to_load_a_model_is_no_time_to_solve(
 async def test_who_never_starts_ends_in_quarantine(
     context: Context, tmp_path: Path
 ) -> None:
-    stock(context.records, context.blobs, T4, workloads=UNEXPLAINED_BARS, seed=2)
     barred: list[bool] = []
     for _ in range(UNEXPLAINED_BARS):
         waits = NotStartedError("job_1 has not begun.")
