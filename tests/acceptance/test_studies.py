@@ -440,3 +440,32 @@ def test_one_run_at_a_time_and_a_strategy_that_fails_stops_no_other(
     assert ended.returncode == 0, ended.stdout + ended.stderr
     expected = model.expected(FEW)
     assert tables(folder) == dict.fromkeys((_HELD, _OTHER), expected)
+
+
+def test_what_the_cluster_has_not_and_why_a_rank_failed(
+    instance: TestInstance, model: Model
+) -> None:
+    folder = make_study(instance, FEW)
+    broken = folder / "broken-python"
+    broken.write_text("#!/bin/sh\necho \"No module named 'torch'\" >&2\nexit 3\n")
+    broken.chmod(0o755)
+    write_settings(folder, model, broken, FEW, (_OTHER,))
+    settings_file = folder / "study.toml"
+    sound = settings_file.read_text()
+    settings_file.write_text(sound.replace("[slurm]", '[slurm]\ngres = "gpu:h100"'))
+    refused = instance.run("study", "validate", str(folder))
+    assert refused.returncode == 2, refused.stdout + refused.stderr
+    assert "which are not there (choose of: gpu, gpu:a100)" in refused.stdout
+    settings_file.write_text(sound)
+    ended = instance.run("study", "run", str(folder), timeout=280)
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    (failed,) = entries(instance, folder)
+    failure = failed["failure"]
+    said = json.dumps(failed, indent=1)
+    assert failed["status"] == "FAILED", said
+    assert failure["rank"] in (0, 1) and failure["node"].startswith("node"), said
+    assert failure["lines"][0] == "No module named 'torch'", said
+    assert failure["log"] == failed["slurm_out"], said
+    assert failure["advice"].startswith("install it"), said
+    shown = instance.ok("study", "show", _OTHER, str(folder))
+    assert "No module named 'torch'" in shown and failure["log"] in shown

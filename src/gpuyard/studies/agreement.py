@@ -290,17 +290,22 @@ class AgreeingGroup:
 
 
 def agreeing_groups(
-    answers: Mapping[str, Mapping[Key, StrategyAnswer]], precision: str
+    answers: Mapping[str, Mapping[Key, StrategyAnswer]],
+    precision: str,
+    noise_floor: Mapping[str, float],
 ) -> list[AgreeingGroup]:
     """Put each strategy into the first group with whose leader it agrees.
 
-    `answers` are by strategy, the smallest layout first.
+    `answers` are by strategy, the smallest layout first, and so is `noise_floor`: the
+    share in which a strategy agrees with itself, where that was measured.
     """
     groups: dict[str, list[str]] = {}
     for strategy_id, mine in answers.items():
         for leader, members in groups.items():
             comparison = compare(answers[leader], mine, precision)
-            if comparison.compared and not comparison.is_wrong(precision):
+            measured = noise_floor.get(leader)
+            is_wrong = comparison.is_wrong(precision, measured)
+            if comparison.compared and not is_wrong:
                 members.append(strategy_id)
                 break
         else:

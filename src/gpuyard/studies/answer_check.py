@@ -20,6 +20,7 @@ from gpuyard.studies.agreement import (
 )
 
 _CLEARLY_MORE_ALIKE = 0.1
+_LEAST_BESIDE_BASELINE = 0.5
 _OTHER_PROGRAM = "bf16"
 """The precision of an endpoint is not known, so the widest tolerance counts."""
 
@@ -60,8 +61,8 @@ class RunAnswers:
 
     `unsplit` are the strategies that run on one GPU. `baseline` has an endpoint's
     answers to the very same prompts, greedy and by the same model; `right` has texts
-    that right answers resemble. `measured` is the share in which answers agree with
-    themselves when they are repeated, if that was measured.
+    that right answers resemble. `noise_floor` is the share in which a strategy's
+    answers agree with its own when it repeats them, where that was measured.
     """
 
     by_strategy: Mapping[str, Mapping[Key, StrategyAnswer]]
@@ -69,12 +70,17 @@ class RunAnswers:
     unsplit: frozenset[str] = frozenset()
     baseline: Mapping[Key, StrategyAnswer] | None = None
     right: Mapping[Key, str] | None = None
-    measured: float | None = None
+    noise_floor: Mapping[str, float] | None = None
+
+    def measured(self, strategy_id: str) -> float | None:
+        """The noise floor of a strategy, if it was measured."""
+        return (self.noise_floor or {}).get(strategy_id)
 
 
 def check_answers(run: RunAnswers) -> dict[str, CheckedStrategy]:
     """Return what is known of each strategy with answers."""
-    groups = agreeing_groups(run.by_strategy, run.precision)
+    floor = run.noise_floor or {}
+    groups = agreeing_groups(run.by_strategy, run.precision, floor)
     if not groups:
         return {}
     chosen, is_sure = _reference_group(run, groups)
@@ -129,8 +135,7 @@ def _wrong_beside_baseline(
     if not run.baseline:
         return None
     comparison = compare_with_text(run.baseline, answers, run.precision)
-    least = 0.5 if run.measured is None else min(0.5, run.measured)
-    if not comparison.is_wrong(_OTHER_PROGRAM, least):
+    if not comparison.is_wrong(_OTHER_PROGRAM, _LEAST_BESIDE_BASELINE):
         return None
     return CheckedStrategy(
         strategy_id,
@@ -151,7 +156,7 @@ def _beside_reference(
     )
     if not comparison.compared:
         return CheckedStrategy(strategy_id, Correctness.NOT_COMPARED)
-    if not comparison.is_wrong(run.precision, run.measured):
+    if not comparison.is_wrong(run.precision, run.measured(reference)):
         return CheckedStrategy(strategy_id, Correctness.RIGHT, reference, comparison)
     return CheckedStrategy(
         strategy_id,

@@ -34,6 +34,7 @@ def answers_of_run(
     strategies: Sequence[str],
     gpus: Mapping[str, int | None],
     evaluator: CorrectnessEvaluator,
+    noise_floor: Mapping[str, float],
 ) -> RunAnswers:
     """Return the answers of the strategies, in this order.
 
@@ -64,6 +65,7 @@ def answers_of_run(
         unsplit=frozenset(name for name in strategies if gpus.get(name) == 1),
         baseline=baseline if evaluator.is_same_model else None,
         right=right,
+        noise_floor=noise_floor,
     )
 
 

@@ -107,7 +107,7 @@ def check_offers(study: "Study", cluster: Sequence[NodeKind]) -> ClusterFindings
         faults += found or _memory_faults(study, shape, strategy, fitting, field)
     if _needs_gpus(study) and not _has_known_memory(study, kinds):
         warnings.append(
-            "the memory of the cluster's GPUs is not known, so nothing tells whether"
+            "the memory of the cluster's GPUs is not known, so nobody can tell whether"
             " the model fits: set slurm.gpu_memory_gb, or providers.slurm.gpus"
         )
     return ClusterFindings(tuple(faults), tuple(warnings))

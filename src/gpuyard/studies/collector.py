@@ -23,6 +23,7 @@ from gpuyard.storage.archive import beside, replace
 from gpuyard.studies.cluster_metrics import SCHEMA as METRICS_SCHEMA
 from gpuyard.studies.cluster_metrics import metric_rows
 from gpuyard.studies.coverage import Coverage, RunPrompts, named
+from gpuyard.studies.repeats import RepeatFigures, read_repeats
 from gpuyard.studies.shards import ResultShard
 
 ADDED = pa.schema(
@@ -68,7 +69,7 @@ class Collected:
     """The outcome of a strategy.
 
     `status` is COMPLETED, PARTIAL or FAILED, or the manifest's status if there is no
-    output.
+    output. `repeats` is None if the prompts were answered only once.
     """
 
     strategy_id: str
@@ -78,6 +79,7 @@ class Collected:
     rows: int
     expected: int
     world_size: int
+    repeats: RepeatFigures | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +322,7 @@ class _StrategyReader:
             self._kept,
             self._coverage.expected,
             len(self._shards),
+            read_repeats(self._folder, str(self._config.get("precision"))),
         )
 
     def _joined(

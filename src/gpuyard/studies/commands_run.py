@@ -244,12 +244,19 @@ def _tell(manifest: "RunManifest", told: dict[int, str]) -> None:
             say(words)
 
 
+def _name(entry: "ManifestEntry") -> str:
+    """The id of a strategy, and the name that its study gives it, if it gives one."""
+    if entry.strategy in ("", entry.kind):
+        return entry.strategy_id
+    return f"{entry.strategy} ({entry.strategy_id})"
+
+
 def _words(entry: "ManifestEntry") -> str:
     job = f" as job {entry.job_id}" if entry.job_id else ""
     took = f" after {entry.elapsed_s:.0f} s" if entry.elapsed_s is not None else ""
     state = entry.status if entry.over else entry.state or entry.status
     reason = f": {entry.reason}" if entry.reason else ""
-    return f"{entry.strategy_id:<24} {state.lower()}{job}{took}{reason}"
+    return f"{_name(entry):<24} {state.lower()}{job}{took}{reason}"
 
 
 def _print_failure(entry: "ManifestEntry") -> None:
@@ -260,7 +267,7 @@ def _print_failure(entry: "ManifestEntry") -> None:
     if failure is None:
         return
     where = f", {failure.where}" if failure.where else ""
-    say(f"\n{entry.strategy_id} is {entry.status}{where}: {entry.reason or ''}")
+    say(f"\n{_name(entry)} is {entry.status}{where}: {entry.reason or ''}")
     for line in failure.lines:
         say(f"    {line}")
     if failure.log:
@@ -272,7 +279,7 @@ def _print_entries(manifest: "RunManifest") -> None:
     columns = ("STRATEGY", "TRY", "JOB", "STATUS", "SECONDS", "PEAK GIB", "WHY")
     rows: list[tuple[Any, ...]] = [
         (
-            entry.strategy_id,
+            _name(entry),
             entry.attempt,
             entry.job_id,
             entry.status,

@@ -41,6 +41,14 @@ def share(row: Mapping[str, Any], name: str) -> str:
     return mean if low == "–" or name not in _LEADING else f"{mean} ({low}–{high})"
 
 
+def _throughput(row: Mapping[str, Any]) -> str:
+    """Format tokens/s, with the interval of its mean if they were measured again."""
+    low = figure(row.get("tokens_per_s_low"), 1)
+    high = figure(row.get("tokens_per_s_high"), 1)
+    mean = figure(row["tokens_per_s"], 1)
+    return mean if low == "–" else f"{mean} ({low}–{high})"
+
+
 def columns(summary: RunTable) -> dict[str, Callable[[Mapping[str, Any]], str]]:
     """Return the columns of the table, each with a function that formats a row's value.
 
@@ -51,14 +59,21 @@ def columns(summary: RunTable) -> dict[str, Callable[[Mapping[str, Any]], str]]:
     }
     money = f"cost, {summary.currency}"
     every: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
-        "strategy": ("strategy_id", lambda row: row["strategy_id"]),
+        "strategy": (
+            "strategy_id",
+            lambda row: summary.label(row["strategy_id"]),
+        ),
         "variant": ("variant", lambda row: row["variant"]),
         "status": ("status", lambda row: row["status"]),
         "answers are": ("answers_are", lambda row: row.get("answers_are") or "–"),
         "GPUs": ("gpus", lambda row: figure(row["gpus"])),
         "answers": ("prompts", lambda row: f"{row['prompts']} / {row['expected']}"),
         **shares,
-        "tokens/s": ("tokens_per_s", lambda row: figure(row["tokens_per_s"], 1)),
+        "tokens/s": ("tokens_per_s", _throughput),
+        "same when repeated": (
+            "repeats_same",
+            lambda row: figure(_percent(row.get("repeats_same")), 0, " %"),
+        ),
         "prompts/s": ("prompts_per_s", lambda row: figure(row["prompts_per_s"], 2)),
         "p50, ms": ("latency_ms_p50", lambda row: figure(row["latency_ms_p50"])),
         "p90, ms": ("latency_ms_p90", lambda row: figure(row["latency_ms_p90"])),
@@ -70,6 +85,10 @@ def columns(summary: RunTable) -> dict[str, Callable[[Mapping[str, Any]], str]]:
         "GPU-h per M tokens": (
             "gpu_hours_per_million",
             lambda row: figure(row.get("gpu_hours_per_million"), 1),
+        ),
+        f"{money} per M tokens": (
+            "cost_per_million",
+            lambda row: figure(row.get("cost_per_million"), 2),
         ),
         "most memory, GiB": (
             "peak_memory_gib",
@@ -106,19 +125,20 @@ def markdown_page(summary: RunTable) -> str:
         "\n".join(f"| {' | '.join(map(_cell, row))} |" for row in table),
         _list(
             "Answers not right",
-            [f"{name}: {why}" for name, why in summary.ranking.wrong],
+            [f"{summary.label(name)}: {why}" for name, why in summary.ranking.wrong],
         ),
         _list(
             "What failed",
             [
-                f"{one['strategy_id']} is {one['status']}: {reason}"
+                f"{summary.label(one['strategy_id'])} is {one['status']}: {reason}"
                 for one in summary.collected
                 for reason in one["reasons"]
             ],
         ),
-        *(_failure(name, one) for name, one in summary.failures.items()),
+        *(_failure(summary.label(name), one) for name, one in summary.failures.items()),
         _list(
-            "Not ranked", [f"{name}: {why}" for name, why in summary.ranking.left_out]
+            "Not ranked",
+            [f"{summary.label(name)}: {why}" for name, why in summary.ranking.left_out],
         ),
         _list("Beware", list(summary.warnings)),
         _plain(summary.baseline),
@@ -137,10 +157,10 @@ def _list(title: str, lines: Sequence[str]) -> str:
     return f"## {title}\n\n" + "\n".join(items)
 
 
-def _failure(strategy_id: str, failure: JobFailure) -> str:
+def _failure(name: str, failure: JobFailure) -> str:
     """Show the last lines of a job that failed, their file, and what to do."""
     where = f", {failure.where}" if failure.where else ""
-    title = f"### {_plain(strategy_id)}{_plain(where)}"
+    title = f"### {_plain(name)}{_plain(where)}"
     lines = [line.replace("```", "` ` `") for line in failure.lines]
     quoted = "\n".join(["```text", *lines, "```"]) if lines else ""
     log = f"Log: {_plain(failure.log)}" if failure.log else ""

@@ -124,7 +124,10 @@ def rank(
     rule = _RULES.get(objective) or _balance(able)
     figures = [(str(row["strategy_id"]), rule.figure(row)) for row in able]
     order = sorted(figures, key=lambda item: item[1])
-    reason = _reason(rule, order, limit)
+    labels = {str(row["strategy_id"]): str(row.get("label") or "") for row in able}
+    reason = _reason(
+        rule, [(labels[name] or name, value) for name, value in order], limit
+    )
     left_out = (*wrong_status, *excluded)
     return StrategyRanking(
         objective, limit, tuple(order), left_out, reason, tuple(wrong.items())

@@ -202,7 +202,8 @@ class StudyReport:
         rows: list[dict[str, Any]] = []
         for strategy_id, ranks in metrics.groupby("strategy_id", sort=False):
             found = {name: _distinct(ranks[name]) for name in _HARDWARE}
-            rows.append({"strategy": strategy_id, "ranks": len(ranks)} | found)
+            name = self._summary.label(str(strategy_id))
+            rows.append({"strategy": name, "ranks": len(ranks)} | found)
         return rows
 
 

@@ -26,6 +26,7 @@ from gpuyard.studies.ranking import (
     gpu_hours_per_million,
     rank,
 )
+from gpuyard.studies.repeats import mean_interval
 
 PRIMARY = ("token_agreement", "peer_agreement")
 """The figure of correctness that tables and plots lead with: the first that there is.
@@ -58,6 +59,7 @@ class RunTable:
         Without a price there are GPU-hours and no cost.
         """
         self.document = document
+        self._labels = self._find_labels()
         self.results = results
         self.metrics = metrics
         self.run_id = str(document["run_id"])
@@ -71,7 +73,9 @@ class RunTable:
         evaluator = evaluator or CorrectnessEvaluator()
         by_size = _by_size(self.collected, sizes)
         self.checked: dict[str, CheckedStrategy] = check_answers(
-            answers_of_run(results, metrics, by_size, sizes, evaluator)
+            answers_of_run(
+                results, metrics, by_size, sizes, evaluator, self._noise_floor()
+            )
         )
         evaluator.prefer_peers([*self._references(), *by_size])
         self.scores = evaluator.evaluate(results)
@@ -111,6 +115,23 @@ class RunTable:
                 return name
         return PRIMARY[0]
 
+    def label(self, strategy_id: str) -> str:
+        """What people call a strategy: the name that its study gives it, or its id.
+
+        The name of a sweep has the values of the job.
+        """
+        return self._labels.get(strategy_id, strategy_id)
+
+    def _find_labels(self) -> dict[str, str]:
+        labels: dict[str, str] = {}
+        for entry in self.document.get("entries") or ():
+            name = str(entry.get("strategy") or "")
+            if name and name != entry.get("kind"):
+                overrides: Mapping[str, int] = entry.get("overrides") or {}
+                values = [f"{key} {value}" for key, value in overrides.items()]
+                labels[str(entry["strategy_id"])] = ", ".join([name, *values])
+        return labels
+
     @property
     def failures(self) -> dict[str, JobFailure]:
         """Why jobs failed, by strategy; of each the newest try counts."""
@@ -136,6 +157,14 @@ class RunTable:
         where = f" at {hosts}" if hosts else ""
         interface = f", API {apis}" if apis else ""
         return f"The baseline is {models}{where}{interface}."
+
+    def _noise_floor(self) -> dict[str, float]:
+        """The share in which each strategy that repeated its answers agrees."""
+        return {
+            row["strategy_id"]: row["repeats"]["agreeing"]
+            for row in self.collected
+            if row.get("repeats")
+        }
 
     def _references(self) -> list[str]:
         return [
@@ -168,6 +197,7 @@ class RunTable:
                 part = mine if variant == ALL else mine[mine["variant"] == variant]
                 row = {
                     "strategy_id": strategy_id,
+                    "label": self.label(strategy_id),
                     "strategy": one["strategy"],
                     "variant": variant,
                     "status": one["status"],
@@ -177,12 +207,16 @@ class RunTable:
                 }
                 if variant == ALL:
                     able = row["gpus"] and row["tokens_per_s"]
+                    row |= _repeated(one.get("repeats"))
                     row |= {
                         **self._spent(ranks),
                         "gpu_hours_per_million": (
                             gpu_hours_per_million(row) if able else None
                         ),
                     }
+                    hours = row["gpu_hours_per_million"]
+                    is_priced = hours is not None and self.price is not None
+                    row["cost_per_million"] = hours * self.price if is_priced else None
                 row |= {
                     name: scores.get((strategy_id, variant), {}).get(name)
                     for name in _correctness_columns()
@@ -336,6 +370,24 @@ def _pace(results: pd.DataFrame, ranks: pd.DataFrame, variant: str) -> dict[str,
             for share, value in zip((50, 90, 99), points, strict=True)
         },
         "ttft_ms_p50": float(ttft.median()) if len(ttft) else None,
+    }
+
+
+def _repeated(repeats: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what repeats tell: the mean throughput with its 95 % interval.
+
+    `repeats_same` is the share of answers of which each token was the same again.
+    """
+    if not repeats or not repeats["tokens_per_s"]:
+        return {}
+    paces = repeats["tokens_per_s"]
+    low, high = mean_interval(paces) or (None, None)
+    return {
+        "tokens_per_s": float(np.mean(paces)),
+        "tokens_per_s_low": low,
+        "tokens_per_s_high": high,
+        "repeats": repeats["repeats"],
+        "repeats_same": repeats["same"],
     }
 
 

@@ -21,7 +21,7 @@ _HEAD = "__HEAD__"
 _PORT = "__PORT__"
 # srun puts the number of its task before each line.
 _LABEL_LINES = "export SLURM_LABELIO=1"
-FOLDERS = ("outputs", "metrics", "logs", "profiling")
+FOLDERS = ("outputs", "repeats", "metrics", "logs", "profiling")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +141,7 @@ class SlurmJobFactory:
             "engine": generation.engine,
             "variants": list(variants),
             "micro_batches": generation.micro_batches,
+            "repeats": generation.repeats,
             "temperature": generation.temperature,
             "top_p": generation.top_p,
             "top_k": generation.top_k,

@@ -183,6 +183,8 @@ class GenerationSection(StudySection):
     top_k: NonNegativeInt = 0
     seed: NonNegativeInt = 0
     micro_batches: PositiveInt = 1
+    # How often each job answers all prompts, each time in other batches.
+    repeats: PositiveInt = 1
     ignore_eos: bool = False
     device: Literal["auto", "cpu", "cuda"] = "auto"
     profiler: Literal["none", "torch", "nsys", "perf"] = "none"

@@ -99,6 +99,19 @@ def test_every_layout_answers_as_transformers_does(
         check_what_ranks_say(place, world)
 
 
+def check_repeats(folder: Path, model: Path) -> None:
+    """All prompts are answered twice, in other batches; in fp32 with the same tokens."""
+    (path,) = folder.glob("repeats/*.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    batches = [(row["prompt_id"], row["batch"]) for row in rows]
+    assert batches == [("p02", 0), ("p03", 0), ("p01", 1)]
+    for row in rows:
+        assert row["token_ids"] == expected(model)[row["prompt_id"]]
+        assert row["repeat"] == 1
+    for one in metrics_of(folder):
+        assert [each["seconds"] > 0 for each in one["passes"]] == [True, True]
+
+
 def check_log_probabilities(folder: Path, model: Path) -> None:
     """Each token is as probable as in transformers, within the tolerance of fp32."""
     wanted = json.loads((model / "logprobs.json").read_text())
@@ -136,9 +149,12 @@ def test_ranks_together_read_the_model_once(
 ) -> None:
     model = next(one for one in models if one.name == "llama")
     index = json.loads((model / "model.safetensors.index.json").read_text())
-    config = write_config(tmp_path / "tp2", model, layout=(2, 1, 1), limit=2)
+    config = write_config(
+        tmp_path / "tp2", model, layout=(2, 1, 1), limit=3, batch_size=2, repeats=2
+    )
     codes, text = run_one(fast_trainer_python, config, 2)
     assert codes == [0, 0], text
+    check_repeats(config.parent, model)
     read = [one["bytes_read"] for one in metrics_of(config.parent)]
     assert read[0] == read[1]
     # Only the norms are read by both.

@@ -122,6 +122,18 @@ def test_what_tells_which_of_two_strategies_is_right() -> None:
     assert correctness(RunAnswers(both, "bf16", right=right)) == told
 
 
+def test_a_reference_that_does_not_agree_with_itself_asks_less_of_others() -> None:
+    noisy = {
+        "tp1": answers(CERTAIN),
+        "tp2": answers(CERTAIN, ELSEWHERE, 8),
+    }
+    unsplit = frozenset({"tp1"})
+    strict = RunAnswers(noisy, "bf16", unsplit)
+    assert correctness(strict)["tp2"] is Correctness.WRONG
+    measured = RunAnswers(noisy, "bf16", unsplit, noise_floor={"tp1": 0.8})
+    assert correctness(measured)["tp2"] is Correctness.RIGHT
+
+
 def test_all_are_wrong_beside_a_baseline_that_they_contradict() -> None:
     run = RunAnswers(
         {"tp1": answers(WRONG), "tp2": answers(WRONG)},

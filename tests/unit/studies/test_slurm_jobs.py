@@ -84,6 +84,7 @@ def test_the_header_is_the_documents(tmp_path: Path) -> None:
         "exp_config.json",
         "job.slurm",
         "outputs",
+        "repeats",
         "metrics",
         "logs",
         "profiling",

@@ -15,6 +15,7 @@ from gpuyard.domain.errors import InvalidInputError
 from gpuyard.studies.collector import ResultCollector
 from gpuyard.studies.correctness import CorrectnessEvaluator
 from gpuyard.studies.ranking import Objective, rank
+from gpuyard.studies.report import StudyReport
 from gpuyard.studies.summary import RunSummary
 from tests.support.study_run import (
     ALONE,
@@ -400,3 +401,24 @@ def test_markdown_holds_no_markup_from_files(summary: RunSummary) -> None:
     summary.rows[0]["strategy_id"] = "a|b"
     text = summary.to_markdown()
     assert "<b>" not in text and "\n# no" not in text and "| a\\|b |" in text
+
+
+def test_names_of_ones_own_and_what_a_million_tokens_cost(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    named = entry(PIPELINE, strategy="over the hall", overrides={"batch_size": 4})
+    write_manifest(run, [entry(ALONE), named])
+    collector = ResultCollector(run)
+    collector.ingest_run()
+    found = RunSummary.load(
+        collector.results, run.name, objective="throughput", price_per_gpu_hour=2.5
+    )
+    label = "over the hall, batch_size 4"
+    said = found.to_markdown()
+    assert f"| {label} | all |" in said and f"{label} has" in said
+    assert PIPELINE.strategy_id not in said
+    pipeline = row(found, PIPELINE.strategy_id)
+    per_million = pipeline["gpu_hours_per_million"] * 2.5
+    assert pipeline["cost_per_million"] == pytest.approx(per_million)
+    assert f"{per_million:,.2f}" in said and "cost, USD per M tokens" in said
+    page = StudyReport(found, run).html()
+    assert f'<th scope="row">{label}</th>' in page

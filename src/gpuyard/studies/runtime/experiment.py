@@ -17,7 +17,8 @@ class Experiment:
     """What to run and how.
 
     `temperature` 0 means greedy, `top_k` 0 and `top_p` 1 keep all tokens. `limit`
-    counts prompts of each variant. `timeout_s` limits the wait for another process.
+    counts prompts of each variant. `repeats` is how often all prompts are answered.
+    `timeout_s` limits the wait for another process.
     """
 
     strategy_id: str
@@ -31,6 +32,7 @@ class Experiment:
     num_nodes: int = 1
     batch_size: int = 1
     micro_batches: int = 1
+    repeats: int = 1
     max_new_tokens: int = 128
     precision: str = "bf16"
     engine: str = "torch"
@@ -62,6 +64,12 @@ class Experiment:
         """Return the file of a rank's rows."""
         return (
             self.output_root / "outputs" / self.output_shard_pattern.format(rank=rank)
+        )
+
+    def repeats_path(self, rank: int) -> Path:
+        """Return the file of a rank's rows of every repeat but the first."""
+        return (
+            self.output_root / "repeats" / self.output_shard_pattern.format(rank=rank)
         )
 
     def metrics_path(self, rank: int) -> Path:
@@ -104,6 +112,7 @@ class _ConfigReader:
             num_nodes=self._count("num_nodes", 1),
             batch_size=self._count("batch_size", 1),
             micro_batches=self._count("micro_batches", 1),
+            repeats=self._count("repeats", 1),
             max_new_tokens=self._count("max_new_tokens", 128),
             precision=self._text("precision", "bf16", PRECISIONS),
             engine=self._text("engine", "torch", ENGINES),

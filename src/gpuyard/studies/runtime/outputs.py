@@ -44,6 +44,8 @@ class RankReport:
     communication_s: float | None = 0.0
     avg_latency_ms: float | None = None
     batches: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    # Seconds and tokens of each time that all prompts were answered.
+    passes: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
     started_at: float = field(default_factory=time.time)
     ended_at: float = 0.0
     error: str | None = None
@@ -57,6 +59,24 @@ class RankReport:
             self.communication_s = min(communication_s, generate_s)
             self.compute_s = generate_s - self.communication_s
         self.tokens_per_s = self.tokens_generated / generate_s if generate_s else 0.0
+
+
+class RepeatWriter:
+    """Writes the rows of one rank from when all prompts are answered again."""
+
+    def __init__(self, experiment: Experiment, launch: LaunchedProcess) -> None:
+        self._path = experiment.repeats_path(launch.rank)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_bytes(b"")
+
+    def persist(self, done: BatchDone, repeat: int) -> None:
+        """Append the rows of a batch."""
+        lines = [
+            json.dumps({**row, "repeat": repeat}, ensure_ascii=False)
+            for row in done.rows
+        ]
+        with self._path.open("a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
 
 
 class ShardWriter:

@@ -93,3 +93,13 @@ def batches_of(prompts: list[Prompt], size: int) -> Iterator[list[Prompt]]:
         same = [prompt for prompt in prompts if prompt.variant == variant]
         for start in range(0, len(same), size):
             yield same[start : start + size]
+
+
+def rotate(prompts: list[Prompt], places: int) -> list[Prompt]:
+    """Begin each variant with another prompt, so that batches change."""
+    turned: list[Prompt] = []
+    for variant in dict.fromkeys(prompt.variant for prompt in prompts):
+        same = [prompt for prompt in prompts if prompt.variant == variant]
+        first = places % len(same)
+        turned += same[first:] + same[:first]
+    return turned

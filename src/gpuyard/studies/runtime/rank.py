@@ -16,12 +16,12 @@ from .communicator import Communicator, agree, initialize_distributed_environmen
 from .deepspeed_engine import DeepSpeedEngine
 from .errors import RunError
 from .experiment import Experiment
-from .generated_answer import row_of
+from .generated_answer import GeneratedAnswer, row_of
 from .generation_loop import BatchDone, InferenceEngine, run_generation_loop
 from .launch import LaunchedProcess, Mesh, configure_parallel_groups
-from .outputs import RankReport, ShardWriter, finalize_rank
+from .outputs import RankReport, RepeatWriter, ShardWriter, finalize_rank
 from .profiling import profiling
-from .prompts import Prompt, batches_of, prepare_prompt_shard
+from .prompts import Prompt, batches_of, prepare_prompt_shard, rotate
 from .tokenizer import ModelTokenizer
 from .torch_engine import TorchEngine
 from .vllm_engine import OfflineVllmEngine
@@ -45,7 +45,8 @@ def run_rank(
         if launch.rank == 0:
             mesh = Mesh(0, 0, 0, 1, 1, 1)
             report.device = "cuda" if experiment.device == "auto" else experiment.device
-            _answer_all(experiment, mesh, OfflineVllmEngine(experiment), shard, report)
+            engine = OfflineVllmEngine(experiment)
+            _answer_all(experiment, launch, mesh, engine, shard, report)
         if launch.world_size == 1:
             _report_workers(experiment, launch, report)
     else:
@@ -53,13 +54,15 @@ def run_rank(
         _describe(report, device)
         communicator = Communicator(mesh, device)
         kind = TorchEngine if experiment.engine == "torch" else DeepSpeedEngine
-        _answer_all(experiment, mesh, kind(experiment, communicator), shard, report)
+        engine = kind(experiment, communicator)
+        _answer_all(experiment, launch, mesh, engine, shard, report)
     report.peak_memory_bytes = _peak_memory(report.device)
     report.complete = True
 
 
 def _answer_all(
     experiment: Experiment,
+    launch: LaunchedProcess,
     mesh: Mesh,
     engine: InferenceEngine,
     shard: ShardWriter,
@@ -94,6 +97,38 @@ def _answer_all(
         )
     communicated_s = engine.communication_s()
     report.spent(seconds, None if communicated_s is None else communicated_s - before)
+    report.passes.append({"seconds": seconds, "tokens": report.tokens_generated})
+    if experiment.repeats > 1:
+        writer = RepeatWriter(experiment, launch) if mesh.is_output else None
+        _answer_again(experiment, engine, prompts, make_row, writer, report)
+
+
+def _answer_again(
+    experiment: Experiment,
+    engine: InferenceEngine,
+    prompts: list[Prompt],
+    make_row: Callable[[GeneratedAnswer, int], dict[str, Any]],
+    writer: RepeatWriter | None,
+    report: RankReport,
+) -> None:
+    """Answer all prompts again, each time in other batches.
+
+    A prompt then has other neighbours and other padding, so numbers are rounded in
+    another way. What changes by that is the noise floor of the layout.
+    """
+    for repeat in range(1, experiment.repeats):
+        turned = rotate(prompts, repeat)
+        tokens = 0
+
+        def keep(done: BatchDone, repeat: int = repeat) -> None:
+            nonlocal tokens
+            if writer is not None:
+                tokens += sum(row["tokens_generated"] for row in done.rows)
+                writer.persist(done, repeat)
+
+        batches = batches_of(turned, experiment.batch_size)
+        seconds = run_generation_loop(engine, batches, make_row, keep)
+        report.passes.append({"seconds": seconds, "tokens": tokens})
 
 
 def _report_workers(
