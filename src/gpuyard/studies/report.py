@@ -206,12 +206,11 @@ class StudyReport:
         return rows
 
 
-def write_report(study: Study, manifest: RunManifest) -> Sequence[Path]:
-    """Write the report as CSV, Markdown and HTML; return the three paths."""
+def load_summary(study: Study, manifest: RunManifest) -> RunSummary:
+    """The figures of a run, by what the study wants of its report."""
     wanted = study.report
-    results = study.results
-    summary = RunSummary.load(
-        results,
+    return RunSummary.load(
+        study.results,
         manifest.run_id,
         evaluator=_evaluator(study),
         objective=wanted.objective,
@@ -219,6 +218,13 @@ def write_report(study: Study, manifest: RunManifest) -> Sequence[Path]:
         price_per_gpu_hour=wanted.price_per_gpu_hour,
         currency=wanted.currency,
     )
+
+
+def write_report(
+    study: Study, manifest: RunManifest, summary: RunSummary
+) -> Sequence[Path]:
+    """Write the report as CSV, Markdown and HTML; return the three paths."""
+    results = study.results
     table = summary.to_csv(results)
     summary.to_markdown(results)
     return [
