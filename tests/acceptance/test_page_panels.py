@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
@@ -96,6 +97,50 @@ def test_studies_show_what_became_of_each_strategy(
         check_for_all(page)
 
 
+STRATEGY = {"strategy": "hybrid", "status": "COMPLETED", "agreement": 1.0}
+RESULT = {
+    "study": EVIL,
+    "model": "tiny/Llama",
+    "objective": "cheapest",
+    "best": "tp8",
+    "reason": "tp8 needs least",
+    "at": 1_800_000_000.0,
+    "strategies": [
+        {
+            **STRATEGY,
+            "strategy_id": "tp4",
+            "rank": 2,
+            "tokens_per_s": 50.0,
+            "latency_ms_p50": 900.0,
+        },
+        {
+            **STRATEGY,
+            "strategy_id": "tp8",
+            "rank": 1,
+            "tokens_per_s": 100.0,
+            "latency_ms_p50": 600.0,
+        },
+        {**STRATEGY, "strategy_id": "tp1", "not_ranked": EVIL},
+    ],
+}
+
+
+def test_what_came_of_a_study_is_ranked_and_drawn(
+    instance: TestInstance, browser: Browser
+) -> None:
+    with http(instance) as client:
+        left = client.put("/api/v1/studies/run_20261129T080000", json=RESULT)
+        assert left.status_code == 200, left.text
+    with signed_in(instance, browser, "/studies") as page:
+        ranking = page.get_by_role("region", name="Ranking of run_20261129T080000")
+        names = ranking.locator("tbody tr td:nth-child(2)")
+        expect(names).to_have_text(["tp8", "tp4", "tp1"])
+        drawing = page.get_by_role("img", name=re.compile("tp8 100 at 600 ms"))
+        expect(drawing.locator("circle")).to_have_count(2)
+        expect(page.get_by_text("tp8 needs least")).to_be_visible()
+        check_for_all(page)
+
+
 def test_a_place_is_put_into_quarantine_and_taken_out(
     instance: TestInstance, browser: Browser
 ) -> None:
@@ -152,6 +197,45 @@ def test_verdicts_are_shown_with_what_was_judged(
         with page.expect_download() as saved:
             about.get_by_role("link", name="Download the evidence").click()
         assert Path(saved.value.path()).read_text() == "{}"
+
+
+def test_a_service_account_has_tokens_that_are_replaced_and_revoked(
+    instance: TestInstance, browser: Browser
+) -> None:
+    instance.ok("project", "add", "robots")
+    with signed_in(instance, browser, "/people?show=service+accounts") as page:
+        page.get_by_role("button", name="Add a service account").click()
+        form = page.get_by_role("dialog")
+        form.get_by_label(re.compile("Name")).fill("nightly")
+        form.get_by_role("button", name="Add").click()
+        expect(form.get_by_role("alert")).to_contain_text("No project is chosen")
+        form.get_by_label(re.compile("^Project")).select_option("robots")
+        form.get_by_role("button", name="Add").click()
+        shown = page.get_by_role("dialog", name="The token first of nightly")
+        token = shown.get_by_label("Token").inner_text()
+        shown.get_by_role("button", name="Close").click()
+        accounts = page.get_by_role("region", name="Service accounts")
+        expect(accounts.get_by_role("row", name=re.compile("nightly"))).to_contain_text(
+            "member"
+        )
+        check_for_all(page)
+        tokens = page.get_by_role("region", name="Tokens")
+        tokens.get_by_role("button", name="Revoke").click()
+        page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+        expect(page.get_by_role("heading", name="Their tokens")).to_have_count(0)
+        refused = httpx.get(
+            f"{instance.address().url}/api/v1/whoami",
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=60,
+        )
+        assert refused.status_code == 401
+        page.get_by_role("tab", name="sign-ins").click()
+        lines = page.get_by_role("region", name="Sign-ins and changes")
+        expect(lines.get_by_text("POST /api/v1/users")).to_be_visible()
+        page.get_by_label("Event").select_option("refused")
+        expect(lines.get_by_text("GET /api/v1/whoami").first).to_be_visible()
+        expect(lines.get_by_text("POST /api/v1/users")).to_have_count(0)
+        check_for_all(page)
 
 
 def test_shares_stand_beside_what_was_used(

@@ -29,6 +29,7 @@ from tests.support.model_server import served
 from tests.support.programs import run_program
 from tests.support.slurm import SlurmCluster
 from tests.support.wait import wait_until
+from tests.support.web import http
 
 __all__ = ["browser", "fast_trainer_python"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -294,6 +295,10 @@ def test_four_strategies_answer_as_one_process_does(done: Done, model: Model) ->
     for entry in done.entries:
         assert Path(entry["slurm_out"]).exists()
         assert entry["elapsed_s"] > 0
+    with http(done.instance) as client:  # where the page finds it
+        (left,) = client.get("/api/v1/studies").json()["items"]
+    assert {one["strategy_id"] for one in left["strategies"]} == set(STRATEGIES)
+    assert left["best"] in STRATEGIES
 
 
 def test_a_study_that_is_killed_goes_on_and_submits_nothing_twice(

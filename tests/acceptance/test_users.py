@@ -655,3 +655,29 @@ def test_a_user_who_sends_too_much_is_told_to_wait() -> None:
         # The command waits, and asks again.
         there = {"GPUYARD_URL": url, "GPUYARD_TOKEN": secret}
         assert "eager" in made.ok("whoami", env=there)
+
+
+def test_only_who_left_the_results_of_a_study_and_maintainers_replace_them(
+    instance: TestInstance,
+) -> None:
+    instance.ok("user", "add", "another", "--role", "member")
+    body = {
+        "study": "layouts",
+        "model": "tiny/Llama",
+        "objective": "cheapest",
+        "at": 1_800_000_000.0,
+        "strategies": [],
+    }
+    path = "/api/v1/studies/run_1"
+    with client(instance, "member") as own:
+        own.call(Call("PUT", path, dict, body=body))
+    with client(instance, "another") as other, pytest.raises(ForbiddenError):
+        other.call(Call("PUT", path, dict, body={**body, "best": "mine"}))
+    with client(instance, "maintainer") as maintainer:
+        done = maintainer.call(Call("PUT", path, dict, body={**body, "best": "tp2"}))
+    assert (done["best"], done["recorded_by"]) == ("tp2", "member")
+    wrong = {**body, "strategies": [{"strategy_id": "tp2", "speed": 1}]}
+    with client(instance, "member") as own, pytest.raises(InvalidInputError) as fault:
+        own.call(Call("PUT", path, dict, body=wrong))
+    fields = {one.field for one in fault.value.faults}
+    assert "strategies.0.speed" in fields

@@ -51,6 +51,7 @@ from gpuyard.server.routers import (
     secrets,
     shares,
     sign_in,
+    studies,
     templates,
     tiers,
     trust,
@@ -58,6 +59,9 @@ from gpuyard.server.routers import (
     verifications,
     webhooks,
     workspaces,
+)
+from gpuyard.server.routers import (
+    audit as audit_log,
 )
 from gpuyard.server.security_scheme import document_token
 from gpuyard.server.shared_answers import SharedAnswers
@@ -139,12 +143,14 @@ def make_app(app_state: AppState) -> FastAPI:
         workspaces,
         trust,
         verifications,
+        studies,
         costs,
         budgets,
         shares,
         reservations,
         webhooks,
         users,
+        audit_log,
         projects,
         secrets,
         environments,

@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +19,7 @@ import structlog
 
 from gpuyard.config.settings import ServerSettings
 from gpuyard.controller.users import Identity
+from gpuyard.domain.audit import AuditEvent
 from gpuyard.domain.users import TOKEN_PREFIX
 from gpuyard.server.callers import CallerKey, Peer
 
@@ -31,14 +31,6 @@ _LONGEST = 200
 # Whoever gives a token where its id belongs has it in the path of a request.
 _OF_USERS = re.compile(f"{TOKEN_PREFIX}[A-Za-z0-9_-]{{16,}}")
 log = structlog.get_logger(__name__)
-
-
-class AuditEvent(StrEnum):
-    """What a line is about."""
-
-    ADMITTED = "admitted"
-    REFUSED = "refused"
-    ACT = "act"
 
 
 _CountKey = tuple[AuditEvent, CallerKey, "_Who", str]

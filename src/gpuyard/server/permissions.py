@@ -34,7 +34,7 @@ _ONE = "[^/]+"
 _REQUESTS: Mapping[Role, tuple[str, ...]] = {
     Role.VIEWER: (
         "(GET|HEAD|OPTIONS) /(metrics|v1/models(/.+)?)",
-        "(GET|HEAD|OPTIONS) /api/v1/(?!ledger/).+",
+        "(GET|HEAD|OPTIONS) /api/v1/(?!ledger/|audit/?$).+",
         "POST /api/v1/(jobs:wait|estimate|estimate/batch|recommendations(/measured)?)",
         "POST /api/v1/sign-in/links",
         f"(POST /api/v1/tokens|DELETE /api/v1/tokens/{_ONE})",
@@ -55,6 +55,7 @@ _REQUESTS: Mapping[Role, tuple[str, ...]] = {
         "(POST|PUT|DELETE) /api/v1/datasets/.+",
         f"DELETE /api/v1/jobs/{_ONE}/artifacts",
         f"POST /api/v1/artifacts/{_ONE}/links",
+        f"PUT /api/v1/studies/{_ONE}",
     ),
     Role.MAINTAINER: (
         "POST /api/v1/models/.+/(load|unload|pin|unpin)",

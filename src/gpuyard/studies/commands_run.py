@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuyard.client.printing import print_json, print_table, say
-from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.studies.commands import (
     AsJson,
     Folder,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gpuyard.studies.manifest import ManifestEntry, RunManifest
     from gpuyard.studies.pipeline import DistributedExperimentPipeline
     from gpuyard.studies.study import Study, Variant
+    from gpuyard.studies.summary import RunSummary
 
 FailFast = Annotated[
     bool, typer.Option("--fail-fast", help="Stop at the first strategy that fails.")
@@ -316,14 +317,29 @@ def _go_on(
             " the study."
         )
         raise typer.Exit(_INTERRUPTED) from None
-    _report(study, manifest)
+    summary = _report(study, manifest)
+    _leave(study, pipeline, summary)
     if not well:
         say("Something failed; `gpuyard study resume` tries that again.")
         raise typer.Exit(_FAILED)
 
 
-def _report(study: "Study", manifest: "RunManifest") -> None:
-    from gpuyard.studies.report import write_report
+def _report(study: "Study", manifest: "RunManifest") -> "RunSummary":
+    from gpuyard.studies.report import load_summary, write_report
 
-    for path in write_report(study, manifest):
+    summary = load_summary(study, manifest)
+    for path in write_report(study, manifest, summary):
         say(f"wrote {path}")
+    return summary
+
+
+def _leave(
+    study: "Study", pipeline: "DistributedExperimentPipeline", summary: "RunSummary"
+) -> None:
+    """Leave the results on the server; the files say the same, so it may fail."""
+    from gpuyard.studies.left_results import leave_results
+
+    try:
+        leave_results(pipeline.client, summary, study.model.name)
+    except GpuyardError as error:
+        say(f"warning  the server does not have the results: {error}")

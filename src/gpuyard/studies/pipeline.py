@@ -54,6 +54,7 @@ class DistributedExperimentPipeline:
         self.study = study
         self.strategies = strategies_of(study)
         self._tell = tell
+        self.client = client
         self._manager = SlurmJobManager(client, provider)
         self._collector: ResultCollector | None = None
         self._is_alone = False

@@ -207,12 +207,11 @@ class StudyReport:
         return rows
 
 
-def write_report(study: Study, manifest: RunManifest) -> Sequence[Path]:
-    """Write the report as CSV, Markdown and HTML; return the three paths."""
+def load_summary(study: Study, manifest: RunManifest) -> RunSummary:
+    """The figures of a run, by what the study wants of its report."""
     wanted = study.report
-    results = study.results
     summary = RunSummary.load(
-        results,
+        study.results,
         manifest.run_id,
         evaluator=_evaluator(study),
         objective=wanted.objective,
@@ -223,6 +222,14 @@ def write_report(study: Study, manifest: RunManifest) -> Sequence[Path]:
     # Why jobs failed is known only after their results were collected.
     entries = manifest.document()["entries"]
     summary.document = {**summary.document, "entries": entries}
+    return summary
+
+
+def write_report(
+    study: Study, manifest: RunManifest, summary: RunSummary
+) -> Sequence[Path]:
+    """Write the report as CSV, Markdown and HTML; return the three paths."""
+    results = study.results
     table = summary.to_csv(results)
     summary.to_markdown(results)
     return [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpuyard.studies.collector import ResultCollector
 from gpuyard.studies.manifest import RunManifest
-from gpuyard.studies.report import write_report
+from gpuyard.studies.report import load_summary, write_report
 from gpuyard.studies.study import Study
 from tests.support.study_run import (
     ALONE,
@@ -44,7 +44,8 @@ def reported(study: Study) -> tuple[dict[str, str], str]:
         )
     )
     ResultCollector(run, study.results).ingest_run()
-    table, text, _ = write_report(study, RunManifest.load(run))
+    manifest = RunManifest.load(run)
+    table, text, _ = write_report(study, manifest, load_summary(study, manifest))
     with table.open() as file:
         return next(csv.DictReader(file)), text.read_text()
 

@@ -13,7 +13,7 @@ import { FormDialog, Tick } from "../ui/forms";
 import { asChoices, ROLES, useUsers } from "./people-users";
 
 type Project = Schemas["Project"];
-const PROJECT_ROLES = ROLES.filter((role) => role !== "administrator");
+export const PROJECT_ROLES = ROLES.filter((role) => role !== "administrator");
 const isAboutProjects = (event: ServerEvent) => event.kind.startsWith("project.");
 
 export function useProjects() {

@@ -17,7 +17,7 @@ import { ROLES, useUsers } from "./people-users";
 type Token = Schemas["Token"];
 type Issued = Schemas["IssuedToken"];
 const DAY_S = 86_400;
-const ENDS = [
+export const ENDS = [
   ["30", "in 30 days"],
   ["90", "in 90 days"],
   ["365", "in a year"],
@@ -26,17 +26,19 @@ const ENDS = [
 const KINDS: Record<string, string> = { command: "of a command", session: "of a browser" };
 const isAboutTokens = (event: ServerEvent) => event.kind.startsWith("token.");
 
+export function useTokens() {
+  return useResource<{ items: Token[] }>("/api/v1/tokens", {}, { when: isAboutTokens });
+}
+
+/** What to send for a token that ends after so many days; empty: never. */
+export function lastsS(days: string): { expires_in_s?: number } {
+  return days ? { expires_in_s: Number(days) * DAY_S } : {};
+}
+
 export function TokensTab() {
-  const tokens = useResource<{ items: Token[] }>("/api/v1/tokens", {}, { when: isAboutTokens });
+  const tokens = useTokens();
   const [isMaking, setMaking] = useState(false);
   const [made, setMade] = useState<Issued | null>(null);
-  const [asked, setAsked] = useState<{ token: Token; verb: "Revoke" | "Replace" } | null>(null);
-  async function act(): Promise<void> {
-    const path = `/api/v1/tokens/${asked!.token.id}`;
-    if (asked!.verb === "Revoke") await send("DELETE", path);
-    else setMade(await send<Issued>("POST", `${path}/rotate`));
-    tokens.reload();
-  }
   return (
     <>
       <Card
@@ -50,10 +52,7 @@ export function TokensTab() {
         <ErrorNote error={tokens.error} />
         {tokens.value?.items.length === 0 && <Empty>No token is good now.</Empty>}
         {tokens.value && tokens.value.items.length > 0 && (
-          <TokenTable
-            tokens={tokens.value.items}
-            onAsk={(token, verb) => setAsked({ token, verb })}
-          />
+          <TokenList tokens={tokens.value.items} onChange={tokens.reload} />
         )}
       </Card>
       {isMaking && (
@@ -62,6 +61,24 @@ export function TokensTab() {
           onMade={(token) => (setMade(token), tokens.reload())}
         />
       )}
+      {made && <ShownOnce made={made} onClose={() => setMade(null)} />}
+    </>
+  );
+}
+
+/** Tokens that can be replaced and revoked. */
+export function TokenList({ tokens, onChange }: { tokens: Token[]; onChange: () => void }) {
+  const [made, setMade] = useState<Issued | null>(null);
+  const [asked, setAsked] = useState<{ token: Token; verb: "Revoke" | "Replace" } | null>(null);
+  async function act(): Promise<void> {
+    const path = `/api/v1/tokens/${asked!.token.id}`;
+    if (asked!.verb === "Revoke") await send("DELETE", path);
+    else setMade(await send<Issued>("POST", `${path}/rotate`));
+    onChange();
+  }
+  return (
+    <>
+      <TokenTable tokens={tokens} onAsk={(token, verb) => setAsked({ token, verb })} />
       {asked && (
         <FormDialog
           title={`${asked.verb} the token ${asked.token.name} of ${asked.token.user}?`}
@@ -149,7 +166,7 @@ function MakeToken(props: { onClose: () => void; onMade: (token: Issued) => void
       user,
       ...(name ? { name } : {}),
       ...(role ? { role } : {}),
-      ...(days ? { expires_in_s: Number(days) * DAY_S } : {}),
+      ...lastsS(days),
     };
     props.onMade(await send<Issued>("POST", "/api/v1/tokens", wanted));
   }

@@ -6,16 +6,28 @@ import { setQuery, usePlace } from "../state/router";
 import { Tabs } from "../ui/parts";
 import { ProjectsTab } from "./people-projects";
 import { ReservationsTab } from "./people-reservations";
+import { ServicesTab } from "./people-services";
 import { SharesTab } from "./people-shares";
+import { SignInsTab } from "./people-sign-ins";
 import { TokensTab } from "./people-tokens";
 import { UsersTab } from "./people-users";
 import "../ui/panels.css";
 
-const TABS = ["users", "projects", "tokens", "reservations", "shares"] as const;
+const TABS = [
+  "users",
+  "projects",
+  "service accounts",
+  "tokens",
+  "sign-ins",
+  "reservations",
+  "shares",
+] as const;
 const SHOWN: Record<(typeof TABS)[number], FunctionComponent> = {
   users: UsersTab,
   projects: ProjectsTab,
+  "service accounts": ServicesTab,
   tokens: TokensTab,
+  "sign-ins": SignInsTab,
   reservations: ReservationsTab,
   shares: SharesTab,
 };

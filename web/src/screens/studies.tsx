@@ -1,10 +1,12 @@
 // Studies of distributed inference: what became of each strategy, and what it took.
 
+import type { Schemas } from "../api/client";
 import * as format from "../format";
 import { countsOf, grouped, type Job, labelOf, ranS, SELDOM, wordsOf } from "../groups/jobs";
 import { useNow } from "../state/clock";
 import { useResource } from "../state/resource";
 import { Card, Empty, ErrorNote, Link, Meter, StateBadge } from "../ui/parts";
+import { StudyResultCard } from "./studies-result";
 
 const NEWEST = 1000;
 
@@ -14,19 +16,24 @@ export default function StudiesScreen() {
     { label: "study-part=strategy", limit: NEWEST },
     SELDOM,
   );
+  const results = useResource<Schemas["StudyPage"]>("/api/v1/studies", {}, { everyS: 30 });
+  const found = results.value?.items ?? [];
   const runs = grouped(jobs.value?.items ?? [], (job) => labelOf(job, "study"));
   return (
     <>
       <div class="head">
         <h1>Studies</h1>
       </div>
-      <ErrorNote error={jobs.error} />
-      {jobs.value && runs.size === 0 && (
+      <ErrorNote error={jobs.error ?? results.error} />
+      {jobs.value && results.value && runs.size === 0 && found.length === 0 && (
         <Empty>
           No study has run yet. One compares how to split a large model:{" "}
           <code>gpuyard study init</code>
         </Empty>
       )}
+      {found.map((result) => (
+        <StudyResultCard key={result.run} result={result} />
+      ))}
       {[...runs].map(([run, own]) => (
         <StudyRun key={run} run={run} jobs={[...own].reverse()} />
       ))}
@@ -77,7 +84,7 @@ function StudyRun({ run, jobs }: { run: string; jobs: Job[] }) {
         </table>
       </div>
       <p class="quiet small">
-        How right and how fast the answers were stands in the study's report:{" "}
+        Of a run that has ended, the results stand above. Every answer stands in the study's report:{" "}
         <code>gpuyard study report</code>
       </p>
     </Card>

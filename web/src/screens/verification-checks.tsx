@@ -34,30 +34,32 @@ export function Verdicts() {
   const [shown, setShown] = useState<Verification | null>(null);
   const verdicts = found.value?.items ?? [];
   return (
-    <Card
-      title={executor ? `Verdicts of ${executor}` : "Verdicts"}
-      action={
-        executor && (
-          <button type="button" class="button" onClick={() => setQuery({ executor: "" })}>
-            All executors
-          </button>
-        )
-      }
-    >
-      <ErrorNote error={found.error} />
-      {found.value && verdicts.length === 0 && (
-        <Empty>
-          No verdict has been left here yet. <code>gpuyard verify run</code> makes some.
-        </Empty>
-      )}
+    <>
       {verdicts.length > 0 && (
-        <>
+        <Card title="Executors">
           <Executors verdicts={verdicts} />
-          <VerdictTable verdicts={verdicts} onShow={setShown} />
-        </>
+        </Card>
       )}
+      <Card
+        title={executor ? `Verdicts of ${executor}` : "Verdicts"}
+        action={
+          executor && (
+            <button type="button" class="button" onClick={() => setQuery({ executor: "" })}>
+              All executors
+            </button>
+          )
+        }
+      >
+        <ErrorNote error={found.error} />
+        {found.value && verdicts.length === 0 && (
+          <Empty>
+            No verdict has been left here yet. <code>gpuyard verify run</code> makes some.
+          </Empty>
+        )}
+        {verdicts.length > 0 && <VerdictTable verdicts={verdicts} onShow={setShown} />}
+      </Card>
       {shown && <About verdict={shown} onClose={() => setShown(null)} />}
-    </Card>
+    </>
   );
 }
 
