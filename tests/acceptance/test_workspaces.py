@@ -1,8 +1,11 @@
 """Workspaces: folders that outlive the jobs that use them."""
 
+import shutil
 from pathlib import Path
 
-from tests.support.instance import TestInstance
+from tests.support.instance import TestInstance, make_instance
+from tests.support.s3 import Bucket
+from tests.support.wait import wait_until
 
 
 def test_what_one_job_leaves_the_next_one_finds(instance: TestInstance) -> None:
@@ -46,6 +49,21 @@ def test_what_one_job_leaves_the_next_one_finds(instance: TestInstance) -> None:
     )
     assert first["path"] == str(instance.home.workspaces / "default" / "corpus")
     assert (second["project"], second["files"]) == ("other", 0)
+
+
+def test_one_in_a_bucket_outlives_this_host_and_jobs_do_not_see_the_key(
+    bucket: Bucket,
+) -> None:
+    with make_instance(GPUYARD_WORKSPACES__URL=bucket.url) as instance:
+        code = "env | grep AWS_; echo words > $GPUYARD_WORKSPACE/text"
+        words = ("run", "--workspace", "corpus", "--", "sh", "-c")
+        assert instance.ok(*words, code) == ""
+        name = "deep/er/default/corpus/text"
+        wait_until(lambda: name in bucket.objects(), what="the file in the bucket")
+        shutil.rmtree(instance.home.workspaces)
+        (found,) = instance.json("workspace")["items"]
+        assert (found["name"], found["size"]) == ("corpus", 6)
+        assert instance.ok(*words, "cat $GPUYARD_WORKSPACE/text") == "words\n"
 
 
 def test_its_name_never_leads_out_of_its_place(instance: TestInstance) -> None:

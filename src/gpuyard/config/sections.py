@@ -33,5 +33,15 @@ def absolute(path: Path | None) -> Path | None:
     return found
 
 
+def bucket_url(url: str | None) -> str | None:
+    """The address of a bucket; ValueError if it is none."""
+    scheme, _, place = (url or "").partition("://")
+    if url is not None and (scheme not in ("s3", "gs", "az") or not place):
+        raise ValueError(
+            "is no bucket; name one as s3://bucket/prefix, or gs://, az://"
+        )
+    return url
+
+
 class SettingsSection(StrictModel):
     """A table of the settings: frozen, and an unknown key is an error."""

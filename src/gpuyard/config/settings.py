@@ -38,6 +38,7 @@ from gpuyard.config.sections import (
     Seconds,
     SettingsSection,
     absolute,
+    bucket_url,
 )
 from gpuyard.config.shares import FairShareSettings, QuotaSettings
 from gpuyard.config.sharing import SharedSettings
@@ -257,7 +258,8 @@ class SpoolSettings(SettingsSection):
 
 class WorkspaceSettings(SettingsSection):
     """`path`: where workspaces are (see the guide on workspaces); unset, in the home.
-    Several servers need a path that all of them share.
+    Several servers need a path that all of them share. `url`: the bucket that holds
+    them; then those below `path` are copies. `options`: as for the storage.
 
     The workspaces of a project may take `quota_gb` together, or what `quotas_gb` says
     of it; 0 for no limit. One that nobody has used for `remove_after_days` is removed
@@ -266,6 +268,8 @@ class WorkspaceSettings(SettingsSection):
     """
 
     path: Annotated[Path | None, AfterValidator(absolute)] = None
+    url: Annotated[str | None, AfterValidator(bucket_url)] = None
+    options: dict[str, str] = Field(default_factory=dict[str, str])
     quota_gb: float = Field(default=100.0, ge=0, le=1e9)
     quotas_gb: dict[str, Annotated[float, Field(ge=0, le=1e9)]] = Field(
         default_factory=dict[str, float]
@@ -355,6 +359,15 @@ class Settings(BaseSettings):
                     f"@resource_manager.default_models.{task_type}@there is no model"
                     f" {model!r}; name one that has a section [models.NAME]: {known}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _copies_belong_to_one_account(self) -> Self:
+        if self.workspaces.url and self.node.has_accounts:
+            raise ValueError(
+                "@workspaces.url@is not possible where jobs have accounts of their own:"
+                " what comes from a bucket belongs to none of them; name a path instead"
+            )
         return self
 
     @model_validator(mode="after")

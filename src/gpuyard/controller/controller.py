@@ -52,6 +52,7 @@ from gpuyard.providers.configured import (
 )
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.dataset_store import DatasetStores
+from gpuyard.storage.place import open_remote_workspaces
 from gpuyard.storage.secret_sources import SecretSources
 
 __all__ = [
@@ -169,8 +170,16 @@ class Controller:
         )
         self.schedules = Schedules(self.core, self.requests)
         workspaces = settings.workspaces
-        self.workspaces = Workspaces(self.core, workspaces.root(home), workspaces)
+        self.workspaces = Workspaces(
+            self.core,
+            workspaces.root(home),
+            workspaces,
+            open_remote_workspaces(home, workspaces),
+        )
         self.core.check_workspaces = self.workspaces.check
+        if workspaces.url:
+            self.launching.bring_workspace = self.workspaces.bring
+            self.launching.after_end = self.workspaces.job_ended
         self.users = Users(self.core)
         self.submissions.mailbox_of = self._mailbox_of
         self.projects = Projects(self.core, self.users)

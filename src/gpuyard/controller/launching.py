@@ -3,7 +3,7 @@ ledger.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -79,6 +79,9 @@ class Launching:
         self.worker_token: WorkerToken = no_token
         # What a node needs to know of the datasets of a job; DatasetMissingError.
         self.dataset_mounts: Callable[[JobSpec], Sequence[DatasetMount]] = lambda _: ()
+        # Brings the workspace of this key to this host; set if they are in a bucket.
+        self.bring_workspace: Callable[[str], Awaitable[None]] | None = None
+        self.after_end: Callable[[LiveJob], None] = lambda _: None
         # Attempts whose submission to an external queue has not been answered.
         self.under_way: set[str] = set()
 
@@ -130,7 +133,10 @@ class Launching:
         provider = self._providers.get(attempt.provider)
         if provider is None:
             return  # it is no longer in the settings
-        if self._providers.node_provider(attempt.provider) is not None:
+        # A workspace may have to come first, and others must not wait for it.
+        is_slow = spec.workspace is not None and self.bring_workspace is not None
+        is_node = self._providers.node_provider(attempt.provider) is not None
+        if is_node and not is_slow:
             await self._submit(attempt, spec)
         else:
             self._submit_in_background(attempt, spec, provider)
@@ -165,6 +171,8 @@ class Launching:
         job = self._core.view.jobs[attempt.job_id]
         checkpoint = self._checkpoint(attempt.job_id, job.resume_from)
         try:
+            if job.shape.workspace and self.bring_workspace:
+                await self.bring_workspace(job.shape.workspace)
             secrets = await self._secrets.values(attempt.id, spec)
             order = order_for(
                 spec,
@@ -299,6 +307,7 @@ class Launching:
         is_over = retry.not_before is None
         missed = ended_late(core, job, outcome.at) if is_over else []
         core.emit([*missed, ended], can_wait=True)
+        self.after_end(job)
         core.progress.pop(job.id, None)
         core.pids.pop(job.id, None)
         core.run_clock.forget(attempt.id)

@@ -20,6 +20,7 @@ from gpuyard.domain.errors import RefusedError
 from gpuyard.domain.events import Event, EventKind
 from gpuyard.domain.units import format_gb
 from gpuyard.domain.workspaces import workspace_key, workspace_names
+from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.storage.place import in_background
 from gpuyard.storage.workspace_use import (
     Use,
@@ -28,7 +29,7 @@ from gpuyard.storage.workspace_use import (
     set_aside,
     use_of,
 )
-from gpuyard.storage.workspaces import Workspace, listing
+from gpuyard.storage.workspaces import RemoteWorkspaces, Workspace, listing
 
 _DAY_S = 86400.0
 _GB = 1e9
@@ -41,10 +42,20 @@ log = structlog.get_logger(__name__)
 
 
 class Workspaces:
-    """Looks after the workspaces below `root`."""
+    """Looks after the workspaces below `root`, and those in a bucket."""
 
-    def __init__(self, core: Core, root: Path, settings: WorkspaceSettings) -> None:
+    def __init__(
+        self,
+        core: Core,
+        root: Path,
+        settings: WorkspaceSettings,
+        remote: RemoteWorkspaces | None = None,
+    ) -> None:
+        """`remote`: the bucket that holds them; then those below `root` are copies."""
         self._core = core
+        self._remote = remote
+        # Keys of those that are being sent, and whether they have changed again.
+        self._sending: dict[str, bool] = {}
         self._root = root
         self._settings = settings
         # By project, as they were found last: bytes in all of its workspaces.
@@ -96,7 +107,7 @@ class Workspaces:
 
     async def _measure(self) -> list[Workspace]:
         began = time.monotonic()
-        found = await in_background(listing, self._root)
+        found = await self.listing()
         now = time.monotonic()
         self._measure_again_at = now + (now - began) / _MEASURING
         sizes: dict[str, int] = defaultdict(int)
@@ -104,6 +115,59 @@ class Workspaces:
             sizes[one.project] += one.size
         self._sizes = dict(sizes)
         return found
+
+    # --- what is in a bucket ---
+
+    async def listing(self) -> list[Workspace]:
+        """All workspaces, by project and name; of one that has a copy here, the size is
+        that of the copy. BucketError.
+        """
+        here = await in_background(listing, self._root)
+        if self._remote is None:
+            return here
+        found = {(one.project, one.name): one for one in here}
+        for one in await in_background(self._remote.listing):
+            found.setdefault((one.project, one.name), one)
+        return [found[names] for names in sorted(found)]
+
+    async def bring(self, key: str) -> None:
+        """Bring what is new in the bucket here; BucketError."""
+        if self._remote:
+            await in_background(self._remote.pull, key)
+
+    def job_ended(self, job: LiveJob) -> None:
+        """Send what it has changed in its workspace to the bucket, soon."""
+        key = job.shape.workspace
+        if not key or self._remote is None:
+            return
+        is_idle = key not in self._sending
+        self._sending[key] = True
+        if is_idle:
+            self._core.spawn(self._send(key, self._remote), "send-workspace")
+
+    async def _send(self, key: str, remote: RemoteWorkspaces) -> None:
+        try:
+            while self._sending[key]:
+                self._sending[key] = False
+                try:
+                    await in_background(remote.push, key)
+                except OSError as error:  # `look` tries it again
+                    log.warning(
+                        "a workspace could not be sent", key=key, error=str(error)
+                    )
+        finally:
+            del self._sending[key]
+
+    async def _send_unused(self, found: Sequence[Workspace]) -> None:
+        """Send what was not sent at the end of a job: nobody was there, the bucket did
+        not answer, or somebody else has changed it.
+        """
+        used = self._used_now()
+        for one in found:
+            key = workspace_key(one.project, one.name)
+            if self._remote and key not in used and key not in self._sending:
+                self._sending[key] = True
+                await self._send(key, self._remote)
 
     # --- what is told and removed ---
 
@@ -120,6 +184,7 @@ class Workspaces:
             is_first_used = key in self._first_used
             await self._tend(one, is_used=key in used or is_first_used)
             self._first_used.discard(key)
+        await self._send_unused(found)
         await in_background(remove_set_aside, self._root)
 
     def _used_now(self) -> Mapping[str, list[str]]:
@@ -170,7 +235,7 @@ class Workspaces:
             warned = replace(use, warned_at=now)
             await in_background(note_use, one.path, warned)
         elif use.warned_at is not None and now >= self.goes_at(use, use.warned_at):
-            self._remove(one, use)
+            await self._remove(one, use)
 
     async def _note_use(
         self, one: Workspace, use: Use | None, now: float, *, is_used: bool
@@ -184,13 +249,22 @@ class Workspaces:
             by_job = is_used or (use is not None and use.by_job)
             await in_background(note_use, one.path, Use(used_at, by_job=by_job))
 
-    def _remove(self, one: Workspace, use: Use) -> None:
+    async def _remove(self, one: Workspace, use: Use) -> None:
         """Remove it, unless it is used, or its `use` is another one now: that is noted
-        before a job is queued. Without a pause: whoever submits a job afterwards gets
-        an empty one.
+        before a job is queued. The copy here goes last and without a pause: whoever
+        submits a job afterwards gets an empty one, and whoever did so meanwhile keeps
+        it, and it goes to the bucket again.
         """
-        is_used = workspace_key(one.project, one.name) in self._used_now()
-        if is_used or use_of(one.path) != use:
+        key = workspace_key(one.project, one.name)
+        if key in self._used_now() or use_of(one.path) != use:
+            return
+        if self._remote:
+            try:
+                await in_background(self._remote.remove, key)
+            except OSError as error:
+                log.warning("a workspace stays in its bucket", error=str(error))
+                return
+        if key in self._used_now() or use_of(one.path) != use:
             return
         try:
             set_aside(one.path)

@@ -459,7 +459,7 @@ def main() -> None:
     shorten_gil_interval()
     try:
         settings = load_settings(home)
-        blobs = open_store(home.root, settings.storage)
+        blobs = open_store(home.root, settings.storage, settings.workspaces)
         uvloop.run(_run(home, settings, blobs))
     except InvalidInputError as error:
         sys.exit(f"gpuyard: the agent cannot start: {error}")

@@ -72,7 +72,9 @@ def _files_of(attempt: AttemptRun, context: AgentContext) -> JobFiles:
     if start.workdir:
         folders.add(Path(start.workdir))
     if start.workspace:
-        folders.add(context.workspaces / start.workspace)
+        workspace = context.workspaces / start.workspace
+        if not workspace.is_symlink():  # a job may put a link in its place
+            folders.add(workspace)
     kept = record.checkpoints[-context.settings.keep_checkpoints :]
     is_folder = Path(context.blobs.name).is_relative_to(context.home)
     are_here = is_folder and not context.is_joined

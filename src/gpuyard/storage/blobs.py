@@ -166,9 +166,16 @@ def _open_bucket(
         # Only users of a bucket need its library.
         from gpuyard.storage.bucket import BucketStore
     except ModuleNotFoundError as error:
-        raise InvalidInputError.of(
-            "storage",
-            f"{quoted(url)} needs the package {error.name}",
-            "pip install 'gpuyard[s3]'",
-        ) from error
+        raise needs_package("storage", url, error) from error
     return BucketStore(url, options, scratch=scratch)
+
+
+def needs_package(
+    setting: str, url: str, error: ModuleNotFoundError
+) -> InvalidInputError:
+    """The library of buckets is not installed."""
+    return InvalidInputError.of(
+        setting,
+        f"{quoted(url)} needs the package {error.name}",
+        "pip install 'gpuyard[s3]'",
+    )

@@ -19,7 +19,7 @@ from obstore.exceptions import BaseError
 from obstore.store import S3Store, from_url
 
 from gpuyard.domain.errors import InvalidInputError, quoted
-from gpuyard.storage.store import BaseBlobStore, BucketError, blob_key
+from gpuyard.storage.store import VARIABLES, BaseBlobStore, BucketError, blob_key
 from gpuyard.storage.streams import CHUNK, Blob, as_file
 
 if TYPE_CHECKING:
@@ -77,9 +77,6 @@ _CREDENTIALS = {
     "gs": "GOOGLE_SERVICE_ACCOUNT",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
-# The library reads the variables with these prefixes. Jobs must see neither a bucket's
-# key nor its address.
-_VARIABLES = {"s3": ("AWS_",), "gs": ("GOOGLE_",), "az": ("AZURE_",)}
 # Not every S3 service can delete many objects in one call.
 _DEFAULTS = {"s3": {"disable_bulk_delete": "true"}}
 _PLACE = {
@@ -103,12 +100,68 @@ _NO_CREDENTIALS = re.compile(
 )
 
 
-class BucketStore(BaseBlobStore):
-    """Blobs in the bucket and under the prefix of `url` (`s3://bucket/prefix`), as
-    `ab/cdef…`.
+class Bucket:
+    """The bucket and the prefix of `url` (`s3://bucket/prefix`). A request without an
+    answer is repeated `retries` times within about 10 s. InvalidInputError names the
+    `setting` if they cannot be used.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        options: Mapping[str, str] | None = None,
+        *,
+        retries: int = 6,
+        setting: str = "storage",
+    ) -> None:
+        self._scheme, _, place = url.partition("://")
+        host, slash, prefix = place.partition("/")
+        # Without the part that may be a password.
+        self.name = f"{self._scheme}://{host.rpartition('@')[2]}{slash}{prefix}"
+        self.variables = VARIABLES.get(self._scheme, ())
+        all_options = {**_DEFAULTS.get(self._scheme, {}), **(options or {})}
+        self._objects = _open_store(url, self.name, all_options, retries, setting)
+
+    @contextmanager
+    def _explained(self) -> Generator[None]:
+        try:
+            yield
+        except (BaseError, FileNotFoundError) as error:
+            raise self._error(str(error)) from None
+
+    def _error(self, text: str) -> BucketError:
+        """Explain an error of the library. Only parts of its text that cannot hold a
+        secret are shown: a response may quote a token.
+        """
+        matches = [pattern.search(text) for pattern in _SAFE_TEXTS]
+        what = ", ".join(match[1] for match in matches if match)
+        keys = _CREDENTIALS[self._scheme]
+        place = _PLACE[self._scheme]
+        if _NO_CREDENTIALS.search(text):
+            return BucketError(
+                f"There are no credentials for {self.name}.", f"Set {keys}."
+            )
+        if _FORBIDDEN.search(text):
+            return BucketError(
+                f"{self.name} refuses the credentials ({what}).",
+                f"Check {keys}, and that they may list, read, write and delete there.",
+            )
+        if "status code: 404" in text:
+            return BucketError(
+                f"There is no bucket for {self.name} ({what}).",
+                f"Create it, or check its URL and {place}.",
+            )
+        return BucketError(
+            f"{self.name} does not answer as it should ({what or 'no answer'}).",
+            f"Check {place}.",
+        )
+
+
+class BucketStore(Bucket, BaseBlobStore):
+    """Blobs in a bucket, as `ab/cdef…`.
 
     Blobs are hashed in `scratch` (None: the system's temporary directory) before they
-    are sent. A request without an answer is repeated `retries` times within about 10 s.
+    are sent.
     """
 
     def __init__(
@@ -119,15 +172,9 @@ class BucketStore(BaseBlobStore):
         scratch: Path | None = None,
         retries: int = 6,
     ) -> None:
-        self._scheme, _, place = url.partition("://")
-        host, slash, prefix = place.partition("/")
-        # Without the part that may be a password.
-        self.name = f"{self._scheme}://{host.rpartition('@')[2]}{slash}{prefix}"
-        self.variables = _VARIABLES.get(self._scheme, ())
+        super().__init__(url, options, retries=retries)
         self._scratch = scratch
         self._bucket_seen = False
-        all_options = {**_DEFAULTS.get(self._scheme, {}), **(options or {})}
-        self._objects = _open_store(url, self.name, all_options, retries)
 
     def has(self, sha256: str) -> bool:
         return self._ask(self._objects.head, sha256) is not None
@@ -239,42 +286,10 @@ class BucketStore(BaseBlobStore):
         with self._explained():
             yield from found.stream(min_chunk_size=CHUNK)
 
-    @contextmanager
-    def _explained(self) -> Generator[None]:
-        try:
-            yield
-        except (BaseError, FileNotFoundError) as error:
-            raise self._error(str(error)) from None
 
-    def _error(self, text: str) -> BucketError:
-        """Explain an error of the library. Only parts of its text that cannot hold a
-        secret are shown: a response may quote a token.
-        """
-        matches = [pattern.search(text) for pattern in _SAFE_TEXTS]
-        what = ", ".join(match[1] for match in matches if match)
-        keys = _CREDENTIALS[self._scheme]
-        place = _PLACE[self._scheme]
-        if _NO_CREDENTIALS.search(text):
-            return BucketError(
-                f"There are no credentials for {self.name}.", f"Set {keys}."
-            )
-        if _FORBIDDEN.search(text):
-            return BucketError(
-                f"{self.name} refuses the credentials ({what}).",
-                f"Check {keys}, and that they may list, read, write and delete there.",
-            )
-        if "status code: 404" in text:
-            return BucketError(
-                f"There is no bucket for {self.name} ({what}).",
-                f"Create it, or check its URL and {place}.",
-            )
-        return BucketError(
-            f"{self.name} does not answer as it should ({what or 'no answer'}).",
-            f"Check {place}.",
-        )
-
-
-def _open_store(url: str, name: str, options: dict[str, str], retries: int) -> S3Store:
+def _open_store(
+    url: str, name: str, options: dict[str, str], retries: int, setting: str
+) -> S3Store:
     """The library's store. GCS and Azure have the same methods as S3."""
     keys = _CREDENTIALS[url.partition(":")[0]]
     secrets = [option for option in options if _SECRET.search(option)]
@@ -283,12 +298,12 @@ def _open_store(url: str, name: str, options: dict[str, str], retries: int) -> S
         if secrets:
             holder = f"the option {secrets[0]!r} is"
         remedy = f"set {keys} in the environment instead"
-        raise InvalidInputError.of("storage", f"{holder} a secret", remedy)
+        raise InvalidInputError.of(setting, f"{holder} a secret", remedy)
     for option, value in options.items():
         if _PASSWORD.search(value):
             fault = f"the option {option!r} holds a password"
             remedy = "set a proxy as HTTPS_PROXY or HTTP_PROXY in the environment"
-            raise InvalidInputError.of("storage", fault, remedy)
+            raise InvalidInputError.of(setting, fault, remedy)
     retry: RetryConfig = {
         "max_retries": retries,
         "backoff": {"max_backoff": timedelta(seconds=5)},
@@ -302,7 +317,7 @@ def _open_store(url: str, name: str, options: dict[str, str], retries: int) -> S
     except (BaseError, ValueError) as error:
         first_line = str(error).partition("\n")[0]
         fault = f"{quoted(name)} cannot be used: {first_line}"
-        raise InvalidInputError.of("storage", fault) from None
+        raise InvalidInputError.of(setting, fault) from None
 
 
 def _sorted_out(options: Mapping[str, str]) -> tuple[Any, dict[str, Any]]:

@@ -13,9 +13,11 @@ from typing import IO, Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from gpuyard.config.paths import Home
-from gpuyard.config.settings import StorageSettings
-from gpuyard.storage.blobs import Blobs, BlobStore, open_blobs
+from gpuyard.config.settings import StorageSettings, WorkspaceSettings
+from gpuyard.storage.blobs import Blobs, BlobStore, needs_package, open_blobs
+from gpuyard.storage.store import VARIABLES
 from gpuyard.storage.streams import CHUNK
+from gpuyard.storage.workspaces import RemoteWorkspaces
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,15 +31,37 @@ _slots: "WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]" = (
 _CHECK_TIMEOUT_S = 20.0
 
 
-def open_store(home: Path, settings: StorageSettings) -> Blobs:
-    """The store of `home`; InvalidInputError when the settings are wrong.
+def open_store(
+    home: Path, settings: StorageSettings, workspaces: WorkspaceSettings | None = None
+) -> Blobs:
+    """The store of `home`; InvalidInputError when the settings are wrong. Jobs shall
+    not see what leads to the bucket of `workspaces`, either.
 
     Does not check whether the store can be used.
     """
+    store: Blobs
     if settings.url is None:
-        return BlobStore(Home(home).blobs)
-    # In the home, because /tmp is often small, or in memory.
-    return open_blobs(settings.url, settings.options, scratch=home)
+        store = BlobStore(Home(home).blobs)
+    else:
+        # In the home, because /tmp is often small, or in memory.
+        store = open_blobs(settings.url, settings.options, scratch=home)
+    if workspaces and workspaces.url:
+        store.variables += VARIABLES[workspaces.url.partition(":")[0]]
+    return store
+
+
+def open_remote_workspaces(
+    home: Home, settings: WorkspaceSettings
+) -> RemoteWorkspaces | None:
+    """The bucket of the workspaces, if they are in one; as `open_store`."""
+    if settings.url is None:
+        return None
+    try:
+        # Only users of a bucket need its library.
+        from gpuyard.storage.workspace_bucket import WorkspaceBucket
+    except ModuleNotFoundError as error:
+        raise needs_package("workspaces", settings.url, error) from error
+    return WorkspaceBucket(settings.url, settings.options, settings.root(home))
 
 
 async def in_background(

@@ -31,6 +31,9 @@ from gpuyard.storage.untrusted import (
     new_file_in,
 )
 
+VARIABLES = {"s3": ("AWS_",), "gs": ("GOOGLE_",), "az": ("AZURE_",)}
+"""By kind of bucket, the prefixes of the variables that its library reads. Jobs must
+see neither a bucket's key nor its address."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHOWN = 10
 log = structlog.get_logger(__name__)
@@ -61,8 +64,7 @@ class Blobs(Protocol):
     @property
     def name(self) -> str: ...
 
-    @property
-    def variables(self) -> tuple[str, ...]: ...
+    variables: tuple[str, ...]
 
     def has(self, sha256: str) -> bool:
         """True when the blob exists."""

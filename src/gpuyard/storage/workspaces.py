@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from gpuyard.domain.workspaces import workspace_names
 
@@ -25,6 +26,28 @@ class Workspace:
     changed_at: float | None
 
 
+class RemoteWorkspaces(Protocol):
+    """Where workspaces are besides this host. Failures are OSErrors; all methods
+    block.
+    """
+
+    def listing(self) -> list[Workspace]:
+        """All that are there, by project and name."""
+        ...
+
+    def pull(self, key: str) -> None:
+        """Bring what is new there here."""
+        ...
+
+    def push(self, key: str) -> None:
+        """Send what is new here there."""
+        ...
+
+    def remove(self, key: str) -> None:
+        """Remove it there."""
+        ...
+
+
 def listing(root: Path) -> list[Workspace]:
     """All workspaces below `root`, by project and name; blocks on the disk."""
     return [_look(path) for project in _folders(root) for path in _folders(project)]
@@ -37,7 +60,9 @@ def _folders(root: Path) -> list[Path]:
     return sorted(
         path
         for path in root.iterdir()
-        if path.is_dir() and not path.name.startswith(".")
+        if path.is_dir()
+        and not path.is_symlink()  # a job may put a link in its place
+        and not path.name.startswith(".")
     )
 
 
@@ -51,10 +76,12 @@ def _look(path: Path) -> Workspace:
 
 def files_of(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
     """The paths of all files relative to the folder, with their status; files that
-    vanish meanwhile are skipped.
+    vanish meanwhile are skipped. A link in place of the folder has none.
 
     Blocks on the disk.
     """
+    if folder.is_symlink():
+        return
     # No recursion: a job may nest folders as deep as it likes.
     folders = [os.fspath(folder)]
     while folders:

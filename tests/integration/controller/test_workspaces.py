@@ -13,6 +13,8 @@ import pytest
 from gpuyard.domain.errors import RefusedError
 from gpuyard.storage.workspace_use import Use, note_use, use_of
 from tests.support.controlled import Controlled
+from tests.support.s3 import Bucket
+from tests.support.wait import eventually
 
 pytestmark = pytest.mark.anyio
 DAY_S = 86400.0
@@ -53,6 +55,53 @@ async def accepted(instance: Controlled) -> str:
         with suppress(RefusedError):
             return await instance.submit(workspace="corpus")
         await asyncio.sleep(0.01)
+
+
+async def test_what_is_in_a_bucket_comes_before_a_job_and_goes_back_after_it(
+    bucket: Bucket, tmp_path: Path
+):
+    settings = {"url": bucket.url, "quota_gb": 1e-6}
+    instance = Controlled(tmp_path, workspaces=settings)
+    await instance.start()
+    s3 = bucket.s3.client
+    s3.put_object(Bucket=bucket.name, Key="deep/er/default/corpus/data", Body=b"to be")
+    job = await instance.submit(workspace="corpus")
+    await instance.begun(job)
+    folder = tmp_path / "workspaces/default/corpus"
+    assert (folder / "data").read_bytes() == b"to be"
+    (folder / "made").write_bytes(bytes(2000))
+    await instance.finish(job)
+    made = "deep/er/default/corpus/made"
+    await eventually(lambda: made in bucket.objects(), "what it made in the bucket")
+    with bucket.away():
+        waits = await instance.submit(workspace="corpus")
+        reasons = lambda: [row["reason"] for row in instance.attempts(waits)]  # noqa: E731
+        await eventually(lambda: "storage_unreachable" in reasons(), "a failed try")
+    await instance.finish(waits)
+    (folder / "later").write_bytes(b"when no job ran")
+    await instance.controller.workspaces.look()
+    assert "deep/er/default/corpus/later" in bucket.objects()
+    with pytest.raises(RefusedError, match="The workspaces of the project default"):
+        await instance.submit(workspace="corpus")
+    long_ago = time.time() - 40 * DAY_S
+    for path in folder.iterdir():
+        os.utime(path, (long_ago, long_ago))
+    note_use(folder, Use(long_ago, warned_at=long_ago, by_job=True))
+    await instance.controller.workspaces.look()
+    assert not folder.exists()
+    assert bucket.objects() == []
+    await instance.settled()
+    await instance.stop()
+
+
+async def test_a_link_in_place_of_a_workspace_is_not_measured(instance: Controlled):
+    target = fill(instance, 10).parent
+    (target / "link").symlink_to(instance.folder)
+    await instance.controller.workspaces.look()
+    sizes = {
+        one.name: one.size for one in await instance.controller.workspaces.listing()
+    }
+    assert sizes == {"corpus": 10}
 
 
 async def test_over_the_quota_new_jobs_are_refused_until_files_are_removed(

@@ -124,6 +124,14 @@ def test_a_tier_may_be_overridden(home):
             "tiers.0.memory: is not a field (did you mean memory_gb",
         ),
         (
+            "[workspaces]\nurl = '/data'\n",
+            "workspaces.url: is no bucket (name one as s3://bucket/prefix",
+        ),
+        (
+            "[workspaces]\nurl = 's3://b'\n[node]\nrun_as = 'ann'\n",
+            "workspaces.url: is not possible where jobs have accounts of their own",
+        ),
+        (
             "[server]\nmax_body_mb = inf\n",
             "server.max_body_mb: is inf (must be a finite number)",
         ),

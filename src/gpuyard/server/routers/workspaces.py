@@ -9,7 +9,6 @@ from gpuyard.server.api_router import api_router
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import visibility_of
 from gpuyard.storage.place import in_background
-from gpuyard.storage.workspaces import listing
 
 router = api_router(tag="workspaces")
 
@@ -20,8 +19,7 @@ async def list_workspaces(request: Request, app_state: TheAppState) -> dict[str,
     is removed if nobody uses it. `quota`: of all workspaces of its project, in bytes.
     """
     visibility = visibility_of(request.scope, app_state.controller)
-    root = app_state.settings.workspaces.root(app_state.home)
-    found = await in_background(listing, root)
+    found = await app_state.controller.workspaces.listing()
     seen = [one for one in found if visibility.sees(one.project)]
     uses = await in_background(app_state.controller.workspaces.shown, seen)
     items = [
