@@ -294,7 +294,8 @@ def test_members_set_and_remove_secrets_of_their_own(
 def test_a_token_ends_with_its_time_its_user_and_its_revocation(
     instance: TestInstance,
 ) -> None:
-    instance.ok("user", "add", "eve")
+    added = instance.ok("user", "add", "eve")
+    assert f"gpuyard login {instance.address().url}\nOnly this machine has" in added
     as_eve = as_user(instance, "eve")
     assert instance.run("jobs", env=as_eve).returncode == 0
     instance.ok("user", "disable", "eve")

@@ -11,6 +11,7 @@ from gpuyard.cli import suggest
 from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.output import print_json, print_table, say
 from gpuyard.cli.session import connect
+from gpuyard.cli.written import write_file
 from gpuyard.client.curves import Curve, drawn, page
 from gpuyard.domain.errors import (
     InvalidInputError,
@@ -60,7 +61,7 @@ def compare(
         print_json(_document(found))
         return
     if html is not None:
-        html.write_text(page(found), encoding="utf-8")
+        write_file(html, page(found))
         say(f"wrote {html}")
         return
     shown = [*found][: None if metric else _SHOWN_BY_DEFAULT]

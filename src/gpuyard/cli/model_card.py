@@ -8,6 +8,7 @@ import typer
 from gpuyard.cli.arguments import AsJson, Reference
 from gpuyard.cli.output import print_json
 from gpuyard.cli.session import connect
+from gpuyard.cli.written import write_file
 from gpuyard.domain.errors import InvalidInputError, RefusedError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def card(
         )
         text = model_card(info, handle.artifacts(), facts)
     if output:
-        output.write_text(text)
+        write_file(output, text)
     if as_json:
         print_json({"text": text, "file": str(output) if output else None})
     else:

@@ -20,6 +20,7 @@ from gpuyard.cli.output import (
     size,
 )
 from gpuyard.cli.session import connect
+from gpuyard.cli.written import write_file
 from gpuyard.client.curves import Curve
 from gpuyard.client.run_page import run_page
 
@@ -58,7 +59,7 @@ def record(
     if as_json:
         print_json(found)
     elif html is not None:
-        html.write_text(report, encoding="utf-8")
+        write_file(html, report)
         say(f"wrote {html}")
     elif diff:
         say_lines(found.code.diff if found.code else "")

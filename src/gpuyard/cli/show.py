@@ -1,6 +1,6 @@
 """`gpuyard show`: everything about one job, or about an array."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpuyard.domain.jobs import Attempt, Job
 
 _PENDING = ("queued", "assigned")
+_NODE_ID = "node_"
 _ATTEMPT_COLUMNS = (
     "ATTEMPT",
     "STATE",
@@ -49,11 +50,12 @@ def show(job: Reference, as_json: AsJson = False) -> None:
             print_json(info)
             return
         gpus = _gpus(client, info)
+        nodes = _node_names(client, info)
         waits = _what_it_waits_for(found)
     print_fields(shown_fields(info, gpus, waits))
     if info.attempts:
         typer.echo()
-        print_attempts(info.attempts)
+        print_attempts(info.attempts, nodes)
 
 
 def _gpus(client: "Client", info: "Job") -> list[str]:
@@ -72,13 +74,23 @@ def _what_it_waits_for(job: "JobHandle") -> str:
     return answer["summary"] if answer["pending"] else ""
 
 
-def print_attempts(attempts: "Sequence[Attempt]") -> None:
-    """A line for each, its message, and more about the last."""
+def _node_names(client: "Client", info: "Job") -> dict[str, str]:
+    """The names of the nodes of its attempts, by their ids."""
+    ids = {attempt.node for attempt in info.attempts}
+    if not any(node and node.startswith(_NODE_ID) for node in ids):
+        return {}
+    return {node["id"]: node["name"] for node in client.nodes() if node["id"] in ids}
+
+
+def print_attempts(attempts: "Sequence[Attempt]", nodes: Mapping[str, str]) -> None:
+    """A line for each, its message, and more about the last. `nodes`: their names, by
+    their ids.
+    """
     rows = [
         (
             attempt.number,
             attempt.state,
-            attempt.node and attempt.node[-8:],
+            attempt.node and nodes.get(attempt.node, attempt.node[-8:]),
             ", ".join(attempt.gpus),
             clock(attempt.started_at),
             attempt.exit_code,

@@ -41,6 +41,10 @@ SignInOption = Annotated[
     ),
 ]
 _COMMAND_LINE = "gpuyard login"
+_ONLY_HERE = (
+    "Only this machine has that address. For others, set `url` in [server], where they"
+    " reach the server."
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -94,10 +98,10 @@ def add(
     with connect() as client:
         user = client.add_user(name, role or "member", **given)
         if sign_in:
-            _print_user(user, _awaited(user, client.address.url), as_json)
+            _print_user(user, _awaited(user, _address(client)), as_json)
             return
         token = client.issue_token(user=name, name="first", expires_in_s=expires_in_s)
-        url = client.address.url
+        url = _address(client)
     if as_json:
         print_json({**user.model_dump(mode="json"), "token": token.token})
         return
@@ -147,9 +151,21 @@ def update(
         raise InvalidInputError.of("role", "is missing", "give --role member")
     with connect() as client:
         user = client.update_user(name, **changes)
-        url = client.address.url
+        url = _address(client)
     text = _awaited(user, url) if sign_in else f"{user.name} is a {user.role} now"
     _print_user(user, text, as_json)
+
+
+def _address(client: "Client") -> str:
+    """Where others reach the server, with a word of warning if nobody knows that."""
+    from urllib.parse import urlsplit
+
+    from gpuyard.config.dialling import is_loopback
+
+    url = client.address.url
+    if not is_loopback(urlsplit(url).hostname):
+        return url
+    return client.who_am_i().address or f"{url}\n{_ONLY_HERE}"
 
 
 def _awaited(user: "User", url: str) -> str:
@@ -211,7 +227,7 @@ def new_token(
     }
     with connect() as client:
         token = client.issue_token(**fields)
-        url = client.address.url
+        url = _address(client)
     if as_json:
         print_json(token)
         return
@@ -290,7 +306,7 @@ def rotate(
         issued = client.rotate_token(token_id or (shown.id if shown else ""))
         replaces_own = shown is not None and shown.id.endswith(token_id or shown.id)
         is_kept = replaces_own and _keep_in_login(client, issued.token)
-        url = client.address.url
+        url = _address(client)
     if as_json:
         print_json(issued)
         return

@@ -189,8 +189,11 @@ class IssuedToken(Token):
 
 
 class WhoAmI(BaseModel):
-    """Who asks. Without `user`, it is the owner of the instance."""
+    """Who asks. Without `user`, it is the owner of the instance. `address`: where other
+    machines reach the server; None if nobody has set it.
+    """
 
     user: str | None
     role: Role
     token: Token | None = None
+    address: str | None = None

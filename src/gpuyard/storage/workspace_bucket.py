@@ -264,11 +264,8 @@ class WorkspaceBucket(Bucket):
     def _read_note(self, key: str) -> dict[str, _Common]:
         try:
             note: Any = json.loads(self._note(key).read_bytes())
-            files = note["files"] if note["bucket"] == self.name else {}
-            return {
-                path: _Common(int(size), int(changed_ns), str(etag))
-                for path, (size, changed_ns, etag) in files.items()
-            }
+            files: dict[str, Any] = note["files"] if note["bucket"] == self.name else {}
+            return {path: _Common(*known) for path, known in files.items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
 

@@ -50,13 +50,17 @@ def test_the_message_of_each_attempt_is_shown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     known = {"token": 1, "provider": "local", "created_at": 0.0, "state": "ended"}
-    print_attempts(
-        [
-            Attempt(id="attempt_1", number=1, message="no space left", **known),
-            Attempt(id="attempt_2", number=2, message="no GPU left", **known),
-        ]
-    )
+    first = Attempt(id="attempt_1", number=1, message="no space left", **known)
+    last = Attempt(id="attempt_2", number=2, message="no GPU left", **known)
+    nodes = ["node_0001", "node_0002"]
+    attempts = [
+        attempt.model_copy(update={"node": node})
+        for attempt, node in zip((first, last), nodes, strict=True)
+    ]
+    print_attempts(attempts, {"node_0001": "lab2"})
     lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split()[2] == "lab2"
+    assert lines[2].split()[2] == "ode_0002", "a node that is gone has no name"
     assert lines[-2:] == ["attempt 1  no space left", "message  no GPU left"]
 
 

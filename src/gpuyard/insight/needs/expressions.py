@@ -11,6 +11,7 @@ from gpuyard.insight.needs import operators
 from gpuyard.insight.needs.sources import Sources
 from gpuyard.insight.needs.values import (
     UNKNOWN,
+    UNKNOWN_CLASS,
     Bound,
     External,
     Function,
@@ -176,6 +177,8 @@ class Expressions(ABC):
                 return value.shape or UNKNOWN
             case str() | list() | dict() | tuple() | set() | Tensor() | Parameter():
                 return Method(value, name)
+            case _ if name == "from_pretrained":
+                return External(UNKNOWN_CLASS)
             case _:
                 return UNKNOWN
 
@@ -362,7 +365,21 @@ class Expressions(ABC):
         complete = self._generate(
             node.generators, inner, lambda: found.append(self.evaluate(node.elt, inner))
         )
-        return found if complete else UNKNOWN
+        return found if complete else self._chosen_weights(node, scope)
+
+    def _chosen_weights(self, node: Any, scope: Scope) -> Value:
+        """The weights of a model, of which a comprehension chooses some; UNKNOWN if
+        these are not what it runs over.
+        """
+        first: ast.comprehension = node.generators[0]
+        names = [
+            each.id for each in ast.walk(first.target) if isinstance(each, ast.Name)
+        ]
+        is_choice = isinstance(node.elt, ast.Name) and node.elt.id in names
+        if not is_choice or len(node.generators) > 1:
+            return UNKNOWN
+        over = self.evaluate(first.iter, scope)
+        return over if isinstance(over, Thing) and "of" in over.facts else UNKNOWN
 
     def _dict_comprehension(self, node: ast.DictComp, scope: Scope) -> Value:
         inner = Scope(scope.path, parent=scope, owner=scope.owner)

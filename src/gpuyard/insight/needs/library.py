@@ -21,6 +21,7 @@ from gpuyard.insight.needs.python_calls import HANDLERS
 from gpuyard.insight.needs.python_methods import python_method
 from gpuyard.insight.needs.values import (
     UNKNOWN,
+    UNKNOWN_CLASS,
     Bound,
     External,
     Function,
@@ -118,6 +119,7 @@ class Library(ModelCalls):
             "ignite.distributed.device": _gpu_device,
             "ignite.distributed.get_world_size": self._world_size,
             "torch_geometric.device": _gpu_device,
+            UNKNOWN_CLASS: self._part_of_pipeline,
             "torch.nn.Parameter": self._parameter,
             "torch.nn.parameter.Parameter": self._parameter,
             "hydra.utils.instantiate": self._instantiate,

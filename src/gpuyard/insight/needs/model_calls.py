@@ -5,8 +5,9 @@
 import math
 
 from gpuyard.insight.needs import keras
+from gpuyard.insight.needs.diffusion_models import clip_part
 from gpuyard.insight.needs.launches import Launches
-from gpuyard.insight.needs.python_calls import deep_copy
+from gpuyard.insight.needs.python_calls import copied_model
 from gpuyard.insight.needs.values import (
     UNKNOWN,
     Bound,
@@ -33,8 +34,17 @@ class ModelCalls(Launches):
         if isinstance(model, Thing):
             model.facts.setdefault("wrappers", []).append(thing)
             if thing.last_name in ("AveragedModel", "ModelEmaV2"):
-                return deep_copy(model, {})
+                thing.facts["copy"] = copied_model(self._host, model)
+                return thing.facts["copy"]
         return model
+
+    def _part_of_pipeline(self, thing: Thing, scope: Scope) -> Value:
+        """The part of a diffusion model, whatever its class is."""
+        if not clip_part(thing):
+            return UNKNOWN
+        thing.facts["is_model"] = True
+        self._host.record(thing)
+        return thing
 
     def _deepspeed(self, thing: Thing, scope: Scope) -> Value:
         model = thing.argument(1, "model")

@@ -17,6 +17,7 @@ from gpuyard.insight.needs.published_models import (
 )
 from gpuyard.insight.needs.stable_baselines import stable_baselines_model
 from gpuyard.insight.needs.tables import KnownModel, known_model, known_vision
+from gpuyard.insight.needs.unseen_transformers import unseen_transformer
 from gpuyard.insight.needs.values import Parameter, Thing, Value, whole
 from gpuyard.insight.needs.vision_models import (
     keras_application,
@@ -201,4 +202,5 @@ _RECOGNISERS: tuple[Callable[[Thing], Any], ...] = (
     diffusion,
     loaded_model,
     stable_baselines_model,
+    unseen_transformer,
 )

@@ -267,8 +267,28 @@ def _as_dict(_host: Expressions, thing: Thing) -> Value:
     return dict(value) if isinstance(value, dict) else UNKNOWN
 
 
-def _deep_copy(_host: Expressions, thing: Thing) -> Value:
-    return deep_copy(thing.argument(0), {})
+def _deep_copy(host: Expressions, thing: Thing) -> Value:
+    return copied_model(host, thing.argument(0))
+
+
+def _filtered(_host: Expressions, thing: Thing) -> Value:
+    """Of the weights of a model, those that are trained."""
+    weights = thing.argument(1)
+    return weights if isinstance(weights, Thing) and "of" in weights.facts else UNKNOWN
+
+
+def copied_model(host: Expressions, value: Value) -> Value:
+    """A copy of a value; that of a model counts beside it."""
+    copy = deep_copy(value, {})
+    if (
+        isinstance(value, Thing)
+        and isinstance(copy, Thing)
+        and value.facts.get("is_model")
+    ):
+        value.facts["copied"] = True
+        copy.facts.pop("inside", None)
+        host.record(copy)
+    return copy
 
 
 def deep_copy(value: Value, seen: dict[int, Value]) -> Value:
@@ -426,6 +446,7 @@ HANDLERS: Mapping[str, Handler] = {
     "os.environ.get": _environment,
     "os.getenv": _environment,
     "dataclasses.asdict": _as_dict,
+    "builtins.filter": _filtered,
     "copy.deepcopy": _deep_copy,
     "copy.copy": _deep_copy,
     "importlib.import_module": _import,

@@ -217,6 +217,10 @@ class Loop:
     depth: int
 
 
+UNKNOWN_CLASS = "unknown.from_pretrained"
+"""What is called where the program does not say which class is meant."""
+
+
 def known(value: Value) -> bool:
     """Whether the program's text says what a value is."""
     return value is not UNKNOWN

@@ -57,10 +57,17 @@ class TokenPage(BaseModel):
 
 
 @router.get("/whoami")
-async def who_am_i(request: Request) -> WhoAmI:
-    """Who you are to this instance, and what you may do."""
+async def who_am_i(request: Request, app_state: TheAppState) -> WhoAmI:
+    """Who you are to this instance, and what you may do. `address`: that of the server
+    for other machines (`url` in `[server]`); null if nobody has set it.
+    """
     identity = identity_of(request.scope)
-    return WhoAmI(user=identity.user, role=identity.role, token=identity.token)
+    return WhoAmI(
+        user=identity.user,
+        role=identity.role,
+        token=identity.token,
+        address=app_state.settings.server.url,
+    )
 
 
 @router.post("/sign-in/links", status_code=201)
