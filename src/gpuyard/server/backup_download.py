@@ -35,7 +35,9 @@ class BackupDownload(FileResponse):
         deadline = asyncio.timeout(self._stalled_s)
 
         async def send_on(message: Message) -> None:
-            deadline.reschedule(loop.time() + self._stalled_s)
+            # Once it is over, it cannot be moved: waiting is what ends this task then.
+            if not deadline.expired():
+                deadline.reschedule(loop.time() + self._stalled_s)
             await send(message)
 
         try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,6 +98,27 @@ async def test_a_client_that_does_not_read_gets_no_more(
     assert aborted == [True]
     assert [path.name for path in tmp_path.glob(".backup-download-*")] == []
     await whole.download()
+
+
+async def test_it_gets_no_more_though_time_is_up_as_the_first_part_is_sent(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    whole = WholeLedger(ledger, tmp_path, stalled_s=0.005)
+    loop = asyncio.get_running_loop()
+
+    async def receive() -> Message:
+        # The loop comes late to both: first the time limit, then what sends.
+        loop.call_soon(time.sleep, 0.01)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(_message: Message) -> None:
+        await asyncio.Event().wait()
+
+    scope: Scope = {"type": "http", "method": "POST", "headers": []}
+    # Which of them is first differs from time to time.
+    for _ in range(5):
+        await (await whole.download())(scope, receive, send)
 
 
 async def test_a_backup_that_fails_is_not_in_the_way(
