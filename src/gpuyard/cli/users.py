@@ -303,10 +303,11 @@ def rotate(
             text = client.rotate_owner_token()
             _tell_owner(text, _keep_in_login(client, text), as_json)
             return
+        # While our own token still counts.
+        url = _address(client)
         issued = client.rotate_token(token_id or (shown.id if shown else ""))
         replaces_own = shown is not None and shown.id.endswith(token_id or shown.id)
         is_kept = replaces_own and _keep_in_login(client, issued.token)
-        url = _address(client)
     if as_json:
         print_json(issued)
         return
