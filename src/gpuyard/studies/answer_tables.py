@@ -3,6 +3,7 @@
 # pandas has no types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportAttributeAccessIssue=false
+# pyright: reportCallIssue=false
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 

@@ -30,15 +30,15 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
 def knee(points: Sequence[tuple[float, float]]) -> int | None:
     """Return the point farthest below the line from the first to the last.
 
-    `points` are throughput and latency, by throughput. Beyond the knee more throughput
-    costs more latency than before it. None for fewer than three points, or for a curve
-    without a knee.
+    `points` are throughput and latency, by the size of the batch. Beyond the knee more
+    throughput costs more latency than before it. None for fewer than three points, and
+    where throughput and latency do not both rise.
     """
     if len(points) < 3:
         return None
     values = np.array(points, float)
     spans = np.ptp(values, axis=0)
-    if not spans.all():
+    if not (values[-1] > values[0]).all():
         return None
     scaled = (values - values.min(axis=0)) / spans
     start, end = scaled[0], scaled[-1]
@@ -97,7 +97,7 @@ def draw_pareto(summary: RunTable, axes: Any) -> str:
 def draw_knee(summary: RunTable, axes: Any) -> str:
     """Draw latency against throughput for each layout with several batch sizes."""
     told: list[str] = []
-    curves = [rows for rows in _layouts(summary).values() if len(rows) > 1]
+    curves = list(_layouts(summary).values())
     look = styles([rows[0]["strategy_id"] for rows in curves])
     notes: list[tuple[float, float, str]] = []
     for rows in curves:
@@ -127,7 +127,7 @@ def draw_knee(summary: RunTable, axes: Any) -> str:
 
 
 def _layouts(summary: RunTable) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
-    """Return rows of strategies by layout, by rising throughput."""
+    """Return rows of strategies with several batch sizes by layout, smallest first."""
     found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     wrong = {name for name, _ in summary.ranking.wrong}
     for row in summary.strategies:
@@ -135,8 +135,12 @@ def _layouts(summary: RunTable) -> dict[tuple[Any, ...], list[Mapping[str, Any]]
         if not any(map(is_missing, figures)) and row["strategy_id"] not in wrong:
             found.setdefault(tuple(row.get(name) for name in _LAYOUT), []).append(row)
     for rows in found.values():
-        rows.sort(key=lambda row: row["tokens_per_s"])
-    return found
+        rows.sort(key=lambda row: row["batch_size"])
+    return {
+        layout: rows
+        for layout, rows in found.items()
+        if len({row["batch_size"] for row in rows}) > 1
+    }
 
 
 def _layout_name(row: Mapping[str, Any]) -> str:
