@@ -41,7 +41,8 @@ def knee(points: Sequence[tuple[float, float]]) -> int | None:
     if not (values[-1] > values[0]).all():
         return None
     scaled = (values - values.min(axis=0)) / spans
-    start, end = scaled[0], scaled[-1]
+    start = scaled[0]
+    end = scaled[-1]
     rise = (end[1] - start[1]) / (end[0] - start[0])
     below = start[1] + rise * (scaled[:, 0] - start[0]) - scaled[:, 1]
     at = int(below.argmax())
