@@ -348,7 +348,7 @@ def test_the_page_in_a_browser(
         text = table.text_content() or ""
         assert all(strategy in text for strategy in STRATEGIES)
     plots = page.locator("figure svg").all()
-    assert len(plots) == 6
+    assert len(plots) == 8
     for plot in plots:
         plot.scroll_into_view_if_needed()
         box = plot.bounding_box()

@@ -3,8 +3,9 @@
 # pandas has no types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportAttributeAccessIssue=false
+# pyright: reportCallIssue=false
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -43,7 +44,7 @@ def answers_of_run(
     """
     ok = results[results["status"] == "ok"]
     names = [name for name in _COLUMNS if name in ok]
-    rows: list[dict[str, Any]] = ok[names].to_dict("records")
+    rows = cast(list[dict[str, Any]], ok[names].to_dict("records"))
     answers: dict[str, dict[Key, StrategyAnswer]] = {name: {} for name in strategies}
     baseline: dict[Key, StrategyAnswer] = {}
     right: dict[Key, str] = {}

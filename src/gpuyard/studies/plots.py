@@ -1,8 +1,6 @@
 """The plots of a run's report, as SVG that takes its ink from the page around it.
 
-Each strategy has one colour and one marker in all plots. Colours are Okabe's and Ito's,
-which people who see colours differently can tell apart; where strategies outnumber
-them, markers do.
+`plot_style` has the colours and markers of the strategies.
 """
 
 # matplotlib and pandas have few types.
@@ -18,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from gpuyard.studies.plot_style import is_missing, legend, styles, words
 from gpuyard.studies.run_table import RunTable
+from gpuyard.studies.tradeoff_plots import draw_knee, draw_pareto
 
-PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C6BB1")
-_MARKERS = "osD^vPX*"
 _INK = "#123456"
 _FAINT = "#123457"
 """Stand-ins in the drawing for the page's text and lines: the SVG has `currentColor`
@@ -81,15 +79,6 @@ class _Sketch:
     title: str
     draw: Callable[[RunTable, Any], str]
     by_row: bool = False
-
-
-def styles(strategies: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Return each strategy's colour and marker, by its position in the run."""
-    size = len(PALETTE)
-    return {
-        name: (PALETTE[at % size], _MARKERS[at % len(_MARKERS)])
-        for at, name in enumerate(strategies)
-    }
 
 
 def build_plots(summary: RunTable) -> list[Plot]:
@@ -161,12 +150,12 @@ def _latency_correctness(summary: RunTable, axes: Any) -> str:
     for row in summary.strategies:
         x = row["latency_ms_p50"]
         y = row.get(name)
-        if _none(x) or _none(y):
+        if is_missing(x) or is_missing(y):
             continue
         colour, marker = look[row["strategy_id"]]
         low = row.get(f"{name}_low")
         high = row.get(f"{name}_high")
-        if not _none(low) and not _none(high):
+        if not is_missing(low) and not is_missing(high):
             axes.errorbar(
                 x, y, [[y - low], [high - y]], color=colour, capsize=3, linewidth=1.2
             )
@@ -176,10 +165,10 @@ def _latency_correctness(summary: RunTable, axes: Any) -> str:
             marker,
             color=colour,
             markersize=9,
-            label=row["strategy_id"],
+            label=row["label"],
             linestyle="none",
         )
-        told.append(f"{row['strategy_id']}: {x:,.0f} ms, {y:.2f}")
+        told.append(f"{row['label']}: {x:,.0f} ms, {y:.2f}")
     if told:
         reference = (
             "the smallest layout's answers"
@@ -190,8 +179,8 @@ def _latency_correctness(summary: RunTable, axes: Any) -> str:
         axes.set_xlim(0, axes.get_xlim()[1] * 1.05)
         low = min(axes.get_ylim()[0], 0.9)
         axes.set_ylim(max(0.0, low), 1.02)
-        _legend(axes, len(told))
-    return _words("Agreement and median latency of each strategy", told)
+        legend(axes, len(told))
+    return words("Agreement and median latency of each strategy", told)
 
 
 def _throughput_length(summary: RunTable, axes: Any) -> str:
@@ -217,15 +206,18 @@ def _throughput_length(summary: RunTable, axes: Any) -> str:
             color=colour,
             alpha=0.55,
             markersize=5,
-            label=strategy_id,
+            label=summary.label(strategy_id),
             linestyle="none",
         )
-        told.append(f"{strategy_id}: median {np.median(points[:, 1]):,.1f} tokens/s")
+        told.append(
+            f"{summary.label(strategy_id)}: median"
+            f" {np.median(points[:, 1]):,.1f} tokens/s"
+        )
     if told:
         axes.set(xlabel="tokens of the prompt", ylabel="tokens/s of one answer")
         axes.set_ylim(bottom=0)
-        _legend(axes, len(told))
-    return _words("Tokens per second of each answer by the length of its prompt", told)
+        legend(axes, len(told))
+    return words("Tokens per second of each answer by the length of its prompt", told)
 
 
 def _latency_distribution(summary: RunTable, axes: Any) -> str:
@@ -260,13 +252,13 @@ def _latency_distribution(summary: RunTable, axes: Any) -> str:
         spread = place + (np.arange(len(some)) * 0.618 % 1 - 0.5) * 0.4
         axes.plot(some, spread, "o", color=colour, markersize=2.5, alpha=0.7)
         told.append(
-            f"{name}: half within {np.median(values):,.0f} ms, 90 % within"
-            f" {np.percentile(values, 90):,.0f} ms"
+            f"{summary.label(name)}: half within {np.median(values):,.0f} ms,"
+            f" 90 % within {np.percentile(values, 90):,.0f} ms"
         )
-    _rows(axes, names)
+    _rows(axes, [summary.label(name) for name in names])
     axes.set_xlabel("latency, ms (box: quartiles; whiskers: 5 % and 95 %)")
     axes.set_xlim(left=0)
-    return _words("Latency of the answers of each strategy", told)
+    return words("Latency of the answers of each strategy", told)
 
 
 def _memory(summary: RunTable, axes: Any) -> str:
@@ -297,13 +289,13 @@ def _memory(summary: RunTable, axes: Any) -> str:
             linestyle="none",
         )
         told.append(
-            f"{name}: {values.min():.2f} to {values.max():.2f} GiB, {len(values)} ranks"
-            " measured"
+            f"{summary.label(name)}: {values.min():.2f} to {values.max():.2f} GiB,"
+            f" {len(values)} ranks measured"
         )
-    _rows(axes, names)
+    _rows(axes, [summary.label(name) for name in names])
     axes.set_xlabel("most memory in use, GiB; one mark per rank")
     axes.set_xlim(left=0)
-    return _words("Peak memory of each rank", told)
+    return words("Peak memory of each rank", told)
 
 
 def _time_split(summary: RunTable, axes: Any) -> str:
@@ -315,11 +307,11 @@ def _time_split(summary: RunTable, axes: Any) -> str:
     for place, name in enumerate(names):
         ranks = summary.metrics[summary.metrics["strategy_id"] == name]
         parts = [ranks[column].mean() for column in ("compute_s", "communication_s")]
-        if any(_none(part) for part in parts):
+        if any(is_missing(part) for part in parts):
             axes.text(0, place, " not measured", va="center", fontsize=9)
             continue
         total = ranks["generate_s"].mean()
-        parts.append(max(0.0, (0 if _none(total) else total) - sum(parts)))
+        parts.append(max(0.0, (0 if is_missing(total) else total) - sum(parts)))
         left = 0.0
         colour = look[name][0]
         for part, (_, alpha, hatch) in zip(parts, _PARTS, strict=True):
@@ -335,10 +327,10 @@ def _time_split(summary: RunTable, axes: Any) -> str:
             )
             left += part
         told.append(
-            f"{name}: {parts[0]:.1f} s computing, {parts[1]:.1f} s communicating,"
-            f" {parts[2]:.1f} s else"
+            f"{summary.label(name)}: {parts[0]:.1f} s computing,"
+            f" {parts[1]:.1f} s communicating, {parts[2]:.1f} s else"
         )
-    _rows(axes, names)
+    _rows(axes, [summary.label(name) for name in names])
     axes.set_xlabel("seconds of generation, mean of ranks")
     if told:
         blank = {"facecolor": _INK, "edgecolor": _INK}
@@ -349,13 +341,13 @@ def _time_split(summary: RunTable, axes: Any) -> str:
         axes.legend(
             handles=keys, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3
         )
-    return _words("Time of generation split", told)
+    return words("Time of generation split", told)
 
 
 def _scaling(summary: RunTable, axes: Any) -> str:
     told: list[str] = []
     notes: dict[tuple[int, float], str] = {}
-    rows = [row for row in summary.strategies if not _none(row.get("speed_up"))]
+    rows = [row for row in summary.strategies if not is_missing(row.get("speed_up"))]
     look = styles([row["strategy_id"] for row in summary.strategies])
     for row in rows:
         colour, marker = look[row["strategy_id"]]
@@ -365,12 +357,12 @@ def _scaling(summary: RunTable, axes: Any) -> str:
             marker,
             color=colour,
             markersize=9,
-            label=row["strategy_id"],
+            label=row["label"],
             linestyle="none",
         )
         notes[row["gpus"], round(row["speed_up"], 1)] = f"{row['efficiency']:.0%}"
         told.append(
-            f"{row['strategy_id']}: {row['speed_up']:.2f} times with GPUs:"
+            f"{row['label']}: {row['speed_up']:.2f} times with GPUs:"
             f" {row['gpus']}, {row['efficiency']:.0%}"
         )
     if rows:
@@ -396,8 +388,8 @@ def _scaling(summary: RunTable, axes: Any) -> str:
         )
         axes.minorticks_off()
         axes.margins(0.08, 0.15)
-        _legend(axes, len(rows) + 1)
-    return _words("Speed-up over the smallest layout, with parallel efficiency", told)
+        legend(axes, len(rows) + 1)
+    return words("Speed-up over the smallest layout, with parallel efficiency", told)
 
 
 _SKETCHES: Mapping[str, _Sketch] = {
@@ -409,6 +401,8 @@ _SKETCHES: Mapping[str, _Sketch] = {
     "memory": _Sketch("Memory per rank", _memory, by_row=True),
     "time": _Sketch("Computing and communicating", _time_split, by_row=True),
     "scaling": _Sketch("Scaling", _scaling),
+    "pareto": _Sketch("Cost against latency", draw_pareto),
+    "knee": _Sketch("Latency against throughput", draw_knee),
 }
 
 
@@ -424,21 +418,7 @@ def _rows(axes: Any, names: Sequence[str]) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def _legend(axes: Any, entries: int) -> None:
-    axes.figure.legend(
-        loc="outside lower center", ncols=2 if entries > 1 else 1, handletextpad=0.3
-    )
-
-
 def _thin(points: np.ndarray) -> np.ndarray:
     """Pick at most _MOST_POINTS points evenly, so that the page stays small."""
     step = -(-len(points) // _MOST_POINTS)
     return points[::step] if step > 1 else points
-
-
-def _words(what: str, told: Sequence[str]) -> str:
-    return f"{what}. {'; '.join(told)}." if told else ""
-
-
-def _none(value: Any) -> bool:
-    return value is None or not np.isfinite(value)

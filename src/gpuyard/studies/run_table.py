@@ -214,14 +214,16 @@ class RunTable:
                             gpu_hours_per_million(row) if able else None
                         ),
                     }
-                    hours = row["gpu_hours_per_million"]
-                    is_priced = hours is not None and self.price is not None
-                    row["cost_per_million"] = hours * self.price if is_priced else None
+                    row["cost_per_million"] = self._cost_per_million(row)
                 row |= {
                     name: scores.get((strategy_id, variant), {}).get(name)
                     for name in _correctness_columns()
                 }
                 yield row | {"reasons": "; ".join(one["reasons"])}
+
+    def _cost_per_million(self, row: Mapping[str, Any]) -> float | None:
+        hours: float | None = row["gpu_hours_per_million"]
+        return None if hours is None or self.price is None else hours * self.price
 
     def _checked_figures(self, strategy_id: str) -> dict[str, Any]:
         """What is known of a strategy's answers, and how many differ from others."""

@@ -59,7 +59,7 @@ def test_the_page_says_what_a_reader_asks(page: Page) -> None:
         f"Written by gpuyard {__version__}",
     ):
         assert part in page.text, part
-    assert page.count["svg"] == 6
+    assert page.count["svg"] == 8
 
 
 def test_the_page_asks_nobody_for_anything(page: Page) -> None:
@@ -76,7 +76,7 @@ def test_the_page_can_be_read_without_eyes(page: Page) -> None:
     assert ("html", "lang", "en") in page.attributes
     assert (
         sum(1 for tag, name, _ in page.attributes if tag == "svg" and name == "role")
-        == 6
+        == 8
     )
     ids = [value for _, name, value in page.attributes if name == "id"]
     assert len(ids) == len(set(ids))

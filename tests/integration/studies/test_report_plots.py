@@ -1,17 +1,21 @@
 """Plots of a whole run, of one strategy and of twelve."""
 
+import json
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from gpuyard.studies.collector import ResultCollector
 from gpuyard.studies.summary import RunSummary
+from gpuyard.studies.tradeoff_plots import draw_knee
 from tests.support.study_run import (
     ALONE,
     RUN,
+    Layout,
     entry,
     prompts,
     write_manifest,
@@ -27,6 +31,8 @@ NAMES = [
     "memory",
     "time",
     "scaling",
+    "pareto",
+    "knee",
 ]
 
 
@@ -56,6 +62,26 @@ def test_every_plot_is_told_and_stands_alone(tmp_path: Path) -> None:
         assert "currentColor" in plot.svg and "#12345" not in plot.svg
 
 
+def test_a_sweep_of_batch_sizes_has_a_curve(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / RUN
+    asked = prompts(3)
+    write_prompts(run, asked)
+    layouts: list[Layout] = []
+    for batch_size, pace_ms in ((1, 40.0), (2, 30.0), (4, 29.0)):
+        layout = replace(ALONE, strategy_id=f"b{batch_size}", pace_ms=pace_ms)
+        write_strategy(run, layout, asked)
+        path = run / layout.strategy_id / "exp_config.json"
+        config = json.loads(path.read_text()) | {"batch_size": batch_size}
+        path.write_text(json.dumps(config))
+        layouts.append(layout)
+    write_manifest(run, [entry(layout) for layout in layouts])
+    axes = Figure().subplots()
+    told = draw_knee(summary_of(run), axes)
+    assert "tp 1, pp 1, dp 1: no knee" in told
+    assert {text.get_text() for text in axes.texts} <= {"1", "2", "4"}
+    assert len(axes.lines) == 1
+
+
 @pytest.mark.parametrize("count", [1, 12])
 def test_one_strategy_and_twelve(tmp_path: Path, count: int) -> None:
     run = tmp_path / "runs" / RUN
@@ -69,4 +95,6 @@ def test_one_strategy_and_twelve(tmp_path: Path, count: int) -> None:
         write_strategy(run, layout, asked)
     write_manifest(run, [entry(layout) for layout in layouts])
     for plot in summary_of(run).build_plots():
+        if plot.name == "knee":
+            continue
         assert all(layout.strategy_id in plot.alt for layout in layouts)

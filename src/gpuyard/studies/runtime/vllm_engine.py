@@ -153,7 +153,7 @@ def _confidence(text: Any) -> list[TokenConfidence]:
     vLLM gives a dictionary for each token: log-probabilities by the token's id.
     """
     found: list[TokenConfidence] = []
-    told = getattr(text, "logprobs", None) or ()
+    told: Sequence[Any] = getattr(text, "logprobs", None) or []
     for token, known in zip(text.token_ids, told, strict=False):
         logprobs = {int(key): float(value.logprob) for key, value in known.items()}
         own = logprobs.pop(token, None)

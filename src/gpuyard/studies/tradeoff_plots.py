@@ -1,0 +1,148 @@
+"""Plots of what one pays for speed: the Pareto front, and the knee of batch sizes."""
+
+# matplotlib has few types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuyard.studies.plot_style import is_missing, legend, place_labels, styles, words
+from gpuyard.studies.run_table import RunTable
+
+_LAYOUT = ("num_nodes", "gpus_per_node", "tp_size", "pp_size", "dp_size")
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Return the points that no other beats in both figures, by the first figure.
+
+    Less is better in both.
+    """
+    order = sorted(range(len(points)), key=lambda at: points[at])
+    front: list[int] = []
+    for at in order:
+        if not front or points[at][1] < points[front[-1]][1]:
+            front.append(at)
+    return front
+
+
+def knee(points: Sequence[tuple[float, float]]) -> int | None:
+    """Return the point farthest below the line from the first to the last.
+
+    `points` are throughput and latency, by the size of the batch. Beyond the knee more
+    throughput costs more latency than before it. None for fewer than three points, and
+    where throughput and latency do not both rise.
+    """
+    if len(points) < 3:
+        return None
+    values = np.array(points, float)
+    spans = np.ptp(values, axis=0)
+    if not (values[-1] > values[0]).all():
+        return None
+    scaled = (values - values.min(axis=0)) / spans
+    start = scaled[0]
+    end = scaled[-1]
+    rise = (end[1] - start[1]) / (end[0] - start[0])
+    below = start[1] + rise * (scaled[:, 0] - start[0]) - scaled[:, 1]
+    at = int(below.argmax())
+    return at if below[at] > 1e-9 else None
+
+
+def draw_pareto(summary: RunTable, axes: Any) -> str:
+    """Draw cost against latency; the front joins the right strategies on it."""
+    look = styles([row["strategy_id"] for row in summary.strategies])
+    wrong = {name for name, _ in summary.ranking.wrong}
+    rows = [
+        row
+        for row in summary.strategies
+        if not is_missing(row.get("gpu_hours_per_million"))
+        and not is_missing(row["latency_ms_p50"])
+    ]
+    for row in rows:
+        colour, marker = look[row["strategy_id"]]
+        is_wrong = row["strategy_id"] in wrong
+        axes.plot(
+            row["latency_ms_p50"],
+            row["gpu_hours_per_million"],
+            marker,
+            color=colour,
+            markerfacecolor="none" if is_wrong else colour,
+            markersize=8,
+            label=row["label"] + (" (answers not right)" if is_wrong else ""),
+            linestyle="none",
+        )
+    right = [row for row in rows if row["strategy_id"] not in wrong]
+    points = [(row["latency_ms_p50"], row["gpu_hours_per_million"]) for row in right]
+    front = pareto_front(points)
+    if not rows:
+        return ""
+    if len(front) > 1:
+        axes.plot(*zip(*(points[at] for at in front), strict=True), "-", zorder=0)
+    axes.set(xlabel="median latency, ms", ylabel="GPU-hours per million tokens")
+    axes.margins(0.15, 0.15)
+    legend(axes, len(rows))
+    place_labels(axes, [(*points[at], right[at]["label"]) for at in front])
+    names = ", ".join(right[at]["label"] for at in front) or "none"
+    told = [
+        f"{row['label']}: {row['latency_ms_p50']:,.0f} ms,"
+        f" {row['gpu_hours_per_million']:,.2f} GPU-hours"
+        for row in rows
+    ]
+    return words(
+        f"Cost and median latency; on the front, where none is better in both: {names}",
+        told,
+    )
+
+
+def draw_knee(summary: RunTable, axes: Any) -> str:
+    """Draw latency against throughput for each layout with several batch sizes."""
+    told: list[str] = []
+    curves = list(_layouts(summary).values())
+    look = styles([rows[0]["strategy_id"] for rows in curves])
+    notes: list[tuple[float, float, str]] = []
+    for rows in curves:
+        colour, marker = look[rows[0]["strategy_id"]]
+        points = [(row["tokens_per_s"], row["latency_ms_p50"]) for row in rows]
+        name = _layout_name(rows[0])
+        axes.plot(*zip(*points, strict=True), marker=marker, color=colour, label=name)
+        notes += [
+            (*point, str(row["batch_size"]))
+            for point, row in zip(points, rows, strict=True)
+        ]
+        at = knee(points)
+        where = (
+            "no knee" if at is None else f"knee at batch size {rows[at]['batch_size']}"
+        )
+        told.append(f"{name}: {where}")
+        if at is not None:
+            axes.plot(*points[at], "o", color=colour, markersize=16, fillstyle="none")
+    if curves:
+        axes.set(
+            xlabel="tokens/s; numbers are batch sizes", ylabel="median latency, ms"
+        )
+        axes.margins(0.12, 0.15)
+        legend(axes, len(curves))
+        place_labels(axes, notes)
+    return words("Latency against throughput by batch size; circles are knees", told)
+
+
+def _layouts(summary: RunTable) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
+    """Return rows of strategies with several batch sizes by layout, smallest first."""
+    found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    wrong = {name for name, _ in summary.ranking.wrong}
+    for row in summary.strategies:
+        figures = (row["tokens_per_s"], row["latency_ms_p50"])
+        if not any(map(is_missing, figures)) and row["strategy_id"] not in wrong:
+            found.setdefault(tuple(row.get(name) for name in _LAYOUT), []).append(row)
+    for rows in found.values():
+        rows.sort(key=lambda row: row["batch_size"])
+    return {
+        layout: rows
+        for layout, rows in found.items()
+        if len({row["batch_size"] for row in rows}) > 1
+    }
+
+
+def _layout_name(row: Mapping[str, Any]) -> str:
+    return f"tp {row['tp_size']:g}, pp {row['pp_size']:g}, dp {row['dp_size']:g}"
