@@ -333,5 +333,7 @@ def test_who_may_not_sees_no_button(instance: TestInstance, browser: Browser) ->
         expect(page.get_by_label("Role of vera")).to_have_count(0)
         page.get_by_role("link", name="Verification").click()
         expect(page.get_by_text("node:of-others")).to_be_visible()
-        buttons = page.get_by_role("main").get_by_role("button")
+        # Everybody may look at what a check has judged.
+        changing = re.compile("quarantine|forget|end it", re.IGNORECASE)
+        buttons = page.get_by_role("main").get_by_role("button", name=changing)
         expect(buttons).to_have_count(0)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -201,13 +202,46 @@ def test_a_dataset_is_uploaded_and_removed_and_workspaces_are_listed(
     dialog = page.get_by_role("dialog", name=f"{name}, version 1")
     expect(dialog.get_by_role("cell", name="deep/large.bin")).to_be_visible()
     dialog.get_by_role("button", name="Close").click()
+    page.get_by_role("button", name=f"Share {name}").click()
+    sharing = page.get_by_role("dialog")
+    sharing.get_by_label("Another project").fill("vision")
+    sharing.get_by_role("button", name="Share it").click()
+    expect(sharing.get_by_role("row")).to_contain_text("vision")
+    check_for_all(page)
+    sharing.get_by_role("button", name="Close").click()
+    expect(row).to_contain_text("shared with vision")
     page.get_by_role("button", name=f"Remove {name}").click()
     page.get_by_role("button", name="Remove it").click()
     expect(page.get_by_text("There is no dataset yet.")).to_be_visible()
-    instance.ok("run", "--workspace", "notes", "--", "true")
+    write = "echo of use > $GPUYARD_WORKSPACE/remember.txt"
+    instance.ok("run", "--workspace", "notes", "--", "sh", "-c", write)
     page.get_by_role("tab", name="workspaces").click()
     expect(page.get_by_role("row").filter(has_text="notes")).to_contain_text("default")
     check_for_all(page)
+    page.get_by_role("button", name="Files of notes").click()
+    dialog = page.get_by_role("dialog", name="Files of the workspace notes")
+    expect(dialog.get_by_role("cell", name="remember.txt")).to_be_visible()
+    dialog.get_by_role("button", name="Close").click()
+
+
+def test_a_file_that_some_job_left_is_found_and_downloaded(
+    instance: TestInstance, page: Page
+) -> None:
+    for name in ("first", "second"):
+        write = ["sh", "-c", f"mkdir -p kept; echo {name} > kept/{name}.bin"]
+        job = instance.submit(write, name=name, artifacts=["kept"])
+        assert instance.wait(job).state == "completed"
+    show(page, instance, "/data?show=artifacts")
+    files = page.get_by_role("group", name="Artifacts")
+    expect(files.get_by_text("kept/first.bin")).to_be_visible()
+    check_for_all(page)
+    page.get_by_label(re.compile("^In the path")).fill("second")
+    expect(files.get_by_text("kept/first.bin")).to_have_count(0)
+    with page.expect_download() as saved:
+        files.get_by_role("link", name="Download kept/second.bin of second").click()
+    assert Path(saved.value.path()).read_text() == "second\n"
+    files.get_by_role("button", name="Model card of second").click()
+    expect(page.get_by_role("dialog")).to_contain_text("gpuyard artifacts card")
 
 
 def test_a_batch_is_submitted_and_what_failed_is_done_again(

@@ -32,9 +32,11 @@ OF_NO_PROJECT = {
     "models",
     "nodes",
     "secrets",
+    "studies",
     "tokens",
     "trust",
     "users",
+    "verifications",
 }
 # Everybody sees that GPUs are taken (see the last test here), and programs of our own.
 SHOWN_TO_ALL = {"reservations", "templates"}
@@ -142,7 +144,7 @@ def _make(instance: TestInstance, owner: Client) -> dict[str, str]:
         ["bash", "-c", PROGRAM],
         name="hush-running",
         project=SECRET,
-        workspace="hush-shelf",
+        workspace="words",
         workdir=str(instance.work),
         resources={"gpus": {"count": 1}},
         checkpoint={"path": "hush-ckpt.pt"},
@@ -173,6 +175,7 @@ def _make(instance: TestInstance, owner: Client) -> dict[str, str]:
         "budgets": "hush-budget",
         "datasets": SECRET,
         "projects": SECRET,
+        "workspaces": SECRET,
     }
 
 
@@ -284,6 +287,8 @@ MAKES_OWN = ADDS | {
     "POST /v1/responses",
     # Who sees a job submits its like, as its own, without the keys of others.
     "POST /api/v1/jobs/{reference}/rerun",
+    # Results of its own, of a study that others have not left.
+    "PUT /api/v1/studies/{run}",
     # A secret with this name of its own (tests/acceptance/test_users.py).
     "PUT /api/v1/secrets/{name}",
 }
@@ -312,6 +317,8 @@ def test_no_list_and_no_count_has_anything_of_it(things: Things, user: str) -> N
         what.split(" ")[1]
         for what in documented()
         if what.startswith("GET ") and "{" not in what
+        # Administrators see everything anyway.
+        if rights()[what] != "administrator"
     ]
     lists += ["/api/v1/jobs?folded=true", f"/api/v1/jobs?project={SECRET}"]
     lists += ["/api/v1/events?newest=true", "/api/v1/events?limit=10000"]
@@ -391,9 +398,10 @@ def test_its_members_see_all_of_it(things: Things) -> None:
         paths = [
             f"/api/v1/{noun}/{things.ids[noun]}"
             for noun in things.ids
-            if noun not in ("checkpoints", "datasets")
+            if noun not in ("checkpoints", "datasets", "workspaces")
         ]
         paths.append(f"/api/v1/datasets/{SECRET}/words")
+        paths.append(f"/api/v1/workspaces/{SECRET}/words/files")
         paths.append(f"/api/v1/checkpoints/{things.ids['checkpoints']}/content")
         statuses = {path: web.get(path).status_code for path in paths}
         assert set(statuses.values()) == {200}, statuses

@@ -90,6 +90,12 @@ class Artifact(BaseModel):
     created_at: float
 
 
+class FoundArtifact(Artifact):
+    """A file that a job has left, with the name of the job."""
+
+    job_name: str
+
+
 class ArtifactLink(BaseModel):
     """A link to one artifact for people without a token, until `expires_at` (UTC
     seconds).

@@ -3,7 +3,7 @@
 This looks at all who are known, so it is for people's questions and not for decisions.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
@@ -68,7 +68,7 @@ def _lines(view: View, now: float) -> set[ShareKey]:
         found.update((name, user) for user in project.users)
     known = usage.known_lines()
     found.update(line for line in known if line[0])
-    inside = Counter[str]()
+    inside: defaultdict[str, float] = defaultdict(float)
     for line in known:
         if line[0]:
             inside[line[1]] += usage.gpu_seconds(line, now)[1]

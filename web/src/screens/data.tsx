@@ -1,5 +1,6 @@
 // What jobs read and keep: datasets with their versions, and workspaces.
 
+import type { FunctionComponent } from "preact";
 import { useRef, useState } from "preact/hooks";
 
 import { type Schemas, send } from "../api/client";
@@ -10,16 +11,24 @@ import { useNow } from "../state/clock";
 import { useResource } from "../state/resource";
 import { setQuery, usePlace } from "../state/router";
 import { session } from "../state/session";
-import { CommandToCopy, Field, FileButton } from "../ui/fields";
+import { Field, FileButton } from "../ui/fields";
 import { ActionButton, Dialog, Empty, ErrorNote, Meter, Tabs } from "../ui/parts";
+import { Artifacts } from "./data-artifacts";
+import { addressOf, DatasetFiles, Sharing, WorkspaceFiles } from "./data-files";
 
 type Dataset = Schemas["Dataset"];
-const TABS = ["datasets", "workspaces"] as const;
+const TABS = ["datasets", "artifacts", "workspaces"] as const;
+const SHOWN: Record<(typeof TABS)[number], FunctionComponent> = {
+  datasets: Datasets,
+  artifacts: Artifacts,
+  workspaces: Workspaces,
+};
 const isAboutDatasets = (event: ServerEvent) => event.kind.startsWith("dataset.");
 
 export default function DataScreen() {
   const { query } = usePlace();
   const tab = TABS.find((one) => one === query.get("show")) ?? "datasets";
+  const Shown = SHOWN[tab];
   return (
     <>
       <div class="head">
@@ -31,13 +40,9 @@ export default function DataScreen() {
         chosen={tab}
         onChoose={(name) => setQuery({ show: name })}
       />
-      {tab === "datasets" ? <Datasets /> : <Workspaces />}
+      <Shown key={tab} />
     </>
   );
-}
-
-function addressOf(project: string, name: string): string {
-  return `/api/v1/datasets/${encodeURIComponent(project)}/${encodeURIComponent(name)}`;
 }
 
 // --- datasets ---
@@ -50,6 +55,7 @@ function Datasets() {
   );
   const [removed, setRemoved] = useState<Dataset | null>(null);
   const [listed, setListed] = useState<Dataset | null>(null);
+  const [shared, setShared] = useState<Dataset | null>(null);
   return (
     <>
       {session.may("member") && <Upload onAdded={found.reload} />}
@@ -75,6 +81,7 @@ function Datasets() {
                   key={`${dataset.project}/${dataset.name}`}
                   dataset={dataset}
                   onList={() => setListed(dataset)}
+                  onShare={() => setShared(dataset)}
                   onRemove={() => setRemoved(dataset)}
                 />
               ))}
@@ -82,7 +89,10 @@ function Datasets() {
           </table>
         </div>
       )}
-      {listed && <Files dataset={listed} onClose={() => setListed(null)} />}
+      {listed && <DatasetFiles dataset={listed} onClose={() => setListed(null)} />}
+      {shared && (
+        <Sharing dataset={shared} onChange={found.reload} onClose={() => setShared(null)} />
+      )}
       {removed && (
         <Remove
           dataset={removed}
@@ -96,7 +106,14 @@ function Datasets() {
   );
 }
 
-function DatasetLine(props: { dataset: Dataset; onList: () => void; onRemove: () => void }) {
+interface LineProps {
+  dataset: Dataset;
+  onList: () => void;
+  onShare: () => void;
+  onRemove: () => void;
+}
+
+function DatasetLine(props: LineProps) {
   const { dataset } = props;
   const newest = dataset.versions?.[0];
   const shared = dataset.shared_with ?? [];
@@ -126,6 +143,16 @@ function DatasetLine(props: { dataset: Dataset; onList: () => void; onRemove: ()
           {session.may("member") && (
             <button
               type="button"
+              class="button"
+              aria-label={`Share ${dataset.name}`}
+              onClick={props.onShare}
+            >
+              Share
+            </button>
+          )}
+          {session.may("member") && (
+            <button
+              type="button"
               class="button danger"
               aria-label={`Remove ${dataset.name}`}
               onClick={props.onRemove}
@@ -136,40 +163,6 @@ function DatasetLine(props: { dataset: Dataset; onList: () => void; onRemove: ()
         </div>
       </td>
     </tr>
-  );
-}
-
-function Files({ dataset, onClose }: { dataset: Dataset; onClose: () => void }) {
-  const version = dataset.versions?.[0]?.number ?? 1;
-  const path = `${addressOf(dataset.project, dataset.name)}/versions/${version}/files`;
-  const found = useResource<Schemas["FilePage"]>(path, { limit: 1000 });
-  const project = dataset.project === "default" ? "" : `${dataset.project}/`;
-  return (
-    <Dialog title={`${dataset.name}, version ${version}`} onClose={onClose}>
-      <ErrorNote error={found.error} />
-      <div class="scrolls tall" tabIndex={0} role="group" aria-label="Files">
-        <table>
-          <tbody>
-            {found.value?.items.map((file) => (
-              <tr key={file.path}>
-                <td class="mono">{file.path}</td>
-                <td class="number">{format.bytes(file.size)}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
-      {found.value?.next && <p class="quiet">These are the first thousand.</p>}
-      <p class="quiet">A job reads it with:</p>
-      <CommandToCopy
-        text={`gpuyard run --dataset ${project}${dataset.name}@${version} -- python3 train.py`}
-      />
-      <div>
-        <button type="button" class="button" onClick={onClose}>
-          Close
-        </button>
-      </div>
-    </Dialog>
   );
 }
 
@@ -288,9 +281,17 @@ function Workspaces() {
   const found = useResource<{ items: WorkspaceRow[] }>("/api/v1/workspaces", {}, { everyS: 30 });
   const now = useNow();
   const items = found.value?.items ?? [];
+  const [listed, setListed] = useState<WorkspaceRow | null>(null);
   return (
     <>
       <ErrorNote error={found.error} />
+      {listed && (
+        <WorkspaceFiles
+          project={listed.project}
+          name={listed.name}
+          onClose={() => setListed(null)}
+        />
+      )}
       {found.value && items.length === 0 && (
         <Empty>
           There is no workspace yet. A job that names one makes it: its folder outlives the job.
@@ -308,6 +309,7 @@ function Workspaces() {
                 <th class="number">Files</th>
                 <th class="number">Used</th>
                 <th>Is removed</th>
+                <th />
               </tr>
             </thead>
             <tbody>
@@ -325,6 +327,16 @@ function Workspaces() {
                   <td class="number">{format.count(one.files)}</td>
                   <td class="number quiet">{format.ago(one.used_at, now)}</td>
                   <td class="quiet">{one.removed_at ? format.time(one.removed_at) : "never"}</td>
+                  <td>
+                    <button
+                      type="button"
+                      class="button"
+                      aria-label={`Files of ${one.name}`}
+                      onClick={() => setListed(one)}
+                    >
+                      Files
+                    </button>
+                  </td>
                 </tr>
               ))}
             </tbody>

@@ -23,7 +23,11 @@ export function SignInsTab() {
   const asked = { event, who, limit: LIMIT };
   if (!session.may("administrator"))
     return <Empty>Only administrators see who signed in and who was refused.</Empty>;
-  return <SignIns key={JSON.stringify(asked)} asked={asked} />;
+  return (
+    <Card title="Sign-ins and changes" action={<Filters asked={asked} />}>
+      <SignIns key={JSON.stringify(asked)} asked={asked} />
+    </Card>
+  );
 }
 
 interface Asked {
@@ -44,7 +48,7 @@ function SignIns({ asked }: { asked: Asked }) {
     setOlder([...older, ...page.items]);
   }
   return (
-    <Card title="Sign-ins and changes" action={<Filters asked={asked} />}>
+    <>
       <ErrorNote error={error ?? newest.error} />
       {newest.value && lines.length === 0 && <Empty>Nothing fits these filters.</Empty>}
       {lines.length > 0 && <LineTable lines={lines} />}
@@ -55,7 +59,7 @@ function SignIns({ asked }: { asked: Asked }) {
           </ActionButton>
         </div>
       )}
-    </Card>
+    </>
   );
 }
 

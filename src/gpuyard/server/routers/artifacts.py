@@ -10,7 +10,12 @@ from fastapi import Query, Request, Response
 from fastapi.responses import FileResponse
 from pydantic import BaseModel
 
-from gpuyard.domain.artifacts import Artifact, ArtifactLink, WantedLink
+from gpuyard.domain.artifacts import (
+    Artifact,
+    ArtifactLink,
+    FoundArtifact,
+    WantedLink,
+)
 from gpuyard.domain.errors import GpuyardError, NotFoundError
 from gpuyard.server import artifact_links
 from gpuyard.server.api_router import api_router, open_api_router
@@ -67,6 +72,39 @@ async def remove_artifacts(
     artifacts = app_state.controller.reports.artifacts
     rows = await artifacts.remove(job_id, path or [])
     return ArtifactPage(items=[present_artifact(row) for row in rows])
+
+
+class FoundArtifactPage(BaseModel):
+    """Artifacts of all jobs, newest first."""
+
+    items: list[FoundArtifact]
+    next: str | None = None
+
+
+@router.get("/artifacts")
+async def search_artifacts(
+    request: Request,
+    app_state: TheAppState,
+    text: Annotated[
+        str, Query(max_length=200, description="In the path, or the job's name.")
+    ] = "",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+    cursor: Annotated[
+        str | None, Query(description="The `next` of the page before.")
+    ] = None,
+) -> FoundArtifactPage:
+    """The files that all jobs have left, newest first. A page may have fewer than
+    `limit`, for those of projects that you do not see are left out.
+    """
+    read = app_state.queries.newest_artifacts
+    rows = await asyncio.to_thread(read, limit, text, cursor)
+    after = rows[-1]["id"] if len(rows) == limit else None
+    visibility = visibility_of(request.scope, app_state.controller)
+    if visibility.hidden:
+        projects = app_state.queries.projects_of_jobs({row["job_id"] for row in rows})
+        rows = [row for row in rows if visibility.sees(projects.get(row["job_id"]))]
+    items = [FoundArtifact.model_validate(row) for row in rows]
+    return FoundArtifactPage(items=items, next=after)
 
 
 @router.get("/artifacts/{artifact_id}")

@@ -1,0 +1,116 @@
+// The files that all jobs have left: found by their path or their job, and downloaded.
+
+import { useState } from "preact/hooks";
+
+import type { Schemas } from "../api/client";
+import type { ServerEvent } from "../api/events";
+import * as format from "../format";
+import { useNow } from "../state/clock";
+import { useListing } from "../state/pages";
+import { setQuery, usePlace } from "../state/router";
+import { CommandToCopy, Field } from "../ui/fields";
+import { Dialog, Empty, ErrorNote, Link } from "../ui/parts";
+
+type Found = Schemas["FoundArtifact"];
+const isAboutArtifacts = (event: ServerEvent) => event.kind.startsWith("artifacts.");
+
+export function Artifacts() {
+  const { query } = usePlace();
+  const text = query.get("text") ?? "";
+  const found = useListing<Found>("/api/v1/artifacts", { text }, isAboutArtifacts);
+  const [carded, setCarded] = useState<Found | null>(null);
+  return (
+    <>
+      <Field
+        label="In the path, or the name of the job"
+        hint="model.safetensors"
+        value={text}
+        onInput={(value) => setQuery({ text: value })}
+      />
+      <ErrorNote error={found.error} />
+      {!found.hasMore && found.items.length === 0 && (
+        <Empty>
+          {text ? "No file fits." : "No job has left a file yet."} A job keeps what{" "}
+          <code>--artifacts</code> names.
+        </Empty>
+      )}
+      {found.items.length > 0 && <ArtifactTable artifacts={found.items} onCard={setCarded} />}
+      {found.hasMore && found.items.length > 0 && (
+        <div>
+          <button type="button" class="button" onClick={found.more}>
+            Show older ones
+          </button>
+        </div>
+      )}
+      {carded && <ModelCard artifact={carded} onClose={() => setCarded(null)} />}
+    </>
+  );
+}
+
+function ArtifactTable(props: { artifacts: Found[]; onCard: (artifact: Found) => void }) {
+  const now = useNow();
+  return (
+    <div class="card scrolls" tabIndex={0} role="group" aria-label="Artifacts">
+      <table class="middle">
+        <thead>
+          <tr>
+            <th class="named">File</th>
+            <th>Job</th>
+            <th class="number">Size</th>
+            <th class="number">Saved</th>
+            <th>Get</th>
+          </tr>
+        </thead>
+        <tbody>
+          {props.artifacts.map((one) => (
+            <tr key={one.id}>
+              <td class="mono breaks">{one.path}</td>
+              <td>
+                <Link to={`/jobs/${one.job_id}`}>{one.job_name}</Link>
+              </td>
+              <td class="number">{format.bytes(one.size)}</td>
+              <td class="number quiet whole">{format.ago(one.created_at, now)}</td>
+              <td>
+                <span class="row">
+                  <a
+                    class="button"
+                    href={`/api/v1/artifacts/${one.id}/content`}
+                    download={one.path.split("/").at(-1)}
+                    aria-label={`Download ${one.path} of ${one.job_name}`}
+                  >
+                    Download
+                  </a>
+                  <button
+                    type="button"
+                    class="button"
+                    aria-label={`Model card of ${one.job_name}`}
+                    onClick={() => props.onCard(one)}
+                  >
+                    Model card
+                  </button>
+                </span>
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function ModelCard({ artifact, onClose }: { artifact: Found; onClose: () => void }) {
+  return (
+    <Dialog title={`A model card for ${artifact.job_name}`} onClose={onClose}>
+      <p class="quiet">
+        It says what is known of the run: its settings, its results and its files. Publish it beside
+        them.
+      </p>
+      <CommandToCopy text={`gpuyard artifacts card ${artifact.job_id} > README.md`} />
+      <div>
+        <button type="button" class="button" onClick={onClose}>
+          Close
+        </button>
+      </div>
+    </Dialog>
+  );
+}
