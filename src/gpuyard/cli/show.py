@@ -79,7 +79,8 @@ def _node_names(client: "Client", info: "Job") -> dict[str, str]:
     ids = {attempt.node for attempt in info.attempts}
     if not any(node and node.startswith(_NODE_ID) for node in ids):
         return {}
-    return {node["id"]: node["name"] for node in client.nodes() if node["id"] in ids}
+    nodes: list[dict[str, str]] = client.nodes()
+    return {node["id"]: node["name"] for node in nodes if node["id"] in ids}
 
 
 def print_attempts(attempts: "Sequence[Attempt]", nodes: Mapping[str, str]) -> None:

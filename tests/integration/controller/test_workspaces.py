@@ -78,6 +78,7 @@ async def test_what_is_in_a_bucket_comes_before_a_job_and_goes_back_after_it(
         reasons = lambda: [row["reason"] for row in instance.attempts(waits)]  # noqa: E731
         await eventually(lambda: "storage_unreachable" in reasons(), "a failed try")
     await instance.finish(waits)
+    await instance.settled()
     (folder / "later").write_bytes(b"when no job ran")
     await instance.controller.workspaces.look()
     assert "deep/er/default/corpus/later" in bucket.objects()
