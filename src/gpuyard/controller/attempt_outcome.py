@@ -103,5 +103,6 @@ def wants_retry(job: LiveJob, outcome: AttemptOutcome) -> bool:
         return False
     reason = Reason.of(text)
     if reason.retry is RetryRule.COUNTED:
-        return reason.cause in job.retry_on and job.failures < job.retry_count
+        retries = job.retries
+        return reason.cause in retries.causes and job.failures < retries.count
     return reason.retry is RetryRule.FREE

@@ -3,7 +3,7 @@ commit.
 """
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +14,7 @@ from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import JobState
 from gpuyard.ledger.queries import Queries, Row, StoredJob
-from gpuyard.scheduler.jobs import ALL_CAUSES, LiveJob, Service
+from gpuyard.scheduler.jobs import LiveJob, Retries, Service, retries_of
 from gpuyard.scheduler.observe import note_completed_job, observe
 from gpuyard.scheduler.view import View
 
@@ -167,8 +167,7 @@ def _live_job(row: StoredJob, type_of: Callable[[str, str | None], str]) -> Live
         started_at,
         attempts,
         attempt_id,
-        retry_count,
-        _retry_on(retry_on),
+        _retries(retry_count, retry_on),
         failures,
         bool(cancel_requested),
         resume_from,
@@ -196,9 +195,9 @@ def _parents(text: str | None) -> tuple[str, ...]:
     return tuple(msgspec.json.decode(text) or ())
 
 
-def _retry_on(text: str | None) -> Collection[str]:
-    causes: list[str] | None = msgspec.json.decode(text) if text else None
-    return ALL_CAUSES if causes is None else frozenset(causes)
+@lru_cache(maxsize=4096)
+def _retries(count: int, causes: str | None) -> Retries:
+    return retries_of(count, msgspec.json.decode(causes) if causes else None)
 
 
 def _parent_ends(text: str | None) -> Mapping[str, str] | None:

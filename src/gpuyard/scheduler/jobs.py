@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.reasons import RetryCause
@@ -27,12 +28,30 @@ class Service:
 NO_SERVICE = Service()
 
 
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """A job is tried again at most `count` times, after an end of these `causes`."""
+
+    count: int = 0
+    causes: frozenset[str] = ALL_CAUSES
+
+
+@lru_cache(maxsize=1024)
+def _retries(count: int, causes: frozenset[str]) -> Retries:
+    # One for all jobs that are tried again alike, because 100,000 of them may wait.
+    return Retries(count, causes)
+
+
+def retries_of(count: int, causes: Collection[str] | None) -> Retries:
+    """So many retries after these `causes`; None stands for all causes."""
+    return _retries(count, ALL_CAUSES if causes is None else frozenset(causes))
+
+
 @dataclass(slots=True)
 class LiveJob:
     """A job that has not ended. Times are UTC seconds; `waits_for` are the parents that
     have not ended as they must, and `parent_ends` says how, where that is not
-    `completed`. A `held` job waits for its release. `retry_on`: after which ends
-    it is tried again.
+    `completed`. A `held` job waits for its release.
 
     `job_type`: jobs of one type are expected to run equally long (see `learning`).
     `service` is what it got in its ended attempts.
@@ -61,8 +80,7 @@ class LiveJob:
     started_at: float | None = None
     attempts: int = 0
     attempt_id: str | None = None
-    retry_count: int = 0
-    retry_on: Collection[str] = ALL_CAUSES
+    retries: Retries = Retries()
     failures: int = 0
     cancel_requested: bool = False
     resume_from: str | None = None

@@ -23,7 +23,7 @@ from gpuyard.scheduler.array_limits import limit_array
 from gpuyard.scheduler.attempts import LiveAttempt
 from gpuyard.scheduler.budgets import EndedCost
 from gpuyard.scheduler.history import AttemptEnd
-from gpuyard.scheduler.jobs import NO_SERVICE, LiveJob, Service
+from gpuyard.scheduler.jobs import NO_SERVICE, LiveJob, Service, retries_of
 from gpuyard.scheduler.nodes import Device
 from gpuyard.scheduler.view import View
 
@@ -39,7 +39,6 @@ _JOB_COLUMNS = (
     "started_at",
     "attempts",
     "attempt_id",
-    "retry_count",
     "failures",
     "cancel_requested",
     "resume_from",
@@ -268,8 +267,11 @@ def _update_job(job: LiveJob, state: JobState, row: Row) -> None:
         job.kind = sys.intern(row["kind"])
     if "held" in row:
         job.held = bool(row["held"])
-    if row.get("retry_on") is not None:
-        job.retry_on = frozenset(row["retry_on"])
+    causes = row.get("retry_on")
+    if "retry_count" in row or causes is not None:
+        known = job.retries
+        count = row.get("retry_count", known.count)
+        job.retries = retries_of(count, known.causes if causes is None else causes)
     if "project" in row:
         job.project = _interned(row["project"])
     if "estimated_duration_s" in row:

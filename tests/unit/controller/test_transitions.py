@@ -16,7 +16,7 @@ from gpuyard.domain.events import EventKind, Table
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import JobState
-from gpuyard.scheduler.jobs import LiveJob
+from gpuyard.scheduler.jobs import LiveJob, retries_of
 from tests.support.life import Life, plain
 
 
@@ -25,8 +25,11 @@ def life() -> Life:
     return Life()
 
 
-def job(**fields) -> LiveJob:
-    return LiveJob("job_1", JobState.RUNNING, Shape(), 3, 0.0, **fields)
+def job(*, retry_count=0, retry_on=None, **fields) -> LiveJob:
+    retries = retries_of(retry_count, retry_on)
+    return LiveJob(
+        "job_1", JobState.RUNNING, Shape(), 3, 0.0, retries=retries, **fields
+    )
 
 
 @pytest.mark.parametrize(

@@ -64,10 +64,10 @@ class _KindSums(NamedTuple):
     busy_s: float
 
     def plus(self, other: "_KindSums") -> "_KindSums":
-        return _KindSums(*map(add, self, other))
+        return _KindSums._make(map(add, self, other))
 
     def less(self, other: "_KindSums") -> "_KindSums":
-        return _KindSums(*map(sub, self, other))
+        return _KindSums._make(map(sub, self, other))
 
 
 class _RangeSums(NamedTuple):
@@ -264,8 +264,10 @@ class CostRanges:
         )
         *keys, gpus, cpus = kind
         return [
-            CutAttempt(*keys, micros, began, ran_s, gpus, cpus, bool(wasted), used)
-            for micros, began, ran_s, wasted, used in rows
+            CutAttempt._make(
+                [*keys, micros, began, ran_s, gpus, cpus, bool(is_wasted), gpu_used]
+            )
+            for micros, began, ran_s, is_wasted, gpu_used in rows
         ]
 
     def _kinds(self) -> Iterator[Kind]:
