@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
@@ -24,6 +25,13 @@ for number in range(500):
 print("the end of training", flush=True)
 while True:
     time.sleep(0.1)
+"""
+
+# What scrolls sideways, but for tabs and links.
+_TOO_WIDE = """
+[document.documentElement, ...document.querySelectorAll(".scrolls, .card")]
+  .filter((element) => element.scrollWidth > element.clientWidth + 1)
+  .map((element) => element.outerHTML.slice(0, 300))
 """
 
 
@@ -115,6 +123,42 @@ def test_names_and_output_are_text_whatever_they_hold(
     page.goto(f"{instance.address().url}/jobs/{job}?show=log")
     expect(page.get_by_role("heading", level=1)).to_contain_text("<img src=x")
     expect(page.get_by_role("log")).to_contain_text("<script>alert(2)</script> red")
+    for path in ("/", "/jobs", "/audit", f"/jobs/{job}?show=timeline"):
+        page.goto(f"{instance.address().url}{path}")
+        expect(page.get_by_text("<img src=x").first).to_be_visible()
+        # Neither is an element of the page.
+        expect(page.locator("img[src=x], script:not([src])")).to_have_count(0)
+
+
+def test_a_clock_that_is_wrong_changes_no_time_span(
+    instance: TestInstance, page: Page
+) -> None:
+    submit(instance, "true", name="just now")
+    page.clock.set_system_time(datetime.now(UTC) + timedelta(hours=5))
+    page.goto(f"{instance.address().url}/jobs?name=just+now")
+    line = page.get_by_role("listitem").filter(has_text="just now")
+    expect(line).to_contain_text("completed")
+    expect(line).not_to_contain_text("h")
+
+
+def test_no_screen_is_too_wide_for_a_phone(instance: TestInstance, page: Page) -> None:
+    job = submit(instance, "true", name="a-name-that-is-long-" * 5)
+    instance.wait(job)
+    page.set_viewport_size({"width": 390, "height": 844})
+    shown = {
+        "/": ".card.gpu",
+        "/jobs": ".list .item, .list .line",
+        "/submit": "td[data-title='GPU']",
+        "/machines": ".card",
+        "/costs": "td[data-title='Cost']",
+        "/audit": ".list .line",
+        f"/jobs/{job}": ".badge",
+        f"/jobs/{job}?show=timeline": "td",
+    }
+    for path, element in shown.items():
+        page.goto(f"{instance.address().url}{path}")
+        expect(page.locator(element).first).to_be_visible()
+        assert page.evaluate(_TOO_WIDE) == [], path
 
 
 def test_the_list_is_filtered_by_its_address_and_cancels_what_is_chosen(
@@ -166,7 +210,8 @@ def test_a_viewer_sees_no_button_that_is_not_theirs(
     expect(page.get_by_role("heading", name="of the owner")).to_be_visible()
     expect(page.get_by_role("button", name="Run again")).to_have_count(0)
     instance.ok("token", "revoke", token["id"])
-    page.get_by_role("link", name="Jobs").click()
+    # The dialog may be there already, and in the way of a click.
+    page.get_by_role("link", name="Jobs").dispatch_event("click")
     # Who has no valid token any more has no session, either.
     expect(page.get_by_role("dialog", name="You were signed out")).to_be_visible()
 

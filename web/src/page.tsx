@@ -2,6 +2,7 @@
 
 import type { ComponentChildren, ComponentType } from "preact";
 import { lazy, Suspense } from "preact/compat";
+import { useRef } from "preact/hooks";
 
 import { signOut } from "./api/client";
 import { feed } from "./api/events";
@@ -12,6 +13,7 @@ import { followLinks, usePlace } from "./state/router";
 import { session, type WhoAmI } from "./state/session";
 import { useStore } from "./state/store";
 import { switchTheme, theme } from "./state/theme";
+import { useCentred } from "./ui/centre";
 import { Dialog, Empty, Link } from "./ui/parts";
 
 // Charts and logs are loaded with the first screen that shows some.
@@ -130,8 +132,10 @@ function draw(Shown: ComponentType<{ words: string[] }>, words: string[]): Compo
 
 function Rail({ path, who }: { path: string; who: WhoAmI }) {
   const shade = useStore(theme);
+  const rail = useRef<HTMLElement>(null);
+  useCentred(rail, "[aria-current]", path);
   return (
-    <nav class="rail" aria-label="Screens">
+    <nav ref={rail} class="rail" aria-label="Screens">
       <Link to="/" class="brand">
         gpuyard
       </Link>

@@ -92,6 +92,7 @@ function ReportTable({ report }: { report: Report }) {
             <td class="number">
               <strong>{format.money(report.total, report.currency)}</strong>
             </td>
+            <td colSpan={4} />
           </tr>
         </tfoot>
       </table>

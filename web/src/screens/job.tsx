@@ -143,7 +143,7 @@ function Facts({ job }: { job: Job }) {
   const said = last?.message ?? job.reason?.replaceAll("_", " ");
   return (
     <>
-      <div class="tiles">
+      <div class="tiles counts">
         <Fact
           name="Progress"
           value={step && total ? `${format.count(step)} of ${format.count(total)}` : "–"}
@@ -435,9 +435,12 @@ function TimelineTab({ job }: { job: Job }) {
   );
 }
 
+/** Without ids of what nobody calls by them: attempts have numbers, and the place is above. */
+const NO_NAME = /^(attempt|node)_[0-9a-f]{32}$/;
+
 function detailsOf({ data }: ServerEvent): string {
   const shown = Object.entries(data).filter(
-    ([, value]) => value !== null && typeof value !== "object",
+    ([, value]) => value !== null && typeof value !== "object" && !NO_NAME.test(String(value)),
   );
-  return shown.map(([name, value]) => `${name} ${String(value)}`).join(" · ");
+  return shown.map(([name, value]) => `${name.replaceAll("_", " ")} ${String(value)}`).join(" · ");
 }

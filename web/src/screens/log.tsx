@@ -5,6 +5,8 @@ import { useEffect, useRef, useState } from "preact/hooks";
 
 import { get, type Query, type Schemas } from "../api/client";
 import * as format from "../format";
+import { useSettled } from "../state/settled";
+import { Tick } from "../ui/forms";
 import { Empty, ErrorNote } from "../ui/parts";
 
 interface Line {
@@ -27,7 +29,8 @@ const MOST_LINES = 1_000_000;
 const LEVELS = ["", "info", "warning", "error", "critical"];
 
 export function Log({ job, isOver }: { job: string; isOver: boolean }) {
-  const [search, setSearch] = useState("");
+  const [typed, setTyped] = useState("");
+  const search = useSettled(typed);
   const [isRegex, setRegex] = useState(false);
   const [level, setLevel] = useState("");
   const [follows, setFollows] = useState(true);
@@ -49,9 +52,9 @@ export function Log({ job, isOver }: { job: string; isOver: boolean }) {
           type="search"
           aria-label="Search the log"
           placeholder="search"
-          onChange={(event) => setSearch(event.currentTarget.value)}
+          onChange={(event) => setTyped(event.currentTarget.value)}
         />
-        <Tick label="expression (RE2)" value={isRegex} onChange={setRegex} />
+        <Tick label="expression (RE2)" checked={isRegex} onChange={setRegex} />
         <select
           aria-label="Least level"
           value={level}
@@ -63,9 +66,9 @@ export function Log({ job, isOver }: { job: string; isOver: boolean }) {
             </option>
           ))}
         </select>
-        <Tick label="hide metric lines" value={hidesMetrics} onChange={setHidesMetrics} />
+        <Tick label="hide metric lines" checked={hidesMetrics} onChange={setHidesMetrics} />
         <span class="spring" />
-        <Tick label="follow" value={follows} onChange={setFollows} />
+        <Tick label="follow" checked={follows} onChange={setFollows} />
         <a class="button" href={`/api/v1/jobs/${job}/logs`} download={`${job}.log`}>
           Download
         </a>
@@ -80,19 +83,6 @@ export function Log({ job, isOver }: { job: string; isOver: boolean }) {
         isSearching={log.isSearching}
       />
     </div>
-  );
-}
-
-function Tick(props: { label: string; value: boolean; onChange: (value: boolean) => void }) {
-  return (
-    <label class="row quiet">
-      <input
-        type="checkbox"
-        checked={props.value}
-        onChange={(event) => props.onChange(event.currentTarget.checked)}
-      />
-      {props.label}
-    </label>
   );
 }
 

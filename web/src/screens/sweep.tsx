@@ -81,7 +81,7 @@ function SweepOf({ gate, spec, jobs, onChange }: SweepProps) {
         <span class="spring" />
         <Stop gate={gate} runs={runs} onDone={onChange} />
       </div>
-      <div class="tiles">
+      <div class="tiles counts">
         <Fact name="Runs" value={format.count(runs.length)} more={wordsOf(counts)} />
         <Fact
           name={`Best ${spec.metric}`}

@@ -4,6 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { Problem } from "../api/client";
+import { useCentred } from "./centre";
 
 type Children = { children?: ComponentChildren };
 export type Tone = "plain" | "good" | "busy" | "warn" | "bad";
@@ -128,8 +129,10 @@ export function Tabs<T extends string>(props: {
   chosen: T;
   onChoose: (name: T) => void;
 }) {
+  const row = useRef<HTMLDivElement>(null);
+  useCentred(row, "[aria-selected=true]", props.chosen);
   return (
-    <div class="tabs" role="tablist" aria-label={props.label}>
+    <div ref={row} class="tabs" role="tablist" aria-label={props.label}>
       {props.names.map((name) => (
         <button
           key={name}
