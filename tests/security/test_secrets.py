@@ -32,7 +32,9 @@ def test_a_secret_is_nowhere_after_its_job() -> None:
         first = instance.pid("agent")
         instance.kill("agent")
         wait_until(lambda: instance.pid("agent") not in (None, first), what="an agent")
-        while_running = instance.ok("logs", job_id)
+        while_running = wait_until(
+            lambda: instance.run("logs", job_id).stdout, what="the agent to connect"
+        )
         (instance.work / "go").touch()
         assert instance.wait(job_id).reason == "exit_code"
         output = instance.ok("logs", job_id)

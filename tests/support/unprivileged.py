@@ -66,7 +66,9 @@ def unprivileged_instance() -> Iterator[TestInstance]:
 
 
 def up(instance: TestInstance, **environment: str) -> None:
-    """Start the server without capabilities, and with more variables."""
+    """Start the server without capabilities, and with more variables. The commands that
+    the test runs from then on may be forks.
+    """
     done = subprocess.run(
         [*_NO_RIGHTS, sys.executable, "-m", "gpuyard.cli.entry", "up"],
         env={**instance.environment, **environment},
@@ -76,6 +78,7 @@ def up(instance: TestInstance, **environment: str) -> None:
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
+    del instance.environment[REAL_PYTHON]
 
 
 def search_from_a_job(instance: TestInstance, values: Sequence[str]) -> list[str]:
