@@ -5,14 +5,11 @@ import errno
 import json
 import os
 import signal
-import socket
 import sys
-import tarfile
 import time
 from pathlib import Path
 from typing import Any, Dict, Optional, Set, Tuple
 
-from .beside import run_beside
 from .checkpoints import CheckpointCopies
 from .files import made, write
 from .log_mask import LogMask
@@ -39,6 +36,8 @@ def main() -> int:
     """Run the attempt or the share of one that the command line names."""
     folder = Path(sys.argv[1])
     if sys.argv[2:3] == ["--beside"]:
+        from .beside import run_beside
+
         return run_beside(folder, sys.argv[3], sys.argv[4:])
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *_STOP_SIGNALS})
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
@@ -56,10 +55,9 @@ def run(folder: Path) -> int:
     log = os.open(str(folder / "log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     began = time.time()
     job = RunningProgram(order, log)
-    try:
-        _unpack(folder)
-    except (OSError, tarfile.TarError) as error:
-        message = f"the copy of its folder cannot be unpacked: {error}"
+    fault = _unpack(folder)
+    if fault:
+        message = f"the copy of its folder cannot be unpacked: {fault}"
         _write_exit(folder, began, "workdir_missing", message=message, exit_code=None)
         return 0
     try:
@@ -70,7 +68,7 @@ def run(folder: Path) -> int:
         _write_exit(folder, began, reason, message=message, exit_code=None)
         return 0
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "") if order.get("gpus") else ""
-    host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    host = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
     place = {"host": host, "gpus": [word for word in given.split(",") if word]}
     write(folder / "started.json", dict(place, at=began))
     follow(job, checkpoints, folder, mask=mask)
@@ -158,25 +156,32 @@ def _take_secrets(folder: Path) -> Dict[str, str]:
     return found
 
 
-def _unpack(folder: Path) -> None:
-    """Unpack the copy of the job's folder, if one was sent."""
+def _unpack(folder: Path) -> Optional[Exception]:
+    """Unpack the copy of the job's folder, if one was sent; why it cannot be done."""
     archive = folder / "work.tar"
     if not archive.exists():
-        return
+        return None
+    # Few jobs have a copy, and all would start later for this import.
+    import tarfile
+
     options: Dict[str, Any] = {}
     # gpuyard made the archive itself; newer Pythons trust only what they are told to.
     if hasattr(tarfile, "fully_trusted_filter"):
         options["filter"] = "fully_trusted"
-    with tarfile.open(str(archive)) as content:
-        members = content.getmembers()
-        for member in members:
-            # The archive holds no times, and many programs refuse the year 1970.
-            member.mtime = int(time.time())
-        content.extractall(str(made(folder / "work")), members, **options)
-    archive.unlink()
-    # What the program writes is newer than this, by the clock of the file system.
-    time.sleep(_CLOCK_TICK_S)
-    write(folder / "unpacked.json", {"at": time.time()})
+    try:
+        with tarfile.open(str(archive)) as content:
+            members = content.getmembers()
+            for member in members:
+                # The archive holds no times, and many programs refuse the year 1970.
+                member.mtime = int(time.time())
+            content.extractall(str(made(folder / "work")), members, **options)
+        archive.unlink()
+        # What the program writes is newer than this, by the clock of the file system.
+        time.sleep(_CLOCK_TICK_S)
+        write(folder / "unpacked.json", {"at": time.time()})
+    except (OSError, tarfile.TarError) as error:
+        return error
+    return None
 
 
 def _stop_reason(folder: Path, job: RunningProgram) -> Tuple[str, bool]:

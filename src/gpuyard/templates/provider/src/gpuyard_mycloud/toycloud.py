@@ -17,8 +17,8 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 # How many machines there are of each type, and the GPUs of one; who comes when all are
 # taken waits.
@@ -42,8 +42,7 @@ class CloudError(Exception):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(NamedTuple):
     """One machine. `state`: `waiting`, `running`, or `stopped` for good."""
 
     name: str
