@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,25 @@ def test_what_became_of_it_stands_in_its_folder(tmp_path: Path) -> None:
     assert (
         tmp_path / "log"
     ).read_text() == "from outside\njob_1 $(x) [$CUDA_VISIBLE_DEVICES]\n"
+
+
+def test_a_copy_of_its_folder_is_unpacked_and_one_that_is_damaged_ends_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "data").write_text("from afar\n")
+    lay(tmp_path, "cat", "data")
+    with tarfile.open(tmp_path / "work.tar", "w") as copy:
+        copy.add(tmp_path / "data", "data")
+    assert end_of(tmp_path)["exit_code"] == 0
+    assert (tmp_path / "log").read_text() == "from afar\n"
+
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    lay(damaged, "cat", "data")
+    (damaged / "work.tar").write_bytes(b"no archive")
+    end = end_of(damaged)
+    assert (end["exit_code"], end["reason"]) == (None, "workdir_missing")
+    assert "cannot be unpacked: " in end["message"]
 
 
 @pytest.mark.parametrize("jump_s", [7200, -7200])
