@@ -551,7 +551,7 @@ def test_rounds_of_kills_lose_no_job_and_run_none_twice(
     flag = cluster.claim("flag")
     code = "echo $GPUYARD_ATTEMPT_ID >> /flag/$GPUYARD_JOB_ID; sleep 0.3"
     jobs: list[str] = []
-    for _ in range(5):
+    for _ in range(3):
         for _ in range(4):
             words = (
                 "--provider",

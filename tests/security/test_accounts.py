@@ -31,6 +31,7 @@ from gpuyard.storage.code_snapshots import CodeLimits
 from gpuyard.storage.code_store import CodeStore
 from gpuyard.storage.contents import folder_stores
 from tests.support.accounts import PYTHON, real_account
+from tests.support.forkserver import REAL_PYTHON
 from tests.support.job_stream import Stream
 from tests.support.node import Node, gone, make_node, wait_for
 from tests.support.nvml import FakeGpus
@@ -91,8 +92,9 @@ def make_pair(
     ann, bob = people
     with tempfile.TemporaryDirectory(prefix="gy-jobs-", dir="/tmp") as folder:
         Path(folder).chmod(0o711)
+        # A forked agent would show the fork server's environment, not its own.
         with make_node(
-            environment,
+            {**environment, REAL_PYTHON: "1"},
             real_agent=True,
             accounts=f'{{ ann = "{ann.name}", bob = "{bob.name}" }}',
             accounts_folder=f'"{folder}/jobs"',

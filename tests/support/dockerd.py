@@ -133,6 +133,52 @@ def make_image() -> Path:
     return image
 
 
+def _load_image(daemon: Dockerd) -> None:
+    """Give a new daemon the image: seconds once, and files that others have, too, from
+    then on.
+
+    The layers of images are only ever read: a container writes into a copy.
+    """
+    image = make_image()
+    asked = daemon.call("info", "-f", "{{.ServerVersion}} {{.Driver}}")
+    version, driver = asked.stdout.split()
+    if driver != "overlay2":
+        _import_image(daemon, image)
+        return
+    kept = image.parent / f"docker-{version}-{image.stat().st_mtime_ns}"
+    data = daemon.folder / "data"
+    with (image.parent / "docker.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if kept.exists():
+            daemon.stop()
+            _copy_layers(kept, data)
+        else:
+            _import_image(daemon, image)
+            daemon.stop()
+            half = kept.with_name(f"{kept.name}.half")
+            _copy_layers(data, half)
+            half.rename(kept)
+    daemon.start()
+    daemon.call("image", "inspect", IMAGE)
+
+
+def _import_image(daemon: Dockerd, image: Path) -> None:
+    with image.open("rb") as file:
+        run_program(["docker", "-H", daemon.host, "import", "-", IMAGE], stdin=file)
+
+
+def _copy_layers(data: Path, to: Path) -> None:
+    """The images of one daemon for another; files of layers are shared where one file
+    system has both.
+    """
+    to.mkdir(exist_ok=True)
+    for name in ("image", "overlay2"):
+        shutil.rmtree(to / name, ignore_errors=True)
+    run_program(["cp", "-a", f"{data}/image", f"{to}/image"])
+    shares = data.stat().st_dev == to.stat().st_dev
+    run_program(["cp", "-al" if shares else "-a", f"{data}/overlay2", f"{to}/overlay2"])
+
+
 def can_run_docker() -> bool:
     """Whether this machine has the programs, and this user the right."""
     path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
@@ -148,8 +194,7 @@ def dockerd() -> Iterator[Dockerd]:
     daemon = Dockerd()
     try:
         daemon.start()
-        with make_image().open("rb") as file:
-            run_program(["docker", "-H", daemon.host, "import", "-", IMAGE], stdin=file)
+        _load_image(daemon)
         yield daemon
     finally:
         daemon.remove()

@@ -31,7 +31,7 @@ from gpuyard.domain.errors import LedgerError
 from gpuyard.domain.jobconfig import GpuSpec, JobConfig
 from gpuyard.node.launcher import find_attempt
 from gpuyard.providers.local import LocalProvider
-from tests.support.forkserver import fast_python
+from tests.support.forkserver import REAL_AGENT, fast_python
 from tests.support.groups import remove_groups
 from tests.support.wait import wait_until
 
@@ -358,9 +358,9 @@ def make_node(
 ) -> Iterator[Node]:
     """A node that has linked up.
 
-    `settings` are those of `[node]`; `environment` is more for its processes. The agent
-    is forked, unless it is to be a `real_agent`: only of such a one does the keeper get
-    the jobs.
+    `settings` are those of `[node]`; `environment` is more for its processes. A
+    `real_agent` is a child of its keeper: only of such a one does the keeper get the
+    jobs.
     """
     root = Path(tempfile.mkdtemp(prefix="gy-", dir="/tmp"))
     node = Node(root)
@@ -373,8 +373,10 @@ def make_node(
         for name, value in (environment or {}).items():
             patch.setenv(name, value)
         patch.setattr("gpuyard.providers.local._KEEPER_CHECK_S", 0.2)
-        python = sys.executable if real_agent else fast_python()
-        patch.setattr("gpuyard.providers.local.sys", SimpleNamespace(executable=python))
+        if real_agent:
+            patch.setenv(REAL_AGENT, "1")
+        python = SimpleNamespace(executable=fast_python())
+        patch.setattr("gpuyard.providers.local.sys", python)
         try:
             node.open()
             node.linked()

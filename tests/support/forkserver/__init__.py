@@ -9,8 +9,10 @@ server does not share (see `server.py`), runs in the real interpreter. So does
 everything below a process with `REAL_PYTHON` in its environment.
 
 The forked process has a session and a pid of its own. Tests of process trees,
-terminals, imports and memory therefore use the real interpreter. So do tests in which
-an agent dies while jobs run (`REAL_AGENT`): the keeper gets no orphans of a forked one.
+terminals, imports and memory therefore use the real interpreter. Where an agent dies
+while jobs run (`REAL_AGENT`), it is a child of its keeper, as in life, which gets its
+orphans: the keeper is forked, and forks the agent itself (but in the real interpreter
+without root).
 """
 
 import fcntl
