@@ -1,6 +1,7 @@
 """`/api/v1/workspaces`: the folders that outlive jobs, and what they hold."""
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path as PathOnDisk
 from typing import Annotated, Any
@@ -15,7 +16,12 @@ from gpuyard.server.api_router import api_router
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.permissions import visibility_of
 from gpuyard.storage.place import in_background
-from gpuyard.storage.workspaces import files_of
+from gpuyard.storage.untrusted import (
+    Entry,
+    UntrustedFileError,
+    folder_beneath,
+    walk,
+)
 
 router = api_router(tag="workspaces")
 
@@ -47,31 +53,47 @@ async def list_workspace_files(
     """The files of a workspace, by path, as they are now."""
     visibility = visibility_of(request.scope, app_state.controller)
     root = app_state.settings.workspaces.root(app_state.home)
-    folder = root / workspace_key(project, name)
-    # Whoever put a link there would show what is elsewhere.
-    is_there = await in_background(folder.is_dir) and not folder.is_symlink()
-    if not is_there or not visibility.sees(project):
+    found = None
+    if visibility.sees(project):
+        steps = workspace_key(project, name).split("/")
+        found = await in_background(_files, root, steps, limit, cursor)
+    if found is None:
         raise NotFoundError(
             f"There is no workspace {quoted(name)} of the project {quoted(project)}.",
             "`gpuyard workspace list` lists them.",
         )
-    found, more = await in_background(_files, folder, limit, cursor)
-    return WorkspaceFilePage(items=found, next=found[-1].path if more else None)
+    items, more = found
+    return WorkspaceFilePage(items=items, next=items[-1].path if more else None)
 
 
 def _files(
-    folder: PathOnDisk, limit: int, cursor: str
-) -> tuple[list[WorkspaceFile], bool]:
-    """The first files after `cursor`, and whether there are more. Only so many are in
-    memory, however many there are. Names that are no text are left out.
+    root: PathOnDisk, steps: Sequence[str], limit: int, cursor: str
+) -> tuple[list[WorkspaceFile], bool] | None:
+    """The first files after `cursor` of the folder `steps` below `root`, and whether
+    there are more; None if there is no such folder. Only so many are in memory, however
+    many there are. Names that are no text are left out.
+
+    No link is followed, also if a job changes the folder meanwhile.
     """
-    after = (one for one in files_of(folder) if one[0] > cursor and _is_text(one[0]))
-    first = heapq.nsmallest(limit + 1, after, key=lambda one: one[0])
+    try:
+        with folder_beneath(root, steps) as folder:
+            after = (one for one in walk(folder) if _is_listed(one, cursor))
+            first = heapq.nsmallest(limit + 1, after, key=lambda one: one.path)
+    except FileNotFoundError:
+        return None
+    except UntrustedFileError:  # a link in place of the folder
+        return None
     items = [
-        WorkspaceFile(path=path, size=status.st_size, changed_at=status.st_mtime)
-        for path, status in first[:limit]
+        WorkspaceFile(
+            path=one.path, size=one.status.st_size, changed_at=one.status.st_mtime
+        )
+        for one in first[:limit]
     ]
     return items, len(first) > limit
+
+
+def _is_listed(entry: Entry, cursor: str) -> bool:
+    return not entry.is_folder and entry.path > cursor and _is_text(entry.path)
 
 
 def _is_text(path: str) -> bool:
