@@ -202,7 +202,8 @@ def test_a_container_goes_on_from_what_it_saved(instance: TestInstance) -> None:
 
 def test_a_command_and_a_shell_reach_a_container(instance: TestInstance) -> None:
     job = submit(instance, "sh", "-c", "echo here; sleep 600")
-    wait_until(lambda: "here" in instance.run("logs", job).stdout, what="it to run")
+    # Its output can be there before the daemon was asked how it is.
+    instance.wait(job, "running")
     done = instance.run("exec", job, "--", "sh", "-c", "cat; exit 3", input="words")
     assert (done.returncode, done.stdout) == (3, "words"), done.stderr
     shown = instance.run("ssh", job, "echo", "$GPUYARD_JOB_ID", input="")

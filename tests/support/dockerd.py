@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -52,16 +53,22 @@ class Dockerd:
             f"{self.folder}/d.pid",
             "--live-restore",
         ]
-        with (self.folder / "log").open("ab") as log:
+        with _one_at_a_time(), (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "TERM", *words],
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "PATH": path},
             )
-        wait_until(
-            lambda: self.call("version", check=False).returncode == 0, what="dockerd"
-        )
+            wait_until(self._answers, what="dockerd")
+
+    def _answers(self) -> bool:
+        """AssertionError with its last words when it has ended."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            last = (self.folder / "log").read_text().splitlines()[-20:]
+            raise AssertionError("\n".join(["dockerd ended:", *last]))
+        return self.call("version", check=False).returncode == 0
 
     def stop(self, *, kill: bool = False) -> None:
         """End it; what runs in containers runs on."""
@@ -94,6 +101,17 @@ class Dockerd:
         for mount in sorted(_mounts(self.folder), reverse=True):
             subprocess.run(["umount", "-l", mount], check=False, capture_output=True)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextmanager
+def _one_at_a_time() -> Generator[None]:
+    """Daemons that start make the same chains of iptables, and fail if another one makes
+    them just then.
+    """
+    place = Path(tempfile.gettempdir(), "gpuyard-dockerd.lock")
+    with place.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _mounts(below: Path) -> list[str]:
