@@ -142,8 +142,10 @@ def test_a_job_runs_on_the_nodes_of_both_and_its_shares_find_each_other(pair):
         job = client.run(
             {"command": command, "resources": resources, "workdir": str(second.work)}
         )
-        assert job.wait(100).state == "completed"
-        assert "".join(job.logs()).strip() == "met share 1"
+        done = job.wait(100)
+        output = "".join(job.logs())
+        assert done.state == "completed", f"{done.reason}: {output}"
+        assert output.strip() == "met share 1"
 
 
 def test_every_server_answers_and_one_schedules(pair):

@@ -23,7 +23,7 @@ from gpuyard.studies.pipeline import (
     collect_results,
     is_running,
 )
-from gpuyard.studies.report import write_report
+from gpuyard.studies.report import load_summary, write_report
 from gpuyard.studies.study import Study
 from tests.support.study_run import Layout, metrics, row
 from tests.unit.studies.folders import make_study
@@ -271,7 +271,10 @@ def test_a_job_that_fails_says_why_everywhere(tmp_path: Path) -> None:
     instance.before_looking = print_into_the_log
     assert not working.run(manifest)
     log = manifest.entries[0].slurm_out
-    said = [path.read_text() for path in write_report(study, manifest)[1:]]
+    said = [
+        path.read_text()
+        for path in write_report(study, manifest, load_summary(study, manifest))[1:]
+    ]
     for words in (["status"], ["show", "tiny8b_pp1_tp1"]):
         done = CliRunner().invoke(app, ["study", *words, str(tmp_path)])
         assert done.exit_code == 0, done.output

@@ -242,6 +242,7 @@ def _share_variables() -> Dict[str, str]:
     return {
         "NODE_RANK": os.environ.get("SLURM_NODEID", "0"),
         "NNODES": os.environ.get("SLURM_NNODES", "1"),
-        "MASTER_PORT": str(20000 + job % 20000),
+        # Below those that Linux gives to connections that go out.
+        "MASTER_PORT": str(20000 + job % 12768),
         "MASTER_ADDR": os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1"),
     }
