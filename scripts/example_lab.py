@@ -2,6 +2,7 @@
 run, a cluster of Kubernetes that is only simulated, and people with budgets.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+
+import httpx
 
 from tests.support.kubernetes import Cluster, Node
 from tests.support.ports import free_port
@@ -128,6 +132,9 @@ class Lab:
             [server]
             agents_listen = "127.0.0.1:{free_port(2)}"
 
+            [scheduler]
+            policy = "fair"
+
             [scripts.count_words]
             file = "{self.home}/count_words.py"
             boot_s = 0.1
@@ -151,14 +158,16 @@ class Lab:
 
     def fill(self) -> None:
         """Let everything happen that a screen shows."""
-        self.gpuyard("llm", "qwen2.5:7b", "hello")
         self.run_batch()
         self.run_flow()
         self.search()
         self.add_data()
         self.add_people()
         self.run_jobs()
+        self.gpuyard("llm", "qwen2.5:7b", "hello")
         self.gpuyard("nodes", "invite", "--name", "lab2")
+        self.leave_verdicts()
+        self.leave_study()
         quarantine = ["trust", "quarantine", "kubernetes/NVIDIA-L4"]
         self.gpuyard(*quarantine, "--reason", "answers differ from another machine's")
 
@@ -237,6 +246,75 @@ class Lab:
         self.gpuyard("datasets", "add", "corpus", "corpus")
         on_workspace = ["run", "--workspace", "notes", "--cpus", "0.1"]
         self.gpuyard(*on_workspace, "--", "sh", "-c", "echo seen > list.txt")
+
+    def put(self, path: str, body: dict[str, Any]) -> None:
+        """Leave a record on the server."""
+        url = json.loads((self.home / "server.json").read_text())["url"]
+        token = (self.home / "token").read_text().strip()
+        headers = {"Authorization": f"Bearer {token}"}
+        answer = httpx.put(f"{url}/api/v1/{path}", json=body, headers=headers)
+        answer.raise_for_status()
+
+    def leave_verdicts(self) -> None:
+        """What a verification of three executors would leave. Nothing is verified."""
+        trusts = {"rented-1": (0.6, 0.8, 0.9), "rented-2": (0.6, 0.5, 0.2)}
+        for executor, after in trusts.items():
+            for number, trust in enumerate(after):
+                has_failed = executor == "rented-2" and number > 0
+                reason = "answer 7 of 20 differs at character 112" if has_failed else ""
+                body = {
+                    "executor": executor,
+                    "gpu_class": "a100-80gb",
+                    "place": f"node:{executor}",
+                    "outcome": "failed" if has_failed else "passed",
+                    "reason": reason,
+                    "at": time.time() - 3600 * (3 - number),
+                    "solve_s": 41.2 + number,
+                    "trust": trust,
+                    "lines": [
+                        {"name": "answers", "ok": not has_failed, "reason": reason},
+                        {"name": "time", "ok": True, "reason": ""},
+                    ],
+                }
+                self.put(f"verifications/chk_{time.time_ns():x}", body)
+
+    def leave_study(self) -> None:
+        """What a study of four layouts would leave. Nothing is measured."""
+        layouts = [("TP4", 4, 1, 1510.0, 6.1), ("TP2 PP2", 2, 2, 1320.0, 8.4)]
+        layouts += [("PP4", 1, 4, 1180.0, 11.9), ("TP2 DP2", 2, 1, 1720.0, 7.2)]
+        ranked = sorted(layouts, key=lambda one: one[4])
+        strategies = [
+            {
+                "strategy_id": name.lower().replace(" ", "_"),
+                "strategy": name,
+                "status": "completed",
+                "rank": ranked.index(layout) + 1,
+                "figure": latency_s,
+                "gpus": 4,
+                "tp_size": tensor,
+                "pp_size": pipeline,
+                "prompts": 40,
+                "expected": 40,
+                "agreement": 1.0,
+                "tokens_per_s": tokens_per_s,
+                "latency_ms_p50": 700 * latency_s,
+                "latency_ms_p90": 1000 * latency_s,
+                "gpu_hours": 0.4,
+                "cost": 1.2,
+            }
+            for layout in layouts
+            for name, tensor, pipeline, tokens_per_s, latency_s in [layout]
+        ]
+        body = {
+            "study": "llama",
+            "model": "Llama-3.1-70B-Instruct",
+            "objective": "fastest",
+            "best": "tp4",
+            "reason": "TP4 has the lowest latency of those whose answers are right",
+            "at": time.time() - 7200,
+            "strategies": strategies,
+        }
+        self.put("studies/run_20261129T080000", body)
 
 
 @contextmanager

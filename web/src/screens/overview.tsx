@@ -124,7 +124,7 @@ function GpuTile({ gpu }: { gpu: Gpu }) {
       <div class="what">
         {gpu.job_id ? (
           <Link to={`/jobs/${gpu.job_id}`} class="cut">
-            {gpu.script ?? format.shortId(gpu.job_id)}
+            {gpu.model ?? gpu.script ?? format.shortId(gpu.job_id)}
           </Link>
         ) : (
           <span class="quiet cut">{gpu.problem ?? gpu.model ?? "free"}</span>

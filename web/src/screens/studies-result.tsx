@@ -19,7 +19,7 @@ export function StudyResultCard({ result }: { result: Result }) {
       title={`${result.study}: ${result.run}`}
       action={
         <span class="quiet">
-          {result.model}, ranked by what is {result.objective}, {format.time(result.at)}
+          {result.model} · objective: {result.objective} · {format.time(result.at)}
         </span>
       }
     >
@@ -129,7 +129,7 @@ function Plot({ run, strategies }: { run: string; strategies: Strategy[] }) {
       viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
       width={WIDTH}
       height={HEIGHT}
-      style={{ maxWidth: "100%" }}
+      style={{ maxWidth: "100%", height: "auto" }}
       font-size="12"
     >
       <g stroke="var(--line)">
