@@ -43,7 +43,7 @@ from pathlib import Path
 
 def load(args):
     def run(args, folder, progress):
-        if Path(args["path"]).read_text() == "bad":
+        if Path(args["path"]).read_text() == args.get("refuses"):
             raise ValueError("it is no good")
         return {"text": "done"}
     return run
@@ -256,6 +256,9 @@ def test_a_batch_is_submitted_and_what_failed_is_done_again(
     form.get_by_label(re.compile("^Script")).fill("none such")
     form.get_by_label(re.compile("^Items:")).fill("\n".join(paths))
     form.get_by_label(re.compile("^Folder")).fill(str(instance.work / "results"))
+    form.get_by_label(re.compile("^Arguments")).fill("bad")
+    expect(form.get_by_text("bad is not of the form NAME=VALUE")).to_be_visible()
+    form.get_by_label(re.compile("^Arguments")).fill("refuses=bad")
     expect(page.get_by_role("alert")).to_contain_text("none such")
     form.get_by_label(re.compile("^Script")).fill("count")
     expect(form.get_by_text("It would take")).to_be_visible()

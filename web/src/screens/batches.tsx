@@ -250,12 +250,13 @@ interface BatchForm {
   script: string;
   items: string;
   results: string;
+  args: string;
   mode: string;
   project: string;
 }
 
 // Who closes the form finds what they typed when they open it again.
-let draft: BatchForm = { script: "", items: "", results: "", mode: "", project: "" };
+let draft: BatchForm = { script: "", items: "", results: "", args: "", mode: "", project: "" };
 
 /** See `POST /api/v1/estimate/batch`. */
 interface BatchEstimate {
@@ -267,7 +268,8 @@ function NewBatch({ onClose }: { onClose: () => void }) {
   const [form, setForm] = useState(draft);
   const [error, setError] = useState<Error | null>(null);
   const spec = specOf(form);
-  const isWhole = Boolean(form.script && form.items.trim() && form.results);
+  const unread = linesOf(form.args).find((line) => !isArgument(line));
+  const isWhole = Boolean(form.script && form.items.trim() && form.results && !unread);
   const estimate = useAnswer<BatchEstimate>("/api/v1/estimate/batch", isWhole ? spec : null);
   const change = (name: keyof BatchForm) => (value: string) => {
     draft = { ...form, [name]: value };
@@ -300,6 +302,14 @@ function NewBatch({ onClose }: { onClose: () => void }) {
         />
         <Field label="Project" value={form.project} onInput={change("project")} />
       </div>
+      <TextField
+        label="Arguments of the script: NAME=VALUE, one a line"
+        rows={2}
+        mono
+        value={form.args}
+        onInput={change("args")}
+      />
+      {unread && <p class="warning">Arguments: {unread} is not of the form NAME=VALUE.</p>}
       <TextField
         label="Items: paths on the server's machine, one a line"
         rows={5}
@@ -337,17 +347,41 @@ function Forecast({ estimate }: { estimate: BatchEstimate }) {
   );
 }
 
-function specOf(form: BatchForm): Record<string, unknown> {
-  const paths = form.items
+function linesOf(text: string): string[] {
+  return text
     .split("\n")
     .map((line) => line.trim())
     .filter(Boolean);
+}
+
+function isArgument(line: string): boolean {
+  return line.indexOf("=") > 0;
+}
+
+function argumentOf(line: string): [name: string, value: unknown] {
+  const at = line.indexOf("=");
+  return [line.slice(0, at).trim(), valueOf(line.slice(at + 1).trim())];
+}
+
+/** JSON where it is any, else the text, as in `gpuyard batch submit --arg`. */
+function valueOf(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
+}
+
+function specOf(form: BatchForm): Record<string, unknown> {
+  const paths = linesOf(form.items);
   const [first = ""] = paths;
+  const args = linesOf(form.args).filter(isArgument).map(argumentOf);
   return {
     script: form.script.trim(),
     items: paths.map((path) => ({ path })),
     source: paths.length === 1 ? first : `${first} and ${paths.length - 1} more`,
     results: form.results.trim(),
+    args: Object.fromEntries(args),
     ...(form.mode ? { mode: form.mode } : {}),
     ...(form.project ? { project: form.project } : {}),
   };
