@@ -22,11 +22,17 @@ def run_beside(folder: Path, mark: str, command: List[str]) -> int:
     """Run the command, with the environment and in the folder of the program; returns 0
     even if it failed: the file of the `mark` tells that.
     """
+    # Before it begins: the first signal for it must not end us.
+    ignored = [
+        number
+        for number in _ITS_SIGNALS
+        if signal.signal(number, signal.SIG_IGN) == signal.SIG_IGN
+    ]
     pid = os.fork()
     if not pid:
+        for number in set(_ITS_SIGNALS).difference(ignored):
+            signal.signal(number, signal.SIG_DFL)
         os._exit(_become(folder, command))
-    for number in _ITS_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
     status = os.waitpid(pid, 0)[1]
     ended = os.WIFSIGNALED(status)
     code = 128 + os.WTERMSIG(status) if ended else os.WEXITSTATUS(status)
