@@ -271,6 +271,18 @@ def _quiet(as_json: bool) -> Callable[[str], None]:
     return (lambda _: None) if as_json else say
 
 
+def report_unless_late(
+    loop: asyncio.AbstractEventLoop, context: dict[str, Any]
+) -> None:
+    """Report what went wrong in a callback, but not that a Unix socket was said to be
+    ready twice: anyio waits for it with a callback that uvloop may call again before it
+    is removed, and the second call changes nothing.
+    """
+    is_late = isinstance(context.get("exception"), asyncio.InvalidStateError)
+    if not is_late or "set_result" not in repr(context.get("handle")):
+        loop.default_exception_handler(context)
+
+
 def _in_session(work: "Callable[[Session], Coroutine[Any, Any, T]]") -> T:
     import uvloop
 
@@ -282,8 +294,10 @@ def _in_session(work: "Callable[[Session], Coroutine[Any, Any, T]]") -> T:
     async def inside() -> T:
         task = asyncio.current_task()
         assert task is not None
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(report_unless_late)
         # It ends its jobs and lets go of its locks, as after Ctrl-C.
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        loop.add_signal_handler(signal.SIGTERM, task.cancel)
         async with open_session() as session:
             return await work(session)
 
