@@ -423,7 +423,10 @@ def test_amds_gpus_run_jobs_which_know_them_by_their_names(tmp_path: Path) -> No
         )
         assert instance.wait(job).state == "completed"
         assert instance.ok("logs", job).strip() == amd.BUSY["uuid"]
-        state.write_text(json.dumps({"gpus": [{**amd.BUSY, "ecc": 2}, amd.PLAIN]}))
+        # In one step: half a file has no GPU, and one that comes again begins anew.
+        fresh = tmp_path / "fresh.json"
+        fresh.write_text(json.dumps({"gpus": [{**amd.BUSY, "ecc": 2}, amd.PLAIN]}))
+        fresh.replace(state)
         states = lambda: [gpu["state"] for gpu in instance.json("gpus")["items"]]  # noqa: E731
         wait_until(
             lambda: states() == ["quarantined", "idle"],
