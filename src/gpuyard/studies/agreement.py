@@ -170,6 +170,17 @@ class Comparison:
         return sum(terms)
 
 
+def _pairs(
+    reference: Mapping[Key, StrategyAnswer], candidate: Mapping[Key, StrategyAnswer]
+) -> list[tuple[Key, StrategyAnswer, StrategyAnswer]]:
+    """What both sides have answered: the key, and the answers of both."""
+    return [
+        (key, reference[key], answer)
+        for key, answer in candidate.items()
+        if key in reference
+    ]
+
+
 def compare(
     reference: Mapping[Key, StrategyAnswer],
     candidate: Mapping[Key, StrategyAnswer],
@@ -177,16 +188,12 @@ def compare(
 ) -> Comparison:
     """Compare the answers that both sides have, by tokens; by text without tokens."""
     found: list[FirstDifference] = []
-    count = 0
-    for key, answer in candidate.items():
-        expected = reference.get(key)
-        if expected is None:
-            continue
-        count += 1
+    pairs = _pairs(reference, candidate)
+    for key, expected, answer in pairs:
         difference = _difference(key, expected, answer, precision)
         if difference is not None:
             found.append(difference)
-    return _comparison(count, found)
+    return _comparison(len(pairs), found)
 
 
 def compare_with_text(
@@ -199,12 +206,8 @@ def compare_with_text(
     An endpoint may stop earlier or later, so an answer that begins as the other agrees.
     """
     found: list[FirstDifference] = []
-    count = 0
-    for key, answer in candidate.items():
-        expected = reference.get(key)
-        if expected is None:
-            continue
-        count += 1
+    pairs = _pairs(reference, candidate)
+    for key, expected, answer in pairs:
         if _begins_alike(expected.text, answer.text):
             continue
         difference = _difference(key, expected, answer, precision)
@@ -213,7 +216,7 @@ def compare_with_text(
                 key, Difference.UNEXPLAINED, 0, None, None, None, None
             )
         found.append(difference)
-    return _comparison(count, found)
+    return _comparison(len(pairs), found)
 
 
 def _comparison(count: int, found: Sequence[FirstDifference]) -> Comparison:

@@ -127,9 +127,10 @@ def _failed_task(lines: Iterable[str]) -> tuple[int | None, str]:
     """
     found = [match for line in lines if (match := _TASK_FAILED.match(line))]
     own = [match for match in found if not _ENDED_BY_OTHERS.search(match[3])]
-    for match in [*own, *found]:
-        return int(match[2]), match[1]
-    return None, ""
+    if not found:
+        return None, ""
+    first = own[0] if own else found[0]
+    return int(first[2]), first[1]
 
 
 def _errors(folder: Path) -> Iterator[tuple[int, str, str]]:
