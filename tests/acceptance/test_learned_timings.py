@@ -39,21 +39,27 @@ def test_measured_times_outlive_the_server(learning: TestInstance) -> None:
     learning.ok("models", "unload", "m")
     wait_until(lambda: states(learning, "m") == ["absent"], what="it to be gone")
     assert said(ask(learning, "m")) == "m: hello"
+    # The answer comes before the ledger knows how long the boot took.
+    wait_until(lambda: len(timed(learning)) >= 3, what="the second boot's time")
     learning.kill("server", "agent")
     learning.ok("down")
     learning.ok("up", "--simulate-gpus", "2x24")
     after = models(learning)["m"]
     assert after["boot_s"] == cold
-    kinds = [
-        e["data"]["move"]
-        for e in learning.json("events")["items"]
-        if e["kind"] == "model.timed"
-    ]
-    assert kinds[:3] == [
+    assert timed(learning)[:3] == [
         "boot",
         "unload",
         "reboot",
     ], "the second boot was another kind of boot"
+
+
+def timed(instance: TestInstance) -> list[str]:
+    """What was timed, as the ledger knows it."""
+    return [
+        event["data"]["move"]
+        for event in instance.json("events")["items"]
+        if event["kind"] == "model.timed"
+    ]
 
 
 def teach(home: Path, *demand_shares: tuple[str, int, int, float]) -> None:

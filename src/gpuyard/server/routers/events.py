@@ -8,8 +8,10 @@ from typing import Annotated, Any
 from fastapi import Header, Query, Request
 from fastapi.responses import StreamingResponse
 
+from gpuyard.controller.visibility import Visibility
 from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.server.api_router import api_router
+from gpuyard.server.app_state import AppState
 from gpuyard.server.dependencies import TheAppState
 from gpuyard.server.openapi import text
 from gpuyard.server.permissions import identity_of, present_identity
@@ -54,37 +56,69 @@ async def events(
         raise InvalidInputError.of(
             "after", "does not go with newest or since", "give one of them"
         )
-    access = app_state.controller.access
-    visibility = access.visibility_of(identity_of(request.scope))
+    visibility = app_state.controller.access.visibility_of(identity_of(request.scope))
     lookup = app_state.controller.requests.lookup
     job_id = lookup.find(job, visibility) if job else None
-    seen = app_state.event_visibility.seen
-    if "text/event-stream" not in request.headers.get("Accept", ""):
-        if newest or since is not None:
-            read = app_state.queries.newest_events
-            rows = await asyncio.to_thread(read, limit, job_id, since)
-            found = seen(list(map(message_of, rows)), visibility)
-            return {"items": [one.to_json() for one in found], "next": None}
-        rows = app_state.queries.events_after(after or 0, limit, job_id)
-        found = seen(list(map(message_of, rows)), visibility)
-        return {
-            "items": [one.to_json() for one in found],
-            "next": rows[-1]["seq"] if len(rows) == limit else None,
-        }
-    start = _cursor(last_event_id) if last_event_id else after
+    if "text/event-stream" in request.headers.get("Accept", ""):
+        begin = _cursor(last_event_id) if last_event_id else after
+        return _stream(request, app_state, job_id, begin, watch or ())
+    if newest or since is not None:
+        return await _newest_page(app_state, job_id, since, limit, visibility)
+    return _page_after(app_state, job_id, after or 0, limit, visibility)
+
+
+async def _newest_page(
+    app_state: AppState,
+    job_id: str | None,
+    since: float | None,
+    limit: int,
+    visibility: Visibility,
+) -> dict[str, Any]:
+    read = app_state.queries.newest_events
+    rows = await asyncio.to_thread(read, limit, job_id, since)
+    found = app_state.event_visibility.seen(list(map(message_of, rows)), visibility)
+    return {"items": [one.to_json() for one in found], "next": None}
+
+
+def _page_after(
+    app_state: AppState,
+    job_id: str | None,
+    after: int,
+    limit: int,
+    visibility: Visibility,
+) -> dict[str, Any]:
+    rows = app_state.queries.events_after(after, limit, job_id)
+    found = app_state.event_visibility.seen(list(map(message_of, rows)), visibility)
+    return {
+        "items": [one.to_json() for one in found],
+        "next": rows[-1]["seq"] if len(rows) == limit else None,
+    }
+
+
+def _stream(
+    request: Request,
+    app_state: AppState,
+    job_id: str | None,
+    after: int | None,
+    watch: Sequence[str],
+) -> StreamingResponse:
+    """The events after number `after`, or from now on; and the answers of the paths
+    that are watched.
+    """
+    access = app_state.controller.access
+    sharing: Sharing = request.scope[SHARING_KEY]
+    watched = questions_of(sharing, watch)
 
     def see(messages: Sequence[Message]) -> list[Message]:
         # Each time anew: a stream may last for days, and who sees what changes.
-        return seen(messages, access.visibility_of(present_identity(request.scope)))
-
-    sharing: Sharing = request.scope[SHARING_KEY]
-    watched = questions_of(sharing, watch or ())
+        visibility = access.visibility_of(present_identity(request.scope))
+        return app_state.event_visibility.seen(messages, visibility)
 
     async def body() -> AsyncIterator[bytes]:
         # An id without an event: whoever comes back before the first event misses none.
-        begin = app_state.queries.last_seq() if start is None else start
+        begin = app_state.queries.last_seq() if after is None else after
         yield f": gpuyard\n\nid: {begin}\n\n".encode()
-        is_new = start is None
+        is_new = after is None
         listen = app_state.stream.listen
         with app_state.watched.watching(watched, sharing):
             async for batch in listen(
