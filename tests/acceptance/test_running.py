@@ -214,6 +214,21 @@ def test_a_job_without_an_open_input_says_so_once(
     assert shown.text.count("takes no input") == 1
 
 
+def test_the_port_of_a_job_that_waits_is_forwarded_once_it_runs(
+    shared_instance: TestInstance,
+) -> None:
+    words = ("run", "-d", "--hold", "--", sys.executable, "-I", "-S", "-c", SERVE)
+    job_id = shared_instance.ok(*words).strip()
+    forwarding = shared_instance.popen("forward", job_id, ":8888")
+    assert forwarding.stdout is not None
+    assert forwarding.stdout.readline().endswith("says for what\n")
+    shared_instance.ok("release", job_id)
+    assert "leads to port 8888 on" in forwarding.stdout.readline()
+    shared_instance.ok("cancel", job_id)
+    _, errors = forwarding.communicate(timeout=60)
+    assert forwarding.returncode == 0, errors
+
+
 def test_a_port_of_the_job_is_reached_until_the_job_is_over(
     shared_instance: TestInstance,
 ) -> None:

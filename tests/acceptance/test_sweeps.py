@@ -218,13 +218,19 @@ RUNS = 24
 
 def begun(instance: TestInstance, *words: str) -> subprocess.Popen[bytes]:
     """The command as a process of its own, which can be killed."""
-    return subprocess.Popen(
-        [*REAL_GPUYARD, "sweep", *words],
-        cwd=instance.work,
-        env=instance.environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    with errors_of(instance).open("ab") as errors:
+        return subprocess.Popen(
+            [*REAL_GPUYARD, "sweep", *words],
+            cwd=instance.work,
+            env=instance.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
+
+
+def errors_of(instance: TestInstance) -> Path:
+    """What the commands that were `begun` have said on stderr."""
+    return instance.work / "errors"
 
 
 def test_a_sweep_that_is_killed_again_and_again_loses_no_run_and_repeats_none(
@@ -273,7 +279,7 @@ def test_two_commands_that_drive_one_sweep_make_each_run_once(
     first = begun(instance, *words, *FEW, "--", "sh", "-c", program)
     wait_until(lambda: lines_of(marks), 240, "the first run")
     second = begun(instance, "resume", "two")
-    assert first.wait(timeout=240) == 0
-    assert second.wait(timeout=240) == 0
+    for driving in (first, second):
+        assert driving.wait(timeout=240) == 0, errors_of(instance).read_text()
     assert Counter(lines_of(marks)) == Counter(map(str, range(12)))
     assert instance.json("sweep", "show", "two")["counts"] == {"completed": 12}

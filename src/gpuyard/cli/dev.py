@@ -5,12 +5,12 @@ nobody uses it.
 import os
 import re
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpuyard.cli.job_start import wait_until_started
 from gpuyard.cli.options import (
     CpusOption,
     GpuMemoryOption,
@@ -83,7 +83,7 @@ def dev(
         if detach:
             typer.echo(job.id)
             return
-        _wait_until_running(job)
+        wait_until_started(job)
         code = _show_jupyter(client, job) if jupyter else _open_shell(client, job)
         if not job.refresh().state.terminal:
             _say_that_it_goes_on(name, idle)
@@ -128,22 +128,6 @@ def _start(client: "Client", words: list[str], fields: dict[str, Any]) -> "JobHa
 
     program = Path(__file__).with_name("dev_place.py").read_text()
     return client.run(command_body(words, {**fields, "stdin": program}, []))
-
-
-def _wait_until_running(job: "JobHandle") -> None:
-    """RefusedError if it ends before that."""
-    pause_s = 0.05
-    told = False
-    while not (state := job.refresh().state).terminal:
-        if state == "running":
-            return
-        if not told and pause_s > 1:
-            say(f"{job.info.name} waits: `gpuyard why {job.info.name}` says for what")
-            told = True
-        time.sleep(pause_s)
-        pause_s = min(pause_s * 1.5, 2.0)
-    reason = job.info.reason or job.info.state
-    raise RefusedError(f"{job.id} is over ({reason}).", f"gpuyard logs {job.id}")
 
 
 def _open_shell(client: "Client", job: "JobHandle") -> int:

@@ -127,18 +127,21 @@ def forward(
         ),
     ],
 ) -> None:
-    """Lead ports of this machine to ports of a running job, until it is over.
+    """Lead ports of this machine to ports of a job, until it is over.
 
-    Each PORT is one of the job's node, where the program listens.
+    Each PORT is one of the job's node, where the program listens. A job that has not
+    started is waited for.
     """
+    from gpuyard.cli.job_start import wait_until_started
     from gpuyard.cli.port_forward import PortPair, forward_ports
     from gpuyard.client import job_calls
 
     pairs = [PortPair.parse(text) for text in ports]
     with connect(start=False, patient=True) as client:
         handle = client.job(job)
-        node = client.call(job_calls.forward_place(handle.id, pairs[0].remote))
         try:
+            wait_until_started(handle)
+            node = client.call(job_calls.forward_place(handle.id, pairs[0].remote))
             forward_ports(client, handle.id, pairs, node)
         except KeyboardInterrupt:
             typer.echo(f"gpuyard: no longer forwarding; {handle.id} goes on", err=True)

@@ -57,6 +57,10 @@ MakeEvents = Callable[[Sequence[PreparedJob], float], Sequence[Event]]
 """Makes events, at a time in UTC seconds, that are committed together with jobs."""
 
 
+class _UncommittedKeyError(RefusedError):
+    """The idempotency key is that of another job, which is not committed yet."""
+
+
 class Admission:
     """Takes jobs into the queue.
 
@@ -121,6 +125,20 @@ class Admission:
         else can refuse the new `jobs`, and may itself refuse them. It is for few jobs.
         DiskFullError while the disk is too full for new jobs.
         """
+        try:
+            return await self._accept(bodies, make_events, user, rights)
+        except _UncommittedKeyError:
+            # Who is refused may look for the job that the refusal names.
+            await self._core.committed()
+            raise
+
+    async def _accept(
+        self,
+        bodies: list[msgspec.Raw],
+        make_events: MakeEvents | None,
+        user: str | None,
+        rights: Rights,
+    ) -> list[PreparedJob]:
         jobs = await self._read(bodies, user, rights)
         bodies.clear()
         await add_script_code(jobs, self._submissions)
@@ -343,7 +361,8 @@ class Admission:
             else:
                 continue
             if not are_equal(spec, job.spec()):
-                raise RefusedError(
+                kind = RefusedError if key in written else _UncommittedKeyError
+                raise kind(
                     f"idempotency_key {given_key(key)!r} was used for another spec (job"
                     f" {job_id}).",
                     "Use a new key.",
