@@ -411,8 +411,4 @@ def _class(executor: Executor) -> Class:
 def _asked(expected: Expected) -> dict[str, Any]:
     if not expected.asked:
         return {}
-    return {
-        "inventory": expected.inventory,
-        "vram_gb": expected.vram_gb,
-        "speed": expected.speed,
-    }
+    return {"inventory": expected.inventory, **expected.proofs}

@@ -159,7 +159,7 @@ def calibrate(
 ) -> None:
     """Measure a class's trusted executor.
 
-    The class's deadline becomes its 95th percentile × 1.2, its figures the ranges.
+    The class's deadlines become its 95th percentiles × 1.2.
     """
     from gpuyard.verification.calibration import calibrate_class
 
@@ -168,22 +168,18 @@ def calibrate(
         return await calibrate_class(session, executor, runs, _quiet(as_json))
 
     found = _in_session(measure)
-    ranges = {name: [one.low, one.high] for name, one in found.ranges.items()}
     if as_json:
         print_json(
             {
                 "class": of_class,
                 "deadline_s": found.deadline_s,
                 "claims_s": found.claims_s,
-                "ranges": ranges,
             }
         )
         return
     say(f"{of_class} has {found.deadline_s:.2f} s from the seed to the answers' hash.")
     if found.claims_s:
         say(f"It has {found.claims_s:.2f} s from there to its claims.")
-    for name, (low, high) in ranges.items():
-        say(f"{name}: {low:.4g} to {high:.4g}")
 
 
 @app.command()

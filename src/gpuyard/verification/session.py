@@ -20,7 +20,7 @@ from gpuyard.verification import keys
 from gpuyard.verification.batch import BatchSetup, ClassTerms, VerificationBatch
 from gpuyard.verification.channels import InstanceChannels
 from gpuyard.verification.check import INSTANCE, excuse
-from gpuyard.verification.claims import Claim, Expected, FigureRange, vram_gb_to_ask
+from gpuyard.verification.claims import Claim, Expected, wanted_of
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import Context
 from gpuyard.verification.database import Database
@@ -144,18 +144,9 @@ class Session:
         prepare_s = prepared.high if prepared else None
         if not claims or not isinstance(cls, GPUClass):
             return ClassTerms(deadline_s, Expected(cls.value), prepare_s)
-        ranges = {
-            name: FigureRange(one.low, one.high) for name, one in calibrated.items()
-        }
-        timed = ranges.get("claims_s")
-        wanted = Expected(
-            cls.value,
-            inventory=Claim.INVENTORY in claims,
-            speed=Claim.SPEED in claims,
-            vram_gb=vram_gb_to_ask(cls) if Claim.VRAM in claims else 0.0,
-            ranges=ranges,
-            claims_s=timed.high if timed else None,
-        )
+        timed = calibrated.get("claims_s")
+        longest_s = timed.high if timed else None
+        wanted = replace(wanted_of(cls, claims), claims_s=longest_s)
         return ClassTerms(deadline_s, wanted, prepare_s)
 
 

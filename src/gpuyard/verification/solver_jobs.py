@@ -40,6 +40,7 @@ _LONGEST = LONGEST_LINE + len(WORD)
 _LONGEST_WORDS = 300
 SOLVER = Path(__file__).parent / "solver"
 _LABEL = "verification"
+_SUFFIXES = (".py", ".c")
 
 
 def copy_solver(folder: Path) -> Path:
@@ -47,7 +48,7 @@ def copy_solver(folder: Path) -> Path:
 
     The folder's name contains a digest of the files, so each version has its own.
     """
-    files = sorted(path for path in SOLVER.rglob("*.py"))
+    files = sorted(path for path in SOLVER.rglob("*.[cp]*") if path.suffix in _SUFFIXES)
     digest = sha256(
         b"\0".join(path.name.encode() + b"\0" + path.read_bytes() for path in files)
     ).hexdigest()[:16]

@@ -309,17 +309,20 @@ def test_the_inventory_has_the_gpus_of_this_job_and_no_others(
         assert claims_of(environment=environment).inventory == gpus, named
 
 
+PRODUCTS = {"size": 16384, "steps": 3}
+
+
 def test_a_proof_that_fails_is_told_and_the_answers_come_all_the_same(
     tmp_path: Path,
 ) -> None:
     copy = tmp_path / "solver"
     shutil.copytree(SOLVER, copy)
-    (copy / "probe_gpu.py").write_text(
+    (copy / "proofs.py").write_text(
         "def vram(nonce, gigabytes):\n    return {'nonce': nonce, 'gb': gigabytes}\n"
-        "def speed(nonce):\n    raise RuntimeError('no CUDA here')\n"
+        "def speed(nonce, size, steps):\n    raise RuntimeError('no CUDA here')\n"
     )
     wanted = order(
-        claims={"nonce": "0a", "inventory": False, "vram_gb": 40, "speed": True}
+        claims={"nonce": "0a", "inventory": False, "vram_gb": 40, "speed": PRODUCTS}
     )
     code, output, errors = run(wanted, solver=copy)
     assert code == 0, errors
@@ -349,7 +352,7 @@ def test_what_takes_long_and_needs_no_nonce_is_done_before_it_is_known(
     """
     copy = tmp_path / "solver"
     shutil.copytree(SOLVER, copy)
-    (copy / "probe_gpu.py").write_text(PREPARING)
+    (copy / "proofs.py").write_text(PREPARING)
     wanted = order(task=task, claims={"nonce": "0a", "vram_gb": 40})
     said = run_program(
         [sys.executable, "solve.py"],

@@ -148,14 +148,14 @@ def test_everything_that_went_in_comes_out(tmp_path: Path) -> None:
     expected = Expected(
         "a100-80gb",
         inventory=True,
-        speed=True,
+        products=142,
         vram_gb=68.0,
         vram_digest="ab" * 32,
         shared={"u": "x"},
     )
     whole = evidence(
         expected=expected,
-        claims={"inventory": [], "speed": {"tflops": 1.5}},
+        claims={"inventory": [], "speed": {"digest": "ef" * 32}},
         seed=-(2**63),
         trusted="é\u2028",
     )

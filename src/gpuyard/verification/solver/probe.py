@@ -28,7 +28,7 @@ def prepare(wanted: dict[str, Any]) -> None:
     their time. What fails here fails again, and is told, in `claims`.
     """
     if wanted.get("vram_gb") or wanted.get("speed"):
-        _tried(lambda probe: probe.prepare())
+        _tried(lambda proofs: proofs.prepare())
 
 
 def claims(wanted: dict[str, Any]) -> dict[str, Any]:
@@ -41,17 +41,20 @@ def claims(wanted: dict[str, Any]) -> dict[str, Any]:
     if wanted.get("inventory"):
         found["inventory"] = inventory()
     if wanted.get("vram_gb"):
-        found["vram"] = _tried(lambda probe: probe.vram(nonce, wanted["vram_gb"]))
+        found["vram"] = _tried(lambda proofs: proofs.vram(nonce, wanted["vram_gb"]))
     if wanted.get("speed"):
-        found["speed"] = _tried(lambda probe: probe.speed(nonce))
+        work: dict[str, int] = wanted["speed"]
+        found["speed"] = _tried(
+            lambda proofs: proofs.speed(nonce, work["size"], work["steps"])
+        )
     return found
 
 
-def _tried(probe: Callable[[Any], Any]) -> Any:
+def _tried(prove: Callable[[Any], Any]) -> Any:
     try:
-        from . import probe_gpu  # pyright: ignore
+        from . import proofs  # pyright: ignore
 
-        return probe(probe_gpu)
+        return prove(proofs)
     except Exception as error:  # noqa: BLE001  # drivers can raise anything
         return {"failed": f"{type(error).__name__}: {error}"[:500]}
 
