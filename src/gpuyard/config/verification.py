@@ -1,8 +1,8 @@
 """The section `[verification]`: which executors are verified, and by which numbers."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from gpuyard.config.database import checked_url
 from gpuyard.config.sections import DAY_S, Period, SettingsSection
@@ -109,6 +109,18 @@ class ExecutorSettings(SettingsSection):
     place: str | None = None
 
 
+class WatchSettings(SettingsSection):
+    """Executors that the server verifies together, again and again.
+
+    `executors`: names of the settings. `every`: how often. `claims`: what is asked for
+    besides answers, as with `--claim`.
+    """
+
+    executors: tuple[str, ...] = Field(min_length=1)
+    every: Period = 1800.0
+    claims: tuple[Literal["inventory", "vram", "speed", "all"], ...] = ()
+
+
 class VerificationSettings(VerificationPolicy):
     """`database`: the address of a PostgreSQL database, which servers may share; unset,
     a SQLite file in the home.
@@ -116,7 +128,8 @@ class VerificationSettings(VerificationPolicy):
     `blobs`: where series and workloads are stored, a folder or a bucket; unset, a
     folder in the home. Solvers reach us at `host` and `port` (0: a free port), or at
     `public_host` if they know us by another name. `generator`: a generator of prompts
-    as `module:Class`; unset, each class's trusted executor makes them.
+    as `module:Class`; unset, each class's trusted executor makes them. `watches`: what
+    the server verifies by itself.
     """
 
     database: Annotated[str | None, AfterValidator(_postgresql)] = Field(
@@ -131,3 +144,16 @@ class VerificationSettings(VerificationPolicy):
     executors: dict[str, ExecutorSettings] = Field(
         default_factory=dict[str, ExecutorSettings]
     )
+    watches: dict[str, WatchSettings] = Field(default_factory=dict[str, WatchSettings])
+
+    @model_validator(mode="after")
+    def _watches_name_executors(self) -> Self:
+        for name, watch in self.watches.items():
+            unknown = [one for one in watch.executors if one not in self.executors]
+            if unknown:
+                known = ", ".join(sorted(self.executors)) or "none"
+                raise ValueError(
+                    f"watches.{name}.executors: {quoted(unknown[0])} is no executor of"
+                    f" the settings; name one of them ({known})"
+                )
+        return self

@@ -38,6 +38,12 @@ Names = Annotated[
         metavar="EXECUTOR…", help="Names of the settings, providers, or gpu:UUID."
     ),
 ]
+NamesOrNone = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[EXECUTOR…]", help="As for `run`; none: the watches of the settings."
+    ),
+]
 OfClass = Annotated[
     str,
     typer.Option("--class", metavar="C", help="The class they claim, such as a6000."),
@@ -106,45 +112,57 @@ def run(
 @app.command()
 @extra_needed
 def watch(
-    names: Names,
+    names: NamesOrNone = None,
     of_class: OfClass = "",
     every: Annotated[
         str, typer.Option(metavar="TIME", help="How often, such as 30m.")
     ] = "30m",
     claim: Claims = None,
+    until_input_ends: Annotated[
+        bool, typer.Option("--until-input-ends", hidden=True)
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON document a line for each batch.")
     ] = False,
 ) -> None:
     """Verify executors again and again between their jobs.
 
-    Samples are made meanwhile; Ctrl-C ends it.
+    Samples are made meanwhile; Ctrl-C ends it. Without names it does what the settings
+    say in `[verification.watches.NAME]`, which the server does by itself.
     """
     from gpuyard.verification.claims import claims_of
     from gpuyard.verification.verify import watch as go_on
+    from gpuyard.verification.watches import keep_watches, watches_of
 
     claims = claims_of(claim or [])
-    every_s = seconds_of("--every", every)
-    if every_s < _MOST_OFTEN_S:
-        raise InvalidInputError.of(
-            "--every",
-            f"is {every}, too often for a check",
-            f"write {_MOST_OFTEN_S:g}s or more",
-        )
+    every_s = _interval_of(every)
 
     async def again(session: "Session") -> None:
+        say = _quiet(as_json)
+        if not names:
+            watches = watches_of(session)
+            attached = until_input_ends
+            await keep_watches(session, watches, say, tell, attached=attached)
+            return
         executors = _executors(session, names, of_class)
-        await go_on(
-            session,
-            executors,
-            every_s,
-            claims=claims,
-            say=_quiet(as_json),
-            tell=lambda report: print_report(report, as_json),
-        )
+        await go_on(session, executors, every_s, claims=claims, say=say, tell=tell)
+
+    def tell(report: "VerificationReport") -> None:
+        print_report(report, as_json)
 
     with suppress(KeyboardInterrupt):
         _in_session(again)
+
+
+def _interval_of(words: str) -> float:
+    every_s = seconds_of("--every", words)
+    if every_s < _MOST_OFTEN_S:
+        raise InvalidInputError.of(
+            "--every",
+            f"is {words}, too often for a check",
+            f"write {_MOST_OFTEN_S:g}s or more",
+        )
+    return every_s
 
 
 @app.command()

@@ -297,16 +297,18 @@ async def watch(
         while True:
             began = time.monotonic()
             try:
-                tell(await _outlasting(session, executors, claims=claims, say=say))
+                tell(
+                    await verify_outlasting(session, executors, claims=claims, say=say)
+                )
             except GpuyardError as error:  # the next run may succeed
-                _complain(f"{error}")
+                complain(f"{error}")
             await asyncio.sleep(max(0.0, began + every_s - time.monotonic()))
     finally:
         pipelines.cancel()
         await asyncio.gather(pipelines, return_exceptions=True)
 
 
-async def _outlasting(
+async def verify_outlasting(
     session: Session,
     executors: Sequence[Executor],
     *,
@@ -326,16 +328,16 @@ async def _outlasting(
             report = await verify(session, executors, claims=claims, say=say)
         except _AWAY as error:
             if error.code not in told:
-                _complain(f"{error} It is tried again until it works.")
+                complain(f"{error} It is tried again until it works.")
             told.add(error.code)
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
         else:
             if told:
-                _complain("it works again")
+                complain("it works again")
             return report
 
 
-def _complain(words: str) -> None:
+def complain(words: str) -> None:
     """Print trouble to standard error, since it is not part of the result."""
     sys.stderr.write(f"gpuyard: {words}\n")
