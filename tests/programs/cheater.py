@@ -1,4 +1,4 @@
-"""`cheater.py HOW MEMORY solve.py < order`: our solver with one thing changed, as a
+"""`cheater.py HOW MEMORY PROGRAM < order`: our solver with one thing changed, as a
 dishonest executor may do it.
 
 `smaller`: another model with fewer words. `replays`: sends the first answers that it
@@ -13,7 +13,6 @@ another seed than it is given. `rants`: fails, in words that fit into no line. `
 import hashlib
 import importlib
 import os
-import runpy
 import sys
 import time
 from pathlib import Path
@@ -21,11 +20,11 @@ from typing import Any
 
 how = sys.argv[1]
 memory = Path(sys.argv[2])
-runpy.run_path(sys.argv[3])["load_package"]()
-entry: Any = importlib.import_module("gpuyard_solver.entry")
-messages: Any = importlib.import_module("gpuyard_solver.messages")
-mock: Any = importlib.import_module("gpuyard_solver.engines.mock")
-stream: Any = importlib.import_module("gpuyard_solver.hub_connection")
+sys.path.insert(0, sys.argv[3])
+entry: Any = importlib.import_module("program.entry")
+messages: Any = importlib.import_module("program.messages")
+mock: Any = importlib.import_module("program.engines.mock")
+stream: Any = importlib.import_module("program.hub_connection")
 canonical = messages.canonical
 seed = stream.HubConnection.seed
 

@@ -92,10 +92,12 @@ class ExecutorSettings(SettingsSection):
     the solver there. `solver`: the path of `solve.py` in its image; unset, the solver's
     files are sent with each job. `trusted`: its answers count as correct, and others
     are compared with them. `stream`: the solver can reach us, so that it gets the seed
-    at the barrier.
+    at the barrier. `form`: whether its card is of the form `sxm` or `pcie`, if that is
+    known: the same class differs in speed.
     """
 
     gpu_class: str = Field(alias="class")
+    form: Literal["pcie", "sxm"] | None = None
     provider: str = OWN_NODES
     provider_options: dict[str, Any] = Field(default_factory=dict[str, Any])
     gpu: str | None = None

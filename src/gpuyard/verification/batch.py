@@ -182,7 +182,7 @@ class VerificationBatch:
         terms = self._ports.terms[executor.gpu_class]
         traits = TRAITS[executor.gpu_class]
         trusted = self._context.trusted(executor.gpu_class)
-        expected = terms.expected
+        expected = replace(terms.expected, form=executor.settings.form)
         deadline_s = terms.deadline_s
         solve_limit_s = None
         if executor.delivery == "stdin":
@@ -192,7 +192,7 @@ class VerificationBatch:
             if expected.claims_s:
                 expected = replace(expected, claims_s=expected.claims_s + IN_PIECES_S)
         order: OrderDocument = {
-            "version": 1,
+            "version": 2,
             "check": taken.check_id,
             "task": "solve",
             "settings": dict(SAMPLING),

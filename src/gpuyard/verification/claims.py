@@ -72,10 +72,11 @@ class Expected:
     say what was asked for. `vram_digest`, `speed_digest`: those of a trusted executor
     for the same nonce; `no_digest`: why there are none. `claims_s`: the longest time
     from the answers' hash to the claims. `shared`: UUIDs that other executors showed
-    too, with the name of one.
+    too, with the name of one. `form`: `sxm` or `pcie`, None for either.
     """
 
     gpu_class: str
+    form: str | None = None
     inventory: bool = False
     products: int = 0
     vram_gb: float = 0.0
@@ -175,7 +176,21 @@ def _inventory(said: object, expected: Expected) -> list[ClaimFinding]:
             "a driver's version, such as 570.86.15",
         ),
     ]
+    if expected.form:
+        names = [_text(gpu, "name") for gpu in gpus]
+        right = all(form_of(name) == expected.form for name in names)
+        findings.append(ClaimFinding("form", right, _said(gpus, "name"), expected.form))
     return [*_model(gpus, expected.gpu_class), *findings]
+
+
+def form_of(name: str) -> str | None:
+    """The form of a card by its name: `sxm`, `pcie`, or None if that is not said.
+
+    NVIDIA calls the SXM form of an H100 `HBM3`.
+    """
+    if re.search(r"SXM|\bHBM3\b", name):
+        return "sxm"
+    return "pcie" if "PCI" in name.upper() else None
 
 
 def _model(gpus: Sequence[Mapping[str, Any]], name: str) -> list[ClaimFinding]:

@@ -35,7 +35,8 @@ T = TypeVar("T")
 Names = Annotated[
     list[str],
     typer.Argument(
-        metavar="EXECUTOR…", help="Names of the settings, providers, or gpu:UUID."
+        metavar="EXECUTOR…",
+        help="Names of the settings, providers, gpu:UUID, or node:NAME for its GPUs.",
     ),
 ]
 NamesOrNone = Annotated[
@@ -97,7 +98,7 @@ def run(
     async def once(session: "Session") -> "VerificationReport":
         return await verify(
             session,
-            _executors(session, names, of_class),
+            await _executors(session, names, of_class),
             claims=claims,
             say=_quiet(as_json),
             every_prompt=every_prompt,
@@ -144,7 +145,7 @@ def watch(
             attached = until_input_ends
             await keep_watches(session, watches, say, tell, attached=attached)
             return
-        executors = _executors(session, names, of_class)
+        executors = await _executors(session, names, of_class)
         await go_on(session, executors, every_s, claims=claims, say=say, tell=tell)
 
     def tell(report: "VerificationReport") -> None:
@@ -182,7 +183,7 @@ def calibrate(
     from gpuyard.verification.calibration import calibrate_class
 
     async def measure(session: "Session") -> Any:
-        executor = _executors(session, [trusted], of_class)[0]
+        executor = (await _executors(session, [trusted], of_class))[0]
         return await calibrate_class(session, executor, runs, _quiet(as_json))
 
     found = _in_session(measure)
@@ -245,10 +246,12 @@ def prompts(
         )
 
 
-def _executors(
+async def _executors(
     session: "Session", names: Sequence[str], of_class: str
 ) -> "list[Executor]":
+    from gpuyard.client import calls
     from gpuyard.verification.executors import executor_named
+    from gpuyard.verification.nodes import NODE, executors_of_node
 
     cls = _class_of(of_class) if of_class else None
     twice = {name for name in names if names.count(name) > 1}
@@ -256,9 +259,16 @@ def _executors(
         raise InvalidInputError.of(
             "EXECUTOR", f"names {', '.join(sorted(twice))} twice", "name each once"
         )
-    return [
-        executor_named(name, session.store.settings.executors, cls) for name in names
-    ]
+    configured = session.store.settings.executors
+    found: dict[str, Executor] = {}
+    for name in names:
+        if name.startswith(NODE) and name not in configured:
+            gpus = await session.client.call(calls.listing("gpus"))
+            named = executors_of_node(name, gpus, configured, cls)
+        else:
+            named = [executor_named(name, configured, cls)]
+        found.update({executor.name: executor for executor in named})
+    return list(found.values())
 
 
 def _class_of(name: str) -> "Class":

@@ -29,7 +29,7 @@ from gpuyard.verification.generators import load_generator
 from gpuyard.verification.hub import Hub
 from gpuyard.verification.records import Records
 from gpuyard.verification.settlement import Settlement
-from gpuyard.verification.solver_jobs import SolverJobs, copy_solver
+from gpuyard.verification.solver_jobs import SolverJobs
 from gpuyard.verification.trusted_executor import JobTrustedExecutor
 
 
@@ -158,7 +158,7 @@ async def open_session(home: Home | None = None) -> AsyncGenerator[Session]:
         settings = store.settings
         listen = Hub(settings.host, settings.port, public_host=settings.public_host)
         async with AsyncClient() as client, listen as hub:
-            jobs = SolverJobs(client, copy_solver(store.folder))
+            jobs = SolverJobs(client, store.folder.parent / "programs")
             known = {
                 cls: JobTrustedExecutor(executor, jobs, partial(store.deadline_s, cls))
                 for cls, executor in trusted_executors(settings.executors).items()

@@ -181,7 +181,7 @@ class JobTrustedExecutor:
         traits = TRAITS[self._executor.gpu_class]
         check_id = new_id(_KIND)
         order: OrderDocument = {
-            "version": 1,
+            "version": 2,
             "check": check_id,
             "settings": dict(SAMPLING),
             "engine": self._executor.engine,

@@ -112,15 +112,12 @@ def test_what_an_engine_prints_does_not_mix_with_the_messages(tmp_path: Path) ->
     copy = tmp_path / "solver"
     shutil.copytree(SOLVER, copy)
     mock = copy / "engines/mock.py"
-    chatty = (
-        'import os; os.write(1, b"loading 99 %"); print("gpuyard-verify {}",'
-        " flush=True)\n"
-    )
+    chatty = 'import os; os.write(1, b"loading 99 %"); print("> {}", flush=True)\n'
     mock.write_text(mock.read_text() + chatty)
     code, output, errors = run(order(), solver=copy)
     assert code == 0
     assert "loading 99 %" in errors
-    assert "gpuyard-verify {}" in errors
+    assert "> {}" in errors
     assert answers_in(output) == solved(order())
     merged = run_program(
         [sys.executable, "solve.py"],
@@ -136,9 +133,9 @@ WRONG: dict[str, tuple[Any, str]] = {
     "empty": ("", "the order is no JSON document"),
     "list": ("[]", "must be a JSON object"),
     "version": (
-        order(version=2),
+        order(version=3),
         (
-            "version: this solver reads 1, the order has 2; take the solver that comes"
+            "version: this solver reads 2, the order has 3; take the solver that comes"
             " with the"
         ),
     ),

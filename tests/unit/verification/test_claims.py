@@ -265,6 +265,11 @@ def test_a_probe_that_failed_says_why() -> None:
     )
 
 
+def test_a_card_of_another_form() -> None:
+    assert judged(SAID, form="sxm")["form"].ok
+    assert wrong(SAID, form="pcie") == {"form"}
+
+
 def test_products_that_somebody_else_computes_otherwise() -> None:
     assert wrong({**SAID, "speed": {"digest": DIGEST}}) == {"speed_digest"}
     assert judged(SAID, speed_digest=None)["speed_digest"].ok is None

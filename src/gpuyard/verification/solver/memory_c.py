@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import pkgutil
 import shutil
 import subprocess
 import tempfile
@@ -15,7 +16,6 @@ _COMPILERS = ("cc", "gcc", "clang")
 # The second try is for a compiler that does not know this processor.
 _OPTIONS = (["-O3", "-march=native"], ["-O3"])
 _COMPILE_S = 60.0
-_SOURCE = Path(__file__).with_name("passes.c")
 
 
 def compiled() -> ctypes.CDLL | None:
@@ -23,11 +23,15 @@ def compiled() -> ctypes.CDLL | None:
     compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
     if compiler is None:
         return None
+    # Not by its path: the solver may be one file.
+    source = pkgutil.get_data(__package__ or "", "passes.c")
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "passes.so"
+        file = target.with_suffix(".c")
+        file.write_bytes(source or b"")
         for options in _OPTIONS:
             command = [compiler, *options, "-shared", "-fPIC"]
-            command += ["-o", str(target), str(_SOURCE)]
+            command += ["-o", str(target), str(file)]
             try:
                 done = subprocess.run(
                     command, capture_output=True, timeout=_COMPILE_S, check=False
