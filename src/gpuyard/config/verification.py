@@ -1,5 +1,6 @@
 """The section `[verification]`: which executors are verified, and by which numbers."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -93,11 +94,13 @@ class ExecutorSettings(SettingsSection):
     files are sent with each job. `trusted`: its answers count as correct, and others
     are compared with them. `stream`: the solver can reach us, so that it gets the seed
     at the barrier. `form`: whether its card is of the form `sxm` or `pcie`, if that is
-    known: the same class differs in speed.
+    known: the same class differs in speed. `attested`: each of its GPUs has to attest
+    itself, where an inventory is claimed.
     """
 
     gpu_class: str = Field(alias="class")
     form: Literal["pcie", "sxm"] | None = None
+    attested: bool = False
     provider: str = OWN_NODES
     provider_options: dict[str, Any] = Field(default_factory=dict[str, Any])
     gpu: str | None = None
@@ -131,7 +134,8 @@ class VerificationSettings(VerificationPolicy):
     folder in the home. Solvers reach us at `host` and `port` (0: a free port), or at
     `public_host` if they know us by another name. `generator`: a generator of prompts
     as `module:Class`; unset, each class's trusted executor makes them. `watches`: what
-    the server verifies by itself.
+    the server verifies by itself. `attestation_root`: the file of the certificate (PEM)
+    by which what GPUs attest is judged.
     """
 
     database: Annotated[str | None, AfterValidator(_postgresql)] = Field(
@@ -146,6 +150,7 @@ class VerificationSettings(VerificationPolicy):
     executors: dict[str, ExecutorSettings] = Field(
         default_factory=dict[str, ExecutorSettings]
     )
+    attestation_root: Path | None = None
     watches: dict[str, WatchSettings] = Field(default_factory=dict[str, WatchSettings])
 
     @model_validator(mode="after")
@@ -157,5 +162,11 @@ class VerificationSettings(VerificationPolicy):
                 raise ValueError(
                     f"watches.{name}.executors: {quoted(unknown[0])} is no executor of"
                     f" the settings; name one of them ({known})"
+                )
+        for name, executor in self.executors.items():
+            if executor.attested and not self.attestation_root:
+                raise ValueError(
+                    f"executors.{name}.attested: nothing is there to judge attestations"
+                    " by; set attestation_root"
                 )
         return self

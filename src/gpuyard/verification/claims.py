@@ -73,10 +73,15 @@ class Expected:
     for the same nonce; `no_digest`: why there are none. `claims_s`: the longest time
     from the answers' hash to the claims. `shared`: UUIDs that other executors showed
     too, with the name of one. `form`: `sxm` or `pcie`, None for either.
+    `attestation_root`: the certificate (PEM) by which attestations for `nonce` are
+    judged, None to judge none; `attested`: whether each GPU has to attest itself.
     """
 
     gpu_class: str
     form: str | None = None
+    nonce: str = ""
+    attestation_root: str | None = None
+    attested: bool = False
     inventory: bool = False
     products: int = 0
     vram_gb: float = 0.0
@@ -180,7 +185,31 @@ def _inventory(said: object, expected: Expected) -> list[ClaimFinding]:
         names = [_text(gpu, "name") for gpu in gpus]
         right = all(form_of(name) == expected.form for name in names)
         findings.append(ClaimFinding("form", right, _said(gpus, "name"), expected.form))
+    findings += _attestation(gpus, expected)
     return [*_model(gpus, expected.gpu_class), *findings]
+
+
+def _attestation(
+    gpus: Sequence[Mapping[str, Any]], expected: Expected
+) -> list[ClaimFinding]:
+    """Judge what GPUs attest, if there is something to judge it by."""
+    some = any("attestation" in gpu for gpu in gpus)
+    if expected.attestation_root is None or not (some or expected.attested):
+        return []
+    # Late: most claims have no attestation.
+    from gpuyard.verification.attestation import AttestationError, attested_by
+
+    wanted = "a report for this check, signed by the GPU"
+    subjects: list[str] = []
+    for gpu in gpus:
+        said = gpu.get("attestation")
+        try:
+            subjects.append(
+                attested_by(said, expected.nonce, expected.attestation_root)
+            )
+        except AttestationError as error:
+            return [ClaimFinding("attestation", False, f"{error}", wanted)]
+    return [ClaimFinding("attestation", True, quoted("; ".join(subjects)), wanted)]
 
 
 def form_of(name: str) -> str | None:

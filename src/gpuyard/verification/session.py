@@ -17,6 +17,7 @@ from gpuyard.domain.gpus import GPUClass
 from gpuyard.domain.ids import new_id
 from gpuyard.storage.blobs import Blobs, BlobStore, open_blobs
 from gpuyard.verification import keys
+from gpuyard.verification.attestation import read_root
 from gpuyard.verification.batch import BatchSetup, ClassTerms, VerificationBatch
 from gpuyard.verification.channels import InstanceChannels
 from gpuyard.verification.check import INSTANCE, excuse
@@ -70,6 +71,8 @@ def open_store(home: Home | None = None) -> tuple[VerificationStore, Database]:
     # A key that cannot be read would later excuse every executor that declines.
     for name, key in settings.issuers.items():
         keys.read_public(key, f"verification.issuers.{name}")
+    if settings.attestation_root:
+        read_root(_text_of(settings.attestation_root))
     folder = home.verification
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -81,6 +84,17 @@ def open_store(home: Home | None = None) -> tuple[VerificationStore, Database]:
     blobs = _open_blobs(settings.blobs, folder)
     database = Database.open(settings.database or folder / "verification.db")
     return VerificationStore(settings, folder, Records(database), blobs), database
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text()
+    except (OSError, ValueError) as error:
+        raise InvalidInputError.of(
+            "verification.attestation_root",
+            f"{file} cannot be read: {error}",
+            "name the file of a certificate in PEM",
+        ) from None
 
 
 def _open_blobs(where: str | None, folder: Path) -> Blobs:
@@ -146,7 +160,12 @@ class Session:
             return ClassTerms(deadline_s, Expected(cls.value), prepare_s)
         timed = calibrated.get("claims_s")
         longest_s = timed.high if timed else None
-        wanted = replace(wanted_of(cls, claims), claims_s=longest_s)
+        root = self.store.settings.attestation_root
+        wanted = replace(
+            wanted_of(cls, claims),
+            claims_s=longest_s,
+            attestation_root=root.read_text() if root else None,
+        )
         return ClassTerms(deadline_s, wanted, prepare_s)
 
 

@@ -5,6 +5,8 @@ import hashlib
 import os
 from typing import Any, Callable
 
+from . import attestation
+
 _LIBRARY = "libnvidia-ml.so.1"
 _TEXT = 96
 
@@ -39,7 +41,7 @@ def claims(wanted: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     nonce = str(wanted.get("nonce", ""))
     if wanted.get("inventory"):
-        found["inventory"] = inventory()
+        found["inventory"] = inventory(nonce)
     if wanted.get("vram_gb"):
         found["vram"] = _tried(lambda proofs: proofs.vram(nonce, wanted["vram_gb"]))
     if wanted.get("speed"):
@@ -59,10 +61,11 @@ def _tried(prove: Callable[[Any], Any]) -> Any:
         return {"failed": f"{type(error).__name__}: {error}"[:500]}
 
 
-def inventory() -> list[dict[str, Any]]:
+def inventory(nonce: str = "") -> list[dict[str, Any]]:
     """The GPUs of this job; an empty list without any.
 
-    Each has name, memory_mb, uuid, driver and compute_capability ("8.6").
+    Each has name, memory_mb, uuid, driver and compute_capability ("8.6"); and, where
+    the GPU can and there is a nonce (64 digits), what it attests for that.
     """
     try:
         nvml = ctypes.CDLL(_LIBRARY)
@@ -72,7 +75,7 @@ def inventory() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for place in _places(nvml):
         try:
-            found.append(_gpu(nvml, place))
+            found.append(_gpu(nvml, place, bytes.fromhex(nonce)))
         except NvmlError:
             continue  # a GPU that does not answer proves nothing
     nvml.nvmlShutdown()
@@ -96,7 +99,7 @@ class _Memory(ctypes.Structure):
     _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
 
 
-def _gpu(nvml: ctypes.CDLL, place: str) -> dict[str, Any]:
+def _gpu(nvml: ctypes.CDLL, place: str, nonce: bytes) -> dict[str, Any]:
     handle = ctypes.c_void_p()
     memory = _Memory()
     if place.isdigit():
@@ -109,7 +112,12 @@ def _gpu(nvml: ctypes.CDLL, place: str) -> dict[str, Any]:
     else:
         _call(nvml, "nvmlDeviceGetHandleByUUID", place.encode(), ctypes.byref(handle))
     _call(nvml, "nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
+    signed = None
+    if len(nonce) == attestation.NONCE_BYTES:
+        signed = attestation.attestation(nvml, handle, nonce)
+    found = {"attestation": signed} if signed else {}
     return {
+        **found,
         "name": _text(nvml, "nvmlDeviceGetName", handle),
         "memory_mb": memory.total >> 20,
         "uuid": _text(nvml, "nvmlDeviceGetUUID", handle),
