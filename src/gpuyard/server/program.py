@@ -1,10 +1,9 @@
 """A program that the server keeps running while it leads."""
 
 import asyncio
-import os
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -52,13 +51,18 @@ async def _run(words: Sequence[str], home: Home, output: Path) -> int:
             stdout=file,
             stderr=file,
             cwd=home.root,
-            env={**environment, "GPUYARD_HOME": os.fspath(home.root)},
+            env={**_without_address(environment), "GPUYARD_HOME": str(home.root)},
             pass_fds=files,
         )
     try:
         return await process.wait()
     finally:
         await _end(process)
+
+
+def _without_address(environment: Mapping[str, str]) -> dict[str, str]:
+    """It is to find this server by its home, whatever else this server was told."""
+    return {name: one for name, one in environment.items() if name != "GPUYARD_URL"}
 
 
 async def _end(process: Process) -> None:

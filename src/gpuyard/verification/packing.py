@@ -8,6 +8,7 @@ import io
 import secrets
 import shutil
 import zipfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -40,6 +41,19 @@ def pack_solver(programs: Path) -> Path:
 def remove_program(file: Path) -> None:
     """Remove what `pack_solver` wrote."""
     shutil.rmtree(file.parent, ignore_errors=True)
+
+
+def remove_old_programs(programs: Path, before: float) -> None:
+    """Remove what processes that were killed have left behind.
+
+    `before`: only what was written before (UTC seconds).
+    """
+    if not programs.exists():
+        return
+    for folder in programs.iterdir():
+        with suppress(OSError):  # another process was faster
+            if folder.stat().st_mtime < before:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 @cache

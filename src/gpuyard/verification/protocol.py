@@ -162,7 +162,8 @@ def parse_output(line: str) -> Message | None:
 
     Raises ProtocolError.
     """
-    if not line.startswith(WORD):
+    # Engines print lines that begin like that, too, but no objects.
+    if not line.startswith(f"{WORD}{{"):
         return None
     return parse(line[len(WORD) :].encode())
 

@@ -1,5 +1,6 @@
 """A session: everything that a command needs, opened and closed together."""
 
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -28,10 +29,14 @@ from gpuyard.verification.database import Database
 from gpuyard.verification.executors import Executor, trusted_executors
 from gpuyard.verification.generators import load_generator
 from gpuyard.verification.hub import Hub
+from gpuyard.verification.packing import remove_old_programs
 from gpuyard.verification.records import Records
 from gpuyard.verification.settlement import Settlement
 from gpuyard.verification.solver_jobs import SolverJobs
 from gpuyard.verification.trusted_executor import JobTrustedExecutor
+
+# Longer than any job with one may take.
+_PROGRAMS_KEPT_S = 2 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +182,9 @@ async def open_session(home: Home | None = None) -> AsyncGenerator[Session]:
         settings = store.settings
         listen = Hub(settings.host, settings.port, public_host=settings.public_host)
         async with AsyncClient() as client, listen as hub:
-            jobs = SolverJobs(client, store.folder.parent / "programs")
+            programs = store.folder.parent / "programs"
+            remove_old_programs(programs, time.time() - _PROGRAMS_KEPT_S)
+            jobs = SolverJobs(client, programs)
             known = {
                 cls: JobTrustedExecutor(executor, jobs, partial(store.deadline_s, cls))
                 for cls, executor in trusted_executors(settings.executors).items()

@@ -60,14 +60,19 @@ class SolverJobs:
         if program is None:
             packed = await asyncio.to_thread(pack_solver, self._programs)
             program = str(packed)
-        job = await self._client.run(
-            {
-                **executor.job(program, json.dumps(order)),
-                "timeout_s": limit_s,
-                "labels": {_CHECK: check_id, _EXECUTOR: _mark_of(executor)},
-                "idempotency_key": check_id,
-            }
-        )
+        try:
+            job = await self._client.run(
+                {
+                    **executor.job(program, json.dumps(order)),
+                    "timeout_s": limit_s,
+                    "labels": {_CHECK: check_id, _EXECUTOR: _mark_of(executor)},
+                    "idempotency_key": check_id,
+                }
+            )
+        except BaseException:
+            if packed:
+                remove_program(packed)
+            raise
         if packed:
             self._packed[job.id] = packed
         return job

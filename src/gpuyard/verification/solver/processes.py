@@ -64,9 +64,7 @@ class SolverProcess:
         return self
 
     def __exit__(self, kind: Any, *details: Any) -> None:
-        if kind is not None:
-            self._process.kill()
-        self.end()
+        self.end(at_once=kind is not None)
 
     def send(self, value: Any) -> None:
         """Tell it something; what has ended is told by `receive`."""
@@ -87,11 +85,16 @@ class SolverProcess:
             raise SolverProcessError(value)
         return value
 
-    def end(self) -> None:
-        """Wait until it has ended, and end all that it has left behind."""
+    def end(self, *, at_once: bool = False) -> None:
+        """Wait until it has ended, and end all that it has left behind.
+
+        `at_once`: end it, too, since it has nothing more to say.
+        """
         if self._process.pid not in _ours:
             return
         self._here.close()
+        if at_once:
+            self._process.kill()
         self._process.join(_FAREWELL_S)
         if self._process.is_alive():
             self._process.kill()
