@@ -15,7 +15,7 @@ from benchmarks.figures import Figure, alternate
 from gpuyard.devices.gpu import GpuReading
 from gpuyard.devices.nvml import read_gpus
 from gpuyard.domain.gpus import GPUClass, classify
-from gpuyard.verification.claims import (
+from gpuyard.verification.proof_sizes import (
     PRODUCT_SIZE,
     products_to_ask,
     vram_gb_to_ask,
@@ -42,7 +42,7 @@ def _memory_proof(share: float, rounds: int) -> Figure:
     """The memory proof against the time in which that much memory is copied."""
     asked = vram_gb_to_ask(_gpu_class()) * share
     # It is written once, then read and written in each pass.
-    passes = 1 + 2 * memory.PASSES
+    passes = 1 + 2 * memory.FEWEST_PASSES
     proofs, floors = alternate(
         rounds,
         lambda: _figures(f"timed(lambda: proofs.vram(nonce, {asked}))"),

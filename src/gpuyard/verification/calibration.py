@@ -142,6 +142,7 @@ async def calibrate_class(
     times = list[float]()
     prepare_s = list[float]()
     claims_s = list[float]()
+    proven = list[TrustedRun]()
     for number in range(runs):
         series = found[number % len(found)]
         run = await _timed_run(session, trusted, series, wanted)
@@ -149,6 +150,7 @@ async def calibrate_class(
         prepare_s.append(run.prepare_s)
         if wanted and all("digest" in (run.claims.get(name) or {}) for name in _PROOFS):
             claims_s.append(run.claims_s)
+            proven.append(run)
         say(f"{number + 1} of {runs}: {run.solve_s:.2f} s")
     require_work(cls, times)
     result = calibrate(times, claims_s)
@@ -159,8 +161,27 @@ async def calibrate_class(
     }
     if result.claims_s:
         limits["claims_s"] = (min(claims_s), result.claims_s)
+        limits.update(proof_limits(proven))
     await call(records.put_ranges, cls, limits)
     return result
+
+
+def proof_limits(runs: Sequence[TrustedRun]) -> dict[str, tuple[float, float]]:
+    """The least and the longest time of a claim by itself: `vram_s` and `speed_s`.
+
+    It is the time of all claims, by our clock, without what the trusted executor says
+    that the other proof took. There are none if it does not say it.
+    """
+    limits: dict[str, tuple[float, float]] = {}
+    for name, other in (_PROOFS, _PROOFS[::-1]):
+        said = [run.claims[other].get("took_s") for run in runs]
+        if not all(isinstance(one, float) and one > 0 for one in said):
+            continue
+        times = [run.claims_s - one for run, one in zip(runs, said, strict=True) if one]
+        if min(times) > 0:
+            longest_s = _at_least_minimum(deadline_s(times, f"{name}_s"))
+            limits[f"{name}_s"] = (min(times), longest_s)
+    return limits
 
 
 async def _timed_run(

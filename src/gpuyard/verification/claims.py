@@ -19,7 +19,12 @@ from typing import Any, cast
 
 from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.domain.gpus import GPU_CLASSES, GPUClass, classify, compute_capability
-from gpuyard.verification.solver.product import rows_of
+from gpuyard.verification.proof_sizes import (
+    PRODUCT_SIZE,
+    passes_to_ask,
+    products_to_ask,
+    vram_gb_to_ask,
+)
 
 MOST_GPUS = 64
 # Drivers and error correction take up to a twelfth of the nominal VRAM (an A10G shows
@@ -30,10 +35,6 @@ _UUID = re.compile(r"GPU-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.IGNO
 _DRIVER = re.compile(r"\d{3}\.\d{1,3}(\.\d{1,3})?")
 _DIGEST = re.compile("[0-9a-f]{64}")
 _ALL = "all"
-# The matrices of a product: so large that to multiply takes longer than to read them.
-PRODUCT_SIZE = 16384
-# By a class's published figure, which no real product attains.
-_PRODUCTS_S = 1.0
 
 
 class Claim(StrEnum):
@@ -68,13 +69,14 @@ class ClaimFinding:
 class Expected:
     """What was asked for, and what is right.
 
-    `inventory`, `vram_gb` (0: no) and `products` (how many matrix products; 0: none)
-    say what was asked for. `vram_digest`, `speed_digest`: those of a trusted executor
-    for the same nonce; `no_digest`: why there are none. `claims_s`: the longest time
-    from the answers' hash to the claims. `shared`: UUIDs that other executors showed
-    too, with the name of one. `form`: `sxm` or `pcie`, None for either.
-    `attestation_root`: the certificate (PEM) by which attestations for `nonce` are
-    judged, None to judge none; `attested`: whether each GPU has to attest itself.
+    `inventory`, `vram_gb` (0: no), with how many `passes`, and `products` (how many
+    matrix products; 0: none) say what was asked for. `vram_digest`, `speed_digest`:
+    those of a trusted executor for the same nonce; `no_digest`: why there are none.
+    `claims_s`: the longest time from the answers' hash to the claims. `shared`:
+    UUIDs that other executors showed too, with the name of one. `form`: `sxm` or
+    `pcie`, None for either. `attestation_root`: the certificate
+    (PEM) by which attestations for `nonce` are judged, None to judge none; `attested`:
+    whether each GPU has to attest itself.
     """
 
     gpu_class: str
@@ -85,6 +87,7 @@ class Expected:
     inventory: bool = False
     products: int = 0
     vram_gb: float = 0.0
+    passes: int = 0
     vram_digest: str | None = None
     speed_digest: str | None = None
     no_digest: str = "not computed by anybody that is trusted"
@@ -107,6 +110,7 @@ class Expected:
         found: dict[str, Any] = {}
         if self.vram_gb:
             found["vram_gb"] = self.vram_gb
+            found["passes"] = self.passes
         if self.products:
             found["speed"] = {"size": PRODUCT_SIZE, "steps": self.products}
         return found
@@ -356,27 +360,6 @@ def _said(gpus: Sequence[Mapping[str, Any]], key: str) -> str:
     return ", ".join(dict.fromkeys(quoted(gpu.get(key)) for gpu in gpus))
 
 
-def vram_gb_to_ask(gpu_class: GPUClass) -> float:
-    """How much memory (GiB) a proof asks for.
-
-    It is close to the class's size, and more than the next smaller card of its kind
-    has. Drivers, error correction and torch itself take up to an eighth of a 16 GB
-    card.
-    """
-    return round(GPU_CLASSES[gpu_class].memory_gb * 0.85, 2)
-
-
-def products_to_ask(gpu_class: GPUClass) -> int:
-    """How many products a proof of speed asks for: about a second's, at the published
-    half precision of the class.
-    """
-    rows = rows_of(PRODUCT_SIZE)
-    operations = 2 * rows * PRODUCT_SIZE**2
-    return max(
-        1, round(GPU_CLASSES[gpu_class].tflops * 1e12 * _PRODUCTS_S / operations)
-    )
-
-
 def wanted_of(gpu_class: GPUClass, claims: frozenset[Claim]) -> Expected:
     """What is expected of a class of which this is claimed."""
     return Expected(
@@ -384,4 +367,11 @@ def wanted_of(gpu_class: GPUClass, claims: frozenset[Claim]) -> Expected:
         inventory=Claim.INVENTORY in claims,
         products=products_to_ask(gpu_class) if Claim.SPEED in claims else 0,
         vram_gb=vram_gb_to_ask(gpu_class) if Claim.VRAM in claims else 0.0,
+        passes=passes_to_ask(gpu_class) if Claim.VRAM in claims else 0,
     )
+
+
+def limit_of(claims: frozenset[Claim]) -> str:
+    """Which calibrated time holds for these claims: of one proof by itself, or all."""
+    proofs = claims & {Claim.VRAM, Claim.SPEED}
+    return f"{next(iter(proofs))}_s" if len(proofs) == 1 else "claims_s"

@@ -22,7 +22,7 @@ from gpuyard.verification.attestation import read_root
 from gpuyard.verification.batch import BatchSetup, ClassTerms, VerificationBatch
 from gpuyard.verification.channels import InstanceChannels
 from gpuyard.verification.check import INSTANCE, excuse
-from gpuyard.verification.claims import Claim, Expected, wanted_of
+from gpuyard.verification.claims import Claim, Expected, limit_of, wanted_of
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import Context
 from gpuyard.verification.database import Database
@@ -163,7 +163,7 @@ class Session:
         prepare_s = prepared.high if prepared else None
         if not claims or not isinstance(cls, GPUClass):
             return ClassTerms(deadline_s, Expected(cls.value), prepare_s)
-        timed = calibrated.get("claims_s")
+        timed = calibrated.get(limit_of(claims)) or calibrated.get("claims_s")
         longest_s = timed.high if timed else None
         root = self.store.settings.attestation_root
         wanted = replace(

@@ -315,11 +315,17 @@ def test_a_proof_that_fails_is_told_and_the_answers_come_all_the_same(
     copy = tmp_path / "solver"
     shutil.copytree(SOLVER, copy)
     (copy / "proofs.py").write_text(
-        "def vram(nonce, gigabytes):\n    return {'nonce': nonce, 'gb': gigabytes}\n"
+        "def vram(nonce, gigabytes, passes):\n    return {'nonce': nonce, 'gb': gigabytes}\n"
         "def speed(nonce, size, steps):\n    raise RuntimeError('no CUDA here')\n"
     )
     wanted = order(
-        claims={"nonce": "0a", "inventory": False, "vram_gb": 40, "speed": PRODUCTS}
+        claims={
+            "nonce": "0a",
+            "inventory": False,
+            "vram_gb": 40,
+            "passes": 16,
+            "speed": PRODUCTS,
+        }
     )
     code, output, errors = run(wanted, solver=copy)
     assert code == 0, errors
@@ -335,7 +341,7 @@ def test_a_proof_that_fails_is_told_and_the_answers_come_all_the_same(
 PREPARING = """
 def prepare():
     print("prepared", flush=True)
-def vram(nonce, gigabytes):
+def vram(nonce, gigabytes, passes):
     return {}
 """
 
@@ -350,7 +356,7 @@ def test_what_takes_long_and_needs_no_nonce_is_done_before_it_is_known(
     copy = tmp_path / "solver"
     shutil.copytree(SOLVER, copy)
     (copy / "proofs.py").write_text(PREPARING)
-    wanted = order(task=task, claims={"nonce": "0a", "vram_gb": 40})
+    wanted = order(task=task, claims={"nonce": "0a", "vram_gb": 40, "passes": 16})
     said = run_program(
         [sys.executable, "solve.py"],
         cwd=copy,

@@ -11,9 +11,11 @@ from gpuyard.verification.calibration import (
     TooLittleWorkError,
     calibrate,
     deadline_s,
+    proof_limits,
     require_work,
 )
 from gpuyard.verification.classes import PracticeClass
+from gpuyard.verification.trusted_executor import TrustedRun
 
 
 def test_the_deadline_is_a_fifth_more_than_the_95th_percentile() -> None:
@@ -37,6 +39,26 @@ def test_claims_have_their_time_where_every_run_could_make_them() -> None:
     assert calibrate([1.0] * 5, [0.01] * 5).claims_s == 1
     assert calibrate([1.0] * 5, [20.0] * 4).claims_s is None
     assert calibrate([1.0] * 5).claims_s is None
+
+
+def run_of(claims_s: float, vram_s: object, speed_s: object) -> TrustedRun:
+    """What a trusted executor showed once."""
+    run = TrustedRun(1)
+    run.claims_s = claims_s
+    run.claims = {"vram": {"took_s": vram_s}, "speed": {"took_s": speed_s}}
+    return run
+
+
+def test_each_proof_has_a_time_of_its_own() -> None:
+    """Otherwise a cheater had that of the products for the memory."""
+    limits = proof_limits([run_of(5.5, 3.0, 2.0)] * 5)
+    assert limits["vram_s"] == pytest.approx((3.5, 3.5 * 1.2))
+    assert limits["speed_s"] == pytest.approx((2.5, 2.5 * 1.2))
+
+
+@pytest.mark.parametrize("said", [None, "2", -1.0, 9.0])
+def test_a_time_that_is_none_gives_no_limit(said: object) -> None:
+    assert "vram_s" not in proof_limits([run_of(5.5, 3.0, said)] * 5)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])

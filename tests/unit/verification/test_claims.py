@@ -15,10 +15,14 @@ from gpuyard.verification.claims import (
     Expected,
     claims_of,
     judge_claims,
-    products_to_ask,
+    limit_of,
     shared_uuids,
-    vram_gb_to_ask,
     wanted_of,
+)
+from gpuyard.verification.proof_sizes import (
+    passes_to_ask,
+    products_to_ask,
+    vram_gb_to_ask,
 )
 
 UUID = "GPU-2f4e6a80-1111-2222-3333-444455556666"
@@ -285,6 +289,22 @@ def test_every_class_multiplies_for_about_a_second() -> None:
     asked = {name: products_to_ask(name) for name in GPUClass}
     assert asked[GPUClass.A100_80GB] == 142
     assert min(asked.values()) == asked[GPUClass.P100] == 9
+
+
+def test_a_memory_proof_has_passes_for_some_seconds() -> None:
+    asked = {name: passes_to_ask(name) for name in GPUClass}
+    assert asked[GPUClass.L4] == 21 and asked[GPUClass.H200] == 56
+    assert min(asked.values()) >= 16
+
+
+def test_a_claim_by_itself_has_its_own_time() -> None:
+    assert limit_of(frozenset({Claim.VRAM, Claim.INVENTORY})) == "vram_s"
+    assert limit_of(frozenset({Claim.SPEED})) == "speed_s"
+    assert limit_of(frozenset(Claim)) == limit_of(frozenset()) == "claims_s"
+
+
+def test_what_is_asked_for_stands_in_the_order() -> None:
+    asked = {name: products_to_ask(name) for name in GPUClass}
     wanted = wanted_of(GPUClass.T4, frozenset({Claim.SPEED}))
     assert wanted.proofs == {"speed": {"size": 16384, "steps": asked[GPUClass.T4]}}
 

@@ -88,7 +88,7 @@ class Spoiled(NumpyMemory):
         return super().mix(start, shift)
 
 
-@pytest.mark.parametrize("number", [0, memory.PASSES - 1])
+@pytest.mark.parametrize("number", [0, memory.FEWEST_PASSES - 1])
 def test_a_single_bit_that_is_lost_changes_the_digest(number: int) -> None:
     assert memory.digest(NONCE, Spoiled(2, number)) != memory.digest(
         NONCE, NumpyMemory(2)

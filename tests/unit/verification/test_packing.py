@@ -13,7 +13,7 @@ ORDER = {
     "version": 2,
     "check": "chk_1",
     "task": "probe",
-    "claims": {"nonce": "00", "vram_gb": 1 / 2048},
+    "claims": {"nonce": "00", "vram_gb": 1 / 2048, "passes": 16},
 }
 
 

@@ -8,11 +8,12 @@ from gpuyard.verification import (
     calibration,
     evidence,
     memory_limits,
+    proof_sizes,
     receipts,
     trust,
     verdict,
 )
-from gpuyard.verification.claims import PRODUCT_SIZE
+from gpuyard.verification.proof_sizes import PRODUCT_SIZE, SPEEDS
 from gpuyard.verification.solver import memory
 from tests.support import detection
 
@@ -75,7 +76,7 @@ def test_other_numbers_of_the_page() -> None:
         f"{evidence.LARGEST >> 20} MiB at most",
         f"rows of {memory.ROW_BYTES >> 10} KiB",
         f"{PRODUCT_SIZE:,} columns",
-        f"up to {2**memory.PASSES:,} others",
+        f"up to {2**memory.FEWEST_PASSES:,} others",
     ):
         assert words in TEXT, words
     assert (trust.UNEXPLAINED_WEIGHS, trust.UNEXPLAINED_BARS) == (3, 5)
@@ -83,12 +84,16 @@ def test_other_numbers_of_the_page() -> None:
     assert "from the fifth, each brings a quarantine" in TEXT
     assert calibration.PREPARE_LEEWAY == 3
     assert "three times the longest that the trusted executor needed" in TEXT
-    assert memory.PASSES == 16 and "sixteen passes" in TEXT
+    assert (
+        memory.FEWEST_PASSES == 16
+        and "sixteen passes" in TEXT
+        and proof_sizes.MEMORY_S == 3
+    )
 
 
 def test_how_much_memory_may_be_missing_is_what_the_formula_gives() -> None:
     assert memory_limits.SLOWEST == calibration.LEEWAY * 1.3
     for row in memory_limits.table():
         assert f"{row}\n" in PAGE, row
-    parts = [memory_limits.part_elsewhere(name) for name in memory_limits.SPEEDS]
+    parts = [memory_limits.part_elsewhere(name) for name in SPEEDS]
     assert f"{100 * min(parts):.0f} to {max(parts):.0%}".replace("%", " %") in TEXT

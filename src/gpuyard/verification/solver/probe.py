@@ -43,7 +43,8 @@ def claims(wanted: dict[str, Any]) -> dict[str, Any]:
     if wanted.get("inventory"):
         found["inventory"] = inventory(nonce)
     if wanted.get("vram_gb"):
-        found["vram"] = _tried(lambda proofs: proofs.vram(nonce, wanted["vram_gb"]))
+        size = (wanted["vram_gb"], wanted["passes"])
+        found["vram"] = _tried(lambda proofs: proofs.vram(nonce, *size))
     if wanted.get("speed"):
         work: dict[str, int] = wanted["speed"]
         found["speed"] = _tried(

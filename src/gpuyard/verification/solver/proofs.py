@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 from typing import Any
 
 from . import memory, memory_c, product
@@ -26,34 +27,42 @@ def prepare() -> None:
     _product(torch, device, _NONCE, _SMALL_SIZE).step()
 
 
-def vram(nonce_hex: str, gigabytes: float) -> dict[str, Any]:
-    """Prove `gigabytes` × 2³⁰ bytes, rounded down to pairs of rows.
+def vram(
+    nonce_hex: str, gigabytes: float, passes: int = memory.FEWEST_PASSES
+) -> dict[str, Any]:
+    """Prove `gigabytes` × 2³⁰ bytes, rounded down to pairs of rows, by so many passes.
 
-    Returns `{"gigabytes": held, "digest": hex, "device": name}`. The digest is the same
-    on every device. Raises RuntimeError or MemoryError when there is less memory, and
-    ValueError for a nonce that is not hexadecimal.
+    Returns `{"gigabytes": held, "digest": hex, "device": name, "took_s": seconds}`. The
+    digest is the same on every device. Raises RuntimeError or MemoryError when there is
+    less memory, and ValueError for a nonce that is not hexadecimal.
     """
+    began = time.perf_counter()
     torch, device = _device()
     rows = memory.rows_of(gigabytes)
     proven = _memory(torch, device, rows)
     try:
-        found = memory.digest(nonce_hex, proven)
+        found = memory.digest(nonce_hex, proven, passes)
     finally:
         proven.close()
         _free(torch)
     held = rows * memory.ROW_BYTES / 2**30
-    return {"gigabytes": held, "digest": found, "device": _name(torch, device)}
+    took_s = time.perf_counter() - began
+    name = _name(torch, device)
+    return {"gigabytes": held, "digest": found, "device": name, "took_s": took_s}
 
 
 def speed(nonce_hex: str, size: int, steps: int) -> dict[str, Any]:
     """Multiply matrices with `size` columns (a multiple of 8) `steps` times.
 
-    Returns `{"digest": hex, "device": name}`. The digest is the same on every device.
+    Returns `{"digest": hex, "device": name, "took_s": seconds}`. The digest is the same
+    on every device.
     """
+    began = time.perf_counter()
     torch, device = _device()
     chain = _product(torch, device, nonce_hex, size)
     found = product.digest(nonce_hex, steps, chain)
-    return {"digest": found, "device": _name(torch, device)}
+    took_s = time.perf_counter() - began
+    return {"digest": found, "device": _name(torch, device), "took_s": took_s}
 
 
 def _memory(torch: Any, device: str, rows: int) -> Any:
