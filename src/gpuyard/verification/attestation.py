@@ -10,7 +10,7 @@ import base64
 import binascii
 import hmac
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -52,13 +52,16 @@ def attested_by(said: object, nonce_hex: str, root: str) -> str:
     """
     if not isinstance(said, Mapping):
         raise AttestationError("nothing is attested")
-    chain = _chain(said.get("certificates"))
+    attestation = cast("Mapping[str, Any]", said)
+    chain = _chain(attestation.get("certificates"))
     trusted = read_root(root)
     # A chain may end with the root itself, which has signed itself.
     issuers = [*chain[1:], trusted]
     for certificate, issuer in zip(chain, issuers, strict=True):
         _check_issued(certificate, issuer)
-    _check_report(chain[0], _report(said.get("report")), bytes.fromhex(nonce_hex))
+    _check_report(
+        chain[0], _report(attestation.get("report")), bytes.fromhex(nonce_hex)
+    )
     return chain[0].subject.rfc4514_string()
 
 

@@ -53,6 +53,14 @@ def test_a_nonce_that_is_none(prove: Callable[[str, float], Any]) -> None:
         prove("xyz", PAIR_GB)
 
 
+def test_a_processor_does_not_try_what_a_gpu_is_asked() -> None:
+    for gigabytes in (13.6, float("nan"), float("inf")):
+        with pytest.raises(RuntimeError, match="no GPU here, and"):
+            proofs.vram(NONCE, gigabytes)
+    with pytest.raises(RuntimeError, match="no GPU here, and"):
+        proofs.speed(NONCE, 16384, 30)
+
+
 def speed_of(nonce: str, steps: int = 2) -> str:
     """The digest of a small chain of products."""
     return proofs.speed(nonce, 64, steps)["digest"]

@@ -18,6 +18,10 @@ _compiled: dict[str, Any] = {}
 _SMALL_ROWS = 4
 _SMALL_SIZE = 64
 _NONCE = "00"
+# No class asks for so little: a processor in place of a GPU would take minutes and the
+# memory of others to fail.
+_MOST_HERE_GB = 2.0
+_LARGEST_HERE = 1024
 
 
 def prepare() -> None:
@@ -38,6 +42,8 @@ def vram(
     """
     began = time.perf_counter()
     torch, device = _device()
+    if device == "cpu" and not gigabytes <= _MOST_HERE_GB:
+        raise RuntimeError(f"no GPU here, and {gigabytes:g} GiB is a GPU's memory")
     rows = memory.rows_of(gigabytes)
     proven = _memory(torch, device, rows)
     try:
@@ -59,6 +65,8 @@ def speed(nonce_hex: str, size: int, steps: int) -> dict[str, Any]:
     """
     began = time.perf_counter()
     torch, device = _device()
+    if device == "cpu" and size > _LARGEST_HERE:
+        raise RuntimeError("no GPU here, and these are a GPU's products")
     chain = _product(torch, device, nonce_hex, size)
     found = product.digest(nonce_hex, steps, chain)
     took_s = time.perf_counter() - began
