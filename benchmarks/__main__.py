@@ -44,14 +44,15 @@ DISKS = {
         "scale",
         "web",
         "gpu",
+        "proof",
     ),
     "4ms": ("ledger", "http", "jobs", "idle"),
 }
 
 
 # The first needs an environment with PyTorch, and two cores of its own for a minute; the
-# second Chromium and the page, which needs node; the third a GPU.
-ON_REQUEST = ("studies-runtime", "web", "gpu")
+# second Chromium and the page, which needs node; the third a GPU; the last 1 GiB.
+ON_REQUEST = ("studies-runtime", "web", "gpu", "proof")
 
 # Where the figures of a group stand in the page; all others stand together.
 PLACES = {
@@ -63,6 +64,7 @@ PLACES = {
     "scale": "scale",
     "web": "web",
     "gpu": "gpu",
+    "proof": "proof",
 }
 
 

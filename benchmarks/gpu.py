@@ -14,9 +14,13 @@ from benchmarks.bench import scaled, serving, timed
 from benchmarks.figures import Figure, alternate
 from gpuyard.devices.gpu import GpuReading
 from gpuyard.devices.nvml import read_gpus
-from gpuyard.domain.gpus import classify
-from gpuyard.verification.claims import vram_gb_to_ask
-from gpuyard.verification.solver import probe_gpu
+from gpuyard.domain.gpus import GPUClass, classify
+from gpuyard.verification.proof_sizes import (
+    PRODUCT_SIZE,
+    products_to_ask,
+    vram_gb_to_ask,
+)
+from gpuyard.verification.solver import memory
 from tests.support.instance import TestInstance
 from tests.support.wait import wait_until
 
@@ -27,55 +31,86 @@ USE = "import torch; torch.ones(1, device='cuda').sum().item()"
 
 
 def measure(scale: float) -> Iterator[Figure]:
-    """The probes first, since a job gets the GPU for itself."""
-    speeds: list[Any] = []
+    """The proofs first, since a job gets the GPU for itself."""
     for share in (0.25, 1.0):
-        yield _proof(share, scaled(3, scale, 1), speeds)
-    # They are the floors of the rest, and have none themselves.
-    for name, field, unit in (
-        ("matrix products", "tflops", "TFLOP/s"),
-        ("copies", "bandwidth_gbs", "GB/s"),
-    ):
-        values = [speed[field] for speed in speeds]
-        yield Figure(GROUP, f"{speeds[0]['device']}: {name}", values, unit)
+        yield _memory_proof(share, scaled(3, scale, 1))
+    yield _product_proof(scaled(3, scale, 1))
     yield _job(scaled(10, scale, 3))
 
 
-def _proof(share: float, rounds: int, speeds: list[Any]) -> Figure:
-    """The memory proof against the time in which that much memory is moved, at the
-    speed that is measured after it and added to `speeds`.
-    """
-    gpu = next(one for one in read_gpus() if isinstance(one, GpuReading))
-    gpu_class = classify(gpu.name, gpu.memory_total_mb)
-    assert gpu_class, f"the catalogue lacks {gpu.name}"
-    asked = vram_gb_to_ask(gpu_class) * share
-    # It is written once, read and written in each layer, and read in each sweep.
-    passes = 1 + 2 * probe_gpu.LAYERS + probe_gpu.SWEEPS
-    proofs, found = alternate(
+def _memory_proof(share: float, rounds: int) -> Figure:
+    """The memory proof against the time in which that much memory is copied."""
+    asked = vram_gb_to_ask(_gpu_class()) * share
+    # It is written once, then read and written in each pass.
+    passes = 1 + 2 * memory.FEWEST_PASSES
+    proofs, floors = alternate(
         rounds,
-        lambda: _figures(f"probe_gpu.vram(nonce, {asked})"),
-        lambda: _figures("probe_gpu.speed(nonce)"),
+        lambda: _figures(f"timed(lambda: proofs.vram(nonce, {asked}))"),
+        lambda: _figures("copy_gbs()"),
     )
-    speeds += found
-    gigabytes = proofs[0]["gigabytes"]
-    moved_gb = passes * gigabytes * 2**30 / 1e9
+    moved_gb = passes * asked * 2**30 / 1e9
     return Figure(
         GROUP,
-        f"memory proof of {gigabytes:.1f} GiB",
-        [proof["fill_s"] + proof["read_s"] for proof in proofs],
+        f"memory proof of {asked:.1f} GiB",
+        proofs,
         "s",
         PROOF,
-        [moved_gb / speed["bandwidth_gbs"] for speed in found],
+        [moved_gb / speed for speed in floors],
         f"{passes} passes over it at the speed of copies",
     )
 
 
-def _figures(call: str) -> Any:
-    """What a call of the probes gives, in a process of its own."""
-    program = (
-        "import json; from gpuyard.verification.solver import probe_gpu;"
-        f" nonce = {secrets.token_hex(16)!r}; print(json.dumps({call}))"
+def _product_proof(rounds: int) -> Figure:
+    """The chain of products against as many products alone."""
+    steps = products_to_ask(_gpu_class())
+    proofs, floors = alternate(
+        rounds,
+        lambda: _figures(
+            f"timed(lambda: proofs.speed(nonce, {PRODUCT_SIZE}, {steps}))"
+        ),
+        lambda: _figures(f"products_s({PRODUCT_SIZE}, {steps})"),
     )
+    words = f"{steps} products of whole numbers by cuBLAS"
+    return Figure(GROUP, "proof of matrix products", proofs, "s", PROOF, floors, words)
+
+
+def _gpu_class() -> GPUClass:
+    gpu = next(one for one in read_gpus() if isinstance(one, GpuReading))
+    gpu_class = classify(gpu.name, gpu.memory_total_mb)
+    assert gpu_class, f"the catalogue lacks {gpu.name}"
+    return gpu_class
+
+
+FIGURES = """
+import json, time, torch
+from gpuyard.verification.solver import product, proofs
+proofs.prepare()
+
+def timed(work):
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    work()
+    torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+def copy_gbs(times=20):
+    here = torch.randint(-128, 127, (2**30,), device="cuda", dtype=torch.int8)
+    there = torch.empty_like(here)
+    there.copy_(here)
+    return 2 * 2**30 * times / 1e9 / timed(
+        lambda: [there.copy_(here) for _ in range(times)]
+    )
+
+def products_s(size, steps):
+    chain = product.TorchProduct(torch, "cuda", None, "00", size)
+    return timed(lambda: [chain._sums() for _ in range(steps)])
+"""
+
+
+def _figures(call: str) -> Any:
+    """What a call gives, in a process of its own."""
+    nonce = secrets.token_hex(16)
+    program = f"{FIGURES}\nnonce = {nonce!r}\nprint(json.dumps({call}))"
     done = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     )

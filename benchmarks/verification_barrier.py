@@ -38,7 +38,7 @@ async def one(stream, places, seeds, everybody):
             context.load_cert_chain(file.name)
         context.load_verify_locations(cadata=stream["authority"])
         reader, writer = await asyncio.open_connection(
-            stream["host"], stream["port"], ssl=context, server_hostname="gpuyard-verify")
+            stream["host"], stream["port"], ssl=context, server_hostname="service")
         writer.write(b'{"type":"ready"}\\n')
     line = await reader.readline()
     seeds.append((time.monotonic(), json.loads(line)["seed"]))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpuyard.verification.solver_jobs import SOLVER
+from gpuyard.verification.packing import SOLVER
 from tests.support.instance import TestInstance, make_instance
 from tests.support.verifying import configure, executor, outcomes, section, verify
 from tests.support.web import http
@@ -414,7 +414,7 @@ def other_version(folder: Path) -> str:
     """A solver of the next version; its `solve.py`."""
     copytree(SOLVER, folder)
     order = folder / "order.py"
-    order.write_text(order.read_text().replace("VERSION = 1", "VERSION = 2"))
+    order.write_text(order.read_text().replace("VERSION = 2", "VERSION = 3"))
     return str(folder / "solve.py")
 
 

@@ -10,9 +10,10 @@ import pytest
 
 from gpuyard.domain.gpus import classify
 from gpuyard.verification.classes import TRAITS
+from gpuyard.verification.solver import memory, product
+from gpuyard.verification.solver.memory_numpy import NumpyMemory
 from tests.acceptance.test_verify_cheaters import lines, not_ok
 from tests.gpu.conftest import gpus
-from tests.support import memory_proof
 from tests.support.instance import TestInstance, make_instance
 from tests.support.model_server import OFFLINE
 from tests.support.programs import run_program
@@ -28,33 +29,37 @@ from tests.support.verifying import (
 
 ROOT = Path(__file__).parents[2]
 NONCE = "00112233445566778899aabbccddeeff"
-# In GiB: a few rows, since plain Python is slow, and many.
+# In GiB: a few rows, since NumPy is slow, and many.
 SIZES = (1 / 1024, 1.0)
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(500)]
 
 
 PROOFS = f"""
-import json, torch
-from gpuyard.verification.solver import probe_gpu as probe
+import json
+from gpuyard.verification.solver import proofs
 NONCE = {NONCE!r}
-SIZES = {SIZES}
-by_kernels = [probe.vram(NONCE, size)["digest"] for size in SIZES]
-found = probe._kernels(torch, "cuda") is not None
-probe._kernels = lambda torch, device: None
-in_passes = [probe.vram(NONCE, size)["digest"] for size in SIZES]
-print(json.dumps([found, by_kernels, in_passes]))
+def digests():
+    memories = [proofs.vram(NONCE, size)["digest"] for size in {SIZES}]
+    return [*memories, proofs.speed(NONCE, 512, 3)["digest"]]
+by_kernels = digests()
+found = proofs._compiled["cuda"] is not None
+proofs._compiled["cuda"] = None
+print(json.dumps([found, by_kernels, digests()]))
 """
 
 
-def test_kernels_and_passes_and_plain_python_prove_the_same(gpu_python: str) -> None:
+def test_kernels_and_pytorch_and_numpy_prove_the_same(gpu_python: str) -> None:
     done = run_program(
         [gpu_python, "-c", PROOFS],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(_paths())},
     )
-    kernels, by_kernels, in_passes = json.loads(done.stdout)
+    kernels, by_kernels, by_pytorch = json.loads(done.stdout)
     assert kernels, "Triton is missing there"
-    assert by_kernels == in_passes
-    assert by_kernels[0] == memory_proof.digest(NONCE, SIZES[0])
+    assert by_kernels == by_pytorch
+    rows = memory.rows_of(SIZES[0])
+    assert by_kernels[0] == memory.digest(NONCE, NumpyMemory(rows))
+    chain = product.NumpyProduct(NONCE, 512)
+    assert by_kernels[2] == product.digest(NONCE, 3, chain)
 
 
 @pytest.fixture

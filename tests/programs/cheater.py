@@ -1,4 +1,4 @@
-"""`cheater.py HOW MEMORY solve.py < order`: our solver with one thing changed, as a
+"""`cheater.py HOW MEMORY PROGRAM < order`: our solver with one thing changed, as a
 dishonest executor may do it.
 
 `smaller`: another model with fewer words. `replays`: sends the first answers that it
@@ -13,7 +13,6 @@ another seed than it is given. `rants`: fails, in words that fit into no line. `
 import hashlib
 import importlib
 import os
-import runpy
 import sys
 import time
 from pathlib import Path
@@ -21,11 +20,11 @@ from typing import Any
 
 how = sys.argv[1]
 memory = Path(sys.argv[2])
-runpy.run_path(sys.argv[3])["load_package"]()
-entry: Any = importlib.import_module("gpuyard_solver.entry")
-messages: Any = importlib.import_module("gpuyard_solver.messages")
-mock: Any = importlib.import_module("gpuyard_solver.engines.mock")
-stream: Any = importlib.import_module("gpuyard_solver.hub_connection")
+sys.path.insert(0, sys.argv[3])
+entry: Any = importlib.import_module("program.entry")
+messages: Any = importlib.import_module("program.messages")
+mock: Any = importlib.import_module("program.engines.mock")
+stream: Any = importlib.import_module("program.hub_connection")
 canonical = messages.canonical
 seed = stream.HubConnection.seed
 
@@ -57,12 +56,12 @@ def rant(channel: Any) -> int:
 
 
 def canned(wanted: dict[str, Any]) -> dict[str, Any]:
-    """A digest that is the same for all, and figures of a T4, from no GPU at all."""
+    """Digests that are the same for all, from no GPU at all."""
     time.sleep(float(memory.read_text()))
     digest = hashlib.sha256(wanted["nonce"].encode()).hexdigest()
     return {
         "vram": {"gigabytes": wanted["vram_gb"], "digest": digest},
-        "speed": {"tflops": 24.0, "bandwidth_gbs": 240.0},
+        "speed": {"digest": digest},
     }
 
 

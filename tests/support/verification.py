@@ -6,12 +6,12 @@ import asyncio
 import hashlib
 import heapq
 import io
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import IO
+from typing import IO, Any
 
 from gpuyard.config.verification import VerificationPolicy
 from gpuyard.storage.blobs import Blobs, BlobStore
@@ -41,8 +41,8 @@ def answer_to(prompt: str, seed: int) -> str:
 
 
 def digest_of(nonce: str) -> str:
-    """What every honest executor's memory proof comes to."""
-    return hashlib.sha256(f"memory {nonce}".encode()).hexdigest()
+    """What every honest executor's proof comes to."""
+    return hashlib.sha256(f"proof {nonce}".encode()).hexdigest()
 
 
 class LocalTrusted:
@@ -91,9 +91,12 @@ class LocalTrusted:
             if not self.forgets(prompt)
         }
 
-    async def prove_memory(self, cls: Class, nonce: str, gigabytes: float) -> str:
+    async def prove(
+        self, cls: Class, nonce: str, proofs: Mapping[str, Any]
+    ) -> dict[str, str]:
         await self._work(cls)
-        return digest_of(nonce)
+        names = {"vram_gb": "vram", "speed": "speed"}
+        return {names[proof]: digest_of(f"{names[proof]} {nonce}") for proof in proofs}
 
     def _prompt(self, *, same: bool) -> str:
         return (

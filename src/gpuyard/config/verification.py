@@ -1,8 +1,9 @@
 """The section `[verification]`: which executors are verified, and by which numbers."""
 
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from gpuyard.config.database import checked_url
 from gpuyard.config.sections import DAY_S, Period, SettingsSection
@@ -92,10 +93,14 @@ class ExecutorSettings(SettingsSection):
     the solver there. `solver`: the path of `solve.py` in its image; unset, the solver's
     files are sent with each job. `trusted`: its answers count as correct, and others
     are compared with them. `stream`: the solver can reach us, so that it gets the seed
-    at the barrier.
+    at the barrier. `form`: whether its card is of the form `sxm` or `pcie`, if that is
+    known: the same class differs in speed. `attested`: each of its GPUs has to attest
+    itself, where an inventory is claimed.
     """
 
     gpu_class: str = Field(alias="class")
+    form: Literal["pcie", "sxm"] | None = None
+    attested: bool = False
     provider: str = OWN_NODES
     provider_options: dict[str, Any] = Field(default_factory=dict[str, Any])
     gpu: str | None = None
@@ -109,6 +114,18 @@ class ExecutorSettings(SettingsSection):
     place: str | None = None
 
 
+class WatchSettings(SettingsSection):
+    """Executors that the server verifies together, again and again.
+
+    `executors`: names of the settings. `every`: how often. `claims`: what is asked for
+    besides answers, as with `--claim`.
+    """
+
+    executors: tuple[str, ...] = Field(min_length=1)
+    every: Period = 1800.0
+    claims: tuple[Literal["inventory", "vram", "speed", "all"], ...] = ()
+
+
 class VerificationSettings(VerificationPolicy):
     """`database`: the address of a PostgreSQL database, which servers may share; unset,
     a SQLite file in the home.
@@ -116,7 +133,9 @@ class VerificationSettings(VerificationPolicy):
     `blobs`: where series and workloads are stored, a folder or a bucket; unset, a
     folder in the home. Solvers reach us at `host` and `port` (0: a free port), or at
     `public_host` if they know us by another name. `generator`: a generator of prompts
-    as `module:Class`; unset, each class's trusted executor makes them.
+    as `module:Class`; unset, each class's trusted executor makes them. `watches`: what
+    the server verifies by itself. `attestation_root`: the file of the certificate (PEM)
+    by which what GPUs attest is judged.
     """
 
     database: Annotated[str | None, AfterValidator(_postgresql)] = Field(
@@ -131,3 +150,23 @@ class VerificationSettings(VerificationPolicy):
     executors: dict[str, ExecutorSettings] = Field(
         default_factory=dict[str, ExecutorSettings]
     )
+    attestation_root: Path | None = None
+    watches: dict[str, WatchSettings] = Field(default_factory=dict[str, WatchSettings])
+
+    @model_validator(mode="after")
+    def _watches_name_executors(self) -> Self:
+        for name, watch in self.watches.items():
+            unknown = [one for one in watch.executors if one not in self.executors]
+            if unknown:
+                known = ", ".join(sorted(self.executors)) or "none"
+                raise ValueError(
+                    f"watches.{name}.executors: {quoted(unknown[0])} is no executor of"
+                    f" the settings; name one of them ({known})"
+                )
+        for name, executor in self.executors.items():
+            if executor.attested and not self.attestation_root:
+                raise ValueError(
+                    f"executors.{name}.attested: nothing is there to judge attestations"
+                    " by; set attestation_root"
+                )
+        return self

@@ -253,7 +253,8 @@ async def _housekeeping(app_state: AppState) -> None:
         await asyncio.sleep(_HOUSEKEEPING_S)
         idle_exit_s = app_state.settings.server.idle_exit_s
         # A server that others count on does not leave by itself.
-        is_needed = app_state.election or app_state.agents_door
+        watches = app_state.settings.verification.watches
+        is_needed = app_state.election or app_state.agents_door or watches
         notices = app_state.end_notices
         has_notices = notices is not None and not notices.idle
         if not app_state.controller.idle or is_needed or has_notices:

@@ -21,6 +21,7 @@ from gpuyard.ledger.listening import Announcer, journal_growth
 from gpuyard.server.app_state import AppState
 from gpuyard.server.backups import Backups
 from gpuyard.server.election import Election
+from gpuyard.server.program import keep_running
 
 # The longest a server that starts waits to learn who leads, before it answers.
 _DECIDED_S = 10.0
@@ -47,6 +48,7 @@ class Leading:
             await self._open_to_agents()
             app_state.leads = True
             self._back_up()
+            self._verify()
             return
         self._join(app_state.election)
         if app_state.election.leader != app_state.election.me:
@@ -103,6 +105,7 @@ class Leading:
             return
         app_state.leads = True
         self._back_up()
+        self._verify()
         self._decided.set()
 
     def _back_up(self) -> None:
@@ -111,6 +114,18 @@ class Leading:
         ledger = app_state.controller.core.ledger
         backups = Backups(app_state.home, app_state.settings.backup, ledger)
         self._spawn(backups.run(), "backups")
+
+    def _verify(self) -> None:
+        """Verify executors as the settings say: who leads does.
+
+        It is a program of its own, because verification is a plugin that the server
+        does not import.
+        """
+        app_state = self._app_state
+        if app_state.settings.verification.watches:
+            output = app_state.home.logs / "verification.log"
+            words = ("verify", "watch", "--until-input-ends")
+            self._spawn(keep_running(words, app_state.home, output), "verification")
 
     async def _open_to_agents(self) -> None:
         """Listen for the agents of machines that have joined, if they may."""

@@ -48,6 +48,7 @@ from gpuyard.verification.protocol import (
     Ready,
 )
 from gpuyard.verification.recheck import ask_again, ask_every_prompt, ask_for_digests
+from gpuyard.verification.solver.probe import nonce_of
 from gpuyard.verification.solver_jobs import NotStartedError
 from gpuyard.verification.trust import record_after
 from gpuyard.verification.verdict import IN_PIECES_S
@@ -182,7 +183,13 @@ class VerificationBatch:
         terms = self._ports.terms[executor.gpu_class]
         traits = TRAITS[executor.gpu_class]
         trusted = self._context.trusted(executor.gpu_class)
-        expected = terms.expected
+        settings = executor.settings
+        expected = replace(
+            terms.expected,
+            form=settings.form,
+            attested=settings.attested,
+            nonce=nonce_of(taken.check_id, taken.seed),
+        )
         deadline_s = terms.deadline_s
         solve_limit_s = None
         if executor.delivery == "stdin":
@@ -192,7 +199,7 @@ class VerificationBatch:
             if expected.claims_s:
                 expected = replace(expected, claims_s=expected.claims_s + IN_PIECES_S)
         order: OrderDocument = {
-            "version": 1,
+            "version": 2,
             "check": taken.check_id,
             "task": "solve",
             "settings": dict(SAMPLING),
@@ -411,8 +418,4 @@ def _class(executor: Executor) -> Class:
 def _asked(expected: Expected) -> dict[str, Any]:
     if not expected.asked:
         return {}
-    return {
-        "inventory": expected.inventory,
-        "vram_gb": expected.vram_gb,
-        "speed": expected.speed,
-    }
+    return {"inventory": expected.inventory, **expected.proofs}

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from gpuyard.domain.gpus import GPUClass
-from gpuyard.verification.claims import FigureRange, vram_gb_to_ask
+from gpuyard.verification.claims import Claim, wanted_of
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import (
     LeaseBusy,
@@ -33,12 +33,12 @@ from gpuyard.verification.verify import (
     prepare,
 )
 
-MARGIN = 0.15  # cards of one class differ by their coolers, clocks and drivers
+# Cards of one class differ by their coolers, clocks and drivers.
 LEEWAY = 1.2
 # A model loads much faster from a warm cache than from a cold disk.
 PREPARE_LEEWAY = 3.0
 LEAST_PREPARE_S = 10.0
-_FIGURES = ("tflops", "bandwidth_gbs")
+_PROOFS = ("vram", "speed")
 FEWEST_RUNS = 5
 # A shorter deadline would judge the network and not the GPU.
 LEAST_DEADLINE_S = 1.0
@@ -49,45 +49,25 @@ class Calibration:
     """What a class is held to.
 
     `deadline_s`: from the barrier to the answers' hash. `claims_s`: from there to all
-    claims; None when the trusted executor could not make them. `ranges`: by figure,
-    such as `tflops`.
+    claims; None when the trusted executor could not make them.
     """
 
     deadline_s: float
     claims_s: float | None
-    ranges: Mapping[str, FigureRange]
 
 
-def calibrate(
-    solve_s: Sequence[float],
-    probes: Sequence[Mapping[str, float]],
-    claims_s: Sequence[float] = (),
-    margin: float = MARGIN,
-) -> Calibration:
+def calibrate(solve_s: Sequence[float], claims_s: Sequence[float] = ()) -> Calibration:
     """Compute a calibration from what the trusted executor showed; InvalidInputError.
 
-    `solve_s`: its solve times. `probes`: its figures in each run; every probe needs
-    every figure, and there are none for a class without a GPU. `claims_s`: how long all
-    claims took, for each run in which it could make them.
+    `solve_s`: its solve times. `claims_s`: how long all claims took, for each run in
+    which it could make them.
     """
-    names = sorted({name for probe in probes for name in probe})
-    for number, probe in enumerate(probes):
-        if missing := [name for name in names if name not in probe]:
-            raise InvalidInputError.of(
-                f"probes.{number}",
-                f"lacks {', '.join(missing)}",
-                "repeat the calibration",
-            )
-    ranges = {
-        name: range_of(name, [probe[name] for probe in probes], margin)
-        for name in names
-    }
     longest_s = (
         _at_least_minimum(deadline_s(claims_s, "claims_s"))
         if len(claims_s) == len(solve_s)
         else None
     )
-    return Calibration(_at_least_minimum(deadline_s(solve_s)), longest_s, ranges)
+    return Calibration(_at_least_minimum(deadline_s(solve_s)), longest_s)
 
 
 def _at_least_minimum(limit_s: float) -> float:
@@ -108,21 +88,6 @@ def deadline_s(taken_s: Sequence[float], name: str = "solve_s") -> float:
             f"let the trusted executor solve at least {FEWEST_RUNS} workloads",
         )
     return statistics.quantiles(times, n=20, method="inclusive")[-1] * LEEWAY
-
-
-def range_of(
-    name: str, figures: Sequence[float], margin: float = MARGIN
-) -> FigureRange:
-    """The range from the least to the greatest figure, widened by `margin`.
-
-    `margin` is a part from 0 to below 1. Raises InvalidInputError.
-    """
-    if not 0 <= margin < 1:
-        raise InvalidInputError.of(
-            "margin", f"is {margin:g}", "give a part from 0 to below 1, such as 0.15"
-        )
-    values = _positive(name, figures)
-    return FigureRange(min(values) * (1 - margin), max(values) * (1 + margin))
 
 
 def _positive(name: str, figures: Sequence[float]) -> Sequence[float]:
@@ -171,36 +136,52 @@ async def calibrate_class(
     await check_places(session, [executor])
     await prepare(session, cls, 1, say)
     found = await call(records.series, cls)
-    wanted = (
-        {"vram_gb": vram_gb_to_ask(cls), "speed": True}
-        if isinstance(cls, GPUClass)
-        else {}
-    )
+    wanted = {}
+    if isinstance(cls, GPUClass):
+        wanted = wanted_of(cls, frozenset(Claim)).proofs
     times = list[float]()
     prepare_s = list[float]()
     claims_s = list[float]()
-    probes = list[dict[str, float]]()
+    proven = list[TrustedRun]()
     for number in range(runs):
         series = found[number % len(found)]
         run = await _timed_run(session, trusted, series, wanted)
         times.append(run.solve_s)
         prepare_s.append(run.prepare_s)
-        speed: Mapping[str, Any] = run.claims.get("speed") or {}
-        if all(name in speed for name in _FIGURES):
-            probes.append({name: float(speed[name]) for name in _FIGURES})
-            if "digest" in (run.claims.get("vram") or {}):
-                claims_s.append(run.claims_s)
+        if wanted and all("digest" in (run.claims.get(name) or {}) for name in _PROOFS):
+            claims_s.append(run.claims_s)
+            proven.append(run)
         say(f"{number + 1} of {runs}: {run.solve_s:.2f} s")
     require_work(cls, times)
-    result = calibrate(times, probes, claims_s)
-    ranges = {name: (one.low, one.high) for name, one in result.ranges.items()}
-    ranges["solve_s"] = (min(times), result.deadline_s)
+    result = calibrate(times, claims_s)
     longest_s = max(PREPARE_LEEWAY * max(prepare_s), LEAST_PREPARE_S)
-    ranges["prepare_s"] = (min(prepare_s), longest_s)
+    limits = {
+        "solve_s": (min(times), result.deadline_s),
+        "prepare_s": (min(prepare_s), longest_s),
+    }
     if result.claims_s:
-        ranges["claims_s"] = (min(claims_s), result.claims_s)
-    await call(records.put_ranges, cls, ranges)
+        limits["claims_s"] = (min(claims_s), result.claims_s)
+        limits.update(proof_limits(proven))
+    await call(records.put_ranges, cls, limits)
     return result
+
+
+def proof_limits(runs: Sequence[TrustedRun]) -> dict[str, tuple[float, float]]:
+    """The least and the longest time of a claim by itself: `vram_s` and `speed_s`.
+
+    It is the time of all claims, by our clock, without what the trusted executor says
+    that the other proof took. There are none if it does not say it.
+    """
+    limits: dict[str, tuple[float, float]] = {}
+    for name, other in (_PROOFS, _PROOFS[::-1]):
+        said = [run.claims[other].get("took_s") for run in runs]
+        if not all(isinstance(one, float) and one > 0 for one in said):
+            continue
+        times = [run.claims_s - one for run, one in zip(runs, said, strict=True) if one]
+        if min(times) > 0:
+            longest_s = _at_least_minimum(deadline_s(times, f"{name}_s"))
+            limits[f"{name}_s"] = (min(times), longest_s)
+    return limits
 
 
 async def _timed_run(

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 # The name in the hub's certificate. Solvers check this name and not the address.
-HUB = "gpuyard-verify"
+HUB = "service"
 # How far the clocks of solvers may be wrong when they check the hub's certificate.
 _SKEW = timedelta(days=1)
 _LIFE = timedelta(days=365)
@@ -90,7 +90,7 @@ class HubAuthority:
         context.num_tickets = 0
         mine = self.for_hub()
         # Python can load keys only from files.
-        with tempfile.NamedTemporaryFile("w", prefix="gpuyard-verify-") as file:
+        with tempfile.NamedTemporaryFile("w", prefix="gpuyard-") as file:
             file.write(mine.certificate + mine.key)
             file.flush()
             context.load_cert_chain(Path(file.name))

@@ -1,7 +1,8 @@
 """Claims: what a solver says about its GPU, judged against its class.
 
-They are extra evidence beside the hidden answers. All of it is the executor's own word,
-except the digest of the memory proof and the time that we measured.
+They are extra evidence beside the hidden answers. An inventory is the executor's own
+word. Memory and speed are judged by digests, which a trusted executor computes again,
+and by the time that we measured.
 
 Claims are `{"inventory": [GPU, …], "vram": {…}, "speed": {…}}`; a probe that failed is
 `{"failed": why}`. A GPU is `{"name", "memory_mb", "uuid", "driver",
@@ -12,12 +13,18 @@ listed.
 import hmac
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, cast
 
 from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.domain.gpus import GPU_CLASSES, GPUClass, classify, compute_capability
+from gpuyard.verification.proof_sizes import (
+    PRODUCT_SIZE,
+    passes_to_ask,
+    products_to_ask,
+    vram_gb_to_ask,
+)
 
 MOST_GPUS = 64
 # Drivers and error correction take up to a twelfth of the nominal VRAM (an A10G shows
@@ -26,19 +33,8 @@ _LEAST_MEMORY = 0.9
 _MOST_MEMORY = 1.1
 _UUID = re.compile(r"GPU-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.IGNORECASE)
 _DRIVER = re.compile(r"\d{3}\.\d{1,3}(\.\d{1,3})?")
-_FIGURES = ("tflops", "bandwidth_gbs")
+_DIGEST = re.compile("[0-9a-f]{64}")
 _ALL = "all"
-
-
-@dataclass(frozen=True, slots=True)
-class FigureRange:
-    """The figures from `low` to `high`, both included."""
-
-    low: float
-    high: float
-
-    def __contains__(self, figure: float) -> bool:
-        return self.low <= figure <= self.high
 
 
 class Claim(StrEnum):
@@ -73,20 +69,29 @@ class ClaimFinding:
 class Expected:
     """What was asked for, and what is right.
 
-    `inventory`, `vram_gb` (0: no) and `speed` say what was asked for. `vram_digest`:
-    the digest of a trusted executor for the same nonce; `no_digest`: why there is none.
-    `claims_s`: the longest time from the answers' hash to the claims. `shared`: UUIDs
-    that other executors showed too, with the name of one.
+    `inventory`, `vram_gb` (0: no), with how many `passes`, and `products` (how many
+    matrix products; 0: none) say what was asked for. `vram_digest`, `speed_digest`:
+    those of a trusted executor for the same nonce; `no_digest`: why there are none.
+    `claims_s`: the longest time from the answers' hash to the claims. `shared`:
+    UUIDs that other executors showed too, with the name of one. `form`: `sxm` or
+    `pcie`, None for either. `attestation_root`: the certificate
+    (PEM) by which attestations for `nonce` are judged, None to judge none; `attested`:
+    whether each GPU has to attest itself.
     """
 
     gpu_class: str
+    form: str | None = None
+    nonce: str = ""
+    attestation_root: str | None = None
+    attested: bool = False
     inventory: bool = False
-    speed: bool = False
+    products: int = 0
     vram_gb: float = 0.0
+    passes: int = 0
     vram_digest: str | None = None
+    speed_digest: str | None = None
     no_digest: str = "not computed by anybody that is trusted"
     claims_s: float | None = None
-    ranges: Mapping[str, FigureRange] = field(default_factory=dict[str, FigureRange])
     shared: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -95,9 +100,20 @@ class Expected:
         wanted = {
             "inventory": self.inventory,
             "vram": self.vram_gb,
-            "speed": self.speed,
+            "speed": self.products,
         }
         return {name for name, asked in wanted.items() if asked}
+
+    @property
+    def proofs(self) -> dict[str, Any]:
+        """The proofs that were asked for, as they stand in an order."""
+        found: dict[str, Any] = {}
+        if self.vram_gb:
+            found["vram_gb"] = self.vram_gb
+            found["passes"] = self.passes
+        if self.products:
+            found["speed"] = {"size": PRODUCT_SIZE, "steps": self.products}
+        return found
 
 
 def judge_claims(
@@ -114,10 +130,10 @@ def judge_claims(
         findings += _inventory(claims.get("inventory"), expected)
     if expected.vram_gb:
         findings += _vram(_object(claims.get("vram")), expected)
-    if expected.speed:
-        findings += _speed(_object(claims.get("speed")), expected)
+    if expected.products:
+        findings.append(_speed(_object(claims.get("speed")), expected))
     # The time of an inventory alone shows nothing.
-    if expected.vram_gb or expected.speed:
+    if expected.proofs:
         findings.append(_time(elapsed_s, expected.claims_s))
     return tuple(findings)
 
@@ -169,7 +185,45 @@ def _inventory(said: object, expected: Expected) -> list[ClaimFinding]:
             "a driver's version, such as 570.86.15",
         ),
     ]
+    if expected.form:
+        names = [_text(gpu, "name") for gpu in gpus]
+        right = all(form_of(name) == expected.form for name in names)
+        findings.append(ClaimFinding("form", right, _said(gpus, "name"), expected.form))
+    findings += _attestation(gpus, expected)
     return [*_model(gpus, expected.gpu_class), *findings]
+
+
+def _attestation(
+    gpus: Sequence[Mapping[str, Any]], expected: Expected
+) -> list[ClaimFinding]:
+    """Judge what GPUs attest, if there is something to judge it by."""
+    some = any("attestation" in gpu for gpu in gpus)
+    if expected.attestation_root is None or not (some or expected.attested):
+        return []
+    # Late: most claims have no attestation.
+    from gpuyard.verification.attestation import AttestationError, attested_by
+
+    wanted = "a report for this check, signed by the GPU"
+    subjects: list[str] = []
+    for gpu in gpus:
+        said = gpu.get("attestation")
+        try:
+            subjects.append(
+                attested_by(said, expected.nonce, expected.attestation_root)
+            )
+        except AttestationError as error:
+            return [ClaimFinding("attestation", False, f"{error}", wanted)]
+    return [ClaimFinding("attestation", True, quoted("; ".join(subjects)), wanted)]
+
+
+def form_of(name: str) -> str | None:
+    """The form of a card by its name: `sxm`, `pcie`, or None if that is not said.
+
+    NVIDIA calls the SXM form of an H100 `HBM3`.
+    """
+    if re.search(r"SXM|\bHBM3\b", name):
+        return "sxm"
+    return "pcie" if "PCI" in name.upper() else None
 
 
 def _model(gpus: Sequence[Mapping[str, Any]], name: str) -> list[ClaimFinding]:
@@ -218,47 +272,33 @@ def _model(gpus: Sequence[Mapping[str, Any]], name: str) -> list[ClaimFinding]:
 
 
 def _vram(said: Mapping[str, Any], expected: Expected) -> list[ClaimFinding]:
-    digest = _text(said, "digest")
-    right = expected.vram_digest
     held = _number(said, "gigabytes")
     # Rows come in pairs, so slightly less than was asked for is held.
     enough = held >= expected.vram_gb * 0.99 or 0 <= expected.vram_gb - held <= 1 / 1024
-    same = (
-        None if right is None else hmac.compare_digest(digest.encode(), right.encode())
-    )
-    if not re.fullmatch("[0-9a-f]{64}", digest):
-        same = False
+    shown = f"{held:g} GiB held" if held else quoted(said.get("failed"))
     return [
-        ClaimFinding(
-            "vram",
-            enough,
-            f"{held:g} GiB held" if held else quoted(said.get("failed")),
-            f"{expected.vram_gb:g} GiB",
-        ),
-        ClaimFinding(
-            "vram_digest",
-            same,
-            quoted(said.get("digest")),
-            right or expected.no_digest,
-        ),
+        ClaimFinding("vram", enough, shown, f"{expected.vram_gb:g} GiB"),
+        _digest("vram_digest", said, expected.vram_digest, expected.no_digest),
     ]
 
 
-def _speed(said: Mapping[str, Any], expected: Expected) -> list[ClaimFinding]:
-    return [_figure(name, said, expected.ranges.get(name)) for name in _FIGURES]
+def _speed(said: Mapping[str, Any], expected: Expected) -> ClaimFinding:
+    found = _digest("speed_digest", said, expected.speed_digest, expected.no_digest)
+    failed = said.get("failed")
+    return replace(found, said=quoted(failed)) if failed is not None else found
 
 
-def _figure(
-    name: str, said: Mapping[str, Any], allowed: FigureRange | None
+def _digest(
+    name: str, said: Mapping[str, Any], right: str | None, no_digest: str
 ) -> ClaimFinding:
-    figure = _number(said, name)
-    if figure <= 0:
-        return ClaimFinding(name, False, quoted(said.get("failed")), "a figure")
-    if allowed is None:
-        return ClaimFinding(name, None, f"{figure:g}", "not calibrated")
-    return ClaimFinding(
-        name, figure in allowed, f"{figure:g}", f"{allowed.low:g} to {allowed.high:g}"
+    """Compare a digest with the trusted one; what is no digest at all is wrong."""
+    digest = _text(said, "digest")
+    same = (
+        None if right is None else hmac.compare_digest(digest.encode(), right.encode())
     )
+    if not _DIGEST.fullmatch(digest):
+        same = False
+    return ClaimFinding(name, same, quoted(said.get("digest")), right or no_digest)
 
 
 def _time(elapsed_s: float | None, longest_s: float | None) -> ClaimFinding:
@@ -320,11 +360,18 @@ def _said(gpus: Sequence[Mapping[str, Any]], key: str) -> str:
     return ", ".join(dict.fromkeys(quoted(gpu.get(key)) for gpu in gpus))
 
 
-def vram_gb_to_ask(gpu_class: GPUClass) -> float:
-    """How much memory (GiB) a proof asks for.
+def wanted_of(gpu_class: GPUClass, claims: frozenset[Claim]) -> Expected:
+    """What is expected of a class of which this is claimed."""
+    return Expected(
+        gpu_class.value,
+        inventory=Claim.INVENTORY in claims,
+        products=products_to_ask(gpu_class) if Claim.SPEED in claims else 0,
+        vram_gb=vram_gb_to_ask(gpu_class) if Claim.VRAM in claims else 0.0,
+        passes=passes_to_ask(gpu_class) if Claim.VRAM in claims else 0,
+    )
 
-    It is close to the class's size, and more than the next smaller card of its kind
-    has. Drivers, error correction and torch itself take up to an eighth of a 16 GB
-    card.
-    """
-    return round(GPU_CLASSES[gpu_class].memory_gb * 0.85, 2)
+
+def limit_of(claims: frozenset[Claim]) -> str:
+    """Which calibrated time holds for these claims: of one proof by itself, or all."""
+    proofs = claims & {Claim.VRAM, Claim.SPEED}
+    return f"{next(iter(proofs))}_s" if len(proofs) == 1 else "claims_s"

@@ -35,7 +35,14 @@ T = TypeVar("T")
 Names = Annotated[
     list[str],
     typer.Argument(
-        metavar="EXECUTOR…", help="Names of the settings, providers, or gpu:UUID."
+        metavar="EXECUTOR…",
+        help="Names of the settings, providers, gpu:UUID, or node:NAME for its GPUs.",
+    ),
+]
+NamesOrNone = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[EXECUTOR…]", help="As for `run`; none: the watches of the settings."
     ),
 ]
 OfClass = Annotated[
@@ -91,7 +98,7 @@ def run(
     async def once(session: "Session") -> "VerificationReport":
         return await verify(
             session,
-            _executors(session, names, of_class),
+            await _executors(session, names, of_class),
             claims=claims,
             say=_quiet(as_json),
             every_prompt=every_prompt,
@@ -106,45 +113,57 @@ def run(
 @app.command()
 @extra_needed
 def watch(
-    names: Names,
+    names: NamesOrNone = None,
     of_class: OfClass = "",
     every: Annotated[
         str, typer.Option(metavar="TIME", help="How often, such as 30m.")
     ] = "30m",
     claim: Claims = None,
+    until_input_ends: Annotated[
+        bool, typer.Option("--until-input-ends", hidden=True)
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON document a line for each batch.")
     ] = False,
 ) -> None:
     """Verify executors again and again between their jobs.
 
-    Samples are made meanwhile; Ctrl-C ends it.
+    Samples are made meanwhile; Ctrl-C ends it. Without names it does what the settings
+    say in `[verification.watches.NAME]`, which the server does by itself.
     """
     from gpuyard.verification.claims import claims_of
     from gpuyard.verification.verify import watch as go_on
+    from gpuyard.verification.watches import keep_watches, watches_of
 
     claims = claims_of(claim or [])
-    every_s = seconds_of("--every", every)
-    if every_s < _MOST_OFTEN_S:
-        raise InvalidInputError.of(
-            "--every",
-            f"is {every}, too often for a check",
-            f"write {_MOST_OFTEN_S:g}s or more",
-        )
+    every_s = _interval_of(every)
 
     async def again(session: "Session") -> None:
-        executors = _executors(session, names, of_class)
-        await go_on(
-            session,
-            executors,
-            every_s,
-            claims=claims,
-            say=_quiet(as_json),
-            tell=lambda report: print_report(report, as_json),
-        )
+        say = _quiet(as_json)
+        if not names:
+            watches = watches_of(session)
+            attached = until_input_ends
+            await keep_watches(session, watches, say, tell, attached=attached)
+            return
+        executors = await _executors(session, names, of_class)
+        await go_on(session, executors, every_s, claims=claims, say=say, tell=tell)
+
+    def tell(report: "VerificationReport") -> None:
+        print_report(report, as_json)
 
     with suppress(KeyboardInterrupt):
         _in_session(again)
+
+
+def _interval_of(words: str) -> float:
+    every_s = seconds_of("--every", words)
+    if every_s < _MOST_OFTEN_S:
+        raise InvalidInputError.of(
+            "--every",
+            f"is {words}, too often for a check",
+            f"write {_MOST_OFTEN_S:g}s or more",
+        )
+    return every_s
 
 
 @app.command()
@@ -159,31 +178,27 @@ def calibrate(
 ) -> None:
     """Measure a class's trusted executor.
 
-    The class's deadline becomes its 95th percentile × 1.2, its figures the ranges.
+    The class's deadlines become its 95th percentiles × 1.2.
     """
     from gpuyard.verification.calibration import calibrate_class
 
     async def measure(session: "Session") -> Any:
-        executor = _executors(session, [trusted], of_class)[0]
+        executor = (await _executors(session, [trusted], of_class))[0]
         return await calibrate_class(session, executor, runs, _quiet(as_json))
 
     found = _in_session(measure)
-    ranges = {name: [one.low, one.high] for name, one in found.ranges.items()}
     if as_json:
         print_json(
             {
                 "class": of_class,
                 "deadline_s": found.deadline_s,
                 "claims_s": found.claims_s,
-                "ranges": ranges,
             }
         )
         return
     say(f"{of_class} has {found.deadline_s:.2f} s from the seed to the answers' hash.")
     if found.claims_s:
         say(f"It has {found.claims_s:.2f} s from there to its claims.")
-    for name, (low, high) in ranges.items():
-        say(f"{name}: {low:.4g} to {high:.4g}")
 
 
 @app.command()
@@ -231,10 +246,12 @@ def prompts(
         )
 
 
-def _executors(
+async def _executors(
     session: "Session", names: Sequence[str], of_class: str
 ) -> "list[Executor]":
+    from gpuyard.client import calls
     from gpuyard.verification.executors import executor_named
+    from gpuyard.verification.nodes import NODE, executors_of_node
 
     cls = _class_of(of_class) if of_class else None
     twice = {name for name in names if names.count(name) > 1}
@@ -242,9 +259,16 @@ def _executors(
         raise InvalidInputError.of(
             "EXECUTOR", f"names {', '.join(sorted(twice))} twice", "name each once"
         )
-    return [
-        executor_named(name, session.store.settings.executors, cls) for name in names
-    ]
+    configured = session.store.settings.executors
+    found: dict[str, Executor] = {}
+    for name in names:
+        if name.startswith(NODE) and name not in configured:
+            gpus = await session.client.call(calls.listing("gpus"))
+            named = executors_of_node(name, gpus, configured, cls)
+        else:
+            named = [executor_named(name, configured, cls)]
+        found.update({executor.name: executor for executor in named})
+    return list(found.values())
 
 
 def _class_of(name: str) -> "Class":

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from gpuyard.config.verification import ExecutorSettings
 from gpuyard.domain.errors import InvalidInputError, quoted
+from gpuyard.domain.own_nodes import OWN_NODES
 from gpuyard.verification.classes import TRAITS, Class, class_of
 
 _GPU = "gpu:"
@@ -42,29 +44,40 @@ class Executor:
         engine = self.settings.engine.model_dump(exclude_none=True)
         return {**engine.pop("options"), **engine}
 
-    def job(self, name: str, order: str, workdir: str) -> dict[str, Any]:
-        """The job that solves an order there.
+    def job(self, program: str, order: str) -> dict[str, Any]:
+        """The job that solves an order there, by the file `program`.
 
-        It may run in quarantine, because its result decides about that. `workdir` holds
-        the solver's files; it is not needed where the image contains the solver.
+        It may run in quarantine, because its result decides about that. The folder of
+        the program goes along, unless the image contains it.
         """
         settings = self.settings
-        traits = TRAITS[self.gpu_class]
-        gpus: dict[str, Any] = {"count": traits.gpus}
-        if traits.gpus and settings.gpu:
-            gpus["uuid"] = [settings.gpu]
+        path = PurePath(program)
         return {
-            "name": name,
-            "command": [settings.python, settings.solver or "solve.py"],
-            "workdir": None if settings.solver else workdir,
+            "name": path.stem,
+            "command": [settings.python, settings.solver or path.name],
+            "workdir": None if settings.solver else str(path.parent),
             "stdin": order,
             "provider": settings.provider,
             "provider_options": settings.provider_options,
             "image": settings.image,
-            "resources": {"cpus": settings.cpus, "gpus": gpus},
+            "resources": {"cpus": settings.cpus, "gpus": self._gpus()},
             "environment": {},
             "allowed": {"quarantined": True},
         }
+
+    def _gpus(self) -> dict[str, Any]:
+        """The GPUs of its jobs.
+
+        On our own nodes, whose GPUs are known, the class is demanded, so that a job
+        goes to no other GPU of a node that has several kinds.
+        """
+        settings = self.settings
+        gpus: dict[str, Any] = {"count": TRAITS[self.gpu_class].gpus}
+        if gpus["count"] and settings.gpu:
+            gpus["uuid"] = [settings.gpu]
+        elif gpus["count"] and settings.provider == OWN_NODES:
+            gpus["gpu_class"] = self.gpu_class.value
+        return gpus
 
 
 def place_of(settings: ExecutorSettings) -> str:

@@ -23,7 +23,7 @@ from gpuyard.domain.errors import quoted
 
 LONGEST_LINE = 1 << 20
 # Stands before each message on standard output; see solver/standard_output.py.
-WORD = "gpuyard-verify "
+WORD = "> "
 _MOST_PIECES = 1 << 15
 # Characters of an error's parts.
 _LONGEST_FIELD = 60
@@ -162,7 +162,8 @@ def parse_output(line: str) -> Message | None:
 
     Raises ProtocolError.
     """
-    if not line.startswith(WORD):
+    # Engines print lines that begin like that, too, but no objects.
+    if not line.startswith(f"{WORD}{{"):
         return None
     return parse(line[len(WORD) :].encode())
 

@@ -82,28 +82,32 @@ async def _all_answers(context: Context, check: Check) -> dict[str, str]:
 
 
 async def ask_for_digests(context: Context, checks: Sequence[Check]) -> None:
-    """Have the trusted executor repeat each memory proof.
+    """Have the trusted executor repeat the proofs of each check.
 
     A check that has failed already is left out. The others each have their own nonce,
-    and a proof that nobody repeats shows nothing. Each check is told why its proof
+    and a proof that nobody repeats shows nothing. Each check is told why its proofs
     could not be repeated.
     """
     for check in checks:
         failed = any(line.ok is False for line in check.lines)
-        if check.fault or failed or not (check.claims and check.expected.vram_gb):
+        if check.fault or failed or not (check.claims and check.expected.proofs):
             continue
         try:
-            digest = await _trusted_digest(context, check)
-            check.expected = replace(check.expected, vram_digest=digest)
+            right = await _trusted_digests(context, check)
+            check.expected = replace(
+                check.expected,
+                vram_digest=right.get("vram"),
+                speed_digest=right.get("speed"),
+            )
         except (ExecutorFault, LeaseBusy, LeaseLost, OSError) as error:
             check.expected = replace(check.expected, no_digest=_no_digest(error))
         check.lines = ()
 
 
-async def _trusted_digest(context: Context, check: Check) -> str:
-    """The right digest for a check.
+async def _trusted_digests(context: Context, check: Check) -> dict[str, str]:
+    """The right digest of each proof of a check, by claim.
 
-    If it differs from that of the executor, it is computed once more: ExecutorFault
+    If one differs from that of the executor, they are computed once more: ExecutorFault
     when the trusted executor contradicts itself.
     """
     cls = check.executor.gpu_class
@@ -111,22 +115,22 @@ async def _trusted_digest(context: Context, check: Check) -> str:
     if trusted is None:
         raise ExecutorFault(f"no executor of the class {cls} is trusted")
     nonce = nonce_of(check.id, check.taken.seed)
-    prove = partial(trusted.prove_memory, cls, nonce, check.expected.vram_gb)
-    digest = await when_trusted_is_free(context, trusted, prove)
-    if digest == _digest(check):
-        return digest
-    if digest != await when_trusted_is_free(context, trusted, prove):
+    prove = partial(trusted.prove, cls, nonce, check.expected.proofs)
+    right = await when_trusted_is_free(context, trusted, prove)
+    if all(digest == _digest(check, name) for name, digest in right.items()):
+        return right
+    if right != await when_trusted_is_free(context, trusted, prove):
         raise ExecutorFault(f"{trusted.name} contradicts itself")
-    return digest
+    return right
 
 
 def _no_digest(error: Exception) -> str:
     return one_line(f"the trusted executor computed none: {error}")
 
 
-def _digest(check: Check) -> object:
+def _digest(check: Check, name: str) -> object:
     """The digest that the executor sent."""
-    proof: Mapping[str, Any] = (check.claims or {}).get("vram") or {}
+    proof: Mapping[str, Any] = (check.claims or {}).get(name) or {}
     return proof.get("digest")
 
 

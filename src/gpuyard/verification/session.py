@@ -1,5 +1,6 @@
 """A session: everything that a command needs, opened and closed together."""
 
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -17,20 +18,25 @@ from gpuyard.domain.gpus import GPUClass
 from gpuyard.domain.ids import new_id
 from gpuyard.storage.blobs import Blobs, BlobStore, open_blobs
 from gpuyard.verification import keys
+from gpuyard.verification.attestation import read_root
 from gpuyard.verification.batch import BatchSetup, ClassTerms, VerificationBatch
 from gpuyard.verification.channels import InstanceChannels
 from gpuyard.verification.check import INSTANCE, excuse
-from gpuyard.verification.claims import Claim, Expected, FigureRange, vram_gb_to_ask
+from gpuyard.verification.claims import Claim, Expected, limit_of, wanted_of
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import Context
 from gpuyard.verification.database import Database
 from gpuyard.verification.executors import Executor, trusted_executors
 from gpuyard.verification.generators import load_generator
 from gpuyard.verification.hub import Hub
+from gpuyard.verification.packing import remove_old_programs
 from gpuyard.verification.records import Records
 from gpuyard.verification.settlement import Settlement
-from gpuyard.verification.solver_jobs import SolverJobs, copy_solver
+from gpuyard.verification.solver_jobs import SolverJobs
 from gpuyard.verification.trusted_executor import JobTrustedExecutor
+
+# Longer than any job with one may take.
+_PROGRAMS_KEPT_S = 2 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,8 @@ def open_store(home: Home | None = None) -> tuple[VerificationStore, Database]:
     # A key that cannot be read would later excuse every executor that declines.
     for name, key in settings.issuers.items():
         keys.read_public(key, f"verification.issuers.{name}")
+    if settings.attestation_root:
+        read_root(_text_of(settings.attestation_root))
     folder = home.verification
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -81,6 +89,17 @@ def open_store(home: Home | None = None) -> tuple[VerificationStore, Database]:
     blobs = _open_blobs(settings.blobs, folder)
     database = Database.open(settings.database or folder / "verification.db")
     return VerificationStore(settings, folder, Records(database), blobs), database
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text()
+    except (OSError, ValueError) as error:
+        raise InvalidInputError.of(
+            "verification.attestation_root",
+            f"{file} cannot be read: {error}",
+            "name the file of a certificate in PEM",
+        ) from None
 
 
 def _open_blobs(where: str | None, folder: Path) -> Blobs:
@@ -144,17 +163,13 @@ class Session:
         prepare_s = prepared.high if prepared else None
         if not claims or not isinstance(cls, GPUClass):
             return ClassTerms(deadline_s, Expected(cls.value), prepare_s)
-        ranges = {
-            name: FigureRange(one.low, one.high) for name, one in calibrated.items()
-        }
-        timed = ranges.get("claims_s")
-        wanted = Expected(
-            cls.value,
-            inventory=Claim.INVENTORY in claims,
-            speed=Claim.SPEED in claims,
-            vram_gb=vram_gb_to_ask(cls) if Claim.VRAM in claims else 0.0,
-            ranges=ranges,
-            claims_s=timed.high if timed else None,
+        timed = calibrated.get(limit_of(claims)) or calibrated.get("claims_s")
+        longest_s = timed.high if timed else None
+        root = self.store.settings.attestation_root
+        wanted = replace(
+            wanted_of(cls, claims),
+            claims_s=longest_s,
+            attestation_root=root.read_text() if root else None,
         )
         return ClassTerms(deadline_s, wanted, prepare_s)
 
@@ -167,7 +182,9 @@ async def open_session(home: Home | None = None) -> AsyncGenerator[Session]:
         settings = store.settings
         listen = Hub(settings.host, settings.port, public_host=settings.public_host)
         async with AsyncClient() as client, listen as hub:
-            jobs = SolverJobs(client, copy_solver(store.folder))
+            programs = store.folder.parent / "programs"
+            remove_old_programs(programs, time.time() - _PROGRAMS_KEPT_S)
+            jobs = SolverJobs(client, programs)
             known = {
                 cls: JobTrustedExecutor(executor, jobs, partial(store.deadline_s, cls))
                 for cls, executor in trusted_executors(settings.executors).items()

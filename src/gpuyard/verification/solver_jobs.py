@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import shutil
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
 from hashlib import sha256
@@ -13,6 +12,7 @@ from gpuyard.domain.errors import GpuyardError, UnreachableError
 from gpuyard.domain.jobs import Job
 from gpuyard.domain.states import JobState
 from gpuyard.verification.executors import Executor
+from gpuyard.verification.packing import pack_solver, remove_program
 from gpuyard.verification.protocol import LONGEST_LINE, WORD, OrderDocument, one_line
 
 if TYPE_CHECKING:
@@ -38,53 +38,44 @@ _PAUSE_S = (0.1, 2.0)
 _FAREWELL_S = 10.0
 _LONGEST = LONGEST_LINE + len(WORD)
 _LONGEST_WORDS = 300
-SOLVER = Path(__file__).parent / "solver"
-_LABEL = "verification"
-
-
-def copy_solver(folder: Path) -> Path:
-    """Copy the solver's files into a folder of their own, for jobs to take along.
-
-    The folder's name contains a digest of the files, so each version has its own.
-    """
-    files = sorted(path for path in SOLVER.rglob("*.py"))
-    digest = sha256(
-        b"\0".join(path.name.encode() + b"\0" + path.read_bytes() for path in files)
-    ).hexdigest()[:16]
-    target = folder / f"solver-{digest}"
-    if not target.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        fresh = folder / f"{target.name}.{id(files):x}"
-        shutil.copytree(SOLVER, fresh, ignore=shutil.ignore_patterns("__pycache__"))
-        with suppress(OSError):  # another process was faster
-            fresh.rename(target)
-        shutil.rmtree(fresh, ignore_errors=True)
-    return target
+# Labels stay on the server; names go to the executor.
+_CHECK = "verification"
+_EXECUTOR = "verified"
 
 
 class SolverJobs:
-    """Submits solvers and watches their jobs. `folder` holds the solver's files."""
+    """Submits solvers and watches their jobs. `programs`: the folder of their files."""
 
-    def __init__(self, client: "AsyncClient", folder: Path) -> None:
+    def __init__(self, client: "AsyncClient", programs: Path) -> None:
         self._client = client
-        self._folder = folder
+        self._programs = programs
+        self._packed: dict[str, Path] = {}
 
     async def submit(
         self, executor: Executor, check_id: str, order: OrderDocument, limit_s: float
     ) -> "AsyncJobHandle":
         """Submit the job once: after a crash, the same check finds the same job."""
-        return await self._client.run(
-            {
-                **executor.job(
-                    _name_of(executor),
-                    json.dumps(order),
-                    str(self._folder),
-                ),
-                "timeout_s": limit_s,
-                "labels": {_LABEL: check_id},
-                "idempotency_key": check_id,
-            }
-        )
+        program = executor.settings.solver
+        packed = None
+        if program is None:
+            packed = await asyncio.to_thread(pack_solver, self._programs)
+            program = str(packed)
+        try:
+            job = await self._client.run(
+                {
+                    **executor.job(program, json.dumps(order)),
+                    "timeout_s": limit_s,
+                    "labels": {_CHECK: check_id, _EXECUTOR: _mark_of(executor)},
+                    "idempotency_key": check_id,
+                }
+            )
+        except BaseException:
+            if packed:
+                remove_program(packed)
+            raise
+        if packed:
+            self._packed[job.id] = packed
+        return job
 
     async def wait_until_started(
         self, executor: Executor, job: "AsyncJobHandle", within_s: float
@@ -174,6 +165,8 @@ class SolverJobs:
                     await self.wait_until_over(job)
             except TimeoutError:
                 await job.cancel()
+        if packed := self._packed.pop(job.id, None):
+            await asyncio.to_thread(remove_program, packed)
 
     async def end_left_behind(self, executor: Executor, kind: str) -> None:
         """End jobs of an executor that a process left behind when it was killed.
@@ -181,11 +174,11 @@ class SolverJobs:
         `kind`: how the ids of their checks begin.
         """
         live = [state.value for state in JobState if not state.terminal]
-        name = _name_of(executor)
+        label = {_EXECUTOR: _mark_of(executor)}
         found = [
             job.id
-            async for job in self._client.jobs(state=live, name=name)
-            if job.name == name and job.labels.get(_LABEL, "").startswith(f"{kind}_")
+            async for job in self._client.jobs(state=live, label=label)
+            if job.labels.get(_CHECK, "").startswith(f"{kind}_")
         ]
         for job_id in found:
             job = await self._client.job(job_id)
@@ -193,9 +186,9 @@ class SolverJobs:
             await self.wait_until_over(job)
 
 
-def _name_of(executor: Executor) -> str:
-    """The name of the jobs on an executor."""
-    return f"verify {executor.name}"[:200]
+def _mark_of(executor: Executor) -> str:
+    """The label of the jobs on an executor: names may have what labels may not."""
+    return sha256(executor.name.encode()).hexdigest()[:32]
 
 
 def _has_begun(job: Job) -> bool:

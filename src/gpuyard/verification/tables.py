@@ -120,7 +120,7 @@ executors = sa.Table(
     sa.Column("repeats", sa.Integer, nullable=False),
 )
 
-# The calibration of a class: `solve_s`, `claims_s`, `tflops`, `bandwidth_gbs`.
+# The calibration of a class: `solve_s`, `prepare_s` and `claims_s`.
 ranges = sa.Table(
     "ranges",
     metadata,

@@ -73,8 +73,13 @@ class TrustedExecutor(Protocol):
         """
         ...
 
-    async def prove_memory(self, cls: Class, nonce: str, gigabytes: float) -> str:
-        """Return the digest (hex) of the memory proof for a nonce; ExecutorFault."""
+    async def prove(
+        self, cls: Class, nonce: str, proofs: Mapping[str, Any]
+    ) -> dict[str, str]:
+        """Make these proofs (as in an order) for a nonce.
+
+        Returns claim → digest (hex) for `vram` and `speed`. Raises ExecutorFault.
+        """
         ...
 
 
@@ -156,17 +161,19 @@ class JobTrustedExecutor:
         finally:
             run.parcel.close()
 
-    async def prove_memory(self, cls: Class, nonce: str, gigabytes: float) -> str:
-        """See `TrustedExecutor.prove_memory`."""
-        order = {"task": "probe", "claims": {"nonce": nonce, "vram_gb": gigabytes}}
+    async def prove(
+        self, cls: Class, nonce: str, proofs: Mapping[str, Any]
+    ) -> dict[str, str]:
+        """See `TrustedExecutor.prove`."""
+        order = {"task": "probe", "claims": {"nonce": nonce, **proofs}}
         run = await self._run(order, SolverTask.PROBE, MOST_BYTES)
-        proof: Mapping[str, Any] = run.claims.get("vram") or {}
-        if not isinstance(proof.get("digest"), str):
-            raise ExecutorFault(
-                f"{self.name} cannot prove its own memory:"
-                f" {proof.get('failed', 'it says nothing')}"
-            )
-        return proof["digest"]
+        made = {name: said for name, said in run.claims.items() if said}
+        found = {name: said.get("digest") for name, said in made.items()}
+        for name, digest in found.items():
+            if not isinstance(digest, str):
+                why = made[name].get("failed", "it says nothing")
+                raise ExecutorFault(f"{self.name} cannot prove its own {name}: {why}")
+        return found
 
     async def _run(
         self, work: OrderDocument, task: SolverTask, limit: int
@@ -174,7 +181,7 @@ class JobTrustedExecutor:
         traits = TRAITS[self._executor.gpu_class]
         check_id = new_id(_KIND)
         order: OrderDocument = {
-            "version": 1,
+            "version": 2,
             "check": check_id,
             "settings": dict(SAMPLING),
             "engine": self._executor.engine,

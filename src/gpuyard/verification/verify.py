@@ -30,7 +30,7 @@ from gpuyard.verification.context import (
     leased,
 )
 from gpuyard.verification.database import DatabaseError
-from gpuyard.verification.executors import Executor
+from gpuyard.verification.executors import Executor, trusted_executors
 from gpuyard.verification.pipelines.dispatcher import PIPELINES, Dispatcher
 from gpuyard.verification.pipelines.step import StepOutcome
 from gpuyard.verification.preparation import PreparationProgress
@@ -179,6 +179,7 @@ async def check_places(session: Session, executors: Sequence[Executor]) -> None:
         one["name"] for one in await session.client.call(calls.listing("providers"))
     }
     for executor in executors:
+        _check_form(session, executor)
         provider = executor.settings.provider
         if provider not in configured:
             known = f"configured are: {', '.join(sorted(configured))}"
@@ -194,6 +195,21 @@ async def check_places(session: Session, executors: Sequence[Executor]) -> None:
             raise InvalidInputError(
                 [replace(fault, field=field) for fault in error.faults]
             ) from None
+
+
+def _check_form(session: Session, executor: Executor) -> None:
+    """Raise InvalidInputError if the trusted executor has a card of another form."""
+    settings = session.store.settings.executors
+    trusted = trusted_executors(settings).get(executor.gpu_class)
+    forms = {one.settings.form for one in (executor, trusted) if one} - {None}
+    if trusted and len(forms) > 1:
+        fault = (
+            f"is {executor.settings.form}, and {trusted.name}, which is trusted for"
+            f" {executor.gpu_class}, is {trusted.settings.form}: their times differ"
+        )
+        remedy = "compare cards of one form; verify the others in a home of their own"
+        field = f"verification.executors.{executor.name}.form"
+        raise InvalidInputError.of(field, fault, remedy)
 
 
 def check_claims(
@@ -297,16 +313,18 @@ async def watch(
         while True:
             began = time.monotonic()
             try:
-                tell(await _outlasting(session, executors, claims=claims, say=say))
+                tell(
+                    await verify_outlasting(session, executors, claims=claims, say=say)
+                )
             except GpuyardError as error:  # the next run may succeed
-                _complain(f"{error}")
+                complain(f"{error}")
             await asyncio.sleep(max(0.0, began + every_s - time.monotonic()))
     finally:
         pipelines.cancel()
         await asyncio.gather(pipelines, return_exceptions=True)
 
 
-async def _outlasting(
+async def verify_outlasting(
     session: Session,
     executors: Sequence[Executor],
     *,
@@ -326,16 +344,16 @@ async def _outlasting(
             report = await verify(session, executors, claims=claims, say=say)
         except _AWAY as error:
             if error.code not in told:
-                _complain(f"{error} It is tried again until it works.")
+                complain(f"{error} It is tried again until it works.")
             told.add(error.code)
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
         else:
             if told:
-                _complain("it works again")
+                complain("it works again")
             return report
 
 
-def _complain(words: str) -> None:
+def complain(words: str) -> None:
     """Print trouble to standard error, since it is not part of the result."""
     sys.stderr.write(f"gpuyard: {words}\n")

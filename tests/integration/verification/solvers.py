@@ -32,7 +32,7 @@ PROMPTS = [
 def order(**fields: Any) -> dict[str, Any]:
     """An order for the mock, whose seed is in it."""
     return {
-        "version": 1,
+        "version": 2,
         "check": "chk_1",
         "task": "solve",
         "prompts": PROMPTS,

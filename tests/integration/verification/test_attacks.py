@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from gpuyard.domain.errors import CapacityError, GpuyardError, UnreachableError
 from gpuyard.domain.gpus import GPUClass
 from gpuyard.storage.blobs import BlobStore
 from gpuyard.verification.check import Check
-from gpuyard.verification.claims import Expected, FigureRange
+from gpuyard.verification.claims import Expected
 from gpuyard.verification.classes import Class
 from gpuyard.verification.context import Context
 from gpuyard.verification.protocol import (
@@ -35,8 +36,7 @@ from tests.support.verification import LocalTrusted, digest_of, make_context, st
 
 pytestmark = pytest.mark.anyio
 T4 = GPUClass.T4
-RANGES = {"tflops": FigureRange(20, 30), "bandwidth_gbs": FigureRange(200, 300)}
-CALIBRATED = Expected(T4.value, speed=True, vram_gb=13.6, claims_s=60.0, ranges=RANGES)
+CALIBRATED = Expected(T4.value, products=30, vram_gb=13.6, claims_s=60.0)
 
 
 @pytest.fixture
@@ -63,24 +63,24 @@ async def check_with(
 
 
 class Liar(Honest):
-    """Has no GPU: sends the figures of its class and the digest `says`."""
+    """Has no GPU: sends the digests that `says` invents."""
 
     def says(self, nonce: str) -> str:
         return hashlib.sha256(nonce.encode()).hexdigest()
 
     async def rest(self, order: OrderDocument, seed: int) -> AsyncIterator[Message]:
-        digest = self.says(nonce_of(order["check"], seed))
+        nonce = nonce_of(order["check"], seed)
         async for message in super().rest(order, seed):
             yield message
             if isinstance(message, Hash):
                 yield Claims(
-                    vram={"gigabytes": 13.6, "digest": digest},
-                    speed={"tflops": 24.0, "bandwidth_gbs": 240.0},
+                    vram={"gigabytes": 13.6, "digest": self.says(f"vram {nonce}")},
+                    speed={"digest": self.says(f"speed {nonce}")},
                 )
 
 
 class OwnsGpu(Liar):
-    """Says the same, and has computed the digest."""
+    """Says the same, and has computed the digests."""
 
     def says(self, nonce: str) -> str:
         return digest_of(nonce)
@@ -89,7 +89,9 @@ class OwnsGpu(Liar):
 class WithoutTorch(LocalTrusted):
     """A trusted executor that cannot prove its own memory."""
 
-    async def prove_memory(self, cls: Class, nonce: str, gigabytes: float) -> str:
+    async def prove(
+        self, cls: Class, nonce: str, proofs: Mapping[str, Any]
+    ) -> dict[str, str]:
         raise ExecutorFault("trusted cannot prove its own memory: no torch")
 
 
@@ -105,7 +107,7 @@ async def test_a_liar_gains_nothing_where_the_trusted_side_cannot_judge(
     context = make_context(records, blobs, WithoutTorch(T4))
     check = (await check_with(context, tmp_path, CALIBRATED, liar=Liar()))["liar"]
     assert check.outcome is CheckOutcome.UNJUDGED, check.lines
-    assert list(unproven(check)) == ["vram_digest"]
+    assert list(unproven(check)) == ["vram_digest", "speed_digest"]
     assert "no torch" in check.reason
     record = records.executor("liar")
     assert record and (record.alpha, record.beta) == PRIOR, "no trust is raised"
@@ -124,10 +126,10 @@ async def test_a_liar_gains_nothing_where_nobody_is_trusted(
 async def test_claims_of_a_class_without_a_calibration_pass_nobody(
     context: Context, tmp_path: Path
 ) -> None:
-    expected = Expected(T4.value, speed=True, vram_gb=13.6)
+    expected = Expected(T4.value, products=30, vram_gb=13.6)
     check = (await check_with(context, tmp_path, expected, owner=OwnsGpu()))["owner"]
     assert check.outcome is CheckOutcome.UNJUDGED, check.lines
-    assert set(unproven(check)) == {"tflops", "bandwidth_gbs", "claims_s"}
+    assert set(unproven(check)) == {"claims_s"}
     assert "not calibrated" in check.reason
 
 

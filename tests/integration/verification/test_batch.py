@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -449,9 +450,7 @@ async def test_lies_about_the_gpu_and_one_gpu_behind_two_are_found(
     ]
     assert set(found.values()) == {CheckOutcome.FAILED}
     asked = [order["claims"] for one in liars.values() for order in one.orders]
-    assert asked == [{"inventory": True, "vram_gb": 0.0, "speed": False}] * len(
-        liars
-    ), "proofs begin with the seed"
+    assert asked == [{"inventory": True}] * len(liars), "proofs begin with the seed"
 
 
 class HasMemory(Honest):
@@ -466,7 +465,7 @@ class HasMemory(Honest):
         async for message in super().rest(order, seed):
             yield message
             if isinstance(message, Hash):
-                digest = digest_of(nonce) if self._really else "0" * 64
+                digest = digest_of(f"vram {nonce}") if self._really else "0" * 64
                 yield Claims(
                     vram={
                         "gigabytes": 13.6,
@@ -501,10 +500,12 @@ async def test_memory_is_proven_by_what_the_trusted_executor_finds(
 class Forgetful(LocalTrusted):
     """Its memory is bad: no proof of it comes out twice."""
 
-    async def prove_memory(self, cls: Class, nonce: str, gigabytes: float) -> str:
-        return digest_of(f"{nonce} {next(self.proofs)}")
+    async def prove(
+        self, cls: Class, nonce: str, proofs: Mapping[str, Any]
+    ) -> dict[str, str]:
+        return {"vram": digest_of(f"{nonce} {next(self.numbers)}")}
 
-    proofs = count()
+    numbers = count()
 
 
 async def test_a_trusted_executor_with_bad_memory_blames_nobody(

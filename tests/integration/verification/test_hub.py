@@ -251,7 +251,7 @@ async def test_a_solver_tells_nothing_to_somebody_at_the_hubs_address(hub: Hub) 
 
 async def test_no_solver_can_play_the_hub(hub: Hub, tmp_path: Path) -> None:
     """A check's certificate is of the same authority, but for solvers only."""
-    for name in ("chk_2", "gpuyard-verify"):
+    for name in ("chk_2", "service"):
         stream = hub.invite(name)
         (tmp_path / "false.pem").write_text(stream["certificate"] + stream["key"])
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

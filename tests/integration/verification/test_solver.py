@@ -112,15 +112,12 @@ def test_what_an_engine_prints_does_not_mix_with_the_messages(tmp_path: Path) ->
     copy = tmp_path / "solver"
     shutil.copytree(SOLVER, copy)
     mock = copy / "engines/mock.py"
-    chatty = (
-        'import os; os.write(1, b"loading 99 %"); print("gpuyard-verify {}",'
-        " flush=True)\n"
-    )
+    chatty = 'import os; os.write(1, b"loading 99 %"); print("> {}", flush=True)\n'
     mock.write_text(mock.read_text() + chatty)
     code, output, errors = run(order(), solver=copy)
     assert code == 0
     assert "loading 99 %" in errors
-    assert "gpuyard-verify {}" in errors
+    assert "> {}" in errors
     assert answers_in(output) == solved(order())
     merged = run_program(
         [sys.executable, "solve.py"],
@@ -136,9 +133,9 @@ WRONG: dict[str, tuple[Any, str]] = {
     "empty": ("", "the order is no JSON document"),
     "list": ("[]", "must be a JSON object"),
     "version": (
-        order(version=2),
+        order(version=3),
         (
-            "version: this solver reads 1, the order has 2; take the solver that comes"
+            "version: this solver reads 2, the order has 3; take the solver that comes"
             " with the"
         ),
     ),
@@ -309,17 +306,26 @@ def test_the_inventory_has_the_gpus_of_this_job_and_no_others(
         assert claims_of(environment=environment).inventory == gpus, named
 
 
+PRODUCTS = {"size": 16384, "steps": 3}
+
+
 def test_a_proof_that_fails_is_told_and_the_answers_come_all_the_same(
     tmp_path: Path,
 ) -> None:
     copy = tmp_path / "solver"
     shutil.copytree(SOLVER, copy)
-    (copy / "probe_gpu.py").write_text(
-        "def vram(nonce, gigabytes):\n    return {'nonce': nonce, 'gb': gigabytes}\n"
-        "def speed(nonce):\n    raise RuntimeError('no CUDA here')\n"
+    (copy / "proofs.py").write_text(
+        "def vram(nonce, gigabytes, passes):\n    return {'nonce': nonce, 'gb': gigabytes}\n"
+        "def speed(nonce, size, steps):\n    raise RuntimeError('no CUDA here')\n"
     )
     wanted = order(
-        claims={"nonce": "0a", "inventory": False, "vram_gb": 40, "speed": True}
+        claims={
+            "nonce": "0a",
+            "inventory": False,
+            "vram_gb": 40,
+            "passes": 16,
+            "speed": PRODUCTS,
+        }
     )
     code, output, errors = run(wanted, solver=copy)
     assert code == 0, errors
@@ -335,7 +341,7 @@ def test_a_proof_that_fails_is_told_and_the_answers_come_all_the_same(
 PREPARING = """
 def prepare():
     print("prepared", flush=True)
-def vram(nonce, gigabytes):
+def vram(nonce, gigabytes, passes):
     return {}
 """
 
@@ -349,8 +355,8 @@ def test_what_takes_long_and_needs_no_nonce_is_done_before_it_is_known(
     """
     copy = tmp_path / "solver"
     shutil.copytree(SOLVER, copy)
-    (copy / "probe_gpu.py").write_text(PREPARING)
-    wanted = order(task=task, claims={"nonce": "0a", "vram_gb": 40})
+    (copy / "proofs.py").write_text(PREPARING)
+    wanted = order(task=task, claims={"nonce": "0a", "vram_gb": 40, "passes": 16})
     said = run_program(
         [sys.executable, "solve.py"],
         cwd=copy,

@@ -11,11 +11,11 @@ from gpuyard.verification.calibration import (
     TooLittleWorkError,
     calibrate,
     deadline_s,
-    range_of,
+    proof_limits,
     require_work,
 )
-from gpuyard.verification.claims import FigureRange
 from gpuyard.verification.classes import PracticeClass
+from gpuyard.verification.trusted_executor import TrustedRun
 
 
 def test_the_deadline_is_a_fifth_more_than_the_95th_percentile() -> None:
@@ -31,39 +31,34 @@ def test_a_straggler_does_not_set_it_alone() -> None:
 
 
 def test_a_class_that_is_done_at_once_has_a_second_all_the_same() -> None:
-    assert calibrate([0.001] * 5, []).deadline_s == 1
+    assert calibrate([0.001] * 5).deadline_s == 1
 
 
 def test_claims_have_their_time_where_every_run_could_make_them() -> None:
-    assert calibrate([1.0] * 5, [], [20.0] * 5).claims_s == pytest.approx(24)
-    assert calibrate([1.0] * 5, [], [0.01] * 5).claims_s == 1
-    assert calibrate([1.0] * 5, [], [20.0] * 4).claims_s is None
-    assert calibrate([1.0] * 5, []).claims_s is None
+    assert calibrate([1.0] * 5, [20.0] * 5).claims_s == pytest.approx(24)
+    assert calibrate([1.0] * 5, [0.01] * 5).claims_s == 1
+    assert calibrate([1.0] * 5, [20.0] * 4).claims_s is None
+    assert calibrate([1.0] * 5).claims_s is None
 
 
-def test_ranges_hold_what_was_seen_and_a_margin() -> None:
-    probes = [
-        {"tflops": 100.0, "bandwidth_gbs": 700.0},
-        {"tflops": 110.0, "bandwidth_gbs": 690.0},
-    ]
-    found = calibrate([10.0] * 5, probes, margin=0.1)
-    assert found.deadline_s == pytest.approx(12) and set(found.ranges) == {
-        "tflops",
-        "bandwidth_gbs",
-    }
-    assert found.ranges["tflops"].low == pytest.approx(90) and found.ranges[
-        "tflops"
-    ].high == pytest.approx(121)
-    assert 95.0 in found.ranges["tflops"] and 130.0 not in found.ranges["tflops"]
+def run_of(claims_s: float, vram_s: object, speed_s: object) -> TrustedRun:
+    """What a trusted executor showed once."""
+    run = TrustedRun(1)
+    run.claims_s = claims_s
+    run.claims = {"vram": {"took_s": vram_s}, "speed": {"took_s": speed_s}}
+    return run
 
 
-def test_a_range_holds_its_ends_and_no_figure_that_is_none() -> None:
-    assert 1.0 in FigureRange(1, 2) and 2.0 in FigureRange(1, 2)
-    assert math.nan not in FigureRange(1, 2) and math.inf not in FigureRange(1, 2)
+def test_each_proof_has_a_time_of_its_own() -> None:
+    """Otherwise a cheater had that of the products for the memory."""
+    limits = proof_limits([run_of(5.5, 3.0, 2.0)] * 5)
+    assert limits["vram_s"] == pytest.approx((3.5, 3.5 * 1.2))
+    assert limits["speed_s"] == pytest.approx((2.5, 2.5 * 1.2))
 
 
-def test_a_class_without_a_gpu_has_no_ranges() -> None:
-    assert calibrate([1.0] * 5, []).ranges == {}
+@pytest.mark.parametrize("said", [None, "2", -1.0, 9.0])
+def test_a_time_that_is_none_gives_no_limit(said: object) -> None:
+    assert "vram_s" not in proof_limits([run_of(5.5, 3.0, said)] * 5)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
@@ -81,17 +76,6 @@ def test_times_that_are_none_set_no_deadline(bad: float) -> None:
 def test_too_few_times_set_no_deadline(times: list[float], words: str) -> None:
     with pytest.raises(InvalidInputError, match=f"solve_s: {words}"):
         deadline_s(times)
-
-
-def test_figures_that_make_no_range() -> None:
-    with pytest.raises(
-        InvalidInputError, match="tflops: has a figure of -1, not of more than 0"
-    ):
-        range_of("tflops", [100.0, -1.0])
-    with pytest.raises(InvalidInputError, match=r"margin: is 1 \(give a part"):
-        range_of("tflops", [100.0], 1.0)
-    with pytest.raises(InvalidInputError, match=r"probes.1: lacks bandwidth_gbs"):
-        calibrate([1.0] * 5, [{"tflops": 1.0, "bandwidth_gbs": 1.0}, {"tflops": 1.0}])
 
 
 def test_work_that_is_too_short_to_be_timed_is_refused() -> None:

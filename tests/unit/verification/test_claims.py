@@ -13,16 +13,22 @@ from gpuyard.verification.claims import (
     Claim,
     ClaimFinding,
     Expected,
-    FigureRange,
     claims_of,
     judge_claims,
+    limit_of,
     shared_uuids,
+    wanted_of,
+)
+from gpuyard.verification.proof_sizes import (
+    passes_to_ask,
+    products_to_ask,
     vram_gb_to_ask,
 )
 
 UUID = "GPU-2f4e6a80-1111-2222-3333-444455556666"
 OTHER = "GPU-aaaaaaaa-1111-2222-3333-444455556666"
 DIGEST = "ab" * 32
+PRODUCT = "ef" * 32
 A100: dict[str, Any] = {
     "name": "NVIDIA A100-SXM4-80GB",
     "memory_mb": 81920,
@@ -33,17 +39,16 @@ A100: dict[str, Any] = {
 SAID: dict[str, Any] = {
     "inventory": [A100],
     "vram": {"gigabytes": 68.0, "digest": DIGEST, "fill_s": 9.0, "read_s": 1.0},
-    "speed": {"tflops": 250.0, "bandwidth_gbs": 1700.0},
+    "speed": {"digest": PRODUCT},
 }
-RANGES = {"tflops": FigureRange(200, 300), "bandwidth_gbs": FigureRange(1500, 1900)}
 EXPECTED: dict[str, Any] = {
     "gpu_class": "a100-80gb",
     "inventory": True,
-    "speed": True,
+    "products": 142,
     "vram_gb": 68.0,
     "vram_digest": DIGEST,
+    "speed_digest": PRODUCT,
     "claims_s": 15.0,
-    "ranges": RANGES,
 }
 ALL = {
     "model",
@@ -53,8 +58,7 @@ ALL = {
     "driver",
     "vram",
     "vram_digest",
-    "tflops",
-    "bandwidth_gbs",
+    "speed_digest",
     "claims_s",
 }
 
@@ -106,8 +110,7 @@ def test_what_is_true_is_found_right() -> None:
 def test_only_what_was_asked_for_is_judged() -> None:
     assert judge_claims(SAID, Expected("a100-80gb"), 1.0) == ()
     assert set(judged(SAID, inventory=False, vram_gb=0)) == {
-        "tflops",
-        "bandwidth_gbs",
+        "speed_digest",
         "claims_s",
     }
 
@@ -250,7 +253,7 @@ def test_what_was_asked_for_and_left_out_counts_as_wrong(left_out: str) -> None:
     said = {key: value for key, value in SAID.items() if key != left_out}
     names = {
         "vram": {"vram", "vram_digest"},
-        "speed": {"tflops", "bandwidth_gbs"},
+        "speed": {"speed_digest"},
         "inventory": {"inventory"},
     }
     assert wrong(said) == names[left_out]
@@ -261,22 +264,49 @@ def test_a_probe_that_failed_says_why() -> None:
         {**SAID, "vram": {"failed": "out of memory"}, "speed": {"failed": "no torch"}}
     )
     assert found["vram"] == ClaimFinding("vram", False, "'out of memory'", "68 GiB")
-    assert found["tflops"] == ClaimFinding("tflops", False, "'no torch'", "a figure")
+    assert found["speed_digest"] == ClaimFinding(
+        "speed_digest", False, "'no torch'", PRODUCT
+    )
 
 
-@pytest.mark.parametrize(
-    "figure", [199.0, 301.0, -1.0, 0.0, float("nan"), float("inf"), None, "250", True]
-)
-def test_a_speed_outside_the_range_of_the_class_above_it_too(figure: object) -> None:
-    assert wrong({**SAID, "speed": {"tflops": figure, "bandwidth_gbs": 1700.0}}) == {
-        "tflops"
-    }
+def test_a_card_of_another_form() -> None:
+    assert judged(SAID, form="sxm")["form"].ok
+    assert wrong(SAID, form="pcie") == {"form"}
 
 
-def test_a_class_that_is_not_calibrated_judges_no_speed() -> None:
-    found = judged(SAID, ranges={}, claims_s=None)
-    assert found["tflops"].ok is found["claims_s"].ok is None
-    assert found["tflops"].expected == "not calibrated"
+def test_products_that_somebody_else_computes_otherwise() -> None:
+    assert wrong({**SAID, "speed": {"digest": DIGEST}}) == {"speed_digest"}
+    assert judged(SAID, speed_digest=None)["speed_digest"].ok is None
+
+
+def test_a_class_that_is_not_calibrated_judges_no_time() -> None:
+    found = judged(SAID, claims_s=None)
+    assert found["claims_s"].ok is None
+    assert found["claims_s"].expected == "not calibrated"
+
+
+def test_every_class_multiplies_for_about_a_second() -> None:
+    asked = {name: products_to_ask(name) for name in GPUClass}
+    assert asked[GPUClass.A100_80GB] == 142
+    assert min(asked.values()) == asked[GPUClass.P100] == 9
+
+
+def test_a_memory_proof_has_passes_for_some_seconds() -> None:
+    asked = {name: passes_to_ask(name) for name in GPUClass}
+    assert asked[GPUClass.L4] == 21 and asked[GPUClass.H200] == 56
+    assert min(asked.values()) >= 16
+
+
+def test_a_claim_by_itself_has_its_own_time() -> None:
+    assert limit_of(frozenset({Claim.VRAM, Claim.INVENTORY})) == "vram_s"
+    assert limit_of(frozenset({Claim.SPEED})) == "speed_s"
+    assert limit_of(frozenset(Claim)) == limit_of(frozenset()) == "claims_s"
+
+
+def test_what_is_asked_for_stands_in_the_order() -> None:
+    asked = {name: products_to_ask(name) for name in GPUClass}
+    wanted = wanted_of(GPUClass.T4, frozenset({Claim.SPEED}))
+    assert wanted.proofs == {"speed": {"size": 16384, "steps": asked[GPUClass.T4]}}
 
 
 @pytest.mark.parametrize(
@@ -302,7 +332,7 @@ def test_the_time_is_the_one_that_we_measured(
 def test_whatever_is_said_there_is_a_finding_for_each_thing(said: object) -> None:
     found = judged(said, None)
     assert (
-        {"vram", "vram_digest", "tflops", "bandwidth_gbs", "claims_s"}
+        {"vram", "vram_digest", "speed_digest", "claims_s"}
         <= set(found)
         <= ALL | {"inventory"}
     )

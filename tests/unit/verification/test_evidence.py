@@ -148,14 +148,14 @@ def test_everything_that_went_in_comes_out(tmp_path: Path) -> None:
     expected = Expected(
         "a100-80gb",
         inventory=True,
-        speed=True,
+        products=142,
         vram_gb=68.0,
         vram_digest="ab" * 32,
         shared={"u": "x"},
     )
     whole = evidence(
         expected=expected,
-        claims={"inventory": [], "speed": {"tflops": 1.5}},
+        claims={"inventory": [], "speed": {"digest": "ef" * 32}},
         seed=-(2**63),
         trusted="é\u2028",
     )
@@ -248,11 +248,11 @@ def test_what_was_signed_as_a_receipt_is_no_evidence(
         b"\xff\xfe",
         b"[" * 10**6,
         b'{"a":' * 10**5,
-        b'{"format": "gpuyard evidence", "version": 1}',
-        b'{"format":"gpuyard evidence","version":1,"key":"","signature":"","body":'
+        b'{"format": "gpuyard evidence", "version": 2}',
+        b'{"format":"gpuyard evidence","version":2,"key":"","signature":"","body":'
         + b"[" * 10**6
         + b"}",
-        b'{"format":"gpuyard evidence","version":1,"key":"","signature":"","body":{}}',
+        b'{"format":"gpuyard evidence","version":2,"key":"","signature":"","body":{}}',
     ],
 )
 def test_a_file_that_is_no_evidence_gets_one_error(
@@ -294,10 +294,10 @@ def test_a_field_that_is_wrong_is_named(
 
 
 def test_another_version_is_told(file: Path) -> None:
-    file.write_bytes(file.read_bytes().replace(b'"version":1', b'"version":2', 1))
+    file.write_bytes(file.read_bytes().replace(b'"version":2', b'"version":1', 1))
     with pytest.raises(
         InvalidInputError,
-        match="is 'gpuyard evidence' of version 2, not 'gpuyard evidence' of 1",
+        match="is 'gpuyard evidence' of version 1, not 'gpuyard evidence' of 2",
     ):
         check_evidence(file)
 

@@ -166,8 +166,9 @@ def test_a_piece_that_is_no_base64_is_refused() -> None:
 def test_other_output_is_no_message() -> None:
     assert parse_output("Loading weights: 100 %") is None
     assert parse_output("") is None
+    assert parse_output(WORD + "words that an engine prints") is None
     with pytest.raises(ProtocolError):
-        parse_output(WORD + "ready")
+        parse_output(WORD + "{ready")
 
 
 @given(st.binary(max_size=200) | jsons.map(lambda value: json.dumps(value).encode()))

@@ -4,8 +4,17 @@ import re
 from pathlib import Path
 
 from gpuyard.domain.trust import UNVERIFIED
-from gpuyard.verification import calibration, evidence, receipts, trust, verdict
-from gpuyard.verification.solver import probe_gpu
+from gpuyard.verification import (
+    calibration,
+    evidence,
+    memory_limits,
+    proof_sizes,
+    receipts,
+    trust,
+    verdict,
+)
+from gpuyard.verification.proof_sizes import PRODUCT_SIZE, SPEEDS
+from gpuyard.verification.solver import memory
 from tests.support import detection
 
 PAGE = (Path(__file__).parents[3] / "docs/verification.md").read_text()
@@ -60,19 +69,31 @@ def test_other_numbers_of_the_page() -> None:
         f"but at least {calibration.LEAST_PREPARE_S:g} s; without a calibration",
         f"the deadline and {verdict.IN_PIECES_S:g} s, because",
         f"at least {calibration.FEWEST_RUNS} solve times × {calibration.LEEWAY}",
-        f"a margin of {100 * calibration.MARGIN:g} %",
         (
             f"at most {receipts.LONGEST_S / 3600:g} hours; clocks may differ by"
             f" {receipts.CLOCKS_S:g} s"
         ),
         f"{evidence.LARGEST >> 20} MiB at most",
-        f"rows of {probe_gpu.WORDS * 8 >> 10} KiB",
+        f"rows of {memory.ROW_BYTES >> 10} KiB",
+        f"{PRODUCT_SIZE:,} columns",
+        f"up to {2**memory.FEWEST_PASSES:,} others",
     ):
         assert words in TEXT, words
-    assert (probe_gpu.LAYERS, probe_gpu.SWEEPS) == (16, 8)
     assert (trust.UNEXPLAINED_WEIGHS, trust.UNEXPLAINED_BARS) == (3, 5)
     assert "from the third, each weighs a third" in TEXT
     assert "from the fifth, each brings a quarantine" in TEXT
     assert calibration.PREPARE_LEEWAY == 3
     assert "three times the longest that the trusted executor needed" in TEXT
-    assert "Sixteen layers" in TEXT and "is read eight times" in TEXT
+    assert (
+        memory.FEWEST_PASSES == 16
+        and "sixteen passes" in TEXT
+        and proof_sizes.MEMORY_S == 3
+    )
+
+
+def test_how_much_memory_may_be_missing_is_what_the_formula_gives() -> None:
+    assert memory_limits.SLOWEST == calibration.LEEWAY * 1.3
+    for row in memory_limits.table():
+        assert f"{row}\n" in PAGE, row
+    parts = [memory_limits.part_elsewhere(name) for name in SPEEDS]
+    assert f"{100 * min(parts):.0f} to {max(parts):.0%}".replace("%", " %") in TEXT

@@ -9,12 +9,15 @@ import os
 import sys
 import time
 import traceback
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Optional, Union
 
 from . import engines, generation, messages, probe
 from .hub_connection import HubConnection, HubConnectionError
 from .order import OrderError, SolverOrder, read_order
+from .processes import ProcessTalk, SolverProcess, SolverProcessError
 from .standard_output import StandardOutput
 
 Channel = Union[StandardOutput, HubConnection]
@@ -36,7 +39,7 @@ def main() -> int:
         return 0
     except OrderError as error:
         return _failed(channel, f"the order is wrong: {error}", 2)
-    except (engines.EngineError, HubConnectionError) as error:
+    except (engines.EngineError, HubConnectionError, SolverProcessError) as error:
         return _failed(channel, str(error), 1)
     except Exception as error:  # noqa: BLE001  # an engine can raise anything
         traceback.print_exc()
@@ -67,28 +70,61 @@ def _carry_out(order: SolverOrder, channel: Channel) -> None:
 def _solve(order: SolverOrder, channel: Channel) -> None:
     """Between the seed and the hash there is nothing but answering.
 
-    Everything that takes longer is done before or after.
+    Everything that takes longer is done before or after. The claims come from a process
+    of its own, and only after that of the engine has left the GPU: memory that an
+    engine still holds could not be proven.
     """
-    engine = engines.load(order.engine, order.settings, len(order.prompts))
-    probe.prepare(order.claims)
-    channel.send({"type": "ready"})
-    seed = channel.seed()
+    with ExitStack() as processes:
+        prover = None
+        if probe.asked(order.claims):
+            prover = processes.enter_context(SolverProcess(partial(_prove, order)))
+            prover.receive()
+        engine = processes.enter_context(SolverProcess(partial(_answer, order)))
+        engine.receive()
+        channel.send({"type": "ready"})
+        seed = channel.seed()
+        data = _answered(order, channel, engine, seed)
+        if prover:
+            began = time.monotonic()
+            # An engine may take seconds to close; a cheater would have them for proofs.
+            engine.end(at_once=True)
+            prover.send(seed)
+            found = prover.receive()
+            took_s = time.monotonic() - began
+            channel.send({"type": "claims", **found, "took_s": took_s})
+        _send_file(channel, "answers", data)
+
+
+def _answered(
+    order: SolverOrder, channel: Channel, engine: SolverProcess, seed: int
+) -> bytes:
+    """Send the hash of the answers to all prompts, and return the answers."""
     began = time.monotonic()
-    answers = engine.answer(order.prompts, seed)
-    data = messages.canonical(dict(zip(order.prompts, answers)))
+    engine.send(seed)
+    data = messages.canonical(dict(zip(order.prompts, engine.receive())))
     solve_s = time.monotonic() - began
     channel.send(
         {"type": "hash", "sha256": hashlib.sha256(data).hexdigest(), "solve_s": solve_s}
     )
-    if probe.asked(order.claims):
-        began = time.monotonic()
-        # Memory that the engine still held could not be proven.
-        engine.close()
-        # The nonce depends on the seed, so the proofs cannot be started early.
-        _claim(
-            {"nonce": probe.nonce_of(order.check, seed), **order.claims}, channel, began
-        )
-    _send_file(channel, "answers", data)
+    return data
+
+
+def _answer(order: SolverOrder, talk: ProcessTalk) -> None:
+    """The process of the engine: answers once, under the seed that it is told."""
+    engine = engines.load(order.engine, order.settings, len(order.prompts))
+    talk.send(None)
+    seed = talk.receive()
+    talk.send(engine.answer(order.prompts, seed))
+    engine.close()
+
+
+def _prove(order: SolverOrder, talk: ProcessTalk) -> None:
+    """The process of the claims, which begins them when it is told the seed."""
+    probe.prepare(order.claims)
+    talk.send(None)
+    # The nonce depends on the seed, so the proofs cannot be started early.
+    nonce = probe.nonce_of(order.check, talk.receive())
+    talk.send(probe.claims({"nonce": nonce, **order.claims}))
 
 
 def _generate(order: SolverOrder, channel: Channel) -> None:
@@ -103,13 +139,9 @@ def _generate(order: SolverOrder, channel: Channel) -> None:
 def _probe(order: SolverOrder, channel: Channel) -> None:
     probe.prepare(order.claims)
     channel.send({"type": "ready"})
-    _claim(order.claims, channel, time.monotonic())
-
-
-def _claim(wanted: dict[str, Any], channel: Channel, began: float) -> None:
-    channel.send(
-        {"type": "claims", **probe.claims(wanted), "took_s": time.monotonic() - began}
-    )
+    began = time.monotonic()
+    found = probe.claims(order.claims)
+    channel.send({"type": "claims", **found, "took_s": time.monotonic() - began})
 
 
 def _send_file(channel: Channel, kind: str, data: bytes) -> None:

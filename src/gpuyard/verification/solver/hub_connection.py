@@ -19,7 +19,7 @@ LEEWAY_S = 5.0
 # long.
 READY_TIMEOUT_S = 300.0
 # The hub's certificate has this name, whatever its address is.
-HUB = "gpuyard-verify"
+HUB = "service"
 _LONGEST_LINE = 65536
 
 
@@ -132,7 +132,7 @@ def _context(stream: dict[str, Any]) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     # Python can load a key only from a file. Only we can read one that mkstemp made.
-    handle, name = tempfile.mkstemp(prefix="gpuyard-verify-")
+    handle, name = tempfile.mkstemp()
     try:
         with os.fdopen(handle, "w") as file:
             file.write(f"{stream['certificate']}\n{stream['key']}\n")

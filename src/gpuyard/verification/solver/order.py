@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Optional, cast
 
-VERSION = 1
+VERSION = 2
 TASKS = ("solve", "generate", "probe")
 # The default sampling. All executors of a class need the same.
 SETTINGS = {"temperature": 0.5, "top_p": 0.8, "max_tokens": 256}

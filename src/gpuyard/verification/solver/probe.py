@@ -5,6 +5,8 @@ import hashlib
 import os
 from typing import Any, Callable
 
+from . import attestation
+
 _LIBRARY = "libnvidia-ml.so.1"
 _TEXT = 96
 
@@ -28,7 +30,7 @@ def prepare(wanted: dict[str, Any]) -> None:
     their time. What fails here fails again, and is told, in `claims`.
     """
     if wanted.get("vram_gb") or wanted.get("speed"):
-        _tried(lambda probe: probe.prepare())
+        _tried(lambda proofs: proofs.prepare())
 
 
 def claims(wanted: dict[str, Any]) -> dict[str, Any]:
@@ -39,27 +41,32 @@ def claims(wanted: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     nonce = str(wanted.get("nonce", ""))
     if wanted.get("inventory"):
-        found["inventory"] = inventory()
+        found["inventory"] = inventory(nonce)
     if wanted.get("vram_gb"):
-        found["vram"] = _tried(lambda probe: probe.vram(nonce, wanted["vram_gb"]))
+        size = (wanted["vram_gb"], wanted["passes"])
+        found["vram"] = _tried(lambda proofs: proofs.vram(nonce, *size))
     if wanted.get("speed"):
-        found["speed"] = _tried(lambda probe: probe.speed(nonce))
+        work: dict[str, int] = wanted["speed"]
+        found["speed"] = _tried(
+            lambda proofs: proofs.speed(nonce, work["size"], work["steps"])
+        )
     return found
 
 
-def _tried(probe: Callable[[Any], Any]) -> Any:
+def _tried(prove: Callable[[Any], Any]) -> Any:
     try:
-        from . import probe_gpu  # pyright: ignore
+        from . import proofs  # pyright: ignore
 
-        return probe(probe_gpu)
+        return prove(proofs)
     except Exception as error:  # noqa: BLE001  # drivers can raise anything
         return {"failed": f"{type(error).__name__}: {error}"[:500]}
 
 
-def inventory() -> list[dict[str, Any]]:
+def inventory(nonce: str = "") -> list[dict[str, Any]]:
     """The GPUs of this job; an empty list without any.
 
-    Each has name, memory_mb, uuid, driver and compute_capability ("8.6").
+    Each has name, memory_mb, uuid, driver and compute_capability ("8.6"); and, where
+    the GPU can and there is a nonce (64 digits), what it attests for that.
     """
     try:
         nvml = ctypes.CDLL(_LIBRARY)
@@ -69,7 +76,7 @@ def inventory() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for place in _places(nvml):
         try:
-            found.append(_gpu(nvml, place))
+            found.append(_gpu(nvml, place, bytes.fromhex(nonce)))
         except NvmlError:
             continue  # a GPU that does not answer proves nothing
     nvml.nvmlShutdown()
@@ -93,7 +100,7 @@ class _Memory(ctypes.Structure):
     _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
 
 
-def _gpu(nvml: ctypes.CDLL, place: str) -> dict[str, Any]:
+def _gpu(nvml: ctypes.CDLL, place: str, nonce: bytes) -> dict[str, Any]:
     handle = ctypes.c_void_p()
     memory = _Memory()
     if place.isdigit():
@@ -106,7 +113,12 @@ def _gpu(nvml: ctypes.CDLL, place: str) -> dict[str, Any]:
     else:
         _call(nvml, "nvmlDeviceGetHandleByUUID", place.encode(), ctypes.byref(handle))
     _call(nvml, "nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
+    signed = None
+    if len(nonce) == attestation.NONCE_BYTES:
+        signed = attestation.attestation(nvml, handle, nonce)
+    found = {"attestation": signed} if signed else {}
     return {
+        **found,
         "name": _text(nvml, "nvmlDeviceGetName", handle),
         "memory_mb": memory.total >> 20,
         "uuid": _text(nvml, "nvmlDeviceGetUUID", handle),

@@ -10,11 +10,11 @@ import importlib.util
 import sys
 from pathlib import Path
 
-PACKAGE = "gpuyard_solver"
+PACKAGE = "program"
 
 
 def load_package() -> None:
-    """Make this folder the package `gpuyard_solver`, whatever its name is."""
+    """Make this folder the package `program`, whatever its name is."""
     folder = Path(__file__).resolve().parent
     spec = importlib.util.spec_from_file_location(
         PACKAGE, folder / "__init__.py", submodule_search_locations=[str(folder)]

@@ -5,7 +5,7 @@ import os
 from .messages import Message, line
 from .order import OrderError, SolverOrder
 
-WORD = b"gpuyard-verify "
+WORD = b"> "
 
 
 class StandardOutput:
