@@ -138,7 +138,12 @@ def show(
 @app.command()
 @extra_needed
 def report(directory: Folder = Path()) -> None:
-    """Read the newest run's results anew and write its tables, plots and page."""
+    """Read the newest run's results anew and write its tables, plots and page. The
+    server gets them too, if one runs.
+    """
+    from gpuyard.client.connection import find_server
+    from gpuyard.client.sync import Client
+    from gpuyard.studies.left_results import leave_results
     from gpuyard.studies.manifest import RunManifest, newest_run
     from gpuyard.studies.pipeline import alone, collect_results, is_running
     from gpuyard.studies.study import load_study
@@ -149,7 +154,9 @@ def report(directory: Folder = Path()) -> None:
     else:
         with alone(study):
             collect_results(study, RunManifest.load(newest_run(study.runs)))
-    _report(study, RunManifest.load(newest_run(study.runs)))
+    summary = _report(study, RunManifest.load(newest_run(study.runs)))
+    with _server_may_fail(), Client(find_server(start=False)) as client:
+        leave_results(client, summary, study.model.name)
 
 
 @contextmanager
@@ -309,6 +316,8 @@ def _go_on(
 
     Ctrl-C does not stop jobs that Slurm has.
     """
+    from gpuyard.studies.left_results import leave_results
+
     try:
         well = pipeline.run(manifest, only, fail_fast=fail_fast)
     except KeyboardInterrupt:
@@ -318,7 +327,8 @@ def _go_on(
         )
         raise typer.Exit(_INTERRUPTED) from None
     summary = _report(study, manifest)
-    _leave(study, pipeline, summary)
+    with _server_may_fail():
+        leave_results(pipeline.client, summary, study.model.name)
     if not well:
         say("Something failed; `gpuyard study resume` tries that again.")
         raise typer.Exit(_FAILED)
@@ -333,13 +343,10 @@ def _report(study: "Study", manifest: "RunManifest") -> "RunSummary":
     return summary
 
 
-def _leave(
-    study: "Study", pipeline: "DistributedExperimentPipeline", summary: "RunSummary"
-) -> None:
-    """Leave the results on the server; the files say the same, so it may fail."""
-    from gpuyard.studies.left_results import leave_results
-
+@contextmanager
+def _server_may_fail() -> Generator[None]:
+    """Warn if the server cannot be told the results; the files say the same."""
     try:
-        leave_results(pipeline.client, summary, study.model.name)
+        yield
     except GpuyardError as error:
         say(f"warning  the server does not have the results: {error}")

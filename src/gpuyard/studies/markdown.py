@@ -94,6 +94,14 @@ def columns(summary: RunTable) -> dict[str, Callable[[Mapping[str, Any]], str]]:
             "peak_memory_gib",
             lambda row: figure(row.get("peak_memory_gib"), 2),
         ),
+        "GPUs busy": (
+            "gpu_utilization",
+            lambda row: figure(_percent(row.get("gpu_utilization")), 0, " %"),
+        ),
+        "J per token": (
+            "energy_per_token_j",
+            lambda row: figure(row.get("energy_per_token_j"), 2),
+        ),
         "communication": (
             "communication_share",
             lambda row: figure(_percent(row.get("communication_share")), 0, " %"),

@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from gpuyard import __version__
 from gpuyard.storage.archive import beside, replace
+from gpuyard.studies import plot_style
 from gpuyard.studies.correctness import ALL, CorrectnessEvaluator
 from gpuyard.studies.manifest import RunManifest
 from gpuyard.studies.markdown import columns
@@ -85,6 +86,7 @@ class StudyReport:
                 for row in summary.rows
             ],
             all=ALL,
+            most_plotted=plot_style.MOST,
             plots=[(plot, Markup(plot.svg)) for plot in summary.build_plots()],
             headlines=list(self._headlines()),
             divergences=divergences[:_MOST_DIVERGENCES],

@@ -32,6 +32,7 @@ PRIMARY = ("token_agreement", "peer_agreement")
 """The figure of correctness that tables and plots lead with: the first that there is.
 """
 _GIB = 2**30
+_OF_GPUS = ("gpu_utilization", "energy_j")
 
 
 class RunTable:
@@ -61,7 +62,9 @@ class RunTable:
         self.document = document
         self._labels = self._find_labels()
         self.results = results
-        self.metrics = metrics
+        # Tables of earlier versions have no figures of GPUs.
+        missing = [name for name in _OF_GPUS if name not in metrics]
+        self.metrics = metrics.assign(**dict.fromkeys(missing, math.nan))
         self.run_id = str(document["run_id"])
         self.collected: list[dict[str, Any]] = list(document.get("collected") or ())
         self.price = price_per_gpu_hour
@@ -215,6 +218,7 @@ class RunTable:
                         ),
                     }
                     row["cost_per_million"] = self._cost_per_million(row)
+                    row["energy_per_token_j"] = _energy_per_token(row)
                 row |= {
                     name: scores.get((strategy_id, variant), {}).get(name)
                     for name in _correctness_columns()
@@ -245,6 +249,7 @@ class RunTable:
         rank's start to the last rank's end. GPU-hours are wall clock × GPUs / 3600, and
         the cost is GPU-hours × price. Communication is a share of the seconds that all
         ranks spent computing or communicating. Memory is that of the rank with most.
+        Energy is in joules, of all GPUs during generation.
         """
         wall_s = _most(ranks["elapsed_s"])
         if wall_s is None:
@@ -266,6 +271,8 @@ class RunTable:
             "load_s": _most(ranks["load_s"]),
             "peak_memory_gib": None if peak is None else peak / _GIB,
             "max_rss_gib": None if rss is None else rss / _GIB,
+            "gpu_utilization": _number(ranks["gpu_utilization"].mean()),
+            "energy_j": _number(ranks["energy_j"].sum(skipna=False)),
             "communication_share": (
                 talking / (talking + computing) if talking + computing else None
             ),
@@ -299,6 +306,14 @@ class RunTable:
                 row["speed_up"] = row["tokens_per_s"] / base["tokens_per_s"]
                 row["efficiency"] = row["speed_up"] * base["gpus"] / row["gpus"]
         return rows
+
+
+def _energy_per_token(row: Mapping[str, Any]) -> float | None:
+    """Return joules per generated token, if all ranks measured their energy."""
+    energy_j: float | None = row["energy_j"]
+    if not energy_j or not row["tokens"]:
+        return None
+    return energy_j / row["tokens"]
 
 
 def _correctness_columns() -> list[str]:

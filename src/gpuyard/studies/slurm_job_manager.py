@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,18 +59,23 @@ class SlurmJobManager:
         else:
             entry.submitted_at = self._clock()
 
-    def monitor(self, entry: ManifestEntry, changed: Callable[[], None]) -> None:
-        """Wait until a job ends.
+    def monitor(
+        self, entries: Sequence[ManifestEntry], changed: Callable[[], None]
+    ) -> None:
+        """Wait until one of the jobs ends.
 
         `changed` is called after each change except the end, which counts only once the
         results have been read.
         """
         pause = _PAUSE_S[0]
-        while not entry.over:
-            new = self._learn(entry, self._client.job(entry.gpuyard_job or "").info)
-            if entry.over:
-                return
-            if new:
+        while True:
+            has_changed = False
+            for entry in entries:
+                job = self._client.job(entry.gpuyard_job or "").info
+                has_changed = self._learn(entry, job) or has_changed
+                if entry.over:
+                    return
+            if has_changed:
                 changed()
                 pause = _PAUSE_S[0]
             time.sleep(pause)

@@ -214,6 +214,8 @@ class SlurmSection(StudySection):
     python: Words = "python3"
     launcher: Literal["srun", "deepspeed", "torchrun"] = "srun"
     sbatch: Lines = ()
+    # How many jobs are submitted at once. Slurm runs those beside each other that fit.
+    max_parallel: PositiveInt = 1
 
 
 class StrategySection(StudySection):

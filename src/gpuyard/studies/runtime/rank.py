@@ -18,6 +18,7 @@ from .errors import RunError
 from .experiment import Experiment
 from .generated_answer import GeneratedAnswer, row_of
 from .generation_loop import BatchDone, InferenceEngine, run_generation_loop
+from .gpu_meter import GpuMeter, gpus_of_rank
 from .launch import LaunchedProcess, Mesh, configure_parallel_groups
 from .outputs import RankReport, RepeatWriter, ShardWriter, finalize_rank
 from .profiling import profiling
@@ -56,7 +57,7 @@ def run_rank(
         kind = TorchEngine if experiment.engine == "torch" else DeepSpeedEngine
         engine = kind(experiment, communicator)
         _answer_all(experiment, launch, mesh, engine, shard, report)
-    report.peak_memory_bytes = _peak_memory(report.device)
+    report.peak_memory_bytes = _peak_memory(report)
     report.complete = True
 
 
@@ -92,9 +93,12 @@ def _answer_all(
             after_batch()
             shard.persist_rank_outputs(done, report, is_output=mesh.is_output)
 
+        meter = _meter(experiment, launch, report)
+        meter.start()
         seconds = run_generation_loop(
             engine, batches_of(prompts, experiment.batch_size), make_row, keep
         )
+        report.measured(meter.stop())
     communicated_s = engine.communication_s()
     report.spent(seconds, None if communicated_s is None else communicated_s - before)
     report.passes.append({"seconds": seconds, "tokens": report.tokens_generated})
@@ -150,6 +154,10 @@ def _report_workers(
             avg_latency_ms=None,
             batches=batches,
             peak_memory_bytes=None,
+            gpu_utilization=None,
+            gpu_memory_bytes=None,
+            # The driver has measured the GPUs of all workers.
+            energy_j=None if report.energy_j is None else 0.0,
             complete=True,
         )
         finalize_rank(experiment.metrics_path(rank), worker)
@@ -195,9 +203,25 @@ def _describe(report: RankReport, device: torch.device) -> None:
         report.gpu_name = torch.cuda.get_device_name(device)
 
 
-def _peak_memory(device: str) -> int:
+def _meter(
+    experiment: Experiment, launch: LaunchedProcess, report: RankReport
+) -> GpuMeter:
+    """Return what measures the GPUs of this rank.
+
+    A process that drives GPUs of several nodes sees only its own, so it measures none.
+    """
+    has_all = report.device == "cuda"
+    if report.device == "cpu" or (has_all and experiment.num_nodes > 1):
+        return GpuMeter.of_nothing()
+    gpus = gpus_of_rank(os.environ, launch.local_rank, has_all=has_all)
+    return GpuMeter(gpus)
+
+
+def _peak_memory(report: RankReport) -> int:
     """Return the peak memory in bytes of the GPU, or else of this process."""
-    if device.startswith("cuda:"):
-        return torch.cuda.max_memory_allocated(device)
+    if report.device.startswith("cuda:"):
+        return torch.cuda.max_memory_allocated(report.device)
+    if report.gpu_memory_bytes is not None:
+        return report.gpu_memory_bytes
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
