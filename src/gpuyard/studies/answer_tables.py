@@ -67,7 +67,16 @@ def answers_of_run(
         baseline=baseline if evaluator.is_same_model else None,
         right=right,
         noise_floor=noise_floor,
+        quantized=_quantized(metrics),
     )
+
+
+def _quantized(metrics: pd.DataFrame) -> frozenset[str]:
+    """Return the strategies whose weights are rounded."""
+    if "quantization" not in metrics:
+        return frozenset()
+    rounded = metrics[metrics["quantization"].notna()]
+    return frozenset(map(str, rounded["strategy_id"]))
 
 
 def _answer(row: Mapping[str, Any]) -> StrategyAnswer:

@@ -59,6 +59,7 @@ _CONFIGURED: tuple[tuple[str, pa.DataType], ...] = (
     ("dp_size", _COUNT),
     ("world_size", _COUNT),
     ("engine", _TEXT),
+    ("quantization", _TEXT),
     ("precision", _TEXT),
     ("batch_size", _COUNT),
 )

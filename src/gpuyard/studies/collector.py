@@ -24,6 +24,7 @@ from gpuyard.studies.cluster_metrics import SCHEMA as METRICS_SCHEMA
 from gpuyard.studies.cluster_metrics import metric_rows
 from gpuyard.studies.coverage import Coverage, RunPrompts, named
 from gpuyard.studies.repeats import RepeatFigures, read_repeats
+from gpuyard.studies.runtime.server_commands import SERVERS
 from gpuyard.studies.shards import ResultShard
 
 ADDED = pa.schema(
@@ -59,6 +60,7 @@ _WIDE = (
     "finish_reason",
     "status",
 )
+_OWN_WORKERS = ("vllm", *SERVERS)
 _RANK = re.compile(r"rank[-_]?(\d+)(?!\d)")
 _MOST_REASONS = 20
 _MOST_RANKS = 100_000
@@ -376,10 +378,11 @@ class _StrategyReader:
     def _processes(self) -> int:
         """Return how many processes write a shard.
 
-        There is one for each rank, except that the workers of vLLM write none.
+        There is one for each rank, except that workers which an engine starts itself
+        write none.
         """
         written = len(list((self._folder / "outputs").glob("shard_*.jsonl")))
-        if self._config.get("engine") == "vllm":
+        if self._config.get("engine") in _OWN_WORKERS:
             return max(1, written)
         size = self._config.get("world_size")
         if (

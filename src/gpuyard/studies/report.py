@@ -37,6 +37,7 @@ _HARDWARE = (
     "engine_version",
     "torch_version",
     "precision",
+    "quantization",
 )
 
 
@@ -220,6 +221,7 @@ def load_summary(study: Study, manifest: RunManifest) -> RunSummary:
         max_p90_ms=wanted.latency_limit_ms,
         price_per_gpu_hour=wanted.price_per_gpu_hour,
         currency=wanted.currency,
+        rank_quantized=wanted.rank_quantized,
     )
     # Why jobs failed is known only after their results were collected.
     entries = manifest.document()["entries"]

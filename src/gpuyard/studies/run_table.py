@@ -54,6 +54,7 @@ class RunTable:
         max_p90_ms: float | None = None,
         price_per_gpu_hour: float | None = None,
         currency: str = "USD",
+        rank_quantized: bool = False,
     ) -> None:
         """`document` is `run_<ts>.json`.
 
@@ -69,6 +70,7 @@ class RunTable:
         self.collected: list[dict[str, Any]] = list(document.get("collected") or ())
         self.price = price_per_gpu_hour
         self.currency = currency
+        self._rank_quantized = rank_quantized
         sizes = {
             row["strategy_id"]: _gpus(self._ranks(row["strategy_id"]))
             for row in self.collected
@@ -181,8 +183,12 @@ class RunTable:
         return {
             name: found.reason
             for name, found in self.checked.items()
-            if not found.correctness.can_be_best
+            if not self._can_be_best(found.correctness)
         }
+
+    def _can_be_best(self, correctness: Correctness) -> bool:
+        is_rounded = correctness is Correctness.ROUNDED
+        return correctness.can_be_best or (is_rounded and self._rank_quantized)
 
     def _ranks(self, strategy_id: str) -> pd.DataFrame:
         return self.metrics[self.metrics["strategy_id"] == strategy_id]
@@ -340,6 +346,7 @@ def _layout(ranks: pd.DataFrame) -> dict[str, Any]:
         "engine",
         "precision",
         "batch_size",
+        "quantization",
     )
     first: Mapping[str, Any] = (
         {} if ranks.empty else cast(Mapping[str, Any], ranks.iloc[0].to_dict())

@@ -156,3 +156,26 @@ def test_one_strategy_without_a_baseline_is_not_compared() -> None:
     run = RunAnswers({"tp1": answers(CERTAIN)}, "bf16")
     assert correctness(run) == {"tp1": Correctness.NOT_COMPARED}
     assert check_answers(RunAnswers({}, "bf16")) == {}
+
+
+def test_rounded_weights_are_told_apart_and_are_no_reference() -> None:
+    right = answers(CERTAIN)
+    run = RunAnswers(
+        {"rounded": answers(WRONG, CERTAIN, 10), "a": right, "b": right},
+        "bf16",
+        unsplit=frozenset({"rounded"}),
+        quantized=frozenset({"rounded"}),
+    )
+    assert correctness(run) == {
+        "a": Correctness.REFERENCE,
+        "b": Correctness.RIGHT,
+        "rounded": Correctness.ROUNDED,
+    }
+    found = check_answers(run)["rounded"]
+    assert not found.correctness.can_be_best
+    assert found.reason == (
+        "its weights are rounded: 10 of 40 answers agree with a; set"
+        " report.rank_quantized to rank it nevertheless"
+    )
+    alone = RunAnswers({"rounded": right}, "bf16", quantized=frozenset({"rounded"}))
+    assert "there is no reference" in check_answers(alone)["rounded"].reason

@@ -1,13 +1,15 @@
 """Read and check `exp_config.json`, the description of one strategy."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .errors import RunError
 
-ENGINES = ("torch", "vllm", "deepspeed")
+ENGINES = ("torch", "vllm", "vllm_server", "sglang", "tensorrt_llm", "deepspeed")
+SERVED = ("vllm_server", "sglang", "tensorrt_llm")
 PRECISIONS = ("fp32", "bf16", "fp16")
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -36,6 +38,7 @@ class Experiment:
     max_new_tokens: int = 128
     precision: str = "bf16"
     engine: str = "torch"
+    engine_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     device: str = "auto"
     variants: tuple[str, ...] = ()
     temperature: float = 0.0
@@ -54,6 +57,11 @@ class Experiment:
     def world_size(self) -> int:
         """The number of processes of the layout."""
         return self.tp_size * self.pp_size * self.dp_size
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the engine is a server."""
+        return self.engine in SERVED
 
     @property
     def layout(self) -> str:
@@ -116,6 +124,7 @@ class _ConfigReader:
             max_new_tokens=self._count("max_new_tokens", 128),
             precision=self._text("precision", "bf16", PRECISIONS),
             engine=self._text("engine", "torch", ENGINES),
+            engine_options=dict(self._raw.get("engine_options") or {}),
             device=self._text("device", "auto", DEVICES),
             variants=tuple(self._raw.get("variants") or ()),
             temperature=self._number("temperature", 0.0),

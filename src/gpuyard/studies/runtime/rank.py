@@ -23,6 +23,7 @@ from .launch import LaunchedProcess, Mesh, configure_parallel_groups
 from .outputs import RankReport, RepeatWriter, ShardWriter, finalize_rank
 from .profiling import profiling
 from .prompts import Prompt, batches_of, prepare_prompt_shard, rotate
+from .server_engine import ServerEngine
 from .tokenizer import ModelTokenizer
 from .torch_engine import TorchEngine
 from .vllm_engine import OfflineVllmEngine
@@ -50,6 +51,8 @@ def run_rank(
             _answer_all(experiment, launch, mesh, engine, shard, report)
         if launch.world_size == 1:
             _report_workers(experiment, launch, report)
+    elif experiment.is_served:
+        _serve(experiment, launch, mesh, shard, report)
     else:
         device = initialize_distributed_environment(experiment, launch)
         _describe(report, device)
@@ -59,6 +62,27 @@ def run_rank(
         _answer_all(experiment, launch, mesh, engine, shard, report)
     report.peak_memory_bytes = _peak_memory(report)
     report.complete = True
+
+
+def _serve(
+    experiment: Experiment,
+    launch: LaunchedProcess,
+    mesh: Mesh,
+    shard: ShardWriter,
+    report: RankReport,
+) -> None:
+    """Run this node's part of a server; the first node also asks it."""
+    engine = ServerEngine(experiment, launch)
+    report.device = "cuda" if experiment.device == "auto" else experiment.device
+    report.engine = engine.name
+    if launch.rank > 0:
+        engine.serve_until_done()
+        return
+    try:
+        _answer_all(experiment, launch, mesh, engine, shard, report)
+    finally:
+        engine.close()
+    _report_workers(experiment, launch, report)
 
 
 def _answer_all(
@@ -138,12 +162,12 @@ def _answer_again(
 def _report_workers(
     experiment: Experiment, launch: LaunchedProcess, report: RankReport
 ) -> None:
-    """Write an empty shard and metrics for each of vLLM's workers.
+    """Write an empty shard and metrics for each worker that an engine started.
 
     The workers write no files. The metrics have the times of the driver.
     """
     batches = [{**batch, "tokens": 0, "ttft_ms": None} for batch in report.batches]
-    for rank in range(1, experiment.world_size):
+    for rank in range(launch.world_size, experiment.world_size):
         ShardWriter(experiment, replace(launch, rank=rank))
         worker = replace(
             report,
