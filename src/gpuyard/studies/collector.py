@@ -23,6 +23,7 @@ from gpuyard.storage.archive import beside, replace
 from gpuyard.studies.cluster_metrics import SCHEMA as METRICS_SCHEMA
 from gpuyard.studies.cluster_metrics import metric_rows
 from gpuyard.studies.coverage import Coverage, RunPrompts, named
+from gpuyard.studies.load_figures import LoadFigures, read_load
 from gpuyard.studies.repeats import RepeatFigures, read_repeats
 from gpuyard.studies.runtime.server_commands import SERVERS
 from gpuyard.studies.shards import ResultShard
@@ -71,7 +72,8 @@ class Collected:
     """The outcome of a strategy.
 
     `status` is COMPLETED, PARTIAL or FAILED, or the manifest's status if there is no
-    output. `repeats` is None if the prompts were answered only once.
+    output. `repeats` is None if the prompts were answered only once. `load` has the
+    figures at each rate of requests.
     """
 
     strategy_id: str
@@ -82,6 +84,7 @@ class Collected:
     expected: int
     world_size: int
     repeats: RepeatFigures | None = None
+    load: tuple[LoadFigures, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +345,7 @@ class _StrategyReader:
             self._coverage.expected,
             len(self._shards),
             read_repeats(self._folder, str(self._config.get("precision"))),
+            read_load(self._folder, self._config.get("load") or {}),
         )
 
     def _joined(

@@ -65,6 +65,14 @@ def engine_faults(
     return faults
 
 
+def load_faults(engine: str, field: str) -> list[Fault]:
+    """Refuse a load on vLLM's class for batches: users would meet its server."""
+    if engine != "vllm":
+        return []
+    fault = "is vllm, which is not measured under [load]"
+    return [Fault(f"{field}.engine", fault, "choose vllm_server, or remove [load]")]
+
+
 def option_faults(
     strategy: ParallelismStrategy, engine: str, field: str
 ) -> list[Fault]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuyard.studies.load_plot import draw_load
 from gpuyard.studies.plot_style import is_missing, legend, plotted, styles, words
 from gpuyard.studies.run_table import RunTable
 from gpuyard.studies.tradeoff_plots import draw_knee, draw_pareto
@@ -89,6 +90,8 @@ def build_plots(summary: RunTable) -> list[Plot]:
 
     plots: list[Plot] = []
     for name, sketch in _SKETCHES.items():
+        if name == "load" and not summary.loads:
+            continue
         with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
             count = len(plotted(summary))
             height = (
@@ -403,6 +406,7 @@ _SKETCHES: Mapping[str, _Sketch] = {
     "scaling": _Sketch("Scaling", _scaling),
     "pareto": _Sketch("Cost against latency", draw_pareto),
     "knee": _Sketch("Latency against throughput", draw_knee),
+    "load": _Sketch("Goodput against load", draw_load),
 }
 
 

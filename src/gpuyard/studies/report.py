@@ -19,7 +19,7 @@ from gpuyard.storage.archive import beside, replace
 from gpuyard.studies import plot_style
 from gpuyard.studies.correctness import ALL, CorrectnessEvaluator
 from gpuyard.studies.manifest import RunManifest
-from gpuyard.studies.markdown import columns
+from gpuyard.studies.markdown import columns, load_table
 from gpuyard.studies.prompts import PromptFileSet, PromptRepository
 from gpuyard.studies.study import FILE, Study
 from gpuyard.studies.summary import RunSummary
@@ -87,6 +87,7 @@ class StudyReport:
                 for row in summary.rows
             ],
             all=ALL,
+            loads=load_table(summary),
             most_plotted=plot_style.MOST,
             plots=[(plot, Markup(plot.svg)) for plot in summary.build_plots()],
             headlines=list(self._headlines()),

@@ -150,6 +150,12 @@ class RunTable:
         return found
 
     @property
+    def loads(self) -> dict[str, list[dict[str, Any]]]:
+        """The figures under load (see `LoadFigures`) by strategy."""
+        under_load = [row for row in self.collected if row.get("load")]
+        return {row["strategy_id"]: row["load"] for row in under_load}
+
+    @property
     def baseline(self) -> str:
         """A sentence with the baseline's model, host and API; empty without one."""
         told = [

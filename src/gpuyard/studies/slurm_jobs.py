@@ -24,7 +24,7 @@ _PORT = "__PORT__"
 _LABEL_LINES = "export SLURM_LABELIO=1"
 _RAY_S = 300
 """How long the nodes of a Ray cluster may take to meet."""
-FOLDERS = ("outputs", "repeats", "metrics", "logs", "profiling")
+FOLDERS = ("outputs", "repeats", "load", "metrics", "logs", "profiling")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +158,7 @@ class SlurmJobFactory:
             "device": generation.device,
             "profiler": generation.profiler,
             "limit": limit,
+            "load": study.load and study.load.model_dump(),
             **overrides,
         }
 

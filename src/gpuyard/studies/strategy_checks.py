@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuyard.domain.errors import Fault, InvalidInputError
-from gpuyard.studies.engine_checks import SERVING, engine_faults, option_faults
+from gpuyard.studies.engine_checks import (
+    SERVING,
+    engine_faults,
+    load_faults,
+    option_faults,
+)
 from gpuyard.studies.memory_estimate import GenerationLoad, MemoryEstimate, estimate
 from gpuyard.studies.model_folder import (
     TOKENIZER,
@@ -69,6 +74,7 @@ def layout_faults(
         world_faults(strategy, field)
         + engine_faults(strategy, engine, field)
         + option_faults(strategy, engine, field)
+        + (load_faults(engine, field) if study.load else [])
         + sweep_faults(strategy, engine, field)
     )
     return faults + (split_faults(strategy, shape, field, engine) if shape else [])

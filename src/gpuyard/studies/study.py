@@ -193,6 +193,20 @@ class GenerationSection(StudySection):
     profiler: Literal["none", "torch", "nsys", "perf"] = "none"
 
 
+class LoadSection(StudySection):
+    """Requests that come one by one at `rates` per second, besides the batches.
+
+    At each rate there are `requests`, drawn with `seed`. Goodput counts those that keep
+    the limits.
+    """
+
+    rates: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]
+    requests: PositiveInt = 100
+    seed: NonNegativeInt = 0
+    ttft_limit_ms: PositiveFloat | None = None
+    tpot_limit_ms: PositiveFloat | None = None
+
+
 class SlurmSection(StudySection):
     """What each job asks Slurm for beside its nodes, and its environment.
 
@@ -283,6 +297,7 @@ class StudyFile(StudySection):
     prompts: PromptsSection = PromptsSection()
     baseline: BaselineSection | None = None
     generation: GenerationSection = GenerationSection()
+    load: LoadSection | None = None
     slurm: SlurmSection = SlurmSection()
     strategies: Annotated[tuple[StrategySection, ...], AfterValidator(_some)]
     report: ReportSection = ReportSection()

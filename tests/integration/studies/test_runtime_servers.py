@@ -61,6 +61,7 @@ CASES: dict[str, tuple[dict[str, Any], list[list[str]]]] = {
                 "async_scheduling": False,
                 "max_model_len": 512,
             },
+            "load": {"rates": [100.0, 400.0], "requests": 5, "seed": 3},
         },
         [
             [
@@ -163,6 +164,14 @@ def test_a_server_is_started_and_asked_as_its_documents_say(
         assert row["token_ids"] == (wanted if knows_ids else None)
         assert row.get("logprobs") == ([-0.25] * len(wanted) if knows_ids else None)
         assert 0 < row["ttft_ms"] <= row["latency_ms"]
+    loads = [
+        json.loads(line)
+        for path in config.parent.glob("load/*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    rates = options.get("load", {"rates": []})["rates"]
+    assert [one["rate"] for one in loads] == [rate for rate in rates for _ in range(5)]
+    assert all(one["tokens"] > 1 and one["ttft_ms"] > 0 for one in loads)
     metrics = metrics_of(config.parent)
     assert [one["rows"] for one in metrics] == [3] + [0] * (len(metrics) - 1)
     assert len(metrics) == json.loads(config.read_text())["world_size"]

@@ -85,6 +85,7 @@ def test_the_header_is_the_documents(tmp_path: Path) -> None:
         "job.slurm",
         "outputs",
         "repeats",
+        "load",
         "metrics",
         "logs",
         "profiling",

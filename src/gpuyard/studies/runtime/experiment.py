@@ -39,6 +39,8 @@ class Experiment:
     precision: str = "bf16"
     engine: str = "torch"
     engine_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    # Rates (requests per second), requests at each, and a seed; empty for no load.
+    load: Mapping[str, Any] = field(default_factory=dict[str, Any])
     device: str = "auto"
     variants: tuple[str, ...] = ()
     temperature: float = 0.0
@@ -79,6 +81,10 @@ class Experiment:
         return (
             self.output_root / "repeats" / self.output_shard_pattern.format(rank=rank)
         )
+
+    def load_path(self, rank: int) -> Path:
+        """Return the file of a rank's requests under load."""
+        return self.output_root / "load" / f"load_rank_{rank}.jsonl"
 
     def metrics_path(self, rank: int) -> Path:
         """Return the file of a rank's metrics, the footer of its shard."""
@@ -125,6 +131,7 @@ class _ConfigReader:
             precision=self._text("precision", "bf16", PRECISIONS),
             engine=self._text("engine", "torch", ENGINES),
             engine_options=dict(self._raw.get("engine_options") or {}),
+            load=dict(self._raw.get("load") or {}),
             device=self._text("device", "auto", DEVICES),
             variants=tuple(self._raw.get("variants") or ()),
             temperature=self._number("temperature", 0.0),

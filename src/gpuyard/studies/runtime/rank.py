@@ -20,6 +20,7 @@ from .generated_answer import GeneratedAnswer, row_of
 from .generation_loop import BatchDone, InferenceEngine, run_generation_loop
 from .gpu_meter import GpuMeter, gpus_of_rank
 from .launch import LaunchedProcess, Mesh, configure_parallel_groups
+from .load_run import run_load
 from .outputs import RankReport, RepeatWriter, ShardWriter, finalize_rank
 from .profiling import profiling
 from .prompts import Prompt, batches_of, prepare_prompt_shard, rotate
@@ -126,6 +127,12 @@ def _answer_all(
     communicated_s = engine.communication_s()
     report.spent(seconds, None if communicated_s is None else communicated_s - before)
     report.passes.append({"seconds": seconds, "tokens": report.tokens_generated})
+    if experiment.load:
+        every = prepare_prompt_shard(
+            experiment, Mesh(0, 0, 0, 1, 1, 1), tokenizer.encode
+        )
+        path = experiment.load_path(launch.rank)
+        run_load(experiment, mesh, engine, every, path)
     if experiment.repeats > 1:
         writer = RepeatWriter(experiment, launch) if mesh.is_output else None
         _answer_again(experiment, engine, prompts, make_row, writer, report)
