@@ -39,7 +39,11 @@ Limit = Annotated[
     typer.Option("--limit", min=1, metavar="N", help="Only the first N prompts."),
 ]
 Provider = Annotated[
-    str, typer.Option(metavar="NAME", help="Which of the providers is the cluster.")
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Which of the providers is the cluster; `local` is gpuyard's own nodes.",
+    ),
 ]
 _REFUSED = 4
 

@@ -29,9 +29,9 @@ class LoadFigures:
     requests_per_s: float
     tokens_per_s: float
     goodput: float
-    ttft_ms_p50: float
-    ttft_ms_p90: float
-    ttft_ms_p99: float
+    ttft_ms_p50: float | None
+    ttft_ms_p90: float | None
+    ttft_ms_p99: float | None
     tpot_ms_p50: float | None
     tpot_ms_p90: float | None
     tpot_ms_p99: float | None
@@ -66,7 +66,7 @@ def figures_of(
         len(rows) / seconds,
         sum(row["tokens"] for row in rows) / seconds,
         len(kept) / seconds,
-        *map(float, np.percentile(ttft_ms, [50, 90, 99])),
+        *_percentiles(ttft_ms),
         *_percentiles(tpot_ms),
     )
 
@@ -76,8 +76,8 @@ def _percentiles(
 ) -> tuple[float | None, float | None, float | None]:
     if not values:
         return None, None, None
-    half, most, nearly_all = np.percentile(values, [50, 90, 99])
-    return float(half), float(most), float(nearly_all)
+    half, most, nearly_all = np.percentile(values, [50, 90, 99]).tolist()
+    return half, most, nearly_all
 
 
 def _keeps(row: Mapping[str, Any], limits: Mapping[str, Any]) -> bool:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from gpuyard.config.locks import is_locked, lock_exclusively
 from gpuyard.domain.errors import InvalidInputError, NotFoundError
+from gpuyard.domain.own_nodes import OWN_NODES
 from gpuyard.studies.baseline import LocalInferenceRunner
 from gpuyard.studies.failures import find_failure
 from gpuyard.studies.manifest import DONE, ManifestEntry, RunManifest, newest_run
+from gpuyard.studies.own_node_jobs import OwnNodeJobFactory, OwnNodeJobManager
 from gpuyard.studies.prompts import (
     PromptDataFrameBuilder,
     PromptFileSet,
@@ -56,6 +58,10 @@ class DistributedExperimentPipeline:
         self._tell = tell
         self.client = client
         self._manager = SlurmJobManager(client, provider)
+        self._factory = SlurmJobFactory
+        if provider == OWN_NODES:
+            self._manager = OwnNodeJobManager(client, provider)
+            self._factory = OwnNodeJobFactory
         self._collector: ResultCollector | None = None
         self._is_alone = False
 
@@ -105,7 +111,7 @@ class DistributedExperimentPipeline:
             )
         frame = self._prompts(variants, limit)
         PromptDataFrameBuilder.persist(frame, run / "prompts.parquet")
-        SlurmJobFactory(self.study, run).copy_runtime()
+        self._factory(self.study, run).copy_runtime()
         name = self.study.directory.name
         manifest = RunManifest(
             run / "manifest.json",
@@ -248,7 +254,7 @@ class DistributedExperimentPipeline:
         strategy: ParallelismStrategy,
         overrides: Mapping[str, int],
     ) -> ManifestEntry:
-        factory = SlurmJobFactory(self.study, manifest.path.parent)
+        factory = self._factory(self.study, manifest.path.parent)
         name = strategy.strategy_id(self.study.model.short_name, overrides)
         tries = sum(entry.strategy_id == name for entry in manifest.entries)
         entry = ManifestEntry(

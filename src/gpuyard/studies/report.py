@@ -196,7 +196,7 @@ class StudyReport:
             folder = self._run / one["strategy_id"]
             texts = [
                 (name, _read(folder / name))
-                for name in ("exp_config.json", "job.slurm")
+                for name in ("exp_config.json", "job.slurm", "job.sh")
             ]
             yield one["strategy_id"], [(name, text) for name, text in texts if text]
 

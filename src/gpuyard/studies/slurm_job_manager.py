@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,20 +36,14 @@ class SlurmJobManager:
         A job that the instance refuses has failed.
         """
         experiment: dict[str, Any] = json.loads(Path(entry.exp_config_path).read_text())
-        script = Path(entry.output_root) / "job.slurm"
-        needs_gpus = experiment["device"] != "cpu"
-        gpus = {"count": experiment["gpus_per_node"] if needs_gpus else 0}
         work = {
             "name": entry.strategy_id,
-            "command": ["sbatch", str(script)],
-            "provider": self._provider,
-            "provider_options": {"slurm": {"script": str(script)}},
             "workdir": entry.output_root,
-            "resources": {"nodes": experiment["num_nodes"], "cpus": 1, "gpus": gpus},
             "estimated_duration_s": time_limit_s,
             "environment": {},
             "labels": {"study": run_id, "study-part": "strategy"},
             "idempotency_key": f"{entry.output_root}#{entry.attempt}"[-200:],
+            **self._work(entry, experiment, time_limit_s),
         }
         try:
             entry.gpuyard_job = self._client.run(work).id
@@ -58,6 +52,20 @@ class SlurmJobManager:
             entry.end("FAILED", f"it was refused: {error}", self._clock())
         else:
             entry.submitted_at = self._clock()
+
+    def _work(
+        self, entry: ManifestEntry, experiment: Mapping[str, Any], time_limit_s: float
+    ) -> dict[str, Any]:
+        """Return what of a job depends on the place; its script has the time limit."""
+        script = str(Path(entry.output_root) / "job.slurm")
+        needs_gpus = experiment["device"] != "cpu"
+        gpus = {"count": experiment["gpus_per_node"] if needs_gpus else 0}
+        return {
+            "command": ["sbatch", script],
+            "provider": self._provider,
+            "provider_options": {"slurm": {"script": script}},
+            "resources": {"nodes": experiment["num_nodes"], "cpus": 1, "gpus": gpus},
+        }
 
     def monitor(
         self, entries: Sequence[ManifestEntry], changed: Callable[[], None]
@@ -83,16 +91,11 @@ class SlurmJobManager:
 
     def _learn(self, entry: ManifestEntry, job: "Job") -> bool:
         before = entry.job_id, entry.state, entry.status
-        number = (job.provider_ref or "").partition("_")[0]
-        if number.isdigit():
-            entry.job_id = int(number)
-            entry.slurm_out = str(
-                Path(entry.output_root) / "logs" / f"slurm-{number}.out"
-            )
         entry.state = job.state.value
+        entry.elapsed_s = job.usage.get("elapsed_s")
+        self._learn_place(entry, job)
         if job.state.terminal:
             status = _STATES.get(job.state.value, "FAILED")
-            entry.elapsed_s = job.usage.get("elapsed_s")
             entry.max_rss_bytes = job.usage.get("max_rss_bytes")
             entry.end(
                 status,
@@ -100,6 +103,15 @@ class SlurmJobManager:
                 job.ended_at or self._clock(),
             )
         return before != (entry.job_id, entry.state, entry.status)
+
+    def _learn_place(self, entry: ManifestEntry, job: "Job") -> None:
+        """Note Slurm's number of the job, and where its log is."""
+        number = (job.provider_ref or "").partition("_")[0]
+        if number.isdigit():
+            entry.job_id = int(number)
+            entry.slurm_out = str(
+                Path(entry.output_root) / "logs" / f"slurm-{number}.out"
+            )
 
     def collect_artifacts(
         self, entry: ManifestEntry, collect: Callable[[ManifestEntry], None]

@@ -58,6 +58,8 @@ class SlurmJobFactory:
     The same study, run and strategy always give the same files.
     """
 
+    script_name = "job.slurm"
+
     def __init__(self, study: Study, run: Path) -> None:
         self.study = study
         self.run = run
@@ -68,7 +70,7 @@ class SlurmJobFactory:
 
     def script_path(self, strategy_id: str) -> Path:
         """Its script."""
-        return self.output_root(strategy_id) / "job.slurm"
+        return self.output_root(strategy_id) / self.script_name
 
     def config_path(self, strategy_id: str) -> Path:
         """What the runtime reads."""
