@@ -455,14 +455,17 @@ def test_a_study_on_nodes_of_ones_own(fast_trainer_python: Path, model: Model) -
         on_cpus = settings_file.read_text().replace("[slurm]", '[slurm]\ngres = ""')
         settings_file.write_text(on_cpus)
         words = [str(folder), "--provider", "local"]
+        tried = instance.run("study", "validate", "--probe", *words, timeout=280)
+        assert tried.returncode == 0, tried.stdout + tried.stderr
         ended = instance.run("study", "run", *words, timeout=280)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         assert tables(folder) == {_OTHER: model.expected(FEW)}
         (entry,) = entries(instance, folder)
         assert entry["elapsed_s"] > 0
         assert Path(entry["slurm_out"]).exists()
-        (job,) = instance.json("jobs")["items"]
-        assert (job["id"], job["state"]) == (entry["gpuyard_job"], "completed")
+        jobs = {job["id"]: job["state"] for job in instance.json("jobs")["items"]}
+        assert len(jobs) == 2, "one looked at the node"
+        assert jobs[entry["gpuyard_job"]] == "completed"
         settings_file.write_text(on_cpus.replace('gres = ""', 'gres = "gpu"'))
         refused = instance.run("study", "validate", *words)
         assert refused.returncode == 2, refused.stdout + refused.stderr

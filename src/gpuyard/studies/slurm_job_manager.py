@@ -1,6 +1,7 @@
 """Submit the jobs of a study to Slurm through gpuyard's queue, and wait for them."""
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -68,15 +69,19 @@ class SlurmJobManager:
         }
 
     def monitor(
-        self, entries: Sequence[ManifestEntry], changed: Callable[[], None]
+        self,
+        entries: Sequence[ManifestEntry],
+        changed: Callable[[], None],
+        wait_s: float = math.inf,
     ) -> None:
-        """Wait until one of the jobs ends.
+        """Wait until one of the jobs ends, at most `wait_s` seconds.
 
         `changed` is called after each change except the end, which counts only once the
         results have been read.
         """
         pause = _PAUSE_S[0]
-        while True:
+        began = time.monotonic()
+        while time.monotonic() - began < wait_s:
             has_changed = False
             for entry in entries:
                 job = self._client.job(entry.gpuyard_job or "").info

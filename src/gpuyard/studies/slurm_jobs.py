@@ -59,6 +59,7 @@ class SlurmJobFactory:
     """
 
     script_name = "job.slurm"
+    entry = ENTRY
 
     def __init__(self, study: Study, run: Path) -> None:
         self.study = study
@@ -310,7 +311,7 @@ class SlurmJobFactory:
 
     def _program(self, config: SlurmConfig) -> list[str]:
         return [
-            str(self.run / "runtime" / ENTRY),
+            str(self.run / "runtime" / self.entry),
             "--config",
             str(config.folder / "exp_config.json"),
         ]
