@@ -74,11 +74,19 @@ def run(
 def resume(
     directory: Folder = Path(),
     fail_fast: FailFast = False,
-    provider: Provider = "slurm",
+    provider: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Which of the providers is the cluster.",
+            show_default="that of the run",
+        ),
+    ] = "",
 ) -> None:
     """Go on with the newest run: what is under way is seen to its end, what failed is
     tried again.
     """
+    provider = provider or _provider_of_newest(directory)
     study = _checked(directory, provider)
     with _session(study, provider) as pipeline:
         manifest = pipeline.newest()
@@ -191,6 +199,14 @@ def _checked(directory: Path, provider: str) -> "Study":
     if found.faults:
         raise InvalidInputError(list(found.faults))
     return study
+
+
+def _provider_of_newest(directory: Path) -> str:
+    """Return the provider of the newest run, which goes on where it began."""
+    from gpuyard.studies.manifest import RunManifest, newest_run
+    from gpuyard.studies.study import load_study
+
+    return RunManifest.load(newest_run(load_study(directory).runs)).provider
 
 
 def _refuse_unfinished(study: "Study", override: bool) -> None:
@@ -314,7 +330,7 @@ def _go_on(
 ) -> None:
     """Run the remaining jobs and write the report.
 
-    Ctrl-C does not stop jobs that Slurm has.
+    Ctrl-C does not stop jobs that were submitted.
     """
     from gpuyard.studies.left_results import leave_results
 
@@ -322,7 +338,7 @@ def _go_on(
         well = pipeline.run(manifest, only, fail_fast=fail_fast)
     except KeyboardInterrupt:
         say(
-            "Stopped. A job that Slurm has goes on; `gpuyard study resume` goes on with"
+            "Stopped. What was submitted goes on; `gpuyard study resume` goes on with"
             " the study."
         )
         raise typer.Exit(_INTERRUPTED) from None

@@ -56,6 +56,7 @@ class DistributedExperimentPipeline:
         self.study = study
         self.strategies = strategies_of(study)
         self._tell = tell
+        self._provider = provider
         self.client = client
         self._manager = SlurmJobManager(client, provider)
         self._factory = SlurmJobFactory
@@ -122,6 +123,7 @@ class DistributedExperimentPipeline:
             tuple(variants),
             limit,
             tuple(only),
+            self._provider,
         )
         # So that a report can be written before the first job is over.
         collect_results(self.study, manifest)

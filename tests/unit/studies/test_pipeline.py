@@ -252,6 +252,20 @@ def test_while_one_works_on_a_study_nobody_else_touches_it(tmp_path: Path) -> No
     assert not is_running(study)
 
 
+def test_a_run_remembers_its_provider(tmp_path: Path) -> None:
+    study = make_study(tmp_path, strategies=ONE)
+    working = DistributedExperimentPipeline(
+        study, pipeline(study, Instance()).client, provider="local"
+    )
+    assert working.begin().provider == "local"
+    manifest = working.newest()
+    assert manifest.provider == "local"
+    document = json.loads(manifest.path.read_text())
+    del document["provider"]
+    manifest.path.write_text(json.dumps(document))
+    assert working.newest().provider == "slurm", "as before there were others"
+
+
 def test_a_report_before_any_job_is_over(tmp_path: Path) -> None:
     study = make_study(tmp_path, strategies=ONE)
     manifest = pipeline(study, Instance()).begin()
