@@ -69,7 +69,8 @@ class RunAnswers:
     that right answers resemble. `noise_floor` is the share in which a strategy's
     answers agree with its own when it repeats them, where that was measured.
     `quantized` are strategies whose weights are rounded: their answers may differ, so
-    they are no reference.
+    they are no reference. `baseline_floor` is the share in which the baseline repeats
+    its own answers, where that was measured.
     """
 
     by_strategy: Mapping[str, Mapping[Key, StrategyAnswer]]
@@ -79,6 +80,7 @@ class RunAnswers:
     right: Mapping[Key, str] | None = None
     noise_floor: Mapping[str, float] | None = None
     quantized: frozenset[str] = frozenset()
+    baseline_floor: float | None = None
 
     def exact(self) -> "RunAnswers":
         """Return the answers of the strategies whose weights are not rounded."""
@@ -190,7 +192,10 @@ def _wrong_beside_baseline(
     if not run.baseline:
         return None
     comparison = compare_with_text(run.baseline, answers, run.precision)
-    if not comparison.is_wrong(_OTHER_PROGRAM, _LEAST_BESIDE_BASELINE):
+    least = _LEAST_BESIDE_BASELINE
+    if run.baseline_floor is not None:
+        least = min(least, run.baseline_floor)
+    if not comparison.is_wrong(_OTHER_PROGRAM, least):
         return None
     return CheckedStrategy(
         strategy_id,

@@ -68,7 +68,16 @@ def answers_of_run(
         right=right,
         noise_floor=noise_floor,
         quantized=_quantized(metrics),
+        baseline_floor=baseline_floor(results),
     )
+
+
+def baseline_floor(results: pd.DataFrame) -> float | None:
+    """Return the share of answers that the baseline gave again, if it was asked."""
+    if "local_same" not in results:
+        return None
+    known = results.drop_duplicates(["variant", "prompt_id"])["local_same"].dropna()
+    return float(known.mean()) if len(known) else None
 
 
 def _quantized(metrics: pd.DataFrame) -> frozenset[str]:

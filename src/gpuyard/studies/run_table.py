@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.studies.answer_check import CheckedStrategy, Correctness, check_answers
-from gpuyard.studies.answer_tables import answers_of_run
+from gpuyard.studies.answer_tables import answers_of_run, baseline_floor
 from gpuyard.studies.correctness import ALL, METRICS, PEER_METRICS, CorrectnessEvaluator
 from gpuyard.studies.failures import JobFailure
 from gpuyard.studies.ranking import (
@@ -167,7 +167,11 @@ class RunTable:
             return ""
         where = f" at {hosts}" if hosts else ""
         interface = f", API {apis}" if apis else ""
-        return f"The baseline is {models}{where}{interface}."
+        floor = baseline_floor(self.results)
+        same = ""
+        if floor is not None:
+            same = f" Asked again, it gave the same answer in {floor:.0%} of the times."
+        return f"The baseline is {models}{where}{interface}.{same}"
 
     def _noise_floor(self) -> dict[str, float]:
         """The share in which each strategy that repeated its answers agrees."""

@@ -169,6 +169,8 @@ class BaselineSection(StudySection):
     temperature: Heat = 0.0
     timeout_s: Seconds = 120.0
     retries: NonNegativeInt = 5
+    # How often each prompt is asked. Answers that differ show the endpoint's noise.
+    repeats: PositiveInt = 1
 
 
 class GenerationSection(StudySection):

@@ -3,6 +3,7 @@ is not wrong.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -143,6 +144,14 @@ def test_all_are_wrong_beside_a_baseline_that_they_contradict() -> None:
     found = check_answers(run)
     assert {one.correctness for one in found.values()} == {Correctness.WRONG}
     assert "differ from the baseline" in found["tp1"].reason
+
+
+def test_a_baseline_that_does_not_repeat_itself_asks_less() -> None:
+    some = answers(WRONG, CERTAIN, PROMPTS // 4)
+    run = RunAnswers({"a": some, "b": some}, "bf16", baseline=answers(answer(RIGHT)))
+    assert Correctness.WRONG in correctness(run).values()
+    unsure = replace(run, baseline_floor=0.25)
+    assert Correctness.WRONG not in correctness(unsure).values()
 
 
 def test_a_baseline_may_stop_earlier() -> None:
