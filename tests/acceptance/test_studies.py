@@ -447,6 +447,31 @@ def test_one_run_at_a_time_and_a_strategy_that_fails_stops_no_other(
     assert tables(folder) == dict.fromkeys((_HELD, _OTHER), expected)
 
 
+def test_a_study_on_nodes_of_ones_own(fast_trainer_python: Path, model: Model) -> None:
+    with make_instance() as instance:
+        folder = make_study(instance, FEW)
+        write_settings(folder, model, fast_trainer_python, FEW, (_OTHER,))
+        settings_file = folder / "study.toml"
+        on_cpus = settings_file.read_text().replace("[slurm]", '[slurm]\ngres = ""')
+        settings_file.write_text(on_cpus)
+        words = [str(folder), "--provider", "local"]
+        tried = instance.run("study", "validate", "--probe", *words, timeout=280)
+        assert tried.returncode == 0, tried.stdout + tried.stderr
+        ended = instance.run("study", "run", *words, timeout=280)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert tables(folder) == {_OTHER: model.expected(FEW)}
+        (entry,) = entries(instance, folder)
+        assert entry["elapsed_s"] > 0
+        assert Path(entry["slurm_out"]).exists()
+        jobs = {job["id"]: job["state"] for job in instance.json("jobs")["items"]}
+        assert len(jobs) == 2, "one looked at the node"
+        assert jobs[entry["gpuyard_job"]] == "completed"
+        settings_file.write_text(on_cpus.replace('gres = ""', 'gres = "gpu"'))
+        refused = instance.run("study", "validate", *words)
+        assert refused.returncode == 2, refused.stdout + refused.stderr
+        assert "the GPUs of the cluster are called nothing" in refused.stdout
+
+
 def test_what_the_cluster_has_not_and_why_a_rank_failed(
     instance: TestInstance, model: Model
 ) -> None:

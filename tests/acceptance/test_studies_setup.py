@@ -16,6 +16,7 @@ from tests.support.instance import REAL_GPUYARD, TestInstance, gpuyard
 from tests.support.model_server import OFFLINE, served
 from tests.support.programs import run_program
 from tests.support.terminal import terminal
+from tests.support.web import http
 from tests.unit.studies.folders import make_study
 
 fast_trainer_python = huggingface.fast_trainer_python
@@ -153,3 +154,8 @@ def test_a_small_run_asks_for_the_baseline_of_its_own_prompts(
     assert "warning  no baseline for p02 of 2k: HTTP 400: no" in done.stdout
     (entry,) = instance.json("study", "status", str(folder))["items"]
     assert (entry["status"], "refused" in entry["reason"]) == ("FAILED", True)
+    with http(instance) as client:
+        (left,) = client.get("/api/v1/studies").json()["items"]
+        instance.ok("study", "report", str(folder))
+        (again,) = client.get("/api/v1/studies").json()["items"]
+    assert again["at"] > left["at"], "a report tells the server too"

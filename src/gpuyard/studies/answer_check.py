@@ -5,7 +5,7 @@ see `_reference_group`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from gpuyard.studies.agreement import (
@@ -33,11 +33,16 @@ class Correctness(StrEnum):
     WRONG = "wrong"
     DISPUTED = "disputed"
     NOT_COMPARED = "not compared"
+    ROUNDED = "of rounded weights"
 
     @property
     def can_be_best(self) -> bool:
         """Whether a strategy with such answers is ranked."""
-        return self not in (Correctness.WRONG, Correctness.DISPUTED)
+        return self not in (
+            Correctness.WRONG,
+            Correctness.DISPUTED,
+            Correctness.ROUNDED,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,9 @@ class RunAnswers:
     answers to the very same prompts, greedy and by the same model; `right` has texts
     that right answers resemble. `noise_floor` is the share in which a strategy's
     answers agree with its own when it repeats them, where that was measured.
+    `quantized` are strategies whose weights are rounded: their answers may differ, so
+    they are no reference. `baseline_floor` is the share in which the baseline repeats
+    its own answers, where that was measured.
     """
 
     by_strategy: Mapping[str, Mapping[Key, StrategyAnswer]]
@@ -71,6 +79,20 @@ class RunAnswers:
     baseline: Mapping[Key, StrategyAnswer] | None = None
     right: Mapping[Key, str] | None = None
     noise_floor: Mapping[str, float] | None = None
+    quantized: frozenset[str] = frozenset()
+    baseline_floor: float | None = None
+
+    def exact(self) -> "RunAnswers":
+        """Return the answers of the strategies whose weights are not rounded."""
+        return replace(
+            self,
+            by_strategy={
+                name: answers
+                for name, answers in self.by_strategy.items()
+                if name not in self.quantized
+            },
+            quantized=frozenset(),
+        )
 
     def measured(self, strategy_id: str) -> float | None:
         """The noise floor of a strategy, if it was measured."""
@@ -79,6 +101,41 @@ class RunAnswers:
 
 def check_answers(run: RunAnswers) -> dict[str, CheckedStrategy]:
     """Return what is known of each strategy with answers."""
+    found = _check_exact(run.exact())
+    reference = next(
+        (
+            name
+            for name, one in found.items()
+            if one.correctness in (Correctness.REFERENCE, Correctness.NOT_COMPARED)
+        ),
+        None,
+    )
+    for strategy_id in run.quantized & run.by_strategy.keys():
+        found[strategy_id] = _rounded(run, reference, strategy_id)
+    return found
+
+
+def _rounded(
+    run: RunAnswers, reference: str | None, strategy_id: str
+) -> CheckedStrategy:
+    """Say how much the answers of rounded weights are like those of the reference."""
+    setting = "set report.rank_quantized to rank it nevertheless"
+    if reference is None:
+        reason = f"its weights are rounded, and there is no reference; {setting}"
+        return CheckedStrategy(strategy_id, Correctness.ROUNDED, reason=reason)
+    comparison = compare(
+        run.by_strategy[reference], run.by_strategy[strategy_id], run.precision
+    )
+    reason = (
+        f"its weights are rounded: {comparison.agreeing} of {comparison.compared}"
+        f" answers agree with {reference}; {setting}"
+    )
+    return CheckedStrategy(
+        strategy_id, Correctness.ROUNDED, reference, comparison, reason
+    )
+
+
+def _check_exact(run: RunAnswers) -> dict[str, CheckedStrategy]:
     floor = run.noise_floor or {}
     groups = agreeing_groups(run.by_strategy, run.precision, floor)
     if not groups:
@@ -135,7 +192,10 @@ def _wrong_beside_baseline(
     if not run.baseline:
         return None
     comparison = compare_with_text(run.baseline, answers, run.precision)
-    if not comparison.is_wrong(_OTHER_PROGRAM, _LEAST_BESIDE_BASELINE):
+    least = _LEAST_BESIDE_BASELINE
+    if run.baseline_floor is not None:
+        least = min(least, run.baseline_floor)
+    if not comparison.is_wrong(_OTHER_PROGRAM, least):
         return None
     return CheckedStrategy(
         strategy_id,

@@ -67,7 +67,25 @@ def answers_of_run(
         baseline=baseline if evaluator.is_same_model else None,
         right=right,
         noise_floor=noise_floor,
+        quantized=_quantized(metrics),
+        baseline_floor=baseline_floor(results),
     )
+
+
+def baseline_floor(results: pd.DataFrame) -> float | None:
+    """Return the share of answers that the baseline gave again, if it was asked."""
+    if "local_same" not in results:
+        return None
+    known = results.drop_duplicates(["variant", "prompt_id"])["local_same"].dropna()
+    return float(known.mean()) if len(known) else None
+
+
+def _quantized(metrics: pd.DataFrame) -> frozenset[str]:
+    """Return the strategies whose weights are rounded."""
+    if "quantization" not in metrics:
+        return frozenset()
+    rounded = metrics[metrics["quantization"].notna()]
+    return frozenset(map(str, rounded["strategy_id"]))
 
 
 def _answer(row: Mapping[str, Any]) -> StrategyAnswer:

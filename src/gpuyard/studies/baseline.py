@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
-from gpuyard.studies.baseline_journal import BaselineJournal, Key, key_of
+from gpuyard.studies.baseline_journal import (
+    BaselineJournal,
+    Key,
+    key_of,
+    repeated,
+)
 from gpuyard.studies.completions import (
     Completion,
     NoCompletionError,
@@ -32,7 +37,14 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 # Beside the prompts' columns.
-ANSWER_COLUMNS = ("reason", "local_tokens", "local_model", "source", "local_api")
+ANSWER_COLUMNS = (
+    "reason",
+    "local_tokens",
+    "local_model",
+    "source",
+    "local_api",
+    "local_same",
+)
 OK = "ok"
 FAILED = "failed"
 PENDING = "pending"
@@ -82,9 +94,10 @@ class LocalInferenceRunner:
         journal = BaselineJournal(self._path)
         try:
             todo = [
-                row
+                (row, key)
                 for row in rows
-                if override or not _answered(journal, key_of(row, self.settings))
+                for key in self._keys(row)
+                if override or not _answered(journal, key)
             ]
             if todo:
                 asyncio.run(self._ask_all(todo, journal))
@@ -108,13 +121,21 @@ class LocalInferenceRunner:
         """Write the table to a Parquet file, whole or not at all."""
         write_table(frame, path)
 
-    async def _ask_all(self, rows: Sequence[Row], journal: BaselineJournal) -> None:
+    def _keys(self, row: Row) -> list[Key]:
+        """Return the keys of all answers to a prompt, that of the first one first."""
+        key = key_of(row, self.settings)
+        further = range(2, self.settings.repeats + 1)
+        return [key, *(repeated(key, number) for number in further)]
+
+    async def _ask_all(
+        self, todo: Sequence[tuple[Row, Key]], journal: BaselineJournal
+    ) -> None:
         client = OpenAICompletionClient(self.settings, self._environment, self._clock)
         try:
-            with _progress(len(rows)) as advance:
+            with _progress(len(todo)) as advance:
                 async with asyncio.TaskGroup() as group:
-                    for row in rows:
-                        group.create_task(self._ask(client, row, journal, advance))
+                    for row, key in todo:
+                        group.create_task(self._ask(client, row, key, journal, advance))
         except* GpuyardError as errors:
             raise errors.exceptions[0] from None
         finally:
@@ -124,10 +145,10 @@ class LocalInferenceRunner:
         self,
         client: OpenAICompletionClient,
         row: Row,
+        key: Key,
         journal: BaselineJournal,
         advance: Callable[[], None],
     ) -> None:
-        key = key_of(row, self.settings)
         try:
             answer = _kept(
                 await client.complete_prompt(row["prompt"], row["prompt_tokens"])
@@ -142,19 +163,20 @@ class LocalInferenceRunner:
         import pyarrow as pa
 
         types = schema()
-        kinds = (pa.string(), pa.int64(), pa.string(), pa.string(), pa.string())
+        text = pa.string()
+        kinds = (text, pa.int64(), text, text, text, pa.float64())
         for name, kind in zip(ANSWER_COLUMNS, kinds, strict=True):
             types = types.append(pa.field(name, kind))
         return frame_of(
             [
-                self._with_answer(row, journal.get(key_of(row, self.settings)))
+                self._with_answer(row, [journal.get(key) for key in self._keys(row)])
                 for row in rows
             ],
             types,
         )
 
-    def _with_answer(self, row: Row, answer: Row | None) -> Row:
-        found = answer or {}
+    def _with_answer(self, row: Row, answers: Sequence[Row | None]) -> Row:
+        found = answers[0] or {}
         return row | {
             "local_completion": found.get("text"),
             "local_latency_ms": found.get("latency_ms"),
@@ -164,12 +186,24 @@ class LocalInferenceRunner:
             "local_model": found.get("answered_as"),
             "source": source_of(self.settings),
             "local_api": self.settings.api,
+            "local_same": _share_of_same(answers),
         }
 
 
 def source_of(settings: BaselineSection) -> str:
     """The host, and port where one is named, that answers."""
     return urlsplit(settings.base_url).netloc
+
+
+def _share_of_same(answers: Sequence[Row | None]) -> float | None:
+    """Return the share of further answers that are the first one again.
+
+    None where there are none.
+    """
+    texts = [one["text"] for one in answers if one and one.get("status") == OK]
+    if len(texts) < 2 or not answers[0] or answers[0].get("status") != OK:
+        return None
+    return sum(text == texts[0] for text in texts[1:]) / (len(texts) - 1)
 
 
 def _answered(journal: BaselineJournal, key: Key) -> bool:

@@ -33,6 +33,12 @@ def key_of(row: Mapping[str, Any], settings: BaselineSection) -> Key:
     return row["prompt_id"], row["variant"], settings.model, digest
 
 
+def repeated(key: Key, number: int) -> Key:
+    """The key of a further answer to the same question; `number` counts from 2."""
+    prompt_id, variant, model, digest = key
+    return prompt_id, variant, model, f"{digest}#{number}"
+
+
 class BaselineJournal:
     """The file of answers, which one process holds at a time.
 

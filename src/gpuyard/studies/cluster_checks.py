@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuyard.domain.errors import Fault, GpuyardError, InvalidInputError
+from gpuyard.domain.own_nodes import OWN_NODES
 from gpuyard.studies.memory_estimate import MemoryEstimate
 from gpuyard.studies.model_folder import ModelShape, read_shape
 from gpuyard.studies.strategies import ParallelismStrategy, strategies_of
@@ -66,6 +67,8 @@ def check_cluster(
     """
     from gpuyard.client import calls
 
+    if provider == OWN_NODES:
+        return _check_own_nodes(study, client)
     try:
         offers = client.call(calls.listing("offers"))
         problems = client.call(calls.offer_problems())
@@ -77,6 +80,46 @@ def check_cluster(
         warning = f"the cluster was not checked: {provider}: {why}"
         return ClusterFindings(warnings=(warning,))
     return check_offers(study, [NodeKind.of(offer) for offer in mine])
+
+
+def _check_own_nodes(study: "Study", client: "Client") -> ClusterFindings:
+    """Compare a study with the nodes that have an agent of gpuyard."""
+    from gpuyard.client import calls
+
+    try:
+        nodes = client.call(calls.listing("nodes"))
+        gpus = client.call(calls.listing("gpus"))
+    except GpuyardError as error:
+        return ClusterFindings(warnings=(f"the nodes were not checked: {error}",))
+    faults = [
+        Fault(
+            f"strategies.{index}.nodes",
+            f"is {section.nodes}, but vllm connects nodes by Ray only on Slurm",
+            "choose vllm_server, or set nodes to 1",
+        )
+        for index, section in enumerate(study.strategies)
+        if (section.engine or study.generation.engine) == "vllm"
+        and (section.nodes or 1) > 1
+    ]
+    # There are no partitions.
+    slurm = study.slurm.model_copy(update={"partition": ""})
+    anywhere = study.model_copy(update={"slurm": slurm})
+    found = check_offers(anywhere, own_kinds(nodes, gpus))
+    return ClusterFindings((*faults, *found.faults), found.warnings)
+
+
+def own_kinds(
+    nodes: Iterable[Mapping[str, Any]], gpus: Iterable[Mapping[str, Any]]
+) -> list[NodeKind]:
+    """Return the kinds of own nodes, from nodes and GPUs of the API."""
+    memories: dict[str, list[float]] = {str(node["name"]): [] for node in nodes}
+    for gpu in gpus:
+        gigabytes = float(gpu["memory_mb"] or 0) / 1024
+        memories.setdefault(str(gpu["node"]), []).append(gigabytes)
+    return [
+        NodeKind(OWN_NODES, 1, "", len(found), min(found, default=0.0))
+        for found in memories.values()
+    ]
 
 
 def check_offers(study: "Study", cluster: Sequence[NodeKind]) -> ClusterFindings:

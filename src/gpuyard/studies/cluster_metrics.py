@@ -39,6 +39,9 @@ _MEASURED: tuple[tuple[str, pa.DataType], ...] = (
     ("compute_s", _REAL),
     ("communication_s", _REAL),
     ("avg_latency_ms", _REAL),
+    ("gpu_utilization", _REAL),
+    ("gpu_memory_bytes", _COUNT),
+    ("energy_j", _REAL),
     ("started_at", _REAL),
     ("ended_at", _REAL),
     ("error", _TEXT),
@@ -56,6 +59,7 @@ _CONFIGURED: tuple[tuple[str, pa.DataType], ...] = (
     ("dp_size", _COUNT),
     ("world_size", _COUNT),
     ("engine", _TEXT),
+    ("quantization", _TEXT),
     ("precision", _TEXT),
     ("batch_size", _COUNT),
 )

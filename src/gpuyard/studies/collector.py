@@ -23,7 +23,9 @@ from gpuyard.storage.archive import beside, replace
 from gpuyard.studies.cluster_metrics import SCHEMA as METRICS_SCHEMA
 from gpuyard.studies.cluster_metrics import metric_rows
 from gpuyard.studies.coverage import Coverage, RunPrompts, named
+from gpuyard.studies.load_figures import LoadFigures, read_load
 from gpuyard.studies.repeats import RepeatFigures, read_repeats
+from gpuyard.studies.runtime.server_commands import SERVERS
 from gpuyard.studies.shards import ResultShard
 
 ADDED = pa.schema(
@@ -59,6 +61,7 @@ _WIDE = (
     "finish_reason",
     "status",
 )
+_OWN_WORKERS = ("vllm", *SERVERS)
 _RANK = re.compile(r"rank[-_]?(\d+)(?!\d)")
 _MOST_REASONS = 20
 _MOST_RANKS = 100_000
@@ -69,7 +72,8 @@ class Collected:
     """The outcome of a strategy.
 
     `status` is COMPLETED, PARTIAL or FAILED, or the manifest's status if there is no
-    output. `repeats` is None if the prompts were answered only once.
+    output. `repeats` is None if the prompts were answered only once. `load` has the
+    figures at each rate of requests.
     """
 
     strategy_id: str
@@ -80,6 +84,7 @@ class Collected:
     expected: int
     world_size: int
     repeats: RepeatFigures | None = None
+    load: tuple[LoadFigures, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,36 +135,40 @@ class ResultCollector:
             else manifest
         )
         self._collected.clear()
-        for strategy_id in {**_entries(manifest), **dict.fromkeys(self._folders())}:
-            self.ingest_strategy(strategy_id, manifest)
-        return self.collected
+        names = {**_entries(manifest), **dict.fromkeys(self._folders())}
+        return self.ingest_strategies(list(names), manifest)
 
     def ingest_strategy(
         self, strategy_id: str, manifest: Mapping[str, Any] | None = None
     ) -> Collected:
         """Collect one strategy, and replace what was collected of it before."""
+        (collected,) = self.ingest_strategies([strategy_id], manifest)
+        return collected
+
+    def ingest_strategies(
+        self, strategy_ids: Sequence[str], manifest: Mapping[str, Any] | None = None
+    ) -> tuple[Collected, ...]:
+        """Collect several strategies, and replace what was collected of them before.
+
+        The files are written once for all of them. Without any, they have no rows.
+        """
         manifest = (
             _read_object(self.run / "manifest.json")[0]
             if manifest is None
             else manifest
         )
-        entry = _entries(manifest).get(strategy_id, {})
-        self._collected.pop(strategy_id, None)
-        visit = _StrategyReader(self.run, strategy_id, entry, self._prompts)
-        with beside(self.table) as fresh:
-            with pq.ParquetWriter(
-                fresh, self._schema, use_dictionary=self._repeated()
-            ) as writer:
-                self._copy_others(writer)
-                for table in visit.tables():
-                    writer.write_table(
-                        table.select(self._schema.names).cast(self._schema)
-                    )
-            replace(fresh, self.table)
-        self._keep_metrics(visit.metrics())
-        collected = self._collected[strategy_id] = visit.verdict()
+        entries = _entries(manifest)
+        visits: list[_StrategyReader] = []
+        for name in strategy_ids:
+            self._collected.pop(name, None)
+            entry = entries.get(name, {})
+            visits.append(_StrategyReader(self.run, name, entry, self._prompts))
+        self._keep_results(visits)
+        self._keep_metrics([row for visit in visits for row in visit.metrics()])
+        found = {visit.strategy_id: visit.verdict() for visit in visits}
+        self._collected |= found
         self._keep_document(manifest)
-        return collected
+        return tuple(found.values())
 
     def merge(self) -> pa.Table:
         """Return every row collected: one per (prompt_id, variant, strategy_id)."""
@@ -201,6 +210,19 @@ class ResultCollector:
             for field in self._schema
             if field.type == pa.string() and field.name not in once
         ]
+
+    def _keep_results(self, visits: Sequence["_StrategyReader"]) -> None:
+        with beside(self.table) as fresh:
+            with pq.ParquetWriter(
+                fresh, self._schema, use_dictionary=self._repeated()
+            ) as writer:
+                self._copy_others(writer)
+                for visit in visits:
+                    for table in visit.tables():
+                        writer.write_table(
+                            table.select(self._schema.names).cast(self._schema)
+                        )
+            replace(fresh, self.table)
 
     def _copy_others(self, writer: pq.ParquetWriter) -> None:
         """Copy the rows of the strategies that were collected before.
@@ -253,7 +275,7 @@ class _StrategyReader:
         self, run: Path, strategy_id: str, entry: Mapping[str, Any], prompts: RunPrompts
     ) -> None:
         self._run = run
-        self._id = strategy_id
+        self.strategy_id = strategy_id
         self._entry = entry
         self._prompts = prompts
         self._folder = run / strategy_id
@@ -277,7 +299,7 @@ class _StrategyReader:
         """Yield rows joined with their prompts, then rows for prompts without any."""
         traces = {
             trace.rank: str(trace.path.relative_to(self._run))
-            for trace in _traces(self._folder, self._id)
+            for trace in _traces(self._folder, self.strategy_id)
         }
         for shard in self._shards:
             gpu = (shard.footer or {}).get("gpu_id")
@@ -288,7 +310,7 @@ class _StrategyReader:
                 "status": "ok",
             }
             for table in shard.tables():
-                rows, kept = self._coverage.admit(table, self._id)
+                rows, kept = self._coverage.admit(table, self.strategy_id)
                 self._kept += kept.num_rows
                 if kept.num_rows:
                     yield self._joined(rows, kept, constants)
@@ -298,7 +320,7 @@ class _StrategyReader:
 
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of the table of metrics."""
-        return metric_rows(self._id, self._config, self._entry, self._shards)
+        return metric_rows(self.strategy_id, self._config, self._entry, self._shards)
 
     def verdict(self) -> Collected:
         """Return the outcome, once all tables have been read."""
@@ -315,7 +337,7 @@ class _StrategyReader:
                 f"and {len(reasons) - _MOST_REASONS} faults more",
             ]
         return Collected(
-            self._id,
+            self.strategy_id,
             self._kind,
             status,
             tuple(reasons),
@@ -323,6 +345,7 @@ class _StrategyReader:
             self._coverage.expected,
             len(self._shards),
             read_repeats(self._folder, str(self._config.get("precision"))),
+            read_load(self._folder, self._config.get("load") or {}),
         )
 
     def _joined(
@@ -333,7 +356,7 @@ class _StrategyReader:
         Without `rows`, the columns of the results are null.
         """
         columns = self._prompts.joined.take(prompts)
-        values = {"strategy": self._kind, "strategy_id": self._id, **constants}
+        values = {"strategy": self._kind, "strategy_id": self.strategy_id, **constants}
         found = (
             {}
             if rows is None
@@ -359,10 +382,11 @@ class _StrategyReader:
     def _processes(self) -> int:
         """Return how many processes write a shard.
 
-        There is one for each rank, except that the workers of vLLM write none.
+        There is one for each rank, except that workers which an engine starts itself
+        write none.
         """
         written = len(list((self._folder / "outputs").glob("shard_*.jsonl")))
-        if self._config.get("engine") == "vllm":
+        if self._config.get("engine") in _OWN_WORKERS:
             return max(1, written)
         size = self._config.get("world_size")
         if (

@@ -39,7 +39,11 @@ Limit = Annotated[
     typer.Option("--limit", min=1, metavar="N", help="Only the first N prompts."),
 ]
 Provider = Annotated[
-    str, typer.Option(metavar="NAME", help="Which of the providers is the cluster.")
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Which of the providers is the cluster; `local` is gpuyard's own nodes.",
+    ),
 ]
 _REFUSED = 4
 
@@ -81,17 +85,39 @@ def init(
 @app.command()
 @extra_needed
 def validate(
-    directory: Folder = Path(), as_json: AsJson = False, provider: Provider = "slurm"
+    directory: Folder = Path(),
+    as_json: AsJson = False,
+    provider: Provider = "slurm",
+    probe: Annotated[
+        bool,
+        typer.Option(
+            "--probe",
+            help="Also ask the baseline, and look at a node by a small job.",
+        ),
+    ] = False,
+    probe_wait: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="How long that job may take, with waiting."),
+    ] = "5m",
 ) -> None:
     """Check a study without running it: prompts, model, strategies, cluster.
 
     Exit code 2 when something is wrong.
     """
     from gpuyard.studies.study import load_study
-    from gpuyard.studies.validation import StudyValidation, validate_on_cluster
+    from gpuyard.studies.validation import (
+        StudyValidation,
+        validate_by_trying,
+        validate_on_cluster,
+    )
 
+    wait_s = _seconds("--probe-wait", probe_wait)
     try:
-        found = validate_on_cluster(load_study(directory), provider)
+        study = load_study(directory)
+        if probe:
+            found = validate_by_trying(study, provider, wait_s)
+        else:
+            found = validate_on_cluster(study, provider)
     except InvalidInputError as error:
         found = StudyValidation(error.faults, ())
     if as_json:
@@ -108,6 +134,18 @@ def validate(
         _print_review(found)
     if found.faults:
         raise typer.Exit(InvalidInputError.exit_code)
+
+
+def _seconds(option: str, text: str) -> float:
+    """Read a duration; InvalidInputError."""
+    from gpuyard.domain import units
+
+    try:
+        return units.seconds(text)
+    except ValueError:
+        raise InvalidInputError.of(
+            option, f"is {text!r}", "write seconds, or a duration such as 5m"
+        ) from None
 
 
 def _print_review(found: "StudyValidation") -> None:

@@ -74,11 +74,19 @@ def run(
 def resume(
     directory: Folder = Path(),
     fail_fast: FailFast = False,
-    provider: Provider = "slurm",
+    provider: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Which of the providers is the cluster.",
+            show_default="that of the run",
+        ),
+    ] = "",
 ) -> None:
     """Go on with the newest run: what is under way is seen to its end, what failed is
     tried again.
     """
+    provider = provider or _provider_of_newest(directory)
     study = _checked(directory, provider)
     with _session(study, provider) as pipeline:
         manifest = pipeline.newest()
@@ -138,7 +146,12 @@ def show(
 @app.command()
 @extra_needed
 def report(directory: Folder = Path()) -> None:
-    """Read the newest run's results anew and write its tables, plots and page."""
+    """Read the newest run's results anew and write its tables, plots and page. The
+    server gets them too, if one runs.
+    """
+    from gpuyard.client.connection import find_server
+    from gpuyard.client.sync import Client
+    from gpuyard.studies.left_results import leave_results
     from gpuyard.studies.manifest import RunManifest, newest_run
     from gpuyard.studies.pipeline import alone, collect_results, is_running
     from gpuyard.studies.study import load_study
@@ -149,7 +162,9 @@ def report(directory: Folder = Path()) -> None:
     else:
         with alone(study):
             collect_results(study, RunManifest.load(newest_run(study.runs)))
-    _report(study, RunManifest.load(newest_run(study.runs)))
+    summary = _report(study, RunManifest.load(newest_run(study.runs)))
+    with _server_may_fail(), Client(find_server(start=False)) as client:
+        leave_results(client, summary, study.model.name)
 
 
 @contextmanager
@@ -184,6 +199,14 @@ def _checked(directory: Path, provider: str) -> "Study":
     if found.faults:
         raise InvalidInputError(list(found.faults))
     return study
+
+
+def _provider_of_newest(directory: Path) -> str:
+    """Return the provider of the newest run, which goes on where it began."""
+    from gpuyard.studies.manifest import RunManifest, newest_run
+    from gpuyard.studies.study import load_study
+
+    return RunManifest.load(newest_run(load_study(directory).runs)).provider
 
 
 def _refuse_unfinished(study: "Study", override: bool) -> None:
@@ -307,18 +330,21 @@ def _go_on(
 ) -> None:
     """Run the remaining jobs and write the report.
 
-    Ctrl-C does not stop jobs that Slurm has.
+    Ctrl-C does not stop jobs that were submitted.
     """
+    from gpuyard.studies.left_results import leave_results
+
     try:
         well = pipeline.run(manifest, only, fail_fast=fail_fast)
     except KeyboardInterrupt:
         say(
-            "Stopped. A job that Slurm has goes on; `gpuyard study resume` goes on with"
+            "Stopped. What was submitted goes on; `gpuyard study resume` goes on with"
             " the study."
         )
         raise typer.Exit(_INTERRUPTED) from None
     summary = _report(study, manifest)
-    _leave(study, pipeline, summary)
+    with _server_may_fail():
+        leave_results(pipeline.client, summary, study.model.name)
     if not well:
         say("Something failed; `gpuyard study resume` tries that again.")
         raise typer.Exit(_FAILED)
@@ -333,13 +359,10 @@ def _report(study: "Study", manifest: "RunManifest") -> "RunSummary":
     return summary
 
 
-def _leave(
-    study: "Study", pipeline: "DistributedExperimentPipeline", summary: "RunSummary"
-) -> None:
-    """Leave the results on the server; the files say the same, so it may fail."""
-    from gpuyard.studies.left_results import leave_results
-
+@contextmanager
+def _server_may_fail() -> Generator[None]:
+    """Warn if the server cannot be told the results; the files say the same."""
     try:
-        leave_results(pipeline.client, summary, study.model.name)
+        yield
     except GpuyardError as error:
         say(f"warning  the server does not have the results: {error}")

@@ -59,6 +59,7 @@ class CorrectnessEvaluator:
         self._embedding_model = embedding_model
         self._seed = seed
         self.warnings: tuple[str, ...] = ()
+        self._scores: dict[Any, dict[str, Any]] = {}
 
     def prefer_peers(self, strategies: Sequence[str]) -> None:
         """Use the first of these strategies as peer, unless a peer was named."""
@@ -126,12 +127,22 @@ class CorrectnessEvaluator:
         and for each metric its mean and its 95 % interval, `<metric>_low` and
         `<metric>_high` (see `text_scores.interval`).
         """
+        figures = {
+            name: scores[name].to_numpy(float) for name in (*METRICS, *PEER_METRICS)
+        }
+        is_ok = (scores["status"] == "ok").to_numpy(bool)
+        variants = scores["variant"].to_numpy(object)
         rows: list[dict[str, Any]] = []
-        for strategy_id, mine in scores.groupby("strategy_id", sort=False):
-            parts = [(ALL, mine), *mine.groupby("variant", sort=False)]
-            rows += [
-                self._summary(strategy_id, variant, part) for variant, part in parts
-            ]
+        for strategy_id, places in _places(scores["strategy_id"]):
+            mine = variants[places]
+            parts = [(ALL, places)]
+            parts += [(one, places[mine == one]) for one in dict.fromkeys(mine)]
+            for variant, part in parts:
+                ok = part[is_ok[part]]
+                counts = {"n": len(ok), "missing": len(part) - len(ok)}
+                found = {name: values[ok] for name, values in figures.items()}
+                key = {"strategy_id": strategy_id, "variant": variant}
+                rows.append(key | counts | self._means(found))
         return pd.DataFrame(rows)
 
     def _row(
@@ -144,13 +155,27 @@ class CorrectnessEvaluator:
         if row["status"] != "ok" or not isinstance(answer, str):
             return found | {"reference": name}
         if reference is not None:
-            found |= asdict(score(reference, answer, reference_ids, ids))
+            found |= self._remembered_score(reference, answer, reference_ids, ids)
         other = peers.get((row["prompt_id"], row["variant"]))
         if other is not None and row["strategy_id"] != peer:
             found |= _beside_peer(
                 other["cluster_completion"], _ids(other.get("token_ids")), answer, ids
             ) | {"peer": peer}
         return found | {"reference": name}
+
+    def _remembered_score(
+        self,
+        reference: str,
+        candidate: str,
+        reference_ids: Sequence[int] | None,
+        ids: Sequence[int] | None,
+    ) -> dict[str, Any]:
+        """Score an answer; most strategies give the same ones."""
+        tokens = [None if one is None else tuple(one) for one in (reference_ids, ids)]
+        key = (reference, candidate, *tokens)
+        if key not in self._scores:
+            self._scores[key] = asdict(score(reference, candidate, reference_ids, ids))
+        return self._scores[key]
 
     def _reference(
         self, row: Mapping[str, Any]
@@ -165,20 +190,14 @@ class CorrectnessEvaluator:
             return "baseline", baseline, _ids(row.get("local_token_ids"))
         return "none", None, None
 
-    def _summary(
-        self, strategy_id: Any, variant: Any, scores: pd.DataFrame
-    ) -> dict[str, Any]:
-        ok = scores[scores["status"] == "ok"]
+    def _means(self, figures: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Return the mean of each metric with its interval; NaN is not counted."""
         row: dict[str, Any] = {
-            "strategy_id": strategy_id,
-            "variant": variant,
-            "n": len(ok),
-            "missing": len(scores) - len(ok),
-            "diverged": int((ok["exact_match"] == 0).sum()),
-            "peer_diverged": int((ok["peer_exact"] == 0).sum()),
+            "diverged": int((figures["exact_match"] == 0).sum()),
+            "peer_diverged": int((figures["peer_exact"] == 0).sum()),
         }
-        for name in (*METRICS, *PEER_METRICS):
-            values = ok[[name]].dropna()[name].to_numpy(float)
+        for name, every in figures.items():
+            values = every[~np.isnan(every)]
             row[name] = float(values.mean()) if len(values) else None
             row[f"{name}_low"], row[f"{name}_high"] = interval(values, self._seed) or (
                 None,
@@ -261,6 +280,13 @@ class CorrectnessEvaluator:
         column = cast(int, scores.columns.get_loc("embedding_similarity"))
         for at, (one, other) in pairs.items():
             scores.iloc[at, column] = float(np.dot(found[one], found[other]))
+
+
+def _places(values: pd.Series) -> Iterator[tuple[Any, np.ndarray]]:
+    """Yield each value, in the order of its first place, with all its places."""
+    codes, names = pd.factorize(values)
+    for code, name in enumerate(names):
+        yield name, np.flatnonzero(codes == code)
 
 
 def _beside_peer(

@@ -73,8 +73,8 @@ class RunManifest:
     """A run and its jobs.
 
     It holds the hash of the study's file, the variants of prompts, the selected
-    strategies (none: all), and the entries in the order of submission. Only the newest
-    entry of a strategy id counts; earlier ones are failed tries.
+    strategies (none: all), the provider, and the entries in the order of submission.
+    Only the newest entry of a strategy id counts; earlier ones are failed tries.
     """
 
     path: Path
@@ -85,6 +85,7 @@ class RunManifest:
     variants: tuple[str, ...]
     limit: int | None = None
     only: tuple[str, ...] = ()
+    provider: str = "slurm"
     entries: list[ManifestEntry] = field(default_factory=list[ManifestEntry])
 
     def save(self) -> None:
@@ -114,7 +115,9 @@ class RunManifest:
                 )
                 for row in found["entries"]
             ]
-            head: dict[str, Any] = {name: found[name] for name in _HEAD}
+            # Manifests of earlier versions name no provider: it was Slurm.
+            known_head = {"provider": "slurm", **found}
+            head: dict[str, Any] = {name: known_head[name] for name in _HEAD}
             head |= {"variants": tuple(head["variants"]), "only": tuple(head["only"])}
             return cls(path, entries=entries, **head)
         except FileNotFoundError:
@@ -143,7 +146,16 @@ class RunManifest:
         return {entry.strategy_id: entry for entry in self.entries}
 
 
-_HEAD = ("run_id", "study", "study_sha256", "created_at", "variants", "limit", "only")
+_HEAD = (
+    "run_id",
+    "study",
+    "study_sha256",
+    "created_at",
+    "variants",
+    "limit",
+    "only",
+    "provider",
+)
 
 
 def newest_run(folder: Path) -> Path:

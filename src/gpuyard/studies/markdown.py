@@ -94,6 +94,14 @@ def columns(summary: RunTable) -> dict[str, Callable[[Mapping[str, Any]], str]]:
             "peak_memory_gib",
             lambda row: figure(row.get("peak_memory_gib"), 2),
         ),
+        "GPUs busy": (
+            "gpu_utilization",
+            lambda row: figure(_percent(row.get("gpu_utilization")), 0, " %"),
+        ),
+        "J per token": (
+            "energy_per_token_j",
+            lambda row: figure(row.get("energy_per_token_j"), 2),
+        ),
         "communication": (
             "communication_share",
             lambda row: figure(_percent(row.get("communication_share")), 0, " %"),
@@ -106,6 +114,35 @@ def columns(summary: RunTable) -> dict[str, Callable[[Mapping[str, Any]], str]]:
         for label, (name, show) in every.items()
         if any(_is_there(row.get(name)) for row in summary.rows)
     }
+
+
+def load_table(summary: RunTable) -> list[dict[str, str]]:
+    """Return the figures under load, formatted, a row for each strategy and rate."""
+    rows: list[dict[str, str]] = []
+    for strategy_id, loads in summary.loads.items():
+        for one in loads:
+            row = {
+                "strategy": summary.label(strategy_id),
+                "requests/s": figure(one["rate"], 2),
+                "answered/s": figure(one["requests_per_s"], 2),
+                "goodput/s": figure(one["goodput"], 2),
+                "tokens/s": figure(one["tokens_per_s"], 1),
+            }
+            for name in ("ttft", "tpot"):
+                for share_of in ("p50", "p90", "p99"):
+                    value = one[f"{name}_ms_{share_of}"]
+                    row[f"{name.upper()} {share_of}, ms"] = figure(value, 1)
+            rows.append(row)
+    return rows
+
+
+def _load(summary: RunTable) -> str:
+    rows = load_table(summary)
+    if not rows:
+        return ""
+    table = [list(rows[0]), ["---"] * len(rows[0]), *(row.values() for row in rows)]
+    lines = [f"| {' | '.join(map(_cell, row))} |" for row in table]
+    return "\n".join(["## Under load", "", *lines])
 
 
 def markdown_page(summary: RunTable) -> str:
@@ -123,6 +160,7 @@ def markdown_page(summary: RunTable) -> str:
             f" {_plain(summary.ranking.reason)}"
         ),
         "\n".join(f"| {' | '.join(map(_cell, row))} |" for row in table),
+        _load(summary),
         _list(
             "Answers not right",
             [f"{summary.label(name)}: {why}" for name, why in summary.ranking.wrong],

@@ -13,6 +13,8 @@ from gpuyard.studies.strategies import ParallelismStrategy
 from gpuyard.studies.study import Variant
 
 GIB = 1024**3
+_ROUNDED_BYTES = {"fp8": 1.0, "int8": 1.0, "w8a8_int8": 1.0, "w8a8_fp8": 1.0}
+_LEAST_BYTES = 0.5
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 # The document's figures (S3-50) for a 70B model in 16 bits: KV cache by variant,
 # activations, CUDA and NCCL.
@@ -44,6 +46,14 @@ class GenerationLoad:
     length: int
     micro_batches: int = 1
     precision: str = "bf16"
+    quantization: str = ""
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of a weight. Where it is not known how they are rounded: the least."""
+        if not self.quantization:
+            return BYTES[self.precision]
+        return _ROUNDED_BYTES.get(self.quantization, _LEAST_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +81,7 @@ def estimate(
     outer = 1 if shape.tied or strategy.pp_size > 1 else 2
     weights = (
         (layers * shape.layer_parameters + outer * shape.embedding_parameters)
-        * each
+        * load.weight_bytes
         / strategy.tp_size
     )
     token = 2 * layers * -(-shape.kv_heads // strategy.tp_size) * shape.head_dim * each

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from gpuyard.config.locks import is_locked, lock_exclusively
 from gpuyard.domain.errors import InvalidInputError, NotFoundError
+from gpuyard.domain.own_nodes import OWN_NODES
 from gpuyard.studies.baseline import LocalInferenceRunner
 from gpuyard.studies.failures import find_failure
 from gpuyard.studies.manifest import DONE, ManifestEntry, RunManifest, newest_run
+from gpuyard.studies.own_node_jobs import OwnNodeJobFactory, OwnNodeJobManager
 from gpuyard.studies.prompts import (
     PromptDataFrameBuilder,
     PromptFileSet,
@@ -54,8 +56,13 @@ class DistributedExperimentPipeline:
         self.study = study
         self.strategies = strategies_of(study)
         self._tell = tell
+        self._provider = provider
         self.client = client
         self._manager = SlurmJobManager(client, provider)
+        self._factory = SlurmJobFactory
+        if provider == OWN_NODES:
+            self._manager = OwnNodeJobManager(client, provider)
+            self._factory = OwnNodeJobFactory
         self._collector: ResultCollector | None = None
         self._is_alone = False
 
@@ -105,7 +112,7 @@ class DistributedExperimentPipeline:
             )
         frame = self._prompts(variants, limit)
         PromptDataFrameBuilder.persist(frame, run / "prompts.parquet")
-        SlurmJobFactory(self.study, run).copy_runtime()
+        self._factory(self.study, run).copy_runtime()
         name = self.study.directory.name
         manifest = RunManifest(
             run / "manifest.json",
@@ -116,8 +123,10 @@ class DistributedExperimentPipeline:
             tuple(variants),
             limit,
             tuple(only),
+            self._provider,
         )
-        manifest.save()
+        # So that a report can be written before the first job is over.
+        collect_results(self.study, manifest)
         return manifest
 
     def _prompts(self, variants: Sequence[Variant], limit: int | None) -> "DataFrame":
@@ -181,38 +190,65 @@ class DistributedExperimentPipeline:
         *,
         fail_fast: bool = False,
     ) -> bool:
-        """Run the strategies one after the other; True when all of them completed.
+        """Run the strategies; True when all of them completed.
 
-        A strategy that fails stops the others only with `fail_fast`.
+        Of their jobs `slurm.max_parallel` are under way at once, in the order of the
+        study. A strategy that fails stops the others only with `fail_fast`; jobs that
+        are under way then go on to their end.
         """
-        well = True
-        with self.alone():
-            for strategy in self.chosen(only):
-                well = self.run_strategy(manifest, strategy) and well
-                if fail_fast and not well:
-                    break
-        return well
+        return self._run(manifest, self.chosen(only), fail_fast=fail_fast)
 
     def run_strategy(
         self, manifest: RunManifest, strategy: ParallelismStrategy
     ) -> bool:
-        """Run all jobs of a strategy; True when each of its points has completed.
+        """Run all jobs of a strategy; True when each of its points has completed."""
+        return self._run(manifest, [strategy])
 
-        Jobs that are already under way are awaited first.
-        """
-        for entry in manifest.of(strategy.name):
-            self._see_out(manifest, entry)
-        while (
-            overrides := strategy.next_config(manifest.outcomes(strategy.name))
-        ) is not None:
-            entry = self._new_entry(manifest, strategy, overrides)
-            self._see_out(manifest, entry)
-        done = [
-            entry.overrides
-            for entry in manifest.of(strategy.name)
-            if entry.status == DONE
-        ]
-        return all(point in done for point in strategy.points)
+    def _run(
+        self,
+        manifest: RunManifest,
+        strategies: Sequence[ParallelismStrategy],
+        *,
+        fail_fast: bool = False,
+    ) -> bool:
+        """Run the jobs of strategies. Jobs that are under way already come first."""
+        with self.alone():
+            under_way = [
+                entry
+                for strategy in strategies
+                for entry in manifest.of(strategy.name)
+                if not entry.over
+            ]
+            for entry in under_way:
+                self._submit(manifest, entry)
+            while self._fill(manifest, strategies, under_way, fail_fast=fail_fast):
+                if not any(entry.over for entry in under_way):
+                    self._manager.monitor(under_way, lambda: self._changed(manifest))
+                for entry in [entry for entry in under_way if entry.over]:
+                    self._manager.collect_artifacts(
+                        entry, lambda over: self.collect(manifest, over)
+                    )
+                    self._changed(manifest)
+                    under_way.remove(entry)
+        return all(_is_complete(manifest, strategy) for strategy in strategies)
+
+    def _fill(
+        self,
+        manifest: RunManifest,
+        strategies: Sequence[ParallelismStrategy],
+        under_way: list[ManifestEntry],
+        *,
+        fail_fast: bool,
+    ) -> bool:
+        """Submit jobs while there is room for them; return whether any is under way."""
+        while len(under_way) < self.study.slurm.max_parallel:
+            found = _next_job(manifest, strategies, fail_fast=fail_fast)
+            if found is None:
+                break
+            entry = self._new_entry(manifest, *found)
+            self._submit(manifest, entry)
+            under_way.append(entry)
+        return bool(under_way)
 
     def _new_entry(
         self,
@@ -220,7 +256,7 @@ class DistributedExperimentPipeline:
         strategy: ParallelismStrategy,
         overrides: Mapping[str, int],
     ) -> ManifestEntry:
-        factory = SlurmJobFactory(self.study, manifest.path.parent)
+        factory = self._factory(self.study, manifest.path.parent)
         name = strategy.strategy_id(self.study.model.short_name, overrides)
         tries = sum(entry.strategy_id == name for entry in manifest.entries)
         entry = ManifestEntry(
@@ -239,21 +275,14 @@ class DistributedExperimentPipeline:
         self._changed(manifest)
         return entry
 
-    def _see_out(self, manifest: RunManifest, entry: ManifestEntry) -> None:
-        """Submit a job if necessary, wait for its end and collect its results.
+    def _submit(self, manifest: RunManifest, entry: ManifestEntry) -> None:
+        """Submit a job, unless it has been submitted.
 
         A PENDING job may have been submitted before a crash; submitting again finds it.
         """
-        if entry.over:
-            return
         if entry.status == "PENDING":
             self._manager.submit(entry, manifest.run_id, self.study.slurm.time_limit)
             self._changed(manifest)
-        self._manager.monitor(entry, lambda: self._changed(manifest))
-        self._manager.collect_artifacts(
-            entry, lambda over: self.collect(manifest, over)
-        )
-        self._changed(manifest)
 
     def _changed(self, manifest: RunManifest) -> None:
         manifest.save()
@@ -270,23 +299,56 @@ class DistributedExperimentPipeline:
 
         if self._collector is None:
             self._collector = ResultCollector(manifest.path.parent, self.study.results)
-            for before in manifest.newest().values():
-                if before.over and before is not entry:
-                    _ingest(self._collector, manifest, before)
-        _ingest(self._collector, manifest, entry)
+            before = [
+                one
+                for one in manifest.newest().values()
+                if one.over and one is not entry
+            ]
+            _ingest(self._collector, manifest, before)
+        _ingest(self._collector, manifest, [entry])
+
+
+def _next_job(
+    manifest: RunManifest, strategies: Sequence[ParallelismStrategy], *, fail_fast: bool
+) -> tuple[ParallelismStrategy, Mapping[str, int]] | None:
+    """Return the next job's strategy and overrides, or None when nothing is left.
+
+    With `fail_fast`, nothing is left after a strategy that has failed.
+    """
+    for strategy in strategies:
+        overrides = strategy.next_config(manifest.outcomes(strategy.name))
+        if overrides is not None:
+            return strategy, overrides
+        is_over = all(entry.over for entry in manifest.of(strategy.name))
+        if fail_fast and is_over and not _is_complete(manifest, strategy):
+            return None
+    return None
+
+
+def _is_complete(manifest: RunManifest, strategy: ParallelismStrategy) -> bool:
+    """Whether each point of a strategy has completed."""
+    done = [
+        entry.overrides for entry in manifest.of(strategy.name) if entry.status == DONE
+    ]
+    return all(point in done for point in strategy.points)
 
 
 def _ingest(
-    collector: "ResultCollector", manifest: RunManifest, entry: ManifestEntry
+    collector: "ResultCollector",
+    manifest: RunManifest,
+    entries: Sequence[ManifestEntry],
 ) -> None:
-    """Set an entry's status from how its job ended and what it wrote."""
-    entry.status = entry.job_status or entry.status
-    entry.reason = entry.job_reason
-    found = collector.ingest_strategy(entry.strategy_id, manifest.document())
-    # What the job said of its end is among the reasons.
-    entry.status = found.status
-    entry.reason = "; ".join(found.reasons) or None
-    entry.failure = None if entry.status == DONE else _failure_of(entry)
+    """Set the status of entries from how their jobs ended and what those wrote."""
+    for entry in entries:
+        entry.status = entry.job_status or entry.status
+        entry.reason = entry.job_reason
+    names = [entry.strategy_id for entry in entries]
+    collected = collector.ingest_strategies(names, manifest.document())
+    for entry, found in zip(entries, collected, strict=True):
+        # What the job said of its end is among the reasons.
+        entry.status = found.status
+        entry.reason = "; ".join(found.reasons) or None
+        entry.failure = None if entry.status == DONE else _failure_of(entry)
 
 
 def _failure_of(entry: ManifestEntry) -> dict[str, Any]:
@@ -300,9 +362,8 @@ def collect_results(study: Study, manifest: RunManifest) -> None:
     from gpuyard.studies.collector import ResultCollector
 
     collector = ResultCollector(manifest.path.parent, study.results)
-    for entry in manifest.newest().values():
-        if entry.over:
-            _ingest(collector, manifest, entry)
+    over = [entry for entry in manifest.newest().values() if entry.over]
+    _ingest(collector, manifest, over)
     manifest.save()
 
 

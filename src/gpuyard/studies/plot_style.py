@@ -12,6 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from gpuyard.studies.run_table import RunTable
+
+MOST = 60
+"""How many strategies a plot shows."""
 PALETTE = (
     "#0072B2",
     "#E69F00",
@@ -50,6 +54,20 @@ def styles(strategies: Sequence[str]) -> dict[str, tuple[str, str]]:
         name: (PALETTE[at % len(PALETTE)], _MARKERS[at % len(_MARKERS)])
         for at, name in enumerate(strategies)
     }
+
+
+def plotted(summary: RunTable) -> list[dict[str, Any]]:
+    """Return the rows of the strategies that plots show, in the order of the run.
+
+    Nobody can tell hundreds of curves apart, so these are at most MOST, the best.
+    """
+    rows = summary.strategies
+    if len(rows) <= MOST:
+        return rows
+    best = [name for name, _ in summary.ranking.order]
+    others = [row["strategy_id"] for row in rows if row["strategy_id"] not in best]
+    shown = set([*best, *others][:MOST])
+    return [row for row in rows if row["strategy_id"] in shown]
 
 
 def legend(axes: Any, entries: int) -> None:

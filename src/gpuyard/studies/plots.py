@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuyard.studies.plot_style import is_missing, legend, styles, words
+from gpuyard.studies.load_plot import draw_load
+from gpuyard.studies.plot_style import is_missing, legend, plotted, styles, words
 from gpuyard.studies.run_table import RunTable
 from gpuyard.studies.tradeoff_plots import draw_knee, draw_pareto
 
@@ -89,8 +90,10 @@ def build_plots(summary: RunTable) -> list[Plot]:
 
     plots: list[Plot] = []
     for name, sketch in _SKETCHES.items():
+        if name == "load" and not summary.loads:
+            continue
         with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
-            count = len(summary.strategies)
+            count = len(plotted(summary))
             height = (
                 max(2.2, 1.4 + _INCH_PER_BAR * count)
                 if sketch.by_row
@@ -146,8 +149,8 @@ def _svg(figure: Any, name: str, title: str, alt: str) -> str:
 def _latency_correctness(summary: RunTable, axes: Any) -> str:
     name = summary.primary
     told = []
-    look = styles([row["strategy_id"] for row in summary.strategies])
-    for row in summary.strategies:
+    look = styles([row["strategy_id"] for row in plotted(summary)])
+    for row in plotted(summary):
         x = row["latency_ms_p50"]
         y = row.get(name)
         if is_missing(x) or is_missing(y):
@@ -185,7 +188,7 @@ def _latency_correctness(summary: RunTable, axes: Any) -> str:
 
 def _throughput_length(summary: RunTable, axes: Any) -> str:
     told: list[str] = []
-    look = styles([row["strategy_id"] for row in summary.strategies])
+    look = styles([row["strategy_id"] for row in plotted(summary)])
     for strategy_id, rows in _answers(summary):
         length = (
             rows["prompt_tokens"]
@@ -222,7 +225,7 @@ def _throughput_length(summary: RunTable, axes: Any) -> str:
 
 def _latency_distribution(summary: RunTable, axes: Any) -> str:
     told: list[str] = []
-    names = [row["strategy_id"] for row in summary.strategies]
+    names = [row["strategy_id"] for row in plotted(summary)]
     look = styles(names)
     found = dict(_answers(summary))
     for place, name in enumerate(names):
@@ -263,7 +266,7 @@ def _latency_distribution(summary: RunTable, axes: Any) -> str:
 
 def _memory(summary: RunTable, axes: Any) -> str:
     told: list[str] = []
-    names = [row["strategy_id"] for row in summary.strategies]
+    names = [row["strategy_id"] for row in plotted(summary)]
     look = styles(names)
     for place, name in enumerate(names):
         ranks = summary.metrics[summary.metrics["strategy_id"] == name]
@@ -302,7 +305,7 @@ def _time_split(summary: RunTable, axes: Any) -> str:
     from matplotlib.patches import Patch
 
     told: list[str] = []
-    names = [row["strategy_id"] for row in summary.strategies]
+    names = [row["strategy_id"] for row in plotted(summary)]
     look = styles(names)
     for place, name in enumerate(names):
         ranks = summary.metrics[summary.metrics["strategy_id"] == name]
@@ -347,8 +350,8 @@ def _time_split(summary: RunTable, axes: Any) -> str:
 def _scaling(summary: RunTable, axes: Any) -> str:
     told: list[str] = []
     notes: dict[tuple[int, float], str] = {}
-    rows = [row for row in summary.strategies if not is_missing(row.get("speed_up"))]
-    look = styles([row["strategy_id"] for row in summary.strategies])
+    rows = [row for row in plotted(summary) if not is_missing(row.get("speed_up"))]
+    look = styles([row["strategy_id"] for row in plotted(summary)])
     for row in rows:
         colour, marker = look[row["strategy_id"]]
         axes.plot(
@@ -403,15 +406,20 @@ _SKETCHES: Mapping[str, _Sketch] = {
     "scaling": _Sketch("Scaling", _scaling),
     "pareto": _Sketch("Cost against latency", draw_pareto),
     "knee": _Sketch("Latency against throughput", draw_knee),
+    "load": _Sketch("Goodput against load", draw_load),
 }
 
 
 def _answers(summary: RunTable) -> list[tuple[str, Any]]:
-    ok = summary.results[summary.results["status"] == "ok"]
+    names = [row["strategy_id"] for row in plotted(summary)]
+    results = summary.results
+    ok = results[(results["status"] == "ok") & results["strategy_id"].isin(names)]
     return [(str(name), rows) for name, rows in ok.groupby("strategy_id", sort=False)]
 
 
 def _rows(axes: Any, names: Sequence[str]) -> None:
+    if not names:
+        return
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")

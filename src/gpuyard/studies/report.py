@@ -16,9 +16,10 @@ from markupsafe import Markup
 
 from gpuyard import __version__
 from gpuyard.storage.archive import beside, replace
+from gpuyard.studies import plot_style
 from gpuyard.studies.correctness import ALL, CorrectnessEvaluator
 from gpuyard.studies.manifest import RunManifest
-from gpuyard.studies.markdown import columns
+from gpuyard.studies.markdown import columns, load_table
 from gpuyard.studies.prompts import PromptFileSet, PromptRepository
 from gpuyard.studies.study import FILE, Study
 from gpuyard.studies.summary import RunSummary
@@ -36,6 +37,7 @@ _HARDWARE = (
     "engine_version",
     "torch_version",
     "precision",
+    "quantization",
 )
 
 
@@ -85,6 +87,8 @@ class StudyReport:
                 for row in summary.rows
             ],
             all=ALL,
+            loads=load_table(summary),
+            most_plotted=plot_style.MOST,
             plots=[(plot, Markup(plot.svg)) for plot in summary.build_plots()],
             headlines=list(self._headlines()),
             divergences=divergences[:_MOST_DIVERGENCES],
@@ -192,7 +196,7 @@ class StudyReport:
             folder = self._run / one["strategy_id"]
             texts = [
                 (name, _read(folder / name))
-                for name in ("exp_config.json", "job.slurm")
+                for name in ("exp_config.json", "job.slurm", "job.sh")
             ]
             yield one["strategy_id"], [(name, text) for name, text in texts if text]
 
@@ -218,6 +222,7 @@ def load_summary(study: Study, manifest: RunManifest) -> RunSummary:
         max_p90_ms=wanted.latency_limit_ms,
         price_per_gpu_hour=wanted.price_per_gpu_hour,
         currency=wanted.currency,
+        rank_quantized=wanted.rank_quantized,
     )
     # Why jobs failed is known only after their results were collected.
     entries = manifest.document()["entries"]

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.studies.answer_check import CheckedStrategy, Correctness, check_answers
-from gpuyard.studies.answer_tables import answers_of_run
+from gpuyard.studies.answer_tables import answers_of_run, baseline_floor
 from gpuyard.studies.correctness import ALL, METRICS, PEER_METRICS, CorrectnessEvaluator
 from gpuyard.studies.failures import JobFailure
 from gpuyard.studies.ranking import (
@@ -32,6 +32,7 @@ PRIMARY = ("token_agreement", "peer_agreement")
 """The figure of correctness that tables and plots lead with: the first that there is.
 """
 _GIB = 2**30
+_OF_GPUS = ("gpu_utilization", "energy_j")
 
 
 class RunTable:
@@ -53,6 +54,7 @@ class RunTable:
         max_p90_ms: float | None = None,
         price_per_gpu_hour: float | None = None,
         currency: str = "USD",
+        rank_quantized: bool = False,
     ) -> None:
         """`document` is `run_<ts>.json`.
 
@@ -61,11 +63,14 @@ class RunTable:
         self.document = document
         self._labels = self._find_labels()
         self.results = results
-        self.metrics = metrics
+        # Tables of earlier versions have no figures of GPUs.
+        missing = [name for name in _OF_GPUS if name not in metrics]
+        self.metrics = metrics.assign(**dict.fromkeys(missing, math.nan))
         self.run_id = str(document["run_id"])
         self.collected: list[dict[str, Any]] = list(document.get("collected") or ())
         self.price = price_per_gpu_hour
         self.currency = currency
+        self._rank_quantized = rank_quantized
         sizes = {
             row["strategy_id"]: _gpus(self._ranks(row["strategy_id"]))
             for row in self.collected
@@ -145,6 +150,12 @@ class RunTable:
         return found
 
     @property
+    def loads(self) -> dict[str, list[dict[str, Any]]]:
+        """The figures under load (see `LoadFigures`) by strategy."""
+        under_load = [row for row in self.collected if row.get("load")]
+        return {row["strategy_id"]: row["load"] for row in under_load}
+
+    @property
     def baseline(self) -> str:
         """A sentence with the baseline's model, host and API; empty without one."""
         told = [
@@ -156,7 +167,11 @@ class RunTable:
             return ""
         where = f" at {hosts}" if hosts else ""
         interface = f", API {apis}" if apis else ""
-        return f"The baseline is {models}{where}{interface}."
+        floor = baseline_floor(self.results)
+        same = ""
+        if floor is not None:
+            same = f" Asked again, it gave the same answer in {floor:.0%} of the times."
+        return f"The baseline is {models}{where}{interface}.{same}"
 
     def _noise_floor(self) -> dict[str, float]:
         """The share in which each strategy that repeated its answers agrees."""
@@ -178,8 +193,12 @@ class RunTable:
         return {
             name: found.reason
             for name, found in self.checked.items()
-            if not found.correctness.can_be_best
+            if not self._can_be_best(found.correctness)
         }
+
+    def _can_be_best(self, correctness: Correctness) -> bool:
+        is_rounded = correctness is Correctness.ROUNDED
+        return correctness.can_be_best or (is_rounded and self._rank_quantized)
 
     def _ranks(self, strategy_id: str) -> pd.DataFrame:
         return self.metrics[self.metrics["strategy_id"] == strategy_id]
@@ -215,6 +234,7 @@ class RunTable:
                         ),
                     }
                     row["cost_per_million"] = self._cost_per_million(row)
+                    row["energy_per_token_j"] = _energy_per_token(row)
                 row |= {
                     name: scores.get((strategy_id, variant), {}).get(name)
                     for name in _correctness_columns()
@@ -245,6 +265,7 @@ class RunTable:
         rank's start to the last rank's end. GPU-hours are wall clock × GPUs / 3600, and
         the cost is GPU-hours × price. Communication is a share of the seconds that all
         ranks spent computing or communicating. Memory is that of the rank with most.
+        Energy is in joules, of all GPUs during generation.
         """
         wall_s = _most(ranks["elapsed_s"])
         if wall_s is None:
@@ -266,6 +287,8 @@ class RunTable:
             "load_s": _most(ranks["load_s"]),
             "peak_memory_gib": None if peak is None else peak / _GIB,
             "max_rss_gib": None if rss is None else rss / _GIB,
+            "gpu_utilization": _number(ranks["gpu_utilization"].mean()),
+            "energy_j": _number(ranks["energy_j"].sum(skipna=False)),
             "communication_share": (
                 talking / (talking + computing) if talking + computing else None
             ),
@@ -301,6 +324,14 @@ class RunTable:
         return rows
 
 
+def _energy_per_token(row: Mapping[str, Any]) -> float | None:
+    """Return joules per generated token, if all ranks measured their energy."""
+    energy_j: float | None = row["energy_j"]
+    if not energy_j or not row["tokens"]:
+        return None
+    return energy_j / row["tokens"]
+
+
 def _correctness_columns() -> list[str]:
     shares = [
         f"{name}{end}"
@@ -325,6 +356,7 @@ def _layout(ranks: pd.DataFrame) -> dict[str, Any]:
         "engine",
         "precision",
         "batch_size",
+        "quantization",
     )
     first: Mapping[str, Any] = (
         {} if ranks.empty else cast(Mapping[str, Any], ranks.iloc[0].to_dict())

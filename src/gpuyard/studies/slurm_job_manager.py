@@ -1,8 +1,9 @@
 """Submit the jobs of a study to Slurm through gpuyard's queue, and wait for them."""
 
 import json
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,20 +37,14 @@ class SlurmJobManager:
         A job that the instance refuses has failed.
         """
         experiment: dict[str, Any] = json.loads(Path(entry.exp_config_path).read_text())
-        script = Path(entry.output_root) / "job.slurm"
-        needs_gpus = experiment["device"] != "cpu"
-        gpus = {"count": experiment["gpus_per_node"] if needs_gpus else 0}
         work = {
             "name": entry.strategy_id,
-            "command": ["sbatch", str(script)],
-            "provider": self._provider,
-            "provider_options": {"slurm": {"script": str(script)}},
             "workdir": entry.output_root,
-            "resources": {"nodes": experiment["num_nodes"], "cpus": 1, "gpus": gpus},
             "estimated_duration_s": time_limit_s,
             "environment": {},
             "labels": {"study": run_id, "study-part": "strategy"},
             "idempotency_key": f"{entry.output_root}#{entry.attempt}"[-200:],
+            **self._work(entry, experiment, time_limit_s),
         }
         try:
             entry.gpuyard_job = self._client.run(work).id
@@ -59,18 +54,41 @@ class SlurmJobManager:
         else:
             entry.submitted_at = self._clock()
 
-    def monitor(self, entry: ManifestEntry, changed: Callable[[], None]) -> None:
-        """Wait until a job ends.
+    def _work(
+        self, entry: ManifestEntry, experiment: Mapping[str, Any], time_limit_s: float
+    ) -> dict[str, Any]:
+        """Return what of a job depends on the place; its script has the time limit."""
+        script = str(Path(entry.output_root) / "job.slurm")
+        needs_gpus = experiment["device"] != "cpu"
+        gpus = {"count": experiment["gpus_per_node"] if needs_gpus else 0}
+        return {
+            "command": ["sbatch", script],
+            "provider": self._provider,
+            "provider_options": {"slurm": {"script": script}},
+            "resources": {"nodes": experiment["num_nodes"], "cpus": 1, "gpus": gpus},
+        }
+
+    def monitor(
+        self,
+        entries: Sequence[ManifestEntry],
+        changed: Callable[[], None],
+        wait_s: float = math.inf,
+    ) -> None:
+        """Wait until one of the jobs ends, at most `wait_s` seconds.
 
         `changed` is called after each change except the end, which counts only once the
         results have been read.
         """
         pause = _PAUSE_S[0]
-        while not entry.over:
-            new = self._learn(entry, self._client.job(entry.gpuyard_job or "").info)
-            if entry.over:
-                return
-            if new:
+        began = time.monotonic()
+        while time.monotonic() - began < wait_s:
+            has_changed = False
+            for entry in entries:
+                job = self._client.job(entry.gpuyard_job or "").info
+                has_changed = self._learn(entry, job) or has_changed
+                if entry.over:
+                    return
+            if has_changed:
                 changed()
                 pause = _PAUSE_S[0]
             time.sleep(pause)
@@ -78,16 +96,11 @@ class SlurmJobManager:
 
     def _learn(self, entry: ManifestEntry, job: "Job") -> bool:
         before = entry.job_id, entry.state, entry.status
-        number = (job.provider_ref or "").partition("_")[0]
-        if number.isdigit():
-            entry.job_id = int(number)
-            entry.slurm_out = str(
-                Path(entry.output_root) / "logs" / f"slurm-{number}.out"
-            )
         entry.state = job.state.value
+        entry.elapsed_s = job.usage.get("elapsed_s")
+        self._learn_place(entry, job)
         if job.state.terminal:
             status = _STATES.get(job.state.value, "FAILED")
-            entry.elapsed_s = job.usage.get("elapsed_s")
             entry.max_rss_bytes = job.usage.get("max_rss_bytes")
             entry.end(
                 status,
@@ -95,6 +108,15 @@ class SlurmJobManager:
                 job.ended_at or self._clock(),
             )
         return before != (entry.job_id, entry.state, entry.status)
+
+    def _learn_place(self, entry: ManifestEntry, job: "Job") -> None:
+        """Note Slurm's number of the job, and where its log is."""
+        number = (job.provider_ref or "").partition("_")[0]
+        if number.isdigit():
+            entry.job_id = int(number)
+            entry.slurm_out = str(
+                Path(entry.output_root) / "logs" / f"slurm-{number}.out"
+            )
 
     def collect_artifacts(
         self, entry: ManifestEntry, collect: Callable[[ManifestEntry], None]

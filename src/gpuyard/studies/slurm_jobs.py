@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gpuyard
+from gpuyard.studies.runtime.server_commands import SERVERS
 from gpuyard.studies.strategies import ParallelismStrategy
 from gpuyard.studies.study import Study
 from gpuyard.studies.tables import replace_file
@@ -21,7 +22,9 @@ _HEAD = "__HEAD__"
 _PORT = "__PORT__"
 # srun puts the number of its task before each line.
 _LABEL_LINES = "export SLURM_LABELIO=1"
-FOLDERS = ("outputs", "repeats", "metrics", "logs", "profiling")
+_RAY_S = 300
+"""How long the nodes of a Ray cluster may take to meet."""
+FOLDERS = ("outputs", "repeats", "load", "metrics", "logs", "profiling")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,9 @@ class SlurmJobFactory:
     The same study, run and strategy always give the same files.
     """
 
+    script_name = "job.slurm"
+    entry = ENTRY
+
     def __init__(self, study: Study, run: Path) -> None:
         self.study = study
         self.run = run
@@ -65,7 +71,7 @@ class SlurmJobFactory:
 
     def script_path(self, strategy_id: str) -> Path:
         """Its script."""
-        return self.output_root(strategy_id) / "job.slurm"
+        return self.output_root(strategy_id) / self.script_name
 
     def config_path(self, strategy_id: str) -> Path:
         """What the runtime reads."""
@@ -111,10 +117,13 @@ class SlurmJobFactory:
         root = self.output_root(strategy_id)
         generation = study.generation
         slurm = study.slurm
+        options = dict(strategy.engine_options)
+        if strategy.quantization:
+            options["quantization"] = strategy.quantization
         return {
             "strategy_id": strategy_id,
             "model_name": study.model.name,
-            "model_path": str(study.model.path),
+            "model_path": str(strategy.quantized_model or study.model.path),
             "num_nodes": strategy.num_nodes,
             "gpus_per_node": strategy.gpus_per_node,
             "pp_size": strategy.pp_size,
@@ -138,7 +147,9 @@ class SlurmJobFactory:
             "world_size": strategy.world_size,
             "output_shard_pattern": "shard_{rank}.jsonl",
             "metrics_file": "metrics_rank_{rank}.json",
-            "engine": generation.engine,
+            "engine": strategy.engine_of(study),
+            "engine_options": options,
+            "quantization": strategy.how_rounded or None,
             "variants": list(variants),
             "micro_batches": generation.micro_batches,
             "repeats": generation.repeats,
@@ -150,6 +161,7 @@ class SlurmJobFactory:
             "device": generation.device,
             "profiler": generation.profiler,
             "limit": limit,
+            "load": study.load and study.load.model_dump(),
             **overrides,
         }
 
@@ -187,13 +199,18 @@ class SlurmJobFactory:
         )
 
     def _launcher(self, strategy: ParallelismStrategy) -> str:
-        """Return what starts the processes: vLLM, srun, torchrun or deepspeed.
+        """Return what starts the processes: vllm, server, srun, torchrun or deepspeed.
+
+        vLLM starts its own. A server is started once on each node, by srun.
 
         DeepSpeed's launcher needs a list of hosts and ssh to reach other nodes (0.19),
         so srun takes its place there.
         """
-        if self.study.generation.engine == "vllm":
+        engine = strategy.engine_of(self.study)
+        if engine == "vllm":
             return "vllm"
+        if engine in SERVERS:
+            return "server"
         launcher = self.study.slurm.launcher
         return (
             "srun" if launcher == "deepspeed" and strategy.num_nodes > 1 else launcher
@@ -214,14 +231,15 @@ class SlurmJobFactory:
         """Return the lines that set where processes connect to each other.
 
         The port is below the range from which systems assign ports. On several nodes,
-        vLLM's processes connect through a Ray cluster.
+        vLLM's processes connect through a Ray cluster of the same interpreter.
         """
         found = [
             'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
             "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",
         ]
         if self._launcher(strategy) == "vllm" and strategy.num_nodes > 1:
-            ray = shlex.join([*self._container(), "ray"])
+            python = self.study.slurm.python
+            ray = shlex.join([*self._container(), python, "-m", "ray.scripts.scripts"])
             others = strategy.num_nodes - 1
             found += [
                 (
@@ -232,10 +250,16 @@ class SlurmJobFactory:
                     f'srun --nodes={others} --ntasks={others} --exclude="$head" '
                     f'{ray} start --address="$head:$MASTER_PORT" --block &'
                 ),
+                f"deadline=$((SECONDS + {_RAY_S}))",
                 (
-                    f'until {ray} status --address="$head:$MASTER_PORT" >/dev/null'
-                    " 2>&1; do sleep 1; done"
+                    f'until [ "$({ray} status --address="$head:$MASTER_PORT"'
+                    f' 2>/dev/null | grep -c " node_")" -ge {strategy.num_nodes} ]; do'
                 ),
+                '  if [ "$SECONDS" -ge "$deadline" ]; then',
+                f'    echo "the nodes of Ray did not meet in {_RAY_S} s" >&2; exit 1',
+                "  fi",
+                "  sleep 1",
+                "done",
                 'export RAY_ADDRESS="$head:$MASTER_PORT"',
             ]
         return found
@@ -268,11 +292,13 @@ class SlurmJobFactory:
         if not slurm.apptainer_image:
             return []
         models = self.study.model.path.parent
+        rounded = [one.quantized_model for one in self.study.strategies]
         binds = (
             f"{self.run.parent}:/exp",
             f"{models}:/models",
             str(self.run),
             str(models),
+            *dict.fromkeys(str(folder.parent) for folder in rounded if folder),
             *slurm.binds,
         )
         return [
@@ -285,7 +311,7 @@ class SlurmJobFactory:
 
     def _program(self, config: SlurmConfig) -> list[str]:
         return [
-            str(self.run / "runtime" / ENTRY),
+            str(self.run / "runtime" / self.entry),
             "--config",
             str(config.folder / "exp_config.json"),
         ]

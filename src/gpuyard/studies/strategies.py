@@ -4,9 +4,11 @@ A strategy says what it asks of a cluster and which job comes next. Processes fo
 mesh (dp, pp, tp) with tp innermost, so a tensor group takes neighbouring GPUs.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuyard.domain.errors import Fault, InvalidInputError
@@ -33,7 +35,7 @@ class ParallelismStrategy:
 
     `sweep` gives the values to try by setting (`batch_size`, `micro_batches`); each
     point of their product is one job, tried again up to `retries` times. On its own
-    this class is a layout of any shape.
+    this class is a layout of any shape. `engine` is empty if it is the study's.
     """
 
     name: str = "custom"
@@ -47,6 +49,21 @@ class ParallelismStrategy:
         default_factory=dict[str, tuple[int, ...]]
     )
     retries: int = 0
+    engine: str = ""
+    engine_options: Mapping[str, str | bool | int | float] = field(
+        default_factory=dict[str, str | bool | int | float]
+    )
+    quantization: str = ""
+    quantized_model: Path | None = None
+
+    @property
+    def how_rounded(self) -> str:
+        """How its weights are rounded, so that its answers may differ; empty if not."""
+        return self.quantization or ("rounded" if self.quantized_model else "")
+
+    def engine_of(self, study: "Study") -> str:
+        """The engine that runs it: its own, or else the study's."""
+        return self.engine or study.generation.engine
 
     @property
     def world_size(self) -> int:
@@ -58,7 +75,8 @@ class ParallelismStrategy:
     ) -> str:
         """Return the id, such as `llama8b_pp2_tp1`.
 
-        Replicas, nodes and values of a sweep are added where they distinguish a layout.
+        Replicas, nodes, an engine of its own, rounded weights and values of a sweep are
+        added where they distinguish a layout.
         Nodes are named unless there is one for each pipeline stage of each replica;
         otherwise 8-way tensor parallelism would have one id on one node and on eight.
         """
@@ -67,11 +85,21 @@ class ParallelismStrategy:
             parts.append(f"dp{self.dp_size}")
         if self.num_nodes != self.pp_size * self.dp_size:
             parts.append(f"n{self.num_nodes}")
+        parts += filter(None, [self.engine, self.quantization, self._own_name()])
         overrides = overrides or {}
         for key, values in self.sweep.items():
             if len(values) > 1 and key in overrides:
                 parts.append(f"{_SUFFIXES[key]}{overrides[key]}")
         return "_".join(parts)
+
+    def _own_name(self) -> str:
+        """Return the name as part of an id where nothing else tells strategies apart.
+
+        These are strategies that differ in the options of their engine, or in weights.
+        """
+        if not self.engine_options and not self.quantized_model:
+            return ""
+        return re.sub(r"[^A-Za-z0-9.-]+", "-", self.name).strip("-.")
 
     def describe_topology(self) -> str:
         """The layout in a sentence."""
@@ -208,6 +236,10 @@ def build(section: "StrategySection") -> ParallelismStrategy:
         dp_size=section.dp,
         sweep={key: values for key, values in swept.items() if values},
         retries=section.retries,
+        engine=section.engine or "",
+        engine_options=section.engine_options,
+        quantization=section.quantization,
+        quantized_model=section.quantized_model,
     )
 
 

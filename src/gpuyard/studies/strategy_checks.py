@@ -8,6 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuyard.domain.errors import Fault, InvalidInputError
+from gpuyard.studies.engine_checks import (
+    SERVING,
+    engine_faults,
+    load_faults,
+    option_faults,
+)
 from gpuyard.studies.memory_estimate import GenerationLoad, MemoryEstimate, estimate
 from gpuyard.studies.model_folder import (
     TOKENIZER,
@@ -63,10 +69,12 @@ def layout_faults(
     study: "Study", shape: ModelShape | None, strategy: ParallelismStrategy, field: str
 ) -> list[Fault]:
     """Find what is wrong with a layout, for its nodes, its engine and the model."""
-    engine = study.generation.engine
+    engine = strategy.engine_of(study)
     faults = (
         world_faults(strategy, field)
         + engine_faults(strategy, engine, field)
+        + option_faults(strategy, engine, field)
+        + (load_faults(engine, field) if study.load else [])
         + sweep_faults(strategy, engine, field)
     )
     return faults + (split_faults(strategy, shape, field, engine) if shape else [])
@@ -74,7 +82,8 @@ def layout_faults(
 
 def feature_faults(study: "Study") -> list[Fault]:
     """Find the features of a model that the engine `torch` does not support."""
-    if study.generation.engine != "torch":
+    engines = [section.engine for section in study.strategies]
+    if "torch" not in [one or study.generation.engine for one in engines]:
         return []
     try:
         read_as_torch_does(study.model.path)
@@ -111,23 +120,6 @@ def world_faults(strategy: ParallelismStrategy, field: str) -> list[Fault]:
     nodes = f"{strategy.num_nodes} nodes x {strategy.gpus_per_node} GPUs = {given}"
     return [
         Fault(field, f"{product} processes, but {nodes}", "make the two products equal")
-    ]
-
-
-def engine_faults(
-    strategy: ParallelismStrategy, engine: str, field: str
-) -> list[Fault]:
-    """DeepSpeed splits tensors only, and vLLM runs one replica."""
-    sizes = {"pp": strategy.pp_size, "dp": strategy.dp_size}
-    others = {"pp": "torch or vllm", "dp": "torch"}
-    return [
-        Fault(
-            f"{field}.{name}",
-            f"is {sizes[name]}, but the engine {engine} has no {name} beyond 1",
-            f"set it to 1, or generation.engine to {others[name]}",
-        )
-        for name in {"deepspeed": ("pp", "dp"), "vllm": ("dp",)}.get(engine, ())
-        if sizes[name] > 1
     ]
 
 
@@ -179,8 +171,8 @@ def _uneven(shape: ModelShape, ways: int, engine: str) -> list[str]:
         "intermediate columns": shape.intermediate,
         "words of vocabulary": shape.vocabulary,
     }
-    if engine == "vllm":
-        # It pads the vocabulary, and repeats KV heads of which there are fewer than
+    if engine in SERVING:
+        # They pad the vocabulary, and repeat KV heads of which there are fewer than
         # processes.
         del sizes["words of vocabulary"]
         sizes["KV heads"] = (
@@ -240,6 +232,7 @@ def point_estimate(
         length=study.prompts.budgets[variant] + generation.max_new_tokens,
         micro_batches=point.get("micro_batches", generation.micro_batches),
         precision=generation.precision,
+        quantization=strategy.how_rounded,
     )
     return estimate(shape, strategy, load)
 

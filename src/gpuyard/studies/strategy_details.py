@@ -50,6 +50,8 @@ def _details(
         "name": entry.strategy,
         "layout": layout.describe_topology() if layout else None,
         "engine": config.get("engine"),
+        "engine_options": _listed(config.get("engine_options")),
+        "quantization": config.get("quantization"),
         "options": ", ".join(options),
         "status": entry.status,
         "attempt": entry.attempt,
@@ -61,6 +63,13 @@ def _details(
         "folder": entry.output_root,
         "failure": entry.failure,
     }
+
+
+def _listed(options: Any) -> str | None:
+    if not isinstance(options, dict):
+        return None
+    told = cast(Mapping[str, Any], options)
+    return ", ".join(f"{name} {value}" for name, value in told.items()) or None
 
 
 def _read(path: Path) -> Mapping[str, Any]:

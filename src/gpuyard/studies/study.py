@@ -102,6 +102,9 @@ Seconds = Annotated[float, BeforeValidator(_duration), Field(gt=0)]
 Values = Annotated[
     tuple[PositiveInt, ...], BeforeValidator(_listed), AfterValidator(_distinct)
 ]
+Engine = Literal["torch", "vllm", "vllm_server", "sglang", "tensorrt_llm", "deepspeed"]
+OptionName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+Option = str | bool | int | float
 Share = Annotated[float, Field(gt=0, le=1)]
 Heat = Annotated[float, Field(ge=0)]
 
@@ -166,6 +169,8 @@ class BaselineSection(StudySection):
     temperature: Heat = 0.0
     timeout_s: Seconds = 120.0
     retries: NonNegativeInt = 5
+    # How often each prompt is asked. Answers that differ show the endpoint's noise.
+    repeats: PositiveInt = 1
 
 
 class GenerationSection(StudySection):
@@ -174,7 +179,7 @@ class GenerationSection(StudySection):
     `temperature` 0 is greedy, `top_k` 0 takes all tokens, `micro_batches` 1 is none.
     """
 
-    engine: Literal["torch", "vllm", "deepspeed"] = "torch"
+    engine: Engine = "torch"
     max_new_tokens: PositiveInt = 256
     batch_size: PositiveInt = 4
     precision: Literal["fp32", "bf16", "fp16"] = "bf16"
@@ -188,6 +193,20 @@ class GenerationSection(StudySection):
     ignore_eos: bool = False
     device: Literal["auto", "cpu", "cuda"] = "auto"
     profiler: Literal["none", "torch", "nsys", "perf"] = "none"
+
+
+class LoadSection(StudySection):
+    """Requests that come one by one at `rates` per second, besides the batches.
+
+    At each rate there are `requests`, drawn with `seed`. Goodput counts those that keep
+    the limits.
+    """
+
+    rates: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]
+    requests: PositiveInt = 100
+    seed: NonNegativeInt = 0
+    ttft_limit_ms: PositiveFloat | None = None
+    tpot_limit_ms: PositiveFloat | None = None
 
 
 class SlurmSection(StudySection):
@@ -214,6 +233,8 @@ class SlurmSection(StudySection):
     python: Words = "python3"
     launcher: Literal["srun", "deepspeed", "torchrun"] = "srun"
     sbatch: Lines = ()
+    # How many jobs are submitted at once. Slurm runs those beside each other that fit.
+    max_parallel: PositiveInt = 1
 
 
 class StrategySection(StudySection):
@@ -238,6 +259,16 @@ class StrategySection(StudySection):
     batch_size: Values = ()
     micro_batches: Values = ()
     retries: NonNegativeInt = 0
+    # Without one, it is that of the section [generation].
+    engine: Engine | None = None
+    # What else the engine is told, by its own names.
+    engine_options: dict[
+        Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], Option
+    ] = Field(default_factory=dict[str, Option])
+    # How the engine rounds the weights when it loads them, such as fp8.
+    quantization: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]*$")] = ""
+    # A folder with rounded weights of the same model.
+    quantized_model: Path | None = None
 
 
 class ReportSection(StudySection):
@@ -250,6 +281,7 @@ class ReportSection(StudySection):
     objective: Literal["cheapest", "fastest", "throughput", "balanced"] = "cheapest"
     latency_limit_ms: PositiveFloat | None = None
     price_per_gpu_hour: PositiveFloat | None = None
+    rank_quantized: bool = False
     currency: Words = "USD"
     embedding_model: Path | None = None
 
@@ -267,6 +299,7 @@ class StudyFile(StudySection):
     prompts: PromptsSection = PromptsSection()
     baseline: BaselineSection | None = None
     generation: GenerationSection = GenerationSection()
+    load: LoadSection | None = None
     slurm: SlurmSection = SlurmSection()
     strategies: Annotated[tuple[StrategySection, ...], AfterValidator(_some)]
     report: ReportSection = ReportSection()
@@ -327,14 +360,21 @@ def load_study(directory: Path) -> Study:
         directory, file.report.embedding_model
     )
     report = file.report.model_copy(update={"embedding_model": embedding_model})
+    strategies = tuple(_with_weights(directory, one) for one in file.strategies)
     found = {
         "model": model,
+        "strategies": strategies,
         "prompts": prompts,
         "report": report,
         "directory": directory,
         "sha256": hashlib.sha256(raw).hexdigest(),
     }
     return Study.model_construct(None, **(sections | found))
+
+
+def _with_weights(directory: Path, strategy: StrategySection) -> StrategySection:
+    folder = strategy.quantized_model and _on(directory, strategy.quantized_model)
+    return strategy.model_copy(update={"quantized_model": folder})
 
 
 def _toml(raw: bytes) -> dict[str, Any]:

@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from gpuyard.studies.plot_style import is_missing, legend, place_labels, styles, words
+from gpuyard.studies.plot_style import (
+    is_missing,
+    legend,
+    place_labels,
+    plotted,
+    styles,
+    words,
+)
 from gpuyard.studies.run_table import RunTable
 
 _LAYOUT = ("num_nodes", "gpus_per_node", "tp_size", "pp_size", "dp_size")
@@ -51,11 +58,11 @@ def knee(points: Sequence[tuple[float, float]]) -> int | None:
 
 def draw_pareto(summary: RunTable, axes: Any) -> str:
     """Draw cost against latency; the front joins the right strategies on it."""
-    look = styles([row["strategy_id"] for row in summary.strategies])
+    look = styles([row["strategy_id"] for row in plotted(summary)])
     wrong = {name for name, _ in summary.ranking.wrong}
     rows = [
         row
-        for row in summary.strategies
+        for row in plotted(summary)
         if not is_missing(row.get("gpu_hours_per_million"))
         and not is_missing(row["latency_ms_p50"])
     ]
@@ -131,7 +138,7 @@ def _layouts(summary: RunTable) -> dict[tuple[Any, ...], list[Mapping[str, Any]]
     """Return rows of strategies with several batch sizes by layout, smallest first."""
     found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     wrong = {name for name, _ in summary.ranking.wrong}
-    for row in summary.strategies:
+    for row in plotted(summary):
         figures = (row["tokens_per_s"], row["latency_ms_p50"])
         if not any(map(is_missing, figures)) and row["strategy_id"] not in wrong:
             found.setdefault(tuple(row.get(name) for name in _LAYOUT), []).append(row)

@@ -55,6 +55,28 @@ def validate_study(study: Study) -> StudyValidation:
     return StudyValidation(tuple(dict.fromkeys(faults)), tuple(warnings), len(records))
 
 
+def validate_by_trying(study: Study, provider: str, wait_s: float) -> StudyValidation:
+    """Check a study, then ask its endpoint, and look at a node by a job.
+
+    The job is sent only if nothing is wrong; it may take `wait_s` seconds.
+    """
+    from gpuyard.client.sync import Client
+    from gpuyard.studies.baseline_check import baseline_faults
+    from gpuyard.studies.node_probe import probe_node
+
+    found = validate_on_cluster(study, provider)
+    faults = [*found.faults]
+    if study.baseline:
+        faults += baseline_faults(study.baseline)
+    if faults:
+        return replace(found, faults=tuple(faults))
+    with Client() as client:
+        probed = probe_node(study, client, provider, wait_s)
+    return replace(
+        found, faults=probed.faults, warnings=(*found.warnings, *probed.warnings)
+    )
+
+
 def validate_on_cluster(study: Study, provider: str) -> StudyValidation:
     """Check a study, and compare it with what the cluster of an instance offers."""
     from gpuyard.client.sync import Client

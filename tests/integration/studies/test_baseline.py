@@ -117,6 +117,27 @@ def ask(
     return asyncio.run(play())
 
 
+def test_each_prompt_is_asked_again_to_measure_noise(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    study = study_at(endpoint, tmp_path, repeats=3, concurrency=1)
+
+    def answer(prompt: str, count: int) -> Reply:
+        is_other = prompt.startswith("Question 1") and count == 2
+        return says("Another." if is_other else f"Answer to {prompt[:20]}")
+
+    endpoint.answer = answer
+    rows = rows_of(runner_of(study).run(frame_of(study)))
+    assert set(endpoint.asked.values()) == {3}
+    same = {row["prompt_id"]: row["local_same"] for row in rows}
+    assert same == {"p01": 0.5, "p02": 1.0, "p03": 1.0}
+    again = rows_of(runner_of(study).run(frame_of(study)))
+    assert (again, set(endpoint.asked.values())) == (rows, {3}), "it is not paid twice"
+    once = rows_of(runner_of(study_at(endpoint, tmp_path)).run(frame_of(study)))
+    assert [row["local_same"] for row in once] == [None] * 6
+    assert set(endpoint.asked.values()) == {3}
+
+
 def test_every_prompt_gets_its_answer(endpoint: Endpoint, tmp_path: Path) -> None:
     study = study_at(endpoint, tmp_path, max_tokens=5, temperature=0.5)
     runner = runner_of(study)

@@ -64,7 +64,8 @@ def test_a_small_run_says_how_it_was_asked_for(tmp_path: Path) -> None:
         "source": "api.example:443",
         "local_api": "chat",
     }
-    write_prompts(run, [prompt | told for prompt in asked])
+    told_again = told | {"local_same": 0.5}
+    write_prompts(run, [prompt | told_again for prompt in asked])
     write_strategy(run, ALONE, asked)
     write_manifest(run, [entry(ALONE)])
     options = {"variants": ["2k"], "limit": 2, "only": ["a wide one"]}
@@ -79,6 +80,7 @@ def test_a_small_run_says_how_it_was_asked_for(tmp_path: Path) -> None:
         "gpuyard study run . --only 'a wide one' --variant 2k --limit 2" in found.text
     )
     who = "The baseline is Llama-3-8B-0613 at api.example:443, API chat."
+    who += " Asked again, it gave the same answer in 50% of the times."
     assert who in found.text and who in summary.to_markdown()
 
 

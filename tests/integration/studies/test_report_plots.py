@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
+from gpuyard.studies import plot_style
 from gpuyard.studies.collector import ResultCollector
+from gpuyard.studies.plot_style import plotted
+from gpuyard.studies.report import StudyReport
 from gpuyard.studies.summary import RunSummary
 from gpuyard.studies.tradeoff_plots import draw_knee
 from tests.support.study_run import (
@@ -80,6 +83,30 @@ def test_a_sweep_of_batch_sizes_has_a_curve(tmp_path: Path) -> None:
     assert "tp 1, pp 1, dp 1: no knee" in told
     assert {text.get_text() for text in axes.texts} <= {"1", "2", "4"}
     assert len(axes.lines) == 1
+
+
+def test_plots_show_the_best_of_more_strategies_than_one_can_tell_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plot_style, "MOST", 2)
+    run = tmp_path / "runs" / RUN
+    asked = prompts(2)
+    write_prompts(run, asked)
+    layouts = [
+        replace(ALONE, strategy_id=f"s{pace_ms}", pace_ms=float(pace_ms))
+        for pace_ms in (30, 10, 40, 20)
+    ]
+    for layout in layouts:
+        write_strategy(run, layout, asked)
+    write_manifest(run, [entry(layout) for layout in layouts])
+    summary = summary_of(run)
+    shown = [row["strategy_id"] for row in plotted(summary)]
+    assert shown == ["s10", "s20"]
+    page = StudyReport(summary, run).html()
+    assert "The plots show the 2 best strategies; the table has all." in page
+    assert page.count('<th scope="row">s40</th>') > 0
+    drawings = {plot.name: plot.alt for plot in summary.build_plots()}
+    assert "s10" in drawings["memory"] and "s40" not in drawings["memory"]
 
 
 @pytest.mark.parametrize("count", [1, 12])

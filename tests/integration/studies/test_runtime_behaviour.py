@@ -265,6 +265,28 @@ def test_every_launcher_can_start_a_copy_of_it(
     assert ids_of(config.parent) == running.expected(model)
 
 
+def test_two_replicas_of_two_stages_under_load(
+    model: Path, fast_trainer_python: Path, tmp_path: Path
+) -> None:
+    """Each replica forms the same batches on all of its ranks, and answers its share."""
+    load = {"rates": [50.0, 5000.0], "requests": 7, "seed": 1}
+    config = write_config(
+        tmp_path / "run", model, layout=(1, 2, 2), batch_size=3, load=load
+    )
+    codes, text = run_one(fast_trainer_python, config, 4)
+    assert codes == [0] * 4, text
+    files = sorted(config.parent.glob("load/*.jsonl"))
+    assert [path.name for path in files] == [
+        "load_rank_1.jsonl",
+        "load_rank_3.jsonl",
+    ]
+    rows = [json.loads(line) for path in files for line in path.open()]
+    for rate in load["rates"]:
+        asked = [row for row in rows if row["rate"] == rate]
+        assert len(asked) == len({row["arrived_s"] for row in asked}) == 7
+    assert all(0 < row["ttft_ms"] <= row["latency_ms"] for row in rows)
+
+
 def test_a_missing_vllm_is_told(
     model: Path, fast_trainer_python: Path, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ _KEYS = {
     "temperature",
     "utilization",
     "power_w",
+    "energy_j",
     "ecc",
     "ecc_corrected",
     "remapped_rows",

@@ -296,6 +296,14 @@ int nvmlDeviceGetPowerUsage(Device device, unsigned *milliwatts) {
     return read_number(device, __func__, "power_w", 1000, milliwatts);
 }
 
+/* A counter since the driver was loaded. */
+int nvmlDeviceGetTotalEnergyConsumption(Device device, u64 *millijoules) {
+    unsigned joules;
+    int code = read_number(device, __func__, "energy_j", 1, &joules);
+    if (!code) *millijoules = joules * 1000ULL;
+    return code;
+}
+
 /* "slowed_by": the reasons why its clocks are low, as a number of bits. */
 int nvmlDeviceGetCurrentClocksThrottleReasons(Device device, u64 *reasons) {
     unsigned bits;

@@ -3,6 +3,7 @@ is not wrong.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -145,6 +146,14 @@ def test_all_are_wrong_beside_a_baseline_that_they_contradict() -> None:
     assert "differ from the baseline" in found["tp1"].reason
 
 
+def test_a_baseline_that_does_not_repeat_itself_asks_less() -> None:
+    some = answers(WRONG, CERTAIN, PROMPTS // 4)
+    run = RunAnswers({"a": some, "b": some}, "bf16", baseline=answers(answer(RIGHT)))
+    assert Correctness.WRONG in correctness(run).values()
+    unsure = replace(run, baseline_floor=0.25)
+    assert Correctness.WRONG not in correctness(unsure).values()
+
+
 def test_a_baseline_may_stop_earlier() -> None:
     run = RunAnswers(
         {"tp1": answers(CERTAIN)}, "bf16", baseline=answers(answer(RIGHT[:2]))
@@ -156,3 +165,26 @@ def test_one_strategy_without_a_baseline_is_not_compared() -> None:
     run = RunAnswers({"tp1": answers(CERTAIN)}, "bf16")
     assert correctness(run) == {"tp1": Correctness.NOT_COMPARED}
     assert check_answers(RunAnswers({}, "bf16")) == {}
+
+
+def test_rounded_weights_are_told_apart_and_are_no_reference() -> None:
+    right = answers(CERTAIN)
+    run = RunAnswers(
+        {"rounded": answers(WRONG, CERTAIN, 10), "a": right, "b": right},
+        "bf16",
+        unsplit=frozenset({"rounded"}),
+        quantized=frozenset({"rounded"}),
+    )
+    assert correctness(run) == {
+        "a": Correctness.REFERENCE,
+        "b": Correctness.RIGHT,
+        "rounded": Correctness.ROUNDED,
+    }
+    found = check_answers(run)["rounded"]
+    assert not found.correctness.can_be_best
+    assert found.reason == (
+        "its weights are rounded: 10 of 40 answers agree with a; set"
+        " report.rank_quantized to rank it nevertheless"
+    )
+    alone = RunAnswers({"rounded": right}, "bf16", quantized=frozenset({"rounded"}))
+    assert "there is no reference" in check_answers(alone)["rounded"].reason

@@ -12,6 +12,7 @@ from gpuyard.studies.cluster_checks import (
     NodeKind,
     check_cluster,
     check_offers,
+    own_kinds,
 )
 from tests.unit.studies.folders import make_study
 
@@ -118,3 +119,37 @@ def test_a_cluster_that_does_not_answer_is_a_warning(
     with Client(Address("http://127.0.0.1:1", "x"), transport=transport) as client:
         found = check_cluster(study, client)
     assert not found.faults and told in found.warnings[0]
+
+
+def test_own_nodes_have_the_memory_of_their_smallest_gpu() -> None:
+    nodes = [{"name": "a"}, {"name": "b"}]
+    gpus = [
+        {"node": "a", "memory_mb": 81920},
+        {"node": "a", "memory_mb": 40960},
+        {"node": "b", "memory_mb": None},
+    ]
+    assert own_kinds([*nodes, {"name": "c"}], gpus) == [
+        NodeKind("local", 1, "", 2, 40),
+        NodeKind("local", 1, "", 1, 0),
+        NodeKind("local", 1, "", 0, 0),
+    ]
+
+
+def test_ray_on_own_nodes_is_refused(tmp_path: Path) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        gpus = [{"node": name, "memory_mb": 81920} for name in ("a", "b")]
+        nodes = [{"name": name} for name in ("a", "b")]
+        items = gpus if request.url.path.endswith("gpus") else nodes
+        return httpx.Response(200, json={"items": items, "next": None})
+
+    strategies = (
+        '[[strategies]]\nkind = "pipeline_across_nodes"\nnodes = 2\nengine = "vllm"\n'
+    )
+    study = make_study(tmp_path, "", strategies)
+    address = Address("http://127.0.0.1:1", "secret")
+    client = Client(address, transport=httpx.MockTransport(answer))
+    (fault,) = check_cluster(study, client, "local").faults
+    assert (fault.field, fault.remedy) == (
+        "strategies.0.nodes",
+        "choose vllm_server, or set nodes to 1",
+    )

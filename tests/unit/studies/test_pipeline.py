@@ -252,6 +252,69 @@ def test_while_one_works_on_a_study_nobody_else_touches_it(tmp_path: Path) -> No
     assert not is_running(study)
 
 
+def test_a_run_remembers_its_provider(tmp_path: Path) -> None:
+    study = make_study(tmp_path, strategies=ONE)
+    working = DistributedExperimentPipeline(
+        study, pipeline(study, Instance()).client, provider="local"
+    )
+    assert working.begin().provider == "local"
+    manifest = working.newest()
+    assert manifest.provider == "local"
+    document = json.loads(manifest.path.read_text())
+    del document["provider"]
+    manifest.path.write_text(json.dumps(document))
+    assert working.newest().provider == "slurm", "as before there were others"
+
+
+def test_a_report_before_any_job_is_over(tmp_path: Path) -> None:
+    study = make_study(tmp_path, strategies=ONE)
+    manifest = pipeline(study, Instance()).begin()
+    _, markdown, page = write_report(study, manifest, load_summary(study, manifest))
+    assert "No strategy can be ranked." in markdown.read_text()
+    assert "0 strategies" in page.read_text()
+
+
+def test_a_report_without_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUYARD_HOME", str(tmp_path / "home"))
+    study = make_study(tmp_path, strategies=ONE)
+    working = pipeline(study, Instance())
+    assert working.run(working.begin())
+    done = CliRunner().invoke(app, ["study", "report", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "warning  the server does not have the results: No gpuyard server" in (
+        done.output
+    )
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_as_many_jobs_as_wanted_are_under_way_at_once(
+    tmp_path: Path, most: int
+) -> None:
+    swept = '[[strategies]]\nkind = "custom"\nbatch_size = [1, 2, 4]\n'
+    slurm = f"[slurm]\nmax_parallel = {most}\n"
+    study = make_study(tmp_path, slurm, TWO.replace(ONE, swept))
+    instance = Instance()
+    seen: list[int] = []
+
+    def look() -> None:
+        over = {
+            entry.gpuyard_job
+            for entry in working.newest().entries
+            if entry.status == "COMPLETED"
+        }
+        seen.append(len(instance.jobs) - len(over))
+
+    instance.before_looking = look
+    working = pipeline(study, instance)
+    manifest = working.begin()
+    assert working.run(manifest)
+    assert max(seen) == most
+    assert [entry.status for entry in manifest.entries] == ["COMPLETED"] * 4
+    assert len(instance.jobs) == 4
+
+
 def test_a_job_that_fails_says_why_everywhere(tmp_path: Path) -> None:
     """In the manifest, `status`, `show` and the report."""
     study = make_study(tmp_path, strategies=ONE)

@@ -85,6 +85,7 @@ def test_the_header_is_the_documents(tmp_path: Path) -> None:
         "job.slurm",
         "outputs",
         "repeats",
+        "load",
         "metrics",
         "logs",
         "profiling",
@@ -247,12 +248,69 @@ def test_vllms_nodes_meet_inside_the_container(tmp_path: Path) -> None:
         factory,
         HybridTensorPipeline(num_nodes=2, gpus_per_node=4, tp_size=4, pp_size=2),
     )
-    rays = [line for line in script.splitlines() if " ray " in line]
+    rays = [line for line in script.splitlines() if "ray.scripts.scripts" in line]
     assert len(rays) == 3
-    assert all(
-        "apptainer exec --nv" in line and "/images/vllm.sif ray st" in line
-        for line in rays
+    own = "/images/vllm.sif python3 -m ray.scripts.scripts st"
+    assert all("apptainer exec --nv" in line and own in line for line in rays)
+    assert "-ge 2 ]; do" in rays[2], "both nodes are there"
+
+
+@pytest.mark.parametrize("meets", [True, False])
+def test_the_nodes_of_ray_meet_in_bounded_time(tmp_path: Path, meets: bool) -> None:
+    factory = factory_in(tmp_path, engine="vllm")
+    script, _ = write(
+        factory,
+        HybridTensorPipeline(num_nodes=2, gpus_per_node=1, tp_size=1, pp_size=2),
     )
+    begin = script.index("deadline=")
+    waiting = script[begin : script.index("done\n", begin) + 5]
+    nodes = 2 if meets else 1
+    ray = tmp_path / "python3"
+    ray.write_text(f"#!/bin/sh\nseq {nodes} | sed 's/^/ 1 node_/'\n")
+    ray.chmod(0o755)
+    # Time stands at the deadline.
+    ended = subprocess.run(
+        ["bash", "-c", f"set -eo pipefail\n{waiting.replace('+ 300', '+ 0')}echo met"],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "MASTER_PORT": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.stdout == ("met\n" if meets else ""), ended.stderr
+    assert ended.returncode == (0 if meets else 1)
+    if not meets:
+        assert "the nodes of Ray did not meet in 300 s" in ended.stderr
+
+
+def test_a_server_is_started_once_on_each_node(tmp_path: Path) -> None:
+    factory = factory_in(tmp_path, engine="torch")
+    strategy = HybridTensorPipeline(
+        num_nodes=2,
+        gpus_per_node=4,
+        tp_size=4,
+        pp_size=2,
+        engine="sglang",
+        engine_options={"mem_fraction_static": 0.8},
+        quantization="fp8",
+        name="a b",
+    )
+    name = strategy.strategy_id("llama8b")
+    assert name == "llama8b_pp2_tp4_sglang_fp8_a-b"
+    words = run(factory, strategy, tmp_path)["srun"]
+    assert words[:4] == [
+        "--kill-on-bad-exit=1",
+        "--nodes=2",
+        "--ntasks-per-node=1",
+        "python3",
+    ]
+    config = json.loads(factory.config_path(name).read_text())
+    assert config["engine"] == "sglang"
+    assert config["engine_options"] == {
+        "mem_fraction_static": 0.8,
+        "quantization": "fp8",
+    }
+    assert config["quantization"] == "fp8"
 
 
 def test_each_process_has_a_profile_of_its_own(tmp_path: Path) -> None:

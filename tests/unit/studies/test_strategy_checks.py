@@ -116,7 +116,7 @@ def test_layouts_that_an_engine_does_not_have(tmp_path: Path) -> None:
     (fault,) = study_faults(make_study(tmp_path, VLLM, replicas))
     assert (fault.field, fault.remedy) == (
         "strategies.0.dp",
-        "set it to 1, or generation.engine to torch",
+        "set it to 1, or generation.engine to torch, vllm_server or sglang",
     )
     assert [row.reason[:6] for row in plan(make_study(tmp_path, VLLM, replicas))] == [
         "is 2, "

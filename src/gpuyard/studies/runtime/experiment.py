@@ -1,13 +1,15 @@
 """Read and check `exp_config.json`, the description of one strategy."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .errors import RunError
 
-ENGINES = ("torch", "vllm", "deepspeed")
+ENGINES = ("torch", "vllm", "vllm_server", "sglang", "tensorrt_llm", "deepspeed")
+SERVED = ("vllm_server", "sglang", "tensorrt_llm")
 PRECISIONS = ("fp32", "bf16", "fp16")
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -36,6 +38,9 @@ class Experiment:
     max_new_tokens: int = 128
     precision: str = "bf16"
     engine: str = "torch"
+    engine_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    # Rates (requests per second), requests at each, and a seed; empty for no load.
+    load: Mapping[str, Any] = field(default_factory=dict[str, Any])
     device: str = "auto"
     variants: tuple[str, ...] = ()
     temperature: float = 0.0
@@ -56,6 +61,11 @@ class Experiment:
         return self.tp_size * self.pp_size * self.dp_size
 
     @property
+    def is_served(self) -> bool:
+        """Whether the engine is a server."""
+        return self.engine in SERVED
+
+    @property
     def layout(self) -> str:
         """The layout for people: tp2·pp1·dp1."""
         return f"tp{self.tp_size}·pp{self.pp_size}·dp{self.dp_size}"
@@ -71,6 +81,10 @@ class Experiment:
         return (
             self.output_root / "repeats" / self.output_shard_pattern.format(rank=rank)
         )
+
+    def load_path(self, rank: int) -> Path:
+        """Return the file of a rank's requests under load."""
+        return self.output_root / "load" / f"load_rank_{rank}.jsonl"
 
     def metrics_path(self, rank: int) -> Path:
         """Return the file of a rank's metrics, the footer of its shard."""
@@ -116,6 +130,8 @@ class _ConfigReader:
             max_new_tokens=self._count("max_new_tokens", 128),
             precision=self._text("precision", "bf16", PRECISIONS),
             engine=self._text("engine", "torch", ENGINES),
+            engine_options=dict(self._raw.get("engine_options") or {}),
+            load=dict(self._raw.get("load") or {}),
             device=self._text("device", "auto", DEVICES),
             variants=tuple(self._raw.get("variants") or ()),
             temperature=self._number("temperature", 0.0),

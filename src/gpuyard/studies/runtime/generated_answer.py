@@ -27,7 +27,8 @@ class GeneratedAnswer:
 
     `times` are seconds from the start of the batch to each token, if the engine
     measures them. `finished_s` is the time of the last token. `confidence` is of each
-    token, or empty.
+    token, or empty. A server tells the `text`, how many tokens it has (`token_count`),
+    and `times` of its parts; of the tokens perhaps nothing.
     """
 
     prompt: Prompt
@@ -36,6 +37,18 @@ class GeneratedAnswer:
     finished_s: float = 0.0
     finish_reason: str = "length"
     confidence: list[TokenConfidence] = field(default_factory=list[TokenConfidence])
+    text: str | None = None
+    token_count: int | None = None
+
+    @property
+    def knows_tokens(self) -> bool:
+        """Whether the ids of all tokens are known."""
+        return len(self.token_ids) == self.count
+
+    @property
+    def count(self) -> int:
+        """The number of tokens."""
+        return len(self.token_ids) if self.token_count is None else self.token_count
 
     def add(
         self,
@@ -79,12 +92,14 @@ def row_of(
         "prompt_id": answer.prompt.prompt_id,
         "variant": answer.prompt.variant,
         "strategy_id": strategy_id,
-        "completion": decode(answer.token_ids),
+        "completion": (
+            decode(answer.token_ids) if answer.text is None else answer.text
+        ),
         "latency_ms": answer.finished_s * 1000,
-        "tokens_generated": len(answer.token_ids),
+        "tokens_generated": answer.count,
         "ttft_ms": steps[0] * 1000 if steps else None,
         "token_ms": [step * 1000 for step in steps],
-        "token_ids": answer.token_ids,
+        "token_ids": answer.token_ids if answer.knows_tokens else None,
         **_confidence_of(answer),
         "prompt_tokens": len(answer.prompt.token_ids),
         "finish_reason": answer.finish_reason,
@@ -98,7 +113,7 @@ def _confidence_of(answer: GeneratedAnswer) -> dict[str, Any]:
 
     There are none unless the confidence of every token is known.
     """
-    if len(answer.confidence) != len(answer.token_ids):
+    if not answer.confidence or len(answer.confidence) != answer.count:
         return {}
     confidence = answer.confidence
     return {

@@ -132,10 +132,23 @@ def first_host(nodes: str) -> str:
     )
 
 
+def _beside_server(experiment: Experiment, launch: LaunchedProcess) -> Mesh:
+    if launch.world_size != experiment.num_nodes:
+        raise RunError(
+            f"{launch.world_size} processes were started, but {experiment.engine} needs"
+            f" one on each of {experiment.num_nodes} nodes"
+        )
+    return Mesh(0, 0, 0, 1, 1, 1)
+
+
 def configure_parallel_groups(experiment: Experiment, launch: LaunchedProcess) -> Mesh:
     """The place of this rank; vllm may be started as one process, whatever its layout.
 
-    Raises `RunError` when more or fewer processes run than the layout has."""
+    A server is started by one process on each node. Raises `RunError` when more or
+    fewer processes run than the layout has.
+    """
+    if experiment.is_served:
+        return _beside_server(experiment, launch)
     if experiment.engine == "vllm" and launch.world_size == 1:
         return Mesh(0, 0, 0, 1, 1, 1)
     if launch.world_size != experiment.world_size:

@@ -9,6 +9,7 @@ from typing import Any
 
 from .experiment import Experiment
 from .generation_loop import BatchDone
+from .gpu_meter import GpuFigures
 from .launch import LaunchedProcess
 
 
@@ -43,6 +44,10 @@ class RankReport:
     compute_s: float | None = 0.0
     communication_s: float | None = 0.0
     avg_latency_ms: float | None = None
+    # What NVML tells of this rank's GPUs during generation: see `GpuFigures`.
+    gpu_utilization: float | None = None
+    gpu_memory_bytes: int | None = None
+    energy_j: float | None = None
     batches: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     # Seconds and tokens of each time that all prompts were answered.
     passes: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
@@ -59,6 +64,12 @@ class RankReport:
             self.communication_s = min(communication_s, generate_s)
             self.compute_s = generate_s - self.communication_s
         self.tokens_per_s = self.tokens_generated / generate_s if generate_s else 0.0
+
+    def measured(self, figures: GpuFigures) -> None:
+        """Record what the GPUs did."""
+        self.gpu_utilization = figures.utilization
+        self.gpu_memory_bytes = figures.memory_bytes
+        self.energy_j = figures.energy_j
 
 
 class RepeatWriter:

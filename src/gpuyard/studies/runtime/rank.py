@@ -18,10 +18,13 @@ from .errors import RunError
 from .experiment import Experiment
 from .generated_answer import GeneratedAnswer, row_of
 from .generation_loop import BatchDone, InferenceEngine, run_generation_loop
+from .gpu_meter import GpuMeter, gpus_of_rank
 from .launch import LaunchedProcess, Mesh, configure_parallel_groups
+from .load_run import run_load
 from .outputs import RankReport, RepeatWriter, ShardWriter, finalize_rank
 from .profiling import profiling
 from .prompts import Prompt, batches_of, prepare_prompt_shard, rotate
+from .server_engine import ServerEngine
 from .tokenizer import ModelTokenizer
 from .torch_engine import TorchEngine
 from .vllm_engine import OfflineVllmEngine
@@ -49,6 +52,8 @@ def run_rank(
             _answer_all(experiment, launch, mesh, engine, shard, report)
         if launch.world_size == 1:
             _report_workers(experiment, launch, report)
+    elif experiment.is_served:
+        _serve(experiment, launch, mesh, shard, report)
     else:
         device = initialize_distributed_environment(experiment, launch)
         _describe(report, device)
@@ -56,8 +61,29 @@ def run_rank(
         kind = TorchEngine if experiment.engine == "torch" else DeepSpeedEngine
         engine = kind(experiment, communicator)
         _answer_all(experiment, launch, mesh, engine, shard, report)
-    report.peak_memory_bytes = _peak_memory(report.device)
+    report.peak_memory_bytes = _peak_memory(report)
     report.complete = True
+
+
+def _serve(
+    experiment: Experiment,
+    launch: LaunchedProcess,
+    mesh: Mesh,
+    shard: ShardWriter,
+    report: RankReport,
+) -> None:
+    """Run this node's part of a server; the first node also asks it."""
+    engine = ServerEngine(experiment, launch)
+    report.device = "cuda" if experiment.device == "auto" else experiment.device
+    report.engine = engine.name
+    if launch.rank > 0:
+        engine.serve_until_done()
+        return
+    try:
+        _answer_all(experiment, launch, mesh, engine, shard, report)
+    finally:
+        engine.close()
+    _report_workers(experiment, launch, report)
 
 
 def _answer_all(
@@ -92,12 +118,21 @@ def _answer_all(
             after_batch()
             shard.persist_rank_outputs(done, report, is_output=mesh.is_output)
 
+        meter = _meter(experiment, launch, report)
+        meter.start()
         seconds = run_generation_loop(
             engine, batches_of(prompts, experiment.batch_size), make_row, keep
         )
+        report.measured(meter.stop())
     communicated_s = engine.communication_s()
     report.spent(seconds, None if communicated_s is None else communicated_s - before)
     report.passes.append({"seconds": seconds, "tokens": report.tokens_generated})
+    if experiment.load:
+        every = prepare_prompt_shard(
+            experiment, Mesh(0, 0, 0, 1, 1, 1), tokenizer.encode
+        )
+        path = experiment.load_path(launch.rank)
+        run_load(experiment, mesh, engine, every, path)
     if experiment.repeats > 1:
         writer = RepeatWriter(experiment, launch) if mesh.is_output else None
         _answer_again(experiment, engine, prompts, make_row, writer, report)
@@ -134,12 +169,12 @@ def _answer_again(
 def _report_workers(
     experiment: Experiment, launch: LaunchedProcess, report: RankReport
 ) -> None:
-    """Write an empty shard and metrics for each of vLLM's workers.
+    """Write an empty shard and metrics for each worker that an engine started.
 
     The workers write no files. The metrics have the times of the driver.
     """
     batches = [{**batch, "tokens": 0, "ttft_ms": None} for batch in report.batches]
-    for rank in range(1, experiment.world_size):
+    for rank in range(launch.world_size, experiment.world_size):
         ShardWriter(experiment, replace(launch, rank=rank))
         worker = replace(
             report,
@@ -150,6 +185,10 @@ def _report_workers(
             avg_latency_ms=None,
             batches=batches,
             peak_memory_bytes=None,
+            gpu_utilization=None,
+            gpu_memory_bytes=None,
+            # The driver has measured the GPUs of all workers.
+            energy_j=None if report.energy_j is None else 0.0,
             complete=True,
         )
         finalize_rank(experiment.metrics_path(rank), worker)
@@ -195,9 +234,25 @@ def _describe(report: RankReport, device: torch.device) -> None:
         report.gpu_name = torch.cuda.get_device_name(device)
 
 
-def _peak_memory(device: str) -> int:
+def _meter(
+    experiment: Experiment, launch: LaunchedProcess, report: RankReport
+) -> GpuMeter:
+    """Return what measures the GPUs of this rank.
+
+    A process that drives GPUs of several nodes sees only its own, so it measures none.
+    """
+    has_all = report.device == "cuda"
+    if report.device == "cpu" or (has_all and experiment.num_nodes > 1):
+        return GpuMeter.of_nothing()
+    gpus = gpus_of_rank(os.environ, launch.local_rank, has_all=has_all)
+    return GpuMeter(gpus)
+
+
+def _peak_memory(report: RankReport) -> int:
     """Return the peak memory in bytes of the GPU, or else of this process."""
-    if device.startswith("cuda:"):
-        return torch.cuda.max_memory_allocated(device)
+    if report.device.startswith("cuda:"):
+        return torch.cuda.max_memory_allocated(report.device)
+    if report.gpu_memory_bytes is not None:
+        return report.gpu_memory_bytes
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

@@ -69,6 +69,7 @@ class OfflineVllmEngine:
             disable_log_stats=False,
             enable_prefix_caching=False,
             distributed_executor_backend=_executor(experiment),
+            **experiment.engine_options,
         )
 
     def warm_up(self) -> None:
@@ -106,7 +107,7 @@ class OfflineVllmEngine:
             max_tokens=experiment.max_new_tokens,
             ignore_eos=experiment.ignore_eos,
             detokenize=False,
-            seed=_seed(experiment.seed, prompt.prompt_id),
+            seed=seed_of(experiment.seed, prompt.prompt_id),
             logprobs=2 if experiment.temperature == 0 else None,
             **stops,
         )
@@ -119,7 +120,7 @@ def _executor(experiment: Experiment) -> str | None:
     return "ray" if experiment.num_nodes > 1 else "mp"
 
 
-def _seed(seed: int, prompt_id: str) -> int:
+def seed_of(seed: int, prompt_id: str) -> int:
     """Return the seed of a prompt, which does not depend on the rest of the batch."""
     return int.from_bytes(
         hashlib.blake2b(f"{seed}/{prompt_id}".encode(), digest_size=4).digest(), "big"

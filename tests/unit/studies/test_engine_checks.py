@@ -1,0 +1,74 @@
+"""Engines and options of single strategies: what an engine does not have is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from gpuyard.studies.plan import plan
+from gpuyard.studies.runtime.experiment import SERVED
+from gpuyard.studies.runtime.server_commands import SERVERS
+from gpuyard.studies.strategies import strategies_of
+from gpuyard.studies.strategy_checks import study_faults
+from tests.unit.studies.folders import make_study
+
+ONE = '[[strategies]]\nkind = "custom"\n'
+TWO_NODES = ONE + 'name = "s"\nnodes = 2\n'
+
+
+@pytest.mark.parametrize(
+    ("table", "field", "words"),
+    [
+        ('engine = "tensorrt_llm"\npp = 2', "nodes", "starts tensorrt_llm on one node"),
+        ('engine = "tensorrt_llm"\ndp = 2', "dp", "to torch, vllm_server or sglang"),
+        ('engine = "sglang"\ndp = 2', "dp", "replicas of sglang stay on one node"),
+        ('engine = "vllm"\ndp = 2', "dp", "no dp beyond 1"),
+        ("pp = 2\nengine_options = { x = 1 }", "engine_options", "torch takes none"),
+        (
+            'pp = 2\nengine = "vllm"\nengine_options = { tensor_parallel_size = 4 }',
+            "engine_options.tensor_parallel_size",
+            "is set by the study (use tp)",
+        ),
+        (
+            'pp = 2\nquantization = "fp8"',
+            "quantization",
+            "torch does not round weights",
+        ),
+        ('pp = 2\nquantized_model = "q"', "quantized_model", "no rounded weights"),
+    ],
+)
+def test_what_an_engine_does_not_have(
+    tmp_path: Path, table: str, field: str, words: str
+) -> None:
+    study = make_study(tmp_path, strategies=f"{TWO_NODES}{table}\n")
+    found = {fault.field: str(fault) for fault in study_faults(study)}
+    assert words in found[f"strategies.0.{field}"], found
+
+
+def test_options_need_a_name_to_be_told_apart(tmp_path: Path) -> None:
+    table = 'engine = "vllm"\nengine_options = { max_model_len = 64 }\n'
+    (fault,) = study_faults(make_study(tmp_path, strategies=ONE + table))
+    assert fault.field == "strategies.0.name"
+    named = f'{ONE}name = "short texts"\n{table}'
+    study = make_study(tmp_path, strategies=f'{ONE}{named}{ONE}name = "b"\n{table}')
+    assert study_faults(study) == []
+    assert [one.strategy_id("m") for one in strategies_of(study)] == [
+        "m_pp1_tp1",
+        "m_pp1_tp1_vllm_short-texts",
+        "m_pp1_tp1_vllm_b",
+    ]
+
+
+def test_rounded_weights_need_less_memory(tmp_path: Path) -> None:
+    rounded = (
+        f'{ONE}name = "q"\nengine = "vllm"\nquantization = "fp8"\n'
+        f'{ONE}name = "f"\nengine = "vllm"\nquantized_model = "awq"\n'
+    )
+    study = make_study(tmp_path, strategies=ONE + rounded, hidden_size=4096)
+    assert study.strategies[2].quantized_model == tmp_path / "awq"
+    weights = {row.name: row.weights_gib for row in plan(study)}
+    assert weights["custom"] == pytest.approx(2 * weights["q"], rel=0.1)
+    assert weights["q"] == pytest.approx(2 * weights["f"], rel=0.1)
+
+
+def test_the_runtime_and_the_study_know_the_same_servers() -> None:
+    assert set(SERVED) == set(SERVERS)
