@@ -1,7 +1,9 @@
 """What people do on the page's screens, in a real browser, against a real server."""
 
+import json
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,6 +54,11 @@ def load(args):
 """
 
 
+# It repeats what it is asked, word by word.
+MODEL = [sys.executable, str(Path(__file__).parents[1] / "programs/chat/server.py")]
+MODEL += ["echo", "--port", "{port}"]
+
+
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitServer]:
     """A git server with a repository `lab.git`, in whose folder `small` is a job."""
@@ -83,6 +90,8 @@ def instance(repository: GitServer) -> Iterator[TestInstance]:
         made.home.create()
         made.home.settings.write_text(
             f'[scripts.count]\nfile = "{script}"\nboot_s = 0.1\n'
+            "[models.echo]\nmemory_gb = 16\nboot_s = 1\n"
+            f"command = {json.dumps(MODEL)}\n"
         )
         made.ok("up", "--simulate-gpus", "2x24")
         yield made
@@ -375,7 +384,6 @@ def test_a_machine_is_invited_and_its_gpus_are_drained(
     row.get_by_role("button", name="Take back").click()
     expect(row).to_contain_text("over")
     machine = page.get_by_role("article").first
-    machine.get_by_text("GPUs", exact=True).last.click()
     gpu = machine.locator("details .row.wide").first
     gpu.get_by_role("button", name="Take no new jobs").click()
     expect(gpu).to_contain_text("takes no jobs")
@@ -402,3 +410,18 @@ def test_two_tabs_that_cancel_at_once_agree(instance: TestInstance, page: Page) 
     for tab in (page, other):
         badge(tab, "cancelled")
         expect(tab.get_by_role("alert")).to_have_count(0)
+
+
+def test_a_model_answers_a_prompt_and_is_unloaded(
+    instance: TestInstance, page: Page
+) -> None:
+    show(page, instance, "/models")
+    model = page.get_by_role("article", name="echo")
+    model.get_by_role("button", name="Try a prompt").click()
+    model.get_by_role("textbox").fill("to be or not to be")
+    model.get_by_role("button", name="Ask").click()
+    # It streams words, and no spaces.
+    expect(model.get_by_role("log")).to_have_text("tobeornottobe")
+    check_for_all(page)
+    model.get_by_role("button", name="Unload").click()
+    expect(model.get_by_role("button", name="Load", exact=True)).to_be_visible()

@@ -3,6 +3,7 @@
 import { useState } from "preact/hooks";
 
 import { type Schemas, send } from "../api/client";
+import { session } from "../state/session";
 import { Field } from "../ui/fields";
 import { FormDialog } from "../ui/forms";
 import { Dialog } from "../ui/parts";
@@ -35,6 +36,8 @@ export function FromGit({ onForm }: { onForm: (form: Form) => void }) {
     setNotes(commit.notes);
   }
 
+  // The server fetches it for those who may submit.
+  if (!session.may("member")) return null;
   return (
     <>
       <button type="button" class="button" onClick={() => setOpen(true)}>
