@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from gpuyard.config.git import GitSettings
 from gpuyard.domain.errors import InvalidInputError, quoted
@@ -31,13 +32,13 @@ _FETCH_S = 60.0
 # What `ulimit -f` counts.
 _BLOCK_BYTES = 512
 _LONGEST_SAID = 200
+_HTTPS_PORT = 443
 _LONGEST_LABEL = 200
 _LFS = b"version https://git-lfs.github.com/spec/"
 # Earlier ones do not heed the address that they are told, and look it up again.
 _OLDEST_GIT = (2, 37)
 _URL = re.compile(
-    r"https://(?P<host>[a-z0-9.-]+|\[[0-9a-f:.]+\])(:(?P<port>[0-9]{1,5}))?"
-    r"/[\w./~%+-]+",
+    r"https://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?/[\w./~%+-]+",
     re.ASCII | re.IGNORECASE,
 )
 _REF = re.compile(r"(?!.*(\.\.|@\{))[\w@][\w@./+-]{0,199}", re.ASCII)
@@ -73,7 +74,7 @@ class RemoteCommit:
 
     def __post_init__(self) -> None:
         """InvalidInputError for what is none."""
-        if not _URL.fullmatch(self.url):
+        if not _is_address(self.url):
             remedy = "write https://HOST/PATH, without a user or a password"
             raise InvalidInputError.of("url", f"is {quoted(self.url)}", remedy)
         if self.ref and not _REF.fullmatch(self.ref):
@@ -87,22 +88,23 @@ class RemoteCommit:
     @property
     def host(self) -> str:
         """Where the repository is: a name or an address."""
-        return self._parts["host"].strip("[]").lower()
+        return urlsplit(self.url).hostname or ""
 
     @property
     def port(self) -> int:
         """Where its server listens."""
-        return int(self._parts["port"] or 443)
+        return urlsplit(self.url).port or _HTTPS_PORT
 
     def label(self, commit: str) -> str:
         """The commit in words, as `gpuyard run --git` labels a job with it."""
         return f"{self.url}@{commit[:12]}"[-_LONGEST_LABEL:]
 
-    @property
-    def _parts(self) -> Mapping[str, str | None]:
-        found = _URL.fullmatch(self.url)
-        assert found
-        return found.groupdict()
+
+def _is_address(url: str) -> bool:
+    try:
+        return _URL.fullmatch(url) is not None and urlsplit(url).port != 0
+    except ValueError:  # no port, or no address, is so high
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ def fetch(
     """All files of a commit, or of its folder; InvalidInputError if it cannot be had,
     or is more than goes with a job.
     """
-    options = _OPTIONS | _route(source, settings)
+    options = {**_OPTIONS, **_route(source, settings)}
     with tempfile.TemporaryDirectory(prefix="gpuyard-git-") as folder:
         git = _Git(Path(folder), options, time.monotonic() + within_s)
         git.check_version()

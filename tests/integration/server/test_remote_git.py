@@ -149,6 +149,8 @@ def test_only_named_hosts_may_be_inside(server: GitServer) -> None:
         ("https://ann:secret@example.org/code", "", "", "url"),
         ("https://example.org:443,1.1.1.1/code", "", "", "url"),
         ("https://example.org/code\n", "", "", "url"),
+        ("https://example.org:99999/code", "", "", "url"),
+        ("https://[::1::]/code", "", "", "url"),
         ("https://example.org/code?to=1", "", "", "url"),
         ("https://example.org/code", "--exec=id", "", "ref"),
         ("https://example.org/code", "a..b", "", "ref"),
