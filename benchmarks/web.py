@@ -278,7 +278,7 @@ def _viewers(instance: TestInstance, web: Web, rounds: int, scale: float) -> Fig
         spent = asyncio.run(_view(instance.address(), count, seconds, web, pid))
         return spent * 1000 / seconds
 
-    values, floors = alternate(rounds, lambda: cost(_VIEWERS), lambda: cost(1))
+    values, floors = alternate(min(rounds, 3), lambda: cost(_VIEWERS), lambda: cost(1))
     return Figure(
         GROUP,
         f"the server's processor time with {_VIEWERS} viewers, a second",
@@ -296,7 +296,7 @@ def _memory(
     """How much the page's heap grows while 12 jobs a second come and go."""
     page = _signed_in(browser, instance)
     session = page.context.new_cdp_session(page)
-    _come_and_go(web, min(seconds / 5, 20))
+    _come_and_go(web, min(seconds / 5, 10))
     before = _heap_mb(session)
     _come_and_go(web, seconds)
     after = _heap_mb(session)

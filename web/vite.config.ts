@@ -6,5 +6,7 @@ export default defineConfig({
     outDir: "../src/gpuyard/server/web_files",
     emptyOutDir: true,
     modulePreload: { polyfill: false },
+    // A file of its own, so that nothing in the page is an address outside.
+    assetsInlineLimit: 0,
   },
 });

@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.support.browser import browser
 from tests.support.instance import TestInstance, make_instance
 from tests.support.page_checks import check_for_all, signed_in
+from tests.support.ports import free_port
 from tests.support.web import http
 
 __all__ = ["browser"]
@@ -148,7 +149,7 @@ def test_no_screen_is_too_wide_for_a_phone(instance: TestInstance, page: Page) -
     shown = {
         "/": ".card.gpu",
         "/jobs": ".list .item, .list .line",
-        "/submit": "td[data-title='GPU']",
+        "/submit": "td[data-title='An hour']",
         "/machines": ".card",
         "/costs": "td[data-title='Cost']",
         "/audit": ".list .line",
@@ -178,6 +179,23 @@ def test_the_list_is_filtered_by_its_address_and_cancels_what_is_chosen(
     expect(lines).to_have_count(2)
     assert "state=cancelled" in page.url
     instance.ok("cancel", "--all", "--yes")
+
+
+def test_a_page_whose_server_is_gone_says_so_and_catches_up(browser: Browser) -> None:
+    port = str(free_port())
+    with make_instance(GPUYARD_SERVER__PORT=port) as own:
+        own.ok("up")
+        with signed_in(own, browser, "/jobs") as page:
+            expect(page.get_by_text("No job is like that.")).to_be_visible()
+            own.kill("server")
+            notice = page.get_by_text("The server does not answer.")
+            expect(notice.first).to_be_visible()
+            own.ok("up")
+            job = submit(own, "true", name="meanwhile")
+            line = page.get_by_role("listitem").filter(has_text="meanwhile")
+            expect(line).to_contain_text("completed")
+            expect(notice).to_have_count(0)
+            assert own.wait(job).state == "completed"
 
 
 def test_a_session_that_ends_leaves_what_was_typed(
@@ -231,6 +249,10 @@ def test_a_session_is_used_by_our_own_page_only(instance: TestInstance) -> None:
         assert web.get("/api/v1/whoami").json()["role"] == "administrator"
         spec = {"command": ["true"]}
         assert web.post("/api/v1/jobs", json=spec).status_code == 403
+        for method in ("POST", "PUT", "PATCH", "DELETE"):
+            for headers in ({}, {"Origin": "null"}, {"Origin": f"{address.url}.evil"}):
+                answer = web.request(method, "/api/v1/budgets/all", headers=headers)
+                assert answer.status_code == 403, (method, headers, answer.text)
         web.post("/auth/logout", headers=own)
         # A copy of the cookie is worth nothing after the sign-out.
         kept = {"Cookie": cookie.partition(";")[0]}
@@ -245,6 +267,9 @@ def test_the_page_loads_little_and_nothing_from_elsewhere(
         policy = index.headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert index.headers["x-content-type-options"] == "nosniff"
+        assert index.headers["referrer-policy"] == "same-origin"
         assert not re.search(r"https?://", index.text)
         assets = re.findall(r'(?:src|href)="(/assets/[^"]+)"', index.text)
         answers = [index, *(web.get(asset) for asset in assets)]

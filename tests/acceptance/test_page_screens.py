@@ -1,6 +1,9 @@
 """What people do on the page's screens, in a real browser, against a real server."""
 
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.support.browser import browser
+from tests.support.git_server import GitServer, git_server
 from tests.support.instance import TestInstance, make_instance
 from tests.support.kubernetes import Cluster, Node
 from tests.support.page_checks import check_for_all, signed_in
@@ -50,15 +54,44 @@ def load(args):
 """
 
 
+# It repeats what it is asked, word by word.
+MODEL = [sys.executable, str(Path(__file__).parents[1] / "programs/chat/server.py")]
+MODEL += ["echo", "--port", "{port}"]
+
+
 @pytest.fixture(scope="module")
-def instance() -> Iterator[TestInstance]:
-    listen = f"127.0.0.1:{free_port(2)}"
-    with make_instance(GPUYARD_SERVER__AGENTS_LISTEN=listen) as made:
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitServer]:
+    """A git server with a repository `lab.git`, in whose folder `small` is a job."""
+    folder = tmp_path_factory.mktemp("git")
+    (folder / "lab.git/small").mkdir(parents=True)
+    (folder / "lab.git/small/hello.py").write_text("print('hello from git')\n")
+    (folder / "lab.git/small/job.toml").write_text(
+        'name = "from git"\ncommand = ["python3", "hello.py"]\n'
+    )
+    author = ["-c", "user.name=ann", "-c", "user.email=ann@example.org"]
+    for words in (["init", "-q"], ["add", "."], [*author, "commit", "-qm", "First"]):
+        git = ["git", "-C", str(folder / "lab.git"), *words]
+        done = subprocess.run(git, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    with git_server(folder, folder) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def instance(repository: GitServer) -> Iterator[TestInstance]:
+    settings = {
+        "GPUYARD_SERVER__AGENTS_LISTEN": f"127.0.0.1:{free_port(2)}",
+        "GPUYARD_GIT__INTERNAL_HOSTS": '["127.0.0.1"]',
+        "GPUYARD_GIT__CA_FILE": str(repository.ca_file),
+    }
+    with make_instance(**settings) as made:
         script = made.work / "count.py"
         script.write_text(SCRIPT)
         made.home.create()
         made.home.settings.write_text(
             f'[scripts.count]\nfile = "{script}"\nboot_s = 0.1\n'
+            "[models.echo]\nmemory_gb = 16\nboot_s = 1\n"
+            f"command = {json.dumps(MODEL)}\n"
         )
         made.ok("up", "--simulate-gpus", "2x24")
         yield made
@@ -178,6 +211,38 @@ def test_a_template_runs_and_its_job_is_cloned_and_edited(
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("heading", name="edited")).to_be_visible()
     badge(page, "completed")
+
+
+def test_code_of_a_repository_runs_and_stays_what_it_was(
+    instance: TestInstance, page: Page, repository: GitServer
+) -> None:
+    show(page, instance, "/submit")
+    page.get_by_role("button", name="From git").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Address").fill("https://10.0.0.1/code.git")
+    dialog.get_by_role("button", name="Fetch it").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("no address of the public")
+    dialog.get_by_label("Address").fill(f"{repository.url}/lab.git")
+    dialog.get_by_label("Folder in it").fill("small")
+    dialog.get_by_role("button", name="Fetch it").click()
+    expect(dialog).to_be_hidden()
+    code = page.get_by_label(re.compile("^Code of hello.py"))
+    expect(code).to_have_value("print('hello from git')\n")
+    command = re.compile(r"--git \S+/lab.git@[0-9a-f]{12} .*--workdir small -- python3")
+    expect(page.locator("pre")).to_have_text(command)
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("heading", name="from git")).to_be_visible()
+    badge(page, "completed")
+    page.get_by_role("tab", name="log").click()
+    expect(page.get_by_role("log")).to_contain_text("hello from git")
+    page.get_by_role("tab", name="specification").click()
+    expect(page.locator("pre")).to_contain_text(f'"git": "{repository.url}/lab.git@')
+    # What somebody has changed is of no commit any more.
+    page.get_by_role("link", name="Clone and edit").click()
+    expect(page.get_by_text(f"Of {repository.url}/lab.git@")).to_be_visible()
+    code.fill("print('edited')\n")
+    expect(page.get_by_text(f"Of {repository.url}/lab.git@")).to_be_hidden()
+    expect(page.locator("pre")).not_to_contain_text("--git")
 
 
 def test_a_dataset_is_uploaded_and_removed_and_workspaces_are_listed(
@@ -319,7 +384,6 @@ def test_a_machine_is_invited_and_its_gpus_are_drained(
     row.get_by_role("button", name="Take back").click()
     expect(row).to_contain_text("over")
     machine = page.get_by_role("article").first
-    machine.get_by_text("GPUs", exact=True).last.click()
     gpu = machine.locator("details .row.wide").first
     gpu.get_by_role("button", name="Take no new jobs").click()
     expect(gpu).to_contain_text("takes no jobs")
@@ -346,3 +410,18 @@ def test_two_tabs_that_cancel_at_once_agree(instance: TestInstance, page: Page) 
     for tab in (page, other):
         badge(tab, "cancelled")
         expect(tab.get_by_role("alert")).to_have_count(0)
+
+
+def test_a_model_answers_a_prompt_and_is_unloaded(
+    instance: TestInstance, page: Page
+) -> None:
+    show(page, instance, "/models")
+    model = page.get_by_role("article", name="echo")
+    model.get_by_role("button", name="Try a prompt").click()
+    model.get_by_role("textbox").fill("to be or not to be")
+    model.get_by_role("button", name="Ask").click()
+    # It streams words, and no spaces.
+    expect(model.get_by_role("log")).to_have_text("tobeornottobe")
+    check_for_all(page)
+    model.get_by_role("button", name="Unload").click()
+    expect(model.get_by_role("button", name="Load", exact=True)).to_be_visible()

@@ -205,6 +205,58 @@ def listen(client: Client, kind: str, heard: list[dict]) -> None:
             return
 
 
+def test_the_page_of_a_standby_is_live_and_stays_so_when_it_leads(pair):
+    first, second = pair
+    address = second.address()
+    own = {"Origin": address.url}
+    seen: list[str] = []
+    with httpx.Client(base_url=address.url, timeout=None) as browser:
+        form = {"token": address.token}
+        answer = browser.post("/auth/token", data=form, headers=own)
+        assert answer.status_code == 204, answer.text
+        # The leader says what the nodes are, and what becomes of jobs.
+        assert browser.get("/api/v1/nodes").status_code == 200
+        body = {"command": ["true"], "name": "watched-1", "resources": {"cpus": 0.1}}
+        foreign = {"Origin": "http://evil.example"}
+        for headers in ({}, foreign, {"Origin": first.address().url}):
+            answer = browser.post("/api/v1/jobs", json=body, headers=headers)
+            assert answer.status_code == 403, answer.text
+        answer = browser.post("/api/v1/jobs", json=body, headers=own)
+        assert answer.status_code == 201, answer.text
+
+        def look() -> None:
+            watched = {"watch": ["/api/v1/jobs?name=watched-*", "/api/v1/nodes"]}
+            stream = {"Accept": "text/event-stream"}
+            with (
+                suppress(httpx.HTTPError),
+                browser.stream(
+                    "GET", "/api/v1/events", params=watched, headers=stream
+                ) as told,
+            ):
+                seen.extend(line for line in told.iter_lines() if "data: {" in line)
+
+        looking = threading.Thread(target=look, daemon=True)
+        looking.start()
+        wait_until(lambda: "watched-1" in "".join(seen), what="the job to be told of")
+        wait_until(lambda: '"boot_id"' in "".join(seen), what="the nodes to be told")
+        first.kill("server")
+        answer = browser.post(
+            "/api/v1/jobs",
+            json={**body, "name": "watched-2", "idempotency_key": "2"},
+            headers=own,
+        )
+        assert answer.status_code == 201, answer.text
+        wait_until(lambda: leads(second), DEATH_S, "the standby to lead")
+        wait_until(
+            lambda: "watched-2" in "".join(seen), DEATH_S, "the next job to be told of"
+        )
+        assert looking.is_alive(), "nobody had to begin anew"
+        browser.post("/auth/logout", headers=own)
+        assert browser.get("/api/v1/whoami").status_code == 401
+        second.kill("server")
+        looking.join()
+
+
 def test_the_leader_killed_while_jobs_run(pair):
     first, second = pair
     with Client(second.address()) as client:

@@ -58,13 +58,17 @@ export function memory(megabytes: number): string {
 export function money(amount: string | null | undefined, currency = "USD"): string {
   if (amount === null || amount === undefined) return "–";
   const value = Number(amount);
-  const digits = value !== 0 && Math.abs(value) < 0.01 ? 5 : 2;
-  return value.toLocaleString("en", {
-    style: "currency",
-    currency,
-    minimumFractionDigits: 2,
-    maximumFractionDigits: digits,
-  });
+  const isTiny = value !== 0 && Math.abs(value) < 0.005;
+  const digits = isTiny
+    ? { maximumSignificantDigits: 2 }
+    : { minimumFractionDigits: 2, maximumFractionDigits: 2 };
+  return value.toLocaleString("en", { style: "currency", currency, ...digits });
+}
+
+/** An amount of money in whole cents, for columns. */
+export function cents(amount: string | null | undefined, currency = "USD"): string {
+  const value = Number(amount ?? 0);
+  return value > 0 && value < 0.005 ? `<${money("0.01", currency)}` : money(amount, currency);
 }
 
 /** A measured value in few digits. */
@@ -73,6 +77,11 @@ export function figure(value: number | null | undefined): string {
   const size = Math.abs(value);
   if (size !== 0 && (size < 0.001 || size >= 1e6)) return value.toExponential(2);
   return value.toLocaleString("en", { maximumSignificantDigits: 4 });
+}
+
+/** A quantity beside others: one digit behind the point below ten, none above. */
+export function rough(value: number): string {
+  return value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 1 : 0 });
 }
 
 export function count(value: number): string {

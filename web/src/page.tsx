@@ -2,7 +2,7 @@
 
 import type { ComponentChildren, ComponentType } from "preact";
 import { lazy, Suspense } from "preact/compat";
-import { useRef } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 
 import { signOut } from "./api/client";
 import { feed } from "./api/events";
@@ -14,6 +14,7 @@ import { session, type WhoAmI } from "./state/session";
 import { useStore } from "./state/store";
 import { switchTheme, theme } from "./state/theme";
 import { useCentred } from "./ui/centre";
+import { Icon, type IconName, Mark } from "./ui/icons";
 import { Dialog, Empty, Link } from "./ui/parts";
 
 // Charts and logs are loaded with the first screen that shows some.
@@ -60,21 +61,28 @@ const SCREENS: readonly Screen[] = [
   { path: /^\/ui\/?$/, screen: DesignScreen },
 ];
 
-const LINKS: readonly [string, string][] = [
-  ["/", "Overview"],
-  ["/jobs", "Jobs"],
-  ["/submit", "Submit"],
-  ["/sweeps", "Sweeps and flows"],
-  ["/studies", "Studies"],
-  ["/batches", "Batches"],
-  ["/data", "Data"],
-  ["/models", "Models"],
-  ["/machines", "Machines"],
-  ["/offers", "Offers"],
-  ["/verification", "Verification"],
-  ["/costs", "Costs"],
-  ["/people", "People"],
-  ["/audit", "Audit"],
+/** The ways to the screens, in groups: work, what it is done with, and the lab. */
+const LINKS: readonly (readonly (readonly [string, string, IconName])[])[] = [
+  [
+    ["/", "Overview", "overview"],
+    ["/jobs", "Jobs", "jobs"],
+    ["/submit", "Submit", "submit"],
+    ["/sweeps", "Sweeps and flows", "sweeps"],
+    ["/batches", "Batches", "batches"],
+    ["/studies", "Studies", "studies"],
+  ],
+  [
+    ["/data", "Data", "data"],
+    ["/models", "Models", "models"],
+    ["/machines", "Machines", "machines"],
+    ["/offers", "Offers", "offers"],
+    ["/verification", "Verification", "verification"],
+  ],
+  [
+    ["/costs", "Costs", "costs"],
+    ["/people", "People", "people"],
+    ["/audit", "Audit", "audit"],
+  ],
 ];
 
 export function Page() {
@@ -134,20 +142,25 @@ function Rail({ path, who }: { path: string; who: WhoAmI }) {
   const shade = useStore(theme);
   const rail = useRef<HTMLElement>(null);
   useCentred(rail, "[aria-current]", path);
+  useEffect(() => {
+    const [, name] = LINKS.flat().find(([to]) => isAt(to, path)) ?? [];
+    document.title = name ? `${name} · gpuyard` : "gpuyard";
+  }, [path]);
   return (
     <nav ref={rail} class="rail" aria-label="Screens">
       <Link to="/" class="brand">
+        <Mark />
         gpuyard
       </Link>
-      {LINKS.map(([to, name]) => (
-        <Link
-          key={to}
-          to={to}
-          class="screen"
-          current={to === "/" ? path === "/" : path.startsWith(to)}
-        >
-          {name}
-        </Link>
+      {LINKS.map((links) => (
+        <div key={links[0]![0]} class="group">
+          {links.map(([to, name, icon]) => (
+            <Link key={to} to={to} class="screen" current={isAt(to, path)}>
+              <Icon name={icon} />
+              {name}
+            </Link>
+          ))}
+        </div>
       ))}
       <div class="foot">
         <span class="quiet cut">
@@ -164,6 +177,10 @@ function Rail({ path, who }: { path: string; who: WhoAmI }) {
       </div>
     </nav>
   );
+}
+
+function isAt(link: string, path: string): boolean {
+  return link === "/" ? path === "/" : path.startsWith(link);
 }
 
 async function leave(): Promise<void> {

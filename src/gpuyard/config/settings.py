@@ -24,6 +24,7 @@ from pydantic_settings import (
 from gpuyard.config.addresses import HostAndPort, Network
 from gpuyard.config.billing import BillingSettings
 from gpuyard.config.disk import DiskSettings
+from gpuyard.config.git import GitSettings
 from gpuyard.config.gpus import GpuSettings
 from gpuyard.config.jobs import JobSettings
 from gpuyard.config.ledger import BackupSettings, LedgerSettings
@@ -341,6 +342,7 @@ class Settings(BaseSettings):
     workspaces: WorkspaceSettings = WorkspaceSettings()
     secrets: SecretSettings = SecretSettings()
     sign_in: SignInSettings = SignInSettings()
+    git: GitSettings = GitSettings()
     verification: VerificationSettings = VerificationSettings()
     residency: ResidencySettings = ResidencySettings()
     models: dict[str, ModelSpec] = Field(default_factory=dict[str, ModelSpec])

@@ -33,6 +33,7 @@ from gpuyard.server.routers import (
     environments,
     estimate,
     events,
+    git_commits,
     job_groups,
     job_streams,
     jobs,
@@ -67,6 +68,8 @@ from gpuyard.server.security_scheme import document_token
 from gpuyard.server.shared_answers import SharedAnswers
 from gpuyard.server.sign_in.ended_cookies import EndedCookies
 from gpuyard.server.sign_in.service import SignIn
+from gpuyard.server.sign_in.session_secret import SessionSecret
+from gpuyard.server.sign_in.token_sessions import TokenSessions
 from gpuyard.server.tending import tend
 from gpuyard.server.watched_answers import WatchedAnswers
 from gpuyard.storage.place import problem_of
@@ -83,7 +86,7 @@ def make_app(app_state: AppState) -> FastAPI:
         app_state.controller,
         app_state.url,
         app_state.token,
-        EndedCookies(app_state.queries.note, app_state.keep_note),
+        _token_sessions(app_state),
     )
     app_state.watched = WatchedAnswers(app_state.stream)
     audit = AuditLog(
@@ -136,6 +139,7 @@ def make_app(app_state: AppState) -> FastAPI:
         recommendations,
         models,
         templates,
+        git_commits,
         tiers,
         events,
         ledger,
@@ -194,6 +198,12 @@ def make_app(app_state: AppState) -> FastAPI:
     # The last one is the outermost.
     app.add_middleware(Edge, app_state=app_state, audit=audit)
     return app
+
+
+def _token_sessions(app_state: AppState) -> TokenSessions:
+    notes = (app_state.queries.note, app_state.keep_note)
+    lasts_s = app_state.settings.sign_in.session_s
+    return TokenSessions(SessionSecret(*notes), lasts_s, EndedCookies(*notes))
 
 
 async def _flush(audit: AuditLog) -> None:

@@ -14,6 +14,8 @@ from gpuyard.domain.errors import RequestRefusedError, UnreachableError
 from gpuyard.server import problems
 from gpuyard.server.app_state import AppState
 from gpuyard.server.member_client import member_client
+from gpuyard.server.sign_in.cookies import Cookies
+from gpuyard.server.sign_in.forwarded import ForwardedBrowser
 
 # How long a request waits for a leader: a failover takes up to five seconds.
 _WAIT_FOR_LEADER_S = 15.0
@@ -117,9 +119,11 @@ class Forwarding:
 
         Raises _RetryError when it can safely be sent again, and HTTPError when not.
         """
-        headers = [
+        browser = ForwardedBrowser(self._app_state.sign_in.cookies, Cookies(url))
+        passed = [
             (name, value) for name, value in scope["headers"] if name not in _HOP_BY_HOP
         ]
+        headers = browser.request(passed)
         raw_path = scope.get("raw_path")
         path = raw_path.decode("latin-1") if raw_path else scope["path"]
         query = scope["query_string"].decode("latin-1")
@@ -144,7 +148,7 @@ class Forwarding:
         try:
             if _NOT_LEADING in answer.headers:
                 raise _RetryError
-            await _stream(answer, receive, send)
+            await _stream(answer, browser, receive, send)
         finally:
             await answer.aclose()
 
@@ -165,7 +169,9 @@ async def _read(receive: Receive) -> bytes | None:
             return bytes(body)
 
 
-async def _stream(answer: httpx.Response, receive: Receive, send: Send) -> None:
+async def _stream(
+    answer: httpx.Response, browser: ForwardedBrowser, receive: Receive, send: Send
+) -> None:
     """Send the answer on as it arrives, until the client disconnects.
 
     If the leader's answer breaks off, so does this one.
@@ -181,7 +187,7 @@ async def _stream(answer: httpx.Response, receive: Receive, send: Send) -> None:
             {
                 "type": "http.response.start",
                 "status": answer.status_code,
-                "headers": headers,
+                "headers": browser.answer(headers),
             }
         )
         async for part in answer.aiter_raw():

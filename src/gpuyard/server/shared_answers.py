@@ -231,9 +231,13 @@ def _is_kept(messages: Messages) -> bool:
 async def _answer_of(app: ASGIApp, scope: Scope) -> Messages:
     """What the application sends to who asks, and who may have left meanwhile."""
     messages: list[Message] = []
+    unread: list[Message] = [{"type": "http.request", "body": b"", "more_body": False}]
 
     async def receive() -> Message:
-        return {"type": "http.request", "body": b"", "more_body": False}
+        if not unread:
+            # Others wait for the answer, so nobody has left before it is there.
+            await asyncio.Event().wait()
+        return unread.pop()
 
     async def send(message: Message) -> None:
         messages.append(message)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gpuyard.server.sign_in.ended_cookies import EndedCookies
+from gpuyard.server.sign_in.session_secret import SessionSecret
 from gpuyard.server.sign_in.token_sessions import LINK_LASTS_S, TokenSessions
 
 
@@ -36,7 +37,6 @@ class Notes:
 
 
 def sessions_of(
-    secret: str = "secret",
     lasts_s: float = 60,
     clock: Clock | None = None,
     notes: Notes | None = None,
@@ -45,13 +45,15 @@ def sessions_of(
     clock = clock or Clock()
     notes = notes or Notes()
     ended = EndedCookies(notes.note, notes.keep, clock)
+    secret = SessionSecret(notes.note, notes.keep)
     return TokenSessions(secret, lasts_s, ended, clock)
 
 
-def test_a_cookie_opens_until_its_time_is_over() -> None:
+@pytest.mark.anyio
+async def test_a_cookie_opens_until_its_time_is_over() -> None:
     clock = Clock()
     sessions = sessions_of(clock=clock)
-    cookie = sessions.seal("a-token")
+    cookie = await sessions.seal("a-token")
     assert "a-token" not in cookie
     clock.now += 59
     assert sessions.open(cookie) == "a-token"
@@ -59,15 +61,23 @@ def test_a_cookie_opens_until_its_time_is_over() -> None:
     assert sessions.open(cookie) is None
 
 
-def test_only_servers_of_the_instance_open_it() -> None:
-    cookie = sessions_of().seal("a-token")
-    assert sessions_of().open(cookie) == "a-token"
-    assert sessions_of("another").open(cookie) is None
+@pytest.mark.anyio
+async def test_only_servers_of_the_instance_open_it() -> None:
+    notes = Notes()
+    waiting = sessions_of(notes=notes)
+    cookie = await sessions_of(notes=notes).seal("a-token")
+    for one in (waiting, sessions_of(notes=notes)):
+        assert one.open(cookie) == "a-token"
+    assert sessions_of().open(cookie) is None
+    another = sessions_of()
+    await another.seal("a-token")
+    assert another.open(cookie) is None
 
 
-def test_an_altered_cookie_opens_nothing() -> None:
+@pytest.mark.anyio
+async def test_an_altered_cookie_opens_nothing() -> None:
     sessions = sessions_of()
-    cookie = sessions.seal("a-token")
+    cookie = await sessions.seal("a-token")
     for place in range(len("token."), len(cookie)):
         other = "A" if cookie[place] != "A" else "B"
         altered = cookie[:place] + other + cookie[place + 1 :]
@@ -81,23 +91,23 @@ async def test_a_browser_that_was_signed_out_stays_so() -> None:
     clock = Clock()
     notes = Notes()
     sessions = sessions_of(clock=clock, notes=notes)
-    one = sessions.seal("a-token")
-    other = sessions.seal("a-token")
+    one = await sessions.seal("a-token")
+    other = await sessions.seal("a-token")
     await sessions.end(one)
     for server in (sessions, sessions_of(clock=clock, notes=notes)):
         assert server.open(one) is None
         assert server.open(other) == "a-token"
     clock.now += 60
-    await sessions.end(sessions.seal("a-token"))
-    (kept,) = notes.kept.values()
+    await sessions.end(await sessions.seal("a-token"))
+    kept = notes.kept["ended_cookies"]
     assert len(kept) == 1
 
 
 @pytest.mark.anyio
 async def test_what_has_ended_opens_nothing_in_another_writing_either() -> None:
     sessions = sessions_of()
-    cookie = sessions.seal("a-token")
-    code = sessions.code("a-token")
+    cookie = await sessions.seal("a-token")
+    code = await sessions.code("a-token")
     await sessions.end(cookie)
     await sessions.redeem(code)
     for ended in (cookie, code):
@@ -121,11 +131,11 @@ async def test_what_was_never_a_cookie_takes_no_memory() -> None:
 async def test_a_link_is_good_once_and_is_no_cookie() -> None:
     clock = Clock()
     sessions = sessions_of(lasts_s=600, clock=clock)
-    code = sessions.code("a-token")
+    code = await sessions.code("a-token")
     assert sessions.open(code) is None
-    assert await sessions.redeem(sessions.seal("a-token")) is None
+    assert await sessions.redeem(await sessions.seal("a-token")) is None
     assert await sessions.redeem(code) == "a-token"
     assert await sessions.redeem(code) is None
-    late = sessions.code("a-token")
+    late = await sessions.code("a-token")
     clock.now += LINK_LASTS_S
     assert await sessions.redeem(late) is None

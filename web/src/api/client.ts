@@ -113,7 +113,11 @@ async function problemOf(answer: Response): Promise<Problem> {
 
 /** What the body of an answer says is wrong. */
 export function problemIn(status: number, answer: unknown): Problem {
-  const body = answer as Schemas["Problem"];
+  const body = answer as Schemas["Problem"] & { error?: { message?: string; code?: string } };
+  // Models answer as OpenAI's do.
+  if (body.error) {
+    return new Problem(status, body.error.code ?? "unknown", body.error.message ?? "", null);
+  }
   const remedy = body.remedy ?? null;
   // The detail ends with the remedy, for those who show only one of them.
   const detail = remedy ? (body.detail ?? "").replace(remedy, "").trim() : body.detail;

@@ -71,19 +71,22 @@ function optionsOf({ curves, isTime, isLogarithmic }: Props, width: number): uPl
     height: HEIGHT,
     scales: { x: { time: isTime ?? false }, y: { distr: isLogarithmic ? 3 : 1 } },
     axes: [
-      axis,
+      { ...axis, size: 32, ...(isTime && { values: TIMES }) },
       {
         ...axis,
-        size: 64,
-        values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : figure(tick))),
+        size: 56,
+        values: (_, ticks) => tickTexts(ticks),
       },
     ],
-    cursor: { y: false },
+    cursor: { y: false, points: { size: 6 } },
+    padding: [8, 8, 0, 0],
     series: [
-      { label: isTime ? "time" : "step" },
+      isTime ? { label: "time", value: "{HH}:{mm}:{ss}" } : { label: "step" },
       ...curves.map((curve, at) => ({
-        label: curve.name,
+        label: curve.name.replace(/^system\//, "").replaceAll("_", " "),
         stroke: colour(COLOURS[at % COLOURS.length]!),
+        // One curve alone stands on its area.
+        ...(curves.length === 1 && !isLogarithmic && { fill: `${colour(COLOURS[0]!)}14` }),
         width: 1.6,
         spanGaps: true,
         points: { show: false },
@@ -91,6 +94,26 @@ function optionsOf({ curves, isTime, isLogarithmic }: Props, width: number): uPl
       })),
     ],
   };
+}
+
+/** By the distance of its ticks in seconds, how an axis shows times; the second line tells
+ * the day, or the minute, where it changes. */
+const TIMES: uPlot.Axis.Values = [
+  [86_400, "{YYYY}-{MM}-{DD}", null, null, null, null, null, null, 1],
+  [60, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1],
+  [1, ":{ss}", "\n{HH}:{mm}", null, "\n{HH}:{mm}", null, "\n{HH}:{mm}", null, 1],
+];
+
+/** The ticks of one axis, all written in the same way. */
+function tickTexts(ticks: (number | null)[]): string[] {
+  const sizes = ticks.flatMap((tick) => (tick ? [Math.abs(tick)] : []));
+  const isSmall = Math.max(...sizes, 0) < 0.01 && sizes.length > 0;
+  const text = (tick: number) => (isSmall && tick !== 0 ? tick.toExponential(0) : figure(tick));
+  const isShort = ticks.every((tick) => tick === null || Number(text(tick)) === tick);
+  return ticks.map((tick) => {
+    if (tick === null) return "";
+    return isSmall && tick !== 0 && !isShort ? tick.toExponential(1) : text(tick);
+  });
 }
 
 function colour(name: string): string {

@@ -130,19 +130,19 @@ function filterOf(query: URLSearchParams): (event: ServerEvent) => boolean {
 function Filters({ query }: { query: URLSearchParams }) {
   return (
     <form class="head" role="search" onSubmit={(event) => event.preventDefault()}>
-      <Select name="about" label="About" all="everything" words={Object.keys(SUBJECTS)} />
-      <Select name="since" label="Since" all="ever" words={Object.keys(PERIODS)} />
+      <Select name="about" label="About" all="Everything" words={Object.keys(SUBJECTS)} />
+      <Select name="since" label="Since" all="Ever" words={Object.keys(PERIODS)} />
       <input
         type="search"
         aria-label="Text"
-        placeholder="text, such as a name"
+        placeholder="Text, such as a name"
         value={query.get("text") ?? ""}
         onInput={(event) => setQuery({ text: event.currentTarget.value.trim() })}
       />
       <input
         type="search"
         aria-label="Job"
-        placeholder="id of a job"
+        placeholder="Id of a job"
         value={query.get("job") ?? ""}
         onChange={(event) => setQuery({ job: event.currentTarget.value.trim() })}
       />
@@ -205,8 +205,14 @@ function inShort(event: ServerEvent): string {
   return Object.entries(event.data)
     .filter(([, value]) => value !== null && value !== "" && typeof value !== "object")
     .filter(([, value]) => value !== subject && !/^[a-z]+_[0-9a-f]{32}$/.test(String(value)))
-    .map(([name, value]) => `${name} ${String(value)}`)
+    .map(([name, value]) => `${name.replaceAll("_", " ")} ${valueOf(name, value)}`)
     .join(", ");
+}
+
+/** Times and measured values as people read them. */
+function valueOf(name: string, value: unknown): string {
+  if (typeof value !== "number" || Number.isInteger(value)) return String(value);
+  return /(^|_)(at|until|from)$/.test(name) ? format.time(value) : format.figure(value);
 }
 
 function About({ event, onClose }: { event: ServerEvent; onClose: () => void }) {

@@ -43,11 +43,21 @@ export default function CostsScreen() {
         </a>
       </div>
       <Budgets />
-      <Tabs label="By" names={CUTS} chosen={by} onChoose={(cut) => setQuery({ by: cut })} />
+      <Tabs
+        label="By"
+        names={CUTS}
+        chosen={by}
+        titleOf={titleOf}
+        onChoose={(cut) => setQuery({ by: cut })}
+      />
       <ErrorNote error={report.error} />
       {report.value && <ReportTable report={report.value} />}
     </>
   );
+}
+
+function titleOf(cut: string): string {
+  return cut === "gpu" ? "GPU" : cut[0]!.toUpperCase() + cut.slice(1);
 }
 
 function ReportTable({ report }: { report: Report }) {
@@ -59,7 +69,7 @@ function ReportTable({ report }: { report: Report }) {
       <table>
         <thead>
           <tr>
-            <th>{report.by}</th>
+            <th>{titleOf(report.by)}</th>
             <th class="bar" />
             <th class="number">Cost</th>
             <th class="number">Of that running</th>
@@ -75,9 +85,9 @@ function ReportTable({ report }: { report: Report }) {
               <td class="bar">
                 <Meter share={Number(line.converted ?? 0) / largest} label="Share of the largest" />
               </td>
-              <td class="number">{format.money(line.amount, line.currency)}</td>
-              <td class="number">{format.money(line.running, line.currency)}</td>
-              <td class="number">{format.money(line.waste, line.currency)}</td>
+              <td class="number">{format.cents(line.amount, line.currency)}</td>
+              <td class="number">{format.cents(line.running, line.currency)}</td>
+              <td class="number">{format.cents(line.waste, line.currency)}</td>
               <td class="number">{format.figure(line.gpu_hours)}</td>
               <td class="number">{format.count(line.attempts)}</td>
             </tr>
@@ -86,7 +96,7 @@ function ReportTable({ report }: { report: Report }) {
         <tfoot>
           <tr>
             <td>
-              <strong>in all</strong>
+              <strong>In all</strong>
             </td>
             <td />
             <td class="number">

@@ -227,10 +227,12 @@ function Upload({ onAdded }: { onAdded: () => void }) {
       <div class="fields">
         <Field label="Dataset" hint="corpus" value={name} onInput={setName} />
         <Field label="Project" value={project} onInput={setProject} />
-        <FileButton onChoose={(files) => setEntries(entriesOf(files))}>Choose files</FileButton>
-        <FileButton folder onChoose={(files) => setEntries(entriesOf(files))}>
-          Choose a folder
-        </FileButton>
+        <div class="row wrap">
+          <FileButton onChoose={(files) => setEntries(entriesOf(files))}>Choose files</FileButton>
+          <FileButton folder onChoose={(files) => setEntries(entriesOf(files))}>
+            Choose a folder
+          </FileButton>
+        </div>
       </div>
       {entries.length > 0 && (
         <p class="quiet">

@@ -92,7 +92,7 @@ function StepTable({ steps, now }: { steps: readonly Step[]; now: number }) {
                 <td>{needs.join(", ") || "–"}</td>
                 <td class="number">{format.count(runs)}</td>
                 <td class="number">{format.duration(ranS(job, now))}</td>
-                <td class="number">{format.money(job.cost?.amount, job.cost?.currency)}</td>
+                <td class="number">{format.cents(job.cost?.amount, job.cost?.currency)}</td>
                 <td class="number quiet">{format.ago(job.created_at, now)}</td>
               </tr>
             ))}

@@ -11,6 +11,7 @@ import * as format from "../format";
 import { useNow } from "../state/clock";
 import { type Resource, useResource } from "../state/resource";
 import { go, setQuery, usePlace } from "../state/router";
+import { mayChange } from "../state/rights";
 import { session } from "../state/session";
 import { ActionButton, Card, Empty, ErrorNote, Link, Meter, StateBadge, Tabs } from "../ui/parts";
 import { Log } from "./log";
@@ -88,6 +89,7 @@ function Shown({ tab, job }: { tab: Tab; job: Job }) {
 
 function Head({ job, onChange }: { job: Job; onChange: () => void }) {
   const [error, setFault] = useState<Error | null>(null);
+  const isMine = mayChange(job.user);
   function setError(fault: Error | null): void {
     setFault(fault);
     // What cannot be done may be because the job is not what it was, or is gone.
@@ -110,7 +112,7 @@ function Head({ job, onChange }: { job: Job; onChange: () => void }) {
         <span class="spring" />
         {session.may("member") && (
           <div class="row wrap">
-            {OVER.has(job.state) && (
+            {OVER.has(job.state) && isMine && (
               <ActionButton act={() => post("resume")} onError={setError}>
                 Resume
               </ActionButton>
@@ -121,7 +123,7 @@ function Head({ job, onChange }: { job: Job; onChange: () => void }) {
             <Link to={`/submit?from=${job.id}`} class="button">
               Clone and edit
             </Link>
-            {!OVER.has(job.state) && (
+            {!OVER.has(job.state) && isMine && (
               <ActionButton act={() => post("cancel")} kind="danger" onError={setError}>
                 Cancel
               </ActionButton>
@@ -162,7 +164,7 @@ function Facts({ job }: { job: Job }) {
         </Fact>
         <Fact name="Place" value={job.provider ?? "–"}>
           <span class="quiet small cut">
-            {gpus.length ? `${gpus.length} GPU: ${gpus.join(", ")}` : "no GPU"}
+            {gpus.length ? `${countOf(gpus.length)}: ${gpus.join(", ")}` : "no GPU"}
           </span>
         </Fact>
       </div>
@@ -176,6 +178,10 @@ function Facts({ job }: { job: Job }) {
       )}
     </>
   );
+}
+
+function countOf(gpus: number): string {
+  return gpus === 1 ? "1 GPU" : `${gpus} GPUs`;
 }
 
 function Fact({
@@ -299,8 +305,8 @@ function groupsOf(series: readonly Series[]): [string, Series[]][] {
 
 const READINGS: Record<string, string> = {
   "system/cpu_cores": "CPU, cores",
-  "system/memory_mb": "memory, MB",
-  "system/disk_mb": "disk, MB",
+  "system/memory_mb": "Memory, MB",
+  "system/disk_mb": "Disk, MB",
   "system/gpu_memory_mb": "GPU memory, MB",
   "system/gpu_utilization": "GPU in use, of 1",
 };
@@ -319,7 +325,7 @@ function CheckpointsTab({ job }: { job: Job }) {
   const path = `/api/v1/jobs/${job.id}/checkpoints`;
   const found = useResource<Items<Schemas["Checkpoint"]>>(path, {}, { when: isNew });
   const [error, setError] = useState<Error | null>(null);
-  const canResume = OVER.has(job.state) && session.may("member");
+  const canResume = OVER.has(job.state) && mayChange(job.user);
   async function resume(checkpoint: string): Promise<void> {
     await send("POST", `/api/v1/jobs/${job.id}/resume`, { checkpoint });
     // What comes of it is seen there.

@@ -2,13 +2,14 @@
 
 import { useState } from "preact/hooks";
 
-import { type Schemas, send } from "../api/client";
+import { type Query, type Schemas, send } from "../api/client";
 import type { ServerEvent } from "../api/events";
 import * as format from "../format";
 import { useNow } from "../state/clock";
 import { useListing } from "../state/pages";
 import { setQuery, usePlace } from "../state/router";
 import { session } from "../state/session";
+import { useFirstAndSettled } from "../state/settled";
 import { ActionButton, Empty, ErrorNote, Link, Meter, StateBadge } from "../ui/parts";
 import { Windowed } from "../ui/window";
 
@@ -25,16 +26,18 @@ const STATES = [
   "unknown",
 ];
 const FILTERS = ["name", "project", "user", "label"] as const;
+const HINTS = { name: "Name", project: "Project", user: "User", label: "Label, NAME=VALUE" };
 const isAboutJobs = (event: ServerEvent) => event.kind.startsWith("job.");
 
 export function JobsScreen() {
   const { query } = usePlace();
   const filters = Object.fromEntries(FILTERS.map((name) => [name, query.get(name) || undefined]));
-  const wanted = {
+  const typed = JSON.stringify({
     ...filters,
     name: asPattern(filters["name"]),
     state: query.get("state") || undefined,
-  };
+  });
+  const wanted = JSON.parse(useFirstAndSettled(typed)) as Query;
   const jobs = useListing<Job>("/api/v1/jobs", wanted, isAboutJobs);
   const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
   const now = useNow();
@@ -103,7 +106,7 @@ function Filters({ query }: { query: URLSearchParams }) {
         value={query.get("state") ?? ""}
         onChange={(event) => setQuery({ state: event.currentTarget.value })}
       >
-        <option value="">every state</option>
+        <option value="">Every state</option>
         {STATES.map((state) => (
           <option key={state} value={state}>
             {state.replaceAll("_", " ")}
@@ -115,7 +118,7 @@ function Filters({ query }: { query: URLSearchParams }) {
           key={name}
           type="search"
           aria-label={name}
-          placeholder={name === "label" ? "label, NAME=VALUE" : name}
+          placeholder={HINTS[name]}
           value={query.get(name) ?? ""}
           onChange={(event) => setQuery({ [name]: event.currentTarget.value.trim() })}
         />
@@ -152,8 +155,8 @@ function JobLine({ job, now, isChosen, onChoose }: LineProps) {
         <ProgressOf job={job} />
       </span>
       <span class="less number quiet">{format.duration(ranS(job, now))}</span>
-      <span class="less number">{format.money(job.cost?.amount, job.cost?.currency)}</span>
-      <span class="less number quiet">{format.duration(now - job.created_at)}</span>
+      <span class="less number">{format.cents(job.cost?.amount, job.cost?.currency)}</span>
+      <span class="less number quiet">{format.ago(job.created_at, now)}</span>
     </div>
   );
 }

@@ -19,6 +19,9 @@ export interface MachineGpu {
   warnings: string[];
 }
 
+/** So many are in sight without a click. */
+const FEW = 8;
+
 export function GpuLines(props: { gpus: readonly MachineGpu[]; onChange: () => void }) {
   const [error, setError] = useState<Error | null>(null);
   const act = (gpu: MachineGpu, action: string) => async () => {
@@ -27,7 +30,7 @@ export function GpuLines(props: { gpus: readonly MachineGpu[]; onChange: () => v
   };
   if (props.gpus.length === 0) return null;
   return (
-    <details>
+    <details open={props.gpus.length <= FEW}>
       <summary>GPUs</summary>
       <div class="stack">
         <ErrorNote error={error} />

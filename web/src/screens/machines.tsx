@@ -93,18 +93,21 @@ function MachineCard({
         <Badge tone={toneOf(machine)}>{machine.cordoned ? "takes no jobs" : machine.state}</Badge>
       </div>
       {machine.reason && <p class="quiet">{machine.reason}</p>}
-      <Use name="GPUs" used={booked.gpus} all={machine.gpus} />
-      <Use name="CPUs" used={booked.cpus} all={machine.cpus} />
-      <Use name="Memory, GB" used={booked.memory_gb} all={machine.memory_gb} />
-      {disk && (
-        <Use
-          name="Disk, GB"
-          used={(disk.total_bytes - disk.free_bytes) / 1e9}
-          all={disk.total_bytes / 1e9}
-        />
-      )}
+      <div class="meters">
+        <Use name="GPUs" used={booked.gpus} all={machine.gpus} />
+        <Use name="CPUs" used={booked.cpus} all={machine.cpus} />
+        <Use name="Memory, GB" used={booked.memory_gb} all={machine.memory_gb} />
+        {disk && (
+          <Use
+            name="Disk, GB"
+            used={(disk.total_bytes - disk.free_bytes) / 1e9}
+            all={disk.total_bytes / 1e9}
+          />
+        )}
+      </div>
       <p class="quiet small">
-        {machine.provider}, version {machine.version}, seen {format.ago(machine.seen_at, now)}
+        {machine.provider}, version {machine.version}
+        {machine.state !== "online" && `, seen ${format.ago(machine.seen_at, now)}`}
       </p>
       <ErrorNote error={error} />
       {session.may("maintainer") && (
@@ -136,7 +139,7 @@ function Use({ name, used, all }: { name: string; used: number; all: number }) {
       <div class="row wide">
         <span>{name}</span>
         <span class="quiet">
-          {format.figure(used)} of {format.figure(all)}
+          {format.rough(used)} of {format.rough(all)}
         </span>
       </div>
       <Meter share={all > 0 ? used / all : 0} label={`${name} in use`} />

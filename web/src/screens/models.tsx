@@ -6,6 +6,7 @@ import { send } from "../api/client";
 import * as format from "../format";
 import { useResource } from "../state/resource";
 import { session } from "../state/session";
+import { PromptForm } from "./model-prompt";
 import { ActionButton, Badge, Empty, ErrorNote, type Tone } from "../ui/parts";
 
 interface Model {
@@ -52,6 +53,7 @@ function toneOf(state: string): Tone {
 
 function ModelCard({ model, onChange }: { model: Model; onChange: () => void }) {
   const [error, setError] = useState<Error | null>(null);
+  const [isTrying, setTrying] = useState(false);
   const isLoaded = model.replicas.length > 0;
   const act = (action: string) => async () => {
     await send("POST", `/api/v1/models/${model.name}/${action}`);
@@ -87,16 +89,29 @@ function ModelCard({ model, onChange }: { model: Model; onChange: () => void }) 
       {model.why_waiting && <p class="quiet">{model.why_waiting}</p>}
       {model.problem && <p class="error">{model.problem}</p>}
       <ErrorNote error={error} />
-      {session.may("maintainer") && (
-        <div class="row">
-          <ActionButton act={act(isLoaded ? "unload" : "load")} onError={setError}>
-            {isLoaded ? "Unload" : "Load"}
-          </ActionButton>
-          <ActionButton act={act(model.pinned ? "unpin" : "pin")} onError={setError}>
-            {model.pinned ? "Unpin" : "Pin"}
-          </ActionButton>
-        </div>
-      )}
+      <div class="row wrap">
+        {session.may("member") && (
+          <button
+            type="button"
+            class="button"
+            aria-expanded={isTrying}
+            onClick={() => setTrying(!isTrying)}
+          >
+            Try a prompt
+          </button>
+        )}
+        {session.may("maintainer") && (
+          <>
+            <ActionButton act={act(isLoaded ? "unload" : "load")} onError={setError}>
+              {isLoaded ? "Unload" : "Load"}
+            </ActionButton>
+            <ActionButton act={act(model.pinned ? "unpin" : "pin")} onError={setError}>
+              {model.pinned ? "Unpin" : "Pin"}
+            </ActionButton>
+          </>
+        )}
+      </div>
+      {isTrying && <PromptForm model={model.name} />}
     </article>
   );
 }

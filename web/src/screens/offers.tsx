@@ -65,7 +65,7 @@ function Providers() {
   return (
     <>
       <ErrorNote error={found.error} />
-      <div class="columns">
+      <div class="columns few">
         {found.value?.items.map((provider) => (
           <ProviderCard key={provider.name} provider={provider} />
         ))}

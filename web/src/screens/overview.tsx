@@ -5,8 +5,9 @@ import { useEffect } from "preact/hooks";
 import type { Schemas } from "../api/client";
 import { feed, type ServerEvent } from "../api/events";
 import * as format from "../format";
-import { useNow } from "../state/clock";
+import { serverNow, useNow } from "../state/clock";
 import { useResource } from "../state/resource";
+import { session } from "../state/session";
 import { Badge, Card, Empty, ErrorNote, Link, Meter, StateBadge, type Tone } from "../ui/parts";
 
 /** A GPU as the API tells of it; see `GET /api/v1/gpus`. */
@@ -49,9 +50,11 @@ export function OverviewScreen() {
       <div class="head">
         <h1>Overview</h1>
         <span class="spring" />
-        <Link to="/submit" class="button primary">
-          Submit a job
-        </Link>
+        {session.may("member") && (
+          <Link to="/submit" class="button primary">
+            Submit a job
+          </Link>
+        )}
       </div>
       <ErrorNote error={gpus.error ?? about.error} />
       <Counts jobs={about.value?.jobs ?? null} />
@@ -70,14 +73,14 @@ export function OverviewScreen() {
   );
 }
 
-const SHOWN_STATES = ["running", "queued", "completed", "failed"] as const;
+const SHOWN_STATES = { running: "busy", queued: "", completed: "good", failed: "bad" };
 
 function Counts({ jobs }: { jobs: Record<string, number> | null }) {
   if (jobs === null) return null;
   return (
     <div class="tiles counts">
-      {SHOWN_STATES.map((state) => (
-        <Link key={state} to={`/jobs?state=${state}`} class="card count">
+      {Object.entries(SHOWN_STATES).map(([state, tone]) => (
+        <Link key={state} to={`/jobs?state=${state}`} class={`card count ${tone}`}>
           <span class="figure">{format.count(jobs[state] ?? 0)}</span>
           <span class="quiet">{state}</span>
         </Link>
@@ -109,6 +112,11 @@ function toneOf(gpu: Gpu): Tone {
   return gpu.state === "idle" ? "good" : "busy";
 }
 
+/** "busy", "model ready": a tile names the job or the model, so nobody needs the kind. */
+function stateOf({ state }: Gpu): string {
+  return state.replace("script_", "").replace("llm_", "model ").replaceAll("_", " ");
+}
+
 function GpuTile({ gpu }: { gpu: Gpu }) {
   const now = useNow();
   const used = gpu.memory_mb - gpu.free_mb;
@@ -118,7 +126,7 @@ function GpuTile({ gpu }: { gpu: Gpu }) {
         <strong class="cut">
           {gpu.node} · {gpu.index}
         </strong>
-        <Badge tone={toneOf(gpu)}>{gpu.problem ? "problem" : gpu.state.replaceAll("_", " ")}</Badge>
+        <Badge tone={toneOf(gpu)}>{gpu.problem ? "problem" : stateOf(gpu)}</Badge>
       </div>
       <span class="quiet cut">{gpu.name}</span>
       <div class="what">
@@ -139,8 +147,8 @@ function GpuTile({ gpu }: { gpu: Gpu }) {
           </span>
         )}
       </div>
-      {gpu.job_id ? (
-        <Meter share={gpu.progress ?? 0} label="Progress of its job" />
+      {gpu.job_id && typeof gpu.progress === "number" ? (
+        <Meter share={gpu.progress} label="Progress of its job" />
       ) : (
         <Meter share={used / gpu.memory_mb} label="Memory in use" quiet />
       )}
@@ -189,7 +197,7 @@ function Spending() {
     <Card title="Spending">
       <ErrorNote error={today.error} />
       <div class="row wide">
-        <span class="quiet">Last day with work{day ? `, ${day.key}` : ""}</span>
+        <span class="quiet">{whenOf(day?.key)}</span>
         <span class="figure">{format.money(day?.amount ?? "0", day?.currency)}</span>
       </div>
       {budgets.value?.items.map((budget) => (
@@ -197,6 +205,12 @@ function Spending() {
       ))}
     </Card>
   );
+}
+
+/** Days are in UTC, as in the reports. */
+function whenOf(day: string | undefined): string {
+  const today = new Date(serverNow() * 1000).toISOString().slice(0, 10);
+  return day === undefined || day === today ? "Today" : `On ${day}, the last day with work`;
 }
 
 function BudgetLine({ budget }: { budget: Schemas["Budget"] }) {
@@ -216,6 +230,7 @@ function BudgetLine({ budget }: { budget: Schemas["Budget"] }) {
 }
 
 function Attention() {
+  const now = useNow();
   const events = useResource<Items<ServerEvent>>("/api/v1/events", {
     newest: true,
     limit: MOST_EVENTS,
@@ -236,12 +251,14 @@ function Attention() {
       {events.value && found.length === 0 && <p class="quiet">Nothing.</p>}
       {found.map((event) => (
         <div key={event.seq} class="row wide">
-          <span class="cut">{wordsOf(event)}</span>
-          {event.job_id && (
-            <Link to={`/jobs/${event.job_id}`} class="mono small">
-              {format.shortId(event.job_id)}
+          {event.job_id ? (
+            <Link to={`/jobs/${event.job_id}`} class="cut">
+              {wordsOf(event)}
             </Link>
+          ) : (
+            <span class="cut">{wordsOf(event)}</span>
           )}
+          <span class="quiet small">{format.ago(event.at, now)}</span>
         </div>
       ))}
     </Card>
@@ -251,5 +268,6 @@ function Attention() {
 function wordsOf(event: ServerEvent): string {
   const said = event.data["message"] ?? event.data["advice"] ?? event.data["reason"];
   const kind = event.kind.replace(".", " ").replaceAll("_", " ");
-  return typeof said === "string" ? `${kind}: ${said.replaceAll("_", " ")}` : kind;
+  const words = kind[0]!.toUpperCase() + kind.slice(1);
+  return typeof said === "string" ? `${words}: ${said.replaceAll("_", " ")}` : words;
 }

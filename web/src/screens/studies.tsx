@@ -75,7 +75,7 @@ function StudyRun({ run, jobs }: { run: string; jobs: Job[] }) {
                   <Meter share={(ranS(job, now) ?? 0) / longest} label="Share of the longest" />
                 </td>
                 <td class="number">{format.duration(ranS(job, now))}</td>
-                <td class="number">{format.money(job.cost?.amount, job.cost?.currency)}</td>
+                <td class="number">{format.cents(job.cost?.amount, job.cost?.currency)}</td>
                 <td class="quiet">{job.reason?.replaceAll("_", " ") ?? "–"}</td>
                 <td class="number quiet">{format.ago(job.created_at, now)}</td>
               </tr>

@@ -6,6 +6,7 @@ import { get, type Schemas, send } from "../api/client";
 import * as format from "../format";
 import { useAnswer } from "../state/answer";
 import { go, usePlace } from "../state/router";
+import { session } from "../state/session";
 import {
   EMPTY,
   type Form,
@@ -68,7 +69,7 @@ export default function SubmitScreen() {
         <h1>Submit a job</h1>
         {source && <span class="quiet">A copy of {format.shortId(source)}, to be changed</span>}
       </div>
-      <div class="columns top">
+      <div class="columns top unequal">
         <form class="card" aria-label="The job" onSubmit={(event) => event.preventDefault()}>
           <ProgramFields form={form} onForm={change} />
           <JobFields
@@ -78,9 +79,13 @@ export default function SubmitScreen() {
           />
           <ErrorNote error={error} />
           <div class="row">
-            <ActionButton act={submit} kind="primary" onError={setError}>
-              Submit
-            </ActionButton>
+            {session.may("member") ? (
+              <ActionButton act={submit} kind="primary" onError={setError}>
+                Submit
+              </ActionButton>
+            ) : (
+              <span class="quiet">Viewers submit nothing; ask an administrator for a role.</span>
+            )}
             <button type="button" class="button" onClick={() => change(EMPTY)}>
               Clear
             </button>
@@ -138,16 +143,16 @@ function JobFields({
         onInput={change("command")}
       />
       {field("name", "Name")}
-      <div class="fields">
+      <div class="fields short">
         <Choice
           label="Size"
           value={form.tier}
-          options={[["", "as below"], ...sizes.map((id) => [id, id] as const)]}
+          options={[["", "custom"], ...sizes.map((id) => [id, id] as const)]}
           onChoose={change("tier")}
         />
         {!form.tier && field("gpus", "GPUs", number)}
-        {!form.tier && field("memoryGb", "Memory of each GPU, GB", number)}
-        {field("priority", "Priority, 1 to 5", number)}
+        {!form.tier && field("memoryGb", "GPU memory", { ...number, hint: "GB" })}
+        {field("priority", "Priority (1–5)", number)}
       </div>
       <details>
         <summary>More: limits, environment, checkpoints, data</summary>

@@ -152,7 +152,7 @@ function setting(value: string | undefined): string {
 
 function costOf(jobs: readonly Job[]): string {
   const sum = jobs.reduce((all, job) => all + Number(job.cost?.amount ?? 0), 0);
-  return format.money(String(sum), jobs[0]?.cost?.currency);
+  return format.cents(String(sum), jobs[0]?.cost?.currency);
 }
 
 function describe(runs: readonly Run[], order: readonly Run[], spec: SweepSpec): string {
@@ -237,7 +237,7 @@ function RunTable(props: {
                 ))}
                 <td class="number">{format.figure(run.value)}</td>
                 <td class="number quiet">{format.duration(ranS(run.job, now))}</td>
-                <td class="number">{format.money(run.job.cost?.amount, run.job.cost?.currency)}</td>
+                <td class="number">{format.cents(run.job.cost?.amount, run.job.cost?.currency)}</td>
               </tr>
             ))}
           </tbody>

@@ -10,6 +10,9 @@ export interface Form {
   files: Files;
   /** The template that the files are of, as long as nobody has changed them. */
   template: string;
+  /** The commit that they are of, likewise (its label), and the folder of it. */
+  commit: string;
+  commitFolder: string;
   command: string;
   workdir: string;
   name: string;
@@ -34,6 +37,8 @@ export interface Form {
 export const EMPTY: Form = {
   files: NO_FILES,
   template: "",
+  commit: "",
+  commitFolder: "",
   command: "",
   workdir: "",
   name: "",
@@ -56,7 +61,7 @@ export const EMPTY: Form = {
 
 const SHOWN = [
   ...["command", "stdin", "workdir", "name", "resources", "tier", "priority", "project"],
-  ...["timeout_s", "environment", "checkpoint", "artifacts", "datasets", "workspace"],
+  ...["timeout_s", "environment", "checkpoint", "artifacts", "datasets", "workspace", "labels"],
 ];
 // They are of one submission only.
 const NOT_KEPT = ["idempotency_key", "user", "program_needs", "kind"];
@@ -66,12 +71,15 @@ export function formOf(spec: Spec): Form {
   const { command = [], stdin, resources = {}, checkpoint = {}, ...others } = spec as Given;
   const { words, files } = uncarried(command, stdin);
   const gpus = typeof resources.gpus === "number" ? { count: resources.gpus } : resources.gpus;
+  const labels = others.labels ?? {};
   const rest = without(spec, [...SHOWN, ...NOT_KEPT]);
   // An input that is no program's files stays as it is.
   if (stdin && isEmpty(files)) rest["stdin"] = stdin;
   return {
     ...EMPTY,
     files,
+    commit: isEmpty(files) ? "" : (labels["git"] ?? ""),
+    commitFolder: isEmpty(files) ? "" : (labels["git-folder"] ?? ""),
     command: commandOf(words),
     workdir: others.workdir ?? "",
     name: others.name ?? "",
@@ -93,6 +101,7 @@ export function formOf(spec: Spec): Form {
     workspace: others.workspace ?? "",
     rest: {
       ...rest,
+      labels: isEmpty(files) ? labels : without(labels, ["git", "git-folder"]),
       resources: without(resources, ["gpus", "cpus", "memory_gb"]),
       checkpoint: without(checkpoint, ["path", "resume_args"]),
     },
@@ -118,6 +127,7 @@ interface Given {
   artifacts?: string[];
   datasets?: string[];
   workspace?: string;
+  labels?: Record<string, string>;
 }
 
 function text(value: number | null | undefined): string {
@@ -130,7 +140,7 @@ function without(thing: object, names: readonly string[]): Spec {
 
 /** The JobSpec of a form; `needs` is what was read off its program. */
 export function specOf(form: Form, needs: unknown = undefined): Spec {
-  const { resources, checkpoint, ...rest } = form.rest as Record<string, Spec>;
+  const { resources, checkpoint, labels, ...rest } = form.rest as Record<string, Spec>;
   const gpus = { count: number(form.gpus), memory_gb: number(form.memoryGb) };
   const words = wordsOf(form.command);
   return given({
@@ -147,6 +157,7 @@ export function specOf(form: Form, needs: unknown = undefined): Spec {
     artifacts: list(form.artifacts),
     datasets: list(form.dataset),
     program_needs: needs,
+    labels: labelsOf(form, labels),
     resources: given({
       ...resources,
       cpus: number(form.cpus),
@@ -160,6 +171,12 @@ export function specOf(form: Form, needs: unknown = undefined): Spec {
       resume_args: form.resumeArgs ? wordsOf(form.resumeArgs) : undefined,
     }),
   });
+}
+
+/** What the job is labelled with, also by `gpuyard run --git`. */
+function labelsOf({ commit, commitFolder }: Form, others: Spec | undefined): Spec | undefined {
+  if (!commit) return others;
+  return { ...others, git: commit, ...(commitFolder && { "git-folder": commitFolder }) };
 }
 
 /** What is filled in. */
@@ -197,6 +214,7 @@ function environmentOf(text: string): Record<string, string> | undefined {
 /** The same from a terminal, in a folder that has the files. */
 export function terminalCommand(form: Form): string {
   const options: [string, string][] = [
+    ["--git", form.commit],
     ["--name", form.name],
     ["--gpus", form.tier ? "" : form.gpus],
     ["--gpu-memory", form.tier ? "" : form.memoryGb && `${form.memoryGb}GB`],
@@ -215,7 +233,7 @@ export function terminalCommand(form: Form): string {
     ...list(form.artifacts).map((pattern): [string, string] => ["--artifacts", pattern]),
     ...list(form.dataset).map((name): [string, string] => ["--dataset", name]),
     ["--workspace", form.workspace],
-    ["--workdir", form.workdir],
+    ["--workdir", form.commit ? form.commitFolder : form.workdir],
   ];
   const words = options.filter(([, value]) => value).map(([name, v]) => `${name} ${quoted(v)}`);
   const command = form.command ? wordsOf(form.command).map(quoted).join(" ") : "…";
@@ -237,4 +255,12 @@ export function programOf(form: Form): Schemas["Program"] | null {
     ...(form.project ? { project: form.project } : {}),
   };
   return program as Schemas["Program"];
+}
+
+/** How to start a program of these files, as long as nobody has said: the one that is called
+ * like a program, or, `among` few, the first one. */
+export function startOf(names: readonly string[], among: readonly string[] = names): string {
+  const entry = ["train.py", "main.py"].find((name) => names.includes(name)) ?? among[0] ?? "";
+  if (entry.endsWith(".py")) return `python3 ${entry}`;
+  return entry.endsWith(".sh") ? `sh ${entry}` : "";
 }

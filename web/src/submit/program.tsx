@@ -7,11 +7,14 @@ import { useResource } from "../state/resource";
 import { Choice, FileButton } from "../ui/fields";
 import { ErrorNote } from "../ui/parts";
 import { type Files, isEmpty, NO_FILES } from "./carrier";
-import { type Form, formOf, type Spec } from "./form";
+import { type Form, formOf, type Spec, startOf } from "./form";
+import { FromGit } from "./from-git";
 
 // A spec may have a million bytes, and in base64 files are a third larger.
 const MOST_BYTES = 700_000;
 const PASTED = "train.py";
+/** What files are of that somebody has changed. */
+const OF_NOTHING = { template: "", commit: "", commitFolder: "" };
 
 interface Template {
   name: string;
@@ -28,7 +31,7 @@ export function ProgramFields({ form, onForm }: { form: Form; onForm: (form: For
 
   function change(files: Files): void {
     const command = form.command || startOf(Object.keys(files.text));
-    onForm({ ...form, files, command, template: "" });
+    onForm({ ...form, ...OF_NOTHING, files, command });
   }
 
   function write(text: string): void {
@@ -51,7 +54,9 @@ export function ProgramFields({ form, onForm }: { form: Form; onForm: (form: For
   async function take(template: string): Promise<void> {
     setError(null);
     try {
-      onForm(template ? await formOfTemplate(template) : { ...form, files: NO_FILES, template });
+      onForm(
+        template ? await formOfTemplate(template) : { ...form, ...OF_NOTHING, files: NO_FILES },
+      );
     } catch (fault) {
       setError(fault as Error);
     }
@@ -62,17 +67,24 @@ export function ProgramFields({ form, onForm }: { form: Form; onForm: (form: For
       <div class="row wrap end">
         <Templates chosen={form.template} onChoose={(template) => void take(template)} />
         <FileButton onChoose={(files) => void choose(files)}>Choose files</FileButton>
+        <FromGit onForm={onForm} />
         {!isEmpty(form.files) && (
           <button
             type="button"
             class="button"
-            onClick={() => onForm({ ...form, files: NO_FILES, template: "" })}
+            onClick={() => onForm({ ...form, ...OF_NOTHING, files: NO_FILES })}
           >
             Leave the files out
           </button>
         )}
       </div>
       <ErrorNote error={error} />
+      {form.commit && (
+        <p class="quiet small breaks">
+          Of {form.commit}
+          {form.commitFolder && `, ${form.commitFolder}`}
+        </p>
+      )}
       <div class="field">
         {names.length > 1 && (
           <select
@@ -133,13 +145,6 @@ async function formOfTemplate(name: string): Promise<Form> {
 
 function entryOf(command: string, names: readonly string[]): string | undefined {
   return names.find((name) => command.split(/\s+/).includes(name)) ?? names[0];
-}
-
-/** How to start what somebody has chosen, as long as they have not said. */
-function startOf(names: readonly string[]): string {
-  const entry = ["train.py", "main.py"].find((name) => names.includes(name)) ?? names[0] ?? "";
-  if (entry.endsWith(".py")) return `python3 ${entry}`;
-  return entry.endsWith(".sh") ? `sh ${entry}` : "";
 }
 
 function added(before: Files, more: Files): Files {

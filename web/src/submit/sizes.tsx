@@ -66,7 +66,6 @@ export function SizesCard(props: {
           <thead>
             <tr>
               <th class="named">Size</th>
-              <th class="number">GPU</th>
               <th class="number">An hour</th>
               <th class="number">The run</th>
               <th />
@@ -83,14 +82,8 @@ export function SizesCard(props: {
                       {size.name}
                       {found?.tier === size.id && <Badge tone="good">suits</Badge>}
                     </span>
-                    <span class="quiet small">
-                      {size.cpu} CPUs, {inGb(size.memory)}; {row?.reason ?? size.description}
-                    </span>
-                  </td>
-                  <td class="number">
-                    {size.gpu
-                      ? `${size.gpu.count * (row?.units ?? 1)} × ${inGb(size.gpu.memory)}`
-                      : "–"}
+                    <span class="small block">{partsOf(size, row?.units ?? 1)}</span>
+                    <span class="quiet small block">{row?.reason ?? size.description}</span>
                   </td>
                   <td class="number">{format.money(String(run.perHour), size.currency)}</td>
                   <td class="number">
@@ -153,6 +146,13 @@ function Warning({
       {sizes.find((size) => size.id === cheapest.id)?.name}, which suits as well.
     </p>
   );
+}
+
+/** "1 × 16 GB GPU, 4 CPUs, 16 GB". */
+function partsOf({ gpu, cpu, memory }: Size, units: number): string {
+  const gpus = gpu && `${gpu.count * units} × ${inGb(gpu.memory)} GPU`;
+  const cpus = `${cpu} CPU${cpu === 1 ? "" : "s"}`;
+  return [gpus, cpus, inGb(memory)].filter(Boolean).join(", ");
 }
 
 /** "16Gi" and "512Mi" as people write them. */

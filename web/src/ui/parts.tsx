@@ -128,6 +128,8 @@ export function Tabs<T extends string>(props: {
   names: readonly T[];
   chosen: T;
   onChoose: (name: T) => void;
+  /** What stands on a tab, if that is not its name. */
+  titleOf?: (name: T) => string;
 }) {
   const row = useRef<HTMLDivElement>(null);
   useCentred(row, "[aria-selected=true]", props.chosen);
@@ -141,7 +143,7 @@ export function Tabs<T extends string>(props: {
           aria-selected={name === props.chosen}
           onClick={() => props.onChoose(name)}
         >
-          {name}
+          {props.titleOf?.(name) ?? name}
         </button>
       ))}
     </div>

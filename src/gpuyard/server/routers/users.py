@@ -82,7 +82,7 @@ async def make_link(request: Request, app_state: TheAppState) -> SignInLink:
             "This request does not show the token with which to sign in.",
             "Ask as yourself, with a token.",
         )
-    code = app_state.sign_in.token_sessions.code(token)
+    code = await app_state.sign_in.token_sessions.code(token)
     url = f"{app_state.sign_in.url}/#code={code}"
     return SignInLink(url=url, expires_in_s=LINK_LASTS_S)
 

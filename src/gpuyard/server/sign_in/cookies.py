@@ -24,7 +24,7 @@ class Cookies:
         prefix = "__Host-gpuyard_" if self._is_secure else f"gpuyard_{parts.port}_"
         self.session = f"{prefix}session"
         self.begun = f"{prefix}sign_in"
-        self._origin = _origin(url)
+        self.origin = _origin(url)
 
     def header(self, name: str, value: str, lasts_s: float) -> str:
         """`Set-Cookie`; a cookie that lasts 0 seconds is removed."""
@@ -52,10 +52,10 @@ class Cookies:
         if method in _HARMLESS:
             return
         origin = headers.get(b"origin", b"").decode("latin-1").lower()
-        if origin != self._origin:
+        if origin != self.origin:
             raise ForbiddenError(
                 "This request does not come from a page of this server.",
-                f"Open {self._origin} itself; programs send a token.",
+                f"Open {self.origin} itself; programs send a token.",
             )
 
 

@@ -14,7 +14,6 @@ from gpuyard.server.sign_in.begun import Begun, Seal
 from gpuyard.server.sign_in.claims import person_of
 from gpuyard.server.sign_in.cookies import Cookies
 from gpuyard.server.sign_in.devices import Devices, Grant
-from gpuyard.server.sign_in.ended_cookies import EndedCookies
 from gpuyard.server.sign_in.token_sessions import TokenSessions
 
 if TYPE_CHECKING:
@@ -24,8 +23,8 @@ _LONGEST_NAME = 64
 
 
 class SignIn:
-    """Sign-in of people, for a server that people reach at `url`. `secret` is known to
-    all servers of the instance.
+    """Sign-in of people, for a server that people reach at `url`. What `secret` seals,
+    only this server opens.
     """
 
     def __init__(
@@ -34,7 +33,7 @@ class SignIn:
         controller: Controller,
         url: str,
         secret: str,
-        ended: EndedCookies,
+        sessions: TokenSessions,
     ) -> None:
         self.url = (settings.server.url or url).rstrip("/")
         self.cookies = Cookies(self.url)
@@ -42,7 +41,7 @@ class SignIn:
         self.settings = settings.sign_in
         self._controller = controller
         self._seal = Seal(secret)
-        self.token_sessions = TokenSessions(secret, self.settings.session_s, ended)
+        self.token_sessions = sessions
         self._provider = self._make_provider()
 
     def _make_provider(self) -> "OpenIdProvider | None":

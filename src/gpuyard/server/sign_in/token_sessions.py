@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from gpuyard.server.sign_in.ended_cookies import EndedCookies
+from gpuyard.server.sign_in.session_secret import SessionSecret
 
 # What such a cookie begins with; a session of a provider's user has no dot.
 _KIND = "token."
@@ -33,29 +34,27 @@ class _Opened(NamedTuple):
 
 
 class TokenSessions:
-    """Seals tokens into cookies that last `lasts_s` seconds, and opens them. `secret`
-    is known to all servers of the instance.
-    """
+    """Seals tokens into cookies that last `lasts_s` seconds, and opens them."""
 
     def __init__(
         self,
-        secret: str,
+        secret: SessionSecret,
         lasts_s: float,
         ended: EndedCookies,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._key = sha256(f"gpuyard token session {secret}".encode()).digest()
+        self._secret = secret
         self._lasts_s = lasts_s
         self._ended = ended
         self._clock = clock
 
-    def seal(self, token: str) -> str:
+    async def seal(self, token: str) -> str:
         """The value of a cookie."""
-        return self._seal(token, self._lasts_s, _SESSION)
+        return await self._seal(token, self._lasts_s, _SESSION)
 
-    def code(self, token: str) -> str:
+    async def code(self, token: str) -> str:
         """What signs a browser in with a token: once, and soon."""
-        return self._seal(token, LINK_LASTS_S, _LINK)
+        return await self._seal(token, LINK_LASTS_S, _LINK)
 
     async def redeem(self, code: str) -> str | None:
         """The token of a code, which is used up; None for one that opens nothing."""
@@ -65,12 +64,13 @@ class TokenSessions:
         await self._ended.add(opened.name, opened.ends_at)
         return opened.token
 
-    def _seal(self, token: str, lasts_s: float, purpose: bytes) -> str:
+    async def _seal(self, token: str, lasts_s: float, purpose: bytes) -> str:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+        key = _key(await self._secret.get())
         content = json.dumps([token, self._clock() + lasts_s])
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        sealed = AESGCM(self._key).encrypt(nonce, content.encode(), purpose)
+        sealed = AESGCM(key).encrypt(nonce, content.encode(), purpose)
         return _written(nonce + sealed)
 
     def open(self, cookie: str) -> str | None:
@@ -84,13 +84,14 @@ class TokenSessions:
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-        if not cookie.startswith(_KIND):
+        secret = self._secret.known()
+        if secret is None or not cookie.startswith(_KIND):
             return None
         try:
             raw = base64.urlsafe_b64decode(f"{cookie.removeprefix(_KIND)}===")
             nonce = raw[:_NONCE_BYTES]
             sealed = raw[_NONCE_BYTES:]
-            opened = AESGCM(self._key).decrypt(nonce, sealed, purpose)
+            opened = AESGCM(_key(secret)).decrypt(nonce, sealed, purpose)
         except (InvalidTag, ValueError):
             return None
         if cookie != _written(raw):
@@ -105,6 +106,10 @@ class TokenSessions:
         """Sign a browser out: its cookie opens nothing more."""
         if opened := self._open(cookie, _SESSION):
             await self._ended.add(opened.name, opened.ends_at)
+
+
+def _key(secret: str) -> bytes:
+    return sha256(f"gpuyard token session {secret}".encode()).digest()
 
 
 def _written(raw: bytes) -> str:
