@@ -3,12 +3,11 @@
 Unlike a drain, this leaves no job to end there: the machine does not wait for it.
 """
 
-from collections.abc import Callable, Sequence
-
 import structlog
 
 from gpuyard.controller import transitions
 from gpuyard.controller.core import Core
+from gpuyard.controller.gangs import has_ended_on
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.states import AttemptState
@@ -18,13 +17,10 @@ log = structlog.get_logger(__name__)
 
 
 class Interruptions:
-    """Acts on the notices of nodes. `attempts_on(node_id)` are those of its agent."""
+    """Acts on the notices of nodes."""
 
-    def __init__(
-        self, core: Core, attempts_on: Callable[[str], Sequence[LiveAttempt]]
-    ) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
-        self._attempts_on = attempts_on
 
     def seen(self, node_id: str, at: float) -> None:
         """The cloud takes this node at `at`, in UTC seconds: give it no new jobs, and
@@ -46,9 +42,18 @@ class Interruptions:
             }
             core.emit([Event(EventKind.NODE_CHANGED, now, (change,), None, info)])
         for attempt in self._attempts_on(node_id):
-            if attempt.state is AttemptState.ENDING:
-                continue
             reason = Reason.REVOKED if attempt.prefetched else Reason.PREEMPTED
             core.emit([transitions.ending(attempt, reason, now)])
             core.on_ending(attempt)
         core.schedule()
+
+    def _attempts_on(self, node_id: str) -> list[LiveAttempt]:
+        """Those that nobody has asked to end: of its agent, and of external queues that
+        run them on this very machine.
+        """
+        return [
+            attempt
+            for attempt in self._core.view.attempts_on(node_id)
+            if attempt.state is not AttemptState.ENDING
+            and not has_ended_on(attempt, node_id)
+        ]

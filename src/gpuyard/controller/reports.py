@@ -86,7 +86,7 @@ class Reports:
         self._cpu_watch = CpuWatch(core)
         self._run_watch = RunWatch(core)
         self._points = MetricPoints(core)
-        self._interruptions = Interruptions(core, self._agent_attempts)
+        self._interruptions = Interruptions(core)
         self.silent_nodes = SilentNodes(core, self._agent_attempts, self._end_silent)
         self.on_progress: ProgressListener | None = None
 
