@@ -8,6 +8,7 @@ import structlog
 from gpuyard.controller import transitions
 from gpuyard.controller.core import Core
 from gpuyard.controller.gangs import has_ended_on
+from gpuyard.domain.deadlines import in_words
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.states import AttemptState
@@ -31,19 +32,16 @@ class Interruptions:
         core = self._core
         node = core.view.node(node_id)
         now = core.clock()
-        in_s = max(at - now, 0.0)
-        log.warning("a cloud takes a node back", node=node_id, in_s=round(in_s))
-        if not node.cordoned:
-            change = Change(Table.NODES, node_id, {"cordoned": True})
-            info = {
-                "node": node_id,
-                "name": node.name,
-                "taken_at": at,
-            }
+        reason = f"its cloud takes it back at {in_words(at)}"
+        if not node.cordoned or node.reason != reason:
+            log.warning("a cloud takes a node back", node=node_id, at=in_words(at))
+            values = {"cordoned": True, "reason": reason}
+            change = Change(Table.NODES, node_id, values)
+            info = {"node": node_id, "name": node.name, "taken_at": at}
             core.emit([Event(EventKind.NODE_CHANGED, now, (change,), None, info)])
         for attempt in self._attempts_on(node_id):
-            reason = Reason.REVOKED if attempt.prefetched else Reason.PREEMPTED
-            core.emit([transitions.ending(attempt, reason, now)])
+            why = Reason.REVOKED if attempt.prefetched else Reason.PREEMPTED
+            core.emit([transitions.ending(attempt, why, now)])
             core.on_ending(attempt)
         core.schedule()
 

@@ -91,7 +91,9 @@ def test_it_joins_is_taken_back_and_ends_itself_when_the_server_is_gone(rented):
     first_attempt, second = instance.job(job).attempts
     assert (first_attempt.reason, second.reason) == ("preempted", None)
     assert "resumed from seven" in instance.ok("logs", job)
-    assert nodes(instance)["rented"]["cordoned"]
+    taken = nodes(instance)["rented"]
+    assert taken["cordoned"]
+    assert taken["reason"] == "its cloud takes it back at 2030-03-17 17:46:40 UTC"
 
     instance.ok("down")
     assert machine.is_on

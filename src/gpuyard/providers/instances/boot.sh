@@ -146,6 +146,7 @@ if [ "$needs_gpus" -gt 0 ]; then
         nvidia_repository || fail "NVIDIA's packages cannot be reached"
         packages "linux-headers-$(uname -r)" || say "no headers for this kernel"
         packages cuda-drivers || fail "the NVIDIA driver cannot be installed"
+        modprobe -r nouveau || say "the driver of the image stays loaded"
         modprobe nvidia || say "the NVIDIA driver is not loaded"
     fi
     found=$(gpus)
