@@ -1,22 +1,27 @@
 """Jobs with an image on a rented machine: what the agent there runs for them."""
 
 import os
-import signal
 import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
 
-from gpuyard.domain.attempt_order import AttemptOrder, ResumePoint
+from gpuyard.domain.attempt_order import (
+    AttemptOrder,
+    ResumePoint,
+    config_from_order,
+)
 from gpuyard.domain.datasets import DatasetMount
 from gpuyard.domain.jobconfig import GpuSpec
+from gpuyard.domain.jobspec import CheckpointSpec
 from gpuyard.providers.instances.container import (
     container_name,
     in_container,
     removal_of,
 )
 from tests.support.dockerd import IMAGE, Dockerd
+from tests.support.node import make_node
 from tests.support.wait import wait_until
 
 NASTY = "a b'c\"d$(false)`id`\\n\n;&|<>*?~#!{}[]"
@@ -110,10 +115,13 @@ def test_a_job_without_an_image_is_left_as_it_is():
 
 PROGRAM = """\
 import os, pathlib, signal, sys, time
+if len(sys.argv) > 1:
+    assert sys.argv[1] == os.environ["GPUYARD_RESUME_FROM"]
+    print("goes on from", pathlib.Path(sys.argv[1]).read_text())
+    sys.exit(7)
 def save(*_):
     pathlib.Path("step-1.ck").write_text(os.environ["WORD"])
 signal.signal(signal.SIGUSR1, save)
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
 print("uid", os.getuid(), os.environ["HOME"], "GPUYARD_NODE" in os.environ, flush=True)
 while True:
     time.sleep(0.05)
@@ -123,17 +131,14 @@ while True:
 @pytest.fixture
 def running(dockerd: Dockerd, tmp_path):
     """An attempt in a real container, which has begun."""
-    (tmp_path / "program.py").write_text(PROGRAM)
-    words = ("python3", "program.py")
-    order = replace(ORDER, image=IMAGE, command=words, environment={"WORD": "seven"})
-    tmp_path.chmod(0o755)
+    order = replace(ORDER, image=IMAGE, command=("python3", "-c", PROGRAM))
     with (tmp_path / "output").open("wb") as output:
         running = subprocess.Popen(
             in_container(order).command,
             cwd=tmp_path,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={"PATH": os.defpath, "DOCKER_HOST": dockerd.host, "WORD": "seven"},
+            env={"PATH": os.defpath, "DOCKER_HOST": dockerd.host},
         )
     said = tmp_path / "output"
 
@@ -155,15 +160,28 @@ def running(dockerd: Dockerd, tmp_path):
         )
 
 
-def test_signals_and_the_exit_code_pass_through_docker(running, tmp_path):
-    said = (tmp_path / "output").read_text()
-    assert f"uid {os.getuid()} /tmp False" in said
-    running.send_signal(signal.SIGUSR1)
-    saved = tmp_path / "step-1.ck"
-    wait_until(lambda: saved.exists() and saved.read_text(), what="a checkpoint")
-    assert saved.read_text() == "seven"
-    running.terminate()
-    assert running.wait(60) == 7
+def test_an_agent_stops_it_with_a_checkpoint_and_resumes_it(dockerd: Dockerd):
+    """Signals, the account, the folders and the exit code pass through Docker."""
+    order = replace(
+        ORDER,
+        image=IMAGE,
+        command=("python3", "-c", PROGRAM),
+        environment={"WORD": "seven", "DOCKER_HOST": dockerd.host},
+        checkpoint=CheckpointSpec(path="*.ck", signal="USR1", resume_args=("{path}",)),
+    )
+    with make_node() as node:
+        first = node.submit(config_from_order(in_container(order)))
+        node.says(first, f"uid {os.getuid()} /tmp True")
+        node.stop(first, "preempted", checkpoint=True)
+        saved = node.checkpoint(first, "step-1.ck")
+        assert node.ended(first).stopped == "preempted"
+
+        resume = ResumePoint(saved.sha256, "step-1.ck")
+        second = replace(order, attempt_id="attempt_2", resume_from=resume)
+        job = node.submit(config_from_order(in_container(second)))
+        end = node.ended(job)
+        assert end.exit_code == 7, node.output(job)
+        assert "goes on from seven" in node.output(job)
 
 
 def test_the_container_of_an_attempt_that_was_killed_can_be_removed(running, dockerd):
