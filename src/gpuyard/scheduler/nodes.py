@@ -120,8 +120,9 @@ class Node:
     `whole` is the room if nothing were booked, `free` the room now; neither counts
     unusable devices. `containers` is the provider that runs containers here, empty if
     none does. `barred`: the providers in quarantine here, each with the reason; only
-    jobs that allow quarantine may use them. `cordoned`: a person wants no new jobs
-    here. `joined`: it is another machine, which has none of the server's folders.
+    jobs that allow quarantine may use them. `cordoned`: it gets no new jobs, because a
+    person says so or its cloud takes it back. `joined`: it is another machine, which
+    has none of the server's folders.
     """
 
     id: str
