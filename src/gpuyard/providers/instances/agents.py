@@ -69,9 +69,7 @@ class RentedAgents:
         self.gpus.pop(attempt_id, None)
         self._sent.discard(attempt_id)
         node_id = self._nodes.node_of(attempt_id)
-        if node_id:
-            self._away_since.pop(node_id, None)
-            self.link.dismiss_node(node_id, "This machine is not needed any more.")
+        self._away_since.pop(node_id, None)
 
     # --- what is known ---
 
