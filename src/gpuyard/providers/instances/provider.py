@@ -77,6 +77,7 @@ class RentedProvider(QueueProvider):
     """Attempts on machines that are rented for them."""
 
     PROVIDER_NAME: ClassVar[str] = "rented"
+    containers: ClassVar[bool] = True
     agents_report: bool = True
 
     def __init__(
@@ -222,7 +223,8 @@ class RentedProvider(QueueProvider):
         return self.fleet.launched(instance)
 
     def _refuse_unsupported(self, order: AttemptOrder) -> None:
-        refuse_container(order, self.PROVIDER_NAME)
+        if not order.image:
+            refuse_container(order, self.PROVIDER_NAME)
         if order.retries:
             message = (
                 f"retry_count is {order.retries}, and a rented machine runs a job once;"
