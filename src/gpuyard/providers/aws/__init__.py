@@ -1,0 +1,1 @@
+"""Rented machines of AWS EC2."""
