@@ -225,6 +225,7 @@ class ExternalAnswers:
             ended_at,
             started_at=started_at,
             ran_s=self._ran_s(attempt, result),
+            paid_s=result.paid_s,
             exit_code=exit_code,
             signal=signal,
             reason=reason,
