@@ -18,6 +18,8 @@ from urllib.parse import parse_qsl, urlencode
 
 import pytest
 
+from tests.support.ports import free_port
+
 ACCOUNT = "123456789012"
 IMAGE = "ami-03cf127a"
 KEYS = {"access_key_id": "AKIAEXAMPLE", "secret_access_key": "a-secret-key"}
@@ -36,10 +38,11 @@ class Ec2:
     `lost_replies`: how many replies, by operation, get lost after the call was carried
     out. `page`: how many machines a page has at most. `calls` and `asked`: how often,
     and with what at last, each operation was called; `launches`: with what machines
-    were started.
+    were started; `actions`: which permissions all that needs.
     """
 
     endpoint: str = ""
+    actions: set[str] = field(default_factory=set[str])
     calls: Counter[str] = field(default_factory=Counter[str])
     quotas: dict[str, float] = field(default_factory=dict[str, float])
     denied: set[str] = field(default_factory=set[str])
@@ -64,6 +67,16 @@ class Ec2:
             "regions": ["us-east-1"],
             "types": ["g5.xlarge"],
             **values,
+        }
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a gpuyard server needs to reach it, beside `[providers.aws]`."""
+        prefix = "GPUYARD_PROVIDERS__AWS__"
+        return {
+            "GPUYARD_SERVER__AGENTS_LISTEN": f"127.0.0.1:{free_port(2)}",
+            f"{prefix}ENDPOINT": self.endpoint,
+            **{f"{prefix}{name.upper()}": value for name, value in KEYS.items()},
         }
 
     def backend(self, region: str = "us-east-1") -> Any:
@@ -129,6 +142,9 @@ class Gaps:
     def _refusal(self, service: str, operation: str, fields: dict[str, str]) -> str:
         ec2 = self._ec2
         action = f"{service}:{operation}"
+        ec2.actions.add(action)
+        if "TagSpecification.1.ResourceType" in fields:
+            ec2.actions.add("ec2:CreateTags")
         if action in ec2.denied:
             return f"UnauthorizedOperation/{action}"
         if ec2.errors[operation]:
@@ -304,21 +320,21 @@ def _served(ec2: Ec2) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def _the_ec2() -> Iterator[Ec2]:
+def ec2_server() -> Iterator[Ec2]:
     made = Ec2()
     with _served(made):
         yield made
 
 
 @pytest.fixture
-def ec2(_the_ec2: Ec2, monkeypatch: pytest.MonkeyPatch) -> Ec2:
+def ec2(ec2_server: Ec2, monkeypatch: pytest.MonkeyPatch) -> Ec2:
     """An account of AWS without machines."""
     for name in ("CONFIG_FILE", "SHARED_CREDENTIALS_FILE"):
         monkeypatch.setenv(f"AWS_{name}", "/nonexistent")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
-    fresh = Ec2(endpoint=_the_ec2.endpoint)
-    _the_ec2.__dict__.update(fresh.__dict__)
-    _the_ec2.forget_machines()
-    return _the_ec2
+    fresh = Ec2(endpoint=ec2_server.endpoint)
+    ec2_server.__dict__.update(fresh.__dict__)
+    ec2_server.forget_machines()
+    return ec2_server

@@ -1,6 +1,8 @@
 """`AwsApi` against moto, whose gaps `tests/support/ec2.py` closes."""
 
 import asyncio
+import json
+import re
 from base64 import b64decode
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -13,12 +15,13 @@ import pytest
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.aws.api import AwsApi
 from gpuyard.providers.aws.config import AwsConfig
+from gpuyard.providers.aws.rights import NEEDED_FOR
 from gpuyard.providers.instances import api as contract
 from gpuyard.providers.instances.api import InstanceOrder, InstanceRef, InstanceState
-from tests.support.ec2 import IMAGE, Ec2, _the_ec2, ec2
+from tests.support.ec2 import IMAGE, Ec2
 
-__all__ = ["_the_ec2", "ec2"]
 pytestmark = pytest.mark.anyio
+GUIDE = Path(__file__).parents[3] / "docs/guides/aws.md"
 ORDER = InstanceOrder(
     owner="att_1",
     installation="inst_1",
@@ -358,6 +361,7 @@ async def test_each_missing_permission_is_named(ec2: Ec2, api: AwsApi) -> None:
     await fresh.close()
     assert set(found) == denied
     assert found["ec2:CreateTags"] == "marking machines and disks as gpuyard's"
+    assert "while there is none" in found["ec2:TerminateInstances"]
 
 
 async def test_wrong_credentials_are_no_missing_permission(
@@ -367,3 +371,29 @@ async def test_wrong_credentials_are_no_missing_permission(
     with pytest.raises(ProviderError) as caught:
         await api.missing_rights()
     assert caught.value.error_code == contract.CREDENTIALS
+
+
+async def test_the_policy_of_the_guide_is_what_is_called(
+    ec2: Ec2, tmp_path: Path
+) -> None:
+    """The policy has every action that the code calls, and no other."""
+    subnets = [one.id for one in ec2.backend().describe_subnets()]
+    regions = {"us-east-1": {"subnets": subnets}}
+    api = api_of(ec2, regions=regions, home=str(tmp_path))
+    await api.markets()
+    await api.refresh_prices()
+    started = await api.launch(replace(ORDER, spot=True))
+    await api.find("att_1", "inst_1")
+    await api.instances("inst_1")
+    await api.end([InstanceRef(started.region, started.id)])
+    called = set(ec2.actions)
+    assert await api.missing_rights() == []
+    await api.close()
+    assert set(ec2.actions) == called, "the check asks for the same, and all of it"
+    (policy,) = re.findall(r"```json\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    allowed: set[str] = set()
+    for statement in json.loads(policy)["Statement"]:
+        actions = statement["Action"]
+        allowed |= {actions} if isinstance(actions, str) else set(actions)
+    assert allowed == called
+    assert set(NEEDED_FOR) == called

@@ -12,14 +12,14 @@ from gpuyard.providers.aws.errors import AwsError
 from gpuyard.providers.aws.instances import instance_of
 from gpuyard.providers.aws.launching import run_request
 from gpuyard.providers.aws.markets import RegionMarkets
-from gpuyard.providers.aws.places import Places
+from gpuyard.providers.aws.places import LaunchPlaces
 from gpuyard.providers.aws.prices import (
     catalogue,
     price_file,
     read_price_list,
     write_rows,
 )
-from gpuyard.providers.aws.rights import Rights
+from gpuyard.providers.aws.rights import RightsCheck
 from gpuyard.providers.instances.api import (
     TAG_INSTALLATION,
     TAG_OWNER,
@@ -43,7 +43,7 @@ class AwsApi:
     def __init__(self, settings: AwsConfig) -> None:
         self._settings = settings
         self._calls = AwsCalls(settings)
-        self._places = Places(settings, self._calls)
+        self._places = LaunchPlaces(settings, self._calls)
         self._markets = [
             RegionMarkets(region, settings, self._calls, self._places)
             for region in settings.regions
@@ -84,8 +84,10 @@ class AwsApi:
     async def launch(self, order: InstanceOrder) -> Instance:
         """See InstanceApi."""
         region = order.region
+        # The configured image stands in the order; a region may have its own.
+        image_name = "" if order.image == self._settings.image else order.image
         (image, subnet) = await asyncio.gather(
-            self._places.image(region, order.image),
+            self._places.image(region, image_name),
             self._places.subnet(region, order.zone),
         )
         request = run_request(order, self._settings, image, subnet)
@@ -167,4 +169,4 @@ class AwsApi:
 
     async def missing_rights(self) -> Sequence[MissingRight]:
         """See InstanceApi."""
-        return await Rights(self._settings, self._calls, self._places).missing()
+        return await RightsCheck(self._settings, self._calls, self._places).missing()

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, Self, cast
 
 from pydantic import (
     AfterValidator,
@@ -17,6 +17,7 @@ from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.domain.gpus import resolve_gpu_class
 from gpuyard.domain.strict_model import StrictModel
 from gpuyard.domain.validation import parse_model
+from gpuyard.providers.instances.settings import InstanceSettings
 
 SECRETS = frozenset({"access_key_id", "secret_access_key", "session_token"})
 # AWS's own tools read these.
@@ -111,8 +112,9 @@ class AwsRegion(StrictModel):
     image: Image = ""
 
 
-class AwsConfig(StrictModel):
-    """Which machines to rent, and the access to the account.
+class AwsConfig(InstanceSettings):
+    """The access to the account and its regions, and the settings that all clouds have
+    (`InstanceSettings`).
 
     - `access_key_id`, `secret_access_key`, `session_token`: a key; unset, what AWS's
       own tools find in the environment, the profile or the role of this host.
@@ -121,7 +123,7 @@ class AwsConfig(StrictModel):
     - `types`: instance types or GPU classes; unset, all types with NVIDIA GPUs.
     - `image`: the id of an image, or the name of an SSM parameter that holds one;
       unset, AWS's newest Deep Learning base image.
-    - `spot`, `on_demand`: which markets to use.
+    - `on_demand`: whether machines on demand are offered; see also `spot`.
     - `public_address`: whether machines get a public address; unset, as the subnet
       says.
     - `endpoint`: the one address of all of AWS's services, for tests.
@@ -129,8 +131,6 @@ class AwsConfig(StrictModel):
 
     provider: ClassVar[str] = "aws"
 
-    home: str = ""
-    enabled: bool = True
     access_key_id: Secret | None = None
     secret_access_key: Secret | None = None
     session_token: Secret | None = None
@@ -140,8 +140,6 @@ class AwsConfig(StrictModel):
     ]
     types: tuple[TypeName, ...] = ()
     image: Image = ""
-    disk_gb: int = Field(default=100, ge=8, le=16384)
-    spot: bool = True
     on_demand: bool = True
     public_address: bool | None = None
     endpoint: str = ""
@@ -150,12 +148,10 @@ class AwsConfig(StrictModel):
     @model_validator(mode="after")
     def _key_is_whole(self) -> "AwsConfig":
         if bool(self.access_key_id) != bool(self.secret_access_key):
-            (given, other) = ("access_key_id", "secret_access_key")
-            if self.secret_access_key:
-                (given, other) = (other, given)
+            missing = "secret_access_key" if self.access_key_id else "access_key_id"
             raise ValueError(
-                f"@{other}@is missing, and {given} is given; give both, or neither and"
-                " a profile or a role"
+                f"@{missing}@is missing, and half of the key is given; give both, or"
+                " neither and a profile or a role"
             )
         if self.session_token and not self.access_key_id:
             raise ValueError(
@@ -188,7 +184,7 @@ class AwsConfig(StrictModel):
         return self
 
     @classmethod
-    def read(cls, config: Mapping[str, Any]) -> "AwsConfig":
+    def read(cls, config: Mapping[str, Any]) -> Self:
         """InvalidInputError names a wrong or missing field, and never a secret."""
         values = {
             key: value for key, value in config.items() if value not in (None, "")

@@ -22,6 +22,7 @@ _KEYS = (
     "See access_key_id, secret_access_key, session_token and profile of providers.aws,"
     " or AWS's own variables and files; a key may have expired."
 )
+_NETWORK = "See the network."
 _CLOCK = "See also whether the clock of this host is right."
 _SUBNETS = "See providers.aws.regions.{region}.subnets."
 _GROUPS = "See providers.aws.regions.{region}.security_groups."
@@ -134,15 +135,13 @@ def explained(error: Exception, question: Question) -> AwsError:
             int(status or 0),  # pyright: ignore
         )
     names = {kind.__name__ for kind in type(error).__mro__}
-    code = REFUSED
-    remedy = ""
     if names & _OF_CREDENTIALS:
-        (code, remedy) = (CREDENTIALS, _KEYS)
-    elif names & _OF_TIME:
-        (code, remedy) = (TIMEOUT, "AWS does not answer in time; see the network.")
-    elif names & _OF_NETWORK or isinstance(error, OSError):
-        (code, remedy) = (NOT_CONNECTED, "See the network.")
-    return _error(question, code, "", str(error), remedy)
+        return _error(question, CREDENTIALS, "", str(error), _KEYS)
+    if names & _OF_TIME:
+        return _error(question, TIMEOUT, "", str(error), _NETWORK)
+    if names & _OF_NETWORK or isinstance(error, OSError):
+        return _error(question, NOT_CONNECTED, "", str(error), _NETWORK)
+    return _error(question, REFUSED, "", str(error), "")
 
 
 def _answered(question: Question, aws_code: str, why: str, status: int) -> AwsError:

@@ -10,7 +10,7 @@ from gpuyard.domain.gpus import GPU_CLASSES, classify, resolve_gpu_class
 from gpuyard.providers.aws.calls import AwsCalls
 from gpuyard.providers.aws.config import AwsConfig
 from gpuyard.providers.aws.kept import Kept
-from gpuyard.providers.aws.places import Places
+from gpuyard.providers.aws.places import LaunchPlaces
 from gpuyard.providers.aws.prices import PriceBook, catalogue, read_price_list
 from gpuyard.providers.aws.quotas import quota_of
 from gpuyard.providers.instances.api import ListPrice, MachineType, Market
@@ -44,7 +44,7 @@ class RegionMarkets:
     """The markets of one region."""
 
     def __init__(
-        self, region: str, settings: AwsConfig, calls: AwsCalls, places: Places
+        self, region: str, settings: AwsConfig, calls: AwsCalls, places: LaunchPlaces
     ) -> None:
         self._region = region
         self._settings = settings

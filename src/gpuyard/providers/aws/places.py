@@ -21,7 +21,7 @@ toolkit and Docker are installed.
 _KEPT_S = 3600.0
 
 
-class Places:
+class LaunchPlaces:
     """Subnets and images of the configured regions, kept for an hour."""
 
     def __init__(self, settings: AwsConfig, calls: AwsCalls) -> None:

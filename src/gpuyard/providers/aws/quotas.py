@@ -5,21 +5,21 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Quota:
+class VcpuQuota:
     """A quota of EC2, in virtual CPUs. `name` is AWS's."""
 
     code: str
     name: str
 
 
-_G_ON_DEMAND = Quota("L-DB2E81BA", "Running On-Demand G and VT instances")
-_P_ON_DEMAND = Quota("L-417A185B", "Running On-Demand P instances")
-_G_SPOT = Quota("L-3819A6DF", "All G and VT Spot Instance Requests")
-_P_SPOT = Quota("L-7212CCBC", "All P4, P3 and P2 Spot Instance Requests")
-_P5_SPOT = Quota("L-C4BD4855", "All P5 Spot Instance Requests")
+_G_ON_DEMAND = VcpuQuota("L-DB2E81BA", "Running On-Demand G and VT instances")
+_P_ON_DEMAND = VcpuQuota("L-417A185B", "Running On-Demand P instances")
+_G_SPOT = VcpuQuota("L-3819A6DF", "All G and VT Spot Instance Requests")
+_P_SPOT = VcpuQuota("L-7212CCBC", "All P4, P3 and P2 Spot Instance Requests")
+_P5_SPOT = VcpuQuota("L-C4BD4855", "All P5 Spot Instance Requests")
 
 
-def quota_of(type_name: str, spot: bool) -> Quota | None:
+def quota_of(type_name: str, spot: bool) -> VcpuQuota | None:
     """The quota that a type counts for; None for a type that we know none of."""
     family = type_name.partition(".")[0]
     if re.match(r"gr?\d", family):

@@ -19,7 +19,7 @@ from gpuyard.providers.aws.errors import (
     AwsError,
 )
 from gpuyard.providers.aws.launching import MachineImage, run_request
-from gpuyard.providers.aws.places import NEWEST_IMAGE, Places
+from gpuyard.providers.aws.places import NEWEST_IMAGE, LaunchPlaces
 from gpuyard.providers.instances.api import (
     CREDENTIALS,
     DENIED,
@@ -43,6 +43,12 @@ NEEDED_FOR: Mapping[str, str] = {
     "servicequotas:GetServiceQuota": "knowing which machines the account may run",
 }
 """Every action that gpuyard calls, and for what."""
+_END = "ec2:TerminateInstances"
+# EC2 refuses the dry run then for want of the tag.
+_NOBODY_TO_ASK_ABOUT = (
+    "a policy that allows it for machines of gpuyard's only looks like this while there"
+    " is none"
+)
 _NO_MACHINE = "i-0123456789abcdef0"
 _NO_IMAGE = MachineImage("ami-0123456789abcdef0", "/dev/sda1", 0)
 _ANY_TYPE = "g4dn.xlarge"
@@ -50,13 +56,16 @@ _ACTION = re.compile(r"perform: ([\w-]+:\w+)")
 _UNANSWERED = (CREDENTIALS, NOT_CONNECTED, TIMEOUT, THROTTLED)
 
 
-class Rights:
+class RightsCheck:
     """Asks AWS for each of the permissions."""
 
-    def __init__(self, settings: AwsConfig, calls: AwsCalls, places: Places) -> None:
+    def __init__(
+        self, settings: AwsConfig, calls: AwsCalls, places: LaunchPlaces
+    ) -> None:
         self._settings = settings
         self._calls = calls
         self._places = places
+        self._has_machine = False
 
     async def missing(self) -> Sequence[MissingRight]:
         """Those that are missing in any configured region. ProviderError if AWS does
@@ -71,6 +80,8 @@ class Rights:
         rights: list[MissingRight] = []
         for action, where in by_action.items():
             needed_for = NEEDED_FOR.get(action, "starting machines")
+            if action == _END and not self._has_machine:
+                needed_for = f"{needed_for}; {_NOBODY_TO_ASK_ABOUT}"
             if len(where) < len(regions):
                 needed_for = f"{needed_for} (in {', '.join(where)})"
             rights.append(MissingRight(action, needed_for))
@@ -79,11 +90,12 @@ class Rights:
     async def _missing_in(self, region: str) -> list[str]:
         """Actions, each once."""
         machine = await self._some_machine(region)
+        self._has_machine = self._has_machine or bool(machine)
         found = await asyncio.gather(
             self._try_run(region),
             self._try(
                 region,
-                "ec2:TerminateInstances",
+                _END,
                 InstanceIds=[machine or _NO_MACHINE],
                 DryRun=True,
             ),
