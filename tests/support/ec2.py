@@ -38,10 +38,12 @@ class Ec2:
     `lost_replies`: how many replies, by operation, get lost after the call was carried
     out. `page`: how many machines a page has at most. `calls` and `asked`: how often,
     and with what at last, each operation was called; `launches`: with what machines
-    were started; `actions`: which permissions all that needs.
+    were started; `on_launch` and `on_end` hear of them; `actions`: which permissions all that needs.
     """
 
     endpoint: str = ""
+    on_launch: Callable[[str, dict[str, str]], None] | None = None
+    on_end: Callable[[str], None] | None = None
     actions: set[str] = field(default_factory=set[str])
     calls: Counter[str] = field(default_factory=Counter[str])
     quotas: dict[str, float] = field(default_factory=dict[str, float])
@@ -192,7 +194,10 @@ class Gaps:
             environ["wsgi.input"] = BytesIO(body)
             environ["CONTENT_LENGTH"] = str(len(body))
         if operation != "RunInstances" or fields.get("DryRun") == "true":
-            return self._moto(environ)
+            answer = self._moto(environ)
+            if answer[0].startswith("200"):
+                self._tell(operation, fields, answer[2])
+            return answer
         key = _region(environ), fields["ClientToken"]
         known = ec2.tokens.get(key)
         if known is not None:
@@ -202,9 +207,20 @@ class Gaps:
             return "200 OK", [("Content-Type", "text/xml")], data
         answer = self._moto(environ)
         if answer[0].startswith("200"):
+            self._tell(operation, fields, answer[2])
             ec2.tokens[key] = fields, answer[2]
             ec2.launches.append(fields)
         return answer
+
+    def _tell(self, operation: str, fields: dict[str, str], answer: bytes) -> None:
+        """Let the machines of the test start or end."""
+        ec2 = self._ec2
+        machines = re.findall(r"<instanceId>(i-\w+)<", answer.decode())
+        if operation == "RunInstances" and ec2.on_launch:
+            ec2.on_launch(machines[0], fields)
+        if operation == "TerminateInstances" and ec2.on_end:
+            for machine in machines:
+                ec2.on_end(machine)
 
     def _moto(self, environ: dict[str, Any]) -> tuple[str, list[Any], bytes]:
         said: list[Any] = []
