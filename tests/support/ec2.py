@@ -95,6 +95,11 @@ class Ec2:
             for one in reservation.instances
         ]
 
+    def reset(self) -> None:
+        """Be as new, at the same address."""
+        self.__dict__.update(Ec2(endpoint=self.endpoint).__dict__)
+        self.forget_machines()
+
     def forget_machines(self) -> None:
         """Forget the machines of all regions; a new moto would take a second."""
         from moto.ec2.models import ec2_backends
@@ -350,7 +355,5 @@ def ec2(ec2_server: Ec2, monkeypatch: pytest.MonkeyPatch) -> Ec2:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
-    fresh = Ec2(endpoint=ec2_server.endpoint)
-    ec2_server.__dict__.update(fresh.__dict__)
-    ec2_server.forget_machines()
+    ec2_server.reset()
     return ec2_server
