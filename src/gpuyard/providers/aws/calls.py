@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any, cast
 
 from gpuyard.providers.aws.config import AwsConfig
@@ -155,7 +156,9 @@ class AwsCalls:
             logging.getLogger("botocore").setLevel(logging.INFO)
             logging.getLogger("boto3").setLevel(logging.INFO)
             self._session = boto3.Session(
-                **_key(settings), profile_name=settings.profile or None
+                **_key(settings),
+                profile_name=settings.profile or None,
+                botocore_session=_plain_session(),
             )
         config = Config(
             connect_timeout=settings.timeout_s,
@@ -175,6 +178,22 @@ class AwsCalls:
         with self._making:
             self._session = None
             self._clients.clear()
+
+
+@cache
+def _loader() -> Any:
+    """Reads boto3's descriptions of services, which takes it a while, once."""
+    from botocore.loaders import create_loader
+
+    return create_loader()
+
+
+def _plain_session() -> Any:
+    from botocore.session import Session
+
+    session = Session()
+    session.register_component("data_loader", _loader())
+    return session
 
 
 def _key(settings: AwsConfig) -> dict[str, str | None]:
