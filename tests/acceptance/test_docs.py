@@ -16,10 +16,12 @@ from gpuyard.config.accounts import Account
 from gpuyard.providers.conformance import beside
 from tests.support.accounts import real_account
 from tests.support.dockerd import IMAGE, Dockerd
+from tests.support.ec2 import Ec2
 from tests.support.forkserver import fast_python, start_fork_server
 from tests.support.instance import TestInstance
 from tests.support.kubernetes import Cluster, Node
 from tests.support.own_machine import OwnMachine, own_machine
+from tests.support.playing_ec2 import playing_ec2
 from tests.support.plugin import plugin_environment
 from tests.support.s3 import Bucket
 from tests.support.slurm import SlurmCluster
@@ -36,6 +38,18 @@ def tke() -> Iterator[Tke]:
     """Tencent, and the cluster that the page is about."""
     with tke_cluster() as tke:
         yield tke
+
+
+@pytest.fixture
+def playing_aws(ec2: Ec2, tmp_path: Path) -> Iterator[Mapping[str, str]]:
+    """The environment of a server before AWS, whose machines join."""
+    with playing_ec2(ec2, tmp_path):
+        environment = ec2.environment
+        (host, port) = environment["GPUYARD_SERVER__AGENTS_LISTEN"].split(":")
+        # The one of the page leads nowhere.
+        url = f"https://{host}:{int(port) + 1}"
+        environment["GPUYARD_PROVIDERS__AWS__SERVER_URL"] = url
+        yield environment
 
 
 @pytest.fixture
@@ -138,6 +152,8 @@ def engine_of(page: Path, work: Path, request: pytest.FixtureRequest) -> dict[st
             "PYTEST_DEBUG_TEMPROOT": str(work),
         }
         return plugin_environment(work / "site", work / "acme" / "src") | alone
+    if page.stem == "aws":
+        return request.getfixturevalue("playing_aws")
     if page.stem == "tencent":
         tke: Tke = request.getfixturevalue("tke")
         return {
