@@ -16,10 +16,12 @@ from gpuyard.config.accounts import Account
 from gpuyard.providers.conformance import beside
 from tests.support.accounts import real_account
 from tests.support.dockerd import IMAGE, Dockerd
+from tests.support.fake_ecs import FakeEcs
 from tests.support.forkserver import fast_python, start_fork_server
 from tests.support.instance import TestInstance
 from tests.support.kubernetes import Cluster, Node
 from tests.support.own_machine import OwnMachine, own_machine
+from tests.support.playing_ecs import ecs_environment, playing_ecs
 from tests.support.plugin import plugin_environment
 from tests.support.s3 import Bucket
 from tests.support.slurm import SlurmCluster
@@ -36,6 +38,13 @@ def tke() -> Iterator[Tke]:
     """Tencent, and the cluster that the page is about."""
     with tke_cluster() as tke:
         yield tke
+
+
+@pytest.fixture
+def ecs(tmp_path: Path) -> Iterator[FakeEcs]:
+    """Alibaba's ECS, whose machines join."""
+    with playing_ecs(tmp_path) as (ecs, _):
+        yield ecs
 
 
 @pytest.fixture
@@ -145,6 +154,9 @@ def engine_of(page: Path, work: Path, request: pytest.FixtureRequest) -> dict[st
             "TENCENTCLOUD_SECRET_KEY": tke.secret_key,
             "GPUYARD_PROVIDERS__TENCENT__ENDPOINT": tke.endpoint,
         }
+    if page.stem == "alibaba":
+        ecs: FakeEcs = request.getfixturevalue("ecs")
+        return ecs_environment(ecs)
     if page.stem in ("kubernetes", "use-a-provider"):
         kubernetes: Cluster = request.getfixturevalue("kubernetes")
         kubeconfig = str(kubernetes.kubeconfig(work / "kubeconfig"))
