@@ -2,8 +2,6 @@
 processes that really join.
 """
 
-from pathlib import Path
-
 import pytest
 
 from tests.support.fake_cloud import FakeCloud, fake_cloud_environment

@@ -17,7 +17,7 @@ from gpuyard.domain.attempt_order import AttemptOrder
 from gpuyard.domain.errors import GpuyardError, ProviderError, RefusedError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.states import AttemptState
-from gpuyard.providers.instances.rented_nodes import Invited
+from gpuyard.providers.instances.renting_instance import Invited
 
 RENTED = "rented"
 """The state of a node whose machine is rented, while its agent is connected."""
@@ -46,7 +46,7 @@ class JoiningDoor(Protocol):
 
 class RentedNodes:
     """The instance as its providers of rented machines see it
-    (`providers.instances.rented_nodes`).
+    (`providers.instances.renting_instance`).
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from gpuyard.domain.errors import ProviderError, RefusedError
 from gpuyard.domain.jobconfig import GpuSpec
 from gpuyard.domain.reasons import Reason
 from gpuyard.providers.agent import AgentProvider
-from gpuyard.providers.instances.rented_nodes import RentedNodes
+from gpuyard.providers.instances.renting_instance import RentingInstance
 from gpuyard.providers.placing import place, words_of
 
 _TRY_AGAIN_S = 2.0
@@ -32,7 +32,7 @@ class RentedAgents:
     """
 
     def __init__(
-        self, provider: str, nodes: RentedNodes, on_news: Callable[[], None]
+        self, provider: str, nodes: RentingInstance, on_news: Callable[[], None]
     ) -> None:
         self._provider = provider
         self._nodes = nodes

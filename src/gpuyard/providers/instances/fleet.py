@@ -26,7 +26,7 @@ def reference_of(instance: Instance) -> str:
     return f"{instance.region}/{instance.id}"
 
 
-class Fleet:
+class RentedFleet:
     """The machines of one cloud, by reference."""
 
     def __init__(

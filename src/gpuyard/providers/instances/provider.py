@@ -42,14 +42,14 @@ from gpuyard.providers.instances.api import (
 )
 from gpuyard.providers.instances.boot_plan import BootPlan
 from gpuyard.providers.instances.cloud_init import user_data
-from gpuyard.providers.instances.fleet import Fleet
+from gpuyard.providers.instances.fleet import RentedFleet
 from gpuyard.providers.instances.markets import (
     cheapest,
     is_offered,
     offer_id,
     offer_of,
 )
-from gpuyard.providers.instances.rented_nodes import RentedNodes
+from gpuyard.providers.instances.renting_instance import RentingInstance
 from gpuyard.providers.instances.settings import InstanceSettings
 from gpuyard.providers.instances.states import MachineFacts, result_of
 
@@ -89,8 +89,8 @@ class RentedProvider(QueueProvider):
         self.offers_s = settings.offers_s
         self.max_pending = settings.max_pending
         self.concurrency = settings.concurrency
-        self.fleet = Fleet(self.PROVIDER_NAME, api, self._installation)
-        self._nodes: RentedNodes | None = None
+        self.fleet = RentedFleet(self.PROVIDER_NAME, api, self._installation)
+        self._nodes: RentingInstance | None = None
         self._agents: RentedAgents | None = None
         self._markets: dict[str, Market] = {}
         self._news = asyncio.Event()
@@ -102,13 +102,13 @@ class RentedProvider(QueueProvider):
 
     # --- life cycle ---
 
-    def attach(self, nodes: RentedNodes) -> None:
+    def attach(self, nodes: RentingInstance) -> None:
         """Get what only the instance can do; called before `start`."""
         self._nodes = nodes
         self._agents = RentedAgents(self.PROVIDER_NAME, nodes, self._news.set)
 
     @property
-    def nodes(self) -> RentedNodes:
+    def nodes(self) -> RentingInstance:
         """The instance; ProviderError where there is none."""
         if self._nodes is None:
             raise ProviderError(

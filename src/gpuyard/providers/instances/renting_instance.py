@@ -18,7 +18,7 @@ class Invited:
     code: str = field(repr=False)
 
 
-class RentedNodes(Protocol):
+class RentingInstance(Protocol):
     """The instance, as one provider of rented machines sees it."""
 
     @property
