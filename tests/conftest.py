@@ -11,6 +11,7 @@ import pytest
 import uvloop
 
 from tests.support.dockerd import dockerd
+from tests.support.ec2 import ec2, ec2_server
 from tests.support.examples import register_profiles
 from tests.support.instance import TestInstance
 from tests.support.nvml.fixtures import fake_gpus, nvml_library
@@ -24,6 +25,8 @@ from tests.support.sshd import sshd
 __all__ = [
     "bucket",
     "dockerd",
+    "ec2",
+    "ec2_server",
     "fake_gpus",
     "nvml_library",
     "postgres",

@@ -16,6 +16,7 @@ from gpuyard.config.accounts import Account
 from gpuyard.providers.conformance import beside
 from tests.support.accounts import real_account
 from tests.support.dockerd import IMAGE, Dockerd
+from tests.support.ec2 import Ec2
 from tests.support.fake_ecs import FakeEcs
 from tests.support.forkserver import fast_python, start_fork_server
 from tests.support.instance import TestInstance
@@ -147,6 +148,9 @@ def engine_of(page: Path, work: Path, request: pytest.FixtureRequest) -> dict[st
             "PYTEST_DEBUG_TEMPROOT": str(work),
         }
         return plugin_environment(work / "site", work / "acme" / "src") | alone
+    if page.stem == "aws":
+        ec2: Ec2 = request.getfixturevalue("ec2")
+        return ec2.environment
     if page.stem == "tencent":
         tke: Tke = request.getfixturevalue("tke")
         return {

@@ -58,6 +58,8 @@ REQUESTS = {
     "budgets set": "PUT /api/v1/budgets/{name}",
     "cancel": "POST /api/v1/jobs:cancel",
     "checkpoints": "GET /api/v1/jobs/{reference}/checkpoints",
+    "cloud check": "POST /api/v1/providers/{name}/check",
+    "cloud prices": "GET /api/v1/providers/{name}/prices",
     "compare": "GET /api/v1/jobs/{reference}/metrics",
     "datasets add": "POST /api/v1/datasets/{project}/{name}/versions",
     "datasets list": "GET /api/v1/datasets",

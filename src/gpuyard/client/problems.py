@@ -34,6 +34,8 @@ def _from_document(body: dict[str, Any]) -> GpuyardError:
             for f in body.get("faults", [])
         ]
         return InvalidInputError(faults or [Fault("(body)", detail)])
+    if code == errors.ProviderError.code:
+        return errors.ProviderError(detail)
     remedy = str(body.get("remedy") or "")
     return _CLASSES.get(code, GpuyardError)(detail.removesuffix(remedy).strip(), remedy)
 

@@ -12,6 +12,7 @@ from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings
 from gpuyard.controller.access import Access
 from gpuyard.controller.budgets import Budgets
+from gpuyard.controller.cloud_accounts import CloudAccounts
 from gpuyard.controller.copied_logs import CopiedLogs
 from gpuyard.controller.core import Core
 from gpuyard.controller.datasets import Datasets
@@ -147,6 +148,7 @@ class Controller:
             self.node_access,
         )
         self.gpus = self.requests.gpus
+        self.cloud_accounts = CloudAccounts(self.providers)
         self.trust = TrustRecords(self.core, self.launching, self.providers)
         logs_folder = home.logs / "attempts"
         copied_logs = CopiedLogs(

@@ -36,6 +36,7 @@ from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.stream_frames import RunCommand
 from gpuyard.providers.commands import JobCommand
+from gpuyard.providers.instances.api import ListPrice, MissingRight
 from gpuyard.providers.job_folders import LeftFolder, LoggingFolder, WantedFiles
 from gpuyard.providers.placing import gpu_type_of
 
@@ -202,6 +203,20 @@ class GpuProviderInterface(ABC):
     async def close(self) -> None:
         """Close all connections; running jobs keep running."""
         return
+
+    # --- the account at a cloud ---
+
+    async def missing_rights(self) -> Sequence[MissingRight] | None:
+        """The permissions that it needs and its account lacks, found without renting
+        anything; None if it knows of no permissions. ProviderError.
+        """
+        return None
+
+    async def list_prices(self, *, refresh: bool = False) -> Sequence[ListPrice] | None:
+        """The list prices that it goes by when its cloud tells none; with `refresh`
+        read anew from the cloud, for later servers too. None if it has no such list.
+        """
+        return None
 
     # --- submission ---
 

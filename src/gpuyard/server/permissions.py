@@ -62,6 +62,7 @@ _REQUESTS: Mapping[Role, tuple[str, ...]] = {
         f"POST /api/v1/gpus/{_ONE}/(drain|undrain|release)",
         f"POST /api/v1/nodes/{_ONE}/(cordon|uncordon|drain)",
         "(PUT|DELETE) /api/v1/trust/.+",
+        f"POST /api/v1/providers/{_ONE}/(check|prices/refresh)",
         f"PUT /api/v1/verifications/{_ONE}",
         f"(POST /api/v1/reservations|DELETE /api/v1/reservations/{_ONE})",
         "GET /api/v1/ledger/(check|prune)",

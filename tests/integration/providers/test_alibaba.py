@@ -435,7 +435,9 @@ async def test_markets_have_size_price_and_stock(ecs: FakeEcs, api: AlibabaApi) 
     assert on_demand.region == "cn-hangzhou"
     assert on_demand.price_per_hour == Decimal("11.68"), "with its disk"
     assert on_demand.currency == "CNY"
-    assert re.match(r"Alibaba's price of \d{4}-\d\d-\d\d", on_demand.price_source)
+    assert re.match(
+        r"Alibaba's price, with the disk, \d{4}-\d\d-\d\d$", on_demand.price_source
+    )
     assert not on_demand.problem
     assert found[ZONE_H, T4, True].price_per_hour == Decimal("3.54")
     assert found[ZONE_I, T4, True].price_per_hour == Decimal("2.55")
@@ -454,6 +456,24 @@ async def test_prices_are_not_asked_for_each_time(
     await api.markets()
     assert [action for action, _ in ecs.calls[first:]].count("DescribePrice") == 0
     assert len(ecs.calls) - first == 3, "stock twice, and quotas"
+
+
+async def test_prices_are_listed_and_read_anew(ecs: FakeEcs, api: AlibabaApi) -> None:
+    first = await api.list_prices(refresh=False)
+    assert {row.type: row.price_per_hour for row in first} == {
+        T4: Decimal("11.68"),
+        V100: Decimal("26.51"),
+        A100: Decimal("34.79"),
+    }
+    assert {(row.region, row.currency) for row in first} == {("cn-hangzhou", "CNY")}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", first[0].date)
+    ecs.prices[T4] = 12.0
+    assert list(await api.list_prices(refresh=False)) == list(first)
+    (new, *_) = await api.list_prices(refresh=True)
+    assert new.price_per_hour == Decimal("12.05")
+    ecs.forbidden.add("ecs:DescribePrice")
+    error = await refused(api.list_prices(refresh=True))
+    assert error.error_code == DENIED
 
 
 async def test_classes_and_names_choose_types(ecs: FakeEcs) -> None:

@@ -19,7 +19,7 @@ from gpuyard.providers.alibaba.catalogue import (
 )
 from gpuyard.providers.alibaba.config import AlibabaConfig, region_of
 from gpuyard.providers.alibaba.machines import client_token
-from gpuyard.providers.alibaba.pace import Pace
+from gpuyard.providers.alibaba.pace import CallPace
 
 KEYS = {
     "home": "/",
@@ -208,7 +208,7 @@ class Throttle:
         self._sleepers.append((self.now + seconds, self._count, future))
         await future
 
-    async def call(self, pace: Pace) -> None:
+    async def call(self, pace: CallPace) -> None:
         while True:
             sent_at = await pace.turn()
             self._refill()
@@ -242,7 +242,7 @@ class Throttle:
 @pytest.mark.parametrize("per_s", [20.0, 1.0])
 async def test_calls_come_as_fast_as_the_throttle_lets_them(per_s: float) -> None:
     api = Throttle(per_s)
-    pace = Pace(lambda: api.now, api.sleep)
+    pace = CallPace(lambda: api.now, api.sleep)
     calls = int(50 * per_s)
     limit = asyncio.Semaphore(8)
 

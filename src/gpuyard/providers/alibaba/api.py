@@ -34,6 +34,7 @@ from gpuyard.providers.instances.api import (
     InstanceOrder,
     InstanceRef,
     InstanceState,
+    ListPrice,
     Market,
     MissingRight,
 )
@@ -65,6 +66,11 @@ class AlibabaApi(InstanceApi):
     async def markets(self) -> Sequence[Market]:
         """See InstanceApi."""
         return await self._survey.markets(list(await self._vswitches()))
+
+    async def list_prices(self, *, refresh: bool) -> Sequence[ListPrice]:
+        """What each configured type costs on demand, in each region. ProviderError."""
+        regions = self._settings.regions
+        return await self._survey.list_prices(regions, refresh=refresh)
 
     async def _vswitches(self) -> Mapping[str, str]:
         """The vSwitch of each zone. Alibaba is asked where `vswitch_id` is."""

@@ -20,7 +20,7 @@ from pydantic import SecretStr
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.alibaba.config import AlibabaConfig
 from gpuyard.providers.alibaba.errors import THROTTLED, RefusedCallError
-from gpuyard.providers.alibaba.pace import Pace
+from gpuyard.providers.alibaba.pace import CallPace
 from gpuyard.providers.kubernetes.fields import Json, text_at
 
 ECS = ("ecs", "2014-05-26")
@@ -38,7 +38,7 @@ class AlibabaClient:
     def __init__(self, settings: AlibabaConfig) -> None:
         self._settings = settings
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="alibaba")
-        self._paces: dict[tuple[str, str], Pace] = {}
+        self._paces: dict[tuple[str, str], CallPace] = {}
         self._clients: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
 
@@ -56,7 +56,7 @@ class AlibabaClient:
         RefusedCallError when it was not carried out, a transient ProviderError when
         nobody knows whether it was.
         """
-        pace = self._paces.setdefault((region, action), Pace())
+        pace = self._paces.setdefault((region, action), CallPace())
         for tries in range(1, _MAX_REFUSALS + 1):
             sent_at = await pace.turn()
             try:

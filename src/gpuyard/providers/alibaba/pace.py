@@ -15,7 +15,7 @@ _SLOWER = 0.85
 _MUCH_SLOWER = 0.5
 
 
-class Pace:
+class CallPace:
     """Spaces the calls of one action; `per_s` is how many a second it lets through.
 
     Each answer raises the pace a little. A refusal lowers it, once for all calls that

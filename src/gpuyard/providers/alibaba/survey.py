@@ -19,7 +19,7 @@ from gpuyard.providers.alibaba.market_answers import (
     stock_in,
     vcpus_left,
 )
-from gpuyard.providers.instances.api import MachineType, Market
+from gpuyard.providers.instances.api import ListPrice, MachineType, Market
 from gpuyard.providers.kubernetes.fields import objects_at, text_at
 
 # Prices change slowly, and each type needs a request of its own.
@@ -36,17 +36,18 @@ _QUOTAS = (
 @dataclass(frozen=True, slots=True)
 class TypePrices:
     """What a type costs per hour in a region, with its disk: on demand, and by zone on
-    spot. `read_at` is in monotonic seconds.
+    spot. `date` says when Alibaba said so, `read_at` is the same in monotonic seconds.
     """
 
     on_demand: Decimal | None
     spot: Mapping[str, Decimal]
     currency: str
-    source: str
+    date: str
     read_at: float
 
 
 _UNKNOWN = TypePrices(None, {}, "CNY", "", float("-inf"))
+_SOURCE = "Alibaba's price, with the disk"
 
 
 class MarketSurvey:
@@ -69,6 +70,30 @@ class MarketSurvey:
         for region in regions:
             own = [zone for zone in zones if region_of(zone) == region]
             found += await self._region(region, own)
+        return found
+
+    async def list_prices(
+        self, regions: Sequence[str], *, refresh: bool
+    ) -> list[ListPrice]:
+        """What each type costs on demand; asked for anew with `refresh`. ProviderError
+        when a price cannot be had, RefusedCallError without the right to ask.
+        """
+        found: list[ListPrice] = []
+        for region in regions:
+            for name in self._settings.type_names:
+                if refresh or not self._is_fresh(region, name):
+                    self._prices[region, name] = await self._ask_prices(region, name)
+                prices = self._prices[region, name]
+                if prices.on_demand is not None:
+                    row = ListPrice(
+                        name,
+                        region,
+                        prices.on_demand,
+                        prices.currency,
+                        _SOURCE,
+                        prices.date,
+                    )
+                    found.append(row)
         return found
 
     async def _region(self, region: str, zones: Sequence[str]) -> list[Market]:
@@ -97,7 +122,7 @@ class MarketSurvey:
         region = region_of(zone)
         prices = self._prices.get((region, name), _UNKNOWN)
         price = prices.spot.get(zone) if spot else prices.on_demand
-        source = prices.source if price is not None else ""
+        source = f"{_SOURCE}, {prices.date}" if price is not None else ""
         return [
             Market(kind, region, zone, spot, price, prices.currency, source, problem)
         ]
@@ -183,8 +208,7 @@ class MarketSurvey:
         )
 
     async def _read_prices(self, region: str, name: str) -> None:
-        known = self._prices.get((region, name), _UNKNOWN)
-        if time.monotonic() - known.read_at < _PRICES_S:
+        if self._is_fresh(region, name):
             return
         try:
             found = await self._ask_prices(region, name)
@@ -193,6 +217,10 @@ class MarketSurvey:
         except ProviderError:
             return  # what is known stays
         self._prices[region, name] = found
+
+    def _is_fresh(self, region: str, name: str) -> bool:
+        known = self._prices.get((region, name), _UNKNOWN)
+        return time.monotonic() - known.read_at < _PRICES_S
 
     async def _ask_prices(self, region: str, name: str) -> TypePrices:
         settings = self._settings
@@ -226,5 +254,5 @@ class MarketSurvey:
                 zone: price + disk
                 for zone, price in newest_spot_prices(history).items()
             }
-        source = f"Alibaba's price of {datetime.now(UTC):%Y-%m-%d}, with the disk"
-        return TypePrices(total, spot, currency, source, time.monotonic())
+        today = f"{datetime.now(UTC):%Y-%m-%d}"
+        return TypePrices(total, spot, currency, today, time.monotonic())

@@ -146,6 +146,20 @@ class MissingRight:
     needed_for: str
 
 
+@dataclass(frozen=True, slots=True)
+class ListPrice:
+    """The on-demand price of a type in a region. `date` (`2026-11-29`) says when its
+    `source` had it.
+    """
+
+    type: str
+    region: str
+    price_per_hour: Decimal
+    currency: str
+    source: str
+    date: str
+
+
 class InstanceApi(Protocol):
     """A cloud. Calls may come at once; each keeps the cloud's own rate limit, waits
     when it is throttled, and gives up with a transient ProviderError.

@@ -39,6 +39,7 @@ from gpuyard.providers.instances.api import (
     InstanceApi,
     InstanceOrder,
     Market,
+    MissingRight,
 )
 from gpuyard.providers.instances.boot_plan import BootPlan
 from gpuyard.providers.instances.cloud_init import user_data
@@ -160,6 +161,12 @@ class RentedProvider(QueueProvider):
             soon = self.fleet.has_unneeded
             usual_s = self.settings.sweep_s
             await asyncio.sleep(min(_SWEEP_AGAIN_S, usual_s) if soon else usual_s)
+
+    # --- the account ---
+
+    async def missing_rights(self) -> Sequence[MissingRight]:
+        """See GpuProviderInterface."""
+        return await self.api.missing_rights()
 
     # --- what there is to rent ---
 

@@ -1,0 +1,42 @@
+"""`/api/v1/providers/{name}/check` and `/prices`: the account of a provider at its
+cloud.
+"""
+
+from pydantic import BaseModel
+
+from gpuyard.domain.cloud_accounts import AccountCheck, CataloguePrice
+from gpuyard.server.api_router import api_router
+from gpuyard.server.dependencies import TheAppState
+
+router = api_router("/providers", tag="machines")
+
+
+class PricePage(BaseModel):
+    """A catalogue of prices, by region and type."""
+
+    items: list[CataloguePrice]
+    next: str | None = None
+
+
+@router.post("/{name}/check")
+async def check_account(app_state: TheAppState, name: str) -> AccountCheck:
+    """Which permissions the account of a provider lacks at its cloud, and what gpuyard
+    needs each for. Nothing is rented.
+    """
+    return await app_state.controller.cloud_accounts.check(name)
+
+
+@router.get("/{name}/prices")
+async def list_prices(app_state: TheAppState, name: str) -> PricePage:
+    """The list prices that a provider goes by when its cloud tells none."""
+    accounts = app_state.controller.cloud_accounts
+    return PricePage(items=list(await accounts.prices(name, refresh=False)))
+
+
+@router.post("/{name}/prices/refresh")
+async def refresh_prices(app_state: TheAppState, name: str) -> PricePage:
+    """Read these prices anew from the cloud, and keep them in the home of the
+    instance.
+    """
+    accounts = app_state.controller.cloud_accounts
+    return PricePage(items=list(await accounts.prices(name, refresh=True)))
