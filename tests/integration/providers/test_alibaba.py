@@ -469,8 +469,10 @@ async def test_prices_are_listed_and_read_anew(ecs: FakeEcs, api: AlibabaApi) ->
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", first[0].date)
     ecs.prices[T4] = 12.0
     assert list(await api.list_prices(refresh=False)) == list(first)
-    (new, *_) = await api.list_prices(refresh=True)
+    del ecs.prices[V100]  # which the region does not sell any more
+    (new, other) = await api.list_prices(refresh=True)
     assert new.price_per_hour == Decimal("12.05")
+    assert other.type == A100
     ecs.forbidden.add("ecs:DescribePrice")
     error = await refused(api.list_prices(refresh=True))
     assert error.error_code == DENIED

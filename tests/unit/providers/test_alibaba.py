@@ -1,6 +1,5 @@
-"""Alibaba's instance types, what `[providers.alibaba]` may say, and the pace of calls."""
+"""Alibaba's instance types, and what `[providers.alibaba]` may say."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from gpuyard.providers.alibaba.catalogue import (
 )
 from gpuyard.providers.alibaba.config import AlibabaConfig, region_of
 from gpuyard.providers.alibaba.machines import client_token
-from gpuyard.providers.alibaba.pace import CallPace
 
 KEYS = {
     "home": "/",
@@ -184,73 +182,3 @@ def test_any_owner_makes_a_token() -> None:
     (long, longer) = (client_token("a" * length) for length in (65, 66))
     assert len(long) == len(longer) == 64
     assert long != longer
-
-
-# --- the pace ---
-
-
-class Throttle:
-    """An API in virtual time, which answers in 50 ms and takes `per_s` calls a second;
-    what is over that is refused at once.
-    """
-
-    def __init__(self, per_s: float) -> None:
-        self.now = 0.0
-        self.per_s = per_s
-        self.left = per_s
-        self.refusals = 0
-        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
-        self._count = 0
-
-    async def sleep(self, seconds: float) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._count += 1
-        self._sleepers.append((self.now + seconds, self._count, future))
-        await future
-
-    async def call(self, pace: CallPace) -> None:
-        while True:
-            sent_at = await pace.turn()
-            self._refill()
-            is_taken = self.left >= 1
-            self.left -= is_taken
-            await self.sleep(0.05)
-            if is_taken:
-                pace.answered()
-                return
-            self.refusals += 1
-            pace.refused(sent_at)
-
-    def _refill(self) -> None:
-        seen = getattr(self, "seen", 0.0)
-        self.left = min(self.left + (self.now - seen) * self.per_s, self.per_s)
-        self.seen = self.now
-
-    async def run(self, work: asyncio.Task[Any]) -> None:
-        """Let time pass until the work is done."""
-        while not work.done():
-            for _ in range(20):
-                await asyncio.sleep(0)
-            if self._sleepers and not work.done():
-                first = min(self._sleepers, key=lambda one: one[:2])
-                self._sleepers.remove(first)
-                self.now = max(self.now, first[0])
-                first[2].set_result(None)
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("per_s", [20.0, 1.0])
-async def test_calls_come_as_fast_as_the_throttle_lets_them(per_s: float) -> None:
-    api = Throttle(per_s)
-    pace = CallPace(lambda: api.now, api.sleep)
-    calls = int(50 * per_s)
-    limit = asyncio.Semaphore(8)
-
-    async def one() -> None:
-        async with limit:
-            await api.call(pace)
-
-    work = asyncio.gather(*(one() for _ in range(calls)))
-    await api.run(asyncio.ensure_future(work))  # type: ignore[arg-type]
-    assert api.now <= 1.2 * calls / per_s, (api.now, api.refusals)
-    assert api.refusals < 0.2 * calls, "few calls are refused"

@@ -11,6 +11,7 @@ synchronous, so its calls run in threads. The first call imports it.
 # pyright: reportMissingTypeStubs=false
 import asyncio
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
@@ -20,7 +21,7 @@ from pydantic import SecretStr
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.alibaba.config import AlibabaConfig
 from gpuyard.providers.alibaba.errors import THROTTLED, RefusedCallError
-from gpuyard.providers.alibaba.pace import CallPace
+from gpuyard.providers.instances.pace import Pace
 from gpuyard.providers.kubernetes.fields import Json, text_at
 
 ECS = ("ecs", "2014-05-26")
@@ -29,7 +30,27 @@ _THREADS = 8
 # The SDK's timeout limits only each silence: a server that sends a byte now and then
 # would hold a call forever. A whole call may take this many timeouts.
 _MAX_TIMEOUTS = 2.0
-_MAX_REFUSALS = 12
+# A call that Alibaba refuses for so long as one too many is given up.
+_PATIENCE_S = 120.0
+
+
+class _ActionPace:
+    """How fast one action is asked for: Alibaba limits each by itself."""
+
+    def __init__(self) -> None:
+        self.pace = Pace()
+        self._turn = asyncio.Lock()
+
+    async def wait_for_turn(self) -> float:
+        """Returns when a call may be sent, with the time (monotonic seconds)."""
+        async with self._turn:
+            while True:
+                now = time.monotonic()
+                wait_s = self.pace.wait_s(now)
+                if not wait_s:
+                    self.pace.sent(now)
+                    return now
+                await asyncio.sleep(wait_s)
 
 
 class AlibabaClient:
@@ -38,7 +59,7 @@ class AlibabaClient:
     def __init__(self, settings: AlibabaConfig) -> None:
         self._settings = settings
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="alibaba")
-        self._paces: dict[tuple[str, str], CallPace] = {}
+        self._ways: dict[tuple[str, str], _ActionPace] = {}
         self._clients: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
 
@@ -56,19 +77,24 @@ class AlibabaClient:
         RefusedCallError when it was not carried out, a transient ProviderError when
         nobody knows whether it was.
         """
-        pace = self._paces.setdefault((region, action), CallPace())
-        for tries in range(1, _MAX_REFUSALS + 1):
-            sent_at = await pace.turn()
+        way = self._ways.setdefault((region, action), _ActionPace())
+        refused_since: float | None = None
+        while True:
+            sent_at = await way.wait_for_turn()
             try:
                 answer = await self._send(region, action, parameters, product)
             except RefusedCallError as error:
-                if error.error_code != THROTTLED or tries == _MAX_REFUSALS:
+                now = time.monotonic()
+                if error.error_code != THROTTLED:
+                    way.pace.accepted(now)
                     raise
-                pace.refused(sent_at)
+                way.pace.refused(now, sent_at)
+                refused_since = refused_since or now
+                if now - refused_since > _PATIENCE_S:
+                    raise
             else:
-                pace.answered()
+                way.pace.accepted(time.monotonic())
                 return answer
-        raise AssertionError("unreachable: the last try returns or raises")
 
     def close(self) -> None:
         """Shut down the threads; a call that hangs ends by itself."""

@@ -11,7 +11,7 @@ from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.alibaba.catalogue import INSTANCE_TYPES
 from gpuyard.providers.alibaba.client import AlibabaClient
 from gpuyard.providers.alibaba.config import AlibabaConfig, region_of
-from gpuyard.providers.alibaba.errors import RefusedCallError
+from gpuyard.providers.alibaba.errors import THROTTLED, RefusedCallError
 from gpuyard.providers.alibaba.market_answers import (
     machine_type,
     newest_spot_prices,
@@ -19,7 +19,13 @@ from gpuyard.providers.alibaba.market_answers import (
     stock_in,
     vcpus_left,
 )
-from gpuyard.providers.instances.api import ListPrice, MachineType, Market
+from gpuyard.providers.instances.api import (
+    CREDENTIALS,
+    DENIED,
+    ListPrice,
+    MachineType,
+    Market,
+)
 from gpuyard.providers.kubernetes.fields import objects_at, text_at
 
 # Prices change slowly, and each type needs a request of its own.
@@ -75,14 +81,14 @@ class MarketSurvey:
     async def list_prices(
         self, regions: Sequence[str], *, refresh: bool
     ) -> list[ListPrice]:
-        """What each type costs on demand; asked for anew with `refresh`. ProviderError
-        when a price cannot be had, RefusedCallError without the right to ask.
+        """What each type costs on demand where it is sold; asked for anew with
+        `refresh`. ProviderError, also without the right to ask.
         """
         found: list[ListPrice] = []
         for region in regions:
             for name in self._settings.type_names:
                 if refresh or not self._is_fresh(region, name):
-                    self._prices[region, name] = await self._ask_prices(region, name)
+                    self._prices[region, name] = await self._listed(region, name)
                 prices = self._prices[region, name]
                 if prices.on_demand is not None:
                     row = ListPrice(
@@ -95,6 +101,15 @@ class MarketSurvey:
                     )
                     found.append(row)
         return found
+
+    async def _listed(self, region: str, name: str) -> TypePrices:
+        """As `_ask_prices`; no prices for a type that the region does not sell."""
+        try:
+            return await self._ask_prices(region, name)
+        except RefusedCallError as error:
+            if error.error_code in (CREDENTIALS, DENIED, THROTTLED):
+                raise
+            return _UNKNOWN
 
     async def _region(self, region: str, zones: Sequence[str]) -> list[Market]:
         spots = (False, True) if self._settings.spot else (False,)
