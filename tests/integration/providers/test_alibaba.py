@@ -415,6 +415,21 @@ async def test_alibaba_deletes_what_gpuyard_no_longer_asks_for(
     assert not ecs.machines
 
 
+async def test_a_machine_that_cannot_be_kept_holds_up_no_other(
+    ecs: FakeEcs, api: AlibabaApi
+) -> None:
+    fill(ecs, 2)
+    (first, second) = ecs.machines.values()
+    first.released_at = second.released_at = time.time() + 1900
+    ecs.refuse("InstanceLockedForSecurity", "ModifyInstanceAutoReleaseTime")
+    later = time.time() + 3400
+    await api.instances("home-1")
+    await eventually(lambda: (second.released_at or 0) > later)
+    assert (first.released_at or 0) < later
+    while (first.released_at or 0) < later:  # each look tries again
+        await api.instances("home-1")
+
+
 # --- what there is to rent ---
 
 

@@ -65,25 +65,31 @@ class Upkeep:
         return at is None or at - time.time() < _LEFT * after_s
 
     async def _look_after(self, stopped: Sequence[Json], due: Sequence[Json]) -> None:
+        """What fails for one machine holds up no other."""
+        for row in due:
+            await self._try(row, "keep it from being released", self._put_off)
+        for row in stopped:
+            await self._try(row, "end it", self._end_one)
+
+    async def _try(
+        self, row: Json, what: str, work: Callable[[Json], Awaitable[None]]
+    ) -> None:
         try:
-            if stopped:
-                await self._end([_ref(row) for row in stopped])
-            for row in due:
-                await self._put_off(row)
+            await work(row)
         except ProviderError as error:
-            log.warning("machines at Alibaba are not looked after", error=str(error))
+            log.warning(f"cannot {what}", machine=_id(row), error=str(error))
+
+    async def _end_one(self, row: Json) -> None:
+        await self._end([InstanceRef(text_at(row, "RegionId"), _id(row))])
 
     async def _put_off(self, row: Json) -> None:
         at = time.time() + self._settings.release_after_s
         await self._client.call(
             text_at(row, "RegionId"),
             "ModifyInstanceAutoReleaseTime",
-            {
-                "InstanceId": text_at(row, "InstanceId"),
-                "AutoReleaseTime": time_text(at),
-            },
+            {"InstanceId": _id(row), "AutoReleaseTime": time_text(at)},
         )
 
 
-def _ref(row: Json) -> InstanceRef:
-    return InstanceRef(text_at(row, "RegionId"), text_at(row, "InstanceId"))
+def _id(row: Json) -> str:
+    return text_at(row, "InstanceId")
