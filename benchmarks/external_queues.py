@@ -1,5 +1,5 @@
-"""External queues: a ranking of many offers, many submissions to a slow one, and what a
-provider's modules cost to import.
+"""External queues: a ranking of many offers, many submissions to a slow one, launches at
+a cloud that refuses some, and what a provider's modules cost to import.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from benchmarks.bench import scaled, timed
 from benchmarks.figures import Figure, alternate
+from benchmarks.throttled_cloud import PER_S, launch_seconds
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings
 from gpuyard.controller.controller import Controller
@@ -42,6 +43,7 @@ def measure(scale: float) -> Iterator[Figure]:
     """Each on its own."""
     yield _ranking(scaled(20, scale, 3), scaled(5000, scale, 50))
     yield _submissions(scaled(3, scale), scaled(1000, scale, 50))
+    yield _throttled_launches(scaled(1000, scale, 50))
     for provider, sdk in _SDKS.items():
         yield _imports(scaled(9, scale), provider, sdk)
 
@@ -87,6 +89,19 @@ def _offers(count: int, dice: random.Random) -> Iterator[Offer]:
             region=f"r{number % 9}",
             spot=number % 3 == 0,
         )
+
+
+def _throttled_launches(count: int) -> Figure:
+    taken, ideal = launch_seconds(count)
+    return Figure(
+        GROUP,
+        f"{count:,} launches at a cloud that takes {PER_S} a second",
+        [taken],
+        "s",
+        1.2,
+        [ideal],
+        "as many at that rate",
+    )
 
 
 def _submissions(rounds: int, jobs: int) -> Figure:

@@ -22,6 +22,7 @@ from tests.support.forkserver import fast_python, start_fork_server
 from tests.support.instance import TestInstance
 from tests.support.kubernetes import Cluster, Node
 from tests.support.own_machine import OwnMachine, own_machine
+from tests.support.playing_ec2 import playing_ec2
 from tests.support.playing_ecs import ecs_environment, playing_ecs
 from tests.support.plugin import plugin_environment
 from tests.support.s3 import Bucket
@@ -46,6 +47,18 @@ def ecs(tmp_path: Path) -> Iterator[FakeEcs]:
     """Alibaba's ECS, whose machines join."""
     with playing_ecs(tmp_path) as (ecs, _):
         yield ecs
+
+
+@pytest.fixture
+def playing_aws(ec2: Ec2, tmp_path: Path) -> Iterator[Mapping[str, str]]:
+    """The environment of a server before AWS, whose machines join."""
+    with playing_ec2(ec2, tmp_path):
+        environment = ec2.environment
+        (host, port) = environment["GPUYARD_SERVER__AGENTS_LISTEN"].split(":")
+        # The one of the page leads nowhere.
+        url = f"https://{host}:{int(port) + 1}"
+        environment["GPUYARD_PROVIDERS__AWS__SERVER_URL"] = url
+        yield environment
 
 
 @pytest.fixture
@@ -149,8 +162,7 @@ def engine_of(page: Path, work: Path, request: pytest.FixtureRequest) -> dict[st
         }
         return plugin_environment(work / "site", work / "acme" / "src") | alone
     if page.stem == "aws":
-        ec2: Ec2 = request.getfixturevalue("ec2")
-        return ec2.environment
+        return request.getfixturevalue("playing_aws")
     if page.stem == "tencent":
         tke: Tke = request.getfixturevalue("tke")
         return {

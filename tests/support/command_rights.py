@@ -59,6 +59,7 @@ REQUESTS = {
     "cancel": "POST /api/v1/jobs:cancel",
     "checkpoints": "GET /api/v1/jobs/{reference}/checkpoints",
     "cloud check": "POST /api/v1/providers/{name}/check",
+    "cloud machines": "GET /api/v1/machines",
     "cloud prices": "GET /api/v1/providers/{name}/prices",
     "compare": "GET /api/v1/jobs/{reference}/metrics",
     "datasets add": "POST /api/v1/datasets/{project}/{name}/versions",

@@ -38,10 +38,12 @@ class Ec2:
     `lost_replies`: how many replies, by operation, get lost after the call was carried
     out. `page`: how many machines a page has at most. `calls` and `asked`: how often,
     and with what at last, each operation was called; `launches`: with what machines
-    were started; `actions`: which permissions all that needs.
+    were started; `on_launch` and `on_end` hear of them; `actions`: which permissions all that needs.
     """
 
     endpoint: str = ""
+    on_launch: Callable[[str, dict[str, str]], None] | None = None
+    on_end: Callable[[str], None] | None = None
     actions: set[str] = field(default_factory=set[str])
     calls: Counter[str] = field(default_factory=Counter[str])
     quotas: dict[str, float] = field(default_factory=dict[str, float])
@@ -92,6 +94,11 @@ class Ec2:
             for reservation in self.backend(region).all_reservations()
             for one in reservation.instances
         ]
+
+    def reset(self) -> None:
+        """Be as new, at the same address."""
+        self.__dict__.update(Ec2(endpoint=self.endpoint).__dict__)
+        self.forget_machines()
 
     def forget_machines(self) -> None:
         """Forget the machines of all regions; a new moto would take a second."""
@@ -192,7 +199,10 @@ class Gaps:
             environ["wsgi.input"] = BytesIO(body)
             environ["CONTENT_LENGTH"] = str(len(body))
         if operation != "RunInstances" or fields.get("DryRun") == "true":
-            return self._moto(environ)
+            answer = self._moto(environ)
+            if answer[0].startswith("200"):
+                self._tell(operation, fields, answer[2])
+            return answer
         key = _region(environ), fields["ClientToken"]
         known = ec2.tokens.get(key)
         if known is not None:
@@ -202,9 +212,20 @@ class Gaps:
             return "200 OK", [("Content-Type", "text/xml")], data
         answer = self._moto(environ)
         if answer[0].startswith("200"):
+            self._tell(operation, fields, answer[2])
             ec2.tokens[key] = fields, answer[2]
             ec2.launches.append(fields)
         return answer
+
+    def _tell(self, operation: str, fields: dict[str, str], answer: bytes) -> None:
+        """Let the machines of the test start or end."""
+        ec2 = self._ec2
+        machines = re.findall(r"<instanceId>(i-\w+)<", answer.decode())
+        if operation == "RunInstances" and ec2.on_launch:
+            ec2.on_launch(machines[0], fields)
+        if operation == "TerminateInstances" and ec2.on_end:
+            for machine in machines:
+                ec2.on_end(machine)
 
     def _moto(self, environ: dict[str, Any]) -> tuple[str, list[Any], bytes]:
         said: list[Any] = []
@@ -334,7 +355,5 @@ def ec2(ec2_server: Ec2, monkeypatch: pytest.MonkeyPatch) -> Ec2:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
-    fresh = Ec2(endpoint=ec2_server.endpoint)
-    ec2_server.__dict__.update(fresh.__dict__)
-    ec2_server.forget_machines()
+    ec2_server.reset()
     return ec2_server

@@ -63,8 +63,15 @@ done
 _REPLY_LOST = "reply_lost"
 _CODES = {"capacity": CAPACITY, "quota": QUOTA, "credentials": CREDENTIALS}
 _CODES |= {"throttle": "THROTTLED", _REPLY_LOST: "TIMEOUT"}
+# The server is killed that calls the cloud, at this moment.
+KILLS = (
+    "kill_before_launch",
+    "kill_after_launch",
+    "kill_before_end",
+    "kill_after_end",
+)
 # By what a machine fails that was launched.
-_OF_MACHINES = ("never_boots", "no_gpus", "loses_network")
+_OF_MACHINES = ("never_boots", "no_gpus")
 
 
 class FakeCloud:
@@ -115,9 +122,10 @@ class FakeCloud:
     def add_fault(self, kind: str, times: int = 1, **where: Any) -> None:
         """The next `times` launches fail so, of those that `where` describes (fields of
         an InstanceOrder): `capacity`, `quota`, `credentials`, `throttle`, `reply_lost`;
-        or their machine does: `never_boots`, `no_gpus`, `loses_network`.
+        or their machine does: `never_boots`, `no_gpus`. With one of KILLS, the server
+        is killed in its call.
         """
-        assert kind in (*_CODES, *_OF_MACHINES), kind
+        assert kind in (*_CODES, *_OF_MACHINES, *KILLS), kind
         with self._state() as state:
             fault = {"kind": kind, "times": times, "where": where}
             state["faults"].append(fault)
@@ -173,7 +181,10 @@ class FakeCloud:
 
     async def launch(self, order: InstanceOrder) -> Instance:
         """See InstanceApi. A repeated client token gets the first machine."""
-        return await asyncio.to_thread(self._launch, order)
+        self._may_kill("kill_before_launch")
+        machine = await asyncio.to_thread(self._launch, order)
+        self._may_kill("kill_after_launch")
+        return machine
 
     def _launch(self, order: InstanceOrder) -> Instance:
         with self._state() as state:
@@ -217,8 +228,10 @@ class FakeCloud:
     async def end(self, refs: Sequence[InstanceRef]) -> None:
         """See InstanceApi."""
         self._count("end")
+        self._may_kill("kill_before_end")
         for ref in refs:
             await asyncio.to_thread(self._power_off, ref.id)
+        self._may_kill("kill_after_end")
 
     async def missing_rights(self) -> Sequence[MissingRight]:
         """None."""
@@ -226,6 +239,16 @@ class FakeCloud:
 
     async def close(self) -> None:
         """Nothing is open."""
+
+    def _may_kill(self, moment: str) -> None:
+        """Kill the server that calls, as by `kill -9`, if a test wants that now."""
+        with self._state() as state:
+            due = [one for one in state["faults"] if one["kind"] == moment]
+            is_due = any(fault["times"] for fault in due)
+            for fault in due:
+                fault["times"] = 0
+        if is_due:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     # --- its machines ---
 
@@ -294,7 +317,10 @@ class FakeCloud:
 def _next_fault(faults: list[dict[str, Any]], order: InstanceOrder) -> str:
     for fault in faults:
         where = fault["where"].items()
-        if fault["times"] and all(getattr(order, key) == value for key, value in where):
+        is_kill = fault["kind"] in KILLS
+        if is_kill or not fault["times"]:
+            continue
+        if all(getattr(order, key) == value for key, value in where):
             fault["times"] -= 1
             return str(fault["kind"])
     return ""

@@ -204,7 +204,11 @@ class Controller:
             self.core, self.providers, self.launching, self.requests
         )
         self.rented_nodes = RentedNodes(
-            self.core, self.joined_nodes, self.launching, self.reports
+            self.core,
+            self.joined_nodes,
+            self.launching,
+            self.reports,
+            self.providers,
         )
         self.extensions: list[Extension] = [
             Deadlines(self.core),

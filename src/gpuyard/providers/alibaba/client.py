@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.alibaba.config import AlibabaConfig
 from gpuyard.providers.alibaba.errors import THROTTLED, RefusedCallError
-from gpuyard.providers.instances.pace import Pace
+from gpuyard.providers.instances.learned_pace import LearnedPace
 from gpuyard.providers.kubernetes.fields import Json, text_at
 
 ECS = ("ecs", "2014-05-26")
@@ -38,7 +38,7 @@ class _ActionPace:
     """How fast one action is asked for: Alibaba limits each by itself."""
 
     def __init__(self) -> None:
-        self.pace = Pace()
+        self.pace = LearnedPace()
         self._turn = asyncio.Lock()
 
     async def wait_for_turn(self) -> float:

@@ -26,7 +26,7 @@ from gpuyard.providers.aws.errors import (
     explained,
 )
 from gpuyard.providers.instances.api import CREDENTIALS
-from gpuyard.providers.instances.pace import Pace
+from gpuyard.providers.instances.learned_pace import LearnedPace
 
 Json = dict[str, Any]
 _AT_ONCE = 16
@@ -41,7 +41,7 @@ class _Way:
     """How one kind of call goes to one region."""
 
     def __init__(self) -> None:
-        self.pace = Pace()
+        self.pace = LearnedPace()
         self.turn = asyncio.Lock()
         self.places = asyncio.Semaphore(_AT_ONCE)
 

@@ -86,7 +86,7 @@ def _by_name(value: Any) -> Any:
         raise ValueError('is text; write a list, such as ["us-east-1"]')
     if isinstance(value, list | tuple):
         names = cast("list[Any]", value)
-        return {name: {} for name in names}
+        return {name: AwsRegion() for name in names}
     return value
 
 

@@ -20,7 +20,7 @@ _INTERRUPTED = ("Server.SpotInstanceTermination", "Server.SpotInstanceShutdown")
 def instance_of(row: Mapping[str, Any], region: str) -> Instance:
     """A machine from EC2's description."""
     state = _STATES.get(row.get("State", {}).get("Name", ""), InstanceState.PENDING)
-    reason = row.get("StateReason") or {}
+    reason: Mapping[str, Any] = row.get("StateReason") or {}
     code = str(reason.get("Code") or "")
     tags = {tag["Key"]: tag["Value"] for tag in row.get("Tags") or ()}
     launched: datetime | None = row.get("LaunchTime")

@@ -60,7 +60,9 @@ class RegionMarkets:
         offered = await self._offered()
         book = catalogue(self._settings.home)
         book.update(await self._list_prices())
-        spots = await self._spot_prices() if self._settings.spot else {}
+        spots: Mapping[tuple[str, str], SpotPrice] = {}
+        if self._settings.spot:
+            spots = await self._spot_prices()
         subnets = await self._places.subnets(self._region)
         found = self._missing(offered)
         for name, zones in sorted(offered.zones.items()):
@@ -225,10 +227,10 @@ def machine_type(row: Mapping[str, Any]) -> MachineType | None:
     cpus = float(row["VCpuInfo"]["DefaultVCpus"])
     memory_gb = row["MemoryInfo"]["SizeInMiB"] / 1024
     plain = MachineType(row["InstanceType"], cpus=cpus, memory_gb=memory_gb)
-    gpus: Sequence[Mapping[str, Any]] = (row.get("GpuInfo") or {}).get("Gpus") or ()
-    if not gpus:
+    gpu_info: Mapping[str, Any] = row.get("GpuInfo") or {}
+    if not gpu_info.get("Gpus"):
         return plain
-    gpu = gpus[0]
+    gpu: Mapping[str, Any] = gpu_info["Gpus"][0]
     if gpu.get("Manufacturer") != "NVIDIA" or not gpu.get("Count"):
         return None
     gpu_mib = gpu["MemoryInfo"]["SizeInMiB"]

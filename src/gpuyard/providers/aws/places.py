@@ -88,11 +88,13 @@ class LaunchPlaces:
 
 def _image(row: Mapping[str, Any]) -> MachineImage:
     root = str(row.get("RootDeviceName") or "/dev/sda1")
-    sizes = {
-        disk.get("DeviceName"): (disk.get("Ebs") or {}).get("VolumeSize")
-        for disk in row.get("BlockDeviceMappings") or ()
+    disks: list[dict[str, Any]] = row.get("BlockDeviceMappings") or []
+    sizes: dict[str, int] = {
+        disk["DeviceName"]: disk["Ebs"].get("VolumeSize", 0)
+        for disk in disks
+        if "Ebs" in disk
     }
-    return MachineImage(row["ImageId"], root, int(sizes.get(root) or 0))
+    return MachineImage(row["ImageId"], root, sizes.get(root, 0))
 
 
 def _setting_error(question: Question, message: str) -> AwsError:

@@ -66,15 +66,21 @@ def price_file(home: str) -> Path:
 
 @cache
 def _packaged() -> Sequence[ListPrice]:
-    return read_rows(files(__package__).joinpath("prices.csv").read_text())
+    return read_rows(files("gpuyard.providers.aws").joinpath("prices.csv").read_text())
 
 
 def read_rows(text: str) -> Sequence[ListPrice]:
     """The rows of a file."""
-    rows = csv.DictReader(StringIO(text))
     return [
-        ListPrice(**{**row, "price_per_hour": Decimal(row["price_per_hour"])})
-        for row in rows
+        ListPrice(
+            row["type"],
+            row["region"],
+            Decimal(row["price_per_hour"]),
+            row["currency"],
+            row["source"],
+            row["date"],
+        )
+        for row in csv.DictReader(StringIO(text))
     ]
 
 

@@ -51,6 +51,7 @@ _NOBODY_TO_ASK_ABOUT = (
 )
 _NO_MACHINE = "i-0123456789abcdef0"
 _NO_IMAGE = MachineImage("ami-0123456789abcdef0", "/dev/sda1", 0)
+_NO_SUBNETS: Mapping[str, str] = {}
 _ANY_TYPE = "g4dn.xlarge"
 _ACTION = re.compile(r"perform: ([\w-]+:\w+)")
 _UNANSWERED = (CREDENTIALS, NOT_CONNECTED, TIMEOUT, THROTTLED)
@@ -158,7 +159,7 @@ class RightsCheck:
             if error.error_code != DENIED:
                 raise
             image = _NO_IMAGE
-            subnets = {}
+            subnets = _NO_SUBNETS
         zone = next(iter(subnets), f"{region}a")
         order = InstanceOrder(
             owner="check",

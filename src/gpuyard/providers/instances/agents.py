@@ -18,7 +18,7 @@ from gpuyard.domain.jobconfig import GpuSpec
 from gpuyard.domain.reasons import Reason
 from gpuyard.providers.agent import AgentProvider
 from gpuyard.providers.instances.renting_instance import RentingInstance
-from gpuyard.providers.placing import place, words_of
+from gpuyard.providers.placing import place
 
 _TRY_AGAIN_S = 2.0
 # Between two looks whether an end is in the ledger.
@@ -207,8 +207,8 @@ class RentedAgents:
         if gpu_uuids is None:
             has = len([gpu for gpu in hello.gpus if not gpu.problem])
             why = hello.problem or "the driver may be missing"
-            wanted = words_of(_only_gpus(order.gpu_spec))
-            self.faults[attempt_id] = f"it shows {has} GPUs, wanted {wanted}; {why}"
+            wanted = _words_of_gpus(order.gpu_spec)
+            self.faults[attempt_id] = f"it shows {has} GPUs, and not {wanted}; {why}"
             self._on_news()
             return
         await self._nodes.place(attempt_id, hello.node_id, gpu_uuids)
@@ -237,6 +237,12 @@ class RentedAgents:
 def _only_gpus(need: GpuSpec) -> GpuSpec:
     """Without cores and memory: a machine always shows a little less than its type."""
     return need.model_copy(update={"vcpus": None, "ram_gb": None})
+
+
+def _words_of_gpus(need: GpuSpec) -> str:
+    kind = f" {need.gpu_type}" if need.gpu_type else ""
+    memory = f" of {need.memory_gb:g} GB" if need.memory_gb else ""
+    return f"{need.gpu_count}{kind}{memory}"
 
 
 def _gpus_for(order: AttemptOrder, hello: wire.Hello) -> list[str] | None:

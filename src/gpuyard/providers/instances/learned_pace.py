@@ -24,7 +24,7 @@ _FAST_GROWTH = 1.25  # per second
 _FORGOTTEN_S = 60.0
 
 
-class Pace:
+class LearnedPace:
     """The pace of one kind of call. All times are in seconds of one monotonic clock.
 
     Until the first refusal, calls need not wait.

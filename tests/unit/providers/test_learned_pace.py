@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gpuyard.providers.instances.pace import Pace
+from gpuyard.providers.instances.learned_pace import LearnedPace
 
 AT_ONCE = 16
 
@@ -37,7 +37,7 @@ class Api:
 
 def seconds_for(calls: int, api: Api) -> float:
     """How long so many calls take at the pace that is learned, in virtual time."""
-    pace = Pace()
+    pace = LearnedPace()
     now = 0.0
     under_way: list[tuple[float, float, bool]] = []
     while calls or under_way:
@@ -79,7 +79,7 @@ def test_other_limits_are_found_as_well(rate: int) -> None:
 
 
 def test_without_a_refusal_no_call_waits() -> None:
-    pace = Pace()
+    pace = LearnedPace()
     for number in range(100):
         assert pace.wait_s(number / 1000) == 0
         pace.sent(number / 1000)
@@ -87,7 +87,7 @@ def test_without_a_refusal_no_call_waits() -> None:
 
 
 def test_a_refusal_is_forgotten_after_a_while() -> None:
-    pace = Pace()
+    pace = LearnedPace()
     pace.sent(0.0)
     pace.refused(0.1, sent_at=0.0)
     assert pace.wait_s(0.1) > 0
