@@ -39,7 +39,8 @@ def test_a_job_runs_on_one_machine_though_an_answer_is_lost(rented: Rented) -> N
     ended = instance.wait(job)
     attempts = instance.json("show", job)["attempts"]
     assert (ended.state, ended.exit_code) == ("failed", 3), (
-        attempts,
+        instance.ok("logs", job),
+        [str(one) for one in attempts],
         [players.log(machine) for machine in ecs.machines.values()],
         instance.newest_logs(),
     )
