@@ -18,6 +18,14 @@ from gpuyard.providers.alibaba.catalogue import (
 )
 from gpuyard.providers.alibaba.config import AlibabaConfig, region_of
 from gpuyard.providers.alibaba.machines import client_token
+from gpuyard.providers.alibaba.market_answers import (
+    machine_type,
+    newest_spot_prices,
+    price_in,
+    stock_in,
+    vcpus_left,
+)
+from gpuyard.providers.instances.api import MachineType
 
 KEYS = {
     "home": "/",
@@ -182,3 +190,42 @@ def test_any_owner_makes_a_token() -> None:
     (long, longer) = (client_token("a" * length) for length in (65, 66))
     assert len(long) == len(longer) == 64
     assert long != longer
+
+
+# --- what Alibaba answers ---
+
+
+def test_types_that_are_not_in_the_catalogue_are_what_alibaba_says() -> None:
+    row = {
+        "InstanceTypeId": "ecs.gn8is.2xlarge",
+        "GPUSpec": "NVIDIA L20",
+        "GPUAmount": 1,
+        "GPUMemorySize": 48,
+        "CpuCoreCount": 8,
+        "MemorySize": 64,
+    }
+    unknown = MachineType("ecs.gn8is.2xlarge", "L20", 1, 48, "", 8, 64)
+    assert machine_type(row) == unknown
+    known = machine_type({**row, "GPUSpec": "NVIDIA L40", "GPUMemorySize": 48})
+    assert known is not None
+    assert (known.gpu, known.capability) == ("L40", "8.9")
+    family = machine_type({**row, "GPUSpec": "NVIDIA H100", "GPUMemorySize": 80})
+    assert family is not None
+    assert family.capability == "9.0", "both sizes have it"
+    assert machine_type({**row, "GPUSpec": "NVIDIA T4/8", "GPUAmount": 1}) is None
+    plain = machine_type({**row, "GPUSpec": "", "GPUAmount": 0})
+    assert plain == MachineType("ecs.gn8is.2xlarge", cpus=8, memory_gb=64)
+
+
+def test_the_size_that_alibaba_says_comes_before_the_catalogue() -> None:
+    row = {"InstanceTypeId": "ecs.gn6i-c4g1.xlarge", "GPUSpec": "NVIDIA T4"}
+    kind = machine_type({**row, "GPUAmount": 1, "CpuCoreCount": 6, "MemorySize": 16})
+    assert kind is not None
+    assert (kind.cpus, kind.memory_gb, kind.gpu, kind.gpus) == (6, 16, "T4", 1)
+
+
+def test_empty_answers_say_nothing() -> None:
+    assert stock_in({}) == {}
+    assert newest_spot_prices({"SpotPrices": None}) == {}
+    assert price_in({"PriceInfo": {}}) == (None, 0, "CNY")
+    assert vcpus_left({}, "spot") is None
