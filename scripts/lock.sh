@@ -8,8 +8,9 @@ resolve() {
     UV_CUSTOM_COMPILE_COMMAND="make lock" .venv/bin/uv pip compile --quiet --universal \
         --generate-hashes --no-emit-index-url --no-emit-find-links "$@"
 }
+# Its newest version has no wheel, and pip would fetch unchecked what builds one.
 compile() {
-    resolve pyproject.toml "$@"
+    resolve pyproject.toml --only-binary alibabacloud-tea "$@"
 }
 compile --output-file requirements.lock "$@"
 # The server's image says the same (EXTRAS).

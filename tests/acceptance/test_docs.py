@@ -17,11 +17,13 @@ from gpuyard.providers.conformance import beside
 from tests.support.accounts import real_account
 from tests.support.dockerd import IMAGE, Dockerd
 from tests.support.ec2 import Ec2
+from tests.support.fake_ecs import FakeEcs
 from tests.support.forkserver import fast_python, start_fork_server
 from tests.support.instance import TestInstance
 from tests.support.kubernetes import Cluster, Node
 from tests.support.own_machine import OwnMachine, own_machine
 from tests.support.playing_ec2 import playing_ec2
+from tests.support.playing_ecs import ecs_environment, playing_ecs
 from tests.support.plugin import plugin_environment
 from tests.support.s3 import Bucket
 from tests.support.slurm import SlurmCluster
@@ -38,6 +40,13 @@ def tke() -> Iterator[Tke]:
     """Tencent, and the cluster that the page is about."""
     with tke_cluster() as tke:
         yield tke
+
+
+@pytest.fixture
+def ecs(tmp_path: Path) -> Iterator[FakeEcs]:
+    """Alibaba's ECS, whose machines join."""
+    with playing_ecs(tmp_path) as (ecs, _):
+        yield ecs
 
 
 @pytest.fixture
@@ -161,6 +170,9 @@ def engine_of(page: Path, work: Path, request: pytest.FixtureRequest) -> dict[st
             "TENCENTCLOUD_SECRET_KEY": tke.secret_key,
             "GPUYARD_PROVIDERS__TENCENT__ENDPOINT": tke.endpoint,
         }
+    if page.stem == "alibaba":
+        ecs: FakeEcs = request.getfixturevalue("ecs")
+        return ecs_environment(ecs)
     if page.stem in ("kubernetes", "use-a-provider"):
         kubernetes: Cluster = request.getfixturevalue("kubernetes")
         kubeconfig = str(kubernetes.kubeconfig(work / "kubeconfig"))

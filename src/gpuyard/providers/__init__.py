@@ -23,6 +23,12 @@ from gpuyard.domain.jobconfig import (
 from gpuyard.providers.base import GpuProviderInterface
 
 if TYPE_CHECKING:
+    from gpuyard.providers.alibaba.provider import (
+        AlibabaProvider,
+    )
+    from gpuyard.providers.alibaba.provider import (
+        AlibabaProvider as AlibabaCloudAdapter,
+    )
     from gpuyard.providers.docker.provider import DockerProvider
     from gpuyard.providers.kubernetes.provider import KubernetesProvider
     from gpuyard.providers.slurm.provider import SlurmProvider
@@ -34,6 +40,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AlibabaCloudAdapter",
+    "AlibabaProvider",
     "CostInfo",
     "DockerProvider",
     "GpuProviderInterface",
@@ -50,6 +58,8 @@ __all__ = [
     "TencentProvider",
 ]
 _PROVIDERS = {
+    "AlibabaCloudAdapter": ("alibaba", "AlibabaProvider"),
+    "AlibabaProvider": ("alibaba", "AlibabaProvider"),
     "DockerProvider": ("docker", "DockerProvider"),
     "KubernetesProvider": ("kubernetes", "KubernetesProvider"),
     "SlurmProvider": ("slurm", "SlurmProvider"),

@@ -127,6 +127,7 @@ def test_a_provider_that_cannot_be_loaded_says_why(install, name, code, what, wh
 @pytest.mark.parametrize(
     ("name", "kind", "module"),
     [
+        ("alibaba", "AlibabaCloudAdapter", "alibabacloud_tea_openapi"),
         ("docker", "DockerProvider", "docker"),
         ("kubernetes", "KubernetesProvider", "kubernetes_asyncio"),
         ("tencent", "TencentCloudAdapter", "tencentcloud"),

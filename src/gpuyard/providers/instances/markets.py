@@ -60,18 +60,19 @@ def is_offered(market: Market, settings: InstanceSettings) -> bool:
 
 
 def _is_named(market: Market, names: Iterable[str]) -> bool:
-    return any(
-        name == market.type.name or _is_class(market.type.gpu, name) for name in names
-    )
+    return any(name == market.type.name or _is_class(market, name) for name in names)
 
 
-def _is_class(gpu: str, name: str) -> bool:
-    """Whether a GPU is of the class that the name means."""
+def _is_class(market: Market, name: str) -> bool:
+    """Whether its GPUs are of the class that the name means; the name of a GPU alone,
+    such as A100, does not tell 40 from 80 GB.
+    """
     try:
         wanted = resolve_gpu_class(name)
-        return bool(gpu) and resolve_gpu_class(gpu) <= wanted
     except ValueError:
         return False
+    classes = offer_of("", market).classes
+    return bool(classes) and classes <= wanted
 
 
 def cheapest(
