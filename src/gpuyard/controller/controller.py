@@ -27,6 +27,7 @@ from gpuyard.controller.launching import Launching
 from gpuyard.controller.logs import Logs
 from gpuyard.controller.node_access import NodeAccess
 from gpuyard.controller.observed_runs import ObservedRuns
+from gpuyard.controller.pools import Pools
 from gpuyard.controller.projects import Projects
 from gpuyard.controller.reports import Reports
 from gpuyard.controller.requests import Requests
@@ -199,6 +200,7 @@ class Controller:
         self.joined_nodes = JoinedNodes(
             self.core, self.providers, self.launching, self.requests
         )
+        self.pools = Pools(self.core, self.providers, self.joined_nodes)
         self.extensions: list[Extension] = [
             Deadlines(self.core),
             self.schedules,
@@ -208,6 +210,7 @@ class Controller:
             self.reservations,
             self.unused_gpus,
             self.joined_nodes,
+            self.pools,
         ]
         self._make_providers = make_providers
 

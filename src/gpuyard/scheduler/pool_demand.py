@@ -16,7 +16,7 @@ from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.nodes import Node
 from gpuyard.scheduler.placement import place, would_fit
 from gpuyard.scheduler.policy import Policy
-from gpuyard.scheduler.pools import WaitingWork
+from gpuyard.scheduler.pools import PoolPlace, WaitingWork
 from gpuyard.scheduler.reservation import Reservations
 from gpuyard.scheduler.share_texts import quota_in_words
 from gpuyard.scheduler.view import View
@@ -53,6 +53,21 @@ def waiting_for(
         if len(found) >= MOST_BUCKETS:
             break
     return found
+
+
+def pools_for(view: View, shape: Shape) -> dict[str, PoolPlace]:
+    """The pools whose nodes could run the shape, by name. One whose size is not known
+    may be able to run anything that needs no folder of the server's machine.
+    """
+    return {
+        name: pool
+        for name, pool in view.pools.items()
+        if shape.nodes <= pool.most and _could_run(pool.like, shape)
+    }
+
+
+def _could_run(like: Node | None, shape: Shape) -> bool:
+    return shape.portable if like is None else shares_on(like, shape) > 0
 
 
 def shares_on(node: Node, shape: Shape) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gpuyard.domain.units import format_duration
+from gpuyard.scheduler.nodes import Node
 
 AGAIN_S = 15.0
 LONGEST_AGAIN_S = 600.0
@@ -118,6 +119,18 @@ class Failures:
 
 
 NONE_FAILED = Failures()
+
+
+@dataclass(slots=True)
+class PoolPlace:
+    """A pool as a place where jobs may run some day. `like` is an empty node like its
+    own, None while their size is not known. It may have `most` of them. `why`: why it
+    grows now or does not, for people.
+    """
+
+    like: Node | None
+    most: int
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

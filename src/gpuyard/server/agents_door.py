@@ -138,6 +138,10 @@ class AgentsDoor:
         shown = f"[{host}]" if ":" in host else host
         return f"https://{shown}:{self._join_port}"
 
+    def code(self, secret: str) -> str:
+        """The code of an invitation with this secret."""
+        return f"{self.authority.fingerprint}.{secret}"
+
     async def _serve_machine(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:

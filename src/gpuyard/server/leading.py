@@ -125,6 +125,7 @@ class Leading:
         authority = Authority.of(app_state.home.authority)
         app_state.agents_door = AgentsDoor(listen, authority, app_state.controller)
         await app_state.agents_door.open()
+        app_state.controller.pools.open_door(app_state.agents_door)
 
     async def _notify(self) -> None:
         """Tell webhooks of events, and of ends who is named by jobs: who leads does."""
