@@ -14,10 +14,10 @@ import structlog
 from gpuyard.config.pools import PoolSettings
 from gpuyard.controller.core import Core
 from gpuyard.controller.pool_codes import PoolCodes
-from gpuyard.controller.pool_rows import PREFIX, PoolBook, PoolRow
+from gpuyard.controller.pool_rows import PoolBook, PoolRow
 from gpuyard.domain.errors import GpuyardError, ProviderError
 from gpuyard.providers.base import TRANSIENT
-from gpuyard.providers.pool_hands import NodeSize, PoolHands, PoolMachine
+from gpuyard.providers.pool_hands import OWNER_PREFIX, NodeSize, PoolHands, PoolMachine
 from gpuyard.scheduler.pools import (
     NONE_FAILED,
     Failures,
@@ -142,7 +142,7 @@ class PoolCalls:
         for owner, machine in pool.machines.items():
             if (
                 machine.live
-                and owner.startswith(PREFIX)
+                and owner.startswith(OWNER_PREFIX)
                 and owner not in self._book.rows
             ):
                 log.warning("a machine of a pool has no row", machine=machine.reference)

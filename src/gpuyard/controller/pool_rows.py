@@ -9,10 +9,8 @@ from gpuyard.billing.meter import cost
 from gpuyard.controller.core import Core
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
+from gpuyard.providers.pool_hands import OWNER_PREFIX
 from gpuyard.scheduler.pools import PoolStage
-
-PREFIX = "poolnode"
-"""The beginning of the ids of such nodes, by which a provider's machines are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ class PoolRow:
     @classmethod
     def new(cls, pool: str, provider: str, size: str, now: float) -> "PoolRow":
         """A node that is to be asked for."""
-        made = new_id(PREFIX)
+        made = new_id(OWNER_PREFIX)
         name = f"{pool}-{made[-4:]}"
         return cls(made, pool, provider, PoolStage.ASKED, size, name, now)
 

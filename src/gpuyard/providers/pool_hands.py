@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Protocol
 
+OWNER_PREFIX = "poolnode"
+"""The beginning of the ids of rows, by which a provider knows the machines of pools."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodeSize:
