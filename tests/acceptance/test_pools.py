@@ -83,8 +83,11 @@ def test_nodes_come_run_a_batch_of_scripts_are_replaced_and_go(
     instance.wait(held, "running")
     instance.ok("cancel", held)
     # A batch of scripts runs on the node that is there, and then it goes.
-    script = instance.ok(*here, "--array", "1-6", "hello.py").strip()
-    assert instance.wait(script).state == "completed"
+    batch = instance.ok(*here, "--array", "1-6", "hello.py").strip()
+    try:
+        instance.ok("wait", batch)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {told(instance, slurm)}") from None
     until(instance, slurm, "gone", 2)
     listed = instance.ok("pools")
     assert "nothing waits for it" in listed

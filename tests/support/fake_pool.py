@@ -11,7 +11,7 @@ from typing import Any
 
 from gpuyard.config.pools import PoolSettings
 from gpuyard.controller.controller import Controller
-from gpuyard.controller.pool_codes import MachinesDoor
+from gpuyard.controller.rented_nodes import JoiningDoor
 from gpuyard.domain.errors import ProviderError
 from gpuyard.ledger.ledger import Ledger
 from gpuyard.providers.pool_hands import NodeSize, PoolMachine, PoolOrder
@@ -86,17 +86,18 @@ class FakePoolHands:
                 self.put(owner, live=False)
 
 
-class FakeDoor(MachinesDoor):
+class FakeDoor(JoiningDoor):
     """Where its machines would dial."""
 
-    async def expect_machines(self) -> None:
-        pass
+    @property
+    def fingerprint(self) -> str:
+        return "authority"
 
-    def url(self) -> str:
+    def secret_for(self, purpose: str) -> str:
+        return f"secret-of-{purpose}"
+
+    async def url_for_machines(self) -> str:
         return "https://192.0.2.9:7434"
-
-    def code(self, secret: str) -> str:
-        return f"authority.{secret}"
 
 
 class Pooled(Controlled):

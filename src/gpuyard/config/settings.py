@@ -118,7 +118,8 @@ class SchedulerSettings(SettingsSection):
     how offers are ranked (see the guide on offers). A waiting job gains one priority
     after each `ageing_s`. The pauses between retries grow from `retry_base_s` to
     `retry_max_s`. A job without a time limit is kept off GPUs that are reserved within
-    `reservation_notice` from now.
+    `reservation_notice` from now. A job that was preempted `spot_attempts` times takes
+    a spot offer only if nothing else is left.
     """
 
     policy: Literal["gittins", "backfill", "fcfs", "fair"] = "gittins"
@@ -127,6 +128,7 @@ class SchedulerSettings(SettingsSection):
     retry_base_s: Seconds = 1.0
     retry_max_s: Seconds = 300.0
     reservation_notice: Period = 7 * 86400.0
+    spot_attempts: int = Field(default=3, ge=0)
 
 
 class NodeSettings(SettingsSection):

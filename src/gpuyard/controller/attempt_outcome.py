@@ -16,12 +16,14 @@ class AttemptOutcome:
     `reason`: what was found, such as `out_of_memory`. `stopped`: why gpuyard ended it,
     such as `timed_out`, `cancelled` or `gpu_failed`; empty if it did not. It comes
     before `reason`, see `final_state`. `ran_s`: for how many seconds it ran, as
-    measured; None if nobody measured.
+    measured; None if nobody measured. `paid_s`: for how many seconds its place is paid
+    for, if not for those.
     """
 
     at: float
     started_at: float | None = None
     ran_s: float | None = None
+    paid_s: float | None = None
     exit_code: int | None = None
     signal: int | None = None
     reason: str = ""

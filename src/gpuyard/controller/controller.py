@@ -29,6 +29,7 @@ from gpuyard.controller.node_access import NodeAccess
 from gpuyard.controller.observed_runs import ObservedRuns
 from gpuyard.controller.pools import Pools
 from gpuyard.controller.projects import Projects
+from gpuyard.controller.rented_nodes import RentedNodes
 from gpuyard.controller.reports import Reports
 from gpuyard.controller.requests import Requests
 from gpuyard.controller.reservations import ReservationBook
@@ -52,6 +53,7 @@ from gpuyard.providers.configured import (
     keep_host_agent,
     stop_host_agent,
 )
+from gpuyard.providers.node_provider import NodeProvider
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.dataset_store import DatasetStores
 from gpuyard.storage.place import open_remote_workspaces
@@ -200,7 +202,11 @@ class Controller:
         self.joined_nodes = JoinedNodes(
             self.core, self.providers, self.launching, self.requests
         )
+        self.rented_nodes = RentedNodes(
+            self.core, self.joined_nodes, self.launching, self.reports
+        )
         self.pools = Pools(self.core, self.providers, self.joined_nodes)
+        self.rented_nodes.other_owners.append(self.pools.owns)
         self.extensions: list[Extension] = [
             Deadlines(self.core),
             self.schedules,
@@ -237,6 +243,9 @@ class Controller:
             extension.start()
         self.core.before_deciding = self._before_deciding
         for provider in self.providers.node_providers.values():
+            provider.hand_out(self.submissions.stores, self.datasets.source)
+        for provider in self.providers.rented.values():
+            provider.attach(self.rented_nodes)
             provider.hand_out(self.submissions.stores, self.datasets.source)
         for provider in self.providers.values():
             await provider.start(self.reports)
@@ -279,11 +288,19 @@ class Controller:
         `machine`: the one that has called, if it has joined.
         """
         caller = self.node_access.caller(machine) if machine else None
-        node_provider = next(iter(self.providers.node_providers.values()), None)
+        node_provider = self._provider_of(machine)
         if node_provider is None:
             writer.close()
             return
         await node_provider.serve(reader, writer, caller)
+
+    def _provider_of(self, machine: Machine | None) -> NodeProvider | None:
+        """Who serves the agent of a machine, or that of this host."""
+        if machine:
+            rented = self.core.view.node(machine.node_id).provider
+            if rented in self.providers.rented:
+                return self.providers.agents_of(rented)
+        return next(iter(self.providers.node_providers.values()), None)
 
     async def dismiss_agents(self) -> None:
         """Ask every agent to exit; running jobs are left for the next agent."""

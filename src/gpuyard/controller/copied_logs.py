@@ -177,6 +177,7 @@ class CopiedLogs:
         spec = self._spec(attempt)
         mask = await self._mask(attempt, spec)
         reader = _OutputReader(attempt.id, self._reports, mask)
+        reader.is_silent = self._providers[attempt.provider].agents_report
         scalars = LoggedScalarFiles(
             self._providers[attempt.provider],
             attempt,
@@ -344,6 +345,8 @@ class _OutputReader:
         self._reported_at = 0.0
         self._points: list[MetricPoint] = []
         self._logged: LoggedScalars | None = None
+        # An agent reports what it reads itself.
+        self.is_silent = False
 
     def add_logged(self, found: "LoggedScalars") -> None:
         """Report what the program has logged to a file."""
@@ -408,6 +411,8 @@ class _OutputReader:
         )
 
     def _report_points(self, points: list[wire.SeriesPoint]) -> None:
+        if self.is_silent:
+            return
         progress = asdict(self._progress.progress)
         if self._logged:
             progress = self._logged.beside(progress)

@@ -90,6 +90,7 @@ class Core:
             retry_max_s=settings.scheduler.retry_max_s,
             reservation_notice_s=settings.scheduler.reservation_notice,
             strategy=Strategy(settings.scheduler.strategy),
+            spot_attempts=settings.scheduler.spot_attempts,
         )
         self.ledger = ledger
         self.queries = ledger.queries

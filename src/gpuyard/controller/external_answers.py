@@ -203,9 +203,14 @@ class ExternalAnswers:
             self._record_start(attempt, result)
             attempt = core.view.attempts[attempt_id]
         is_ending = attempt.state is AttemptState.ENDING
-        if result.reason == Reason.REVOKED and not is_ending:
-            # The provider found no place for it and gave up.
-            core.view.external_queues.note_no_capacity(attempt.offer, core.clock())
+        # The provider found no place for it and gave up; or what it rented never came
+        # up, and may not again.
+        never_began = attempt.started_at is None and Reason.of(result.reason).lost
+        if (result.reason == Reason.REVOKED or never_began) and not is_ending:
+            said = result.error_message or ""
+            core.view.external_queues.note_no_capacity(
+                attempt.offer, core.clock(), said
+            )
         self._launching.record_end(attempt, self._outcome(attempt, result))
         core.schedule_soon()
 
@@ -225,6 +230,7 @@ class ExternalAnswers:
             ended_at,
             started_at=started_at,
             ran_s=self._ran_s(attempt, result),
+            paid_s=result.paid_s,
             exit_code=exit_code,
             signal=signal,
             reason=reason,

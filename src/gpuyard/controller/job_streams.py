@@ -82,11 +82,12 @@ class JobStreams:
             remedy = f"`gpuyard why {job_id[-8:]}` says what it waits for."
             raise RefusedError(f"{job_id} is {job.state} and does not run yet.", remedy)
         provider = self._providers.get(attempt.provider)
-        node_provider = self._providers.node_provider(attempt.provider)
+        node_provider = self._providers.agents_of(attempt.provider)
         is_command = not port and not stdin
         commands = provider is not None and provider.runs_commands and is_command
         if node_provider is None and not commands:
             raise self._by_hand(job_id, attempt, port)
+        provider = node_provider or provider
         assert provider is not None
         if job.state is JobState.UNKNOWN:
             raise RefusedError(

@@ -15,13 +15,17 @@ from gpuyard.controller.attempt_outcome import outcome_of
 from gpuyard.controller.core import Core
 from gpuyard.controller.gangs import Gangs, has_ended_on
 from gpuyard.controller.launching import Launching
+from gpuyard.controller.open_invitations import (
+    OpenInvitation,
+    invitation_of_row,
+    rented_invitation_id,
+)
 from gpuyard.controller.requests import Requests
 from gpuyard.domain.errors import NotFoundError, RefusedError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.joining import (
     CODE_BYTES,
-    InvitationState,
     KnownInvitation,
     NewInvitation,
     TendedNode,
@@ -37,45 +41,6 @@ REMOVED = "removed"
 """The state of a node that is no longer part of the instance."""
 _SHORTEST_TAIL = 4
 _MOST_OPEN = 100
-
-
-@dataclass(frozen=True, slots=True)
-class OpenInvitation:
-    """An invitation as the ledger has it. `used_from`: the address that used it."""
-
-    id: str
-    name: str | None
-    expires_at: float
-    used_at: float | None = None
-    used_from: str | None = None
-    node_id: str | None = None
-
-    def is_open(self, now: float) -> bool:
-        """Whether a machine may join with it."""
-        return not self.used_at and now < self.expires_at
-
-    def is_called(self, reference: str) -> bool:
-        """Whether people mean it with this name, id or end of an id."""
-        if reference in (self.id, self.name):
-            return True
-        return len(reference) >= _SHORTEST_TAIL and self.id.endswith(reference)
-
-    def known(self, now: float) -> KnownInvitation:
-        """As people see it."""
-        state = InvitationState.OPEN if self.is_open(now) else InvitationState.OVER
-        return KnownInvitation(
-            id=self.id,
-            name=self.name,
-            state=InvitationState.USED if self.used_at else state,
-            expires_at=self.expires_at,
-            used_at=self.used_at,
-            used_from=self.used_from,
-        )
-
-    def used_at_ago(self, now: float) -> str:
-        """When it was used, and from where."""
-        ago_s = max(now - (self.used_at or now), 0.0)
-        return f"{ago_s:.0f} s ago, from {self.used_from}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +73,10 @@ class JoinedNodes:
         # By the digests of their secrets; and nodes by the fingerprints of theirs.
         self._invitations: dict[str, OpenInvitation] = {}
         self._members: dict[str, str] = {}
+        # The digest of the secret for each machine that is rented for an attempt.
+        self._rented: dict[str, str] = {}
+        # Of which provider a machine is that joins for an attempt; RefusedError.
+        self.provider_for: Callable[[str], str] = lambda _: self._provider_name()
 
     # --- the extension ---
 
@@ -122,7 +91,12 @@ class JoinedNodes:
         """Find them in the ledger again."""
         queries = self._core.queries
         self._invitations = {
-            row["sha256"]: _of_row(row) for row in queries.invitations()
+            row["sha256"]: invitation_of_row(row) for row in queries.invitations()
+        }
+        self._rented = {
+            one.attempt_id: digest
+            for digest, one in self._invitations.items()
+            if one.attempt_id
         }
         self._members = {
             row["certificate"]: row["id"]
@@ -160,28 +134,35 @@ class JoinedNodes:
                 f"Give another --name, or remove it: `gpuyard nodes remove"
                 f" {given.name}`.",
             )
-        waiting = [one for one in self._invitations.values() if one.is_open(now)]
+        waiting = [
+            one
+            for one in self._invitations.values()
+            if one.is_open(now) and not one.attempt_id
+        ]
         if len(waiting) >= _MOST_OPEN:
             raise RefusedError(
                 f"There are {_MOST_OPEN} invitations, and no more at a time.",
                 "Wait until some have expired.",
             )
         secret = secret or secrets.token_urlsafe(CODE_BYTES)
-        made = OpenInvitation(
-            new_id("invitation"), given.name, now + given.expires_in_s
-        )
+        expires_at = now + given.expires_in_s
+        made = OpenInvitation(new_id("invitation"), given.name, expires_at)
+        await self._add(made, digest_of(secret))
+        return made, secret
+
+    async def _add(self, made: OpenInvitation, digest: str) -> None:
+        now = self._core.clock()
         values = {
             "name": made.name,
-            "sha256": digest_of(secret),
+            "sha256": digest,
             "created_at": now,
             "expires_at": made.expires_at,
         }
         info = {"invitation": made.id, "name": made.name}
         change = Change(Table.INVITATIONS, made.id, values)
         self._core.emit([Event(EventKind.NODE_INVITED, now, (change,), None, info)])
-        self._invitations[digest_of(secret)] = made
+        self._invitations[digest] = made
         await self._core.committed()
-        return made, secret
 
     def invited_with(self, secret: str) -> OpenInvitation | None:
         """The invitation with this secret; None if there is none."""
@@ -190,7 +171,10 @@ class JoinedNodes:
     def invitations(self) -> list[KnownInvitation]:
         """All invitations, the newest last."""
         now = self._core.clock()
-        found = sorted(self._invitations.values(), key=lambda one: one.id)
+        made_by_people = [
+            one for one in self._invitations.values() if not one.attempt_id
+        ]
+        found = sorted(made_by_people, key=lambda one: one.id)
         return [one.known(now) for one in found]
 
     async def revoke(self, reference: str) -> KnownInvitation:
@@ -258,7 +242,7 @@ class JoinedNodes:
         )
         node: dict[str, Any] = {
             "name": name,
-            "provider": self._provider_name(),
+            "provider": self._provider_of(invitation),
             "state": "silent",
             "reason": "it has joined, and its agent has not connected yet",
             "boot_id": "",
@@ -323,6 +307,51 @@ class JoinedNodes:
             node.name == name and node.state != REMOVED
             for node in self._core.view.nodes.values()
         )
+
+    def _provider_of(self, invitation: OpenInvitation) -> str:
+        """Of whose nodes a machine becomes one that joins with it; RefusedError."""
+        attempt_id = invitation.attempt_id
+        return self.provider_for(attempt_id) if attempt_id else self._provider_name()
+
+    # --- rented machines ---
+
+    async def invite_rented(
+        self, attempt_id: str, name: str, secret: str, for_s: float
+    ) -> None:
+        """Let the machine join that is rented for an attempt; again if it has not."""
+        digest = digest_of(secret)
+        known = self._invitations.get(digest)
+        if known and known.used_at:
+            return
+        expires_at = self._core.clock() + for_s
+        made = OpenInvitation(rented_invitation_id(attempt_id), name, expires_at)
+        self._rented[attempt_id] = digest
+        await self._add(made, digest)
+
+    def rented_node(self, attempt_id: str) -> str:
+        """The node that has joined for an attempt; empty if none has."""
+        found = self._invitations.get(self._rented.get(attempt_id, ""))
+        return (found.node_id or "") if found else ""
+
+    def rented_for(self, node_id: str) -> str:
+        """For which attempt a node has joined; empty if for none."""
+        found = (one for one in self._rented if self.rented_node(one) == node_id)
+        return next(found, "")
+
+    async def end_rented(self, attempt_id: str) -> None:
+        """Nobody joins for this attempt any more, and its node is removed."""
+        node_id = self.rented_node(attempt_id)
+        invitation = self._invitations.pop(self._rented.pop(attempt_id, ""), None)
+        if invitation is None:
+            return
+        change = Change(Table.INVITATIONS, invitation.id, None)
+        info = {"invitation": invitation.id, "name": invitation.name}
+        kind = EventKind.INVITATION_REVOKED
+        event = Event(kind, self._core.clock(), (change,), None, info)
+        self._core.emit([event])
+        if node_id and self._core.view.node(node_id).state != REMOVED:
+            await self.remove(node_id)
+        await self._core.committed()
 
     def _provider_name(self) -> str:
         """The provider of our own nodes."""
@@ -468,15 +497,4 @@ class JoinedNodes:
 def _tended(node: Node) -> TendedNode:
     return TendedNode(
         id=node.id, name=node.title, state=node.state, cordoned=node.cordoned
-    )
-
-
-def _of_row(row: Any) -> OpenInvitation:
-    return OpenInvitation(
-        row["id"],
-        row["name"],
-        row["expires_at"],
-        row["used_at"],
-        row["used_from"],
-        row["node_id"],
     )

@@ -21,6 +21,7 @@ from gpuyard.controller.health import ProviderHealth
 from gpuyard.controller.observed_runs import ObservedRuns
 from gpuyard.controller.secrets import Secrets
 from gpuyard.domain.arrays import task_spec
+from gpuyard.domain.attempt_order import AttemptOrder
 from gpuyard.domain.datasets import DatasetMount
 from gpuyard.domain.errors import (
     InsufficientResourcesError,
@@ -173,18 +174,7 @@ class Launching:
         try:
             if job.shape.workspace and self.bring_workspace:
                 await self.bring_workspace(job.shape.workspace)
-            secrets = await self._secrets.values(attempt.id, spec)
-            order = order_for(
-                spec,
-                job.shape,
-                attempt,
-                checkpoint,
-                self._workspaces,
-                secrets,
-                self.worker_token,
-                job.array_index,
-                self.dataset_mounts(spec),
-            )
+            order = await self._order(attempt, spec, checkpoint)
             reference = await self._providers[attempt.provider].submit_attempt(order)
         except SecretMissingError as error:
             self._end_unsubmitted(attempt, Reason.SECRET_MISSING, str(error))
@@ -210,6 +200,40 @@ class Launching:
             self._end_unsubmitted(attempt, Reason.SUBMIT_FAILED, message)
         else:
             self._accepted(attempt, reference, checkpoint)
+
+    async def _order(
+        self, attempt: LiveAttempt, spec: JobSpec, checkpoint: dict[str, Any] | None
+    ) -> AttemptOrder:
+        job = self._core.view.jobs[attempt.job_id]
+        secrets = await self._secrets.values(attempt.id, spec)
+        return order_for(
+            spec,
+            job.shape,
+            attempt,
+            checkpoint,
+            self._workspaces,
+            secrets,
+            self.worker_token,
+            job.array_index,
+            self.dataset_mounts(spec),
+        )
+
+    async def order_again(self, attempt_id: str) -> AttemptOrder | None:
+        """The order of an attempt that was submitted, for a machine that has come up
+        only now; None if the attempt has ended. GpuyardError as for a submission.
+        """
+        core = self._core
+        attempt = core.view.attempts.get(attempt_id)
+        if attempt is None:
+            return None
+        texts = core.queries.spec_texts({attempt.job_id})
+        rows = core.queries.attempts_of([attempt.job_id])[attempt.job_id]
+        resumed_from = next(
+            (row["resumed_from"] for row in rows if row["id"] == attempt_id), None
+        )
+        checkpoint = core.queries.checkpoint(resumed_from) if resumed_from else None
+        spec = self._spec_of(attempt, texts[attempt.job_id])
+        return await self._order(attempt, spec, checkpoint)
 
     def _accepted(
         self, attempt: LiveAttempt, reference: str, checkpoint: dict[str, Any] | None

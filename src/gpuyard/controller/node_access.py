@@ -93,8 +93,10 @@ class NodeAccess:
         return {part for mount in wanted for part in datasets.parts_of(mount)}
 
     def _specs_on(self, node_id: str) -> list[JobSpec]:
-        attempts = self._core.view.attempts_on(node_id)
-        bodies = self._core.queries.specs({attempt.job_id for attempt in attempts})
+        # Also those of offers: their machine was rented for one of them.
+        attempts = self._core.view.attempts.values()
+        jobs = {attempt.job_id for attempt in attempts if attempt.runs_on(node_id)}
+        bodies = self._core.queries.specs(jobs)
         return [self._core.read_spec(body) for body in bodies.values()]
 
     def _files(self, tree: str) -> set[str]:

@@ -15,9 +15,10 @@ from gpuyard.config.pools import PoolSettings
 from gpuyard.controller.core import Core
 from gpuyard.controller.joined_nodes import JoinedNodes
 from gpuyard.controller.pool_calls import REPEAT_S, LivePool, PoolCalls
-from gpuyard.controller.pool_codes import MachinesDoor, PoolCodes
+from gpuyard.controller.pool_codes import PoolCodes
 from gpuyard.controller.pool_facts import PoolFacts
 from gpuyard.controller.pool_rows import PoolBook, PoolRow
+from gpuyard.controller.rented_nodes import JoiningDoor
 from gpuyard.domain.errors import LedgerError, NotFoundError
 from gpuyard.domain.events import Event
 from gpuyard.domain.shape import Shape
@@ -87,7 +88,6 @@ class Pools:
     def reload(self) -> None:
         """Read the nodes from the ledger again."""
         self.book.reload()
-        self._codes.reload()
         for pool in self.by_name.values():
             self._show(pool, None)
 
@@ -107,7 +107,7 @@ class Pools:
         if self._alarm:
             self._alarm.cancel()
 
-    def open_door(self, door: MachinesDoor) -> None:
+    def open_door(self, door: JoiningDoor) -> None:
         """Machines may join from now on."""
         self._codes.door = door
 

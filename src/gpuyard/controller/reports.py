@@ -124,6 +124,10 @@ class Reports:
         core.spawn(self._reconcile(provider, hello), "reconcile")
         return wire.Welcome(core.epoch)
 
+    def believable(self, attempt: LiveAttempt, end: wire.Ended) -> wire.Ended:
+        """What an agent says of an end, as far as that can be."""
+        return self._claims.ended(attempt, end)
+
     def has_certificate(self, node_id: str) -> bool:
         """Whether the node is a machine that has joined, which has a certificate."""
         return self._core.view.node(node_id).joined

@@ -288,13 +288,13 @@ def started(
     return Event(EventKind.ATTEMPT_STARTED, at, changes, job.id, info)
 
 
-def moved(attempt: LiveAttempt, gpu_uuids: Sequence[str], now: float) -> Event:
-    """The attempt now books these GPUs of its node: a model server went to sleep, or
-    will wake.
-    """
+def moved(
+    attempt: LiveAttempt, gpu_uuids: Sequence[str], now: float, node_id: str = ""
+) -> Event:
+    """The attempt books these GPUs now, of its node or of the one that has joined."""
     placements = [
-        replace(placement, gpu_uuids=tuple(gpu_uuids))
-        for placement in attempt.placements
+        replace(each, gpu_uuids=tuple(gpu_uuids), node_id=node_id or each.node_id)
+        for each in attempt.placements
     ]
     values = {"placements": _placement_rows(placements)}
     change = Change(Table.ATTEMPTS, attempt.id, values)
@@ -364,7 +364,7 @@ def attempt_ended(
     _check_attempt_move(attempt, attempt_state)
     started_at = outcome.started_at or attempt.started_at
     ran_s = run_time_s(started_at, outcome.at, outcome.ran_s)
-    spent = cost(Decimal(attempt.price_per_hour), ran_s)
+    spent = cost(Decimal(attempt.price_per_hour), outcome.paid_s or ran_s)
     if attempt.offer and job.shape.model:
         spent = Decimal(0)  # the job of its model's server pays for the GPUs
     state, reason = final_state(job, outcome)

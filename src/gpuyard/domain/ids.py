@@ -20,6 +20,11 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{_uuid7():032x}"
 
 
+def digits_of(identifier: str) -> str:
+    """The digits of an id, without its prefix."""
+    return identifier.rpartition("_")[2]
+
+
 def made_at(identifier: str) -> float:
     """When an id was made, in UTC seconds."""
     _, _, digits = identifier.rpartition("_")

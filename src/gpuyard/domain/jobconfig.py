@@ -87,7 +87,8 @@ class JobResult:
     or why it ended (`timed_out`, `preempted`, `node_lost`, `out_of_memory`, …). `node`
     and `gpus` are where it runs, as the external queue names them. `usage` is what it
     has used, by names that end with the unit. `ran_s`: for how many seconds it ran, if
-    that was measured by a clock that nobody sets.
+    that was measured by a clock that nobody sets. `paid_s`: for how many seconds its
+    place is paid for, if not for those in which it ran.
     """
 
     job_id: str
@@ -103,6 +104,7 @@ class JobResult:
     gpus: tuple[str, ...] = ()
     usage: Mapping[str, float] = field(default_factory=dict[str, float])
     ran_s: float | None = None
+    paid_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ class Offer:
     image, without one, with a workspace, those whose files are kept, and those that
     read datasets.
 
+    `zone`: the part of the region, if machines of several can be had.
+
     `price_per_hour` is that of one node. None means no price is given: it is free, or
     unknown if the offer is `billed`. `price_source` says who gave the price and when.
     `rate` is the value of one unit of its currency in the currency of billing; None if
@@ -64,6 +66,7 @@ class Offer:
     memory_gb: float = 0.0
     nodes: int = 1
     region: str = ""
+    zone: str = ""
     spot: bool = False
     containers: bool = False
     processes: bool = True

@@ -137,6 +137,10 @@ class GpuProviderInterface(ABC):
     rotated. Then people read our copy, also while the job runs.
     """
 
+    agents_report: bool = False
+    """Whether agents report what its jobs' output says; then only a copy of it is kept
+    here.
+    """
     runs_commands: bool = False
     """Whether it can run commands beside its jobs (`start_command`)."""
     concurrency: int = 8

@@ -11,6 +11,7 @@ from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.own_nodes import OWN_NODES
 from gpuyard.providers import local, registry
 from gpuyard.providers.base import GpuProviderInterface
+from gpuyard.providers.instances.provider import RentedProvider
 from gpuyard.providers.node_provider import NodeProvider
 
 MakeProviders = Callable[[int], Mapping[str, GpuProviderInterface]]
@@ -24,6 +25,24 @@ class Providers(dict[str, GpuProviderInterface]):
         """The provider of this name, if its nodes have agents."""
         provider = self.get(name)
         return provider if isinstance(provider, NodeProvider) else None
+
+    def agents_of(self, name: str) -> NodeProvider | None:
+        """Who has the links to the agents that run this provider's attempts, if agents
+        run them.
+        """
+        provider = self.get(name)
+        if isinstance(provider, RentedProvider):
+            return provider.agents.link
+        return self.node_provider(name)
+
+    @property
+    def rented(self) -> dict[str, RentedProvider]:
+        """Those that rent a machine for each attempt."""
+        return {
+            name: provider
+            for name, provider in self.items()
+            if isinstance(provider, RentedProvider)
+        }
 
     @property
     def node_providers(self) -> dict[str, NodeProvider]:

@@ -78,11 +78,11 @@ class AttemptResults:
                 self._update(
                     body.attempt_id,
                     node_id,
-                    status=_outcome(body),
+                    status=outcome_of(body),
                     started_at=body.started_at,
                     completed_at=body.at,
                     exit_code=body.exit_code,
-                    error_message=_explain(body),
+                    error_message=explanation(body),
                 )
 
     def _update(self, attempt_id: str, node_id: str, **values: Any) -> None:
@@ -102,7 +102,8 @@ class AttemptResults:
             self._ended.popitem(last=False)
 
 
-def _outcome(body: wire.Ended) -> JobStatus:
+def outcome_of(body: wire.Ended) -> JobStatus:
+    """The state of an attempt that has ended so."""
     if Reason.of(body.stopped).ends_job:
         return JobStatus.CANCELLED
     if body.stopped or body.reason or body.exit_code != 0:
@@ -110,7 +111,7 @@ def _outcome(body: wire.Ended) -> JobStatus:
     return JobStatus.COMPLETED
 
 
-def _explain(body: wire.Ended) -> str | None:
+def explanation(body: wire.Ended) -> str | None:
     """Why the attempt failed, for people.
 
     None when it completed, or when there is only its exit code.

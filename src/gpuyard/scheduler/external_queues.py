@@ -5,7 +5,7 @@ Only a few attempts of each shape wait in an external queue: enough to keep it b
 other jobs wait here, so our order applies to them, and they can still start elsewhere.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuyard.domain.gpus import GPUClass, compute_capability, resolve_gpu_class
@@ -16,6 +16,8 @@ from gpuyard.scheduler.history import History
 from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.learning import Learning
 from gpuyard.scheduler.optimiser import USUAL_RUN_S, Forecast, Need, hourly, ranked
+from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.spot import InterruptedZones, in_careful_order
 from gpuyard.scheduler.trust import TrustTable
 
 SLACK = 1e-6
@@ -52,6 +54,7 @@ class ExternalQueueTable:
     - `no_capacity`: by offer without capacity, what its queue said.
     - `history`: how attempts went at each offer.
     - `trust`: scores and quarantines of places.
+    - `interrupted`: where attempts on spot offers were interrupted.
     - `workspace_providers`: by workspace, the provider that used it last.
     - `recheck_waiting`: true if a waiting attempt might have to be withdrawn, because
       room came free here or a quarantine changed.
@@ -65,6 +68,7 @@ class ExternalQueueTable:
     reasons: dict[str, str] = field(default_factory=dict[str, str])
     history: History = field(default_factory=History)
     trust: TrustTable = field(default_factory=TrustTable)
+    interrupted: InterruptedZones = field(default_factory=InterruptedZones)
     workspace_providers: dict[str, str] = field(default_factory=dict[str, str])
     recheck_waiting: bool = False
     _no_capacity_counts: dict[str, int] = field(default_factory=dict[str, int])
@@ -87,6 +91,12 @@ class ExternalQueueTable:
         self.retry_at.pop(offer, None)
         self.no_capacity.pop(offer, None)
         self.history.note_wait(offer, wait_s)
+
+    def note_interruption(self, offer_id: str, at: float) -> None:
+        """An attempt at this offer was taken back by its provider."""
+        offer = self.offer(offer_id)
+        if offer is not None:
+            self.interrupted.note(offer, at)
 
     def add_waiting(self, holder: str, offer: str) -> None:
         """`holder` waits at the offer."""
@@ -341,13 +351,13 @@ class Dispatch:
         jobs: Mapping[str, LiveJob],
         attempts: Mapping[str, str],
         now: float,
-        strategy: Strategy,
+        policy: Policy,
         learning: Learning,
     ) -> None:
         """`attempts`: the job of each attempt that waits in an external queue."""
         self._table = table
         self._now = now
-        self._strategy = strategy
+        self._policy = policy
         self._learning = learning
         self._only_prompts = all(offer.model for _, offer in table.offers())
         self._waiting: dict[tuple[str, Shape, int], int] = {}
@@ -371,8 +381,8 @@ class Dispatch:
         shape = job.shape
         key = shape, need_of(job, self._learning, self._table.workspace_providers)
         if key not in self._ranked:
-            self._ranked[key] = self._table.ranked_offers(*key, self._strategy)
-        for forecast in self._ranked[key]:
+            self._ranked[key] = self._table.ranked_offers(*key, self._policy.strategy)
+        for forecast in self._ordered(job, self._ranked[key]):
             offer = forecast.offer
             queue = self._table.by_name[offer.provider]
             line = _line(queue.name, job)
@@ -381,6 +391,22 @@ class Dispatch:
                 self._count(line)
                 return (Placement("", (), shape.cpus, shape.memory_gb, offer=offer.id),)
         return None
+
+    def _ordered(
+        self, job: LiveJob, forecasts: Sequence[Forecast]
+    ) -> Sequence[Forecast]:
+        """The forecasts as this job had better take them: only a job that may run on
+        spot takes others than the rest of its shape.
+        """
+        if not job.shape.spot:
+            return forecasts
+        return in_careful_order(
+            job,
+            forecasts,
+            self._table.interrupted,
+            self._policy.spot_attempts,
+            self._now,
+        )
 
     def _count(self, line: tuple[str, Shape, int]) -> None:
         self._waiting[line] = self._waiting.get(line, 0) + 1

@@ -390,6 +390,8 @@ def _attempt_ended(
     if attempt.offer and (started_at is not None or not end_requested):
         end = _end_at_offer(attempt.state, reason, requested=end_requested)
         view.external_queues.history.note_end(attempt.offer, end)
+        if end is AttemptEnd.INTERRUPTED:
+            view.external_queues.note_interruption(attempt.offer, ended_at or 0.0)
     if view.cooling_s and started_at is not None and ended_at is not None:
         view.cool(attempt.placements, ended_at + view.cooling_s)
     ran_s = 0.0

@@ -45,6 +45,8 @@ class Policy:
       displace it.
     - `preempt_most`: after this many preemptions, only an urgent job may displace a job
       again.
+    - `spot_attempts`: a job that was preempted so many times takes a spot offer only if
+      nothing else is left.
     - `strategy`: which offer is best, for jobs that name no strategy.
     - `reservation_notice_s`: a job without a time limit is kept off GPUs whose
       reservation begins within this time.
@@ -60,6 +62,7 @@ class Policy:
     preempt_cost_s: float = 60.0
     preempt_gain: float = 1.5
     preempt_most: int = 30
+    spot_attempts: int = 3
     strategy: Strategy = Strategy.BALANCED
     reservation_notice_s: float = 7 * 86_400.0
 

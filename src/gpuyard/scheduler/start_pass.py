@@ -115,7 +115,7 @@ class StartPass:
             view.jobs,
             {attempt.id: attempt.job_id for attempt in self._waiting_attempts()},
             self._now,
-            self._policy.strategy,
+            self._policy,
             view.learning,
         )
 

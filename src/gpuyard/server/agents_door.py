@@ -58,6 +58,7 @@ class AgentsDoor:
         self._pace = Throttle(_NEW_PER_S, _NEW_AT_ONCE)
         self._join_port = 0
         self._closing: asyncio.Task[None] | None = None
+        self._is_open = asyncio.Event()
 
     async def open(self) -> None:
         """Listen for agents, and for machines if an invitation is open.
@@ -74,6 +75,7 @@ class AgentsDoor:
             checks_certificates=True,
         )
         log.info("listening for agents", port=self._port)
+        self._is_open.set()
         await self.expect_machines()
 
     def _bind(self, port: int) -> socket.socket:
@@ -130,6 +132,21 @@ class AgentsDoor:
             self._joins = None
         self._closing = None
 
+    @property
+    def fingerprint(self) -> str:
+        """That of the authority."""
+        return self.authority.fingerprint
+
+    def secret_for(self, purpose: str) -> str:
+        """A secret that is the same for each call, and that nobody else can know."""
+        return self.authority.secret_for(purpose)
+
+    async def url_for_machines(self) -> str:
+        """Where machines dial that are invited, once somebody listens there."""
+        await self._is_open.wait()
+        await self.expect_machines()
+        return self.url()
+
     def url(self) -> str:
         """Where a machine that was invited dials."""
         host = self._host
@@ -137,10 +154,6 @@ class AgentsDoor:
             host = _own_address() or socket.gethostname()
         shown = f"[{host}]" if ":" in host else host
         return f"https://{shown}:{self._join_port}"
-
-    def code(self, secret: str) -> str:
-        """The code of an invitation with this secret."""
-        return f"{self.authority.fingerprint}.{secret}"
 
     async def _serve_machine(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

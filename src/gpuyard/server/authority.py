@@ -2,7 +2,9 @@
 that join it.
 """
 
+import base64
 import hashlib
+import hmac
 import os
 import ssl
 from datetime import UTC, datetime
@@ -16,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from gpuyard.domain.errors import RefusedError
-from gpuyard.domain.joining import SERVER_NAME
+from gpuyard.domain.joining import CODE_BYTES, SERVER_NAME
 
 # A certificate ends when its machine is removed, and whatever the clock of a machine
 # says, it is valid until then. The second is how RFC 5280 says "without an end".
@@ -52,6 +54,14 @@ class Authority:
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ValueError(f"{file} holds no key of an elliptic curve")
         return cls(folder, key, x509.load_pem_x509_certificate(content))
+
+    def secret_for(self, purpose: str) -> str:
+        """A secret that only who has the key can make: the same for each call."""
+        key = hashlib.sha256(
+            b"gpuyard secrets\n" + _private(self._key).encode()
+        ).digest()
+        made = hmac.digest(key, purpose.encode(), "sha256")
+        return base64.urlsafe_b64encode(made[:CODE_BYTES]).decode()
 
     def sign_for_node(self, csr_pem: str, node_id: str) -> x509.Certificate:
         """The certificate of the machine `node_id`. RefusedError if the request cannot

@@ -41,10 +41,12 @@ class Leading:
         app_state.controller.core.listeners.append(app_state.stream.publish)
         app_state.controller.reports.on_progress = app_state.stream.publish_progress
         if app_state.election is None:
+            self._make_door()
             await app_state.controller.start()
             app_state.manager.keep_gpu_state(app_state.home.gpu_state)
             await self._notify()
-            await self._open_to_agents()
+            if app_state.agents_door:
+                await app_state.agents_door.open()
             app_state.leads = True
             self._back_up()
             return
@@ -112,8 +114,10 @@ class Leading:
         backups = Backups(app_state.home, app_state.settings.backup, ledger)
         self._spawn(backups.run(), "backups")
 
-    async def _open_to_agents(self) -> None:
-        """Listen for the agents of machines that have joined, if they may."""
+    def _make_door(self) -> None:
+        """Prepare to listen for the agents of machines that have joined, if they
+        may.
+        """
         app_state = self._app_state
         listen = app_state.settings.server.agents_listen
         if listen is None:
@@ -123,9 +127,10 @@ class Leading:
         from gpuyard.server.authority import Authority
 
         authority = Authority.of(app_state.home.authority)
-        app_state.agents_door = AgentsDoor(listen, authority, app_state.controller)
-        await app_state.agents_door.open()
-        app_state.controller.pools.open_door(app_state.agents_door)
+        door = AgentsDoor(listen, authority, app_state.controller)
+        app_state.agents_door = door
+        app_state.controller.rented_nodes.door = door
+        app_state.controller.pools.open_door(door)
 
     async def _notify(self) -> None:
         """Tell webhooks of events, and of ends who is named by jobs: who leads does."""

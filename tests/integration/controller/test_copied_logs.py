@@ -29,6 +29,7 @@ class Queue:
 
     poll_s = 0.02
     ends_with_server = False
+    agents_report = False
     answer_age_s = 0.0
 
     def __init__(self, output: bytes = b"".join(LINES)) -> None:

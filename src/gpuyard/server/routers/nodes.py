@@ -34,7 +34,7 @@ async def invite_node(app_state: TheAppState, body: NewInvitation) -> Invitation
         id=made.id,
         name=made.name,
         url=door.url(),
-        code=door.code(secret),
+        code=f"{door.authority.fingerprint}.{secret}",
         expires_at=made.expires_at,
     )
 

@@ -1,0 +1,91 @@
+"""The markets of a cloud as offers, and the choice of one where nobody has chosen."""
+
+from collections.abc import Iterable
+from decimal import Decimal
+
+from gpuyard.domain.attempt_order import AttemptOrder
+from gpuyard.domain.gpus import resolve_gpu_class
+from gpuyard.domain.offers import Offer
+from gpuyard.providers.instances.api import Market
+from gpuyard.providers.instances.settings import InstanceSettings
+from gpuyard.providers.placing import suits
+
+USUAL_BOOT_S = 180.0
+"""How long a machine is expected to need until its job starts."""
+
+
+def offer_id(provider: str, market: Market) -> str:
+    """Stays the same from one reading to the next."""
+    kind = "spot" if market.spot else "on-demand"
+    return f"{provider}/{market.zone}/{market.type.name}/{kind}"
+
+
+def offer_of(provider: str, market: Market) -> Offer:
+    """A market in the form that all providers have."""
+    machine = market.type
+    return Offer(
+        id=offer_id(provider, market),
+        provider=provider,
+        gpu=machine.gpu,
+        gpus=machine.gpus,
+        gpu_memory_gb=machine.gpu_memory_gb,
+        gpu_capability=machine.capability,
+        cpus=machine.cpus,
+        memory_gb=machine.memory_gb,
+        region=market.region,
+        zone=market.zone,
+        spot=market.spot,
+        artifacts=True,
+        datasets=True,
+        price_per_hour=market.price_per_hour,
+        currency=market.currency,
+        price_source=market.price_source,
+        billed=True,
+        wait_s=USUAL_BOOT_S,
+        problem=market.problem,
+        for_gpu_jobs=machine.gpus > 0,
+    )
+
+
+def is_offered(market: Market, settings: InstanceSettings) -> bool:
+    """Whether the settings allow this market."""
+    if market.spot and not settings.spot:
+        return False
+    price = market.price_per_hour
+    limit = settings.max_price
+    if limit is not None and (price is None or price > limit):
+        return False
+    return not settings.types or _is_named(market, settings.types)
+
+
+def _is_named(market: Market, names: Iterable[str]) -> bool:
+    return any(
+        name == market.type.name or _is_class(market.type.gpu, name) for name in names
+    )
+
+
+def _is_class(gpu: str, name: str) -> bool:
+    """Whether a GPU is of the class that the name means."""
+    try:
+        wanted = resolve_gpu_class(name)
+        return bool(gpu) and resolve_gpu_class(gpu) <= wanted
+    except ValueError:
+        return False
+
+
+def cheapest(
+    provider: str, markets: Iterable[Market], order: AttemptOrder
+) -> Market | None:
+    """The cheapest market with what the order asks for; None if there is none."""
+    found = [
+        market
+        for market in markets
+        if not market.problem
+        and (order.spot or not market.spot)
+        and suits(offer_of(provider, market), order.gpu_spec)
+    ]
+    return min(found, key=_price, default=None)
+
+
+def _price(market: Market) -> Decimal:
+    return market.price_per_hour or Decimal(0)

@@ -1,0 +1,382 @@
+"""A cloud whose machines are real processes that really join.
+
+Its state is a file in its folder, so it outlives a server that is killed, and a test
+sees what the server does: `FakeCloud(folder)` is the same cloud wherever it is made.
+A machine is `gpuyard join` with a home of its own, and goes with all its processes when
+it ends.
+
+`FakeCloudProvider` is the provider `fakecloud`, whose settings name the folder; see
+`fake_cloud_environment`.
+"""
+
+import asyncio
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, ClassVar
+
+from gpuyard.config.paths import Home
+from gpuyard.domain.errors import ProviderError
+from gpuyard.providers.instances.api import (
+    CAPACITY,
+    CREDENTIALS,
+    QUOTA,
+    Instance,
+    InstanceOrder,
+    InstanceRef,
+    InstanceState,
+    MachineType,
+    Market,
+    MissingRight,
+)
+from gpuyard.providers.instances.provider import RentedProvider
+from gpuyard.providers.instances.settings import InstanceSettings
+from tests.support.forkserver import fast_python
+from tests.support.groups import remove_groups
+
+NAME = "fakecloud"
+SMALL = MachineType("cpu.small", cpus=4.0, memory_gb=8.0)
+GPU = MachineType("gpu.one", "Simulated GPU", 1, 24.0, "8.6", cpus=4.0, memory_gb=16.0)
+TYPES = {machine.name: machine for machine in (SMALL, GPU)}
+PRICES = {"cpu.small": Decimal("0.10"), "gpu.one": Decimal("1.00")}
+SPOT_PART = Decimal("0.4")
+REGION = "here-1"
+ZONES = ("here-1a", "here-1b")
+_URL = re.compile(r"https://[^\s'\"/]+:\d+")
+_CODE = re.compile(r"[0-9a-f]{64}\.[A-Za-z0-9_-]{20,100}")
+# It joins as soon as the server lets it, as the script of the first boot does.
+_BOOT = """
+until "$0" -m gpuyard.cli.entry join "$1" "$2" --foreground; do
+    [ -e "$GPUYARD_HOME/joined" ] && break
+    sleep 0.2
+done
+"""
+_REPLY_LOST = "reply_lost"
+_CODES = {"capacity": CAPACITY, "quota": QUOTA, "credentials": CREDENTIALS}
+_CODES |= {"throttle": "THROTTLED", _REPLY_LOST: "TIMEOUT"}
+# By what a machine fails that was launched.
+_OF_MACHINES = ("never_boots", "no_gpus", "loses_network")
+
+
+class FakeCloud:
+    """`InstanceApi`, and what a test does to the cloud."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    # --- its state ---
+
+    @contextmanager
+    def _state(self) -> Iterator[dict[str, Any]]:
+        """The state, which nobody else changes meanwhile."""
+        file = self.folder / "state.json"
+        with (self.folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                state = json.loads(file.read_text())
+            except FileNotFoundError:
+                state = {"machines": {}, "faults": [], "calls": {}}
+            yield state
+            draft = file.with_suffix(".new")
+            draft.write_text(json.dumps(state))
+            draft.rename(file)
+
+    def _count(self, call: str) -> None:
+        with self._state() as state:
+            state["calls"][call] = state["calls"].get(call, 0) + 1
+
+    def calls(self, name: str) -> int:
+        """How often this was called."""
+        with self._state() as state:
+            return int(state["calls"].get(name, 0))
+
+    def rows(self, owner: str = "") -> list[dict[str, Any]]:
+        """All machines that ever were, or those of an owner, oldest first."""
+        with self._state() as state:
+            machines = list(state["machines"].values())
+        return [row for row in machines if owner in ("", row["owner"])]
+
+    def live(self) -> list[dict[str, Any]]:
+        """Those that cost money now."""
+        return [row for row in self.rows() if row["state"] in ("pending", "running")]
+
+    # --- what a test does ---
+
+    def add_fault(self, kind: str, times: int = 1, **where: Any) -> None:
+        """The next `times` launches fail so, of those that `where` describes (fields of
+        an InstanceOrder): `capacity`, `quota`, `credentials`, `throttle`, `reply_lost`;
+        or their machine does: `never_boots`, `no_gpus`, `loses_network`.
+        """
+        assert kind in (*_CODES, *_OF_MACHINES), kind
+        with self._state() as state:
+            fault = {"kind": kind, "times": times, "where": where}
+            state["faults"].append(fault)
+
+    def announce(self, machine: str) -> None:
+        """The cloud says that it will take the machine back."""
+        self._update(machine, interrupted=True)
+
+    def take_back(self, machine: str) -> None:
+        """The machine is gone, as after an interruption."""
+        self._update(machine, interrupted=True, why="spot capacity was needed")
+        self._power_off(machine)
+
+    def cut_off(self, machine: str) -> None:
+        """The machine runs on, and nobody hears of it any more."""
+        for pid in self._processes(machine):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+
+    def home(self, machine: str) -> Home:
+        """The home of a machine."""
+        return Home(self.folder / "machines" / machine / "home")
+
+    def log(self, machine: str) -> str:
+        """What the machine has printed."""
+        path = self.folder / "machines" / machine / "boot.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def close_all(self) -> None:
+        """End every machine: a test is over."""
+        for row in self.live():
+            self._power_off(row["id"])
+
+    # --- InstanceApi ---
+
+    async def markets(self) -> Sequence[Market]:
+        """Each type in each zone, on demand and spot."""
+        self._count("markets")
+        return [
+            Market(
+                machine,
+                REGION,
+                zone,
+                spot,
+                PRICES[machine.name] * (SPOT_PART if spot else 1),
+                "USD",
+                "the fake cloud",
+            )
+            for machine in TYPES.values()
+            for zone in ZONES
+            for spot in (False, True)
+        ]
+
+    async def launch(self, order: InstanceOrder) -> Instance:
+        """See InstanceApi. A repeated client token gets the first machine."""
+        return await asyncio.to_thread(self._launch, order)
+
+    def _launch(self, order: InstanceOrder) -> Instance:
+        with self._state() as state:
+            state["calls"]["launch"] = state["calls"].get("launch", 0) + 1
+            known = [
+                row for row in state["machines"].values() if row["owner"] == order.owner
+            ]
+            if known:
+                (row,) = known
+                assert row["user_data"] == order.user_data, "another order, same token"
+                return _instance(row)
+            fault = _next_fault(state["faults"], order)
+            if fault in _CODES and fault != _REPLY_LOST:
+                message = f"{fault} in {order.zone}"
+                raise ProviderError(message, NAME, _CODES[fault])
+            machine = f"i-{len(state['machines']) + 1:04d}"
+            row = state["machines"][machine] = _row(machine, order)
+        if fault != "never_boots":
+            self._boot(machine, order, fault)
+        if fault == _REPLY_LOST:
+            raise ProviderError("the connection was cut", NAME, _CODES[fault])
+        return _instance(row)
+
+    async def find(self, owner: str, installation: str) -> Instance | None:
+        """See InstanceApi."""
+        self._count("find")
+        found = [
+            _instance(row)
+            for row in self.rows(owner)
+            if row["installation"] == installation
+        ]
+        return found[0] if found else None
+
+    async def instances(self, installation: str) -> Sequence[Instance]:
+        """See InstanceApi."""
+        self._count("instances")
+        return [
+            _instance(row) for row in self.rows() if row["installation"] == installation
+        ]
+
+    async def end(self, refs: Sequence[InstanceRef]) -> None:
+        """See InstanceApi."""
+        self._count("end")
+        for ref in refs:
+            await asyncio.to_thread(self._power_off, ref.id)
+
+    async def missing_rights(self) -> Sequence[MissingRight]:
+        """None."""
+        return ()
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    # --- its machines ---
+
+    def _update(self, machine: str, **values: Any) -> None:
+        with self._state() as state:
+            state["machines"][machine].update(values)
+
+    def _boot(self, machine: str, order: InstanceOrder, fault: str) -> None:
+        url = _URL.search(order.user_data)
+        code = _CODE.search(order.user_data)
+        assert url and code, f"no invitation in {order.user_data}"
+        home = self.home(machine)
+        home.root.mkdir(parents=True)
+        environment = {
+            **os.environ,
+            "GPUYARD_HOME": str(home.root),
+            "GPUYARD_NODE__CHECKPOINT_SCAN_S": "0.05",
+            "GPUYARD_DISK__RESERVE_MB": "0",
+        }
+        for name in list(environment):
+            if name.startswith(("GPUYARD_PROVIDERS", "GPUYARD_SERVER__")):
+                del environment[name]
+        gpus = TYPES[order.type].gpus
+        if gpus and fault != "no_gpus":
+            environment["GPUYARD_NODE__SIMULATE_GPUS"] = f"{gpus}x24"
+        python = (self.folder / "python").read_text()
+        words = ["bash", "-c", _BOOT, python, url[0], code[0]]
+        log = (home.root.parent / "boot.log").open("wb")
+        with log:
+            subprocess.Popen(
+                words,
+                env=environment,
+                cwd=home.root.parent,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _processes(self, machine: str) -> list[int]:
+        """The processes of the machine: they have its home in their environment."""
+        root = os.fsencode(self.home(machine).root)
+        found: list[int] = []
+        for file in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                if root in file.read_bytes():
+                    found.append(int(file.parent.name))
+        return found
+
+    def _power_off(self, machine: str) -> None:
+        with self._state() as state:
+            row = state["machines"][machine]
+            if row["state"] == InstanceState.GONE:
+                return
+            row["state"] = InstanceState.GONE
+            row["ended_at"] = time.time()
+        while pids := self._processes(machine):
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
+        remove_groups(self.home(machine))
+        shutil.rmtree(self.home(machine).root, ignore_errors=True)
+
+
+def _next_fault(faults: list[dict[str, Any]], order: InstanceOrder) -> str:
+    for fault in faults:
+        where = fault["where"].items()
+        if fault["times"] and all(getattr(order, key) == value for key, value in where):
+            fault["times"] -= 1
+            return str(fault["kind"])
+    return ""
+
+
+def _row(machine: str, order: InstanceOrder) -> dict[str, Any]:
+    return {
+        "id": machine,
+        "owner": order.owner,
+        "installation": order.installation,
+        "type": order.type,
+        "region": order.region,
+        "zone": order.zone,
+        "spot": order.spot,
+        "user_data": order.user_data,
+        "state": InstanceState.RUNNING,
+        "launched_at": time.time(),
+        "ended_at": None,
+        "interrupted": False,
+        "why": "",
+    }
+
+
+def _instance(row: Mapping[str, Any]) -> Instance:
+    return Instance(
+        row["id"],
+        row["region"],
+        row["zone"],
+        row["type"],
+        row["spot"],
+        InstanceState(row["state"]),
+        row["owner"],
+        row["launched_at"],
+        row["why"],
+        row["interrupted"],
+    )
+
+
+class FakeCloudSettings(InstanceSettings):
+    """`folder`: where the cloud is."""
+
+    folder: str
+
+
+class FakeCloudProvider(RentedProvider):
+    """The provider `fakecloud`."""
+
+    PROVIDER_NAME: ClassVar[str] = NAME
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        settings = FakeCloudSettings.read(config)
+        super().__init__(config, FakeCloud(Path(settings.folder)), settings)
+
+
+def install(site: Path) -> None:
+    """Make the provider known to each Python that has `site` on its path."""
+    info = site / f"{NAME}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {NAME}\nVersion: 1.0\n"
+    )
+    (info / "entry_points.txt").write_text(
+        f"[gpuyard.providers]\n{NAME} = tests.support.fake_cloud:FakeCloudProvider\n"
+    )
+
+
+def fake_cloud_environment(folder: Path, port: int, **settings: str) -> dict[str, str]:
+    """The environment of an instance that rents from the cloud in `folder`, and at which
+    machines join at `port`. `settings`: more of `[providers.fakecloud]`.
+    """
+    site = folder / "site"
+    install(site)
+    # The server that launches machines is forked, and cannot tell.
+    (folder / "python").write_text(fast_python())
+    root = Path(__file__).parent.parent.parent
+    values = {"folder": str(folder), "poll_s": "0.2", "sweep_s": "1", **settings}
+    section = {
+        f"GPUYARD_PROVIDERS__FAKECLOUD__{name.upper()}": value
+        for name, value in values.items()
+    }
+    return {
+        "PYTHONPATH": f"{site}:{root}",
+        "GPUYARD_SERVER__AGENTS_LISTEN": f"127.0.0.1:{port}",
+        **section,
+    }
