@@ -4,12 +4,15 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.acceptance.test_slurm import settings
+from tests.support.fake_cloud import FakeCloud, fake_cloud_environment
 from tests.support.instance import TestInstance, make_instance
+from tests.support.joined import nodes
 from tests.support.ports import free_port
 from tests.support.slurm import SlurmCluster
 from tests.support.wait import wait_until
@@ -26,6 +29,14 @@ command = {json.dumps(_GPUYARD + " -m gpuyard.cli.entry")}
 [providers.slurm.gpus.a100]
 memory_gb = 40
 price_per_hour = 2
+"""
+
+_CLOUD_POOL = """
+[pools.warm]
+provider = "fakecloud"
+type = "cpu.small"
+min = 1
+silence = "2s"
 """
 
 
@@ -88,15 +99,58 @@ def test_nodes_come_run_a_batch_of_scripts_are_replaced_and_go(
         instance.ok("wait", batch)
     except AssertionError as error:
         raise AssertionError(f"{error}: {told(instance, slurm)}") from None
-    until(instance, slurm, "gone", 2)
-    listed = instance.ok("pools")
-    assert "nothing waits for it" in listed
+    wait_until(lambda: not any(pool(instance)["nodes"].values()), what="all to go")
+    assert "nothing waits for it" in instance.ok("pools")
     (one,) = instance.json("pools")["items"]
-    assert one["nodes"] == dict.fromkeys(one["nodes"], 0)
     assert float(one["cost"]["USD"]) > 0
     assert "nothing ran on it for 3s" in instance.ok("pools", "show", "warm")
     states = slurm.call("squeue", "-h", "-t", "all", "--me", "-o", "%T").split()
     assert set(states) <= {"CANCELLED", "COMPLETING", "FAILED", "COMPLETED"}, states
+
+
+def test_a_rented_machine_that_is_cut_off_is_replaced(tmp_path: Path) -> None:
+    cloud = FakeCloud(tmp_path)
+    environment = fake_cloud_environment(tmp_path, free_port(2))
+    with make_instance(**environment) as instance:
+        try:
+            instance.home.create()
+            instance.home.settings.write_text(_CLOUD_POOL)
+            instance.ok("up")
+            _check_replaced(instance, cloud)
+        finally:
+            cloud.close_all()
+
+
+def _check_replaced(instance: TestInstance, cloud: FakeCloud) -> None:
+    wait_for_joined(instance, cloud)
+    (first,) = cloud.live()
+    cloud.cut_off(first["id"])
+    wait_until(lambda: first["id"] not in _ids(cloud), what="its machine to end")
+    wait_for_joined(instance, cloud)
+    (second,) = cloud.live()
+    newest, oldest = pool(instance)["newest_nodes"]
+    assert oldest["why"] == "it was silent for 2s"
+    assert newest["reference"] == f"here-1/{second['id']}"
+    assert newest["price_per_hour"] == "0.10"
+    instance.ok(
+        "nodes", "cordon", next(iter(nodes(instance).keys() - {newest["name"]}))
+    )
+    said = instance.ok("run", "--", "sh", "-c", "echo here")
+    assert said == "here\n"
+
+
+def _ids(cloud: FakeCloud) -> list[str]:
+    return [row["id"] for row in cloud.live()]
+
+
+def wait_for_joined(instance: TestInstance, cloud: FakeCloud) -> None:
+    """Wait until the pool's one node has joined."""
+    try:
+        wait_until(lambda: pool(instance)["nodes"]["joined"] == 1, what="it to join")
+    except AssertionError as error:
+        logs = [cloud.log(row["id"]) for row in cloud.rows()]
+        known = (json.dumps(pool(instance), indent=1), *logs, instance.newest_logs())
+        raise AssertionError("\n".join((str(error), *known))) from None
 
 
 def test_a_pool_that_there_is_not_is_said_so(instance: TestInstance) -> None:

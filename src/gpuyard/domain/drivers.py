@@ -1,9 +1,11 @@
-"""Which versions of CUDA a driver of NVIDIA's runs."""
+"""Which versions of CUDA a driver of NVIDIA's runs, by the table of "Minor Version
+Compatibility" (docs.nvidia.com/deploy/cuda-compatibility), read on 2026-11-29.
+"""
 
 import re
 
 # By the major version of CUDA: any minor one runs on this driver and later ones.
-_LEAST_DRIVER = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580,)}
+_LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
 _NUMBERS = re.compile(r"\d+(\.\d+)*")
 
 
@@ -14,10 +16,9 @@ def why_too_old(driver: str, cuda: str) -> str:
     installed = _version(driver)
     wanted = _version(cuda)
     least = _LEAST_DRIVER.get(wanted[0]) if wanted else None
-    if not installed or least is None or installed >= least:
+    if not installed or least is None or installed[0] >= least:
         return ""
-    needed = ".".join(map(str, least))
-    return f"its driver {driver} is too old for CUDA {cuda}, which needs {needed}"
+    return f"its driver {driver} is too old for CUDA {cuda}, which needs {least}"
 
 
 def _version(text: str) -> tuple[int, ...]:
