@@ -151,7 +151,3 @@ def wait_for_joined(instance: TestInstance, cloud: FakeCloud) -> None:
         logs = [cloud.log(row["id"]) for row in cloud.rows()]
         known = (json.dumps(pool(instance), indent=1), *logs, instance.newest_logs())
         raise AssertionError("\n".join((str(error), *known))) from None
-
-
-def test_a_pool_that_there_is_not_is_said_so(instance: TestInstance) -> None:
-    assert "There is no pool 'cold'." in instance.fails("pools", "show", "cold")

@@ -89,7 +89,7 @@ def show(
     if as_json:
         print_json(found)
         return
-    print_table(_COLUMNS, [_row(found)])
+    print_table(_COLUMNS, [_row(found)], empty="")
     typer.echo()
     columns = ("NAME", "STATE", "MACHINE", "ASKED", "ENDED", "COST", "WHY")
     rows = [

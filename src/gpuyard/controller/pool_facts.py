@@ -48,7 +48,7 @@ class PoolFacts:
             return PoolNode(row.id, row.state, row.asked_at, sick=fault)
         node = self._core.view.node(row.node_id)
         silent_s = self._silent_s(node, now)
-        drivers = self._drivers(node) if cudas else {}
+        drivers: Mapping[str, str] = self._drivers(node) if cudas else {}
         return PoolNode(
             row.id,
             row.state,

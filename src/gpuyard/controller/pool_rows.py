@@ -45,7 +45,9 @@ class PoolRow:
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> "PoolRow":
         """From a row of the ledger."""
-        return cls(**{**row, "state": PoolStage(row["state"])})
+        values: dict[str, Any] = dict(row)
+        values["state"] = PoolStage(row["state"])
+        return cls(**values)
 
     @property
     def may_leave(self) -> bool:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from typing import Any
 
 from gpuyard.config.pools import PoolSettings
 from gpuyard.domain.errors import ProviderError
@@ -50,7 +51,9 @@ class InstancePool:
         self._provider = provider
         self._pool = pool
         # The same choice of markets as for jobs, but by what the pool says.
-        choice = {"types": (pool.type,) if pool.type else settings.types}
+        choice: dict[str, Any] = {"types": settings.types}
+        if pool.type is not None:
+            choice["types"] = (pool.type,)
         if pool.max_price is not None:
             choice["max_price"] = pool.max_price
         self._settings = settings.model_copy(update=choice)
