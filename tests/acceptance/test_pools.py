@@ -133,7 +133,9 @@ def _check_replaced(instance: TestInstance, cloud: FakeCloud) -> None:
     assert rows[f"here-1/{first['id']}"]["why"] == "it was silent for 5s"
     newest = rows[f"here-1/{second['id']}"]
     assert newest["price_per_hour"] == "0.10"
-    (own,) = nodes(instance).keys() - {newest["name"]}
+    known = nodes(instance)
+    assert known[newest["name"]]["pool"] == "warm"
+    (own,) = known.keys() - {newest["name"]}
     instance.ok("nodes", "cordon", own)
     said = instance.ok("run", "--", "sh", "-c", "echo here")
     assert said == "here\n"

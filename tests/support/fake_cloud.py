@@ -63,8 +63,15 @@ done
 _REPLY_LOST = "reply_lost"
 _CODES = {"capacity": CAPACITY, "quota": QUOTA, "credentials": CREDENTIALS}
 _CODES |= {"throttle": "THROTTLED", _REPLY_LOST: "TIMEOUT"}
+# The server is killed that calls the cloud, at this moment.
+KILLS = (
+    "kill_before_launch",
+    "kill_after_launch",
+    "kill_before_end",
+    "kill_after_end",
+)
 # By what a machine fails that was launched.
-_OF_MACHINES = ("never_boots", "no_gpus", "loses_network")
+_OF_MACHINES = ("never_boots", "no_gpus")
 
 
 class FakeCloud:
@@ -115,9 +122,10 @@ class FakeCloud:
     def add_fault(self, kind: str, times: int = 1, **where: Any) -> None:
         """The next `times` launches fail so, of those that `where` describes (fields of
         an InstanceOrder): `capacity`, `quota`, `credentials`, `throttle`, `reply_lost`;
-        or their machine does: `never_boots`, `no_gpus`, `loses_network`.
+        or their machine does: `never_boots`, `no_gpus`. With one of KILLS, the server
+        is killed in its call.
         """
-        assert kind in (*_CODES, *_OF_MACHINES), kind
+        assert kind in (*_CODES, *_OF_MACHINES, *KILLS), kind
         with self._state() as state:
             fault = {"kind": kind, "times": times, "where": where}
             state["faults"].append(fault)
@@ -173,7 +181,10 @@ class FakeCloud:
 
     async def launch(self, order: InstanceOrder) -> Instance:
         """See InstanceApi. A repeated client token gets the first machine."""
-        return await asyncio.to_thread(self._launch, order)
+        self._may_kill("kill_before_launch")
+        machine = await asyncio.to_thread(self._launch, order)
+        self._may_kill("kill_after_launch")
+        return machine
 
     def _launch(self, order: InstanceOrder) -> Instance:
         with self._state() as state:
@@ -186,11 +197,15 @@ class FakeCloud:
                 assert row["user_data"] == order.user_data, "another order, same token"
                 return _instance(row)
             fault = _next_fault(state["faults"], order)
-            if fault in _CODES and fault != _REPLY_LOST:
-                message = f"{fault} in {order.zone}"
-                raise ProviderError(message, NAME, _CODES[fault])
+            is_refused = fault in _CODES and fault != _REPLY_LOST
             machine = f"i-{len(state['machines']) + 1:04d}"
-            row = state["machines"][machine] = _row(machine, order)
+            row = _row(machine, order)
+            if not is_refused:
+                state["machines"][machine] = row
+        # Not before the state is written.
+        if is_refused:
+            message = f"{fault} in {order.zone}"
+            raise ProviderError(message, NAME, _CODES[fault])
         if fault != "never_boots":
             self._boot(machine, order, fault)
         if fault == _REPLY_LOST:
@@ -217,8 +232,10 @@ class FakeCloud:
     async def end(self, refs: Sequence[InstanceRef]) -> None:
         """See InstanceApi."""
         self._count("end")
+        self._may_kill("kill_before_end")
         for ref in refs:
             await asyncio.to_thread(self._power_off, ref.id)
+        self._may_kill("kill_after_end")
 
     async def missing_rights(self) -> Sequence[MissingRight]:
         """None."""
@@ -226,6 +243,16 @@ class FakeCloud:
 
     async def close(self) -> None:
         """Nothing is open."""
+
+    def _may_kill(self, moment: str) -> None:
+        """Kill the server that calls, as by `kill -9`, if a test wants that now."""
+        with self._state() as state:
+            due = [one for one in state["faults"] if one["kind"] == moment]
+            is_due = any(fault["times"] for fault in due)
+            for fault in due:
+                fault["times"] = 0
+        if is_due:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     # --- its machines ---
 
@@ -246,7 +273,7 @@ class FakeCloud:
             "GPUYARD_DISK__RESERVE_MB": "0",
         }
         for name in list(environment):
-            if name.startswith(("GPUYARD_PROVIDERS", "GPUYARD_SERVER__")):
+            if name.startswith(("GPUYARD_PROVIDERS", "GPUYARD_SERVER__", "PYTHONPATH")):
                 del environment[name]
         gpus = TYPES[order.type].gpus
         if gpus and fault != "no_gpus":
@@ -294,7 +321,10 @@ class FakeCloud:
 def _next_fault(faults: list[dict[str, Any]], order: InstanceOrder) -> str:
     for fault in faults:
         where = fault["where"].items()
-        if fault["times"] and all(getattr(order, key) == value for key, value in where):
+        is_kill = fault["kind"] in KILLS
+        if is_kill or not fault["times"]:
+            continue
+        if all(getattr(order, key) == value for key, value in where):
             fault["times"] -= 1
             return str(fault["kind"])
     return ""
@@ -346,7 +376,8 @@ class FakeCloudProvider(RentedProvider):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         settings = FakeCloudSettings.read(config)
-        super().__init__(config, FakeCloud(Path(settings.folder)), settings)
+        self.cloud = FakeCloud(Path(settings.folder))
+        super().__init__(config, self.cloud, settings)
 
 
 def install(site: Path) -> None:
@@ -361,14 +392,21 @@ def install(site: Path) -> None:
     )
 
 
+def note_python(folder: Path) -> None:
+    """Say with which Python machines run: a server that launches them is itself
+    forked, and cannot tell.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "python").write_text(fast_python())
+
+
 def fake_cloud_environment(folder: Path, port: int, **settings: str) -> dict[str, str]:
     """The environment of an instance that rents from the cloud in `folder`, and at which
     machines join at `port`. `settings`: more of `[providers.fakecloud]`.
     """
     site = folder / "site"
     install(site)
-    # The server that launches machines is forked, and cannot tell.
-    (folder / "python").write_text(fast_python())
+    note_python(folder)
     root = Path(__file__).parent.parent.parent
     values = {"folder": str(folder), "poll_s": "0.2", "sweep_s": "1", **settings}
     section = {

@@ -203,7 +203,11 @@ class Controller:
             self.core, self.providers, self.launching, self.requests
         )
         self.rented_nodes = RentedNodes(
-            self.core, self.joined_nodes, self.launching, self.reports
+            self.core,
+            self.joined_nodes,
+            self.launching,
+            self.reports,
+            self.providers,
         )
         self.pools = Pools(self.core, self.providers, self.joined_nodes)
         self.rented_nodes.other_owners.append(self.pools.owns)

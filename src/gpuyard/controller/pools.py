@@ -115,6 +115,11 @@ class Pools:
         """Whether a machine with this owner is that of a node of a pool."""
         return owner in self.book.rows
 
+    def pool_of(self, node_id: str) -> str | None:
+        """The pool of a node; None if it is of none."""
+        rows = self.book.rows.values()
+        return next((row.pool for row in rows if row.node_id == node_id), None)
+
     def _heard(self, _: int, events: Sequence[Event]) -> None:
         if self.book.rows:
             self._facts.heard(events)

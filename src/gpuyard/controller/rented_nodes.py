@@ -17,6 +17,8 @@ from gpuyard.domain.attempt_order import AttemptOrder
 from gpuyard.domain.errors import GpuyardError, ProviderError, RefusedError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.states import AttemptState
+from gpuyard.providers.configured import Providers
+from gpuyard.providers.instances.provider import RentedMachine
 from gpuyard.providers.instances.renting_instance import Invited
 
 RENTED = "rented"
@@ -50,9 +52,15 @@ class RentedNodes:
     """
 
     def __init__(
-        self, core: Core, joined: JoinedNodes, launching: Launching, reports: Reports
+        self,
+        core: Core,
+        joined: JoinedNodes,
+        launching: Launching,
+        reports: Reports,
+        providers: Providers,
     ) -> None:
         self._core = core
+        self._providers = providers
         self._joined = joined
         self._launching = launching
         self._reports = reports
@@ -205,6 +213,48 @@ class RentedNodes:
     ) -> None:
         """What an agent reports of a running attempt."""
         await self._reports.reported(node_id, bodies)
+
+    # --- what is rented ---
+
+    async def machines(self) -> tuple[list[dict[str, Any]], dict[str, str]]:
+        """The machines that clouds have for the instance now; and by provider that
+        could not be asked, why.
+        """
+        items: list[dict[str, Any]] = []
+        problems: dict[str, str] = {}
+        for name, provider in self._providers.rented.items():
+            try:
+                found = await provider.machines()
+            except (ProviderError, OSError, TimeoutError) as error:
+                problems[name] = str(error) or type(error).__name__
+                continue
+            items += [self._shown(name, machine) for machine in found]
+        items.sort(key=lambda item: item["launched_at"] or 0.0)
+        return items, problems
+
+    def _shown(self, provider: str, machine: RentedMachine) -> dict[str, Any]:
+        instance = machine.instance
+        view = self._core.view
+        attempt = view.attempts.get(instance.owner)
+        node = view.nodes.get(self.node_of(instance.owner))
+        price = machine.price_per_hour
+        return {
+            "provider": provider,
+            "id": instance.id,
+            "region": instance.region,
+            "zone": instance.zone,
+            "type": instance.type,
+            "spot": instance.spot,
+            "state": instance.state.value,
+            "interrupted": instance.interrupted,
+            "owner": instance.owner,
+            "job_id": attempt.job_id if attempt else None,
+            "node": node.title if node else None,
+            "launched_at": instance.launched_at,
+            "price_per_hour": None if price is None else str(price),
+            "cost": None if machine.cost is None else str(machine.cost),
+            "currency": machine.currency,
+        }
 
     async def forget(self, attempt_id: str) -> None:
         """The machine of the attempt is not needed."""

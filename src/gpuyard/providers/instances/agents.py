@@ -17,8 +17,9 @@ from gpuyard.domain.errors import ProviderError, RefusedError
 from gpuyard.domain.jobconfig import GpuSpec
 from gpuyard.domain.reasons import Reason
 from gpuyard.providers.agent import AgentProvider
+from gpuyard.providers.instances.container import in_container
 from gpuyard.providers.instances.renting_instance import RentingInstance
-from gpuyard.providers.placing import place, words_of
+from gpuyard.providers.placing import place
 
 _TRY_AGAIN_S = 2.0
 # Between two looks whether an end is in the ledger.
@@ -69,9 +70,7 @@ class RentedAgents:
         self.gpus.pop(attempt_id, None)
         self._sent.discard(attempt_id)
         node_id = self._nodes.node_of(attempt_id)
-        if node_id:
-            self._away_since.pop(node_id, None)
-            self.link.dismiss_node(node_id, "This machine is not needed any more.")
+        self._away_since.pop(node_id, None)
 
     # --- what is known ---
 
@@ -132,6 +131,8 @@ class RentedAgents:
             body = report.body
             if isinstance(body, wire.Ended):
                 end = body if body.attempt_id == attempt_id else end
+            elif isinstance(body, wire.InterruptionSeen):
+                await self.stop_soon(attempt_id, Reason.PREEMPTED)
             elif not isinstance(body, wire.GpusSeen):
                 others.append(report)
                 self._note_start(body)
@@ -207,8 +208,8 @@ class RentedAgents:
         if gpu_uuids is None:
             has = len([gpu for gpu in hello.gpus if not gpu.problem])
             why = hello.problem or "the driver may be missing"
-            wanted = words_of(_only_gpus(order.gpu_spec))
-            self.faults[attempt_id] = f"it shows {has} GPUs, wanted {wanted}; {why}"
+            wanted = _words_of_gpus(order.gpu_spec)
+            self.faults[attempt_id] = f"it shows {has} GPUs, and not {wanted}; {why}"
             self._on_news()
             return
         await self._nodes.place(attempt_id, hello.node_id, gpu_uuids)
@@ -218,7 +219,7 @@ class RentedAgents:
         self._sent.add(attempt_id)
         self.gpus[attempt_id] = tuple(gpu_uuids)
         try:
-            await self.link.submit_attempt(placed)
+            await self.link.submit_attempt(in_container(placed))
         except ProviderError:
             self._sent.discard(attempt_id)
             raise
@@ -237,6 +238,12 @@ class RentedAgents:
 def _only_gpus(need: GpuSpec) -> GpuSpec:
     """Without cores and memory: a machine always shows a little less than its type."""
     return need.model_copy(update={"vcpus": None, "ram_gb": None})
+
+
+def _words_of_gpus(need: GpuSpec) -> str:
+    kind = f" {need.gpu_type}" if need.gpu_type else ""
+    memory = f" of {need.memory_gb:g} GB" if need.memory_gb else ""
+    return f"{need.gpu_count}{kind}{memory}"
 
 
 def _gpus_for(order: AttemptOrder, hello: wire.Hello) -> list[str] | None:

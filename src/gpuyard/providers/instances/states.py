@@ -2,7 +2,7 @@
 pure functions.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuyard.domain import wire
 from gpuyard.domain.jobconfig import JobResult, JobStatus
@@ -44,8 +44,9 @@ def result_of(
     reference: str, facts: MachineFacts, settings: InstanceSettings, now: float
 ) -> JobResult:
     """The state of the attempt, at `now` (UTC seconds)."""
+    paid_s = _paid_s(facts.instance, now)
     if facts.end is not None:
-        return _ended(reference, facts, facts.end)
+        return replace(_ended(reference, facts, facts.end), paid_s=paid_s)
     lost = _why_lost(facts, settings)
     if lost is not None:
         reason, why = lost
@@ -57,6 +58,7 @@ def result_of(
             completed_at=now,
             error_message=why,
             reason=Reason.CANCELLED if is_cancelled else reason,
+            paid_s=paid_s,
         )
     if facts.instance is None:
         return JobResult(reference, JobStatus.UNKNOWN, started_at=facts.started_at)
@@ -70,6 +72,15 @@ def result_of(
         node=facts.node_id,
         gpus=facts.gpu_uuids,
     )
+
+
+def _paid_s(instance: Instance | None, now: float) -> float | None:
+    """For how many seconds the machine is paid for if it ends now: the cloud bills its
+    boot, too. None if that is not known.
+    """
+    if instance is None or instance.launched_at is None:
+        return None
+    return max(now - instance.launched_at, 0.0)
 
 
 def _ended(reference: str, facts: MachineFacts, end: wire.Ended) -> JobResult:

@@ -1,0 +1,33 @@
+"""`/api/v1/machines`: the machines that providers rent, and what they cost."""
+
+from typing import Any
+
+from fastapi import Request
+
+from gpuyard.server.api_router import api_router
+from gpuyard.server.concealing import conceal
+from gpuyard.server.dependencies import TheAppState
+from gpuyard.server.permissions import visibility_of
+
+router = api_router("/machines", tag="machines")
+
+
+@router.get("")
+async def list_rented_machines(
+    request: Request, app_state: TheAppState
+) -> dict[str, Any]:
+    """The machines that clouds have for this instance at this moment: the clouds are
+    asked. They are tagged with the id of the instance, so none of them is left out,
+    whatever this server remembers.
+
+    `job_id` is null for a machine that no job needs; it is ended within a minute.
+    `cost` is that since its launch, null if its price is not known. `problems` says of
+    each provider that could not be asked, by its name, why.
+    """
+    items, problems = await app_state.controller.rented_nodes.machines()
+    visibility = visibility_of(request.scope, app_state.controller)
+    return {
+        "items": [conceal(app_state.queries, visibility, one) for one in items],
+        "next": None,
+        "problems": problems,
+    }
