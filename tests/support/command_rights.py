@@ -100,6 +100,8 @@ REQUESTS = {
     "nodes uncordon": "POST /api/v1/nodes/{node}/uncordon",
     "offers": "GET /api/v1/offers",
     "page": "POST /api/v1/sign-in/links",
+    "pools": "GET /api/v1/pools",
+    "pools show": "GET /api/v1/pools/{name}",
     "project add": "POST /api/v1/projects",
     "project list": "GET /api/v1/projects",
     "project member add": "PUT /api/v1/projects/{name}/members/{user}",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, ClassVar
 
+from gpuyard.config.pools import PoolSettings
 from gpuyard.domain import wire
 from gpuyard.domain.attempt_order import AttemptOrder
 from gpuyard.domain.errors import GpuyardError, JobNotFoundError, ProviderError
@@ -17,6 +18,7 @@ from gpuyard.domain.gangs import share_id
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobResult, JobStatus
 from gpuyard.providers.base import Sink
 from gpuyard.providers.node_provider import NodeProvider
+from gpuyard.providers.pool_hands import PoolHands
 
 DIAL_AGAIN_S = 0.01
 
@@ -167,6 +169,7 @@ class FakeProvider(NodeProvider):
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         self.hosts: dict[str, FakeHost] = config["hosts"]
+        self.hands: PoolHands | None = None
         self.discarded: list[tuple[str, str]] = []
         self.linked: set[str] = set()
         self._greeted: set[str] = set()
@@ -200,6 +203,9 @@ class FakeProvider(NodeProvider):
         """The host is away until it joins again."""
         self._away.add(node_id)
         await self._hang_up(node_id)
+
+    def pool_hands(self, name: str, settings: PoolSettings) -> PoolHands | None:
+        return self.hands
 
     async def release_gpus(self, node_id: str, gpu_uuids: Sequence[str]) -> None:
         self.released.append((node_id, list(gpu_uuids)))

@@ -181,10 +181,15 @@ def checkpoints(reference: str) -> Call[list[Checkpoint]]:
 
 
 def listing(noun: str) -> Call[list[dict[str, Any]]]:
-    """Everything of `gpus`, `nodes`, `invitations`, `providers`, `tiers`, `offers` or
-    `workspaces`.
+    """Everything of `gpus`, `nodes`, `invitations`, `providers`, `tiers`, `offers`,
+    `pools` or `workspaces`.
     """
     return Call("GET", f"/api/v1/{noun}", _items)
+
+
+def pool(name: str) -> Call[dict[str, Any]]:
+    """A pool with its newest nodes."""
+    return Call("GET", f"/api/v1/pools/{_segment(name)}", dict)
 
 
 def offer_problems() -> Call[dict[str, str]]:

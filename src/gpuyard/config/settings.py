@@ -26,10 +26,12 @@ from gpuyard.config.billing import BillingSettings
 from gpuyard.config.disk import DiskSettings
 from gpuyard.config.git import GitSettings
 from gpuyard.config.gpus import GpuSettings
+from gpuyard.config.images import ImageSettings as ImageSettings
 from gpuyard.config.jobs import JobSettings
 from gpuyard.config.ledger import BackupSettings, LedgerSettings
 from gpuyard.config.notify import NotifySettings as NotifySettings
 from gpuyard.config.paths import Home
+from gpuyard.config.pools import PoolName, PoolSettings, check_pools
 from gpuyard.config.rented import RentedSettings
 from gpuyard.config.resource_manager import ResourceManagerSettings
 from gpuyard.config.retention import RetentionSettings
@@ -48,7 +50,6 @@ from gpuyard.config.sign_in import SignInSettings
 from gpuyard.config.verification import VerificationSettings
 from gpuyard.domain.end_notices import NoticeAddresses
 from gpuyard.domain.errors import Fault, InvalidInputError
-from gpuyard.domain.images import IMAGES, Image, read_catalogue
 from gpuyard.domain.models import ModelSpec
 from gpuyard.domain.offers import Strategy
 from gpuyard.domain.scripts import ScriptSpec
@@ -214,28 +215,6 @@ class StorageSettings(SettingsSection):
     options: dict[str, str] = Field(default_factory=dict[str, str])
 
 
-class ImageSettings(SettingsSection):
-    """`catalogue`: a file of images that precede the built-in ones (see the guide on
-    images).
-    """
-
-    catalogue: Path | None = None
-
-    def read(self) -> tuple[Image, ...]:
-        """The images of the catalogue and the built-in ones; InvalidInputError names
-        the row and the field.
-        """
-        if self.catalogue is None:
-            return IMAGES
-        try:
-            return read_catalogue(self.catalogue.expanduser().read_text())
-        except OSError as error:
-            fault = f"is {self.catalogue}, which cannot be read: {error.strerror}"
-            raise InvalidInputError.of(
-                "images.catalogue", fault, "name a TOML file"
-            ) from None
-
-
 class DefaultSettings(SettingsSection):
     """What jobs get that do not say it themselves. `gpus = "auto"`: a job whose program
     is meant for a GPU gets one, where there is one (see the guide on job files).
@@ -355,6 +334,15 @@ class Settings(BaseSettings):
     providers: dict[str, dict[str, Any]] = Field(
         default_factory=dict[str, dict[str, Any]]
     )
+    pools: dict[PoolName, PoolSettings] = Field(
+        default_factory=dict[PoolName, PoolSettings]
+    )
+
+    @model_validator(mode="after")
+    def _pools_can_be(self) -> Self:
+        listen = self.server.agents_listen
+        check_pools(self.pools, self.providers.keys(), may_join=listen is not None)
+        return self
 
     @model_validator(mode="after")
     def _default_models_exist(self) -> Self:

@@ -28,6 +28,7 @@ from gpuyard.controller.launching import Launching
 from gpuyard.controller.logs import Logs
 from gpuyard.controller.node_access import NodeAccess
 from gpuyard.controller.observed_runs import ObservedRuns
+from gpuyard.controller.pools import Pools
 from gpuyard.controller.projects import Projects
 from gpuyard.controller.rented_nodes import RentedNodes
 from gpuyard.controller.reports import Reports
@@ -210,6 +211,8 @@ class Controller:
             self.reports,
             self.providers,
         )
+        self.pools = Pools(self.core, self.providers, self.joined_nodes)
+        self.rented_nodes.other_owners.append(self.pools.owns)
         self.extensions: list[Extension] = [
             Deadlines(self.core),
             self.schedules,
@@ -219,6 +222,7 @@ class Controller:
             self.reservations,
             self.unused_gpus,
             self.joined_nodes,
+            self.pools,
         ]
         self._make_providers = make_providers
 

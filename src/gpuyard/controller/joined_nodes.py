@@ -121,9 +121,11 @@ class JoinedNodes:
         """
         return max((one.expires_at for one in self._invitations.values()), default=0.0)
 
-    async def invite(self, given: NewInvitation) -> tuple[OpenInvitation, str]:
-        """A new invitation and its secret, which nobody is shown again. RefusedError if
-        the name is taken.
+    async def invite(
+        self, given: NewInvitation, secret: str = ""
+    ) -> tuple[OpenInvitation, str]:
+        """A new invitation and its secret, which nobody is shown again: a random one,
+        or `secret`. RefusedError if the name is taken.
         """
         now = self._core.clock()
         if given.name and self._is_taken(given.name):
@@ -142,10 +144,9 @@ class JoinedNodes:
                 f"There are {_MOST_OPEN} invitations, and no more at a time.",
                 "Wait until some have expired.",
             )
-        secret = secrets.token_urlsafe(CODE_BYTES)
-        made = OpenInvitation(
-            new_id("invitation"), given.name, now + given.expires_in_s
-        )
+        secret = secret or secrets.token_urlsafe(CODE_BYTES)
+        expires_at = now + given.expires_in_s
+        made = OpenInvitation(new_id("invitation"), given.name, expires_at)
         await self._add(made, digest_of(secret))
         return made, secret
 
@@ -162,6 +163,10 @@ class JoinedNodes:
         self._core.emit([Event(EventKind.NODE_INVITED, now, (change,), None, info)])
         self._invitations[digest] = made
         await self._core.committed()
+
+    def invited_with(self, secret: str) -> OpenInvitation | None:
+        """The invitation with this secret; None if there is none."""
+        return self._invitations.get(digest_of(secret))
 
     def invitations(self) -> list[KnownInvitation]:
         """All invitations, the newest last."""

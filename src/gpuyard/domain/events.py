@@ -42,6 +42,7 @@ class Table(StrEnum):
     INVITATIONS = "invitations"
     DATASETS = "datasets"
     DATASET_VERSIONS = "dataset_versions"
+    POOL_NODES = "pool_nodes"
 
 
 class EventKind(StrEnum):
@@ -96,6 +97,8 @@ class EventKind(StrEnum):
     INVITATION_REVOKED = "node.invitation_revoked"
     NODE_JOINED = "node.joined"
     NODE_REMOVED = "node.removed"
+    POOL_NODE_CHANGED = "pool.node_changed"
+    """A node of a pool was asked for, has joined, is drained, or has gone: `state`."""
     DISK_FILLING = "disk.filling"
     """The disk of a node's home is nearly full; its job takes most of it."""
     GPU_WARNING = "gpu.warning"

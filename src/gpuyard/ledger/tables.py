@@ -265,6 +265,30 @@ invitations = sa.Table(
     sa.Column("node_id", TEXT),
 )
 
+# Nodes of pools: rented machines that join. `reference` is the provider's name of the
+# machine, `began_at` since when it costs; `why` says why it goes or could not be had.
+HAS_NOT_GONE = "state <> 'gone'"
+pool_nodes = sa.Table(
+    "pool_nodes",
+    metadata,
+    sa.Column("id", TEXT, primary_key=True),
+    sa.Column("pool", TEXT),
+    sa.Column("provider", TEXT),
+    sa.Column("state", TEXT),
+    sa.Column("size", TEXT),
+    sa.Column("name", TEXT),
+    sa.Column("reference", TEXT),
+    sa.Column("node_id", TEXT),
+    sa.Column("price_per_hour", TEXT),
+    sa.Column("currency", TEXT),
+    sa.Column("asked_at", sa.Float),
+    sa.Column("began_at", sa.Float),
+    sa.Column("joined_at", sa.Float),
+    sa.Column("ended_at", sa.Float),
+    sa.Column("why", TEXT),
+    partial_index("pool_nodes_live", "pool", where=HAS_NOT_GONE),
+)
+
 gpus = sa.Table(
     "gpus",
     metadata,
@@ -450,6 +474,7 @@ STATE_TABLES: Mapping[Table, sa.Table] = {
     Table.INVITATIONS: invitations,
     Table.DATASETS: datasets,
     Table.DATASET_VERSIONS: dataset_versions,
+    Table.POOL_NODES: pool_nodes,
 }
 
 

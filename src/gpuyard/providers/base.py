@@ -22,6 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from gpuyard.config.pools import PoolSettings
 from gpuyard.domain import wire
 from gpuyard.domain.attempt_order import (
     AttemptOrder,
@@ -39,6 +40,7 @@ from gpuyard.providers.commands import JobCommand
 from gpuyard.providers.instances.api import ListPrice, MissingRight
 from gpuyard.providers.job_folders import LeftFolder, LoggingFolder, WantedFiles
 from gpuyard.providers.placing import gpu_type_of
+from gpuyard.providers.pool_hands import PoolHands
 
 TRANSIENT = frozenset({"NOT_CONNECTED", "TIMEOUT", "THROTTLED"})
 """Codes of a ProviderError after which nobody knows whether the call was carried out.
@@ -281,6 +283,12 @@ class GpuProviderInterface(ABC):
     async def forget_job(self, job_id: str) -> None:
         """Remove what the job left: its end is recorded and its output is copied."""
         return
+
+    # --- pools ---
+
+    def pool_hands(self, name: str, settings: PoolSettings) -> PoolHands | None:
+        """What starts the nodes of this pool; None if the provider can start none."""
+        return None
 
     # --- beside a job ---
 

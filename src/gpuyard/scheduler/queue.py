@@ -433,6 +433,12 @@ class Queue:
 
     # --- for people's questions: slower than a decision may be ---
 
+    def kinds(self) -> Iterator[tuple[LiveJob, int]]:
+        """The first job of each bucket, and how many the bucket has."""
+        for bucket, heap in self._buckets.items():
+            if first := heap.first():
+                yield self._jobs_of(bucket[1])[first], len(heap)
+
     def heads(self, ranking: Ranking, now: float) -> Iterator[LiveJob]:
         """The heads of all buckets in order.
 

@@ -20,6 +20,7 @@ from gpuyard.scheduler.fitting import (
     suitable_devices,
 )
 from gpuyard.scheduler.nodes import Device, Node, Space
+from gpuyard.scheduler.pool_demand import pools_for
 from gpuyard.scheduler.view import View
 
 _MOST_OFFERS = 3
@@ -68,6 +69,8 @@ def impossible(view: View, shape: Shape) -> Impossible | None:
     if not nodes and not offers:
         return None
     if not shape.owned and _has_unknown_offers(view):
+        return None
+    if pools_for(view, shape):
         return None
     able = sum(could_hold(node, shape) for node in nodes)
     if able >= shape.nodes or not all(unmet_needs(offer, shape) for offer in offers):

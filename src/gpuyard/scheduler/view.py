@@ -24,6 +24,7 @@ from gpuyard.scheduler.learning import Learning
 from gpuyard.scheduler.nodes import Device, Node
 from gpuyard.scheduler.parties import Party
 from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.pools import PoolPlace
 from gpuyard.scheduler.prefetch_sites import PrefetchSites
 from gpuyard.scheduler.queue import Queue
 from gpuyard.scheduler.release_times import ReleaseTimes
@@ -57,6 +58,8 @@ class View:
     `ended` holds ended jobs on which live ones depend; a decision forgets the others,
     so memory follows the live jobs. `promises` are by the job that gets the places;
     `leaving` holds attempts whose preemption or withdrawal is decided.
+
+    `pools`, by name: the nodes that may come there are no nodes yet.
 
     The rest saves work. `revision` grows with every change. `settled` is the revision,
     the policy and the time of the last decision without actions, and until when it
@@ -92,6 +95,7 @@ class View:
     usage: Usage = field(default_factory=Usage)
     advance: AdvanceTable = field(default_factory=AdvanceTable)
     deadlines: DeadlineTable = field(default_factory=DeadlineTable)
+    pools: dict[str, PoolPlace] = field(default_factory=dict[str, PoolPlace])
     revision: int = 0
     settled: tuple[int, Policy, float, float | None] | None = None
 

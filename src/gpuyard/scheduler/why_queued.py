@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import takewhile
 from operator import attrgetter
@@ -32,6 +32,8 @@ from gpuyard.scheduler.placement import (
     would_fit,
 )
 from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.pool_demand import pools_for
+from gpuyard.scheduler.pools import PoolPlace
 from gpuyard.scheduler.ranking import Ranking
 from gpuyard.scheduler.refusal import (
     count,
@@ -190,6 +192,8 @@ class QueuedJob:
             return self._external_queues_full()
         if not fits_empty and (silent := self._silent_queues()):
             return self._waits_for_answer(silent)
+        if not fits_empty and (pools := pools_for(self.view, shape)):
+            return self._waits_for_pool(pools)
         online = [node for node in self.view.nodes.values() if node.online]
         if not any(allowed(node, shape) for node in online):
             return self._no_nodes()
@@ -253,6 +257,15 @@ class QueuedJob:
             "when that changes is not known",
         )
 
+    def _waits_for_pool(self, pools: Mapping[str, PoolPlace]) -> Why:
+        """Nothing here can hold it, and a node of a pool could."""
+        said = "; ".join(f"{name}: {pool.why}" for name, pool in pools.items())
+        return Why(
+            f"It waits for a node of a pool ({said}).",
+            "pool",
+            "when a node comes is not known",
+        )
+
     def _no_nodes(self) -> Why:
         if self.view.nodes:
             summary = "No node that it may use is online."
@@ -308,6 +321,8 @@ class QueuedJob:
             before = f"; {count(self.ahead, 'job')} before it in line"
         kept_out_by = in_the_way(self.view, self.job, self.now, self.policy)
         kept = f" Also, {in_words(kept_out_by)}." if kept_out_by else ""
+        for name, pool in pools_for(self.view, self.job.shape).items():
+            kept += f" A node of the pool {name} could run it, too: {pool.why}."
         estimate_s, basis = self._estimate()
         help_ = (
             *self._jobs_to_wait_for(),

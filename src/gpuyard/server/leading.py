@@ -145,6 +145,7 @@ class Leading:
         door = AgentsDoor(listen, authority, app_state.controller)
         app_state.agents_door = door
         app_state.controller.rented_nodes.door = door
+        app_state.controller.pools.open_door(door)
 
     async def _notify(self) -> None:
         """Tell webhooks of events, and of ends who is named by jobs: who leads does."""

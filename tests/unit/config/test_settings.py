@@ -207,3 +207,39 @@ def test_one_home_leaves_no_trace_in_the_next(home, tmp_path):
     home.settings.write_text("[server]\nport = 8400\n")
     assert load_settings(home).server.port == 8400
     assert load_settings(Home(tmp_path / "other")).server.port == 0
+
+
+_POOL = '[providers.slurm]\n[pools.warm]\nprovider = "slurm"\n'
+_DOOR = '[server]\nagents_listen = "0.0.0.0:7433"\n'
+
+
+def test_a_pool_is_read(home):
+    home.settings.write_text(f'{_DOOR}{_POOL}idle = "5m"\nmax = 4\nmax_price = 1.5\n')
+    pool = load_settings(home).pools["warm"]
+    assert (pool.min, pool.max, pool.idle) == (0, 4, 300.0)
+    assert pool.max_price == Decimal("1.5")
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "said"),
+    [
+        (_POOL, "server.agents_listen", "is missing, and the nodes of the pool warm"),
+        (f"{_DOOR}{_POOL}min = 3\nmax = 2", "pools.warm.min", "is 3, and max is 2"),
+        (f"{_DOOR}{_POOL}mx = 2", "pools.warm.mx", "max"),
+        (
+            f'{_DOOR}[pools.warm]\nprovider = "aws"',
+            "pools.warm.provider",
+            "there is no section [providers.aws]",
+        ),
+        (
+            f'{_DOOR}[pools.Warm]\nprovider = "a"',
+            "pools.Warm",
+            "not the name of a pool",
+        ),
+    ],
+)
+def test_a_pool_that_cannot_be_is_refused_with_its_setting(home, text, field, said):
+    home.settings.write_text(text)
+    refusal = refused(home)
+    assert f": {field}" in refusal
+    assert said in refusal

@@ -4,11 +4,13 @@ import sqlalchemy as sa
 
 from gpuyard.ledger.queries.base import LedgerReader, Row
 from gpuyard.ledger.tables import (
+    HAS_NOT_GONE,
     demand_shares,
     gpus,
     invitations,
     models,
     nodes,
+    pool_nodes,
     timings,
     trust,
 )
@@ -24,6 +26,18 @@ class FleetQueries(LedgerReader):
     def invitations(self) -> list[Row]:
         """Every invitation to join."""
         return self._rows(sa.select(invitations).order_by(invitations.c.id))
+
+    def live_pool_nodes(self) -> list[Row]:
+        """Every node of a pool that has not gone, the oldest first."""
+        is_live = sa.text(HAS_NOT_GONE)
+        return self._rows(
+            sa.select(pool_nodes).where(is_live).order_by(pool_nodes.c.id)
+        )
+
+    def pool_nodes(self, pool: str, most: int) -> list[Row]:
+        """The newest nodes that a pool has had, the newest first."""
+        of_pool = sa.select(pool_nodes).where(pool_nodes.c.pool == pool)
+        return self._rows(of_pool.order_by(pool_nodes.c.id.desc()).limit(most))
 
     def gpus(self) -> list[Row]:
         """Every GPU that is on a node, by node and index."""

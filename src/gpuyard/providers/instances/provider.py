@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import structlog
 
+from gpuyard.config.pools import PoolSettings
 from gpuyard.domain.attempt_order import AttemptOrder
 from gpuyard.domain.contents import DatasetSources, Stores
 from gpuyard.domain.errors import (
@@ -50,6 +51,7 @@ from gpuyard.providers.instances.markets import (
     offer_id,
     offer_of,
 )
+from gpuyard.providers.instances.pool import InstancePool
 from gpuyard.providers.instances.renting_instance import RentingInstance
 from gpuyard.providers.instances.settings import InstanceSettings
 from gpuyard.providers.instances.states import MachineFacts, result_of
@@ -274,6 +276,12 @@ class RentedProvider(QueueProvider):
         """See GpuProviderInterface."""
         found = await self.api.find(attempt_id, self._installation())
         return self.fleet.launched(found) if found else None
+
+    def pool_hands(self, name: str, settings: PoolSettings) -> InstancePool:
+        """See GpuProviderInterface."""
+        return InstancePool(
+            self.PROVIDER_NAME, settings, self.settings, self.api, self._installation
+        )
 
     # --- polling ---
 

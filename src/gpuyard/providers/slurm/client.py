@@ -26,6 +26,7 @@ class SlurmRequest:
     """What a job needs.
 
     `minutes` is Slurm's own limit; `warning_s` says how long before it the job is told.
+    An `exclusive` job has its node to itself; slurmrestd is sent none.
     """
 
     name: str
@@ -40,6 +41,7 @@ class SlurmRequest:
     qos: str = ""
     constraint: str = ""
     warning_s: int | None = None
+    exclusive: bool = False
 
     @classmethod
     def of(

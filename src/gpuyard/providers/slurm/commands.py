@@ -146,4 +146,5 @@ def options(request: SlurmRequest) -> list[str]:
         f"--nodes={request.nodes}",
         "--ntasks-per-node=1",
         *(f"--{name}={value}" for name, value in named.items() if value),
+        *(["--exclusive", "--no-requeue"] if request.exclusive else []),
     ]

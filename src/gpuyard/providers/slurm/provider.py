@@ -13,6 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
+from gpuyard.config.pools import PoolSettings
 from gpuyard.domain.attempt_order import AttemptOrder
 from gpuyard.domain.errors import (
     InsufficientResourcesError,
@@ -46,6 +47,7 @@ from gpuyard.providers.slurm.job_index import JobIndex
 from gpuyard.providers.slurm.left_files import SlurmLeftFiles
 from gpuyard.providers.slurm.parse_commands import may_pass
 from gpuyard.providers.slurm.polling import SlurmPolling
+from gpuyard.providers.slurm.pool import SlurmPool
 from gpuyard.providers.slurm.rest import RestClient
 from gpuyard.providers.slurm.scripts import SlurmScripts, script_of
 from gpuyard.providers.slurm.site import LocalSlurmSite, SlurmSite
@@ -383,6 +385,14 @@ class SlurmProvider(QueueProvider):
         await self._staging.bring_back(await self._job_folder(job_id))
 
     # --- supply ---
+
+    def pool_hands(self, name: str, settings: PoolSettings) -> SlurmPool | None:
+        """See GpuProviderInterface. slurmrestd is asked for no whole nodes."""
+        if self.settings.rest:
+            return None
+        return SlurmPool(
+            settings, self.settings, self._slurm, self._site, self._supply, self._spool
+        )
 
     async def offers(self) -> Sequence[Offer]:
         """One for each partition and kind of node."""

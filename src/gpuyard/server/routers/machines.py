@@ -98,7 +98,8 @@ async def release_gpu(app_state: TheAppState, gpu: str) -> dict[str, Any]:
 async def list_nodes(request: Request, app_state: TheAppState) -> dict[str, Any]:
     """Every node: capacity, what is booked, whether its agent is connected.
 
-    `joined`: it is another machine that has joined; `cordoned`: it gets no new jobs.
+    `joined`: it is another machine that has joined, `pool` the pool that it is of;
+    `cordoned`: it gets no new jobs.
     `separation` says what keeps its jobs apart: `agreement`, `accounts` or `accounts
     and devices`; null while its agent is not connected. `disk` is that of its home:
     its `problem` says when it is nearly full, and which job takes most. A server that
@@ -132,6 +133,7 @@ async def list_nodes(request: Request, app_state: TheAppState) -> dict[str, Any]
                 **row,
                 "cordoned": bool(row["cordoned"]),
                 "joined": bool(stored["certificate"]),
+                "pool": app_state.controller.pools.pool_of(row["id"]),
                 "gpus": gpus,
                 "booked": booked,
                 "quarantine": barred,

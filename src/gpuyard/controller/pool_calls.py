@@ -1,0 +1,242 @@
+"""What a pool asks of its provider, and what it has heard: sizes, machines, failures.
+
+The row of a node is committed before the first call, and says what to do. So each call
+can be repeated by the next server, whatever the last one lived to see.
+"""
+
+import math
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+import structlog
+
+from gpuyard.config.pools import PoolSettings
+from gpuyard.controller.core import Core
+from gpuyard.controller.pool_codes import PoolCodes
+from gpuyard.controller.pool_rows import PoolBook, PoolRow
+from gpuyard.domain.errors import GpuyardError, ProviderError
+from gpuyard.providers.base import TRANSIENT
+from gpuyard.providers.pool_hands import OWNER_PREFIX, NodeSize, PoolHands, PoolMachine
+from gpuyard.scheduler.pools import (
+    NONE_FAILED,
+    Failures,
+    PoolLimits,
+    PoolPlan,
+    PoolStage,
+    WaitingWork,
+)
+
+# A call that came to nothing is repeated after this time; a machine that is to end and
+# lives is ended again.
+REPEAT_S = 10.0
+_USUAL_BOOT_S = 60.0
+_REMEMBERED_BOOTS = 8
+_SIZE_AGAIN_S = 60.0
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class LivePool:
+    """A pool as this server knows it. `hands` is None where its provider has none.
+
+    `machines` are those of the newest answer, by their owner; it was asked for at
+    `asked_at` (monotonic seconds). `problem`: why the provider cannot be asked, for
+    people. `boots`: how many seconds the last nodes took to come.
+    """
+
+    name: str
+    settings: PoolSettings
+    hands: PoolHands | None
+    is_configured: bool = True
+    size: NodeSize | None = None
+    machines: dict[str, PoolMachine] = field(default_factory=dict[str, PoolMachine])
+    asked_at: float = -math.inf
+    size_asked_at: float = -math.inf
+    is_asking: bool = False
+    problem: str = ""
+    failures: Failures = NONE_FAILED
+    boots: deque[float] = field(
+        default_factory=lambda: deque[float](maxlen=_REMEMBERED_BOOTS)
+    )
+    waiting: list[WaitingWork] = field(default_factory=list[WaitingWork])
+    plan: PoolPlan | None = None
+
+    @property
+    def limits(self) -> PoolLimits:
+        """What the plan keeps to. A pool that is no longer in the settings may have no
+        node.
+        """
+        least = self.settings.min if self.is_configured else 0
+        most = self.settings.max if self.is_configured else 0
+        return PoolLimits(least, most, self.settings.idle, self.boot_s)
+
+    @property
+    def boot_s(self) -> float:
+        """How long a new node is expected to take to its first job."""
+        if not self.boots:
+            return _USUAL_BOOT_S
+        return sum(self.boots) / len(self.boots)
+
+    def failed(self, why: str, now: float) -> None:
+        """A node could not be had, or was of no use."""
+        self.failures = Failures(self.failures.count + 1, now, why)
+
+    def came(self, seconds: float) -> None:
+        """A node has come, after so long."""
+        self.boots.append(seconds)
+        self.failures = NONE_FAILED
+
+
+class PoolCalls:
+    """Makes the calls of all pools. `on_news` is called after each answer."""
+
+    def __init__(self, core: Core, book: PoolBook, codes: PoolCodes) -> None:
+        self._core = core
+        self._book = book
+        self._codes = codes
+        # Rows with a call under way, and when the last call of a row was answered or
+        # failed (monotonic seconds).
+        self.busy: set[str] = set()
+        self._called_at: dict[str, float] = {}
+
+    def is_due(self, row_id: str) -> bool:
+        """Whether a call for this row may be made now."""
+        called_at = self._called_at.get(row_id, -math.inf)
+        return row_id not in self.busy and time.monotonic() >= called_at + REPEAT_S
+
+    def may_ask(self, pool: LivePool) -> bool:
+        """Whether the provider may be asked for its machines now."""
+        hands = pool.hands
+        if hands is None or pool.is_asking:
+            return False
+        return time.monotonic() >= pool.asked_at + hands.poll_s
+
+    async def ask(self, pool: LivePool) -> None:
+        """Ask for the size of a node, now and then, and for the machines."""
+        hands = pool.hands
+        if hands is None:
+            return
+        now = time.monotonic()
+        pool.is_asking = True
+        try:
+            if pool.size is None or now >= pool.size_asked_at + _SIZE_AGAIN_S:
+                pool.size = await hands.size()
+                pool.size_asked_at = now
+            found = await hands.machines()
+            pool.machines = {machine.owner: machine for machine in found}
+            pool.problem = ""
+            await self._end_strays(pool, hands)
+        except ProviderError as error:
+            if pool.problem != str(error):
+                log.warning("a pool cannot ask", pool=pool.name, why=str(error))
+            pool.problem = str(error)
+        finally:
+            pool.asked_at = now
+            pool.is_asking = False
+
+    async def _end_strays(self, pool: LivePool, hands: PoolHands) -> None:
+        """End the machines of pools whose rows have gone: a call that was thought lost
+        has arrived after all.
+        """
+        for owner, machine in pool.machines.items():
+            if (
+                machine.live
+                and owner.startswith(OWNER_PREFIX)
+                and owner not in self._book.rows
+            ):
+                log.warning("a machine of a pool has no row", machine=machine.reference)
+                await hands.end(machine.reference)
+
+    async def launch(self, pool: LivePool, row: PoolRow) -> None:
+        """Start the machine of a node that is asked for."""
+        if pool.hands is None:
+            return
+        self.busy.add(row.id)
+        try:
+            order = await self._codes.order(row)
+            machine = await pool.hands.launch(order)
+        except GpuyardError as error:
+            self._launch_failed(pool, row, error)
+        else:
+            self._launched(row, machine)
+        finally:
+            self._over(row.id)
+        await self._core.committed(own_only=True)
+
+    def _launch_failed(self, pool: LivePool, row: PoolRow, error: GpuyardError) -> None:
+        pool.problem = str(error)
+        code = error.error_code if isinstance(error, ProviderError) else ""
+        if code in TRANSIENT:
+            return  # nobody knows whether it is there: the call is repeated
+        now = self._core.clock()
+        pool.failed(str(error), now)
+        self._book.change(row.id, state=PoolStage.GONE, ended_at=now, why=str(error))
+
+    def _launched(self, row: PoolRow, machine: PoolMachine) -> None:
+        now = self._book.rows.get(row.id)
+        if now is None:
+            return
+        # Meanwhile the pool may have found that it needs the node no longer.
+        is_wanted = now.state is PoolStage.ASKED
+        self._book.change(
+            row.id,
+            state=PoolStage.BOOTING if is_wanted else now.state,
+            reference=machine.reference,
+            began_at=machine.began_at,
+            price_per_hour=_text(machine),
+            currency=machine.currency,
+        )
+        self._called_at.pop(row.id, None)
+
+    async def end(self, pool: LivePool, row: PoolRow) -> None:
+        """End the machine of a node. Its row goes once the provider says that it does
+        not run.
+        """
+        if pool.hands is None:
+            return
+        self.busy.add(row.id)
+        try:
+            await self._codes.withdraw(row)
+            reference = row.reference
+            if not reference and (found := await pool.hands.find(row.id)):
+                reference = found.reference
+                self._book.change(row.id, reference=reference)
+            if reference:
+                await pool.hands.end(reference)
+            else:
+                self.gone(row)
+        except GpuyardError as error:
+            pool.problem = str(error)
+        finally:
+            self._over(row.id)
+        await self._core.committed(own_only=True)
+
+    def has_ended(self, pool: LivePool, row: PoolRow) -> bool:
+        """Whether the provider was asked to end the machine, and since then says that
+        it does not run.
+        """
+        called_at = self._called_at.get(row.id)
+        if called_at is None or row.id in self.busy or pool.asked_at <= called_at:
+            return False
+        machine = pool.machines.get(row.id)
+        return machine is None or not machine.live
+
+    def gone(self, row: PoolRow, why: str = "") -> None:
+        """The machine of a node runs no more."""
+        self._called_at.pop(row.id, None)
+        self._book.change(
+            row.id,
+            state=PoolStage.GONE,
+            ended_at=self._core.clock(),
+            why=why or row.why,
+        )
+
+    def _over(self, row_id: str) -> None:
+        self.busy.discard(row_id)
+        self._called_at[row_id] = time.monotonic()
+
+
+def _text(machine: PoolMachine) -> str | None:
+    price = machine.price_per_hour
+    return None if price is None else str(price)

@@ -1,0 +1,155 @@
+"""A pool on a real Slurm cluster: its nodes join, run jobs, break and go."""
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.test_slurm import settings
+from tests.support.fake_cloud import FakeCloud, fake_cloud_environment
+from tests.support.instance import TestInstance, make_instance
+from tests.support.joined import nodes
+from tests.support.ports import free_port
+from tests.support.slurm import SlurmCluster
+from tests.support.wait import wait_until
+
+# The nodes of the cluster are this machine, so their GPUs are simulated.
+_GPUYARD = f"env GPUYARD_NODE__SIMULATE_GPUS=2x40 {shlex.quote(sys.executable)}"
+_POOL = f"""
+[pools.warm]
+provider = "slurm"
+type = "a100_40gb"
+max = 2
+idle = "3s"
+command = {json.dumps(_GPUYARD + " -m gpuyard.cli.entry")}
+[providers.slurm.gpus.a100]
+memory_gb = 40
+price_per_hour = 2
+"""
+
+_CLOUD_POOL = """
+[pools.warm]
+provider = "fakecloud"
+type = "cpu.small"
+min = 1
+silence = "5s"
+"""
+
+
+@pytest.fixture
+def instance(slurm: SlurmCluster) -> Iterator[TestInstance]:
+    listen = f"127.0.0.1:{free_port(2)}"
+    with make_instance(GPUYARD_SERVER__AGENTS_LISTEN=listen) as made:
+        made.home.create()
+        made.home.settings.write_text(settings(slurm) + _POOL)
+        made.ok("up")
+        yield made
+        slurm.call("scancel", "--me", check=False)
+
+
+def pool(instance: TestInstance) -> dict[str, Any]:
+    return instance.json("pools", "show", "warm")
+
+
+def told(instance: TestInstance, slurm: SlurmCluster) -> str:
+    """What is known of the pool, for whoever reads a failure."""
+    logs = (instance.home.root / "slurm" / "pools").glob("*.log")
+    said = "\n".join(log.read_text(errors="replace") for log in logs)
+    return f"{json.dumps(pool(instance), indent=1)}\n{said}\n{slurm.newest_log(20)}"
+
+
+def until(
+    instance: TestInstance, slurm: SlurmCluster, state: str, count: int
+) -> list[dict[str, Any]]:
+    """Wait until at least so many nodes of the pool are in this state; these."""
+
+    def found() -> list[dict[str, Any]]:
+        nodes = pool(instance)["newest_nodes"]
+        return [node for node in nodes if node["state"] == state]
+
+    try:
+        wait_until(lambda: len(found()) >= count, what=f"{count} to be {state}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {told(instance, slurm)}") from None
+    return found()
+
+
+def test_nodes_come_run_a_batch_of_scripts_are_replaced_and_go(
+    instance: TestInstance, slurm: SlurmCluster
+) -> None:
+    (instance.work / "hello.py").write_text("import os\nprint('on', os.getcwd())\n")
+    here = ("run", "--detach", "--provider", "local", "--gpus", "2")
+    held = instance.ok(*here, "--retries", "1", "--", "sleep", "600").strip()
+    first = until(instance, slurm, "joined", 1)[0]
+    instance.wait(held, "running")
+    assert instance.job(held).node == first["node_id"]
+    # It is cut off: its job goes on elsewhere, and another one comes.
+    slurm.call("scancel", "--signal=KILL", "--full", first["reference"])
+    until(instance, slurm, "gone", 1)
+    until(instance, slurm, "joined", 1)
+    instance.wait(held, "running")
+    instance.ok("cancel", held)
+    # A batch of scripts runs on the node that is there, and then it goes.
+    batch = instance.ok(*here, "--array", "1-6", "hello.py").strip()
+    try:
+        instance.ok("wait", batch)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {told(instance, slurm)}") from None
+    wait_until(lambda: not any(pool(instance)["nodes"].values()), what="all to go")
+    assert "nothing waits for it" in instance.ok("pools")
+    assert "There is no pool 'cold'." in instance.run("pools", "show", "cold").stderr
+    (one,) = instance.json("pools")["items"]
+    assert float(one["cost"]["USD"]) > 0
+    assert "nothing ran on it for 3s" in instance.ok("pools", "show", "warm")
+    states = slurm.call("squeue", "-h", "-t", "all", "--me", "-o", "%T").split()
+    assert set(states) <= {"CANCELLED", "COMPLETING", "FAILED", "COMPLETED"}, states
+
+
+def test_a_rented_machine_that_is_cut_off_is_replaced(tmp_path: Path) -> None:
+    cloud = FakeCloud(tmp_path)
+    environment = fake_cloud_environment(tmp_path, free_port(2))
+    with make_instance(**environment) as instance:
+        try:
+            instance.home.create()
+            instance.home.settings.write_text(_CLOUD_POOL)
+            instance.ok("up")
+            _check_replaced(instance, cloud)
+        finally:
+            cloud.close_all()
+
+
+def _check_replaced(instance: TestInstance, cloud: FakeCloud) -> None:
+    wait_for_joined(instance, cloud)
+    (first,) = cloud.live()
+    cloud.cut_off(first["id"])
+    wait_until(lambda: first["id"] not in _ids(cloud), what="its machine to end")
+    wait_for_joined(instance, cloud)
+    (second,) = cloud.live()
+    rows = {row["reference"]: row for row in pool(instance)["newest_nodes"]}
+    assert rows[f"here-1/{first['id']}"]["why"] == "it was silent for 5s"
+    newest = rows[f"here-1/{second['id']}"]
+    assert newest["price_per_hour"] == "0.10"
+    known = nodes(instance)
+    assert known[newest["name"]]["pool"] == "warm"
+    (own,) = known.keys() - {newest["name"]}
+    instance.ok("nodes", "cordon", own)
+    said = instance.ok("run", "--", "sh", "-c", "echo here")
+    assert said == "here\n"
+
+
+def _ids(cloud: FakeCloud) -> list[str]:
+    return [row["id"] for row in cloud.live()]
+
+
+def wait_for_joined(instance: TestInstance, cloud: FakeCloud) -> None:
+    """Wait until the pool's one node has joined."""
+    try:
+        wait_until(lambda: pool(instance)["nodes"]["joined"] == 1, what="it to join")
+    except AssertionError as error:
+        logs = [cloud.log(row["id"]) for row in cloud.rows()]
+        known = (json.dumps(pool(instance), indent=1), *logs, instance.newest_logs())
+        raise AssertionError("\n".join((str(error), *known))) from None

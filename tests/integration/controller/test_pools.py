@@ -1,0 +1,223 @@
+"""Pools: nodes that come, work, go and break, and servers that are killed meanwhile."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuyard.controller import pool_calls, pools
+from gpuyard.domain import wire
+from gpuyard.domain.errors import NotFoundError, ProviderError
+from tests.support.fake_pool import PRICE, Pooled
+from tests.support.wait import eventually
+
+pytestmark = pytest.mark.anyio
+ONE_GPU = {"resources": {"gpus": {"count": 1}}}
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+async def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
+    """Makes an instance with a pool of these settings."""
+    monkeypatch.setattr(pools, "LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr(pool_calls, "REPEAT_S", 0.05)
+    made: list[Pooled] = []
+
+    async def start(**pool: Any) -> Pooled:
+        instance = Pooled(tmp_path, pool)
+        made.append(instance)
+        await instance.start()
+        return instance
+
+    yield start
+    for instance in made:
+        await instance.settled()
+        instance.check()
+        await instance.stop()
+        live = {machine.owner for machine in instance.cloud.live}
+        assert live <= {row["id"] for row in instance.rows_after_the_end()}
+
+
+async def test_nodes_come_for_what_waits_work_and_go(make: Make):
+    instance = await make(max=2)
+    jobs = [await instance.submit(**ONE_GPU) for _ in range(3)]
+    await instance.boot(2)
+    await instance.until_states("joined", "joined")
+    (row, _) = instance.rows()
+    assert row["name"].startswith("warm-")
+    assert instance.core.view.node(row["node_id"]).joined
+    await instance.end_all(jobs)
+    await instance.until_states()
+    for row in instance.rows():
+        assert row["why"].startswith("nothing ran on it for ")
+        assert row["began_at"] < row["joined_at"] < row["ended_at"]
+        assert Decimal(row["price_per_hour"]) == PRICE
+    with pytest.raises(NotFoundError):
+        instance.controller.joined_nodes.find(row["node_id"])
+    assert instance.cloud.launches == 2
+    assert instance.controller.pools.idle
+
+
+async def test_its_minimum_is_there_before_any_job_and_stays(make: Make):
+    instance = await make(min=1, max=2)
+    await instance.boot()
+    await instance.until_states("joined")
+    job = await instance.submit(**ONE_GPU)
+    await instance.begun(job)
+    await instance.finish(job)
+    # The extra node of a second job goes again; the minimum does not.
+    jobs = [await instance.submit(**ONE_GPU) for _ in range(2)]
+    await instance.boot()
+    await instance.end_all(jobs)
+    await instance.until_states("joined")
+    assert not instance.controller.pools.idle
+
+
+async def test_a_node_that_cannot_be_had_is_asked_for_again_later_and_why_is_said(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("gpuyard.scheduler.pools.AGAIN_S", 0.05)
+    instance = await make(min=1)
+    refused = ProviderError("us-east-1a has no g1 now", "fake", "CAPACITY")
+    instance.cloud.refusal = refused
+    await eventually(lambda: instance.states().count("gone") >= 2, "two failures")
+    pool = instance.controller.pools.by_name["warm"]
+    await eventually(
+        lambda: pool.plan and "us-east-1a has no g1 now" in pool.plan.why, "the reason"
+    )
+    assert instance.rows()[0]["why"] == "us-east-1a has no g1 now"
+    instance.cloud.refusal = None
+    await instance.boot()
+    await instance.until_states("joined")
+
+
+async def test_a_node_whose_machine_dies_is_replaced_and_its_job_goes_on(make: Make):
+    instance = await make(max=1)
+    job = await instance.submit(**ONE_GPU, retry_count=1)
+    await instance.boot()
+    await instance.begun(job)
+    await instance.until_states("joined")
+    (first,) = instance.rows()
+    instance.cloud.put(first["id"], live=False, why="the host has failed")
+    await eventually(lambda: instance.states()[0] == "gone", "its row to go")
+    assert instance.rows()[0]["why"] == "the host has failed"
+    await instance.boot()
+    await instance.end_all([job])
+    assert (await instance.until(job))["state"] == "completed"
+
+
+async def test_a_silent_node_is_ended_and_replaced(make: Make):
+    instance = await make(min=1, silence=0.1)
+    (host,) = await instance.boot()
+    await instance.until_states("joined")
+    await instance.provider.leave(host.node_id)
+    await eventually(lambda: instance.states()[0] == "gone", "its row to go")
+    assert instance.rows()[0]["why"].startswith("it was silent for ")
+    await instance.boot()
+    await instance.until_states("joined")
+
+
+async def test_a_node_whose_gpu_breaks_is_drained_and_replaced(make: Make):
+    instance = await make(min=1, max=2)
+    (host,) = await instance.boot()
+    job = await instance.submit(**ONE_GPU)
+    await instance.begun(job)
+    (gpu,) = host.gpus
+    broken = wire.GpuStatus(
+        gpu.uuid,
+        0,
+        gpu.name,
+        gpu.memory_mb,
+        "7.5",
+        state="quarantined",
+        problem="XID 79",
+    )
+    host.say(wire.GpusSeen([broken]))
+    await instance.provider.deliver(host.node_id)
+    await instance.boot()
+    # The job that it has runs to its end, whatever becomes of the server.
+    await instance.until_states("draining", "joined")
+    await instance.restart()
+    assert instance.rows()[0]["why"] == "its GPU 0 is quarantined: XID 79"
+    await instance.finish(job)
+    await instance.until_states("joined")
+
+
+async def test_a_machine_that_never_joins_is_given_up(make: Make):
+    instance = await make(min=1, boot_timeout=0.05)
+    await eventually(lambda: "gone" in instance.states(), "its row to go")
+    assert instance.rows()[0]["why"].startswith("it has not joined ")
+
+
+@pytest.mark.parametrize("moment", ["before", "reply"])
+async def test_after_a_kill_in_the_middle_of_a_launch_there_is_one_machine(
+    make: Make, moment: str
+):
+    instance = await make(min=1)
+    if moment == "before":
+        instance.cloud.hold = asyncio.Event()
+    else:
+        instance.cloud.lose_replies = True
+    await eventually(lambda: instance.cloud.launches, "the first launch")
+    assert instance.states() == ["asked"]
+    await instance.crash()
+    instance.cloud.hold = None
+    instance.cloud.lose_replies = False
+    await instance.start()
+    await instance.boot()
+    await instance.until_states("joined")
+    assert len(instance.cloud.known) == 1
+
+
+@pytest.mark.parametrize("state", ["booting", "joined", "ending"])
+async def test_a_server_that_is_killed_leaves_each_node_to_the_next(
+    make: Make, state: str
+):
+    instance = await make(max=1)
+    job = await instance.submit(**ONE_GPU)
+    await instance.until_states("booting")
+    if state == "booting":
+        await instance.restart()
+    await instance.boot()
+    await instance.begun(job)
+    await instance.until_states("joined")
+    if state == "joined":
+        await instance.restart()
+        assert instance.states() == ["joined"]
+    instance.cloud.hold = asyncio.Event()
+    await instance.finish(job)
+    await instance.until_states("ending")
+    if state == "ending":
+        await instance.crash()
+    instance.cloud.hold.set()
+    if state == "ending":
+        await instance.start()
+    await instance.until_states()
+    assert len(instance.cloud.known) == 1
+
+
+async def test_a_machine_that_nobody_knows_is_ended(make: Make):
+    instance = await make(min=1)
+    await instance.boot()
+    await instance.until_states("joined")
+    (row,) = instance.rows()
+    late = f"poolnode_{'0' * 32}"
+    stray = replace(instance.cloud.known[row["id"]], owner=late, reference="i-late")
+    instance.cloud.known[late] = stray
+    await eventually(lambda: not instance.cloud.known[late].live, "it to be ended")
+    assert instance.cloud.known[row["id"]].live
+
+
+async def test_the_nodes_of_a_pool_that_is_no_longer_in_the_settings_end(make: Make):
+    instance = await make(min=1)
+    await instance.boot()
+    await instance.until_states("joined")
+    await instance.crash()
+    instance.settings = instance.settings.model_copy(update={"pools": {}})
+    await instance.start()
+    await instance.until_states()
+    assert instance.rows()[0]["why"] == "the pool may have 0 nodes"

@@ -1,0 +1,169 @@
+"""A provider's machines for pools, in memory: they outlive the server, and join when a
+test lets them boot.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+from gpuyard.config.pools import PoolSettings
+from gpuyard.controller.controller import Controller
+from gpuyard.controller.rented_nodes import JoiningDoor
+from gpuyard.domain.errors import ProviderError
+from gpuyard.ledger.ledger import Ledger
+from gpuyard.providers.pool_hands import NodeSize, PoolMachine, PoolOrder
+from tests.support.controlled import Controlled
+from tests.support.fake_provider import FakeHost
+from tests.support.wait import eventually
+
+PRICE = Decimal("1.50")
+
+
+class FakePoolHands:
+    """All machines that were ever started, by their owner.
+
+    `refusal`: what a launch is refused with. `lose_replies`: a launch is carried out,
+    and its reply is lost. `hold`: launches and ends wait for it before they are carried
+    out.
+    """
+
+    poll_s = 0.02
+
+    def __init__(self) -> None:
+        self.orders: dict[str, PoolOrder] = {}
+        self.known: dict[str, PoolMachine] = {}
+        self.refusal: ProviderError | None = None
+        self.lose_replies = False
+        self.hold: asyncio.Event | None = None
+        self.launches = 0
+
+    @property
+    def live(self) -> list[PoolMachine]:
+        return [machine for machine in self.known.values() if machine.live]
+
+    def put(self, owner: str, **fields: Any) -> None:
+        """Something befalls a machine."""
+        self.known[owner] = replace(self.known[owner], **fields)
+
+    async def size(self) -> NodeSize:
+        return NodeSize("g1", 4.0, 16.0, 1, "Tesla T4", 15.0, "7.5")
+
+    async def launch(self, order: PoolOrder) -> PoolMachine:
+        self.launches += 1
+        if self.hold:
+            await self.hold.wait()
+        if self.refusal:
+            raise self.refusal
+        before = self.orders.setdefault(order.owner, order)
+        assert before == order, "an order that is repeated has other words"
+        machine = PoolMachine(
+            order.owner,
+            f"i-{len(self.known)}",
+            live=True,
+            began_at=time.time(),
+            price_per_hour=PRICE,
+            currency="USD",
+        )
+        self.known.setdefault(order.owner, machine)
+        if self.lose_replies:
+            raise ProviderError("the connection was cut", "fake", "TIMEOUT")
+        return self.known[order.owner]
+
+    async def find(self, owner: str) -> PoolMachine | None:
+        return self.known.get(owner)
+
+    async def machines(self) -> Sequence[PoolMachine]:
+        return list(self.known.values())
+
+    async def end(self, reference: str) -> None:
+        if self.hold:
+            await self.hold.wait()
+        for owner, machine in self.known.items():
+            if machine.reference == reference:
+                self.put(owner, live=False)
+
+
+class FakeDoor(JoiningDoor):
+    """Where its machines would dial."""
+
+    @property
+    def fingerprint(self) -> str:
+        return "authority"
+
+    def secret_for(self, purpose: str) -> str:
+        return f"secret-of-{purpose}"
+
+    async def url_for_machines(self) -> str:
+        return "https://192.0.2.9:7434"
+
+
+class Pooled(Controlled):
+    """A controller with a pool `warm` of these settings."""
+
+    def __init__(self, folder: Any, pool: dict[str, Any], **settings: Any) -> None:
+        self.cloud = FakePoolHands()
+        self.booted: set[str] = set()
+        section = PoolSettings(**{"provider": "fake", "idle": 0.2, **pool})
+        needed = {
+            "pools": {"warm": section},
+            "providers": {"fake": {}},
+            "server": {"agents_listen": "192.0.2.9:7433"},
+        }
+        super().__init__(folder, **{**needed, **settings})
+
+    def extend(self, controller: Controller) -> None:
+        self.provider.hands = self.cloud
+        controller.pools.open_door(FakeDoor())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The nodes of the pool in the ledger, the oldest first."""
+        return [dict(row) for row in self.ledger.queries.pool_nodes("warm", 100)][::-1]
+
+    def rows_after_the_end(self) -> list[dict[str, Any]]:
+        """The nodes that have not gone, read by nobody who runs."""
+        ledger = Ledger.open(self.folder / "ledger.db")
+        found = [dict(row) for row in ledger.queries.live_pool_nodes()]
+        ledger.close()
+        return found
+
+    def states(self) -> list[str]:
+        return [row["state"] for row in self.rows()]
+
+    async def until_states(self, *states: str) -> None:
+        """Wait until the nodes of the pool that have not gone are in these states."""
+
+        def are() -> bool:
+            live = [state for state in self.states() if state != "gone"]
+            return sorted(live) == sorted(states)
+
+        await eventually(are, f"the nodes to be {states or 'gone'}; {self.rows()}")
+
+    async def boot(self, count: int = 1) -> list[FakeHost]:
+        """Let so many machines boot and join, which have not yet."""
+
+        def new() -> list[PoolOrder]:
+            return [
+                self.cloud.orders[machine.owner]
+                for machine in self.cloud.live
+                if machine.owner not in self.booted
+            ]
+
+        await eventually(lambda: len(new()) >= count, f"{count} machines")
+        return [await self._join(order) for order in new()[:count]]
+
+    async def _join(self, order: PoolOrder) -> FakeHost:
+        self.booted.add(order.owner)
+        joined = await self.controller.joined_nodes.join(
+            order.join_code.removeprefix("authority."),
+            order.name,
+            "",
+            "192.0.2.1",
+            lambda node_id: ("PEM", f"of-{node_id}"),
+        )
+        host = FakeHost(joined.node_id, gpu_count=1)
+        self.hosts[joined.node_id] = host
+        await self.provider.join(joined.node_id)
+        return host
