@@ -77,7 +77,7 @@ def baseline_floor(results: pd.DataFrame) -> float | None:
     if "local_same" not in results:
         return None
     known = results.drop_duplicates(["variant", "prompt_id"])["local_same"].dropna()
-    return float(known.mean()) if len(known) else None
+    return sum(map(bool, known)) / len(known) if len(known) else None
 
 
 def _quantized(metrics: pd.DataFrame) -> frozenset[str]:
