@@ -146,6 +146,7 @@ def lies(attempt: str) -> dict[str, Any]:
         ArtifactsSaved(attempt, now, [file], ["lost"]),
         wire.Ended(attempt, now, now, exit_code=0),
         wire.GpusSeen([hot], disk=disk),
+        wire.InterruptionSeen(now),
         wire.LogPart(1, 0, b"forged", True),
         wire.LinesFound(1, end=True),
         wire.Found(1, attempt, "absent"),
