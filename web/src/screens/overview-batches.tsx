@@ -20,7 +20,7 @@ interface Queue {
 
 const WATCHED = { isWatched: true };
 const SHOWN = 3;
-const WORDS: Record<string, string> = { llm: "prompts", script: "scripts" };
+const WORDS: Record<string, string> = { llm: "prompt", script: "script" };
 
 /** Nothing, where nobody has ever used a batch or a model. */
 export function Batches() {
@@ -30,7 +30,8 @@ export function Batches() {
   const waiting = (queues.value?.items ?? []).filter((queue) => queue.waiting > 0);
   if (newest.length === 0 && waiting.length === 0) return <ErrorNote error={batches.error} />;
   const inWords = waiting.map(
-    ({ name, waiting: count }) => `${format.count(count)} ${WORDS[name] ?? name}`,
+    ({ name, waiting: count }) =>
+      `${format.count(count)} ${WORDS[name] ?? name}${count === 1 ? "" : "s"}`,
   );
   return (
     <Card
