@@ -409,7 +409,10 @@ def _twelve() -> bytes:
     return json.dumps(bodies).encode()
 
 
-_ASKED = ("/api/v1/gpus", "/api/v1/server", "/api/v1/jobs?limit=8&folded=true")
+_ASKED = (
+    *("/api/v1/gpus", "/api/v1/server", "/api/v1/jobs?limit=8&folded=true"),
+    *("/api/v1/batches", "/api/v1/queues"),
+)
 
 
 async def _view(

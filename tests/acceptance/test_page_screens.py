@@ -341,6 +341,10 @@ def test_a_batch_is_submitted_and_what_failed_is_done_again(
     expect(page.get_by_text("3 of 3")).to_be_visible()
     page.get_by_role("link", name="Batches").click()
     expect(page.get_by_role("row").filter(has_text="count")).to_contain_text("3 of 3")
+    page.get_by_role("link", name="Overview").click()
+    done = page.get_by_role("progressbar", name="Items done of count")
+    expect(done).to_have_attribute("aria-valuenow", "100")
+    check_for_all(page)
 
 
 def test_offers_show_prices_and_problems(elsewhere: TestInstance, page: Page) -> None:

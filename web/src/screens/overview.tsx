@@ -8,6 +8,7 @@ import * as format from "../format";
 import { serverNow, useNow } from "../state/clock";
 import { useResource } from "../state/resource";
 import { session } from "../state/session";
+import { Batches } from "./overview-batches";
 import { Badge, Card, Empty, ErrorNote, Link, Meter, StateBadge, type Tone } from "../ui/parts";
 
 /** A GPU as the API tells of it; see `GET /api/v1/gpus`. */
@@ -64,7 +65,8 @@ export function OverviewScreen() {
       </section>
       <div class="columns">
         <Recent />
-        <div class="stack">
+        <div class="stack spaced">
+          <Batches />
           <Spending />
           <Attention />
         </div>

@@ -22,18 +22,23 @@ export function useSettled(text: string): string {
 /** `text` at once where it has stood still for a while, and then when somebody who types on
  * pauses: for questions that are answered sooner than anybody pauses. */
 export function useFirstAndSettled(text: string): string {
-  const [settled, setSettled] = useState(text);
-  const changedAt = useRef(-Infinity);
-  useEffect(() => {
+  const kept = useRef({ text, settled: text, changedAt: -Infinity });
+  const [, draw] = useState(0);
+  const known = kept.current;
+  // While it is drawn, for an effect would come a frame later.
+  if (known.text !== text) {
     const now = Date.now();
-    const isFirst = now - changedAt.current > PAUSE_MS;
-    changedAt.current = now;
-    if (isFirst) {
-      setSettled(text);
-      return;
-    }
-    const timer = setTimeout(() => setSettled(text), PAUSE_MS);
+    if (now - known.changedAt > PAUSE_MS) known.settled = text;
+    known.text = text;
+    known.changedAt = now;
+  }
+  useEffect(() => {
+    if (known.settled === text) return;
+    const timer = setTimeout(() => {
+      known.settled = text;
+      draw((count) => count + 1);
+    }, PAUSE_MS);
     return () => clearTimeout(timer);
   }, [text]);
-  return settled;
+  return known.settled;
 }

@@ -48,8 +48,8 @@ class Begun:
 
 
 class Seal:
-    """Seals and opens what stands in the cookie; `secret` is known to all servers of
-    the instance.
+    """Seals and opens what stands in the cookie. `secret` is of one server: a sign-in
+    ends where it began.
     """
 
     def __init__(self, secret: str, clock: Callable[[], float] = time.time) -> None:
