@@ -76,7 +76,9 @@ def baseline_floor(results: pd.DataFrame) -> float | None:
     """Return the share of answers that the baseline gave again, if it was asked."""
     if "local_same" not in results:
         return None
-    known = results.drop_duplicates(["variant", "prompt_id"])["local_same"].dropna()
+    once = results.drop_duplicates(["variant", "prompt_id"])
+    shares = once["local_same"].to_numpy(float)
+    known = shares[~np.isnan(shares)]
     return float(known.mean()) if len(known) else None
 
 
