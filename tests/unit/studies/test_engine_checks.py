@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuyard.domain.errors import InvalidInputError
 from gpuyard.studies.cluster_checks import NodeKind, check_offers
 from gpuyard.studies.plan import plan
 from gpuyard.studies.runtime.experiment import SERVED
@@ -58,6 +59,29 @@ def test_options_need_a_name_to_be_told_apart(tmp_path: Path) -> None:
         "m_pp1_tp1_vllm_short-texts",
         "m_pp1_tp1_vllm_b",
     ]
+    names = [f'{ONE}name = "{name}"\n{table}' for name in ("日本", "中国")]
+    study = make_study(tmp_path, strategies="".join(names))
+    assert study_faults(study) == []
+    assert len({one.strategy_id("m") for one in strategies_of(study)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("extra", "table", "words"),
+    [
+        (
+            "",
+            "engine_options = { a = [1] }",
+            "strategies.0.engine_options.a: '[1]' is not a single value",
+        ),
+        ("[load]\nrates = []\n", "", "load.rates: is empty"),
+        ("[load]\nrates = [0]\n", "", "load.rates.0: is 0 (must be more than 0"),
+    ],
+)
+def test_one_clear_fault(tmp_path: Path, extra: str, table: str, words: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        make_study(tmp_path, extra, f"{ONE}{table}\n")
+    (fault,) = caught.value.faults
+    assert words in str(fault)
 
 
 def test_rounded_weights_need_less_memory(tmp_path: Path) -> None:
