@@ -76,8 +76,10 @@ def baseline_floor(results: pd.DataFrame) -> float | None:
     """Return the share of answers that the baseline gave again, if it was asked."""
     if "local_same" not in results:
         return None
-    known = results.drop_duplicates(["variant", "prompt_id"])["local_same"].dropna()
-    return sum(map(bool, known)) / len(known) if len(known) else None
+    once = results.drop_duplicates(["variant", "prompt_id"])
+    shares = once["local_same"].to_numpy(float)
+    known = shares[~np.isnan(shares)]
+    return float(known.mean()) if len(known) else None
 
 
 def _quantized(metrics: pd.DataFrame) -> frozenset[str]:

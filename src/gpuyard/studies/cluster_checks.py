@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from gpuyard.domain.errors import Fault, GpuyardError, InvalidInputError
 from gpuyard.domain.own_nodes import OWN_NODES
 from gpuyard.studies.memory_estimate import MemoryEstimate
-from gpuyard.studies.model_folder import ModelShape, read_shape
+from gpuyard.studies.model_folder import ModelShape
 from gpuyard.studies.strategies import ParallelismStrategy, strategies_of
-from gpuyard.studies.strategy_checks import point_estimate, too_much
+from gpuyard.studies.strategy_checks import point_estimate, shape_of, too_much
 from gpuyard.studies.study import VARIANTS
 
 if TYPE_CHECKING:
@@ -140,14 +140,16 @@ def check_offers(study: "Study", cluster: Sequence[NodeKind]) -> ClusterFindings
     warnings = list(_problems(kinds))
     try:
         strategies = strategies_of(study)
-        shape = read_shape(study.model.path)
+        shape = shape_of(study)
     except InvalidInputError:
         # Told by the checks of the study itself.
         return ClusterFindings((), tuple(warnings))
     for index, strategy in enumerate(strategies):
         field = f"strategies.{index}"
         fitting, found = _with_room(study, kinds, strategy, field)
-        faults += found or _memory_faults(study, shape, strategy, fitting, field)
+        faults += found
+        if shape is not None and not found:
+            faults += _memory_faults(study, shape, strategy, fitting, field)
     if _needs_gpus(study) and not _has_known_memory(study, kinds):
         warnings.append(
             "the memory of the cluster's GPUs is not known, so nobody can tell whether"

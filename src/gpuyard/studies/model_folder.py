@@ -121,6 +121,11 @@ def _size(
     return value
 
 
+def read_family(folder: Path) -> str:
+    """Read the family of a model, such as llama; InvalidInputError."""
+    return str(_read_json(folder, "config.json").get("model_type") or "")
+
+
 def _read_json(folder: Path, name: str) -> dict[str, Any]:
     try:
         document: Any = json.loads((folder / name).read_bytes())

@@ -4,6 +4,7 @@ A strategy says what it asks of a cluster and which job comes next. Processes fo
 mesh (dp, pp, tp) with tp innermost, so a tensor group takes neighbouring GPUs.
 """
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -99,7 +100,9 @@ class ParallelismStrategy:
         """
         if not self.engine_options and not self.quantized_model:
             return ""
-        return re.sub(r"[^A-Za-z0-9.-]+", "-", self.name).strip("-.")
+        plain = re.sub(r"[^A-Za-z0-9.-]+", "-", self.name).strip("-.")
+        # A name without any such letter is told apart by its digest.
+        return plain or hashlib.sha256(self.name.encode()).hexdigest()[:8]
 
     def describe_topology(self) -> str:
         """The layout in a sentence."""

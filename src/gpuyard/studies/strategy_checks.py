@@ -16,8 +16,10 @@ from gpuyard.studies.engine_checks import (
 )
 from gpuyard.studies.memory_estimate import GenerationLoad, MemoryEstimate, estimate
 from gpuyard.studies.model_folder import (
+    FAMILIES,
     TOKENIZER,
     ModelShape,
+    read_family,
     read_shape,
     weight_faults,
 )
@@ -43,13 +45,26 @@ def study_faults(study: "Study") -> list[Fault]:
     except InvalidInputError as error:
         faults += error.faults
     try:
-        shape = read_shape(study.model.path)
+        shape = shape_of(study)
         faults += feature_faults(study) + weight_faults(study.model.path)
     except InvalidInputError as error:
         faults += error.faults
     for index, strategy in enumerate(strategies):
         faults += strategy_faults(study, shape, strategy, f"strategies.{index}")
     return faults
+
+
+def shape_of(study: "Study") -> ModelShape | None:
+    """Read the sizes of a study's model; InvalidInputError.
+
+    None for a family of which they are not known, if engines run it that know more
+    families: vLLM, SGLang and TensorRT-LLM.
+    """
+    engines = [one.engine or study.generation.engine for one in study.strategies]
+    serves_only = all(engine in SERVING for engine in engines)
+    if serves_only and read_family(study.model.path) not in FAMILIES:
+        return None
+    return read_shape(study.model.path)
 
 
 def strategy_faults(
@@ -244,7 +259,14 @@ def model_warnings(folder: Path, study: "Study") -> list[str]:
         warnings.append(
             f"{folder} has no {TOKENIZER}, so prompts' tokens are not counted"
         )
-    longest = read_shape(folder).max_length
+    shape = shape_of(study)
+    if shape is None:
+        warnings.append(
+            f"the sizes of the family {read_family(folder)} are not known: nobody can"
+            " tell whether the model can be split so, and whether it fits"
+        )
+        return warnings
+    longest = shape.max_length
     wanted = max(study.prompts.budgets.values()) + study.generation.max_new_tokens
     if longest and wanted > longest:
         warnings.append(

@@ -91,6 +91,21 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+def _plain(value: Any) -> Any:
+    if not isinstance(value, str | bool | int | float):
+        raise ValueError(
+            f"{quoted(str(value))} is not a single value; write a text, a number, true"
+            " or false"
+        )
+    return value
+
+
+def _not_empty(rates: tuple[float, ...]) -> tuple[float, ...]:
+    if not rates:
+        raise ValueError("is empty; write requests per second, such as [1, 2]")
+    return rates
+
+
 def _distinct(values: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(values))
 
@@ -104,7 +119,7 @@ Values = Annotated[
 ]
 Engine = Literal["torch", "vllm", "vllm_server", "sglang", "tensorrt_llm", "deepspeed"]
 OptionName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
-Option = str | bool | int | float
+Option = Annotated[str | bool | int | float, BeforeValidator(_plain)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Heat = Annotated[float, Field(ge=0)]
 
@@ -202,7 +217,7 @@ class LoadSection(StudySection):
     the limits.
     """
 
-    rates: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]
+    rates: Annotated[tuple[PositiveFloat, ...], AfterValidator(_not_empty)]
     requests: PositiveInt = 100
     seed: NonNegativeInt = 0
     ttft_limit_ms: PositiveFloat | None = None

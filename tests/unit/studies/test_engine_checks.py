@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.studies.cluster_checks import NodeKind, check_offers
 from gpuyard.studies.plan import plan
 from gpuyard.studies.runtime.experiment import SERVED
 from gpuyard.studies.runtime.server_commands import SERVERS
 from gpuyard.studies.strategies import strategies_of
 from gpuyard.studies.strategy_checks import study_faults
+from gpuyard.studies.validation import validate_study
 from tests.unit.studies.folders import make_study
 
 ONE = '[[strategies]]\nkind = "custom"\n'
@@ -56,6 +59,29 @@ def test_options_need_a_name_to_be_told_apart(tmp_path: Path) -> None:
         "m_pp1_tp1_vllm_short-texts",
         "m_pp1_tp1_vllm_b",
     ]
+    names = [f'{ONE}name = "{name}"\n{table}' for name in ("日本", "中国")]
+    study = make_study(tmp_path, strategies="".join(names))
+    assert study_faults(study) == []
+    assert len({one.strategy_id("m") for one in strategies_of(study)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("extra", "table", "words"),
+    [
+        (
+            "",
+            "engine_options = { a = [1] }",
+            "strategies.0.engine_options.a: '[1]' is not a single value",
+        ),
+        ("[load]\nrates = []\n", "", "load.rates: is empty"),
+        ("[load]\nrates = [0]\n", "", "load.rates.0: is 0 (must be more than 0"),
+    ],
+)
+def test_one_clear_fault(tmp_path: Path, extra: str, table: str, words: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        make_study(tmp_path, extra, f"{ONE}{table}\n")
+    (fault,) = caught.value.faults
+    assert words in str(fault)
 
 
 def test_rounded_weights_need_less_memory(tmp_path: Path) -> None:
@@ -72,3 +98,16 @@ def test_rounded_weights_need_less_memory(tmp_path: Path) -> None:
 
 def test_the_runtime_and_the_study_know_the_same_servers() -> None:
     assert set(SERVED) == set(SERVERS)
+
+
+def test_serving_engines_may_run_other_families(tmp_path: Path) -> None:
+    table = f'{ONE}engine = "vllm_server"\n'
+    study = make_study(tmp_path, strategies=table, model_type="mixtral")
+    assert study_faults(study) == []
+    (warning,) = [one for one in validate_study(study).warnings if "mixtral" in one]
+    assert "whether it fits" in warning
+    nodes = [NodeKind("gpu", 1, "", 1, 0.001)]
+    assert check_offers(study, nodes).faults == (), "what it needs is not known"
+    mixed = f'{table}{ONE}name = "b"\n'
+    (fault, *_) = study_faults(make_study(tmp_path, strategies=mixed))
+    assert "of the family 'mixtral'" in str(fault)
