@@ -441,7 +441,7 @@ def test_a_solver_that_is_there_already_is_used_and_one_of_another_version_is_re
         "gone": "blameless",
     }
     refused = (
-        "version: this solver reads 2, the order has 1; take the solver that comes with"
+        "version: this solver reads 3, the order has 2; take the solver that comes with"
         " the gpuyard that asks"
     )
     assert refused in found["newer"]["reason"]

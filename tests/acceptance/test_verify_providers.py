@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpuyard.verification.packing import _NAMES, SOLVER
+from gpuyard.verification.packing import PROGRAM_NAMES, SOLVER
 from tests.acceptance.test_slurm import settings as slurm_settings
 from tests.support import huggingface
 from tests.support.dockerd import IMAGE, Dockerd
@@ -63,7 +63,7 @@ def check_jobs(
     assert outcomes(found) == dict.fromkeys(NAMES, "passed"), found
     jobs = instance.json("jobs", "--limit", "1000")["items"]
     there = {job["name"] for job in jobs if job["provider"] == provider}
-    assert there <= set(_NAMES), "no job says what it is"
+    assert there <= set(PROGRAM_NAMES), "no job says what it is"
     assert {job["state"] for job in jobs} == {"completed"}
     places = {one["place"]: one["score"] for one in instance.json("trust")["items"]}
     assert places == {provider: 1.0}
@@ -163,7 +163,7 @@ def test_the_solvers_image_solves_an_order_on_its_own(
     dockerd: Dockerd, solver_image: str
 ) -> None:
     order = {
-        "version": 1,
+        "version": 2,
         "check": "chk_1",
         "task": "solve",
         "prompts": ["a?", "b?"],

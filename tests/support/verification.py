@@ -95,8 +95,9 @@ class LocalTrusted:
         self, cls: Class, nonce: str, proofs: Mapping[str, Any]
     ) -> dict[str, str]:
         await self._work(cls)
-        names = {"vram_gb": "vram", "speed": "speed"}
-        return {names[proof]: digest_of(f"{names[proof]} {nonce}") for proof in proofs}
+        names = {"vram": "vram_gb", "speed": "speed"}
+        made = [name for name, asked in names.items() if asked in proofs]
+        return {name: digest_of(f"{name} {nonce}") for name in made}
 
     def _prompt(self, *, same: bool) -> str:
         return (

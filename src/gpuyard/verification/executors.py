@@ -1,5 +1,6 @@
 """Executors: places where a job can run, by name, and the jobs that run there."""
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -9,6 +10,7 @@ from gpuyard.config.verification import ExecutorSettings
 from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.domain.own_nodes import OWN_NODES
 from gpuyard.verification.classes import TRAITS, Class, class_of
+from gpuyard.verification.packing import PROGRAM_NAMES
 
 _GPU = "gpu:"
 
@@ -53,7 +55,7 @@ class Executor:
         settings = self.settings
         path = PurePath(program)
         return {
-            "name": path.stem,
+            "name": secrets.choice(PROGRAM_NAMES) if settings.solver else path.stem,
             "command": [settings.python, settings.solver or path.name],
             "workdir": None if settings.solver else str(path.parent),
             "stdin": order,

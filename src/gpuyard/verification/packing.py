@@ -14,7 +14,7 @@ from pathlib import Path
 
 SOLVER = Path(__file__).parent / "solver"
 _SUFFIXES = (".py", ".c")
-_NAMES = ("main", "app", "run", "infer", "generate", "evaluate", "serve")
+PROGRAM_NAMES = ("main", "app", "run", "infer", "generate", "evaluate", "serve")
 # The package's name in the file, and what runs it.
 _PACKAGE = "program"
 _START = f"""import sys
@@ -31,7 +31,7 @@ def pack_solver(programs: Path) -> Path:
     """Write the solver into a new folder of `programs`; returns the file."""
     folder = programs / secrets.token_hex(8)
     folder.mkdir(parents=True)
-    file = folder / f"{secrets.choice(_NAMES)}.pyz"
+    file = folder / f"{secrets.choice(PROGRAM_NAMES)}.pyz"
     file.write_bytes(_archive())
     with zipfile.ZipFile(file, "a") as archive:
         archive.comment = secrets.token_bytes(secrets.randbelow(_MOST_PADDING))
