@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gpuyard.client.connection import running_server
 from tests.support.fake_cloud import KILLS, FakeCloud, fake_cloud_environment
 from tests.support.instance import TestInstance, make_instance
 from tests.support.joined import nodes
@@ -94,7 +95,7 @@ class Rented:
         if moment in KILLS:
             # Not by a command, which would start another server.
             wait_until(
-                lambda: self.instance.pid("server") is None,
+                lambda: running_server(self.instance.home) is None,
                 what=f"the server to be killed at {moment}",
             )
         self.instance.kill("server")
