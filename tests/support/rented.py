@@ -2,7 +2,7 @@
 with it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -115,7 +115,7 @@ class Rented:
 
 
 @contextmanager
-def renting_instance(folder: Path, **environment: str) -> Iterator[Rented]:
+def renting_instance(folder: Path, **environment: str) -> Generator[Rented]:
     """An instance that rents from a cloud in `folder`; nothing is left afterwards."""
     cloud = FakeCloud(folder)
     rented = fake_cloud_environment(folder, free_port(2))
