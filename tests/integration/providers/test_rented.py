@@ -5,7 +5,7 @@ which machines join and agents dial.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,13 +59,16 @@ class Instance:
 
     epoch = 1
     installation = "lab"
-    open_until = 1e12
 
     def __init__(self, folder: Path) -> None:
         authority = Authority.of(folder / "authority")
         core = SimpleNamespace(clock=lambda: 0.0)
         controller: Any = SimpleNamespace(
-            core=core, joined_nodes=self, serve_agent=self.serve_agent
+            core=core,
+            joined_nodes=SimpleNamespace(
+                join=self.join, node_of=self.member, open_until=1e12
+            ),
+            serve_agent=self.serve_agent,
         )
         self.door = AgentsDoor(f"127.0.0.1:{free_port(2)}", authority, controller)
         self.provider: FakeCloudProvider | None = None
@@ -78,11 +81,8 @@ class Instance:
 
     # --- for the listeners ---
 
-    def node_of(self, key: str) -> Any:
-        """By an attempt, or by the fingerprint of a certificate."""
-        if key.startswith("attempt_"):
-            return self._nodes.get(key, "")
-        return self._members.get(key)
+    def member(self, fingerprint: str) -> Any:
+        return self._members.get(fingerprint)
 
     async def join(self, secret: str, *words: Any) -> JoinedMachine:
         attempt_id = self._secrets.get(secret, "")
@@ -114,6 +114,9 @@ class Instance:
     def attempt_of(self, reference: str) -> str:
         return ""
 
+    def node_of(self, attempt_id: str) -> str:
+        return self._nodes.get(attempt_id, "")
+
     def attempt_on(self, node_id: str) -> str:
         found = (key for key, known in self._nodes.items() if known == node_id)
         return next(found, "")
@@ -127,7 +130,9 @@ class Instance:
     async def order(self, attempt_id: str) -> AttemptOrder | None:
         return self._orders.get(attempt_id)
 
-    async def place(self, attempt_id: str, node_id: str, gpus: Sequence[str]) -> None:
+    async def place(
+        self, attempt_id: str, node_id: str, gpu_uuids: Sequence[str]
+    ) -> None:
         assert self._nodes[attempt_id] == node_id
 
     def believable(self, end: wire.Ended) -> wire.Ended:
@@ -153,7 +158,7 @@ class Instance:
 
 
 @asynccontextmanager
-async def open_subject(folder: Path) -> AsyncIterator[Subject]:
+async def open_subject(folder: Path) -> AsyncGenerator[Subject]:
     """A provider, its instance and its cloud, and no machine afterwards."""
     instance = Instance(folder)
     note_python(folder / "cloud")
