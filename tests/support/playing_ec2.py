@@ -8,8 +8,14 @@ from pathlib import Path
 
 from gpuyard.providers.instances.api import Instance, InstanceOrder, InstanceRef
 from tests.support.ec2 import Ec2
-from tests.support.fake_cloud import GPU, REGION, SMALL, ZONES, FakeCloud
-from tests.support.forkserver import fast_python
+from tests.support.fake_cloud import (
+    GPU,
+    REGION,
+    SMALL,
+    ZONES,
+    FakeCloud,
+    note_python,
+)
 
 
 class Ec2Players:
@@ -52,7 +58,7 @@ class Ec2Players:
 def playing_ec2(ec2: Ec2, folder: Path) -> Iterator[Ec2Players]:
     """`folder` is for the machines."""
     cloud = FakeCloud(folder)
-    (folder / "python").write_text(fast_python())
+    note_python(folder)
     try:
         yield Ec2Players(ec2, cloud)
     finally:
