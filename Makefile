@@ -13,6 +13,7 @@ API_EXAMPLES ?= 200
 HISTORY_JOBS ?= 1000000
 HISTORY_DAYS ?= 30
 STUDY_KILLS ?= 10
+RENTED_KILLS ?= 200
 VERIFY_KILLS ?= 100
 # The checker's version is pinned by the lock; do not ask the network for a newer one on each run.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -95,6 +96,7 @@ soak: dev ## kill -9 for MINUTES=10 or ROUNDS=500; DATABASE=sqlite|postgresql|bo
 	@GPUYARD_STUDY_KILLS=$(STUDY_KILLS) $(PYTHON) -m pytest tests/acceptance/test_studies.py -k killed
 	@GPUYARD_REAL_MODELS=1 $(PYTHON) -m pytest tests/acceptance/test_verify_providers.py -k real_models
 	@GPUYARD_VERIFY_KILL_ROUNDS=$(VERIFY_KILLS) $(PYTHON) -m pytest tests/acceptance/test_verify_servers.py tests/integration/verification/test_processes.py -k killed --timeout 3600
+	@$(PYTHON) -m tests.soak.rented --rounds $(RENTED_KILLS)
 	@scripts/apt-install.sh debootstrap systemd-container
 	@$(PYTHON) -m tests.soak.service
 

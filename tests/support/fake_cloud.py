@@ -197,11 +197,15 @@ class FakeCloud:
                 assert row["user_data"] == order.user_data, "another order, same token"
                 return _instance(row)
             fault = _next_fault(state["faults"], order)
-            if fault in _CODES and fault != _REPLY_LOST:
-                message = f"{fault} in {order.zone}"
-                raise ProviderError(message, NAME, _CODES[fault])
+            is_refused = fault in _CODES and fault != _REPLY_LOST
             machine = f"i-{len(state['machines']) + 1:04d}"
-            row = state["machines"][machine] = _row(machine, order)
+            row = _row(machine, order)
+            if not is_refused:
+                state["machines"][machine] = row
+        # Not before the state is written.
+        if is_refused:
+            message = f"{fault} in {order.zone}"
+            raise ProviderError(message, NAME, _CODES[fault])
         if fault != "never_boots":
             self._boot(machine, order, fault)
         if fault == _REPLY_LOST:
@@ -269,7 +273,7 @@ class FakeCloud:
             "GPUYARD_DISK__RESERVE_MB": "0",
         }
         for name in list(environment):
-            if name.startswith(("GPUYARD_PROVIDERS", "GPUYARD_SERVER__")):
+            if name.startswith(("GPUYARD_PROVIDERS", "GPUYARD_SERVER__", "PYTHONPATH")):
                 del environment[name]
         gpus = TYPES[order.type].gpus
         if gpus and fault != "no_gpus":
@@ -372,7 +376,8 @@ class FakeCloudProvider(RentedProvider):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         settings = FakeCloudSettings.read(config)
-        super().__init__(config, FakeCloud(Path(settings.folder)), settings)
+        self.cloud = FakeCloud(Path(settings.folder))
+        super().__init__(config, self.cloud, settings)
 
 
 def install(site: Path) -> None:
@@ -387,14 +392,21 @@ def install(site: Path) -> None:
     )
 
 
+def note_python(folder: Path) -> None:
+    """Say with which Python machines run: a server that launches them is itself
+    forked, and cannot tell.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "python").write_text(fast_python())
+
+
 def fake_cloud_environment(folder: Path, port: int, **settings: str) -> dict[str, str]:
     """The environment of an instance that rents from the cloud in `folder`, and at which
     machines join at `port`. `settings`: more of `[providers.fakecloud]`.
     """
     site = folder / "site"
     install(site)
-    # The server that launches machines is forked, and cannot tell.
-    (folder / "python").write_text(fast_python())
+    note_python(folder)
     root = Path(__file__).parent.parent.parent
     values = {"folder": str(folder), "poll_s": "0.2", "sweep_s": "1", **settings}
     section = {

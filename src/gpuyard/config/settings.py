@@ -29,6 +29,7 @@ from gpuyard.config.jobs import JobSettings
 from gpuyard.config.ledger import BackupSettings, LedgerSettings
 from gpuyard.config.notify import NotifySettings as NotifySettings
 from gpuyard.config.paths import Home
+from gpuyard.config.rented import RentedSettings
 from gpuyard.config.resource_manager import ResourceManagerSettings
 from gpuyard.config.retention import RetentionSettings
 from gpuyard.config.sections import (
@@ -180,6 +181,7 @@ class NodeSettings(SettingsSection):
     )
     job_umask: str = Field(default="077", pattern=r"^0?[0-7]{3}$")
     no_new_privileges: bool = False
+    rented: RentedSettings = RentedSettings()
 
     @property
     def has_accounts(self) -> bool:

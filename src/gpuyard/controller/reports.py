@@ -23,6 +23,7 @@ from gpuyard.controller.gangs import (
 )
 from gpuyard.controller.gpu_alarms import GpuAlarms
 from gpuyard.controller.gpu_changes import gpu_changes, is_news
+from gpuyard.controller.interruptions import Interruptions
 from gpuyard.controller.job_warnings import warn_of_limited_log
 from gpuyard.controller.joined_nodes import REMOVED
 from gpuyard.controller.launching import Launching
@@ -85,6 +86,7 @@ class Reports:
         self._cpu_watch = CpuWatch(core)
         self._run_watch = RunWatch(core)
         self._points = MetricPoints(core)
+        self._interruptions = Interruptions(core)
         self.silent_nodes = SilentNodes(core, self._agent_attempts, self._end_silent)
         self.on_progress: ProgressListener | None = None
 
@@ -356,6 +358,9 @@ class Reports:
         """
         if isinstance(body, wire.GpusSeen):
             self._gpus_seen(node_id, body)
+            return None
+        if isinstance(body, wire.InterruptionSeen):
+            self._interruptions.seen(node_id, body.at)
             return None
         attempt_id, rank = attempt_and_rank(body.attempt_id)
         attempt = self._core.view.attempts.get(attempt_id)

@@ -225,6 +225,12 @@ class Ended(_Message, frozen=True, tag="Ended"):
     facts: Facts = {}
 
 
+class InterruptionSeen(_Message, frozen=True, tag="InterruptionSeen"):
+    """The cloud takes the machine back at this time: it is rented at a spot price."""
+
+    at: Time
+
+
 class NumberedReport(_Message, frozen=True, tag="Report"):
     """A numbered message, repeated after a broken link until acknowledged."""
 
@@ -237,6 +243,7 @@ class NumberedReport(_Message, frozen=True, tag="Report"):
         | ArtifactsSaved
         | Ended
         | GpusSeen
+        | InterruptionSeen
     )
 
 

@@ -16,7 +16,6 @@ import asyncio
 import gc
 import secrets
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -41,7 +40,6 @@ from gpuyard.domain.reasons import Reason
 from gpuyard.domain.separation import Separation
 from gpuyard.node.agent_files import (
     RefusalNote,
-    last_contact,
     lock_agent,
     node_id,
 )
@@ -73,6 +71,8 @@ from gpuyard.node.outbox import Outbox
 from gpuyard.node.package_environments import package_environments
 from gpuyard.node.prefetch import PrefetchQueue
 from gpuyard.node.separation import JobAccounts
+from gpuyard.node.server_contact import ServerContact
+from gpuyard.node.spot_watch import SpotWatch
 from gpuyard.node.stream_door import StreamDoor
 from gpuyard.node.sweeping import sweep_old_output
 from gpuyard.node.watch import AgentContext
@@ -177,10 +177,10 @@ class Agent:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._epoch = 0
         self._server: ServerAddress | None = None  # while there is a link
-        self._heartbeat: Heartbeat | None = None  # of the link
-        self._last_contact_file = home.node / "heard"
         self._sign_of_life = home.node / "pulse"
-        self._silent_since = last_contact(self._last_contact_file)
+        self._contact = ServerContact(
+            home.node / "heard", settings.rented.heartbeat_file
+        )
         self._leaving = asyncio.Event()
         self._process = secrets.token_hex(8)
         self._refusal = RefusalNote(home.node / "refused")
@@ -266,10 +266,9 @@ class Agent:
             msgspec.ValidationError,
         ) as error:
             log.info("the link to the server ended", cause=repr(error))
-        if self._heartbeat is None:
+        if not self._contact.is_linked:
             return False
-        self._silent_since = self._heartbeat.last_received_at
-        self._heartbeat = None
+        self._contact.link_ended()
         self._server = None
         # The next server sends again what it still wants.
         self._prefetched.clear()
@@ -291,8 +290,7 @@ class Agent:
                 header = await reader.readexactly(4)
                 frame = await reader.readexactly(wire_frames.frame_length(header))
                 message = wire_frames.decode_to_agent(frame)
-                if self._heartbeat:
-                    self._heartbeat.received()
+                self._contact.received()
                 if isinstance(message, wire.Welcome):
                     welcome_timer.cancel()
                     working = self._welcomed(message, writer)
@@ -328,17 +326,18 @@ class Agent:
         """Begin to report, and to send heartbeats if the server wants them; returns the
         tasks of the link.
         """
-        if self._heartbeat:
+        if self._contact.is_linked:
             raise ValueError("a second Welcome on one link")
         if message.epoch < self._epoch:
             raise ValueError(
                 f"the server's epoch {message.epoch} is over: {self._epoch} was seen"
             )
         self._epoch = message.epoch
-        self._heartbeat = Heartbeat(writer, message.heartbeat_s)
+        heartbeat = Heartbeat(writer, message.heartbeat_s)
+        self._contact.welcomed(heartbeat)
         working = [asyncio.create_task(self._outbox.deliver(writer))]
         if message.heartbeat_s:
-            working.append(asyncio.create_task(self._heartbeat.beat()))
+            working.append(asyncio.create_task(heartbeat.beat()))
         for task in working:
             # If one direction fails, the link ends.
             task.add_done_callback(lambda _: writer.close())
@@ -419,6 +418,10 @@ class Agent:
         """Tell the server what was found on the disk."""
         self._outbox.put(wire.GpusSeen(self._gpus.current, self._gpus.problem, disk))
 
+    def report_interruption(self, notice: wire.InterruptionSeen) -> None:
+        """Tell the server that the cloud takes this machine back."""
+        self._outbox.put(notice)
+
     def _send_log(
         self, question: wire.ReadLog | wire.FindLines, logs: LogSender
     ) -> None:
@@ -428,22 +431,14 @@ class Agent:
     async def _watch_silence(self) -> None:
         """Stop attempts that have been without a server for longer than their
         `max_silence_s`, measured on this host's monotonic clock.
-
-        The time of the last contact is kept in a file, so that the count continues if
-        the agent is killed.
         """
         while True:
             await asyncio.sleep(1.0)
             # The keeper kills an agent that stops to touch this file.
             with suppress(OSError):
                 self._sign_of_life.touch()
-            if self._heartbeat:
-                self._silent_since = self._heartbeat.last_received_at
-                # On a full disk the time is lost with this agent.
-                with suppress(OSError):
-                    self._last_contact_file.write_text(str(self._silent_since))
-            silent_s = time.monotonic() - self._silent_since
-            self.attempts.stop_silent(silent_s)
+            self._contact.note()
+            self.attempts.stop_silent(self._contact.silent_s())
 
 
 def main() -> None:
@@ -477,11 +472,13 @@ async def _run(home: Home, settings: Settings, blobs: Blobs) -> None:
     )
     look_s = settings.disk.look_s
     disk = DiskWatch(home.root, look_s, agent.job_files, agent.report_disk)
+    spot = SpotWatch(settings.node.rented, agent.report_interruption)
     upkeep = (
         asyncio.create_task(
             sweep_old_output(agent.journal, settings.retention, home.root)
         ),
         asyncio.create_task(disk.run()),
+        asyncio.create_task(spot.run()),
     )
     # What was loaded at the start never becomes garbage. Without this, the collector
     # looks at all of it again and again while many short jobs run.

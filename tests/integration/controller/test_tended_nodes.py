@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from gpuyard.domain import wire
 from tests.integration.controller.test_hostile_nodes import join
 from tests.support.controlled import Controlled
 from tests.support.fake_provider import FakeHost
@@ -84,3 +85,20 @@ async def test_both_nodes_of_a_gang_are_removed(instance: Controlled, away: Fake
         await instance.provider.leave(host.node_id)
     assert (await instance.until(job_id))["state"] == "failed"
     assert not instance.core.view.attempts
+
+
+async def test_a_machine_that_its_cloud_takes_back_keeps_no_job(
+    instance: Controlled, away: FakeHost
+):
+    """Not even one that a drain would leave there; and the second notice is none."""
+    left = await instance.submit()
+    await instance.until(left, "running")
+    (drained,) = (await instance.controller.joined_nodes.drain(away.node_id)).left
+    assert drained == left
+    for _ in range(2):
+        away.say(wire.InterruptionSeen(instance.core.clock() + 120))
+        await instance.provider.deliver(away.node_id)
+    await instance.controller.joined_nodes.cordon("node_1", cordoned=False)
+    await ends_at_home(instance, left)
+    reasons = [attempt["reason"] for attempt in instance.attempts(left)]
+    assert reasons == ["preempted", None]

@@ -70,7 +70,12 @@ def fast_python() -> str:
     """The program for the command and the server; the first call starts the fork
     server.
     """
-    modules = ["gpuyard.cli.entry", "gpuyard.server", "gpuyard.node.agent"]
+    modules = [
+        "gpuyard.cli.entry",
+        "gpuyard.server",
+        "gpuyard.server.joined_node",
+        "gpuyard.node.agent",
+    ]
     calls = ["gpuyard.cli.main:click_command"]
     return start_fork_server(sys.executable, _OURS, modules, calls)
 

@@ -17,6 +17,7 @@ from gpuyard.domain.errors import ProviderError, RefusedError
 from gpuyard.domain.jobconfig import GpuSpec
 from gpuyard.domain.reasons import Reason
 from gpuyard.providers.agent import AgentProvider
+from gpuyard.providers.instances.container import in_container
 from gpuyard.providers.instances.renting_instance import RentingInstance
 from gpuyard.providers.placing import place
 
@@ -69,9 +70,7 @@ class RentedAgents:
         self.gpus.pop(attempt_id, None)
         self._sent.discard(attempt_id)
         node_id = self._nodes.node_of(attempt_id)
-        if node_id:
-            self._away_since.pop(node_id, None)
-            self.link.dismiss_node(node_id, "This machine is not needed any more.")
+        self._away_since.pop(node_id, None)
 
     # --- what is known ---
 
@@ -132,6 +131,8 @@ class RentedAgents:
             body = report.body
             if isinstance(body, wire.Ended):
                 end = body if body.attempt_id == attempt_id else end
+            elif isinstance(body, wire.InterruptionSeen):
+                await self.stop_soon(attempt_id, Reason.PREEMPTED)
             elif not isinstance(body, wire.GpusSeen):
                 others.append(report)
                 self._note_start(body)
@@ -218,7 +219,7 @@ class RentedAgents:
         self._sent.add(attempt_id)
         self.gpus[attempt_id] = tuple(gpu_uuids)
         try:
-            await self.link.submit_attempt(placed)
+            await self.link.submit_attempt(in_container(placed))
         except ProviderError:
             self._sent.discard(attempt_id)
             raise

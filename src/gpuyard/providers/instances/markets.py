@@ -35,6 +35,7 @@ def offer_of(provider: str, market: Market) -> Offer:
         region=market.region,
         zone=market.zone,
         spot=market.spot,
+        containers=True,
         artifacts=True,
         datasets=True,
         price_per_hour=market.price_per_hour,

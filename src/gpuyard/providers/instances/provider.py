@@ -78,6 +78,7 @@ class RentedProvider(QueueProvider):
     """Attempts on machines that are rented for them."""
 
     PROVIDER_NAME: ClassVar[str] = "rented"
+    containers: ClassVar[bool] = True
     agents_report: bool = True
 
     def __init__(
@@ -97,6 +98,8 @@ class RentedProvider(QueueProvider):
         self._news = asyncio.Event()
         # Attempts whose end was asked for.
         self._stopped: set[str] = set()
+        # When it was seen that they were over (UTC seconds): until then they are paid.
+        self._over_at: dict[str, float] = {}
         # Attempts that were told that their machine is taken back.
         self._warned: set[str] = set()
         self._sweeping: asyncio.Task[None] | None = None
@@ -227,7 +230,14 @@ class RentedProvider(QueueProvider):
         return self.fleet.launched(instance)
 
     def _refuse_unsupported(self, order: AttemptOrder) -> None:
-        refuse_container(order, self.PROVIDER_NAME)
+        if not order.image:
+            refuse_container(order, self.PROVIDER_NAME)
+        if order.retries:
+            message = (
+                f"retry_count is {order.retries}, and a rented machine runs a job once;"
+                " submit it to the gpuyard server, which tries it again."
+            )
+            raise ProviderError(message, self.PROVIDER_NAME, "UNSUPPORTED")
         if order.nodes > 1:
             message = f"resources.nodes is {order.nodes}; a rented job has one machine."
             raise ProviderError(message, self.PROVIDER_NAME, "UNSUPPORTED")
@@ -284,7 +294,11 @@ class RentedProvider(QueueProvider):
                 continue
             facts = self._facts(job_id, attempt_id, known.get(job_id))
             await self._warn_interrupted(attempt_id, facts)
-            results[job_id] = result_of(job_id, facts, self.settings, now)
+            at = self._over_at.get(job_id, now)
+            result = result_of(job_id, facts, self.settings, at)
+            if result.status.is_over:
+                self._over_at.setdefault(job_id, now)
+            results[job_id] = result
         return results
 
     def _facts(
@@ -365,6 +379,7 @@ class RentedProvider(QueueProvider):
     async def forget_job(self, job_id: str) -> None:
         """See GpuProviderInterface: the machine ends, and is no node any more."""
         attempt_id = self._attempt_or_none(job_id)
+        self._over_at.pop(job_id, None)
         try:
             await self.fleet.end([job_id])
         finally:
@@ -391,6 +406,8 @@ class RentedProvider(QueueProvider):
         attempt_id = await self._attempt(job_id)
         node_id = self.nodes.node_of(attempt_id)
         if not self.agents.is_connected(node_id):
+            if self._waits(job_id, attempt_id) and not follow:
+                return
             raise self._no_log(job_id, attempt_id)
         pieces = self.agents.link.stream_log_pieces_of(
             node_id, attempt_id, offset=offset, lines=lines, follow=follow
@@ -398,9 +415,16 @@ class RentedProvider(QueueProvider):
         async for piece in pieces:
             yield piece
 
-    def _no_log(self, job_id: str, attempt_id: str) -> ProviderError:
+    def _is_live(self, job_id: str) -> bool:
         instance = self.fleet.known.get(job_id)
-        is_gone = instance is None or not instance.state.is_live
+        return instance is not None and instance.state.is_live
+
+    def _waits(self, job_id: str, attempt_id: str) -> bool:
+        """Whether nothing of it has run yet, and it may: its log is empty."""
+        return self._is_live(job_id) and not self.agents.may_run(attempt_id)
+
+    def _no_log(self, job_id: str, attempt_id: str) -> ProviderError:
+        is_gone = not self._is_live(job_id)
         if is_gone or not self.agents.may_run(attempt_id):
             return JobNotFoundError(job_id, self.PROVIDER_NAME)
         return ProviderError(
@@ -416,11 +440,11 @@ class RentedProvider(QueueProvider):
         the cloud bills the time in which it boots, too.
         """
         await self._attempt(job_id)
-        machines = await self.machines()
-        found = next(
-            (one for one in machines if _is_called(one.instance, job_id)), None
-        )
-        total = (found.cost if found else None) or Decimal(0)
+        instance = self.fleet.known.get(job_id)
+        total = Decimal(0)
+        if instance is not None:
+            at = self._over_at.get(job_id, time.time())
+            total = self._priced(instance, at).cost or total
         return CostInfo(job_id, total, self.currency, {"compute": total})
 
     async def machines(self) -> list[RentedMachine]:
@@ -460,7 +484,3 @@ class RentedProvider(QueueProvider):
             return {"status": "unhealthy", "message": str(error)}
         live = [one for one in known.values() if one.state.is_live]
         return {"status": "healthy", "machines": len(live)}
-
-
-def _is_called(instance: Instance, reference: str) -> bool:
-    return f"{instance.region}/{instance.id}" == reference
