@@ -14,7 +14,7 @@ from tests.support.conformance import only
 from tests.support.playing_ecs import playing_ecs
 
 # What may break at Alibaba alone; all else is the same at every cloud.
-DAILY = {"completes", "lost_reply", "unknown_id"}
+DAILY = {"lost_reply", "unknown_id"}
 
 
 @asynccontextmanager
