@@ -3,7 +3,7 @@
 import json
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -123,11 +123,16 @@ def test_a_rented_machine_that_is_cut_off_is_replaced(tmp_path: Path) -> None:
 
 
 def _check_replaced(instance: TestInstance, cloud: FakeCloud) -> None:
-    wait_for_joined(instance, cloud)
+    _wait(instance, cloud, lambda: _joined(instance) == 1, "it to join")
     (first,) = cloud.live()
-    cloud.cut_off(first["id"])
-    wait_until(lambda: first["id"] not in _ids(cloud), what="its machine to end")
-    wait_for_joined(instance, cloud)
+
+    def has_ended() -> bool:
+        # What guards its keeper would start another.
+        cloud.cut_off(first["id"])
+        return first not in cloud.live()
+
+    _wait(instance, cloud, has_ended, "its machine to end")
+    _wait(instance, cloud, lambda: _joined(instance) == 1, "another to join")
     (second,) = cloud.live()
     rows = {row["reference"]: row for row in pool(instance)["newest_nodes"]}
     assert rows[f"here-1/{first['id']}"]["why"] == "it was silent for 5s"
@@ -141,14 +146,16 @@ def _check_replaced(instance: TestInstance, cloud: FakeCloud) -> None:
     assert said == "here\n"
 
 
-def _ids(cloud: FakeCloud) -> list[str]:
-    return [row["id"] for row in cloud.live()]
+def _joined(instance: TestInstance) -> int:
+    return int(pool(instance)["nodes"]["joined"])
 
 
-def wait_for_joined(instance: TestInstance, cloud: FakeCloud) -> None:
-    """Wait until the pool's one node has joined."""
+def _wait(
+    instance: TestInstance, cloud: FakeCloud, over: Callable[[], bool], what: str
+) -> None:
+    """Wait, and say what is known if it takes too long."""
     try:
-        wait_until(lambda: pool(instance)["nodes"]["joined"] == 1, what="it to join")
+        wait_until(over, what=what)
     except AssertionError as error:
         logs = [cloud.log(row["id"]) for row in cloud.rows()]
         known = (json.dumps(pool(instance), indent=1), *logs, instance.newest_logs())

@@ -106,7 +106,7 @@ class Pooled(Controlled):
     def __init__(self, folder: Any, pool: dict[str, Any], **settings: Any) -> None:
         self.cloud = FakePoolHands()
         self.booted: set[str] = set()
-        section = PoolSettings(**{"provider": "fake", "idle": 0.2, **pool})
+        section = PoolSettings(**{"provider": "fake", **pool})
         needed = {
             "pools": {"warm": section},
             "providers": {"fake": {}},
@@ -117,6 +117,11 @@ class Pooled(Controlled):
     def extend(self, controller: Controller) -> None:
         self.provider.hands = self.cloud
         controller.pools.open_door(FakeDoor())
+
+    def let_idle_go(self) -> None:
+        """From now on, a node that is idle goes at once."""
+        pool = self.controller.pools.by_name["warm"]
+        pool.settings = pool.settings.model_copy(update={"idle": 0.01})
 
     def rows(self) -> list[dict[str, Any]]:
         """The nodes of the pool in the ledger, the oldest first."""

@@ -51,6 +51,7 @@ async def test_nodes_come_for_what_waits_work_and_go(make: Make):
     assert row["name"].startswith("warm-")
     assert instance.core.view.node(row["node_id"]).joined
     await instance.end_all(jobs)
+    instance.let_idle_go()
     await instance.until_states()
     for row in instance.rows():
         assert row["why"].startswith("nothing ran on it for ")
@@ -73,6 +74,7 @@ async def test_its_minimum_is_there_before_any_job_and_stays(make: Make):
     jobs = [await instance.submit(**ONE_GPU) for _ in range(2)]
     await instance.boot()
     await instance.end_all(jobs)
+    instance.let_idle_go()
     await instance.until_states("joined")
     assert not instance.controller.pools.idle
 
@@ -190,6 +192,7 @@ async def test_a_server_that_is_killed_leaves_each_node_to_the_next(
         assert instance.states() == ["joined"]
     instance.cloud.hold = asyncio.Event()
     await instance.finish(job)
+    instance.let_idle_go()
     await instance.until_states("ending")
     if state == "ending":
         await instance.crash()
