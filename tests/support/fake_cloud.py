@@ -18,7 +18,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal
 from pathlib import Path
@@ -61,8 +61,13 @@ until "$0" -m gpuyard.cli.entry join "$1" "$2" --foreground; do
 done
 """
 _REPLY_LOST = "reply_lost"
-_CODES = {"capacity": CAPACITY, "quota": QUOTA, "credentials": CREDENTIALS}
-_CODES |= {"throttle": "THROTTLED", _REPLY_LOST: "TIMEOUT"}
+_CODES = {
+    "capacity": CAPACITY,
+    "quota": QUOTA,
+    "credentials": CREDENTIALS,
+    "throttle": "THROTTLED",
+    _REPLY_LOST: "TIMEOUT",
+}
 # The server is killed that calls the cloud, at this moment.
 KILLS = (
     "kill_before_launch",
@@ -84,11 +89,12 @@ class FakeCloud:
     # --- its state ---
 
     @contextmanager
-    def _state(self) -> Iterator[dict[str, Any]]:
+    def _state(self) -> Generator[dict[str, Any]]:
         """The state, which nobody else changes meanwhile."""
         file = self.folder / "state.json"
         with (self.folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            state: dict[str, Any]
             try:
                 state = json.loads(file.read_text())
             except FileNotFoundError:

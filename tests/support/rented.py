@@ -2,11 +2,12 @@
 with it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gpuyard.client.connection import running_server
 from tests.support.fake_cloud import KILLS, FakeCloud, fake_cloud_environment
 from tests.support.instance import TestInstance, make_instance
 from tests.support.joined import nodes
@@ -41,7 +42,13 @@ class Rented:
             attempts = self.attempts(job)
             return attempts and self.cloud.rows(attempts[-1]["id"])
 
-        return wait_until(found, what=f"a machine for {job}: {self.told(job)}")[0]
+        return self._wait(found, "a machine", job)[0]
+
+    def _wait(self, condition: Callable[[], Any], what: str, job: str) -> Any:
+        try:
+            return wait_until(condition, what=f"{what} for {job}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self.told(job)}") from None
 
     def state(self, job: str, *states: str) -> Any:
         """Wait until the job is in one of these states."""
@@ -75,17 +82,24 @@ class Rented:
         """
         if moment in KILLS:
             self.cloud.add_fault(moment)
-        job = self.run("--name", moment, "--", "sh", "-c", "sleep 0.3; echo done")
+        go = self.instance.work / "go"
+        go.unlink(missing_ok=True)
+        if moment != "running":
+            go.touch()
+        program = f"until [ -e {go} ]; do sleep 0.05; done; echo done"
+        job = self.run("--name", moment, "--", "sh", "-c", program)
         if moment == "joined":
-            wait_until(self._has_joined, what=f"a node: {self.told(job)}")
+            self._wait(self._has_joined, "a node", job)
         elif moment == "running":
             self.state(job, "running")
         if moment in KILLS:
+            # Not by a command, which would start another server.
             wait_until(
-                lambda: self.instance.pid("server") is None,
-                what=f"the server to be killed: {self.told(job)}",
+                lambda: running_server(self.instance.home) is None,
+                what=f"the server to be killed at {moment}",
             )
         self.instance.kill("server")
+        go.touch()
         self.instance.ok("up")
         self.state(job, "completed")
         assert self.instance.ok("logs", job) == "done\n", self.told(job)
@@ -101,7 +115,7 @@ class Rented:
 
 
 @contextmanager
-def renting_instance(folder: Path, **environment: str) -> Iterator[Rented]:
+def renting_instance(folder: Path, **environment: str) -> Generator[Rented]:
     """An instance that rents from a cloud in `folder`; nothing is left afterwards."""
     cloud = FakeCloud(folder)
     rented = fake_cloud_environment(folder, free_port(2))

@@ -3,7 +3,7 @@ its part, behind the real listeners at which machines join and agents dial.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,13 +39,16 @@ class SmallInstance:
 
     epoch = 1
     installation = "lab"
-    open_until = 1e12
 
     def __init__(self, folder: Path) -> None:
         authority = Authority.of(folder / "authority")
         core = SimpleNamespace(clock=lambda: 0.0)
         controller: Any = SimpleNamespace(
-            core=core, joined_nodes=self, serve_agent=self.serve_agent
+            core=core,
+            joined_nodes=SimpleNamespace(
+                join=self.join, node_of=self.member, open_until=1e12
+            ),
+            serve_agent=self.serve_agent,
         )
         self.door = AgentsDoor(f"127.0.0.1:{free_port(2)}", authority, controller)
         self.provider: RentedProvider | None = None
@@ -58,11 +61,8 @@ class SmallInstance:
 
     # --- for the listeners ---
 
-    def node_of(self, key: str) -> Any:
-        """By an attempt, or by the fingerprint of a certificate."""
-        if key.startswith("attempt_"):
-            return self._nodes.get(key, "")
-        return self._members.get(key)
+    def member(self, fingerprint: str) -> Any:
+        return self._members.get(fingerprint)
 
     async def join(self, secret: str, *words: Any) -> JoinedMachine:
         attempt_id = self._secrets.get(secret, "")
@@ -94,6 +94,9 @@ class SmallInstance:
     def attempt_of(self, reference: str) -> str:
         return ""
 
+    def node_of(self, attempt_id: str) -> str:
+        return self._nodes.get(attempt_id, "")
+
     def attempt_on(self, node_id: str) -> str:
         found = (key for key, known in self._nodes.items() if known == node_id)
         return next(found, "")
@@ -107,7 +110,9 @@ class SmallInstance:
     async def order(self, attempt_id: str) -> AttemptOrder | None:
         return self._orders.get(attempt_id)
 
-    async def place(self, attempt_id: str, node_id: str, gpus: Sequence[str]) -> None:
+    async def place(
+        self, attempt_id: str, node_id: str, gpu_uuids: Sequence[str]
+    ) -> None:
         assert self._nodes[attempt_id] == node_id
 
     def believable(self, end: wire.Ended) -> wire.Ended:
@@ -135,7 +140,7 @@ class SmallInstance:
 @asynccontextmanager
 async def rented_subject(
     folder: Path, provider: RentedProvider, end_machines: Callable[[], object]
-) -> AsyncIterator[Subject]:
+) -> AsyncGenerator[Subject]:
     """The provider, attached to an instance of its own in `folder`; no machine is left
     afterwards.
     """

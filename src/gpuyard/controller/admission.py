@@ -94,12 +94,16 @@ class Admission:
             self._can_start,
             core.clock,
             gives_gpu=core.settings.defaults.gpus == "auto",
+            image_is_optional=self._image_is_optional,
         )
         self._submissions = submissions
         self._queue_lock = asyncio.Lock()
 
     def _can_start(self, shape: Shape) -> bool:
         return impossible(self._core.view, shape) is None
+
+    def _image_is_optional(self, name: str) -> bool:
+        return self._providers[name].image_is_optional
 
     def _container_providers(self) -> list[str]:
         return [

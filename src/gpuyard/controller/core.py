@@ -46,6 +46,7 @@ from gpuyard.scheduler.budgets import BudgetTable
 from gpuyard.scheduler.decide import decide
 from gpuyard.scheduler.fitting import provider_for
 from gpuyard.scheduler.jobs import LiveJob
+from gpuyard.scheduler.nodes import REMOVED
 from gpuyard.scheduler.observe import observe
 from gpuyard.scheduler.policy import Policy, QueueOrder
 from gpuyard.scheduler.prefetch import plan_prefetches
@@ -142,7 +143,11 @@ class Core:
             "state": "silent",
             "reason": "its agent has not connected since the server started",
         }
-        changes = [Change(Table.NODES, node_id, silent) for node_id in self.view.nodes]
+        changes = [
+            Change(Table.NODES, node.id, silent)
+            for node in self.view.nodes.values()
+            if node.state != REMOVED
+        ]
         self.emit([Event(EventKind.NODE_CHANGED, now, (change,)) for change in changes])
 
     async def close(self) -> None:

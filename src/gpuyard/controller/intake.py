@@ -277,10 +277,12 @@ class Intake:
         clock: Callable[[], float] = time.time,
         *,
         gives_gpu: bool = False,
+        image_is_optional: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """`container_providers()` gives the names of the providers that run only
-        containers. `can_start(shape)` says whether such a job could ever start here.
-        `clock` gives the time from which deadlines such as `8h` count.
+        """`container_providers()` names the providers that run containers, and
+        `image_is_optional` those that run more. `can_start(shape)` says whether such a
+        job could ever start here. `clock` gives the time from which deadlines such as
+        `8h` count.
 
         `gives_gpu`: a job whose program is meant for a GPU gets one, unless it says how
         many it wants.
@@ -290,6 +292,7 @@ class Intake:
         self._images = images
         self._submissions = submissions
         self._container_providers = container_providers
+        self._image_is_optional = image_is_optional
         self._scripts = scripts or Scripts({})
         self._tiers = tiers
         self._model_choice = model_choice or ModelChoice({}, {}, lambda _: 0.0)
@@ -381,7 +384,9 @@ class Intake:
         only containers.
         """
         has_none = spec.image is None and spec.kind is JobKind.COMMAND
-        needs_one = has_none and spec.provider in self._container_providers()
+        named = spec.provider or ""
+        may_need_one = has_none and named in self._container_providers()
+        needs_one = may_need_one and not self._image_is_optional(named)
         if spec.image != AUTO and not needs_one:
             return spec
         choice = image_for(spec, self._images)

@@ -35,10 +35,8 @@ from gpuyard.domain.reasons import Reason
 from gpuyard.domain.states import AttemptState
 from gpuyard.providers.configured import Providers
 from gpuyard.scheduler.attempts import LiveAttempt
-from gpuyard.scheduler.nodes import Node
+from gpuyard.scheduler.nodes import REMOVED, Node
 
-REMOVED = "removed"
-"""The state of a node that is no longer part of the instance."""
 _SHORTEST_TAIL = 4
 _MOST_OPEN = 100
 

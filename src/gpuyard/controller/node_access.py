@@ -9,7 +9,6 @@ from pathlib import Path
 from gpuyard.controller.core import Core
 from gpuyard.controller.datasets import Datasets
 from gpuyard.controller.gangs import is_share_on
-from gpuyard.controller.joined_nodes import REMOVED
 from gpuyard.domain import wire
 from gpuyard.domain.contents import ContentKind, Stores
 from gpuyard.domain.datasets import DatasetMount
@@ -18,6 +17,7 @@ from gpuyard.domain.gangs import attempt_and_rank
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.joining import Machine
 from gpuyard.scheduler.attempts import LiveAttempt
+from gpuyard.scheduler.nodes import REMOVED
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.code_store import CodeMissingError, CodeStore
 from gpuyard.storage.dataset_store import DatasetMissingError

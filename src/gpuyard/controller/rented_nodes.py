@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from gpuyard.controller import transitions
 from gpuyard.controller.core import Core
-from gpuyard.controller.joined_nodes import REMOVED, JoinedNodes
+from gpuyard.controller.joined_nodes import JoinedNodes
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.reports import Reports
 from gpuyard.domain import wire
@@ -20,6 +20,7 @@ from gpuyard.domain.states import AttemptState
 from gpuyard.providers.configured import Providers
 from gpuyard.providers.instances.provider import RentedMachine
 from gpuyard.providers.instances.renting_instance import Invited
+from gpuyard.scheduler.nodes import REMOVED
 
 RENTED = "rented"
 """The state of a node whose machine is rented, while its agent is connected."""

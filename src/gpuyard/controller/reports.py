@@ -25,7 +25,6 @@ from gpuyard.controller.gpu_alarms import GpuAlarms
 from gpuyard.controller.gpu_changes import gpu_changes, is_news
 from gpuyard.controller.interruptions import Interruptions
 from gpuyard.controller.job_warnings import warn_of_limited_log
-from gpuyard.controller.joined_nodes import REMOVED
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.metric_points import MetricPoints
 from gpuyard.controller.node_access import NodeAccess
@@ -47,6 +46,7 @@ from gpuyard.domain.reasons import Reason
 from gpuyard.domain.states import AttemptState, JobState
 from gpuyard.providers.configured import Providers
 from gpuyard.scheduler.attempts import LiveAttempt
+from gpuyard.scheduler.nodes import REMOVED
 from gpuyard.storage.blobs import Blobs
 
 _FORGOTTEN = (

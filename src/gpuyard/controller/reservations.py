@@ -7,7 +7,6 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from gpuyard.controller.core import Core
-from gpuyard.controller.joined_nodes import REMOVED
 from gpuyard.domain.errors import InvalidInputError, NotFoundError, RefusedError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
@@ -21,7 +20,7 @@ from gpuyard.domain.reservations import (
 from gpuyard.ledger.queries import Row
 from gpuyard.scheduler.advance import AdvanceReservation
 from gpuyard.scheduler.advance_gpus import choose
-from gpuyard.scheduler.nodes import Node
+from gpuyard.scheduler.nodes import REMOVED, Node
 from gpuyard.scheduler.view import View
 
 

@@ -122,6 +122,8 @@ class GpuProviderInterface(ABC):
     PROVIDER_NAME: ClassVar[str]
     containers: ClassVar[bool] = False
     """Whether it runs jobs that name an image."""
+    image_is_optional: ClassVar[bool] = False
+    """Whether it also runs jobs that name none, if it runs those that do."""
     containers_on: ClassVar[str] = ""
     """The provider on whose nodes and GPUs this one runs its containers, if any."""
     ends_with_server: ClassVar[bool] = False

@@ -8,6 +8,8 @@ from gpuyard.domain.gpus import GPU_CLASSES, GPUClass, classify, compute_capabil
 from gpuyard.domain.shape import Placement
 from gpuyard.domain.states import GpuState
 
+REMOVED = "removed"
+"""The state of a node that is no longer part of the instance."""
 UNUSABLE = frozenset(
     {GpuState.OFFLINE, GpuState.QUARANTINED, GpuState.DRAINING, GpuState.COOLING}
 )

@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from gpuyard.controller.joined_nodes import REMOVED
 from gpuyard.controller.node_claims import MOST_CPUS, MOST_MEMORY_GB
 from gpuyard.domain import wire
 from gpuyard.domain.joining import NewInvitation
+from gpuyard.scheduler.nodes import REMOVED
 from tests.support.controlled import Controlled
 from tests.support.fake_provider import FakeHost
 

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from gpuyard.domain import wire
+from gpuyard.domain.errors import RefusedError
 from tests.integration.controller.test_hostile_nodes import join
 from tests.support.controlled import Controlled
 from tests.support.fake_provider import FakeHost
@@ -102,3 +103,13 @@ async def test_a_machine_that_its_cloud_takes_back_keeps_no_job(
     await ends_at_home(instance, left)
     reasons = [attempt["reason"] for attempt in instance.attempts(left)]
     assert reasons == ["preempted", None]
+
+
+async def test_a_removed_node_stays_removed_when_a_server_starts(
+    instance: Controlled, away: FakeHost
+):
+    await remove(instance, away)
+    await instance.restart()
+    with pytest.raises(RefusedError, match="was removed"):
+        await instance.controller.reports.node_joined("fake", away.hello())
+    assert instance.core.view.node(away.node_id).state == "removed"

@@ -4,10 +4,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gpuyard.controller.joined_nodes import REMOVED
 from gpuyard.controller.reservations import live_reservation, refuse_conflict
 from gpuyard.domain.errors import RefusedError
 from gpuyard.domain.local_times import moment_in
+from gpuyard.scheduler.nodes import REMOVED
 from tests.unit.scheduler.world import L4, T4, World
 
 UTC = ZoneInfo("UTC")

@@ -79,6 +79,7 @@ class RentedProvider(QueueProvider):
 
     PROVIDER_NAME: ClassVar[str] = "rented"
     containers: ClassVar[bool] = True
+    image_is_optional: ClassVar[bool] = True
     agents_report: bool = True
 
     def __init__(
