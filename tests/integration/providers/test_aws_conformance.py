@@ -1,6 +1,6 @@
 """The conformance suite on machines of EC2, which really join."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -24,7 +24,7 @@ DAILY = {
 
 
 @asynccontextmanager
-async def open_subject(ec2: Ec2, folder: Path) -> AsyncIterator[Subject]:
+async def open_subject(ec2: Ec2, folder: Path) -> AsyncGenerator[Subject]:
     ec2.prices = {"c5.large": "0.085", "g5.xlarge": "1.006"}
     settings = ec2.settings(types=["c5.large", "g5.xlarge"], spot=False, poll_s=0.2)
     provider = AwsProvider({**settings, "home": str(folder)})

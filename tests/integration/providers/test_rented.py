@@ -1,7 +1,7 @@
 """The conformance suite on rented machines, of a cloud whose machines really join."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -30,7 +30,7 @@ DAILY = {
 
 
 @asynccontextmanager
-async def open_subject(folder: Path) -> AsyncIterator[Subject]:
+async def open_subject(folder: Path) -> AsyncGenerator[Subject]:
     """A provider, its instance and its cloud, and no machine afterwards."""
     note_python(folder / "cloud")
     settings = {"folder": str(folder / "cloud"), "poll_s": 0.2}
