@@ -361,6 +361,12 @@ async def test_a_machine_that_is_taken_back_says_so(
     assert found.why == "Running, Recycling"
     ecs.end(machine)
     assert await api.find("att_1", "home-1") is None
+    (gone,) = await api.instances("home-1")
+    assert (gone.id, gone.state, gone.interrupted) == (
+        machine.id,
+        InstanceState.GONE,
+        True,
+    )
 
 
 async def test_gone_machines_are_no_error(ecs: FakeEcs, api: AlibabaApi) -> None:
