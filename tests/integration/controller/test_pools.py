@@ -175,34 +175,6 @@ async def test_after_a_kill_in_the_middle_of_a_launch_there_is_one_machine(
     assert len(instance.cloud.known) == 1
 
 
-@pytest.mark.parametrize("state", ["booting", "joined", "ending"])
-async def test_a_server_that_is_killed_leaves_each_node_to_the_next(
-    make: Make, state: str
-):
-    instance = await make(max=1)
-    job = await instance.submit(**ONE_GPU)
-    await instance.until_states("booting")
-    if state == "booting":
-        await instance.restart()
-    await instance.boot()
-    await instance.begun(job)
-    await instance.until_states("joined")
-    if state == "joined":
-        await instance.restart()
-        assert instance.states() == ["joined"]
-    instance.cloud.hold = asyncio.Event()
-    await instance.finish(job)
-    instance.let_idle_go()
-    await instance.until_states("ending")
-    if state == "ending":
-        await instance.crash()
-    instance.cloud.hold.set()
-    if state == "ending":
-        await instance.start()
-    await instance.until_states()
-    assert len(instance.cloud.known) == 1
-
-
 async def test_a_machine_that_nobody_knows_is_ended(make: Make):
     instance = await make(min=1)
     await instance.boot()
