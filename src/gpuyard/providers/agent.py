@@ -28,7 +28,6 @@ from gpuyard.domain.separation import Separation
 from gpuyard.providers.base import (
     LogPiece,
     Sink,
-    cost_of,
     log_text,
     refuse_container,
     with_logs,
@@ -36,6 +35,7 @@ from gpuyard.providers.base import (
 from gpuyard.providers.callers import Caller
 from gpuyard.providers.connected_agents import ConnectedAgents
 from gpuyard.providers.content_sender import refuse_older_agent
+from gpuyard.providers.cost import cost_of
 from gpuyard.providers.link import LOG_PART
 from gpuyard.providers.node_provider import NodeProvider
 from gpuyard.providers.node_streams import NodeStream

@@ -11,7 +11,6 @@ submission. When the reply to a submission is lost, the controller looks for tha
 """
 
 import asyncio
-import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -37,6 +36,7 @@ from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobConfig, JobResult
 from gpuyard.domain.offers import Offer
 from gpuyard.domain.stream_frames import RunCommand
 from gpuyard.providers.commands import JobCommand
+from gpuyard.providers.cost import cost_of
 from gpuyard.providers.instances.api import ListPrice, MissingRight
 from gpuyard.providers.job_folders import LeftFolder, LoggingFolder, WantedFiles
 from gpuyard.providers.placing import gpu_type_of
@@ -479,18 +479,6 @@ async def log_text(parts: AsyncIterator[bytes]) -> str:
 def last_lines(log: str, count: int) -> str:
     """The last lines of a log, with their line ends."""
     return "".join(log.splitlines(keepends=True)[-count:]) if count else ""
-
-
-def cost_of(
-    result: JobResult, price_per_hour: Decimal, currency: str, now: float | None = None
-) -> CostInfo:
-    """What a job has cost until its end, or until `now` (UTC seconds)."""
-    seconds = 0.0
-    if result.started_at is not None:
-        now = time.time() if now is None else now
-        seconds = max((result.completed_at or now) - result.started_at, 0.0)
-    total = price_per_hour * Decimal(str(seconds)) / 3600
-    return CostInfo(result.job_id, total, currency, {"compute": total})
 
 
 def gpu_spec_of(offer: Offer) -> GpuSpec:

@@ -29,10 +29,10 @@ from gpuyard.providers.base import (
     OutputPart,
     QueueProvider,
     SavedFile,
-    cost_of,
     with_logs,
 )
 from gpuyard.providers.checkpoint_files import CheckpointFinder, ended_by_itself
+from gpuyard.providers.cost import cost_of
 from gpuyard.providers.job_folders import LeftFolder, LoggingFolder, WantedFiles
 from gpuyard.providers.kubernetes import job_state, manifest, pod_state
 from gpuyard.providers.kubernetes.api import ApiError, KubernetesApi
