@@ -115,21 +115,26 @@ class ConnectedAgents:
         """The link of the node's agent; ProviderError while it is not connected."""
         link = self._links.get(node_id)
         if link is None:
-            raise ProviderError(
-                f"Node {node_id} has no agent connected.",
-                self._provider,
-                "NOT_CONNECTED",
-            )
+            raise self._away(node_id)
         return link
 
+    def _away(self, node_id: str) -> ProviderError:
+        message = f"Node {node_id} has no agent connected."
+        return ProviderError(message, self._provider, "NOT_CONNECTED")
+
     def address(self, node_id: str, others: Iterable[str]) -> str:
-        """The host of a node, as those of other nodes reach it."""
+        """The host of a node, as those of other nodes reach it; ProviderError if its
+        agent has not come to this server yet.
+        """
         if caller := self._callers.get(node_id):
             return caller.machine.address
         for other in others:
             if caller := self._callers.get(other):
                 return caller.machine.server_address
-        return self._hellos[node_id].name
+        hello = self._hellos.get(node_id)
+        if hello is None:
+            raise self._away(node_id)
+        return hello.name
 
     def is_at_home(self, node_id: str) -> bool:
         """Whether the node's agent is that of this server's home."""
