@@ -32,6 +32,7 @@ from gpuyard.node.calling import CallRefusedError, call, servers_of
 from gpuyard.node.link import ServerAddress, open_link
 from gpuyard.server import forwarding
 from gpuyard.server.member_client import member_client
+from gpuyard.server.sign_in.cookies import Cookies
 from gpuyard.server.worker_tokens import WorkerClaim, issue
 from tests.support.attacker import attacking
 from tests.support.instance import TestInstance, make_instance
@@ -228,6 +229,7 @@ def test_a_standby_tells_whoever_stands_at_the_leaders_address_nothing(
             tls=SYSTEM_TLS,
             admits=lambda _: True,
             election=SimpleNamespace(leader=Member("x", attacker.url, "")),
+            sign_in=SimpleNamespace(cookies=Cookies("http://127.0.0.1:1")),
         )
 
         async def request() -> httpx.Response:

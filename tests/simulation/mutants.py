@@ -150,7 +150,7 @@ def _waits_by_the_wall(original: Any) -> Any:
 
 
 MUTANTS: Mapping[str, tuple[Any, str, Change]] = {
-    "a submission is acknowledged before its commit": _unwritten("accept"),
+    "a submission is acknowledged before its commit": _unwritten("_accept"),
     "an intent is carried out before its commit": _unwritten("launch"),
     "reports are acknowledged before their commit": _unwritten("reported"),
     "a cancel is acknowledged before its commit": _unwritten("cancel"),

@@ -17,7 +17,8 @@ log = structlog.get_logger(__name__)
 # After it has ended, it is started again: at first soon, then less and less often.
 _PAUSES_S = (5.0, 300.0)
 _LONG_ENOUGH_S = 600.0
-_FAREWELL_S = 20.0
+# It survives being killed; `gpuyard down` waits 20 s for the whole server.
+_FAREWELL_S = 5.0
 
 
 async def keep_running(words: Sequence[str], home: Home, output: Path) -> None:

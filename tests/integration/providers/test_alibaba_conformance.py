@@ -1,42 +1,29 @@
 """The conformance suite on machines of Alibaba ECS, which really join."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpuyard.providers.alibaba import AlibabaCloudAdapter
 from gpuyard.providers.conformance import Case, Subject
-from tests.integration.providers.test_rented import Instance
 from tests.support.conformance import only
 from tests.support.playing_ecs import playing_ecs
+from tests.support.rented_subject import rented_subject
 
 # What may break at Alibaba alone; all else is the same at every cloud.
 DAILY = {"lost_reply", "unknown_id"}
 
 
 @asynccontextmanager
-async def open_subject(folder: Path) -> AsyncIterator[Subject]:
-    """A provider, its instance and its cloud, and no machine afterwards."""
-    instance = Instance(folder)
-    with playing_ecs(folder / "cloud") as (ecs, _):
+async def open_subject(folder: Path) -> AsyncGenerator[Subject]:
+    with playing_ecs(folder / "cloud") as (ecs, players):
         ecs.prices = {"ecs.g7.large": 0.8}
         settings = {**ecs.settings(types=["ecs.g7.large"]), "poll_s": 0.2}
         provider = AlibabaCloudAdapter({**settings, "home": str(folder)})
-        provider.attach(instance)
-        # Whose attribute is that of another cloud.
-        played: Any = provider
-        instance.provider = played
-        sink: Any = None
-        await instance.door.open()
-        await provider.start(sink)
-        try:
-            yield Subject(provider, pause_s=0.1)
-        finally:
-            await provider.close()
-            await instance.door.close()
+        async with rented_subject(folder, provider, players.cloud.close_all) as subject:
+            yield subject
 
 
 @pytest.mark.parametrize("case", only(DAILY), ids=str)

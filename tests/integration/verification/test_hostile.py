@@ -195,7 +195,7 @@ async def test_of_claims_only_those_are_kept_that_were_asked_for(
     stock(records, blobs, GPUClass.T4, workloads=1)
     context = make_context(records, blobs, LocalTrusted(GPUClass.T4))
     expected: dict[Class, Expected] = {
-        GPUClass.T4: Expected(GPUClass.T4.value, speed=True)
+        GPUClass.T4: Expected(GPUClass.T4.value, products=1)
     }
     opens = Executors(talks=Inventory(1))
     (check,) = await make_batch(context, opens, [GPUClass.T4], tmp_path, expected).run(
