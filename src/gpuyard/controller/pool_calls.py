@@ -99,6 +99,8 @@ class PoolCalls:
         # failed (monotonic seconds).
         self.busy: set[str] = set()
         self._called_at: dict[str, float] = {}
+        # When the provider has last been asked to end the machine of a row.
+        self._end_asked_at: dict[str, float] = {}
 
     def is_due(self, row_id: str) -> bool:
         """Whether a call for this row may be made now."""
@@ -210,14 +212,15 @@ class PoolCalls:
             pool.problem = str(error)
         finally:
             self._over(row.id)
+            self._end_asked_at[row.id] = time.monotonic()
         await self._core.committed(own_only=True)
 
     def has_ended(self, pool: LivePool, row: PoolRow) -> bool:
         """Whether the provider was asked to end the machine, and since then says that
         it does not run.
         """
-        called_at = self._called_at.get(row.id)
-        if called_at is None or row.id in self.busy or pool.asked_at <= called_at:
+        asked_at = self._end_asked_at.get(row.id)
+        if asked_at is None or row.id in self.busy or pool.asked_at <= asked_at:
             return False
         machine = pool.machines.get(row.id)
         return machine is None or not machine.live
@@ -225,6 +228,7 @@ class PoolCalls:
     def gone(self, row: PoolRow, why: str = "") -> None:
         """The machine of a node runs no more."""
         self._called_at.pop(row.id, None)
+        self._end_asked_at.pop(row.id, None)
         self._book.change(
             row.id,
             state=PoolStage.GONE,
