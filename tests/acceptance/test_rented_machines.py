@@ -62,20 +62,17 @@ def test_an_interrupted_job_resumes_elsewhere_and_then_on_demand(rented: Rented)
     words = ("--spot", *keeps, "saves.py")
     job = rented.run(*words)
     zones: list[str] = []
-    for times in (1, 2):
+    for take_back in (rented.cloud.announce, rented.cloud.take_back):
         machine = rented.machine(job)
         assert machine["spot"]
         zones.append(machine["zone"])
-        wait_until(
-            lambda times=times: len(saved(rented, job)) >= times, what="it to save"
-        )
-        if times == 1:
-            rented.cloud.announce(machine["id"])
-        else:
-            rented.cloud.take_back(machine["id"])
-        wait_until(
-            lambda times=times: len(rented.attempts(job)) > times,
-            what="the next attempt",
+        attempt = rented.attempts(job)[-1]["id"]
+        rented.until(lambda at=attempt: has_saved(rented, job, at), "it to save", job)
+        take_back(machine["id"])
+        rented.until(
+            lambda at=attempt: rented.attempts(job)[-1]["id"] != at,
+            "the next attempt",
+            job,
         )
     ended = rented.state(job, "completed")
     assert sorted(zones) == ["here-1a", "here-1b"]
@@ -90,9 +87,9 @@ def test_an_interrupted_job_resumes_elsewhere_and_then_on_demand(rented: Rented)
     rented.nothing_is_left()
 
 
-def saved(rented: Rented, job: str) -> list[Any]:
+def has_saved(rented: Rented, job: str, attempt: str) -> bool:
     found: list[Any] = rented.instance.json("checkpoints", job)["items"]
-    return found
+    return any(one["attempt_id"] == attempt for one in found)
 
 
 def test_a_zone_without_capacity_is_left_alone_and_a_lost_reply_costs_nothing(

@@ -42,9 +42,10 @@ class Rented:
             attempts = self.attempts(job)
             return attempts and self.cloud.rows(attempts[-1]["id"])
 
-        return self._wait(found, "a machine", job)[0]
+        return self.until(found, "a machine", job)[0]
 
-    def _wait(self, condition: Callable[[], Any], what: str, job: str) -> Any:
+    def until(self, condition: Callable[[], Any], what: str, job: str) -> Any:
+        """Wait; a failure tells what is known of the job."""
         try:
             return wait_until(condition, what=f"{what} for {job}")
         except AssertionError as error:
@@ -89,7 +90,7 @@ class Rented:
         program = f"until [ -e {go} ]; do sleep 0.05; done; echo done"
         job = self.run("--name", moment, "--", "sh", "-c", program)
         if moment == "joined":
-            self._wait(self._has_joined, "a node", job)
+            self.until(self._has_joined, "a node", job)
         elif moment == "running":
             self.state(job, "running")
         if moment in KILLS:

@@ -5,7 +5,6 @@ and hears of its end.
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -229,10 +228,13 @@ class RentedAgents:
         node_id = self._nodes.node_of(attempt_id)
         await self.link.stop_attempt(node_id, attempt_id, reason, checkpoint=checkpoint)
 
-    async def stop_soon(self, attempt_id: str, reason: str) -> None:
-        """Let the attempt save its work and end, if its machine can still be told."""
-        with suppress(ProviderError):
+    async def stop_soon(self, attempt_id: str, reason: str) -> bool:
+        """Let the attempt save its work and end; whether its machine could be told."""
+        try:
             await self.stop(attempt_id, reason, checkpoint=True)
+        except ProviderError:
+            return False
+        return True
 
 
 def _only_gpus(need: GpuSpec) -> GpuSpec:

@@ -336,9 +336,10 @@ class RentedProvider(QueueProvider):
         is_notice = instance and instance.interrupted and instance.state.is_live
         if not is_notice or facts.end or attempt_id in self._warned:
             return
-        self._warned.add(attempt_id)
-        if self.agents.may_run(attempt_id):
-            await self.agents.stop_soon(attempt_id, Reason.PREEMPTED)
+        if not self.agents.may_run(attempt_id):
+            return
+        if await self.agents.stop_soon(attempt_id, Reason.PREEMPTED):
+            self._warned.add(attempt_id)
 
     async def get_job_status(self, job_id: str) -> JobResult:
         """See GpuProviderInterface."""
