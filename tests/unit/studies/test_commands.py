@@ -36,8 +36,12 @@ finally:
 """
 
 
+# Else the commands would start a server in the home of whoever runs the tests.
+NO_SERVER = {"GPUYARD_URL": "http://127.0.0.1:9"}
+
+
 def study(*words: str | Path) -> Any:
-    return CliRunner().invoke(app, ["study", *map(str, words)])
+    return CliRunner(env=NO_SERVER).invoke(app, ["study", *map(str, words)])
 
 
 def test_help_names_the_wing_and_imports_none_of_it() -> None:
