@@ -1,6 +1,7 @@
 """A pool on a real Slurm cluster: its nodes join, run jobs, break and go."""
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -109,6 +110,10 @@ def test_nodes_come_run_a_batch_of_scripts_are_replaced_and_go(
     assert set(states) <= {"CANCELLED", "COMPLETING", "FAILED", "COMPLETED"}, states
 
 
+@pytest.mark.skipif(
+    "GPUYARD_EVERY_CASE" not in os.environ,
+    reason="`make soak` runs it: the fake cloud does not stop all of a machine at once",
+)
 def test_a_rented_machine_that_is_cut_off_is_replaced(tmp_path: Path) -> None:
     cloud = FakeCloud(tmp_path)
     environment = fake_cloud_environment(tmp_path, free_port(2))
