@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from gpuyard.domain.errors import ProviderError
 from gpuyard.providers.alibaba.config import AlibabaConfig
 from gpuyard.providers.alibaba.errors import THROTTLED, RefusedCallError
-from gpuyard.providers.instances.learned_pace import LearnedPace
+from gpuyard.providers.instances.call_turns import CallTurns
 from gpuyard.providers.kubernetes.fields import Json, text_at
 
 ECS = ("ecs", "2014-05-26")
@@ -34,32 +34,14 @@ _MAX_TIMEOUTS = 2.0
 _PATIENCE_S = 120.0
 
 
-class _ActionPace:
-    """How fast one action is asked for: Alibaba limits each by itself."""
-
-    def __init__(self) -> None:
-        self.pace = LearnedPace()
-        self._turn = asyncio.Lock()
-
-    async def wait_for_turn(self) -> float:
-        """Returns when a call may be sent, with the time (monotonic seconds)."""
-        async with self._turn:
-            while True:
-                now = time.monotonic()
-                wait_s = self.pace.wait_s(now)
-                if not wait_s:
-                    self.pace.sent(now)
-                    return now
-                await asyncio.sleep(wait_s)
-
-
 class AlibabaClient:
     """The API, with the account of the key. Calls may come at once."""
 
     def __init__(self, settings: AlibabaConfig) -> None:
         self._settings = settings
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="alibaba")
-        self._ways: dict[tuple[str, str], _ActionPace] = {}
+        # By region and action: Alibaba limits each by itself.
+        self._turns: dict[tuple[str, str], CallTurns] = {}
         self._clients: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
 
@@ -77,23 +59,23 @@ class AlibabaClient:
         RefusedCallError when it was not carried out, a transient ProviderError when
         nobody knows whether it was.
         """
-        way = self._ways.setdefault((region, action), _ActionPace())
+        turns = self._turns.setdefault((region, action), CallTurns())
         refused_since: float | None = None
         while True:
-            sent_at = await way.wait_for_turn()
+            sent_at = await turns.wait()
             try:
                 answer = await self._send(region, action, parameters, product)
             except RefusedCallError as error:
                 now = time.monotonic()
                 if error.error_code != THROTTLED:
-                    way.pace.accepted(now)
+                    turns.pace.accepted(now)
                     raise
-                way.pace.refused(now, sent_at)
+                turns.pace.refused(now, sent_at)
                 refused_since = refused_since or now
                 if now - refused_since > _PATIENCE_S:
                     raise
             else:
-                way.pace.accepted(time.monotonic())
+                turns.pace.accepted(time.monotonic())
                 return answer
 
     def close(self) -> None:

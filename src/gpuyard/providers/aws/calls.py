@@ -27,7 +27,7 @@ from gpuyard.providers.aws.errors import (
     explained,
 )
 from gpuyard.providers.instances.api import CREDENTIALS
-from gpuyard.providers.instances.learned_pace import LearnedPace
+from gpuyard.providers.instances.call_turns import CallTurns
 
 Json = dict[str, Any]
 _AT_ONCE = 16
@@ -42,20 +42,8 @@ class _Way:
     """How one kind of call goes to one region."""
 
     def __init__(self) -> None:
-        self.pace = LearnedPace()
-        self.turn = asyncio.Lock()
+        self.turns = CallTurns()
         self.places = asyncio.Semaphore(_AT_ONCE)
-
-    async def wait_for_turn(self) -> float:
-        """Returns when the call may be sent, with the time of that."""
-        async with self.turn:
-            while True:
-                now = time.monotonic()
-                wait_s = self.pace.wait_s(now)
-                if not wait_s:
-                    self.pace.sent(now)
-                    return now
-                await asyncio.sleep(wait_s)
 
 
 class AwsCalls:
@@ -82,13 +70,13 @@ class AwsCalls:
         tries = 0
         while True:
             async with way.places:
-                sent_at = await way.wait_for_turn()
+                sent_at = await way.turns.wait()
                 try:
                     answer = await self._send(service, question, parameters)
                 except AwsError as error:
                     now = time.monotonic()
                     if error.error_code == THROTTLED:
-                        way.pace.refused(now, sent_at)
+                        way.turns.pace.refused(now, sent_at)
                         refused_at = refused_at or now
                         if now - refused_at > _PATIENCE_S:
                             raise
@@ -98,7 +86,7 @@ class AwsCalls:
                     if not is_lost or tries == _TRIES:
                         raise
                 else:
-                    way.pace.accepted(time.monotonic())
+                    way.turns.pace.accepted(time.monotonic())
                     return answer
             await asyncio.sleep(_PAUSE_S * 2 ** (tries - 1))
 

@@ -118,19 +118,18 @@ class RentedProvider(QueueProvider):
     def nodes(self) -> RentingInstance:
         """The instance; ProviderError where there is none."""
         if self._nodes is None:
-            raise ProviderError(
-                "Machines are rented by a gpuyard server only: they have to join one.",
-                self.PROVIDER_NAME,
-                "UNSUPPORTED",
-            )
+            raise self._unattached()
         return self._nodes
+
+    def _unattached(self) -> ProviderError:
+        message = "Machines are rented by a gpuyard server only: they have to join one."
+        return ProviderError(message, self.PROVIDER_NAME, "UNSUPPORTED")
 
     @property
     def agents(self) -> RentedAgents:
         """The agents of its machines; ProviderError as `nodes`."""
         if self._agents is None:
-            self.nodes  # noqa: B018  it says why there are none
-        assert self._agents is not None
+            raise self._unattached()
         return self._agents
 
     def _installation(self) -> str:
