@@ -24,6 +24,11 @@ from tests.support.kubernetes import Cluster, Node
 from tests.support.own_machine import OwnMachine, own_machine
 from tests.support.playing_ec2 import playing_ec2
 from tests.support.playing_ecs import ecs_environment, playing_ecs
+from tests.support.playing_skypilot import (
+    PlayedSkyPilot,
+    playing_skypilot,
+    skypilot_environment,
+)
 from tests.support.plugin import plugin_environment
 from tests.support.s3 import Bucket
 from tests.support.slurm import SlurmCluster
@@ -47,6 +52,13 @@ def ecs(tmp_path: Path) -> Iterator[FakeEcs]:
     """Alibaba's ECS, whose machines join."""
     with playing_ecs(tmp_path) as (ecs, _):
         yield ecs
+
+
+@pytest.fixture
+def skypilot(tmp_path: Path) -> Iterator[PlayedSkyPilot]:
+    """SkyPilot, whose machines join."""
+    with playing_skypilot(tmp_path / "skypilot") as played:
+        yield played
 
 
 @pytest.fixture
@@ -173,6 +185,9 @@ def engine_of(page: Path, work: Path, request: pytest.FixtureRequest) -> dict[st
     if page.stem == "alibaba":
         ecs: FakeEcs = request.getfixturevalue("ecs")
         return ecs_environment(ecs)
+    if page.stem == "skypilot":
+        skypilot: PlayedSkyPilot = request.getfixturevalue("skypilot")
+        return skypilot_environment(skypilot)
     if page.stem in ("kubernetes", "use-a-provider"):
         kubernetes: Cluster = request.getfixturevalue("kubernetes")
         kubeconfig = str(kubernetes.kubeconfig(work / "kubeconfig"))

@@ -14,6 +14,7 @@ import gpuyard.providers.instances
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.providers.instances.boot_plan import BootPlan
 from gpuyard.providers.instances.cloud_init import MOST_BYTES, user_data
+from gpuyard.providers.skypilot.machines import job_script
 from tests.support.cloud_machine import cloud_machine
 from tests.support.components import require
 from tests.support.wait import wait_until
@@ -237,3 +238,20 @@ def test_a_script_that_no_cloud_takes_is_refused():
     with pytest.raises(InvalidInputError, match="NUL"):
         user_data(replace(PLAN, node_name="a\0b"))
     assert len(user_data(PLAN).encode()) < MOST_BYTES
+
+
+def test_skypilots_job_goes_on_until_the_server_is_silent():
+    programs = {"sudo": '"$@" && over', "over": "", "useradd": ""}
+    with cloud_machine(programs) as machine:
+        machine.add_gpuyard(gpuyard="")
+        machine.start(job_script(user_data(PLAN), silence_s=1))
+        wait_for(machine, "its agent runs")
+        wait_until(lambda: machine.calls("over"), what="SkyPilot's job to end")
+
+        changes = "/etc/systemd/system/gpuyard-silence.service.d/after-skypilot.conf"
+        lines = machine.file(changes).read_text().splitlines()
+        heartbeat = "/run/gpuyard-heartbeat"
+        assert lines[-1] == (
+            f"ExecStart=/usr/local/sbin/gpuyard-end-when-silent 901 {heartbeat}"
+        )
+        assert machine.is_on

@@ -1,0 +1,1 @@
+"""Machines of any cloud that an installed SkyPilot can rent."""

@@ -1,0 +1,1 @@
+"""As SkyPilot has it."""

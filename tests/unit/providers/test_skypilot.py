@@ -1,0 +1,117 @@
+"""SkyPilot's words as gpuyard's, and what `[providers.skypilot]` may say."""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.gpus import GPU_CLASSES, GPUClass
+from gpuyard.providers.instances.api import CAPACITY, CREDENTIALS, QUOTA
+from gpuyard.providers.instances.markets import offer_of
+from gpuyard.providers.skypilot.client import code_of
+from gpuyard.providers.skypilot.config import SkyPilotConfig
+from gpuyard.providers.skypilot.machines import (
+    cluster_name,
+    machine_type,
+    markets_of,
+    owner_of,
+)
+
+ROW: dict[str, Any] = {
+    "cloud": "GCP",
+    "instance_type": "a2-highgpu-2g",
+    "accelerator_name": "A100",
+    "accelerator_count": 2.0,
+    "cpu_count": 24.0,
+    "device_memory": 40.0,
+    "memory": 170.0,
+    "price": 7.35,
+    "spot_price": float("nan"),
+    "region": "us-central1",
+}
+# As SkyPilot 0.14 writes them.
+SKYPILOT_NAMES = {
+    "A10": GPUClass.A10,
+    "A10G": GPUClass.A10G,
+    "A100": GPUClass.A100_40GB,
+    "A100-80GB": GPUClass.A100_80GB,
+    "H100": GPUClass.H100_80GB,
+    "H200": GPUClass.H200,
+    "L4": GPUClass.L4,
+    "L40S": GPUClass.L40S,
+    "RTX4090": GPUClass.RTX_4090,
+    "RTXA6000": GPUClass.A6000,
+    "RTX6000-Ada": GPUClass.RTX_6000_ADA,
+    "T4": GPUClass.T4,
+    "V100-32GB": GPUClass.V100_32GB,
+}
+
+
+@pytest.mark.parametrize("name", SKYPILOT_NAMES)
+def test_each_gpu_has_its_class(name: str) -> None:
+    wanted = SKYPILOT_NAMES[name]
+    memory_gb = float(GPU_CLASSES[wanted].memory_gb)
+    row = {
+        **ROW,
+        "accelerator_name": name,
+        "accelerator_count": 1.0,
+        "device_memory": memory_gb,
+    }
+    (market,) = markets_of([row], with_spot=True, read_on="2026-11-29")
+    assert offer_of("skypilot", market).classes == {wanted}
+
+
+def test_a_row_without_a_spot_price_is_on_demand_alone() -> None:
+    (market,) = markets_of([ROW], with_spot=True, read_on="2026-11-29")
+    assert (market.zone, market.spot) == ("gcp/us-central1", False)
+    assert market.price_per_hour == Decimal("7.35")
+    assert market.price_source == "SkyPilot's catalogue, read on 2026-11-29"
+    assert (market.type.gpus, market.type.gpu_memory_gb) == (2, 40.0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"instance_type": None},
+        {"instance_type": "(attachable)"},
+        {"accelerator_count": 0.5},
+    ],
+)
+def test_what_is_no_whole_machine_is_not_offered(change: dict[str, Any]) -> None:
+    assert machine_type({**ROW, **change}) is None
+
+
+def test_a_cluster_says_whose_it_is() -> None:
+    owner = "attempt_01a0c45083457004a65c992d2db46b4e"
+    name = cluster_name(owner, "instance_01a0c4508345")
+    assert name == "gpuyard-c4508345-attempt-01a0c45083457004a65c992d2db46b4e"
+    assert owner_of(name, "instance_01a0c4508345") == owner
+
+
+def test_faults_have_our_codes() -> None:
+    unavailable = "ResourcesUnavailableError"
+    assert code_of(unavailable, "Failed to acquire resources in all zones") == CAPACITY
+    assert code_of(unavailable, "VcpuLimitExceeded: quota of 0") == QUOTA
+    assert code_of("NoCloudAccessError", "No cloud access is set up") == CREDENTIALS
+    down = "Failed to start SkyPilot API server at http://127.0.0.1:46580"
+    assert code_of("RuntimeError", down) == "NOT_CONNECTED"
+    assert code_of("TypeError", "launch() got an unexpected argument") == "SKYPILOT"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({}, ("python", "is missing")),
+        ({"python": "python3"}, ("python", "no absolute path")),
+        ({"python": "/p", "clouds": ["k8s"]}, ("clouds", "rents no machines")),
+        ({"python": "/p", "cloud": "gcp"}, ("cloud", "clouds")),
+    ],
+)
+def test_a_wrong_setting_is_named(
+    values: dict[str, Any], words: tuple[str, str]
+) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        SkyPilotConfig.read(values)
+    for word in words:
+        assert word in str(caught.value)
