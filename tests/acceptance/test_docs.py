@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuyard import templates
 from gpuyard.config.accounts import Account
 from gpuyard.providers.conformance import beside
 from tests.support.accounts import real_account
@@ -21,6 +22,7 @@ from tests.support.fake_ecs import FakeEcs
 from tests.support.forkserver import fast_python, start_fork_server
 from tests.support.instance import TestInstance
 from tests.support.kubernetes import Cluster, Node
+from tests.support.nanogpt import fast_torch_python, torch_python
 from tests.support.own_machine import OwnMachine, own_machine
 from tests.support.playing_ec2 import playing_ec2
 from tests.support.playing_ecs import ecs_environment, playing_ecs
@@ -113,6 +115,14 @@ def fast_pytest() -> str:
     """A Python that runs pytest as a fork, which starts at once."""
     imports = ["pytest", "gpuyard.providers.conformance", "gpuyard.providers.registry"]
     return start_fork_server(sys.executable, imports, ["pytest"])
+
+
+def python_with_torch(folder: Path) -> str:
+    """What the launcher of nanogpt takes for a Python with PyTorch; how it makes one is
+    in `tests/integration/templates/test_launch.py`.
+    """
+    templates.write("nanogpt", folder)
+    return fast_torch_python(torch_python(folder))
 
 
 def script_of(page: Path) -> str:
@@ -238,6 +248,9 @@ def test_every_command_of_the_page_runs(
         environment = with_gpuyard(environment, folder)
         if page.stem == "add-a-provider":
             program(folder / "pytest", f'exec {fast_pytest()} -m pytest "$@"')
+        if page.stem == "nanogpt":
+            python = python_with_torch(instance.work.parent / "nanogpt")
+            program(folder / "python3", f'exec {python} "$@"')
     done = subprocess.run(
         shell,
         cwd=instance.work,
@@ -263,23 +276,13 @@ def test_every_command_of_the_page_runs(
             check=False,
         )
         assert run.returncode == 0, run.stderr
+    if page.stem == "checkpoints":
+        check_resume(instance, done.stdout)
 
 
-def test_the_checkpoint_page_shows_a_timeout_and_a_resume(
-    instance: TestInstance,
-) -> None:
-    page = ROOT / "docs/guides/checkpoints.md"
-    environment = with_gpuyard(instance.environment, instance.work.parent / "bin")
-    done = subprocess.run(
-        ["bash", "-c", commands(page)],
-        cwd=instance.work,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    assert "left with 124" in done.stdout
+def check_resume(instance: TestInstance, output: str) -> None:
+    """The page of checkpoints shows a timeout and a resume."""
+    assert "left with 124" in output
     job = instance.json("show", "count")
     assert len(job["attempts"]) == 2
     assert job["attempts"][1]["resumed_from"]

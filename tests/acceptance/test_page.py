@@ -8,7 +8,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.support.browser import browser
+from tests.support.browser import shared_browser as browser
 from tests.support.instance import TestInstance, make_instance
 from tests.support.page_checks import check_for_all, signed_in
 from tests.support.ports import free_port
@@ -16,7 +16,8 @@ from tests.support.web import http
 
 __all__ = ["browser"]
 
-SCREENS = ["/", "/jobs", "/submit", "/models", "/machines", "/costs", "/ui"]
+# The others are looked at where people use them, in `test_page_screens.py`.
+SCREENS = ["/", "/jobs", "/ui"]
 LOSSES = """
 import json, time
 for step in range(40):
@@ -50,6 +51,13 @@ def page(instance: TestInstance, browser: Browser) -> Iterator[Page]:
         yield made
 
 
+@pytest.fixture
+def guest(browser: Browser) -> Iterator[Page]:
+    """A page on which nobody is signed in."""
+    with browser.new_page() as made:
+        yield made
+
+
 def open_page(page: Page, instance: TestInstance, path: str = "/") -> None:
     address = instance.address()
     page.goto(f"{address.url}{path}")
@@ -63,10 +71,8 @@ def submit(instance: TestInstance, *command: str, name: str) -> str:
     return instance.ok("run", *words, "--", *command).strip()
 
 
-def test_one_signs_in_with_a_token_and_out(
-    instance: TestInstance, browser: Browser
-) -> None:
-    page = browser.new_page()
+def test_one_signs_in_with_a_token_and_out(instance: TestInstance, guest: Page) -> None:
+    page = guest
     page.goto(instance.address().url)
     page.get_by_label("Token").fill("a-token-that-nobody-has")
     page.get_by_role("button", name="Sign in").click()
@@ -79,15 +85,16 @@ def test_one_signs_in_with_a_token_and_out(
     expect(page.get_by_label("Token")).to_be_visible()
 
 
-def test_a_link_signs_one_browser_in(instance: TestInstance, browser: Browser) -> None:
+def test_a_link_signs_one_browser_in(
+    instance: TestInstance, browser: Browser, guest: Page
+) -> None:
     link = instance.json("page")["url"]
-    page = browser.new_page()
-    page.goto(link)
-    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
-    assert "code" not in page.url
-    other = browser.new_context().new_page()
-    other.goto(link)
-    expect(other.get_by_label("Token")).to_be_visible()
+    guest.goto(link)
+    expect(guest.get_by_role("heading", name="Overview")).to_be_visible()
+    assert "code" not in guest.url
+    with browser.new_page() as other:
+        other.goto(link)
+        expect(other.get_by_label("Token")).to_be_visible()
 
 
 def test_a_job_is_submitted_watched_and_cancelled(
@@ -216,12 +223,12 @@ def test_a_session_that_ends_leaves_what_was_typed(
 
 
 def test_a_viewer_sees_no_button_that_is_not_theirs(
-    instance: TestInstance, browser: Browser
+    instance: TestInstance, guest: Page
 ) -> None:
     job = submit(instance, "true", name="of the owner")
     instance.ok("user", "add", "vera", "--role", "viewer")
     token = instance.json("token", "new", "--user", "vera", "--name", "page")
-    page = browser.new_page()
+    page = guest
     page.goto(f"{instance.address().url}/jobs/{job}")
     page.get_by_label("Token").fill(token["token"])
     page.get_by_role("button", name="Sign in").click()

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.support.browser import browser
+from tests.support.browser import shared_browser as browser
 from tests.support.instance import TestInstance, make_instance
 from tests.support.page_checks import check_for_all, signed_in
 from tests.support.web import http

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.support.browser import browser
+from tests.support.browser import shared_browser as browser
 from tests.support.git_server import GitServer, git_server
 from tests.support.instance import TestInstance, make_instance
 from tests.support.kubernetes import Cluster, Node

@@ -12,6 +12,7 @@ import pytest
 
 from gpuyard.config.systemd import AGENT_UNIT, UNIT, agent_unit_text
 from tests.support.components import require
+from tests.support.forkserver import REAL_PYTHON
 from tests.support.instance import TestInstance, make_instance
 from tests.support.joined import JoinedMachine, invite, nodes, wait_for_node
 from tests.support.ports import free_port
@@ -31,7 +32,6 @@ def managed(tmp_path: Path) -> Iterator[TestInstance]:
         PATH=f"{programs}:{os.environ['PATH']}",
         SYSTEMD_FAKE=str(tmp_path),
         XDG_CONFIG_HOME=str(tmp_path / "config"),
-        TESTS_REAL_PYTHON="1",
     ) as instance:
         yield instance
         instance.run("service", "remove", "--user")
@@ -40,6 +40,8 @@ def managed(tmp_path: Path) -> Iterator[TestInstance]:
 def test_the_server_runs_as_a_service_and_again_after_a_kill(
     managed: TestInstance, tmp_path: Path
 ) -> None:
+    # The words of its process are looked at.
+    managed.environment[REAL_PYTHON] = "1"
     said = managed.ok("service", "install", "--user")
     assert "loginctl enable-linger" in said
     first = wait_until(lambda: managed.pid("server"), what="the server")

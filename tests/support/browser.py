@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -37,17 +38,32 @@ def _goto_whatever_the_network_does(
                 raise
 
 
-@pytest.fixture
-def browser(monkeypatch: pytest.MonkeyPatch) -> Iterator[Browser]:
+@contextmanager
+def _chromium() -> Iterator[Browser]:
     """Chromium; its pages ask nobody for anything but what a test opens.
 
-    A new one for each test: while it is there an event loop runs in this thread, and
-    others could not run theirs.
+    While it is there an event loop runs in this thread, and others cannot run theirs.
     """
-    monkeypatch.setattr(Page, "goto", _goto_whatever_the_network_does)
     program = shutil.which("chromium")
     require("browser", program is not None)
-    with sync_playwright() as playwright:
+    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+        patch.setattr(Page, "goto", _goto_whatever_the_network_does)
         started = playwright.chromium.launch(executable_path=program, args=list(_FLAGS))
         yield started
         started.close()
+
+
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    """A Chromium of the test's own."""
+    with _chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def shared_browser() -> Iterator[Browser]:
+    """One for a module whose tests run no event loop, and close what they open: its
+    start takes a second of processor time.
+    """
+    with _chromium() as started:
+        yield started

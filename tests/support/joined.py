@@ -21,6 +21,7 @@ from gpuyard.config.joined import JoinedServer, open_agent_streams, read_members
 from gpuyard.config.paths import Home
 from gpuyard.domain import wire, wire_frames
 from gpuyard.domain.joining import SERVER_NAME
+from tests.support.forkserver import fast_python
 from tests.support.groups import remove_groups
 from tests.support.instance import TestInstance
 from tests.support.wait import wait_until
@@ -58,7 +59,7 @@ class JoinedMachine:
     def start(self) -> None:
         """Start its keeper, and so its agent."""
         keeper = Path(gpuyard.__file__).parent / "node" / "keeper.py"
-        agent = [sys.executable, "-m", "gpuyard.node.agent", "--home", self.home.root]
+        agent = [fast_python(), "-m", "gpuyard.node.agent", "--home", self.home.root]
         words = [sys.executable, "-I", keeper, "--dir", self.home.node, "--", *agent]
         self._keeper = subprocess.Popen([*self.prefix, *words], env=self._environment)
 

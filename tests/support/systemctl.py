@@ -57,6 +57,8 @@ def start(name: str) -> None:
         **dict(pair.split("=", 1) for pair in setting(unit, "Environment")),
         "HOME": os.environ["HOME"],
     }
+    if "LANG" in os.environ:
+        environment["LANG"] = os.environ["LANG"]
     if os.fork():
         return
     os.setsid()

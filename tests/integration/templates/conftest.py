@@ -6,15 +6,14 @@ import json
 import os
 import random
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from gpuyard import templates
-from tests.support.components import require
-from tests.support.forkserver import start_fork_server
+from tests.support.nanogpt import fast_torch_python as fast_python_with_torch
+from tests.support.nanogpt import torch_python
 from tests.support.wait import wait_until
 
 # A step takes a few milliseconds with these, and starting Python with PyTorch a few
@@ -104,33 +103,9 @@ def nanogpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def torch_python(nanogpt: Path) -> str:
-    """A Python with PyTorch: the launcher's, kept in the user's cache from one test run
-    to the next.
-    """
-    program = "import launch; print(launch.environment_python())"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=nanogpt,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    said = done.stderr.strip().splitlines()
-    require("pytorch", done.returncode == 0, said[-1] if said else "")
-    return done.stdout.splitlines()[-1]
-
-
-@pytest.fixture(scope="session")
-def fast_torch_python(torch_python: str) -> str:
-    """The same, with PyTorch imported: its scripts are forks of a fork server."""
-    imports = (
-        "torch",
-        "torch.distributed",
-        "torch._dynamo",
-        "torch.utils.tensorboard",
-    )
-    return start_fork_server(torch_python, imports, programs=True)
+def fast_torch_python(nanogpt: Path) -> str:
+    """The launcher's Python, with PyTorch imported: its scripts are forks."""
+    return fast_python_with_torch(torch_python(nanogpt))
 
 
 @pytest.fixture(scope="session")
