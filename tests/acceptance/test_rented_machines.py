@@ -135,7 +135,8 @@ def test_a_machine_without_its_gpu_is_given_back_and_says_so(rented: Rented):
     rented.nothing_is_left()
 
 
-@pytest.mark.parametrize("moment", ["kill_after_launch", "running", "kill_before_end"])
+# Kills at the other moments are in `make soak` (tests/soak/rented.py).
+@pytest.mark.parametrize("moment", ["kill_after_launch", "kill_before_end"])
 def test_a_killed_server_leaves_one_machine_for_each_attempt_and_then_none(
     rented: Rented, moment: str
 ):

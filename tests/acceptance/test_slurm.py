@@ -68,10 +68,7 @@ def instance(slurm: SlurmCluster) -> Iterator[TestInstance]:
 
 def reference(instance: TestInstance, job: str) -> str:
     """Slurm's number of a job that has been submitted to it."""
-    wait_until(
-        lambda: instance.json("show", job)["provider_ref"], what="the submission"
-    )
-    return instance.json("show", job)["provider_ref"]
+    return wait_until(lambda: instance.job(job).provider_ref, what="the submission")
 
 
 def test_one_spec_runs_unchanged_here_and_there(instance: TestInstance) -> None:
@@ -109,9 +106,7 @@ def test_a_job_that_is_queued_again_there_goes_on_from_its_checkpoint(
     job = instance.ok("run", "-d", "--provider", "slurm", *words, *command).strip()
     wait_until(lambda: instance.json("show", job)["checkpoints"], what="a checkpoint")
     slurm.call("scontrol", "requeue", reference(instance, job))
-    wait_until(
-        lambda: len(instance.json("show", job)["attempts"]) == 2, what="another attempt"
-    )
+    wait_until(lambda: len(instance.job(job).attempts) == 2, what="another attempt")
     wait_until(
         lambda: "from" in instance.run("logs", job).stdout, what="it to run again"
     )
@@ -167,56 +162,64 @@ def test_a_job_whose_provider_is_not_configured_any_more_can_be_cancelled(
     )
 
 
-@pytest.mark.parametrize(
-    "fault",
-    ["the reply is lost", "the server is killed", "it hangs", "it was never asked"],
-)
+# What becomes of a call of `sbatch`, of which {said} tells that it came.
+_UNANSWERED = {
+    "the reply is lost": (
+        '/usr/bin/sbatch "$@" >/dev/null; touch {said};'
+        " echo 'sbatch: error: Zero Bytes were transmitted or received' >&2"
+    ),
+    "it was never asked": (
+        "touch {said}; echo 'error: Unable to contact slurm controller' >&2"
+    ),
+    "it hangs": '/usr/bin/sbatch "$@" >/dev/null; touch {said}; exec sleep 600',
+    "the server is killed": (
+        '/usr/bin/sbatch "$@" >/dev/null; touch {said}; exec sleep 600'
+    ),
+}
+
+
+@pytest.mark.timeout(300)  # four faults, one after the other
 def test_a_submission_that_was_never_answered_is_one_job(
-    slurm: SlurmCluster, tmp_path: Path, fault: str
+    slurm: SlurmCluster, tmp_path: Path
 ) -> None:
     """`sbatch` is carried out (or not), and what it says never comes back; the next one
     is as it should be.
     """
-    first = tmp_path / "first"
-    reached = tmp_path / "reached"
-    ends = {
-        "the reply is lost": (
-            f"touch {reached}; echo 'sbatch: error: Zero Bytes were transmitted or"
-            " received' >&2"
-        ),
-        "it was never asked": (
-            f"touch {reached}; echo 'error: Unable to contact slurm controller' >&2"
-        ),
-    }
-    after = ends.get(fault, f"touch {reached}; exec sleep 600")
-    real = "" if fault == "it was never asked" else '/usr/bin/sbatch "$@" >/dev/null;'
-    (tmp_path / "sbatch").write_text(
-        f"#!/bin/sh\nif mkdir {first} 2>/dev/null; then {real} {after}; exit 1; fi\n"
-        'exec /usr/bin/sbatch "$@"\n'
-    )
-    (tmp_path / "sbatch").chmod(0o755)
     with make_instance(PATH=f"{tmp_path}:{os.environ['PATH']}") as instance:
         instance.home.create()
         instance.home.settings.write_text(settings(slurm, timeout_s=2))
         instance.ok("up")
-        job = instance.ok(
-            "run",
-            "-d",
-            "--provider",
-            "slurm",
-            "--",
-            "sh",
-            "-c",
-            "echo ran >> ran; echo done",
-        ).strip()
-        wait_until(reached.exists, what="the submission")
-        if fault == "the server is killed":
-            instance.kill("server")
-            instance.ok("up")
-        assert instance.wait(job).state == "completed"
-        assert len(instance.json("show", job)["attempts"]) == 1
-        assert (instance.work / "ran").read_text() == "ran\n"
-        assert instance.ok("logs", job) == "done\n"
+        for fault, answer in _UNANSWERED.items():
+            check_one_job(instance, tmp_path, fault, answer)
+
+
+def check_one_job(
+    instance: TestInstance, folder: Path, fault: str, answer: str
+) -> None:
+    """A job whose first `sbatch` has this answer runs once."""
+    folder = folder / fault.replace(" ", "-")
+    folder.mkdir()
+    said = folder / "said"
+    sbatch = folder.parent / "sbatch"
+    new = folder / "sbatch"
+    new.write_text(
+        f"#!/bin/sh\nif mkdir {folder}/first 2>/dev/null; then"
+        f" {answer.format(said=said)}; exit 1; fi\n"
+        'exec /usr/bin/sbatch "$@"\n'
+    )
+    new.chmod(0o755)
+    new.rename(sbatch)
+    ran = folder / "ran"
+    program = ("sh", "-c", f"echo ran >> {ran}; echo done")
+    job = instance.ok("run", "-d", "--provider", "slurm", "--", *program).strip()
+    wait_until(said.exists, what=f"the submission ({fault})")
+    if fault == "the server is killed":
+        instance.kill("server")
+        instance.ok("up")
+    found = instance.wait(job)
+    assert (found.state, len(found.attempts)) == ("completed", 1), (fault, found)
+    assert ran.read_text() == "ran\n", fault
+    assert instance.ok("logs", job) == "done\n", fault
 
 
 def test_jobs_that_come_together_run_once_though_the_server_is_killed(
@@ -406,7 +409,7 @@ def test_a_gang_is_released_as_one_when_a_node_dies(
     slurm.kill_with_all(other)
     try:
         wait_until(
-            lambda: len(instance.json("show", job)["attempts"]) == 2,
+            lambda: len(instance.job(job).attempts) == 2,
             100,
             "another attempt",
         )

@@ -5,9 +5,19 @@ Exit code 1 when a promise was broken; the command that shows the seed again is 
 with it.
 """
 
-import argparse
 import os
 import sys
+
+if __name__ == "__main__" and os.environ.get("PYTHONHASHSEED") != "0":
+    # Sets of strings have an order of their own in each process unless this is set, and
+    # a trace must be repeatable. Before all other imports, which take two seconds.
+    os.execve(
+        sys.executable,
+        [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
+        {**os.environ, "PYTHONHASHSEED": "0"},
+    )
+
+import argparse
 import time
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
@@ -78,12 +88,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # Sets of strings have an order of their own in each process unless this is set, and
-    # a trace must be repeatable.
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        os.execve(
-            sys.executable,
-            [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
-            {**os.environ, "PYTHONHASHSEED": "0"},
-        )
     sys.exit(main())

@@ -46,6 +46,10 @@ _OURS = (
     "gpuyard.devices.amd",
     "gpuyard.devices.nvml",
     "gpuyard.notify.delivery",
+    "gpuyard.providers.docker.provider",
+    # A server with a cluster would import a thousand modules, for a second.
+    "gpuyard.providers.kubernetes.provider",
+    "gpuyard.providers.slurm.provider",
     "gpuyard.client.sync",
     "gpuyard.studies.commands_run",
     "gpuyard.verification.commands_evidence",
