@@ -15,7 +15,7 @@ from io import StringIO
 from gpuyard.domain.bills import CostPart
 from gpuyard.domain.price_parts import PricePart
 from gpuyard.providers.instances.api import Market
-from gpuyard.providers.instances.settings import InstanceSettings
+from gpuyard.providers.instances.settings import ExtraPart, InstanceSettings
 
 # Clouds bill a disk of a month by the hours that it was there.
 _MONTH_HOURS = 730
@@ -49,7 +49,7 @@ def _beside(
             yield PricePart(part, (price * units).quantize(_QUANTUM), source)
 
 
-def _units_per_hour(settings: InstanceSettings) -> Mapping[CostPart, Decimal]:
+def _units_per_hour(settings: InstanceSettings) -> Mapping[ExtraPart, Decimal]:
     """How much of each part a machine uses in an hour."""
     return {
         CostPart.DISK: Decimal(settings.disk_gb) / _MONTH_HOURS,
@@ -59,7 +59,7 @@ def _units_per_hour(settings: InstanceSettings) -> Mapping[CostPart, Decimal]:
 
 
 def _price(
-    market: Market, provider: str, part: CostPart, settings: InstanceSettings
+    market: Market, provider: str, part: ExtraPart, settings: InstanceSettings
 ) -> _ExtraPrice | None:
     """The price of a unit in the currency of the market; None if it is not known."""
     given = settings.extra_prices.get(part)

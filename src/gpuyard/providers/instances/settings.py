@@ -54,7 +54,7 @@ class InstanceSettings(StrictModel):
     offers_s: float = Field(default=300.0, gt=0)
     sweep_s: float = Field(default=60.0, gt=0)
     extra_prices: Mapping[ExtraPart, Price] = Field(
-        default_factory=dict[CostPart, Decimal]
+        default_factory=dict[ExtraPart, Decimal]
     )
     traffic_gb_per_hour: float = Field(default=0.0, ge=0)
     compare_bills: bool = False
