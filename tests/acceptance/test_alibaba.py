@@ -3,6 +3,7 @@ through Alibaba's own SDK, before a fake whose machines really join.
 """
 
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -53,6 +54,10 @@ def test_a_job_runs_on_one_machine_though_an_answer_is_lost(rented: Rented) -> N
     assert launches[0]["InstanceType"] == "ecs.g7.large"
     assert len(players.cloud.rows()) == 1, "one machine has ever been started"
     assert ecs.access_key_secret not in instance.newest_logs()
+    cost = attempt["cost"]
+    parts = {name: Decimal(spent) for name, spent in cost["parts"].items()}
+    assert parts.keys() == {"machine", "disk"}, cost
+    assert sum(parts.values()) == Decimal(cost["amount"]) > 0
 
 
 def test_offers_have_prices_in_yuan(rented: Rented) -> None:

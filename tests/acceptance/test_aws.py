@@ -4,9 +4,11 @@ whose machines really join.
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from tests.support.cost_explorer import BilledUsage
 from tests.support.ec2 import Ec2
 from tests.support.instance import TestInstance, make_instance
 from tests.support.playing_ec2 import Ec2Players, playing_ec2
@@ -95,3 +97,26 @@ def test_the_account_is_checked_and_its_prices_are_read(
     unknown = instance.run("cloud", "check", "awz")
     assert unknown.returncode == 3
     assert "There are: aws" in unknown.stderr
+
+
+def test_the_bill_is_compared(rented: Rented) -> None:
+    instance, ec2, _ = rented
+    words = ("cloud", "bills", "aws", "--day", "2026-01-02")
+    assert instance.ok(*words).startswith("No machine differs.")
+    asked: Any = ec2.asked["GetCostAndUsage"]
+    (installation,) = asked["Filter"]["Tags"]["Values"]
+    used = ("2026-01-02", "att_9", "BoxUsage:c5.large", "3", "1", installation)
+    ec2.bill = [BilledUsage(*used)]
+    differs = instance.run(*words)
+    assert differs.returncode == 4, (differs.stdout, differs.stderr)
+    assert "att_9" in differs.stdout
+    assert "billed 3.00 USD, counted 0.00, difference 3.00" in differs.stdout
+    assert "no attempt and no node of a pool" in differs.stdout
+    (item,) = json.loads(instance.run(*words, "--json").stdout)["items"]
+    assert (item["match"], item["billed"]) == ("unknown", "3")
+    wrong = instance.run("cloud", "bills", "aws", "--day", "yesterday")
+    assert wrong.returncode == 2, wrong.stderr
+    assert "day" in wrong.stderr
+    none = instance.run("cloud", "bills", "local")
+    assert none.returncode == 4
+    assert "tells no bills" in none.stderr

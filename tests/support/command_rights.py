@@ -58,6 +58,7 @@ REQUESTS = {
     "budgets set": "PUT /api/v1/budgets/{name}",
     "cancel": "POST /api/v1/jobs:cancel",
     "checkpoints": "GET /api/v1/jobs/{reference}/checkpoints",
+    "cloud bills": "POST /api/v1/providers/{name}/bill",
     "cloud check": "POST /api/v1/providers/{name}/check",
     "cloud machines": "GET /api/v1/machines",
     "cloud prices": "GET /api/v1/providers/{name}/prices",

@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import pytest
 
+from tests.support.cost_explorer import BilledUsage, cost_and_usage
 from tests.support.ports import free_port
 
 ACCOUNT = "123456789012"
@@ -36,7 +37,7 @@ class Ec2:
     `quotas`: vCPUs by code. `denied`: actions the account lacks. `sold_out`: types
     without capacity. `errors`: by operation, the codes of its next answers.
     `lost_replies`: how many replies, by operation, get lost after the call was carried
-    out. `page`: how many machines a page has at most. `calls` and `asked`: how often,
+    out. `page`: how many machines, or groups of a bill, a page has at most. `calls` and `asked`: how often,
     and with what at last, each operation was called; `launches`: with what machines
     were started; `on_launch` and `on_end` hear of them; `actions`: which permissions all that needs.
     """
@@ -55,6 +56,7 @@ class Ec2:
     )
     lost_replies: Counter[str] = field(default_factory=Counter[str])
     page: int = 0
+    bill: list[BilledUsage] = field(default_factory=list[BilledUsage])
     asked: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
     launches: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     tokens: dict[tuple[str, str], tuple[dict[str, str], bytes]] = field(
@@ -185,6 +187,8 @@ class Gaps:
         if operation == "GetServiceQuota":
             value = ec2.quotas.get(fields["QuotaCode"], 1000.0)
             return _json({"Quota": {"Value": value}})
+        if operation == "GetCostAndUsage":
+            return _json(cost_and_usage(ec2.bill, fields, ec2.page))
         if operation == "GetProducts":
             return _json({"PriceList": list(_products(ec2.prices))})
         return None
@@ -246,7 +250,11 @@ def _question(environ: dict[str, Any], body: bytes) -> tuple[str, str, dict[str,
         fields = dict(parse_qsl(body.decode()))
         return "ec2", fields.get("Action", ""), fields
     (name, _, operation) = target.partition(".")
-    services = {"AmazonSSM": "ssm", "AWSPriceListService": "pricing"}
+    services = {
+        "AmazonSSM": "ssm",
+        "AWSPriceListService": "pricing",
+        "AWSInsightsIndexService": "ce",
+    }
     return services.get(name, "servicequotas"), operation, json.loads(body or b"{}")
 
 

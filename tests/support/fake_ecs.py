@@ -44,6 +44,9 @@ class FakeEcs:
     may have, on demand and spot each. `per_s` is how many requests a second each action
     takes. `latency_s` is how long an answer takes.
 
+    `bill` are the items of bills (tests/support/fake_ecs_bills.py), `bill_refusal` is
+    the code with which they are refused.
+
     `calls` are the requests that were let in, `refused` counts error codes, `actions`
     are the rights that were used.
     """
@@ -63,6 +66,8 @@ class FakeEcs:
     ahead_s: float = 0.0
     on_launch: Callable[[Machine, str], None] | None = None
     on_end: Callable[[Machine], None] | None = None
+    bill: list[Json] = field(default_factory=list[Json])
+    bill_refusal: str = ""
     machines: dict[str, Machine] = field(default_factory=dict[str, Machine])
     calls: list[tuple[str, Json]] = field(default_factory=list[Any])
     refused: Counter[str] = field(default_factory=Counter[str])

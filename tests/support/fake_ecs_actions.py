@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from tests.support.fake_ecs_bills import PARAMETERS as OF_BILLS
+from tests.support.fake_ecs_bills import describe_bill
 from tests.support.fake_ecs_machines import (
     DISK_PRICE,
     TYPES,
@@ -397,6 +399,7 @@ SERVED: Mapping[tuple[str, str], Action] = {
         _describe_spot_prices, "InstanceType", "IoOptimized", "NetworkType"
     ),
     ("DescribeAccountAttributes", _ECS): _ecs(_describe_quotas, "AttributeName"),
+    ("DescribeInstanceBill", "2017-12-14"): Action("bssapi", describe_bill, OF_BILLS),
     ("DescribeVSwitches", "2016-04-28"): Action(
         "vpc", _describe_vswitches, frozenset({"RegionId", "VSwitchId"})
     ),

@@ -3,6 +3,7 @@
 import typer
 
 from gpuyard.cli.cloud_accounts import check, prices
+from gpuyard.cli.cloud_bills import bills
 from gpuyard.cli.cloud_machines import machines
 
 
@@ -12,6 +13,6 @@ def register(app: typer.Typer) -> None:
         help="List what is rented from clouds; check the accounts there.",
         no_args_is_help=True,
     )
-    for command in (machines, check, prices):
+    for command in (machines, check, prices, bills):
         cloud.command()(command)
     app.add_typer(cloud, name="cloud")

@@ -259,6 +259,14 @@ def money(cost: "Cost | ListedCost") -> str:
     return f"${_amount(cost.amount)}"
 
 
+def cost_parts(cost: "Cost") -> str:
+    """What of a cost was not for the rented machine itself: `disk 0.02, address
+    0.01`.
+    """
+    others = {name: spent for name, spent in cost.parts.items() if name != "machine"}
+    return ", ".join(f"{name} {_amount(spent)}" for name, spent in others.items())
+
+
 def _amount(amount: Decimal) -> str:
     if amount >= 1 or not amount:
         return f"{amount:.2f}"

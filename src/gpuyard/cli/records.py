@@ -10,6 +10,7 @@ import typer
 from gpuyard.cli.arguments import AsJson, Reference
 from gpuyard.cli.output import (
     clock,
+    cost_parts,
     duration_of,
     money,
     one_line,
@@ -123,6 +124,7 @@ def _page(handle: "JobHandle", found: "RunRecord") -> str:
         "ended": job.ended_at and clock(job.ended_at),
         "ran for": duration_of(job),
         "cost": money(job.cost),
+        "of it": cost_parts(job.cost),
     }
     packages = found.packages.installed if found.packages else []
     curves = {

@@ -2,6 +2,7 @@
 
 from gpuyard.client.calls import Call
 from gpuyard.client.segments import segment
+from gpuyard.domain.bills import BillComparison
 from gpuyard.domain.cloud_accounts import AccountCheck, CataloguePrice
 
 
@@ -20,3 +21,10 @@ def prices(provider: str, *, refresh: bool) -> Call[list[CataloguePrice]]:
         lambda a: [CataloguePrice.model_validate(item) for item in a["items"]],
         done_once=True,
     )
+
+
+def compare_bill(provider: str, day: str | None) -> Call[BillComparison]:
+    """The bill of a provider's cloud for a day (`2026-11-27`) beside the ledger."""
+    path = f"/api/v1/providers/{segment(provider)}/bill"
+    query = {"day": day} if day else {}
+    return Call("POST", path, BillComparison.model_validate, params=query)

@@ -26,7 +26,7 @@ class CloudAccounts:
         """Which permissions the account of a provider lacks. NotFoundError for a
         provider that is not configured, ProviderError if the cloud does not answer.
         """
-        found = await self._find(name).missing_rights()
+        found = await self.find(name).missing_rights()
         missing = [
             MissingPermission(action=right.action, needed_for=right.needed_for)
             for right in found or ()
@@ -42,7 +42,7 @@ class CloudAccounts:
         """The catalogue of a provider's prices; read anew with `refresh`. RefusedError
         for a provider without one; otherwise as `check`.
         """
-        found = await self._find(name).list_prices(refresh=refresh)
+        found = await self.find(name).list_prices(refresh=refresh)
         if found is None:
             raise RefusedError(
                 f"Provider {name} has no catalogue of prices.",
@@ -50,7 +50,8 @@ class CloudAccounts:
             )
         return [CataloguePrice(**asdict(row)) for row in found]
 
-    def _find(self, name: str) -> GpuProviderInterface:
+    def find(self, name: str) -> GpuProviderInterface:
+        """A configured provider; NotFoundError."""
         provider = self._providers.get(name)
         if provider is None:
             near = get_close_matches(name, self._providers, n=2, cutoff=0.4)

@@ -13,6 +13,7 @@ from gpuyard.config.settings import Settings
 from gpuyard.controller.access import Access
 from gpuyard.controller.budgets import Budgets
 from gpuyard.controller.cloud_accounts import CloudAccounts
+from gpuyard.controller.cloud_bills import CloudBills
 from gpuyard.controller.copied_logs import CopiedLogs
 from gpuyard.controller.core import Core
 from gpuyard.controller.datasets import Datasets
@@ -150,6 +151,7 @@ class Controller:
         )
         self.gpus = self.requests.gpus
         self.cloud_accounts = CloudAccounts(self.providers)
+        self.cloud_bills = CloudBills(self.core, self.providers, self.cloud_accounts)
         self.trust = TrustRecords(self.core, self.launching, self.providers)
         logs_folder = home.logs / "attempts"
         copied_logs = CopiedLogs(

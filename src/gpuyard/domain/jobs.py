@@ -24,6 +24,9 @@ class Cost(_View):
     A prompt has the basis `share` and the amount 0, because the job of its model's
     server pays. `share` says how much of that the prompt took. So the amounts of all
     jobs add up to what was spent.
+
+    `parts` says what of the amount was paid for a rented machine itself, for its disk,
+    its public address and its traffic; empty if that is not told apart.
     """
 
     amount: Decimal = Decimal(0)
@@ -32,6 +35,7 @@ class Cost(_View):
     basis: str = "list"
     price_per_hour: Decimal = Decimal(0)
     tier: str | None = None
+    parts: dict[str, Decimal] = Field(default_factory=dict[str, Decimal])
 
 
 class TrackerPage(_View):

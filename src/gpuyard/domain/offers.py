@@ -14,6 +14,7 @@ from gpuyard.domain.gpus import (
     compute_capability,
     resolve_gpu_class,
 )
+from gpuyard.domain.price_parts import PricePart
 
 
 class Strategy(StrEnum):
@@ -40,7 +41,8 @@ class Offer:
     `zone`: the part of the region, if machines of several can be had.
 
     `price_per_hour` is that of one node. None means no price is given: it is free, or
-    unknown if the offer is `billed`. `price_source` says who gave the price and when.
+    unknown if the offer is `billed`. `price_source` says who gave the price and when,
+    `parts` what it is made of, if there is more than the machine.
     `rate` is the value of one unit of its currency in the currency of billing; None if
     unknown. On a `divisible` node a job pays only for its part.
 
@@ -77,6 +79,7 @@ class Offer:
     price_per_hour: Decimal | None = None
     currency: str = "USD"
     price_source: str = ""
+    parts: tuple[PricePart, ...] = ()
     rate: float | None = 1.0
     billed: bool = False
     divisible: bool = False

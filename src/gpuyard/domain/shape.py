@@ -176,7 +176,8 @@ class Placement:
     `prefetched`: nothing is booked; the attempt waits on the node until an attempt of
     its shape ends there. `offer`: an external queue places the attempt, and later
     reports the `node_id`. `end`: how this share ended, if others still run
-    (`domain/wire.py`, Ended).
+    (`domain/wire.py`, Ended). `prices`: what an hour of each part of a rented machine
+    costs, if it is paid for more than the machine.
     """
 
     node_id: str
@@ -186,6 +187,7 @@ class Placement:
     prefetched: bool = False
     offer: str = ""
     end: Mapping[str, Any] | None = field(default=None, hash=False)
+    prices: Mapping[str, str] | None = field(default=None, hash=False)
 
     @property
     def booked_gpus(self) -> tuple[str, ...]:
@@ -208,6 +210,8 @@ class Placement:
             row["ahead"] = True
         if self.end is not None:
             row["end"] = self.end
+        if self.prices:
+            row["prices"] = dict(self.prices)
         return row
 
     @classmethod
@@ -221,4 +225,5 @@ class Placement:
             row.get("ahead", False),
             row.get("offer", ""),
             row.get("end"),
+            row.get("prices"),
         )

@@ -34,6 +34,8 @@ _VERBS: Mapping[EventKind, str] = {
     EventKind.CHECKPOINT_SAVED: "saved a checkpoint",
     EventKind.PROVIDER_DOWN: "is down",
     EventKind.PROVIDER_UP: "is up again",
+    EventKind.BILL_COMPARED: "has a bill that agrees",
+    EventKind.BILL_DIFFERS: "has a bill that differs from what was counted",
     EventKind.DISK_FILLING: "takes most of a disk that is nearly full",
     EventKind.WORKSPACE_EXPIRES: "was not used for long and will be removed",
     EventKind.WORKSPACE_REMOVED: "was removed, because nobody had used it for long",

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import date
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from gpuyard.domain.attempt_order import (
     config_from_order,
     order_from_config,
 )
+from gpuyard.domain.bills import CloudBill
 from gpuyard.domain.errors import (
     JobNotFoundError,
     ProviderError,
@@ -220,6 +222,10 @@ class GpuProviderInterface(ABC):
         """The list prices that it goes by when its cloud tells none; with `refresh`
         read anew from the cloud, for later servers too. None if it has no such list.
         """
+        return None
+
+    async def bill(self, day: date) -> CloudBill | None:
+        """What its cloud bills for a day; None if it tells no bills. ProviderError."""
         return None
 
     # --- submission ---

@@ -1,5 +1,6 @@
 """From ledger rows to the job resource: attempts, live progress, cost so far."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -25,6 +26,7 @@ from gpuyard.domain.jobs import (
 )
 from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.own_nodes import OWN_NODES
+from gpuyard.domain.price_parts import amounts
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.run_time import run_time_s
 from gpuyard.domain.secret_names import without_keys
@@ -277,6 +279,7 @@ def _attempt(row: Row, core: Core) -> Attempt:
             basis=row["basis"],
             price_per_hour=price,
             tier=row["tier"],
+            parts=amounts(amount, places[0].get("prices") or {}) if places else {},
         ),
     )
 
@@ -307,7 +310,12 @@ def _total(attempts: Sequence[Attempt]) -> Cost:
         return Cost()
     costs = [attempt.cost for attempt in attempts]
     shares = [each.share for each in costs if each.share is not None]
+    parts: defaultdict[str, Decimal] = defaultdict(Decimal)
+    for each in costs:
+        for name, spent in each.parts.items():
+            parts[name] += spent
     update = {
+        "parts": dict(parts),
         "amount": sum((each.amount for each in costs), Decimal(0)),
         "share": sum(shares, Decimal(0)) if shares else None,
     }

@@ -1,5 +1,6 @@
 """Looks after what jobs share, while this server leads: workspaces are measured, and
-removed when nobody uses them; chunks of uploads that nobody finished are removed.
+removed when nobody uses them; chunks of uploads that nobody finished are removed; the
+bills of clouds are compared.
 """
 
 import asyncio
@@ -10,21 +11,22 @@ import structlog
 
 from gpuyard.server.app_state import AppState
 
-_DATASETS_S = 3600.0
+_RARELY_S = 3600.0
 log = structlog.get_logger(__name__)
 
 
 async def tend(app_state: AppState) -> None:
     """Do it for ever. What fails is logged, and tried again the next time."""
-    datasets_at = 0.0
+    rarely_at = 0.0
     while True:
         await asyncio.sleep(app_state.settings.workspaces.look_s)
         if not app_state.leads:
             continue
         await _try("workspaces", app_state.controller.workspaces.look)
-        if time.monotonic() >= datasets_at:
-            datasets_at = time.monotonic() + _DATASETS_S
+        if time.monotonic() >= rarely_at:
+            rarely_at = time.monotonic() + _RARELY_S
             await _try("datasets", app_state.controller.datasets.remove_abandoned)
+            await _try("bills", app_state.controller.cloud_bills.look)
 
 
 async def _try(what: str, work: Callable[[], Awaitable[object]]) -> None:

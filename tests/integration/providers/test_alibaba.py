@@ -5,6 +5,7 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Iterator
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from gpuyard.providers.instances.api import (
     Market,
 )
 from tests.support.fake_ecs import FakeEcs
+from tests.support.fake_ecs_bills import billed_item
 from tests.support.fake_ecs_machines import Machine
 from tests.support.wait import eventually
 
@@ -538,6 +540,48 @@ async def test_without_the_right_to_ask_prices_are_unknown(
     assert not found[ZONE_H, T4, False].problem
 
 
+# --- the bill ---
+
+
+async def test_the_bill_is_read_by_machine_and_by_what_it_is_for(
+    ecs: FakeEcs, api: AlibabaApi
+) -> None:
+    ours = {"gpuyard-installation": "home-1", "gpuyard-owner": "att_1", "team": "a b"}
+    others = {"gpuyard-installation": "home-2"}
+    ecs.bill = [
+        billed_item("2026-11-27", "i-1", ours, "instance_type", 17.445),
+        billed_item("2026-11-27", "i-1", ours, "systemdisk", 0.075),
+        billed_item("2026-11-27", "i-1", ours, "NetworkOut", 0.8),
+        billed_item("2026-11-27", "i-2", others, "instance_type", 9.0),
+        billed_item("2026-11-27", "i-3", {}, "instance_type", 9.0),
+        billed_item("2026-11-28", "i-1", ours, "instance_type", 9.0),
+    ]
+    bill = await api.bill(date(2026, 11, 27), "home-1")
+    assert [
+        (one.machine, one.owner, one.part, one.amount, one.hours)
+        for one in bill.charges
+    ] == [
+        ("i-1", "att_1", "machine", Decimal("17.445"), Decimal("1.5")),
+        ("i-1", "att_1", "disk", Decimal("0.075"), None),
+        ("i-1", "att_1", "traffic", Decimal("0.8"), None),
+    ]
+    assert (bill.timezone, bill.end - bill.begin) == ("UTC+8", 86_400.0)
+    assert bill.begin == 1_795_737_600.0 - 8 * 3600, "midnight in Beijing"
+
+
+async def test_a_bill_that_is_refused_names_the_right(ecs: FakeEcs) -> None:
+    api = made(ecs, vswitches={}, compare_bills=True)
+    ecs.bill_refusal = "NotAuthorized"
+    error = await refused(api.bill(date(2026, 11, 27), "home-1"))
+    assert (error.error_code, "bssapi:DescribeInstanceBill" in str(error)) == (
+        DENIED,
+        True,
+    )
+    missing = [one.action for one in await api.missing_rights()]
+    assert missing == ["bssapi:DescribeInstanceBill"]
+    await api.close()
+
+
 # --- rights ---
 
 
@@ -571,7 +615,8 @@ async def test_the_guide_allows_what_is_called_and_no_more(ecs: FakeEcs) -> None
     text = GUIDE.read_text()
     (block,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
     (statement,) = json.loads(block)["Statement"]
-    api = made(ecs, vswitches={})
+    api = made(ecs, vswitches={}, compare_bills=True)
+    await api.bill(date(2026, 11, 27), "home-1")
     await api.missing_rights()
     await api.markets()
     await api.launch(order())

@@ -6,6 +6,7 @@ import re
 from base64 import b64decode
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from gpuyard.providers.aws.config import AwsConfig
 from gpuyard.providers.aws.rights import NEEDED_FOR
 from gpuyard.providers.instances import api as contract
 from gpuyard.providers.instances.api import InstanceOrder, InstanceRef, InstanceState
+from tests.support.cost_explorer import BilledUsage
 from tests.support.ec2 import IMAGE, Ec2
 
 pytestmark = pytest.mark.anyio
@@ -341,6 +343,45 @@ async def test_prices_are_written_to_the_home(ec2: Ec2, tmp_path: Path) -> None:
     assert market.price_per_hour == Decimal("0.95")
 
 
+# --- the bill ---
+
+
+async def test_the_bill_is_read_by_machine_and_by_what_it_is_for(
+    ec2: Ec2, api: AwsApi
+) -> None:
+    def used(owner: str, usage_type: str, amount: str, **more: str) -> BilledUsage:
+        values = {"day": "2026-11-27", "installation": "inst_1", **more}
+        return BilledUsage(owner=owner, usage_type=usage_type, amount=amount, **values)
+
+    ec2.bill = [
+        used("att_1", "SpotUsage:g5.xlarge", "0.6035", quantity="1.5"),
+        used("att_1", "EBS:VolumeUsage.gp3", "0.0167"),
+        used("att_1", "USE2-DataTransfer-Out-Bytes", "0.09"),
+        used("att_1", "PublicIPv4:InUseAddress", "0.0075"),
+        used("att_1", "Requests-Tier1", "0"),
+        used("", "NatGateway-Bytes", "0.01"),
+        used("att_2", "BoxUsage:g5.xlarge", "9", day="2026-11-28"),
+        used("att_3", "BoxUsage:g5.xlarge", "9", installation="another"),
+    ]
+    ec2.page = 2
+    bill = await api.bill(date(2026, 11, 27), "inst_1")
+    assert ec2.calls["GetCostAndUsage"] == 3, "two groups a page"
+    found = [(one.owner, one.part, one.amount, one.hours) for one in bill.charges]
+    assert found == [
+        ("att_1", "machine", Decimal("0.6035"), Decimal("1.5")),
+        ("att_1", "disk", Decimal("0.0167"), None),
+        ("att_1", "traffic", Decimal("0.09"), None),
+        ("att_1", "address", Decimal("0.0075"), None),
+        ("", "other", Decimal("0.01"), None),
+    ]
+    assert {one.currency for one in bill.charges} == {"USD"}
+    assert (bill.begin, bill.end - bill.begin) == (1_795_737_600.0, 86_400.0)
+    assert bill.estimated
+    ec2.denied = {"ce:GetCostAndUsage"}
+    with pytest.raises(ProviderError, match="ce:GetCostAndUsage"):
+        await api.bill(date(2026, 11, 27), "inst_1")
+
+
 # --- rights ---
 
 
@@ -379,9 +420,11 @@ async def test_the_policy_of_the_guide_is_what_is_called(
     """The policy has every action that the code calls, and no other."""
     subnets = [one.id for one in ec2.backend().describe_subnets()]
     regions = {"us-east-1": {"subnets": subnets}}
-    api = api_of(ec2, regions=regions, home=str(tmp_path))
+    home = str(tmp_path)
+    api = api_of(ec2, regions=regions, home=home, compare_bills=True)
     await api.markets()
     await api.refresh_prices()
+    await api.bill(date(2026, 11, 27), "inst_1")
     started = await api.launch(replace(ORDER, spot=True))
     await api.find("att_1", "inst_1")
     await api.instances("inst_1")

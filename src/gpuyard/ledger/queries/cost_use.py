@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from gpuyard.ledger.queries.base import LedgerReader, Row
+from gpuyard.ledger.tables import attempts, pool_nodes
 
 _PAGE = 5000
 
@@ -56,3 +57,38 @@ class CostUseQueries(LedgerReader):
             f" ORDER BY a.id LIMIT {_PAGE}"
         ).bindparams(sa.bindparam("hidden", list(hidden), expanding=True))
         return self._rows(statement.bindparams(begin=begin, end=end, after=after))
+
+    def rented_attempts(self, provider: str, begin: float, end: float) -> list[Row]:
+        """The attempts for which a provider has rented a machine that may have cost
+        something from `begin` until before `end`.
+        """
+        row = attempts.c
+        columns = (
+            row.id,
+            row.job_id,
+            row.provider_ref,
+            row.created_at,
+            row.ended_at,
+            row.price_per_hour,
+            row.currency,
+            row.cost,
+            row.placements,
+        )
+        return self._rows(
+            sa.select(*columns)
+            .where(row.provider == provider, row.provider_ref.is_not(None))
+            .where(row.created_at < end)
+            .where(row.ended_at.is_(None) | (row.ended_at >= begin))
+            .order_by(row.id)
+        )
+
+    def rented_pool_nodes(self, provider: str, begin: float, end: float) -> list[Row]:
+        """The same of the nodes of pools."""
+        row = pool_nodes.c
+        return self._rows(
+            sa.select(pool_nodes)
+            .where(row.provider == provider, row.reference != "")
+            .where(row.began_at < end)
+            .where(row.ended_at.is_(None) | (row.ended_at >= begin))
+            .order_by(row.id)
+        )

@@ -5,9 +5,12 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from typing import Any
 
+from gpuyard.domain.bills import CloudBill
 from gpuyard.domain.errors import ProviderError
+from gpuyard.providers.alibaba.bills import read_bill
 from gpuyard.providers.alibaba.client import VPC, AlibabaClient
 from gpuyard.providers.alibaba.config import AlibabaConfig
 from gpuyard.providers.alibaba.errors import (
@@ -77,6 +80,11 @@ class AlibabaApi(InstanceApi):
         """What each configured type costs on demand, in each region. ProviderError."""
         regions = self._settings.regions
         return await self._survey.list_prices(regions, refresh=refresh)
+
+    async def bill(self, day: date, installation: str) -> CloudBill:
+        """What Alibaba bills for the machines of an installation. ProviderError."""
+        region = self._settings.region_id
+        return await read_bill(self._client, region, day, installation)
 
     async def _vswitches(self) -> Mapping[str, str]:
         """The vSwitch of each zone. Alibaba is asked where `vswitch_id` is."""

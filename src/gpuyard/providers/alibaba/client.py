@@ -26,6 +26,9 @@ from gpuyard.providers.kubernetes.fields import Json, text_at
 
 ECS = ("ecs", "2014-05-26")
 VPC = ("vpc", "2016-04-28")
+BILLING = ("business", "2017-12-14")
+# The names of products in rights, where they differ from those in addresses.
+_IN_RIGHTS = {"business": "bssapi"}
 _THREADS = 8
 # The SDK's timeout limits only each silence: a server that sends a byte now and then
 # would hold a call forever. A whole call may take this many timeouts.
@@ -132,13 +135,23 @@ class AlibabaClient:
         try:
             answer = client.call_api(params, request, RuntimeOptions())
         except AlibabaCloudException as error:
-            raise self._refused(f"{name}:{action}", error) from None
+            raise self._refused(right_for(name, action), error) from None
         except Exception as error:  # noqa: BLE001  the SDK has no base of its errors
             raise self._not_sent(action, error) from None
         found = answer.get("body")
         if not isinstance(found, dict):
             raise self._no_answer(action, "the answer is not Alibaba's")
-        return cast("Json", found)
+        body = cast("Json", found)
+        if body.get("Success") is False:
+            # Billing refuses in an answer that is well otherwise.
+            raise RefusedCallError(
+                self._settings.provider,
+                right_for(name, action),
+                text_at(body, "Code"),
+                text_at(body, "Message"),
+                text_at(body, "RequestId"),
+            )
+        return body
 
     def _client(self, region: str, product: str) -> Any:
         with self._lock:
@@ -162,7 +175,7 @@ class AlibabaClient:
             security_token=token.get_secret_value(),
             region_id=region,
             protocol=scheme or "https",
-            endpoint=host if separator else f"{product}.{region}.aliyuncs.com",
+            endpoint=host if separator else _host(product, region),
             read_timeout=milliseconds,
             connect_timeout=milliseconds,
             max_idle_conns=_THREADS,
@@ -198,3 +211,18 @@ class AlibabaClient:
         right = text_at(data, "AccessDeniedDetail", "AuthAction") or action
         request_id = text_at(data, "RequestId")
         return RefusedCallError(self._settings.provider, right, code, said, request_id)
+
+
+def right_for(product: str, action: str) -> str:
+    """What a RAM policy calls the right to an action, such as `ecs:RunInstances`."""
+    return f"{_IN_RIGHTS.get(product, product)}:{action}"
+
+
+def _host(product: str, region: str) -> str:
+    """Where a product of a region answers. Billing has two places: one for China, and
+    one for the rest of the world.
+    """
+    if product != BILLING[0]:
+        return f"{product}.{region}.aliyuncs.com"
+    is_china = region.startswith("cn-") and region != "cn-hongkong"
+    return f"{product}.{'' if is_china else 'ap-southeast-1.'}aliyuncs.com"

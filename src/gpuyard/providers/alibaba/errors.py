@@ -53,6 +53,7 @@ _MEANINGS = (
     ("MissingSecurityToken", CREDENTIALS, _TOKEN),
     ("Forbidden.RAM", DENIED, "Its RAM policy has to allow {action}."),
     ("NoPermission", DENIED, "Its RAM policy has to allow {action}."),
+    ("NotAuthorized", DENIED, "Its RAM policy has to allow {action}."),
     ("Forbidden", DENIED, "{action} is forbidden."),
     ("UnauthorizedOperation", DENIED, "Its RAM policy has to allow {action}."),
     ("OperationDenied.NoStock", CAPACITY, ""),

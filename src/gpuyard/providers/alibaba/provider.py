@@ -1,8 +1,10 @@
 """The provider `alibaba`: attempts on machines of Alibaba ECS."""
 
 from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Any, ClassVar
 
+from gpuyard.domain.bills import CloudBill
 from gpuyard.providers.alibaba.api import AlibabaApi
 from gpuyard.providers.alibaba.config import SECRETS, AlibabaConfig
 from gpuyard.providers.instances.api import ListPrice
@@ -24,3 +26,7 @@ class AlibabaProvider(RentedProvider):
     async def list_prices(self, *, refresh: bool = False) -> Sequence[ListPrice]:
         """See GpuProviderInterface: Alibaba's own of today, so none has to be kept."""
         return await self._alibaba.list_prices(refresh=refresh)
+
+    async def bill(self, day: date) -> CloudBill:
+        """See GpuProviderInterface: a day in Beijing, from Alibaba's billing."""
+        return await self._alibaba.bill(day, self.nodes.installation)

@@ -3,9 +3,11 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
-from gpuyard.providers.alibaba.client import AlibabaClient
+from gpuyard.providers.alibaba.bills import BILLING_ZONE, bill_request
+from gpuyard.providers.alibaba.client import BILLING, ECS, AlibabaClient
 from gpuyard.providers.alibaba.config import AlibabaConfig
 from gpuyard.providers.alibaba.errors import THROTTLED, RefusedCallError
 from gpuyard.providers.alibaba.machines import deletion, order_parameters
@@ -21,6 +23,7 @@ OFFER = "to know what can be rented"
 _RENT = "to rent machines"
 _SEE = "to see its machines"
 _END = "to end machines"
+_BILL = "to compare bills"
 _SWITCH = "to have machines deleted when gpuyard is gone"
 # A well-formed id of no machine: the right to touch it is checked before it is sought.
 _NO_MACHINE = "i-00000000000000000000"
@@ -33,6 +36,7 @@ class _Trial:
     action: str
     needed_for: str
     parameters: Mapping[str, Any]
+    product: tuple[str, str] = ECS
 
 
 async def rights_missing(
@@ -44,7 +48,12 @@ async def rights_missing(
     missing: list[MissingRight] = []
     for trial in _trials(settings):
         try:
-            await client.call(settings.region_id, trial.action, trial.parameters)
+            await client.call(
+                settings.region_id,
+                trial.action,
+                trial.parameters,
+                product=trial.product,
+            )
         except RefusedCallError as error:
             if error.error_code == DENIED:
                 missing.append(MissingRight(error.action, trial.needed_for))
@@ -82,6 +91,10 @@ def _trials(settings: AlibabaConfig) -> list[_Trial]:
     if "AutoReleaseTime" in order:
         release["AutoReleaseTime"] = order["AutoReleaseTime"]
         found.append(_Trial("ModifyInstanceAutoReleaseTime", _SWITCH, release))
+    if settings.compare_bills:
+        yesterday = datetime.now(BILLING_ZONE).date() - timedelta(days=1)
+        asked = bill_request(yesterday)
+        found.append(_Trial("DescribeInstanceBill", _BILL, asked, BILLING))
     return found
 
 

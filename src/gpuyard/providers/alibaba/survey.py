@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 
+from gpuyard.domain.bills import CostPart
 from gpuyard.domain.errors import ProviderError
+from gpuyard.domain.price_parts import PricePart
 from gpuyard.providers.alibaba.catalogue import INSTANCE_TYPES
 from gpuyard.providers.alibaba.client import AlibabaClient
 from gpuyard.providers.alibaba.config import AlibabaConfig, region_of
@@ -42,17 +44,19 @@ _QUOTAS = (
 @dataclass(frozen=True, slots=True)
 class TypePrices:
     """What a type costs per hour in a region, with its disk: on demand, and by zone on
-    spot. `date` says when Alibaba said so, `read_at` is the same in monotonic seconds.
+    spot; `disk` is the part of that disk. `date` says when Alibaba said so, `read_at`
+    is the same in monotonic seconds.
     """
 
     on_demand: Decimal | None
+    disk: Decimal
     spot: Mapping[str, Decimal]
     currency: str
     date: str
     read_at: float
 
 
-_UNKNOWN = TypePrices(None, {}, "CNY", "", float("-inf"))
+_UNKNOWN = TypePrices(None, Decimal(0), {}, "CNY", "", float("-inf"))
 _SOURCE = "Alibaba's price, with the disk"
 
 
@@ -138,9 +142,13 @@ class MarketSurvey:
         prices = self._prices.get((region, name), _UNKNOWN)
         price = prices.spot.get(zone) if spot else prices.on_demand
         source = f"{_SOURCE}, {prices.date}" if price is not None else ""
-        return [
-            Market(kind, region, zone, spot, price, prices.currency, source, problem)
-        ]
+        disk: tuple[PricePart, ...] = ()
+        if price is not None and prices.disk:
+            disk = (PricePart(CostPart.DISK, prices.disk, source),)
+        market = Market(
+            kind, region, zone, spot, price, prices.currency, source, problem, disk
+        )
+        return [market]
 
     def _problem(
         self,
@@ -270,4 +278,4 @@ class MarketSurvey:
                 for zone, price in newest_spot_prices(history).items()
             }
         today = f"{datetime.now(UTC):%Y-%m-%d}"
-        return TypePrices(total, spot, currency, today, time.monotonic())
+        return TypePrices(total, disk, spot, currency, today, time.monotonic())

@@ -4,8 +4,11 @@ import asyncio
 import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
+from datetime import date
 from typing import Any
 
+from gpuyard.domain.bills import CloudBill
+from gpuyard.providers.aws.bills import read_bill
 from gpuyard.providers.aws.calls import AwsCalls
 from gpuyard.providers.aws.config import AwsConfig
 from gpuyard.providers.aws.errors import AwsError
@@ -78,6 +81,11 @@ class AwsApi:
         path = price_file(self._settings.home)
         await asyncio.to_thread(write_rows, path, book.rows)
         return self.list_prices()
+
+    async def bill(self, day: date, installation: str) -> CloudBill:
+        """What AWS bills for the machines of an installation. ProviderError."""
+        region = next(iter(self._settings.regions))
+        return await read_bill(self._calls, region, day, installation)
 
     # --- machines ---
 

@@ -200,6 +200,11 @@ class AwsConfig(InstanceSettings):
             values["regions"] = [os.environ[found]]
         return parse_model(cls, values)
 
+    @property
+    def pays_for_address(self) -> bool:
+        """See InstanceSettings. Where the subnet decides, it is counted."""
+        return self.public_address is not False
+
     def image_of(self, region: str) -> str:
         """The image of machines in a region; empty for the newest of AWS's own."""
         return self.regions[region].image or self.image

@@ -16,6 +16,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from gpuyard.providers.aws.bills import bill_region
 from gpuyard.providers.aws.calls import AwsCalls
 from gpuyard.providers.instances.api import ListPrice
 
@@ -122,7 +123,7 @@ async def _products(
     while True:
         answer = await calls.call(
             "pricing",
-            _list_region(region),
+            bill_region(region),
             "GetProducts",
             ServiceCode="AmazonEC2",
             Filters=filters,
@@ -133,11 +134,6 @@ async def _products(
         if not answer.get("NextToken"):
             return found
         page = {"NextToken": answer["NextToken"]}
-
-
-def _list_region(region: str) -> str:
-    """The region that answers questions about the prices of a region."""
-    return "cn-northwest-1" if region.startswith("cn-") else "us-east-1"
 
 
 def _price(product: Mapping[str, Any], region: str) -> ListPrice | None:

@@ -1,8 +1,10 @@
 """The provider `aws`: attempts on machines of EC2."""
 
 from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Any, ClassVar
 
+from gpuyard.domain.bills import CloudBill
 from gpuyard.providers.aws.api import AwsApi
 from gpuyard.providers.aws.config import SECRETS, AwsConfig
 from gpuyard.providers.instances.api import ListPrice
@@ -25,3 +27,7 @@ class AwsProvider(RentedProvider):
         if refresh:
             return await self._aws.refresh_prices()
         return self._aws.list_prices()
+
+    async def bill(self, day: date) -> CloudBill:
+        """See GpuProviderInterface: a day in UTC, from Cost Explorer."""
+        return await self._aws.bill(day, self.nodes.installation)

@@ -7,9 +7,10 @@ which EC2 says whether it would have been allowed.
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from gpuyard.providers.aws.bills import bill_region, bill_request
 from gpuyard.providers.aws.calls import AwsCalls
 from gpuyard.providers.aws.config import AwsConfig
 from gpuyard.providers.aws.errors import (
@@ -41,6 +42,7 @@ NEEDED_FOR: Mapping[str, str] = {
     "ssm:GetParameter": "finding the newest image",
     "pricing:GetProducts": "on-demand prices of today",
     "servicequotas:GetServiceQuota": "knowing which machines the account may run",
+    "ce:GetCostAndUsage": "comparing AWS's bill with what gpuyard has counted",
 }
 """Every action that gpuyard calls, and for what."""
 _END = "ec2:TerminateInstances"
@@ -127,6 +129,10 @@ class RightsCheck:
                 "QuotaCode": "L-DB2E81BA",
             },
         }
+        if self._settings.compare_bills:
+            # AWS charges for the answer, so it is asked for only where it is used.
+            yesterday = datetime.now(UTC).date() - timedelta(days=1)
+            questions["ce:GetCostAndUsage"] = bill_request(yesterday, "check")
         subnets = self._settings.regions[region].subnets
         if subnets:
             questions["ec2:DescribeSubnets"] = {"SubnetIds": list(subnets)}
@@ -179,8 +185,8 @@ class RightsCheck:
         """The action that is missing; empty if none is."""
         (prefix, _, operation) = action.partition(":")
         service = "service-quotas" if prefix == "servicequotas" else prefix
-        if service == "pricing":
-            region = "cn-northwest-1" if region.startswith("cn-") else "us-east-1"
+        if service in ("pricing", "ce"):
+            region = bill_region(region)
         try:
             await self._calls.call(service, region, operation, **parameters)
         except AwsError as error:

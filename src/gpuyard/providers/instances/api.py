@@ -13,6 +13,9 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Protocol
 
+from gpuyard.domain.bills import CostPart
+from gpuyard.domain.price_parts import PricePart
+
 CAPACITY = "CAPACITY"
 """The zone has no such machine now. Another zone or market may."""
 QUOTA = "QUOTA"
@@ -71,7 +74,8 @@ class Market:
     """A type in a zone, on demand or spot: what can be rented.
 
     `price_per_hour` is that of now, None if unknown; `price_source` says who gave it
-    and when. `problem`: why it cannot be had now.
+    and when. `problem`: why it cannot be had now. `within`: what of that price is not
+    for the machine itself; `beside`: what is paid besides, such as for a disk.
     """
 
     type: MachineType
@@ -82,6 +86,24 @@ class Market:
     currency: str
     price_source: str
     problem: str = ""
+    within: tuple[PricePart, ...] = ()
+    beside: tuple[PricePart, ...] = ()
+
+    @property
+    def total_per_hour(self) -> Decimal | None:
+        """What an hour costs with all that is paid besides; None if unknown."""
+        if self.price_per_hour is None:
+            return None
+        return self.price_per_hour + sum(one.per_hour for one in self.beside)
+
+    @property
+    def parts(self) -> tuple[PricePart, ...]:
+        """What that is made of; empty if nothing beside the machine is known."""
+        others = (*self.within, *self.beside)
+        if self.price_per_hour is None or not others:
+            return ()
+        own = self.price_per_hour - sum(one.per_hour for one in self.within)
+        return (PricePart(CostPart.MACHINE, own, self.price_source), *others)
 
 
 @dataclass(frozen=True, slots=True)

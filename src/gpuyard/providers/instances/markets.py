@@ -7,6 +7,7 @@ from gpuyard.domain.attempt_order import AttemptOrder
 from gpuyard.domain.gpus import resolve_gpu_class
 from gpuyard.domain.offers import Offer
 from gpuyard.providers.instances.api import Market
+from gpuyard.providers.instances.extras import with_extras
 from gpuyard.providers.instances.settings import InstanceSettings
 from gpuyard.providers.placing import suits
 
@@ -38,9 +39,10 @@ def offer_of(provider: str, market: Market) -> Offer:
         containers=True,
         artifacts=True,
         datasets=True,
-        price_per_hour=market.price_per_hour,
+        price_per_hour=market.total_per_hour,
         currency=market.currency,
         price_source=market.price_source,
+        parts=market.parts,
         billed=True,
         wait_s=USUAL_BOOT_S,
         problem=market.problem,
@@ -48,11 +50,19 @@ def offer_of(provider: str, market: Market) -> Offer:
     )
 
 
+def offered(
+    markets: Iterable[Market], provider: str, settings: InstanceSettings
+) -> list[Market]:
+    """Those that the settings allow, with all that their machines cost."""
+    found = with_extras(markets, provider, settings)
+    return [market for market in found if is_offered(market, settings)]
+
+
 def is_offered(market: Market, settings: InstanceSettings) -> bool:
     """Whether the settings allow this market."""
     if market.spot and not settings.spot:
         return False
-    price = market.price_per_hour
+    price = market.total_per_hour
     limit = settings.max_price
     if limit is not None and (price is None or price > limit):
         return False
@@ -90,4 +100,4 @@ def cheapest(
 
 
 def _price(market: Market) -> Decimal:
-    return market.price_per_hour or Decimal(0)
+    return market.total_per_hour or Decimal(0)

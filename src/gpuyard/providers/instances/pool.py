@@ -19,6 +19,7 @@ from gpuyard.providers.instances.api import (
 )
 from gpuyard.providers.instances.boot_plan import BootPlan
 from gpuyard.providers.instances.cloud_init import user_data
+from gpuyard.providers.instances.extras import with_extras
 from gpuyard.providers.instances.markets import is_offered, offer_id
 from gpuyard.providers.instances.settings import InstanceSettings
 from gpuyard.providers.pool_hands import (
@@ -66,7 +67,8 @@ class InstancePool:
     async def size(self) -> NodeSize:
         """See PoolHands."""
         found = await self._api.markets()
-        self._markets = [market for market in found if self._is_meant(market)]
+        priced = with_extras(found, self._provider, self._settings)
+        self._markets = [market for market in priced if self._is_meant(market)]
         machine = self._best().type
         return NodeSize(
             machine.name,
@@ -113,7 +115,7 @@ class InstancePool:
         name = offer_id(self._provider, market)
         refused_at = self._refused_at.get(name, -_LEFT_ALONE_S)
         has_refused = time.monotonic() < refused_at + _LEFT_ALONE_S
-        price = market.price_per_hour or Decimal(0)
+        price = market.total_per_hour or Decimal(0)
         return (bool(market.problem), has_refused, price, name)
 
     async def launch(self, order: PoolOrder) -> PoolMachine:
@@ -186,7 +188,7 @@ class InstancePool:
             ends_at,
             instance.interrupted,
             instance.why,
-            market.price_per_hour if market else None,
+            market.total_per_hour if market else None,
             market.currency if market else "",
         )
 

@@ -47,9 +47,9 @@ from gpuyard.providers.instances.cloud_init import user_data
 from gpuyard.providers.instances.fleet import RentedFleet
 from gpuyard.providers.instances.markets import (
     cheapest,
-    is_offered,
     offer_id,
     offer_of,
+    offered,
 )
 from gpuyard.providers.instances.pool import InstancePool
 from gpuyard.providers.instances.renting_instance import RentingInstance
@@ -179,7 +179,7 @@ class RentedProvider(QueueProvider):
         """See GpuProviderInterface: one for each market."""
         self._installation()  # nothing is offered where no machine can join
         markets = await self.api.markets()
-        found = [market for market in markets if is_offered(market, self.settings)]
+        found = offered(markets, self.PROVIDER_NAME, self.settings)
         self._markets = {
             offer_id(self.PROVIDER_NAME, market): market for market in found
         }
@@ -477,7 +477,7 @@ class RentedProvider(QueueProvider):
             ),
             None,
         )
-        price = market.price_per_hour if market else None
+        price = market.total_per_hour if market else None
         currency = market.currency if market else self.currency
         cost = None
         if price is not None and instance.launched_at is not None:

@@ -1,9 +1,10 @@
-"""`/api/v1/providers/{name}/check` and `/prices`: the account of a provider at its
-cloud.
-"""
+"""`/api/v1/providers/{name}/check`, `/prices` and `/bill`: the account at a cloud."""
+
+from datetime import date
 
 from pydantic import BaseModel
 
+from gpuyard.domain.bills import BillComparison
 from gpuyard.domain.cloud_accounts import AccountCheck, CataloguePrice
 from gpuyard.server.api_router import api_router
 from gpuyard.server.dependencies import TheAppState
@@ -40,3 +41,14 @@ async def refresh_prices(app_state: TheAppState, name: str) -> PricePage:
     """
     accounts = app_state.controller.cloud_accounts
     return PricePage(items=list(await accounts.prices(name, refresh=True)))
+
+
+@router.post("/{name}/bill")
+async def compare_bill(
+    app_state: TheAppState, name: str, day: date | None = None
+) -> BillComparison:
+    """What the cloud of a provider bills for a day (`2026-11-27`), beside what gpuyard
+    has counted: each machine, with the difference and why. The cloud is asked, and AWS
+    charges for the question. Without `day`, the newest that should be complete.
+    """
+    return await app_state.controller.cloud_bills.compare(name, day)

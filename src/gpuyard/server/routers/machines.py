@@ -2,6 +2,7 @@
 on.
 """
 
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import Request
@@ -197,6 +198,7 @@ def _offer(core: Core, offer: Offer) -> dict[str, Any]:
     return {
         **{name: getattr(offer, name) for name in _SHOWN},
         "price_per_hour": offer.price_per_hour and str(offer.price_per_hour),
+        "price_parts": [asdict(one) for one in offer.parts],
         "gpu_memory_gb": offer.gpu_gb,
         "problem": queues.obstacle(offer, Shape(), core.clock()) or None,
         "trust": queues.trust.score(offer),
