@@ -34,7 +34,7 @@ dp = 2
 
 def study(*words: str | Path, code: int = 0) -> str:
     done = subprocess.run(
-        [*gpuyard(), "study", *map(str, words)],
+        [*gpuyard("study"), "study", *map(str, words)],
         capture_output=True,
         text=True,
         timeout=100,

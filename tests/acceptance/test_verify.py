@@ -279,63 +279,61 @@ def counts(instance: TestInstance) -> dict[str, Any]:
     return {**found, "jobs": len(instance.json("jobs", "--limit", "1000")["items"])}
 
 
-@pytest.mark.parametrize(
-    ("sections", "said"),
-    [
-        ([executor("a", "a999")], "verification.executors.a.class: "),
-        (
-            [
-                executor("a", "practice-6", trusted=True),
-                executor("b", "practice-6", trusted=True),
-            ],
-            "trust one of each",
-        ),
-        ([executor("a", "practice-6", provider="moon")], "a is on 'moon'"),
-        ([executor("a", "practice-6", cpus=0)], "verification.executors.a.cpus"),
-        (
-            [executor("a", "practice-6", engine={"kind": "brain"})],
-            "verification.executors.a.engine.kind",
-        ),
-        (
-            [executor("a", "practice-6", tursted=True)],
-            "verification.executors.a.tursted",
-        ),
-        (
-            [
-                section("verification", database="mysql://x/y"),
-                executor("a", "practice-6"),
-            ],
-            "verification.database",
-        ),
-        (
-            [section("verification", blobs="ftp://x"), executor("a", "practice-6")],
-            "verification.blobs: ",
-        ),
-        (
-            [section("verification", host="192.0.2.1"), executor("a", "practice-6")],
-            "verification.host: ",
-        ),
-        (
-            [
-                section("verification", issuers={"bob": "x"}),
-                executor("a", "practice-6"),
-            ],
-            "verification.issuers.bob: ",
-        ),
-        (
-            [executor("a", "practice-6", place="no where:x")],
-            "verification.executors.a.place: ",
-        ),
-    ],
-)
-def test_wrong_settings_are_named(
-    instance: TestInstance, sections: list[str], said: str
-) -> None:
-    configure(instance, *sections)
-    done = instance.run("verify", "run", "a")
-    assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+WRONG_SETTINGS: list[tuple[list[str], str]] = [
+    ([executor("a", "a999")], "verification.executors.a.class: "),
+    (
+        [
+            executor("a", "practice-6", trusted=True),
+            executor("b", "practice-6", trusted=True),
+        ],
+        "trust one of each",
+    ),
+    ([executor("a", "practice-6", provider="moon")], "a is on 'moon'"),
+    ([executor("a", "practice-6", cpus=0)], "verification.executors.a.cpus"),
+    (
+        [executor("a", "practice-6", engine={"kind": "brain"})],
+        "verification.executors.a.engine.kind",
+    ),
+    (
+        [executor("a", "practice-6", tursted=True)],
+        "verification.executors.a.tursted",
+    ),
+    (
+        [
+            section("verification", database="mysql://x/y"),
+            executor("a", "practice-6"),
+        ],
+        "verification.database",
+    ),
+    (
+        [section("verification", blobs="ftp://x"), executor("a", "practice-6")],
+        "verification.blobs: ",
+    ),
+    (
+        [section("verification", host="192.0.2.1"), executor("a", "practice-6")],
+        "verification.host: ",
+    ),
+    (
+        [
+            section("verification", issuers={"bob": "x"}),
+            executor("a", "practice-6"),
+        ],
+        "verification.issuers.bob: ",
+    ),
+    (
+        [executor("a", "practice-6", place="no where:x")],
+        "verification.executors.a.place: ",
+    ),
+]
+
+
+def test_wrong_settings_are_named(instance: TestInstance) -> None:
+    for sections, said in WRONG_SETTINGS:
+        configure(instance, *sections)
+        done = instance.run("verify", "run", "a")
+        assert done.returncode == 2, (sections, done)
+        assert said in done.stderr, sections
+        assert "Traceback" not in done.stderr, done.stderr
 
 
 def test_a_home_that_cannot_be_made_is_one_clear_error(instance: TestInstance) -> None:

@@ -5,8 +5,6 @@ one error says what is wrong.
 import sqlite3
 from pathlib import Path
 
-import pytest
-
 from tests.support.instance import TestInstance
 from tests.support.verifying import configure, executor, outcomes, verify
 
@@ -51,31 +49,20 @@ def test_executors_are_asked_the_prompts_of_the_files(instance: TestInstance) ->
     assert all(prompt.startswith("Own ") for prompt in asked(instance))
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"one\ntwo\n", "holds 2 prompts, and not 6"),
-        (b"", "holds 0 prompts, and not 6"),
-        (b"1\n2\n3\n4\n5\n6\n7\n", "holds 7 prompts, and not 6"),
-        (b"1\n2\n3\n4\n5\n2\n", "holds the same prompt in lines 2 and 6"),
-        (b"1\n2\n3\n\xff\n5\n6\n", "is not UTF-8 at byte 6 (0xff)"),
-        (b"1\n2\n \n4\n5\n6\n", "holds a prompt in line 3 that is empty"),
-        (b"1\n2\n3\n4\n5\n" + b"x" * 9000, "9,000 bytes"),
-        (None, "No such file"),
-    ],
-)
 def test_a_file_that_cannot_be_used_is_named_and_nothing_is_added(
-    instance: TestInstance, content: bytes | None, said: str
+    instance: TestInstance,
 ) -> None:
-    bad = instance.work / "bad.txt"
-    if content is not None:
-        bad.write_bytes(content)
-    done = instance.run(
-        "verify", "prompts", str(write(instance.work, 1)), str(bad), "--class", CLASS
-    )
-    assert done.returncode == 2, (done.stdout, done.stderr)
-    assert said in done.stderr
-    assert str(bad) in done.stderr
+    """Other faults of files are shown in tests/unit/verification/test_prompts.py."""
+    few = instance.work / "few.txt"
+    few.write_text("one\ntwo\n")
+    sound = str(write(instance.work, 1))
+    for bad, said in (
+        (few, "holds 2 prompts, and not 6"),
+        (instance.work / "none.txt", "No such file"),
+    ):
+        done = instance.run("verify", "prompts", sound, str(bad), "--class", CLASS)
+        assert done.returncode == 2, done
+        assert said in done.stderr and str(bad) in done.stderr, done.stderr
     assert instance.json("verify", "status")["classes"] == []
 
 

@@ -20,7 +20,7 @@ from gpuyard.client.connection import Address, running_server
 from gpuyard.client.sync import Client
 from gpuyard.config.paths import Home
 from gpuyard.node.launcher.hierarchy import hierarchies
-from tests.support.forkserver import fast_python
+from tests.support.forkserver import fast_python, study_python
 from tests.support.groups import remove_groups
 from tests.support.wait import wait_until
 
@@ -33,9 +33,10 @@ _OURS = ("GPUYARD_", "TESTS_")
 _LONG_S = 20.0
 
 
-def gpuyard() -> list[str]:
-    """The first words of the command."""
-    return [fast_python(), "-m", "gpuyard.cli.entry"]
+def gpuyard(command: str = "") -> list[str]:
+    """The first words of the command; `command` is the next one, as far as known."""
+    python = study_python() if command == "study" else fast_python()
+    return [python, "-m", "gpuyard.cli.entry"]
 
 
 class TestInstance:
@@ -66,7 +67,7 @@ class TestInstance:
     ) -> subprocess.CompletedProcess[str]:
         """`gpuyard WORDS`, in the work folder; output as text."""
         return subprocess.run(
-            [*gpuyard(), *words],
+            [*gpuyard(*words[:1]), *words],
             cwd=more.pop("cwd", self.work),
             env=self.environment | more.pop("env", {}),
             capture_output=True,
@@ -90,7 +91,7 @@ class TestInstance:
     def popen(self, *words: str, **more: Any) -> subprocess.Popen[str]:
         """`gpuyard WORDS` in the background."""
         return subprocess.Popen(
-            [*gpuyard(), *words],
+            [*gpuyard(*words[:1]), *words],
             cwd=self.work,
             env=self.environment,
             text=True,

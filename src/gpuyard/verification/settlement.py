@@ -294,7 +294,7 @@ async def tell_instance(
         try:
             before = await _recorded(client, place)
             await client.call(
-                calls.record_trust(place, _place_trust(here, found, before, now))
+                calls.record_trust(place, place_trust(here, found, before, now))
             )
         except GpuyardError as error:
             faults.append(f"The instance was not told about {place}: {error}")
@@ -315,7 +315,7 @@ async def _recorded(client: "AsyncClient", place: str) -> InstanceTrust:
     return recorded.get(place) or InstanceTrust(place=place, updated_at=0.0)
 
 
-def _place_trust(
+def place_trust(
     results: Sequence[CheckResult],
     records: Sequence[ExecutorRecord],
     before: InstanceTrust,

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from gpuyard.cli.main import app
 from gpuyard.domain.errors import (
     GpuyardError,
     InvalidInputError,
@@ -413,7 +415,7 @@ def test_one_baseline_at_a_time(endpoint: Endpoint, tmp_path: Path) -> None:
 def command(study: Study, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [
-            *gpuyard(),
+            *gpuyard("study"),
             "study",
             "baseline",
             str(study.directory),
@@ -424,6 +426,12 @@ def command(study: Study, *words: str) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def command_here(study: Study, *words: str) -> Any:
+    """The same command in this process."""
+    runner = CliRunner(env={**ENVIRONMENT, "GPUYARD_URL": "http://127.0.0.1:9"})
+    return runner.invoke(app, ["study", "baseline", str(study.directory), *words])
 
 
 @pytest.mark.timeout(170)
@@ -481,9 +489,9 @@ def test_the_command_says_what_has_no_answer(
     endpoint.answer = lambda prompt, _: (
         fails(400, "too long") if prompt.startswith("Question 1") else says("Yes.")
     )
-    done = command(study, "--variant", "4k", "--limit", "2")
-    said, _ = done.communicate(timeout=60)
-    assert done.returncode == 4, said
+    done = command_here(study, "--variant", "4k", "--limit", "2")
+    said = done.stdout
+    assert done.exit_code == 4, done.output
     assert (
         "failed   p01 of 4k: HTTP 400" in said and "1 of 2 prompts are answered" in said
     )
@@ -493,12 +501,10 @@ def test_the_command_says_what_has_no_answer(
         "ok",
         "pending",
     ]
-    done = command(study, "--variant", "4k", "--limit", "2", "--json")
-    said, _ = done.communicate(timeout=60)
-    assert (
-        json.loads(said)["answered"] == 1
-        and json.loads(said)["failed"][0]["prompt_id"] == "p01"
-    )
+    done = command_here(study, "--variant", "4k", "--limit", "2", "--json")
+    report = json.loads(done.stdout)
+    assert report["answered"] == 1
+    assert report["failed"][0]["prompt_id"] == "p01"
 
 
 def test_the_command_asks_anew_on_demand(endpoint: Endpoint, tmp_path: Path) -> None:
@@ -508,9 +514,8 @@ def test_the_command_asks_anew_on_demand(endpoint: Endpoint, tmp_path: Path) -> 
         ("--no-override",),
         ("--override", "--variant", "4k", "--limit", "2"),
     ):
-        done = command(study, *words)
-        said, _ = done.communicate(timeout=60)
-        assert done.returncode == 0, said
+        done = command_here(study, *words)
+        assert done.exit_code == 0, done.output
     asked = {
         row["prompt_id"] + row["variant"]: endpoint.asked[row["prompt"]]
         for row in rows_of(frame_of(study))

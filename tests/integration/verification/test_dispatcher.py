@@ -134,6 +134,7 @@ async def test_who_loses_a_lock_stops(
     )
 
 
+@pytest.mark.both_databases
 async def test_a_database_that_is_gone_ends_a_turn_and_not_the_dispatcher(
     context: Context, records: Records
 ):
@@ -145,6 +146,7 @@ async def test_a_database_that_is_gone_ends_a_turn_and_not_the_dispatcher(
     assert (await dispatcher.once(B))[PipelineEventKind.GENERATION] is StepOutcome.DONE
 
 
+@pytest.mark.both_databases
 async def test_what_is_old_is_removed_with_its_files(
     context: Context, records: Records, blobs: BlobStore, clock: HandClock
 ):
@@ -186,6 +188,7 @@ async def test_what_is_old_is_removed_with_its_files(
     }
 
 
+@pytest.mark.both_databases
 async def test_what_was_never_answered_and_what_a_dead_process_left_is_retired(
     context: Context, records: Records, blobs: BlobStore, clock: HandClock
 ):
@@ -203,6 +206,7 @@ async def test_what_was_never_answered_and_what_a_dead_process_left_is_retired(
     assert (records.counts(B).used, records.counts(B).retired) == (2, 10)
 
 
+@pytest.mark.both_databases
 async def test_rows_stay_until_their_files_are_gone(
     context: Context, records: Records, blobs: BlobStore, clock: HandClock
 ):
@@ -222,6 +226,7 @@ async def test_rows_stay_until_their_files_are_gone(
     assert records.workload(used.workload_id) is None
 
 
+@pytest.mark.both_databases
 async def test_old_events_are_removed(
     context: Context, records: Records, clock: HandClock
 ):
@@ -235,6 +240,7 @@ async def test_old_events_are_removed(
     ]
 
 
+@pytest.mark.both_databases
 async def test_a_receipt_is_remembered_until_it_must_have_expired(
     context: Context, records: Records, clock: HandClock
 ):

@@ -76,6 +76,7 @@ async def fill(context: Context, cls: Class = B) -> None:
     assert context.records.series_count(cls) == context.policy.max_series
 
 
+@pytest.mark.both_databases
 async def test_from_nothing_to_samples_that_are_ready(
     context: Context, records: Records, trusted: LocalTrusted
 ):
@@ -106,6 +107,7 @@ async def test_from_nothing_to_samples_that_are_ready(
     assert records.events(A) == []
 
 
+@pytest.mark.both_databases
 async def test_which_prompt_of_a_series_is_hidden_is_random(
     context: Context, records: Records
 ):
@@ -139,6 +141,7 @@ async def test_generation_waits_for_answers_of_its_own_class_only(
     assert await generate(context, B) is StepOutcome.DONE
 
 
+@pytest.mark.both_databases
 async def test_at_the_most_series_the_oldest_used_ones_make_room(
     context: Context, records: Records
 ):
@@ -157,6 +160,7 @@ async def test_at_the_most_series_the_oldest_used_ones_make_room(
     assert await generate(context, B) is StepOutcome.SKIPPED
 
 
+@pytest.mark.both_databases
 async def test_a_class_without_a_trusted_executor_says_so_once_a_day(
     context: Context, records: Records
 ):
@@ -264,6 +268,7 @@ async def test_the_gate_of_sampling(
     assert await sample(context, B) is StepOutcome.DONE
 
 
+@pytest.mark.both_databases
 async def test_sampling_makes_what_is_missing_and_no_more(
     context: Context, records: Records
 ):
@@ -293,6 +298,7 @@ async def test_what_does_not_fill_a_workload_is_not_kept(
     assert last(records).data == {"workloads": 2, "wanted": 4}
 
 
+@pytest.mark.both_databases
 async def test_a_prompt_that_two_series_share_is_drawn_once(
     context: Context, records: Records
 ):
@@ -404,6 +410,7 @@ async def test_a_store_that_takes_nothing_fails_generation(
     assert records.series_count(B) == 0
 
 
+@pytest.mark.both_databases
 async def test_missing_answers_leave_a_workload_for_its_next_turn(
     context: Context, records: Records, trusted: LocalTrusted
 ):
@@ -496,6 +503,7 @@ async def test_a_workload_whose_file_is_gone_does_not_hold_up_its_class(
     } == {second.id}
 
 
+@pytest.mark.both_databases
 async def test_a_workload_whose_answers_no_database_keeps_does_not_hold_up_its_class(
     context: Context, records: Records, trusted: LocalTrusted
 ):
@@ -528,6 +536,7 @@ async def test_one_thing_at_a_time_is_asked_of_a_trusted_executor(
     assert trusted.most_at_once == 1
 
 
+@pytest.mark.both_databases
 async def test_samples_of_several_classes_come_as_a_map(
     context: Context, records: Records, blobs: BlobStore
 ):
@@ -542,6 +551,7 @@ async def test_samples_of_several_classes_come_as_a_map(
     assert len({one.check_id for found in taken.values() for one in found}) == 9
 
 
+@pytest.mark.both_databases
 async def test_a_sample_whose_series_is_gone_is_skipped_alone(
     context: Context, records: Records, blobs: BlobStore
 ):

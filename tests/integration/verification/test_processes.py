@@ -1,6 +1,6 @@
 """Several processes on one database, and processes that are killed.
 
-`GPUYARD_VERIFY_KILL_ROUNDS` sets how often at least: 12 times in `make test`, more in a
+`GPUYARD_VERIFY_KILL_ROUNDS` sets how often at least: 6 times in `make test`, more in a
 soak.
 """
 
@@ -29,7 +29,8 @@ from tests.support.verification_server import (
     verify_until_killed,
 )
 
-ROUNDS = int(os.environ.get("GPUYARD_VERIFY_KILL_ROUNDS", "12"))
+pytestmark = pytest.mark.both_databases
+ROUNDS = int(os.environ.get("GPUYARD_VERIFY_KILL_ROUNDS", "6"))
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def test_two_servers_that_take_at_once_never_take_the_same(
     context: ForkServerContext, place: Path | str, tmp_path: Path
 ):
     records = open_records(place)
-    stock(records, BlobStore(tmp_path / "blobs"), B, workloads=50)
+    stock(records, BlobStore(tmp_path / "blobs"), B, workloads=25)
     servers = []
     for _ in range(2):
         hearing, saying = context.Pipe(duplex=False)
@@ -71,7 +72,7 @@ def test_two_servers_that_take_at_once_never_take_the_same(
         "a workload belongs to one batch"
     )
     assert records.counts(B).ready == 0
-    assert len(batches_of) == 50
+    assert len(batches_of) == 25
 
 
 def _all(servers: dict[Connection, Connection]) -> list[list[tuple[str, str, str]]]:

@@ -31,6 +31,8 @@ from tests.support.verification import (
     stock,
 )
 
+pytestmark = pytest.mark.both_databases
+
 
 def test_samples_come_from_as_few_workloads_as_can_be(
     records: Records, blobs: BlobStore

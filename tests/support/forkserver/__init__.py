@@ -69,19 +69,47 @@ _OURS = (
 )
 
 
+# Libraries of mathematics and tables would start threads, which do not survive a fork.
+_NO_THREADS = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
+# What `gpuyard study` imports besides: a second of work for each command, but a fork of
+# all this costs twice as much as another.
+_OF_STUDIES = (
+    "gpuyard.studies.baseline",
+    "gpuyard.studies.pipeline",
+    "gpuyard.studies.plots",
+    "gpuyard.studies.report",
+    "matplotlib.backends.backend_svg",
+    "matplotlib.figure",
+    "matplotlib.layout_engine",
+    "openai",
+    "pyarrow.parquet",
+)
+_MODULES = (
+    "gpuyard.cli.entry",
+    "gpuyard.server",
+    "gpuyard.server.joined_node",
+    "gpuyard.node.agent",
+)
+_CALLS = ("gpuyard.cli.main:click_command",)
+
+
 @cache
 def fast_python() -> str:
     """The program for the command and the server; the first call starts the fork
     server.
     """
-    modules = [
-        "gpuyard.cli.entry",
-        "gpuyard.server",
-        "gpuyard.server.joined_node",
-        "gpuyard.node.agent",
-    ]
-    calls = ["gpuyard.cli.main:click_command"]
-    return start_fork_server(sys.executable, _OURS, modules, calls)
+    return start_fork_server(sys.executable, _OURS, _MODULES, _CALLS)
+
+
+@cache
+def study_python() -> str:
+    """The same for `gpuyard study`, from a fork server of its own."""
+    imports = (*_OURS, *_OF_STUDIES)
+    return start_fork_server(sys.executable, imports, _MODULES, _CALLS)
 
 
 def start_fork_server(
@@ -180,8 +208,7 @@ def _start(folder: Path, python: str, settings: dict[str, Any]) -> None:
         stdin=held,
         cwd="/",
         start_new_session=True,
-        # Libraries of mathematics would start threads, which do not survive a fork.
-        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        env={**os.environ, **_NO_THREADS},
     )
     os.close(held)
     door = Path(settings["socket"])
