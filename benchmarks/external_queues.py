@@ -82,7 +82,8 @@ def _renting(rounds: int, count: int, decisions: int) -> Figure:
     """What the number of offers adds to a decision, once each shape was ranked."""
     offers = {offer.id: offer for offer in _offers(count, random.Random(7))}
     one = next(offer for offer in offers.values() if not offer.spot)
-    many, single = Renting(offers), Renting({one.id: one})
+    many = Renting(offers)
+    single = Renting({one.id: one})
     for renting in (many, single):
         for _ in range(SHAPES):
             renting.decision_ms()

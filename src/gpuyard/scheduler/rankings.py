@@ -27,7 +27,7 @@ Key = tuple[Shape, Need, Strategy]
 Readings = Sequence[Mapping[str, Offer]]
 
 
-class Ranking:
+class KeptRanking:
     """Forecasts, the best first."""
 
     def __init__(self, ranker: Ranker, readings: Readings) -> None:
@@ -91,7 +91,7 @@ class Ranking:
 class KeptRankings:
     """The rankings that were asked for last, the newest at the end."""
 
-    _kept: dict[Key, Ranking] = field(default_factory=dict[Key, Ranking])
+    _kept: dict[Key, KeptRanking] = field(default_factory=dict[Key, KeptRanking])
     _forecasts: int = 0
 
     def get(
@@ -113,7 +113,7 @@ class KeptRankings:
         if ranking is None:
             shape, need, strategy = key
             ranker = Ranker(suitable(), shape, need, history, strategy, trust)
-            ranking = Ranking(ranker, readings)
+            ranking = KeptRanking(ranker, readings)
         self._kept[key] = ranking
         self._forecasts += len(ranking.forecasts)
         self._forget()
