@@ -25,7 +25,7 @@ idle = "1s"
 """
 
 
-class Pooled:
+class CloudPool:
     """An instance whose own node takes no jobs, its pool `warm`, and the cloud."""
 
     def __init__(self, instance: TestInstance, cloud: FakeCloud) -> None:
@@ -105,7 +105,7 @@ class Pooled:
 
 
 @contextmanager
-def pooled_instance(folder: Path) -> Generator[Pooled]:
+def pooled_instance(folder: Path) -> Generator[CloudPool]:
     """An instance with a pool in the cloud in `folder`; nothing is left afterwards."""
     cloud = FakeCloud(folder)
     with make_instance(**fake_cloud_environment(folder, free_port(2))) as instance:
@@ -115,6 +115,6 @@ def pooled_instance(folder: Path) -> Generator[Pooled]:
             instance.ok("up")
             (own,) = nodes(instance)
             instance.ok("nodes", "cordon", own)
-            yield Pooled(instance, cloud)
+            yield CloudPool(instance, cloud)
         finally:
             cloud.close_all()
