@@ -11,10 +11,12 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
+from statistics import median
 from typing import Any, ClassVar
 
 from benchmarks.bench import scaled, timed
 from benchmarks.figures import Figure, alternate
+from benchmarks.renting import SHAPES, Renting
 from benchmarks.throttled_cloud import PER_S, launch_seconds
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings
@@ -42,6 +44,9 @@ _SDKS = {
 def measure(scale: float) -> Iterator[Figure]:
     """Each on its own."""
     yield _ranking(scaled(20, scale, 3), scaled(5000, scale, 50))
+    yield _renting(
+        scaled(20, scale, 3), scaled(5000, scale, 50), scaled(100, scale, 10)
+    )
     yield _submissions(scaled(3, scale), scaled(1000, scale, 50))
     yield _throttled_launches(scaled(1000, scale, 50))
     for provider, sdk in _SDKS.items():
@@ -69,6 +74,32 @@ def _ranking(rounds: int, count: int) -> Figure:
         20,
         [taken * 1000 for taken in floors],
         "the offers sorted by price",
+        absolute=True,
+    )
+
+
+def _renting(rounds: int, count: int, decisions: int) -> Figure:
+    """What the number of offers adds to a decision, once each shape was ranked."""
+    offers = {offer.id: offer for offer in _offers(count, random.Random(7))}
+    one = next(offer for offer in offers.values() if not offer.spot)
+    many = Renting(offers)
+    single = Renting({one.id: one})
+    for renting in (many, single):
+        for _ in range(SHAPES):
+            renting.decision_ms()
+    taken, floors = alternate(
+        rounds,
+        lambda: median(many.decision_ms() for _ in range(decisions)),
+        lambda: median(single.decision_ms() for _ in range(decisions)),
+    )
+    return Figure(
+        GROUP,
+        f"decision to rent for a job among {count:,} offers, more than among one",
+        [mine - bare for mine, bare in zip(taken, floors, strict=True)],
+        "ms",
+        1,
+        floors,
+        "the decision with one offer",
         absolute=True,
     )
 

@@ -146,10 +146,17 @@ class FakeCloud:
         self._power_off(machine)
 
     def cut_off(self, machine: str) -> None:
-        """The machine runs on, and nobody hears of it any more."""
-        for pid in self._processes(machine):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
+        """The machine runs on, and nobody hears of it any more. It must have been
+        started by the real interpreter (`note_python`): what the fork server forks has
+        the environment of that, and is not found.
+        """
+        stopped: set[int] = set()
+        # Until none is left that may start others.
+        while running := set(self._processes(machine)) - stopped:
+            for pid in running:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+            stopped |= running
 
     def home(self, machine: str) -> Home:
         """The home of a machine."""
@@ -398,12 +405,12 @@ def install(site: Path) -> None:
     )
 
 
-def note_python(folder: Path) -> None:
-    """Say with which Python machines run: a server that launches them is itself
-    forked, and cannot tell.
+def note_python(folder: Path, python: str = "") -> None:
+    """Say with which Python machines run, if not with one that starts at once: a server
+    that launches them is itself forked, and cannot tell.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "python").write_text(fast_python())
+    (folder / "python").write_text(python or fast_python())
 
 
 def fake_cloud_environment(folder: Path, port: int, **settings: str) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Alibaba's ECS whose machines are played: each is a process that really joins."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,33 +21,46 @@ class Players:
     def __init__(self, ecs: FakeEcs, cloud: FakeCloud) -> None:
         self.cloud = cloud
         self._ecs = ecs
+        # A machine may be ended while it is being started.
+        self._lock = threading.Lock()
         self._played: dict[str, Instance] = {}
+        self._ended: set[str] = set()
         ecs.on_launch = self._boot
         ecs.on_end = self._end
 
     def _boot(self, machine: Machine, user_data: str) -> None:
-        gpus = TYPES[machine.type][1]
-        order = InstanceOrder(
-            owner=machine.tags["gpuyard-owner"],
-            installation=machine.tags["gpuyard-installation"],
-            name=machine.id,
-            type=(GPU if gpus else SMALL).name,
-            region=REGION,
-            zone=CLOUD_ZONES[0],
-            spot=machine.spot,
-            user_data=user_data,
-            disk_gb=100,
-        )
-        self._played[machine.id] = asyncio.run(self.cloud.launch(order))
-        self._ecs.run(machine)
+        with self._lock:
+            if machine.id in self._ended:
+                return
+            order = _order(machine, user_data)
+            self._played[machine.id] = asyncio.run(self.cloud.launch(order))
+            self._ecs.run(machine)
 
     def _end(self, machine: Machine) -> None:
-        played = self._played.pop(machine.id)
-        asyncio.run(self.cloud.end([InstanceRef(played.region, played.id)]))
+        with self._lock:
+            self._ended.add(machine.id)
+            played = self._played.pop(machine.id, None)
+        if played is not None:
+            asyncio.run(self.cloud.end([InstanceRef(played.region, played.id)]))
 
     def log(self, machine: Machine) -> str:
         """What the machine has printed."""
         return self.cloud.log(self._played[machine.id].id)
+
+
+def _order(machine: Machine, user_data: str) -> InstanceOrder:
+    gpus = TYPES[machine.type][1]
+    return InstanceOrder(
+        owner=machine.tags["gpuyard-owner"],
+        installation=machine.tags["gpuyard-installation"],
+        name=machine.id,
+        type=(GPU if gpus else SMALL).name,
+        region=REGION,
+        zone=CLOUD_ZONES[0],
+        spot=machine.spot,
+        user_data=user_data,
+        disk_gb=100,
+    )
 
 
 @contextmanager

@@ -22,6 +22,9 @@ from gpuyard.server.agents_door import AgentsDoor
 from gpuyard.server.authority import Authority
 from tests.support.ports import free_port
 
+# One case starts fifty machines, each of which is several processes.
+_PATIENCE_S = 600.0
+
 
 class Caller:
     """A machine at the other end of a link (`providers.callers.Caller`)."""
@@ -52,6 +55,7 @@ class SmallInstance:
         )
         self.door = AgentsDoor(f"127.0.0.1:{free_port(2)}", authority, controller)
         self.provider: RentedProvider | None = None
+        self._invited: set[str] = set()
         self._orders: dict[str, AttemptOrder] = {}
         # By attempt the node that has joined, and by secret the attempt.
         self._nodes: dict[str, str] = {}
@@ -82,6 +86,7 @@ class SmallInstance:
     # --- for the provider ---
 
     async def invite(self, order: AttemptOrder, name: str, for_s: float) -> Invited:
+        self._invited.add(order.attempt_id)
         self._orders[order.attempt_id] = order
         secret = self.door.secret_for(order.attempt_id)
         self._secrets[secret] = order.attempt_id
@@ -89,7 +94,11 @@ class SmallInstance:
         return Invited(url, f"{self.door.fingerprint}.{secret}")
 
     def owns(self, owner: str) -> bool:
-        return owner in self._orders
+        # Also after the end: its output is still asked for.
+        return owner in self._invited
+
+    def is_recorded(self, attempt_id: str) -> bool:
+        return attempt_id not in self._orders
 
     def attempt_of(self, reference: str) -> str:
         return ""
@@ -134,6 +143,7 @@ class SmallInstance:
                 self._started.add(report.body.attempt_id)
 
     async def forget(self, attempt_id: str) -> None:
+        self._invited.discard(attempt_id)
         self._orders.pop(attempt_id, None)
 
 
@@ -151,7 +161,7 @@ async def rented_subject(
     await instance.door.open()
     await provider.start(sink)
     try:
-        yield Subject(provider, pause_s=0.1)
+        yield Subject(provider, pause_s=0.1, patience_s=_PATIENCE_S)
     finally:
         await provider.close()
         await instance.door.close()

@@ -214,7 +214,8 @@ class Controller:
             self.providers,
         )
         self.pools = Pools(self.core, self.providers, self.joined_nodes)
-        self.rented_nodes.other_owners.append(self.pools.owns)
+        leftovers = self.external_queues.leftovers
+        self.rented_nodes.other_owners += [self.pools.owns, leftovers.needs_machine]
         self.extensions: list[Extension] = [
             Deadlines(self.core),
             self.schedules,

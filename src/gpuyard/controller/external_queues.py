@@ -64,7 +64,7 @@ class ExternalQueues:
         self._launching = launching
         self._requests = requests
         self._providers = providers
-        self._leftovers = Leftovers(core, providers, copied_logs)
+        self.leftovers = Leftovers(core, providers, copied_logs)
         self._health = health
         self._observed_runs = observed_runs
         self._lost_submissions = LostSubmissions(core, launching, requests, providers)
@@ -75,7 +75,7 @@ class ExternalQueues:
             providers,
             copied_logs,
             observed_runs,
-            self._leftovers,
+            self.leftovers,
         )
         # When the offers of each provider were read last (monotonic seconds).
         self._offers_read_at: dict[str, float] = {}
@@ -280,7 +280,7 @@ class ExternalQueues:
             job_type = view.learning.type_of(row["name"] or "", row["labels"] or {})
             note_ended_attempt(view, job_type, row)
         newest = rows[:_FORGOTTEN]
-        self._core.spawn(self._leftovers.forget_ended(name, newest), "forget-ended")
+        self._core.spawn(self.leftovers.forget_ended(name, newest), "forget-ended")
 
 
 async def _answers(

@@ -22,6 +22,8 @@ from gpuyard.scheduler.attempts import LiveAttempt
 _FIRST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 600.0
 _GIVE_UP_AFTER_S = 86_400.0
+# For so long a machine that was rented for the attempt is kept, and paid.
+_KEEP_MACHINE_S = 3600.0
 log = structlog.get_logger(__name__)
 
 
@@ -37,6 +39,15 @@ class Leftovers:
         self._core = core
         self._providers = providers
         self._copied_logs = copied_logs
+        # Since when what an attempt has left is fetched (monotonic seconds).
+        self._fetched_since: dict[str, float] = {}
+
+    def needs_machine(self, attempt_id: str) -> bool:
+        """Whether something of the ended attempt is fetched, which the machine that was
+        rented for it has.
+        """
+        since = self._fetched_since.get(attempt_id)
+        return since is not None and time.monotonic() < since + _KEEP_MACHINE_S
 
     async def forget(self, provider: str, reference: str | None) -> None:
         """Let a provider forget an attempt; the next server tries again if it fails."""
@@ -48,6 +59,7 @@ class Leftovers:
         """Fetch what is missing in the background, and let the provider forget the
         attempt then.
         """
+        self._fetched_since[attempt.id] = time.monotonic()
         self._core.spawn(self._fetch(attempt), "fetch-leftovers")
 
     async def forget_ended(
@@ -71,6 +83,7 @@ class Leftovers:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         await self.forget(attempt.provider, attempt.provider_ref)
+        self._fetched_since.pop(attempt.id, None)
 
     async def _is_all_here(self, attempt: LiveAttempt) -> bool:
         try:

@@ -8,6 +8,7 @@ import math
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 
@@ -184,10 +185,7 @@ class PoolCalls:
         self._book.change(
             row.id,
             state=PoolStage.BOOTING if is_wanted else now.state,
-            reference=machine.reference,
-            began_at=machine.began_at,
-            price_per_hour=_text(machine),
-            currency=machine.currency,
+            **_told(machine),
         )
         self._called_at.pop(row.id, None)
 
@@ -203,7 +201,7 @@ class PoolCalls:
             reference = row.reference
             if not reference and (found := await pool.hands.find(row.id)):
                 reference = found.reference
-                self._book.change(row.id, reference=reference)
+                self._book.change(row.id, **_told(found))
             if reference:
                 await pool.hands.end(reference)
             else:
@@ -241,6 +239,12 @@ class PoolCalls:
         self._called_at[row_id] = time.monotonic()
 
 
-def _text(machine: PoolMachine) -> str | None:
+def _told(machine: PoolMachine) -> dict[str, Any]:
+    """What its provider says of a machine, as fields of a row."""
     price = machine.price_per_hour
-    return None if price is None else str(price)
+    return {
+        "reference": machine.reference,
+        "began_at": machine.began_at,
+        "price_per_hour": None if price is None else str(price),
+        "currency": machine.currency,
+    }

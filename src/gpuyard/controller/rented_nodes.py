@@ -106,6 +106,10 @@ class RentedNodes:
         is_live = owner in self._core.view.attempts
         return is_live or any(owns(owner) for owns in self.other_owners)
 
+    def is_recorded(self, attempt_id: str) -> bool:
+        """Whether the ledger has the end of the attempt."""
+        return attempt_id not in self._core.view.attempts
+
     def attempt_of(self, reference: str) -> str:
         """The live attempt with this reference; empty if there is none."""
         attempts = self._core.view.attempts.values()

@@ -17,6 +17,7 @@ from gpuyard.scheduler.jobs import LiveJob
 from gpuyard.scheduler.learning import Learning
 from gpuyard.scheduler.optimiser import USUAL_RUN_S, Forecast, Need, hourly, ranked
 from gpuyard.scheduler.policy import Policy
+from gpuyard.scheduler.rankings import KeptRankings, about
 from gpuyard.scheduler.spot import InterruptedZones, in_careful_order
 from gpuyard.scheduler.trust import TrustTable
 
@@ -72,6 +73,9 @@ class ExternalQueueTable:
     workspace_providers: dict[str, str] = field(default_factory=dict[str, str])
     recheck_waiting: bool = False
     _no_capacity_counts: dict[str, int] = field(default_factory=dict[str, int])
+    _rankings: KeptRankings = field(
+        default_factory=KeptRankings, repr=False, compare=False
+    )
 
     def note_no_capacity(self, offer: str, now: float, said: str = "") -> None:
         """The offer has no capacity: send nothing there for a while, longer each time
@@ -158,6 +162,22 @@ class ExternalQueueTable:
         chosen = Strategy(shape.strategy) if shape.strategy else strategy
         offers = self.suitable_offers(shape)
         return ranked(offers, shape, need, self.history, chosen, self.trust)
+
+    def kept_ranking(
+        self, shape: Shape, need: Need, strategy: Strategy
+    ) -> Sequence[Forecast]:
+        """As `ranked_offers`, for about this need, and mostly at once: what was ranked
+        for an earlier decision is used again. It is good until the next call.
+        """
+        chosen = Strategy(shape.strategy) if shape.strategy else strategy
+        readings = [self.by_name[name].offers for name in sorted(self.by_name)]
+        return self._rankings.get(
+            (shape, about(need), chosen),
+            readings,
+            self.history,
+            self.trust,
+            lambda: self.suitable_offers(shape),
+        )
 
     def listing(self, strategy: Strategy) -> list[Offer]:
         """All offers: those with GPUs first, the best for a job of one GPU first."""
@@ -359,9 +379,12 @@ class Dispatch:
         self._now = now
         self._policy = policy
         self._learning = learning
-        self._only_prompts = all(offer.model for _, offer in table.offers())
+        self._only_prompts = all(
+            offer.model
+            for queue in table.by_name.values()
+            for offer in queue.offers.values()
+        )
         self._waiting: dict[tuple[str, Shape, int], int] = {}
-        self._ranked: dict[tuple[Shape, Need], list[Forecast]] = {}
         for holder, offer in table.waiting.items():
             # While a start is tentative, the holder is the job itself.
             job = jobs.get(attempts.get(holder, holder))
@@ -379,18 +402,23 @@ class Dispatch:
         there is none.
         """
         shape = job.shape
-        key = shape, need_of(job, self._learning, self._table.workspace_providers)
-        if key not in self._ranked:
-            self._ranked[key] = self._table.ranked_offers(*key, self._policy.strategy)
-        for forecast in self._ordered(job, self._ranked[key]):
+        queues = self._table.by_name.values()
+        if not any(queue.offers and self._has_room(queue, job) for queue in queues):
+            return None
+        need = need_of(job, self._learning, self._table.workspace_providers)
+        forecasts = self._table.kept_ranking(shape, need, self._policy.strategy)
+        for forecast in self._ordered(job, forecasts):
             offer = forecast.offer
             queue = self._table.by_name[offer.provider]
-            line = _line(queue.name, job)
-            has_room = self._waiting.get(line, 0) < queue.max_pending
+            has_room = self._has_room(queue, job)
             if has_room and not self._table.obstacle(offer, shape, self._now):
-                self._count(line)
+                self._count(_line(queue.name, job))
                 return (Placement("", (), shape.cpus, shape.memory_gb, offer=offer.id),)
         return None
+
+    def _has_room(self, queue: ExternalQueue, job: LiveJob) -> bool:
+        """Whether one more of such jobs may wait there."""
+        return self._waiting.get(_line(queue.name, job), 0) < queue.max_pending
 
     def _ordered(
         self, job: LiveJob, forecasts: Sequence[Forecast]

@@ -10,6 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
 from statistics import median
 
 from gpuyard.domain.gpus import GPU_CLASSES
@@ -30,6 +31,8 @@ _CATALOGUE_WEIGHT = 2.0
 _ROUNDS = 8
 _UNKNOWN_TFLOPS = 60.0
 _CPU_TFLOPS = 1.0
+# More than this at once happens only when a ledger is read.
+_CHANGES_REMEMBERED = 256
 
 
 class AttemptEnd(StrEnum):
@@ -84,8 +87,11 @@ class Risk:
 
 @dataclass(slots=True)
 class History:
-    """The record of each offer, and the speed of each kind of GPU."""
+    """The record of each offer, and the speed of each kind of GPU. `changes`: how often
+    anything of an offer was noted.
+    """
 
+    changes: int = 0
     records: dict[str, OfferRecord] = field(default_factory=dict[str, OfferRecord])
     _risks: dict[tuple[str, bool], Risk] = field(
         default_factory=dict[tuple[str, bool], Risk]
@@ -94,6 +100,9 @@ class History:
         default_factory=dict[tuple[str, str], tuple[int, float]]
     )
     _speeds: dict[str, float] = field(default_factory=dict[str, float])
+    _changed: deque[str] = field(
+        default_factory=lambda: deque[str](maxlen=_CHANGES_REMEMBERED)
+    )
 
     def note_wait(self, offer: str, wait_s: float) -> None:
         """An attempt at the offer started after `wait_s` seconds."""
@@ -104,9 +113,20 @@ class History:
         self._record(offer).ends.append(end)
 
     def _record(self, offer: str) -> OfferRecord:
+        self.changes += 1
+        self._changed.append(offer)
         self._risks.pop((offer, True), None)
         self._risks.pop((offer, False), None)
         return self.records.get(offer) or self.records.setdefault(offer, OfferRecord())
+
+    def changed_since(self, changes: int) -> set[str] | None:
+        """The offers of which anything was noted after so many `changes`; None if it
+        was too much to be remembered.
+        """
+        newer = self.changes - changes
+        if not 0 <= newer <= len(self._changed):
+            return None
+        return set(islice(reversed(self._changed), newer))
 
     def risk(self, offer: str, *, spot: bool) -> Risk:
         """What to expect of the offer."""

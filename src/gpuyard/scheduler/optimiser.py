@@ -7,7 +7,7 @@ with that chance. So of the attempts that would not fail anyway (1 - failed), on
 part s succeeds there, and 1 - (1 - failed) * s of all fail.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
@@ -67,6 +67,9 @@ class Forecast(NamedTuple):
         return None if self.per_hour is None else self.per_hour * self.run_s / _HOUR_S
 
 
+Score = tuple[float, float, str]
+
+
 def ranked(
     offers: Iterable[Offer],
     shape: Shape,
@@ -81,25 +84,65 @@ def ranked(
     `trust`: scores of places; None for no scores. If some offers have a score, one
     without counts as UNVERIFIED.
     """
-    found = list(offers)
-    if not found:
-        return []
-    kinds = {offer.kind for offer in found}
-    speeds = {kind: history.speed(kind) for kind in kinds}
-    slowest = min(speeds.values())
-    scores = _scores(found, trust)
-    forecasts = [
-        _forecast(offer, shape, need, history, slowest / speeds[offer.kind], score)
-        for offer, score in zip(found, scores, strict=True)
-    ]
-    return sorted(forecasts, key=_scorer(strategy, forecasts))
+    ranker = Ranker(list(offers), shape, need, history, strategy, trust)
+    return sorted(map(ranker.forecast, ranker.offers), key=ranker.score)
 
 
-def _scores(offers: list[Offer], trust: TrustTable | None) -> list[float | None]:
-    scores = [trust.score(offer) if trust else None for offer in offers]
-    if all(score is None for score in scores):
-        return scores
-    return [UNVERIFIED if score is None else score for score in scores]
+class Ranker:
+    """How the offers of one ranking are forecast and compared; see `ranked`. `speeds`:
+    those of the kinds of GPU among them, on which it relies.
+    """
+
+    def __init__(
+        self,
+        offers: list[Offer],
+        shape: Shape,
+        need: Need,
+        history: History,
+        strategy: Strategy,
+        trust: TrustTable | None = None,
+    ) -> None:
+        self.offers = offers
+        self.history = history
+        self.trust = trust
+        self._shape = shape
+        self._need = need
+        self._strategy = strategy
+        kinds = {offer.kind for offer in offers}
+        self.speeds = {kind: history.speed(kind) for kind in kinds}
+        self._slowest = min(self.speeds.values(), default=1.0)
+        has_scores = trust is not None and any(
+            trust.score(offer) is not None for offer in offers
+        )
+        self._without_score = UNVERIFIED if has_scores else None
+        prices = list(filter(None, (hourly(offer, shape) for offer in offers)))
+        # An unknown price must not seem cheap.
+        self._unknown_price = 2 * max(prices, default=_ANY_PRICE)
+        # An hour of waiting or running costs as much as an hour of the median offer.
+        self._price_of_time = median(prices) if prices else _ANY_PRICE
+
+    def forecast(self, offer: Offer) -> Forecast:
+        """What to expect of the job at the offer."""
+        pace = self._slowest / self.speeds[offer.kind]
+        score = self.trust.score(offer) if self.trust else None
+        if score is None:
+            score = self._without_score
+        return _forecast(offer, self._shape, self._need, self.history, pace, score)
+
+    def score(self, forecast: Forecast) -> Score:
+        """The sort key: the least is best, and no two offers have the same."""
+        offer, wait_s, run_s, per_hour = forecast
+        strategy = self._strategy
+        price = self._unknown_price if per_hour is None else per_hour
+        cost = price * run_s / _HOUR_S
+        if strategy is Strategy.BALANCED:
+            time_cost = self._price_of_time * (wait_s + run_s) / _HOUR_S
+            return cost + time_cost, wait_s, offer.id
+        if strategy is Strategy.COST:
+            return cost, wait_s + run_s, offer.id
+        if strategy is Strategy.PERFORMANCE:
+            return run_s, cost, offer.id
+        return wait_s, cost, offer.id
 
 
 def _forecast(
@@ -140,28 +183,3 @@ def hourly(offer: Offer, shape: Shape) -> float | None:
     if offer.rate is None:
         return None
     return float(price) * offer.rate * offer.part(shape.gpus, shape.cpus) * shape.nodes
-
-
-def _scorer(
-    strategy: Strategy, forecasts: list[Forecast]
-) -> Callable[[Forecast], tuple[float, float, str]]:
-    """The sort key of forecasts under `strategy`: the least is best."""
-    prices = [forecast.per_hour for forecast in forecasts if forecast.per_hour]
-    # An unknown price must not seem cheap.
-    unknown_price = 2 * max(prices, default=_ANY_PRICE)
-    # An hour of waiting or running costs as much as an hour of the median offer.
-    price_of_time = median(prices) if prices else _ANY_PRICE
-
-    def score(forecast: Forecast) -> tuple[float, float, str]:
-        offer, wait_s, run_s, per_hour = forecast
-        cost = (unknown_price if per_hour is None else per_hour) * run_s / _HOUR_S
-        if strategy is Strategy.BALANCED:
-            time_cost = price_of_time * (wait_s + run_s) / _HOUR_S
-            return cost + time_cost, wait_s, offer.id
-        if strategy is Strategy.COST:
-            return cost, wait_s + run_s, offer.id
-        if strategy is Strategy.PERFORMANCE:
-            return run_s, cost, offer.id
-        return wait_s, cost, offer.id
-
-    return score

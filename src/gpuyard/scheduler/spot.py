@@ -26,6 +26,10 @@ class InterruptedZones:
         if offer.spot:
             self._at[offer.provider, offer.zone] = at
 
+    def any_now(self, now: float) -> bool:
+        """Whether there is any zone of which `has` may be true."""
+        return any(now < at + _ZONE_S for at in self._at.values())
+
     def has(self, offer: Offer, now: float) -> bool:
         """Whether another attempt on spot is likely to be interrupted there, too."""
         at = self._at.get((offer.provider, offer.zone))
@@ -56,6 +60,9 @@ def in_careful_order(
     """The forecasts, the best first: what the job is tired of comes last, and of the
     spot offers those in zones that have just interrupted others come after the rest.
     """
+    may_be_tired = job.deadline is not None or job.service.preemptions >= attempts
+    if not may_be_tired and not zones.any_now(now):
+        return forecasts
     kept: list[Forecast] = []
     last: list[Forecast] = []
     for forecast in forecasts:

@@ -28,11 +28,12 @@ class PlaceTrust:
 @dataclass(slots=True)
 class TrustTable:
     """Records by place. `quarantined`: the places in quarantine at the last `refresh`,
-    each with a text for people.
+    each with a text for people. `changes`: how often a record was noted.
     """
 
     findings: dict[str, PlaceTrust] = field(default_factory=dict[str, PlaceTrust])
     quarantined: dict[str, str] = field(default_factory=dict[str, str])
+    changes: int = 0
     _since: float = -math.inf
     _until: float = math.inf
 
@@ -40,6 +41,7 @@ class TrustTable:
         """Store a row of the ledger; one without `updated_at` deletes the record."""
         # What the last `refresh` found no longer holds.
         self._until = -math.inf
+        self.changes += 1
         if row["updated_at"] is None:
             self.findings.pop(place, None)
         else:

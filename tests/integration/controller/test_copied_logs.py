@@ -122,8 +122,11 @@ async def test_output_that_is_late_is_fetched_after_the_end(
     queues._answers._finish_soon(attempt, result)
     await instance.until(job_id, "completed")
     assert queue.forgotten == [], "its output is still there"
+    needs_machine = queues.leftovers.needs_machine
+    await eventually(lambda: needs_machine(attempt.id), "the rest to be fetched")
     queue.over.set()
     await eventually(lambda: queue.forgotten == ["ref"], "it to be forgotten")
+    await eventually(lambda: not needs_machine(attempt.id), "nothing to be needed")
     copy = Home(instance.folder).logs / "attempts" / f"{attempt.id}.log"
     assert copy.read_bytes() == b"".join(LINES[:6])
 

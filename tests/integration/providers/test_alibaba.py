@@ -29,6 +29,7 @@ from gpuyard.providers.instances.api import (
     InstanceState,
     Market,
 )
+from gpuyard.providers.instances.fleet import RentedFleet
 from tests.support.fake_ecs import FakeEcs
 from tests.support.fake_ecs_bills import billed_item
 from tests.support.fake_ecs_machines import Machine
@@ -389,6 +390,19 @@ async def test_a_machine_that_cannot_be_ended_yet_holds_up_no_other(
     error = await refused(api.end([ref(one) for one in ecs.machines.values()]))
     assert error.error_code in TRANSIENT
     assert list(ecs.machines) == [first.id]
+
+
+async def test_a_machine_that_is_ended_before_it_was_listed_is_known_to_be_gone(
+    ecs: FakeEcs, api: AlibabaApi
+) -> None:
+    fleet = RentedFleet("alibaba", api, lambda: "home-1")
+    reference = fleet.launched(await api.launch(order()))
+    for machine in ecs.machines.values():
+        ecs.run(machine)
+    # Alibaba forgets it at once.
+    await fleet.end([reference])
+    known = await fleet.read()
+    assert known[reference].state is InstanceState.GONE
 
 
 # --- what gpuyard does beside ---

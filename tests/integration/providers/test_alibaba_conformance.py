@@ -26,6 +26,7 @@ async def open_subject(folder: Path) -> AsyncGenerator[Subject]:
             yield subject
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("case", only(DAILY), ids=str)
 def test_conformance(case: Case, tmp_path: Path) -> None:
     case.run(lambda: open_subject(tmp_path))

@@ -34,6 +34,7 @@ async def open_subject(ec2: Ec2, folder: Path) -> AsyncGenerator[Subject]:
             yield subject
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("case", only(DAILY), ids=str)
 def test_conformance(case: Case, ec2: Ec2, tmp_path: Path) -> None:
     case.run(lambda: open_subject(ec2, tmp_path))

@@ -461,7 +461,7 @@ def test_where_only_models_are_to_be_had_no_other_job_is_compared_with_them(
     compared: list[Shape] = []
     monkeypatch.setattr(
         ExternalQueueTable,
-        "ranked_offers",
+        "kept_ranking",
         lambda _, shape, *more: compared.append(shape) or [],
     )
     for cores in (20.0, 30.0):

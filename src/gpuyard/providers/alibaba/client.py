@@ -43,6 +43,8 @@ class AlibabaClient:
     def __init__(self, settings: AlibabaConfig) -> None:
         self._settings = settings
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="alibaba")
+        # The time of a call begins with its thread: it does not wait for one.
+        self._places = asyncio.Semaphore(_THREADS)
         # By region and action: Alibaba limits each by itself.
         self._turns: dict[tuple[str, str], CallTurns] = {}
         self._clients: dict[tuple[str, str], Any] = {}
@@ -92,16 +94,17 @@ class AlibabaClient:
         parameters: Mapping[str, Any],
         product: tuple[str, str],
     ) -> Json:
-        work = asyncio.get_running_loop().run_in_executor(
-            self._threads, self._call, region, action, parameters, product
-        )
         limit_s = _MAX_TIMEOUTS * self._settings.timeout_s
-        try:
-            return await asyncio.wait_for(work, limit_s)
-        except TimeoutError:
-            raise self._no_answer(
-                action, "it does not answer in time", "TIMEOUT"
-            ) from None
+        async with self._places:
+            work = asyncio.get_running_loop().run_in_executor(
+                self._threads, self._call, region, action, parameters, product
+            )
+            try:
+                return await asyncio.wait_for(work, limit_s)
+            except TimeoutError:
+                raise self._no_answer(
+                    action, "it does not answer in time", "TIMEOUT"
+                ) from None
 
     # --- in a thread ---
 

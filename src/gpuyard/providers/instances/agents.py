@@ -148,7 +148,7 @@ class RentedAgents:
             self.started.setdefault(body.attempt_id, body.at)
 
     async def _until_recorded(self, attempt_id: str) -> None:
-        while self._nodes.owns(attempt_id):
+        while not self._nodes.is_recorded(attempt_id):
             if self._is_closing:
                 raise ProviderError(
                     "The server stops before the end is recorded.",

@@ -4,11 +4,17 @@ of those that nobody needs.
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 import structlog
 
 from gpuyard.domain.errors import ProviderError
-from gpuyard.providers.instances.api import Instance, InstanceApi, InstanceRef
+from gpuyard.providers.instances.api import (
+    Instance,
+    InstanceApi,
+    InstanceRef,
+    InstanceState,
+)
 from gpuyard.providers.shared_call import SharedCall
 
 # A cloud may not list a machine in the first seconds after it was launched.
@@ -115,8 +121,19 @@ class RentedFleet:
             for reference in due:
                 self._told_to_end.pop(reference, None)
             raise
+        for reference in due:
+            self._note_ended(reference)
         # What is ended is asked for anew.
         self._read_at = float("-inf")
+
+    def _note_ended(self, reference: str) -> None:
+        """A cloud that forgets a machine at once never lists one that was ended before
+        it was listed.
+        """
+        if reference in self._launched:
+            (instance, at) = self._launched[reference]
+            ended = replace(instance, state=InstanceState.GONE)
+            self._launched[reference] = ended, at
 
     async def sweep(self, owns: Callable[[str], bool]) -> None:
         """End the machines whose owner does not need them any more. ProviderError."""

@@ -66,9 +66,7 @@ class InstancePool:
 
     async def size(self) -> NodeSize:
         """See PoolHands."""
-        found = await self._api.markets()
-        priced = with_extras(found, self._provider, self._settings)
-        self._markets = [market for market in priced if self._is_meant(market)]
+        await self._read_markets()
         machine = self._best().type
         return NodeSize(
             machine.name,
@@ -79,6 +77,11 @@ class InstancePool:
             machine.gpu_memory_gb,
             machine.capability,
         )
+
+    async def _read_markets(self) -> None:
+        found = await self._api.markets()
+        priced = with_extras(found, self._provider, self._settings)
+        self._markets = [market for market in priced if self._is_meant(market)]
 
     def _is_meant(self, market: Market) -> bool:
         pool = self._pool
@@ -122,8 +125,6 @@ class InstancePool:
         """See PoolHands."""
         if known := await self.find(order.owner):
             return known
-        if not self._markets:
-            await self.size()
         market = self._best()
         try:
             made = await self._api.launch(self._instance_order(order, market))
@@ -163,6 +164,8 @@ class InstancePool:
 
     async def find(self, owner: str) -> PoolMachine | None:
         """See PoolHands."""
+        if not self._markets:
+            await self._read_markets()  # else nobody knows what it costs
         found = await self._api.find(owner, self._installation())
         return self._machine(found) if found else None
 

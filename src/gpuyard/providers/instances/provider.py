@@ -413,10 +413,13 @@ class RentedProvider(QueueProvider):
     ) -> AsyncIterator[LogPiece]:
         """See GpuProviderInterface. JobNotFoundError once the machine has ended."""
         attempt_id = await self._attempt(job_id)
+        while self._waits(job_id, attempt_id):
+            if not follow:
+                return
+            await asyncio.sleep(self.poll_s)
+            await self.fleet.read(self.poll_s)
         node_id = self.nodes.node_of(attempt_id)
         if not self.agents.is_connected(node_id):
-            if self._waits(job_id, attempt_id) and not follow:
-                return
             raise self._no_log(job_id, attempt_id)
         pieces = self.agents.link.stream_log_pieces_of(
             node_id, attempt_id, offset=offset, lines=lines, follow=follow
@@ -430,7 +433,9 @@ class RentedProvider(QueueProvider):
 
     def _waits(self, job_id: str, attempt_id: str) -> bool:
         """Whether nothing of it has run yet, and it may: its log is empty."""
-        return self._is_live(job_id) and not self.agents.may_run(attempt_id)
+        cannot_start = attempt_id in self.agents.faults
+        may_run = self.agents.may_run(attempt_id)
+        return self._is_live(job_id) and not may_run and not cannot_start
 
     def _no_log(self, job_id: str, attempt_id: str) -> ProviderError:
         is_gone = not self._is_live(job_id)

@@ -41,8 +41,12 @@ class RentingInstance(Protocol):
 
     def owns(self, owner: str) -> bool:
         """Whether a machine is needed that was rented for this owner: a live attempt,
-        or a node of a pool.
+        one of which something is still fetched, or a node of a pool.
         """
+        ...
+
+    def is_recorded(self, attempt_id: str) -> bool:
+        """Whether the ledger has the end of the attempt."""
         ...
 
     def attempt_of(self, reference: str) -> str:
