@@ -4,6 +4,7 @@ processes).
 
 import os
 import random
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.support.wait import wait_until
 IMAGE = "python:3.11-slim"
 # Of kills: `make soak` asks for more.
 ROUNDS = int(os.environ.get("GPUYARD_KILL_ROUNDS", "1"))
+EVENT_FILE = Path(__file__).parents[1] / "unit/insight/event_files/tensorboardX"
 
 
 @pytest.fixture
@@ -437,11 +439,13 @@ def share_a_volume(instance: TestInstance, cluster: Cluster) -> Path:
     return spool
 
 
-def test_a_workspace_goes_along_and_comes_back(
+def test_a_workspace_goes_along_and_comes_back_and_what_it_logs_is_curves(
     instance: TestInstance, cluster: Cluster
 ) -> None:
     words = (
         "run",
+        "--name",
+        "logging",
         "--provider",
         "kubernetes",
         "--image",
@@ -459,13 +463,16 @@ def test_a_workspace_goes_along_and_comes_back(
     here = instance.home.workspaces / "default" / "corpus"
     here.mkdir(parents=True)
     (here / "first").write_text("one\n")
-    assert (
-        instance.ok(
-            *words, "cat $GPUYARD_WORKSPACE/first; echo two > $GPUYARD_WORKSPACE/second"
-        )
-        == "one\n"
-    )
+    shutil.copy(EVENT_FILE, instance.work / "events")
+    code = """
+        cat $GPUYARD_WORKSPACE/first
+        echo two > $GPUYARD_WORKSPACE/second
+        cp events events.out.tfevents.$(date +%s).pod.1.0
+        """
+    assert instance.ok(*words, code) == "one\n"
     assert (here / "second").read_text() == "two\n"
+    logged = instance.json("show", "logging")["progress"]
+    assert logged["metrics"] == {"tensorboard/train/loss": 0.125}, logged
 
 
 def test_a_pod_reads_a_dataset_from_the_shared_volume_and_cannot_change_it(

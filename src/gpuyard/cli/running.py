@@ -2,14 +2,21 @@
 
 import os
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpuyard.cli.arguments import Reference
 from gpuyard.cli.follow import CANCELLED, GPUYARD_FAULT, detach, follow, summary
+from gpuyard.cli.jobs import AsJson
+from gpuyard.cli.output import print_json
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
+
+if TYPE_CHECKING:
+    from gpuyard.cli.port_forward import PortPair
+    from gpuyard.client.sync import Client
 
 _LINES = 20
 # Options that people write behind the job, where those of kubectl stand; whether each
@@ -126,24 +133,50 @@ def forward(
             metavar="PORT…", help="8888; 9000:8888 for port 9000 here; :8888 for any."
         ),
     ],
+    link: Annotated[
+        bool,
+        typer.Option(
+            "--link", help="Print links for a browser, at the server's port for tools."
+        ),
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Lead ports of this machine to ports of a job, until it is over.
 
     Each PORT is one of the job's node, where the program listens. A job that has not
-    started is waited for.
+    started is waited for. With --link, the server leads browsers there instead: each
+    link signs one browser in, within a minute.
     """
     from gpuyard.cli.job_start import wait_until_started
     from gpuyard.cli.port_forward import PortPair, forward_ports
     from gpuyard.client import job_calls
 
     pairs = [PortPair.parse(text) for text in ports]
+    if as_json and not link:
+        raise InvalidInputError.of("--json", "says nothing here", "add --link")
     with connect(start=False, patient=True) as client:
         handle = client.job(job)
         try:
             wait_until_started(handle)
+            if link:
+                _print_links(client, handle.id, pairs, as_json=as_json)
+                return
             node = client.call(job_calls.forward_place(handle.id, pairs[0].remote))
             forward_ports(client, handle.id, pairs, node)
         except KeyboardInterrupt:
             typer.echo(f"gpuyard: no longer forwarding; {handle.id} goes on", err=True)
             return
         typer.echo(summary(handle.refresh()), err=True)
+
+
+def _print_links(
+    client: "Client", job_id: str, pairs: Sequence["PortPair"], *, as_json: bool
+) -> None:
+    from gpuyard.client import job_calls
+
+    calls = [job_calls.tool_link(job_id, pair.remote) for pair in pairs]
+    urls = [client.call(call)[0] for call in calls]
+    if as_json:
+        print_json({"urls": urls})
+    else:
+        typer.echo("\n".join(urls))

@@ -98,6 +98,14 @@ def forward_place(reference: str, port: int) -> Call[str]:
     return Call("GET", path, lambda answer: str(answer["node"]), {"port": port})
 
 
+def tool_link(reference: str, port: int) -> Call[tuple[str, float]]:
+    """A link that opens in a browser what a running job serves at a port, and for how
+    many seconds it is good.
+    """
+    path = f"{job(reference).path}/forward/{port}/links"
+    return Call("POST", path, lambda answer: (str(answer["url"]), answer["lasts_s"]))
+
+
 def _outcomes(answer: Any) -> Outcomes:
     over = [JobOutcome.model_validate(item) for item in answer["items"]]
     counts = {JobState(name): count for name, count in answer["waiting"].items()}

@@ -22,6 +22,20 @@ def _host_and_port(value: str) -> str:
 HostAndPort = Annotated[str, AfterValidator(_host_and_port)]
 
 
+def _loopback_and_port(value: str) -> str:
+    host = _host_and_port(value).rpartition(":")[0]
+    if host not in ("127.0.0.1", "[::1]", "localhost"):
+        raise ValueError(
+            f"{quoted(value)} is an address of another network, and this port speaks"
+            " plain HTTP; write 127.0.0.1:PORT, and let a proxy with TLS lead there"
+        )
+    return value
+
+
+LoopbackAndPort = Annotated[str, AfterValidator(_loopback_and_port)]
+"""An address of this machine that no other one reaches."""
+
+
 def _network(value: str) -> str:
     try:
         ip_network(value, strict=False)

@@ -21,7 +21,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from gpuyard.config.addresses import HostAndPort, Network
+from gpuyard.config.addresses import HostAndPort, LoopbackAndPort, Network
 from gpuyard.config.billing import BillingSettings
 from gpuyard.config.disk import DiskSettings
 from gpuyard.config.git import GitSettings
@@ -83,6 +83,9 @@ class ServerSettings(SettingsSection):
     host.
 
     At `agents_listen` (HOST:PORT) it listens for machines that join (see the guide).
+    At `tools_listen` it listens for browsers that open what jobs serve; each port of a
+    job is at a host name of its own below that of `tools_url` (unset, below
+    `localhost`).
 
     `max_body_mb` limits a submission, a batch and a prompt; all other bodies may have
     1 MB. Bodies that are being worked on may have `max_bodies_mb` together. A client
@@ -102,6 +105,8 @@ class ServerSettings(SettingsSection):
     hosts: tuple[str, ...] = ()
     trusted_proxies: tuple[Network, ...] = ()
     agents_listen: HostAndPort | None = None
+    tools_listen: LoopbackAndPort | None = None
+    tools_url: str | None = None
     idle_exit_s: Seconds = 1800.0
     restart: bool = True
     max_body_mb: Megabytes = 64.0

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from gpuyard.server.agents_door import AgentsDoor
     from gpuyard.server.sign_in.service import SignIn
+    from gpuyard.server.tools.door import ToolsDoor
     from gpuyard.server.watched_answers import WatchedAnswers
 
 
@@ -48,7 +49,8 @@ class AppState:
 
     `notifier` is there where webhooks are configured; the server that leads has it
     and `end_notices` started. `agents_door` is there where machines may join.
-    `election` is there where several servers may share the ledger. `sign_in` and
+    `tools_door` is there where browsers may open what jobs serve, on the server that
+    leads. `election` is there where several servers may share the ledger. `sign_in` and
     `watched` are made with the application. `leads` becomes true when this one
     schedules, and stays so: a server that may lead no longer calls `start_over`, which
     does not return.
@@ -66,6 +68,7 @@ class AppState:
     notifier: Notifier | None = None
     end_notices: EndNotices | None = None
     agents_door: "AgentsDoor | None" = None
+    tools_door: "ToolsDoor | None" = None
     leads: bool = False
     start_over: Callable[[str], None] = lambda _: None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)

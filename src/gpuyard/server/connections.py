@@ -118,6 +118,27 @@ class Connections:
             loop.call_later(self._slow_s / 4, self._sweep, loop)
 
 
+class BodyParts:
+    """What of a body waits for the application, in place of uvicorn's `bytearray`: that
+    copies each part twice.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def __iadd__(self, part: bytes) -> "BodyParts":
+        self._parts.append(part)
+        self._size += len(part)
+        return self
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self._parts)
+
+
 class Connection(HttpToolsProtocol):
     """uvicorn's connection with these limits."""
 
@@ -195,6 +216,8 @@ class Connection(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """A part of a body came."""
         self._bare_bytes = 0
+        if not self.cycle.body:
+            self.cycle.body = BodyParts()  # type: ignore[assignment]
         super().on_body(body)
         # uvicorn stops at 64 KB, so that the application is woken for every few parts.
         if self.proven and len(self.cycle.body) < _BODY_AHEAD_BYTES:

@@ -332,7 +332,7 @@ class Edge:
             self._audit.act(caller, what, outcome, identity)
 
 
-def _is_still_admitted(scope: Scope) -> bool:
+def is_still_admitted(scope: Scope) -> bool:
     """Whether who was admitted would be admitted now: a stream may last for days, and
     meanwhile a token ends, or a user gets another role.
     """
@@ -363,14 +363,14 @@ class _Stream:
     async def receive(self) -> Message:
         """The next message of the client."""
         message = await self._receive()
-        if not _is_still_admitted(self._scope):
+        if not is_still_admitted(self._scope):
             await self._end()
             return {"type": "websocket.disconnect", "code": _NOT_ADMITTED}
         return message
 
     async def send(self, message: Message) -> None:
         """Send on."""
-        if not _is_still_admitted(self._scope):
+        if not is_still_admitted(self._scope):
             await self._end()
         if not self._ended:
             await self._send(message)
@@ -402,7 +402,7 @@ class _Answer:
         if message["type"] != "http.response.start":
             # Not of the first piece: who revokes the token that they show, or gives up
             # their role, is told that it is done.
-            if self._has_begun and not _is_still_admitted(self._scope):
+            if self._has_begun and not is_still_admitted(self._scope):
                 self._replaced = True
                 if connection := _connection_of(self._scope):
                     connection.transport.abort()

@@ -48,6 +48,7 @@ class Leading:
             await self._notify()
             if app_state.agents_door:
                 await app_state.agents_door.open()
+            await self._open_tools()
             app_state.leads = True
             self._back_up()
             self._verify()
@@ -72,6 +73,8 @@ class Leading:
             await self._app_state.notifier.close()
         if self._app_state.end_notices:
             await self._app_state.end_notices.close()
+        if self._app_state.tools_door:
+            await self._app_state.tools_door.close()
         if self._app_state.agents_door:
             await self._app_state.agents_door.close()
         await self._app_state.controller.close()
@@ -101,6 +104,7 @@ class Leading:
             await app_state.controller.start(epoch)
             app_state.manager.keep_gpu_state(app_state.home.gpu_state)
             await self._notify()
+            await self._open_tools()
         except Exception as error:
             log.exception("this server was to lead and cannot")
             app_state.start_over(f"it cannot lead: {error}")
@@ -146,6 +150,28 @@ class Leading:
         app_state.agents_door = door
         app_state.controller.rented_nodes.door = door
         app_state.controller.pools.open_door(door)
+
+    async def _open_tools(self) -> None:
+        """Listen for browsers that open what jobs serve, if they may."""
+        app_state = self._app_state
+        settings = app_state.settings.server
+        if settings.tools_listen is None:
+            return
+        # Late: few servers have such a port.
+        from gpuyard.server.tools.door import ToolsDoor
+        from gpuyard.server.tools.places import ToolAddresses
+        from gpuyard.server.tools.sessions import ToolSessions
+
+        port = settings.tools_listen.rpartition(":")[2]
+        door = ToolsDoor(
+            settings.tools_listen,
+            ToolAddresses(settings.tools_url or f"http://localhost:{port}"),
+            ToolSessions(app_state.settings.sign_in.session_s),
+            app_state.controller.streams,
+            settings.slow_s,
+        )
+        await door.open()
+        app_state.tools_door = door
 
     async def _notify(self) -> None:
         """Tell webhooks of events, and of ends who is named by jobs: who leads does."""

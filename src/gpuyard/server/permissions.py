@@ -46,7 +46,7 @@ _REQUESTS: Mapping[Role, tuple[str, ...]] = {
         "POST /api/v1/git-commits",
         "POST /api/v1/jobs:(cancel|hold|release)",
         f"POST /api/v1/(jobs|arrays)/{_ONE}/(cancel|resume)",
-        f"POST /api/v1/jobs/{_ONE}/rerun",
+        f"POST /api/v1/jobs/{_ONE}/(rerun|forward/{_ONE}/links)",
         f"PATCH /api/v1/(jobs|arrays|schedules)/{_ONE}",
         f"WEBSOCKET /api/v1/jobs/{_ONE}/(exec|stdin|forward/{_ONE})",
         f"POST /api/v1/batches/{_ONE}/(cancel|retry)",

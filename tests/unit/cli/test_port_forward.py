@@ -3,6 +3,7 @@
 import pytest
 
 from gpuyard.cli.port_forward import PortPair
+from gpuyard.cli.running import forward
 from gpuyard.domain.errors import InvalidInputError
 
 
@@ -25,3 +26,8 @@ def test_a_port_is_one_number_or_two(text: str, pair: PortPair) -> None:
 def test_what_is_no_port_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError, match="9000:8888"):
         PortPair.parse(text)
+
+
+def test_links_alone_are_told_as_json() -> None:
+    with pytest.raises(InvalidInputError, match=r"--json: .* \(add --link\)"):
+        forward("job", ["80"], as_json=True)

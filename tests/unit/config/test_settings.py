@@ -209,6 +209,13 @@ def test_one_home_leaves_no_trace_in_the_next(home, tmp_path):
     assert load_settings(Home(tmp_path / "other")).server.port == 0
 
 
+def test_the_port_for_tools_is_of_this_machine_alone(home):
+    home.settings.write_text('[server]\ntools_listen = "0.0.0.0:8401"\n')
+    assert "server.tools_listen: '0.0.0.0:8401' is an address" in refused(home)
+    home.settings.write_text('[server]\ntools_listen = "127.0.0.1:8401"\n')
+    assert load_settings(home).server.tools_listen == "127.0.0.1:8401"
+
+
 _POOL = '[providers.slurm]\n[pools.warm]\nprovider = "slurm"\n'
 _DOOR = '[server]\nagents_listen = "0.0.0.0:7433"\n'
 

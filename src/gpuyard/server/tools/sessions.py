@@ -1,0 +1,78 @@
+"""Who may open what a job serves: a link signs a browser in, once, for one port of one
+job. Nothing is stored: a server that has started again asks for new links.
+"""
+
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuyard.config.proof import digest_of
+from gpuyard.server.tools.places import ToolPlace
+
+LINK_LASTS_S = 60.0
+"""How long a link is good, in seconds."""
+_MOST = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSession:
+    """A place, and whether who was admitted to it would be admitted now. `ends_at` is
+    of the clock of the sessions.
+    """
+
+    place: ToolPlace
+    admits: Callable[[], bool]
+    ends_at: float
+
+
+class ToolSessions:
+    """Those of one server. The oldest make room; keys are known by their digests."""
+
+    def __init__(
+        self, lasts_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._lasts_s = lasts_s
+        self._clock = clock
+        self._codes: OrderedDict[str, ToolSession] = OrderedDict()
+        self._open: OrderedDict[str, ToolSession] = OrderedDict()
+
+    def code(self, place: ToolPlace, admits: Callable[[], bool]) -> str:
+        """What a link has to say: once, and soon."""
+        ends_at = self._clock() + LINK_LASTS_S
+        return _keep(self._codes, ToolSession(place, admits, ends_at))
+
+    def redeem(self, code: str, place: ToolPlace) -> str | None:
+        """The value of a cookie for a code, which is used up; None if it opens
+        nothing there.
+        """
+        found = self._find(self._codes, code, place)
+        if found is None:
+            return None
+        del self._codes[digest_of(code)]
+        ends_at = self._clock() + self._lasts_s
+        return _keep(self._open, ToolSession(place, found.admits, ends_at))
+
+    def find(self, cookie: str | None, place: ToolPlace) -> ToolSession | None:
+        """The session of a browser; None if it has none at this place any more."""
+        return self._find(self._open, cookie or "", place)
+
+    def _find(
+        self, kept: OrderedDict[str, ToolSession], key: str, place: ToolPlace
+    ) -> ToolSession | None:
+        found = kept.get(digest_of(key))
+        if found is None or found.place != place:
+            return None
+        if self._clock() >= found.ends_at or not found.admits():
+            del kept[digest_of(key)]
+            return None
+        return found
+
+
+def _keep(kept: OrderedDict[str, ToolSession], session: ToolSession) -> str:
+    key = secrets.token_urlsafe(32)
+    kept[digest_of(key)] = session
+    while len(kept) > _MOST:
+        kept.popitem(last=False)
+    return key
