@@ -4,7 +4,11 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from gpuyard.verification.fingerprints import Difference, difference, read_fingerprints
+from gpuyard.verification.fingerprints import (
+    PrintDifference,
+    difference,
+    read_fingerprints,
+)
 from gpuyard.verification.protocol import SAMPLING
 from gpuyard.verification.solver.engines.fingerprints import (
     pack,
@@ -59,7 +63,7 @@ def follow(prompts: Sequence[str], seed: int, tokens: str) -> FollowedAnswers:
     return FollowedAnswers(texts, pack(found))
 
 
-def differences(file: PrintedFile) -> list[Difference]:
+def differences(file: PrintedFile) -> list[PrintDifference]:
     """How much each answer differs from what the trusted executor makes of it."""
     count = len(file.prompts)
     most = SAMPLING["max_tokens"]

@@ -1,4 +1,7 @@
-"""`gpuyard verify calibrate`: what a class is held to, from honest executors."""
+"""`gpuyard verify calibrate`: what a class is held to, from honest executors.
+
+It is added after the commands about evidence, so this module has them all.
+"""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,12 +11,12 @@ from gpuyard.client.printing import print_json, say
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.verification.commands import (
     AsJson,
-    app,
     executors_named,
     extra_needed,
     in_session,
     quiet,
 )
+from gpuyard.verification.commands_evidence import app
 
 if TYPE_CHECKING:
     from gpuyard.verification.session import Session

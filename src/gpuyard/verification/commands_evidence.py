@@ -8,7 +8,6 @@ import typer
 
 from gpuyard.client.printing import print_json, say
 from gpuyard.domain.errors import InvalidInputError, NotFoundError, quoted
-from gpuyard.verification import commands_calibrate as _adds_calibrate  # noqa: F401
 from gpuyard.verification.commands import (
     FAILED,
     AsJson,

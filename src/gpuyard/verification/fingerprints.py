@@ -26,7 +26,7 @@ class Fingerprint:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class PrintDifference:
     """How far the fingerprints of some answers are from the trusted ones.
 
     `tokens`: how many tokens the answers have, of which `unlikely` are not what
@@ -117,7 +117,7 @@ def _are_logprobs(values: Sequence[float]) -> bool:
 
 def difference(
     checked: Fingerprint, trusted: Fingerprint, temperature: float, top_p: float
-) -> Difference:
+) -> PrintDifference:
     """Compare two fingerprints of one answer, the trusted one with the same tokens.
 
     `trusted.tokens` are those that sampling gives after the tokens before. Where its
@@ -125,7 +125,7 @@ def difference(
     """
     if len(checked.tokens) != len(trusted.tokens):
         count = len(checked.tokens)
-        return Difference(count, count, TOP * count, TOP * count)
+        return PrintDifference(count, count, TOP * count, TOP * count)
     unlikely = missing = 0
     error = 0.0
     for place, token in enumerate(checked.tokens):
@@ -142,7 +142,7 @@ def difference(
             else:
                 missing += 1
     count = len(checked.tokens)
-    return Difference(count, unlikely, TOP * count, missing, error)
+    return PrintDifference(count, unlikely, TOP * count, missing, error)
 
 
 def _nucleus(likeliest: dict[int, float], temperature: float, top_p: float) -> set[int]:
@@ -167,10 +167,10 @@ def _nucleus(likeliest: dict[int, float], temperature: float, top_p: float) -> s
     return kept
 
 
-def total(differences: Iterable[Difference]) -> Difference:
+def total(differences: Iterable[PrintDifference]) -> PrintDifference:
     """The difference of many answers together."""
     rows = list(differences)
-    return Difference(
+    return PrintDifference(
         sum(one.tokens for one in rows),
         sum(one.unlikely for one in rows),
         sum(one.ids for one in rows),

@@ -14,9 +14,9 @@ import msgspec
 
 from gpuyard.domain.errors import quoted
 from gpuyard.verification.fingerprints import (
-    Difference,
     Fingerprint,
     FingerprintError,
+    PrintDifference,
     difference,
     read_fingerprints,
     total,
@@ -133,7 +133,7 @@ def judge_fingerprints(
 
 
 def _judged(
-    found: Sequence[Difference], prompts: Sequence[str], limits: Limits
+    found: Sequence[PrintDifference], prompts: Sequence[str], limits: Limits
 ) -> tuple[bool, str]:
     together = total(found)
     words = _shown(together, limits)
@@ -153,7 +153,7 @@ def _judged(
     return True, f"the answers differ by no more than rounding: {words}"
 
 
-def _shown(together: Difference, limits: Limits) -> str:
+def _shown(together: PrintDifference, limits: Limits) -> str:
     return (
         f"of {together.tokens:,} tokens {together.token_share:.2%} are not what"
         f" sampling gives (limit {limits.tokens_all:.2%}), {together.id_share:.2%} of"
@@ -162,7 +162,7 @@ def _shown(together: Difference, limits: Limits) -> str:
     )
 
 
-def one_is_right(one: Difference, limits: Limits) -> bool:
+def one_is_right(one: PrintDifference, limits: Limits) -> bool:
     """Whether one answer differs by no more than the limits.
 
     One token of each kind may always differ: answers can be short.
@@ -174,7 +174,7 @@ def one_is_right(one: Difference, limits: Limits) -> bool:
     )
 
 
-def all_are_right(together: Difference, limits: Limits) -> bool:
+def all_are_right(together: PrintDifference, limits: Limits) -> bool:
     """Whether all answers together differ by no more than the limits.
 
     Counts may exceed theirs by four standard deviations, and by one.

@@ -12,9 +12,9 @@ from gpuyard.verification.context import (
 )
 from gpuyard.verification.executors import Executor
 from gpuyard.verification.fingerprints import (
-    Difference,
     Fingerprint,
     FingerprintError,
+    PrintDifference,
     difference,
     read_fingerprints,
     total,
@@ -55,7 +55,7 @@ async def calibrate_tolerance(
     series = await call(session.context.records.series, cls)
     patience = partial(session.store.deadline_s, cls)
     other = JobTrustedExecutor(honest, session.jobs, patience)
-    found: list[list[Difference]] = []
+    found: list[list[PrintDifference]] = []
     for number in range(runs):
         one = series[number % len(series)]
         found.append(await _compared(session, trusted, other, one))
@@ -75,7 +75,7 @@ async def _compared(
     trusted: JobTrustedExecutor,
     other: JobTrustedExecutor,
     series: Series,
-) -> list[Difference]:
+) -> list[PrintDifference]:
     """How much each answer of `other` to a series differs; NotPreparedError."""
     context = session.context
     size = TRAITS[other.gpu_class].prompts

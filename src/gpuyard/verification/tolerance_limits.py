@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.verification.fingerprints import Difference, total
+from gpuyard.verification.fingerprints import PrintDifference, total
 from gpuyard.verification.tolerance import Limits
 
 # One answer is more by chance than all together, so its worst counts for more.
@@ -21,7 +21,7 @@ LEAST_ERROR = 0.004
 _NAME = "tolerance_"
 
 
-def limits_from(runs: Sequence[Sequence[Difference]]) -> Limits:
+def limits_from(runs: Sequence[Sequence[PrintDifference]]) -> Limits:
     """The limits from the answers of each run; InvalidInputError if they are too few.
 
     For one answer 1.5 times the worst of all answers, for all together 1.2 times the
@@ -45,7 +45,7 @@ def limits_from(runs: Sequence[Sequence[Difference]]) -> Limits:
     )
 
 
-def _error(one: Difference) -> float:
+def _error(one: PrintDifference) -> float:
     """The mean difference; InvalidInputError if nothing at all is common."""
     if one.missing == one.ids:
         raise InvalidInputError.of(

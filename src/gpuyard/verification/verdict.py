@@ -229,8 +229,8 @@ def _compared(evidence: Evidence, answers: dict[str, str]) -> list[VerdictLine]:
             f'"{evidence.gpu_class}"] and calibrate it'
         )
         return [
-            VerdictLine("comparison", None, reason),
-            VerdictLine("unexplained", None, f"{reason}: {remedy}"),
+            VerdictLine("comparison", None, f"{reason}: {remedy}"),
+            VerdictLine("unexplained", None, f"nothing shows whether {why} in truth"),
         ]
     ok, reason = judge_fingerprints(
         evidence.printed, evidence.series, evidence.settings, evidence.sha256 or ""

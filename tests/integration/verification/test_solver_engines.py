@@ -17,9 +17,9 @@ from gpuyard.domain.gpus import GPUClass
 from gpuyard.verification.answers import IncomingFile, read_series
 from gpuyard.verification.executors import Executor
 from gpuyard.verification.fingerprints import (
-    Difference,
     Fingerprint,
     FingerprintError,
+    PrintDifference,
     difference,
     read_fingerprints,
     total,
@@ -463,7 +463,7 @@ def test_another_number_format_passes_by_fingerprints_and_coarse_weights_fail(
     assert not all_are_right(total(found[7]), limits), (total(found[7]), limits)
 
 
-def differences_in(files: list[str]) -> list[Difference]:
+def differences_in(files: list[str]) -> list[PrintDifference]:
     """How much each answer of a run differs: its file, and the one that followed."""
     checked, followed = (
         read_fingerprints(base64.b64decode(one), 6, 24) for one in files[:2]

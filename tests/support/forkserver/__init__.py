@@ -48,7 +48,7 @@ _OURS = (
     "gpuyard.notify.delivery",
     "gpuyard.client.sync",
     "gpuyard.studies.commands_run",
-    "gpuyard.verification.commands_evidence",
+    "gpuyard.verification.commands_calibrate",
     "gpuyard.verification.session",
     "alembic.command",
     "anyio._backends._asyncio",

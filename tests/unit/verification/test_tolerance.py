@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuyard.domain.errors import InvalidInputError
-from gpuyard.verification.fingerprints import Difference, Fingerprint, difference
+from gpuyard.verification.fingerprints import Fingerprint, PrintDifference, difference
 from gpuyard.verification.protocol import SAMPLING
 from gpuyard.verification.solver.engines.fingerprints import (
     TOP,
@@ -226,7 +226,7 @@ def test_what_differs_is_judged_neither_way_until_the_settings_allow_it(
     """Not even equal answers pass: who says that it differs could fail at will."""
     lines = judge(evidence(**change))
     assert outcome(lines) is CheckOutcome.UNEXPLAINED
-    (line,) = [one for one in lines if one.name == "unexplained"]
+    (line,) = [one for one in lines if one.name == "comparison"]
     assert "answers cannot be compared exactly" in line.reason
     assert 'set [verification.tolerances."practice-12"]' in line.reason
 
@@ -243,14 +243,14 @@ def test_without_the_draws_a_token_must_be_among_those_that_sampling_keeps() -> 
 
 
 def test_limits_follow_from_what_was_measured() -> None:
-    run = [Difference(100, 2, 500, 5, 4.95), Difference(100, 0, 500, 0, 0.0)]
+    run = [PrintDifference(100, 2, 500, 5, 4.95), PrintDifference(100, 0, 500, 0, 0.0)]
     found = limits_from([run] * 5)
     assert found.tokens_one == pytest.approx(1.5 * 0.02)
     assert found.tokens_all == pytest.approx(1.2 * 0.01)
     assert found.ids_all == pytest.approx(1.2 * 0.005)
     assert found.logprobs_one == pytest.approx(1.5 * 0.01)
     assert found.logprobs_all == pytest.approx(1.2 * 4.95 / 995)
-    equal = limits_from([[Difference(10, 0, 50, 0, 0.0)]] * 5)
+    equal = limits_from([[PrintDifference(10, 0, 50, 0, 0.0)]] * 5)
     assert equal.logprobs_all == LEAST_ERROR
     ranges = {name: high for name, (_, high) in ranges_of(found).items()}
     assert limits_in(ranges) == found
@@ -258,7 +258,7 @@ def test_limits_follow_from_what_was_measured() -> None:
     with pytest.raises(InvalidInputError, match="compare at least 5"):
         limits_from([run] * 4)
     with pytest.raises(InvalidInputError, match="it has another model"):
-        limits_from([[Difference(10, 10, 50, 50, 0.0)]] * 5)
+        limits_from([[PrintDifference(10, 10, 50, 50, 0.0)]] * 5)
 
 
 def test_tokens_travel_packed() -> None:

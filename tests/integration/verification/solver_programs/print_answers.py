@@ -21,7 +21,7 @@ def quantise(model: Any, bits: int) -> None:
     with torch.no_grad():
         for weights in model.parameters():
             if weights.ndim == 2:
-                step = weights.abs().amax(1, keepdim=True) / most
+                step = weights.abs().amax(1, keepdim=True).clamp(min=1e-9) / most
                 weights.copy_((weights / step).round() * step)
 
 

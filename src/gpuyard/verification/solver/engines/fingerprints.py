@@ -39,7 +39,7 @@ class PrintedAnswer:
     """
 
     text: str
-    prints: list[TokenPrint] = field(default_factory=list)
+    prints: list[TokenPrint] = field(default_factory=list[TokenPrint])
     whole: bool = True
 
 
