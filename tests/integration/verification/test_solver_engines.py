@@ -438,7 +438,7 @@ def test_another_number_format_passes_by_fingerprints_and_coarse_weights_fail(
         "runs": [
             *(["full", "half", seed] for seed in range(7)),
             ["coarse", "half", 7],
-            ["half", "half", 8],
+            ["full", "full", 8],
         ],
     }
     done = run_program(
@@ -459,7 +459,8 @@ def test_another_number_format_passes_by_fingerprints_and_coarse_weights_fail(
     for honest in (*found[5:7], found[8]):
         assert all(one_is_right(one, limits) for one in honest), (honest, limits)
         assert all_are_right(total(honest), limits), (total(honest), limits)
-    assert total(found[8]).error == 0
+    # Reading at once and writing step by step differ by nearly nothing.
+    assert total(found[8]).logprob_error < limits.logprobs_all / 10
     assert not all_are_right(total(found[7]), limits), (total(found[7]), limits)
 
 
