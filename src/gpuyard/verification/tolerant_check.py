@@ -32,7 +32,7 @@ async def note_runtimes(context: Context, checks: Sequence[Check]) -> None:
         by_class[cls] = await call(_newest_runtime, context, cls)
     for check in checks:
         check.trusted_runtime = by_class.get(check.executor.gpu_class, {})
-        if check.lines:
+        if check.lines and check.trusted_runtime:
             await call(check.judge)
 
 
