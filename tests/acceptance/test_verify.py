@@ -371,6 +371,36 @@ def test_who_is_honest_passes_however_quick_the_trusted_executor_was(
     assert "every_prompt" in {line["name"] for line in told["lines"]}
 
 
+def test_an_executor_of_another_version_is_judged_by_fingerprints(
+    instance: TestInstance,
+) -> None:
+    """With the mock, which can be of another version; it is measured first."""
+    other = {"kind": "mock", "options": {"version": "2", "rounding": 0.02}}
+    small = {**other, "model": "small"}
+    executors = (
+        executor("trusted", "practice-6", trusted=True),
+        executor("other", "practice-6", engine=other, stream=False),
+        executor("small", "practice-6", engine=small),
+    )
+    configure(instance, *executors)
+    found = verify(instance, "other", code=1)
+    assert outcomes(found) == {"other": "unexplained"}
+    assert 'set [verification.tolerances."practice-6"]' in found["other"]["reason"]
+    allowed = section("verification.tolerances.practice-6")
+    configure(instance, *executors, allowed)
+    refused = instance.run("verify", "run", "other")
+    assert refused.returncode == 2
+    assert "calibrate --class practice-6 --against EXECUTOR" in refused.stderr
+    calibration = ("calibrate", "--class", "practice-6", "--against", "other")
+    limits = instance.json("verify", *calibration, "--runs", "5")["limits"]
+    assert 0 < limits["logprobs_all"] < 0.1
+    found = verify(instance, "other", "small", code=1)
+    assert outcomes(found) == {"other": "passed", "small": "failed"}, found
+    shown = instance.json("verify", "evidence", found["other"]["check"])
+    (line,) = [one for one in shown["lines"] if one["name"] == "comparison"]
+    assert "no more than rounding" in line["reason"]
+
+
 GENERATOR = """
 class Generator:
     generator_version = 1

@@ -27,7 +27,11 @@ from gpuyard.verification.records import Records
 from gpuyard.verification.records.executors import ExecutorRecord
 from gpuyard.verification.records.workloads import HiddenPrompt, NewWorkload
 from gpuyard.verification.tables import executors
-from gpuyard.verification.trusted_executor import ExecutorFault, TrustedExecutor
+from gpuyard.verification.trusted_executor import (
+    ExecutorFault,
+    FollowedAnswers,
+    TrustedExecutor,
+)
 
 A = PracticeClass.PRACTICE_12
 B = PracticeClass.PRACTICE_6
@@ -64,6 +68,8 @@ class LocalTrusted:
         self.says = answer_to
         self.at_once = self.most_at_once = 0
         self.seeds: list[int] = []
+        self.gpu_class = cls
+        self.runtime: Mapping[str, str] = {}
         self._cls = cls
         self._clock = clock
         self._numbers = count(1)
@@ -90,6 +96,12 @@ class LocalTrusted:
             for prompt in prompts
             if not self.forgets(prompt)
         }
+
+    async def follow(
+        self, cls: Class, prompts: Sequence[str], seed: int, tokens: str
+    ) -> FollowedAnswers:
+        await self._work(cls)
+        raise ExecutorFault("has no fingerprints")
 
     async def prove(
         self, cls: Class, nonce: str, proofs: Mapping[str, Any]

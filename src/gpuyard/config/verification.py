@@ -114,6 +114,17 @@ class ExecutorSettings(SettingsSection):
     place: str | None = None
 
 
+class ToleranceSettings(SettingsSection):
+    """That answers of a class may be compared by fingerprints.
+
+    This is done where an executor and the trusted one differ in their class, or in the
+    version or number format of their engine. `trusted`: the trusted executor, maybe of
+    another class, that judges this one; unset, that of the class.
+    """
+
+    trusted: str | None = None
+
+
 class WatchSettings(SettingsSection):
     """Executors that the server verifies together, again and again.
 
@@ -134,8 +145,9 @@ class VerificationSettings(VerificationPolicy):
     folder in the home. Solvers reach us at `host` and `port` (0: a free port), or at
     `public_host` if they know us by another name. `generator`: a generator of prompts
     as `module:Class`; unset, each class's trusted executor makes them. `watches`: what
-    the server verifies by itself. `attestation_root`: the file of the certificate (PEM)
-    by which what GPUs attest is judged.
+    the server verifies by itself. `tolerances`: by class, that answers which differ by
+    rounding may be compared by fingerprints. `attestation_root`: the file of the
+    certificate (PEM) by which what GPUs attest is judged.
     """
 
     database: Annotated[str | None, AfterValidator(_postgresql)] = Field(
@@ -152,6 +164,9 @@ class VerificationSettings(VerificationPolicy):
     )
     attestation_root: Path | None = None
     watches: dict[str, WatchSettings] = Field(default_factory=dict[str, WatchSettings])
+    tolerances: dict[str, ToleranceSettings] = Field(
+        default_factory=dict[str, ToleranceSettings]
+    )
 
     @model_validator(mode="after")
     def _watches_name_executors(self) -> Self:
@@ -162,6 +177,13 @@ class VerificationSettings(VerificationPolicy):
                 raise ValueError(
                     f"watches.{name}.executors: {quoted(unknown[0])} is no executor of"
                     f" the settings; name one of them ({known})"
+                )
+        for name, tolerance in self.tolerances.items():
+            named = self.executors.get(tolerance.trusted or "")
+            if tolerance.trusted is not None and not (named and named.trusted):
+                raise ValueError(
+                    f"tolerances.{name}.trusted: {quoted(tolerance.trusted)} is no"
+                    " trusted executor of the settings; name one with trusted = true"
                 )
         for name, executor in self.executors.items():
             if executor.attested and not self.attestation_root:

@@ -9,9 +9,11 @@ How it works is described in docs/verification.md. The way through the modules:
   the solvers.
 - `trusted_executor`, `recheck`: the machine whose answers are taken as correct.
 - `claims`, `verdict`, `receipts`, `evidence`: how a check is judged and proven.
+- `fingerprints`, `tolerance`, `tolerance_limits`, `tolerant_check`: how answers are
+  compared where rounding differs.
 - `trust`, `settlement`: what a verdict changes, here and in the instance.
 - `database`, `tables`, `records/`: what is stored.
-- `session`, `verify`, `preparation`, `calibration`, `commands`, `run_report`,
-  `commands_evidence`: the commands.
+- `session`, `verify`, `preparation`, `calibration`, `tolerance_calibration`,
+  `run_report`, `commands`, `commands_evidence`, `commands_calibrate`: the commands.
 - `solver/`: the program that runs on the executor. It imports nothing of gpuyard.
 """

@@ -24,6 +24,7 @@ from gpuyard.domain.errors import (
     UnauthorizedError,
     UnreachableError,
 )
+from gpuyard.verification import fingerprints
 from gpuyard.verification.answers import AnswersError, IncomingFile, most_bytes
 from gpuyard.verification.batch_samples import BatchSample, take_samples_by_class
 from gpuyard.verification.channels import AFTER_S, ChannelOpener, GoneError
@@ -41,6 +42,7 @@ from gpuyard.verification.protocol import (
     Claims,
     Declined,
     Failed,
+    FingerprintsPiece,
     Hash,
     Message,
     OrderDocument,
@@ -50,6 +52,8 @@ from gpuyard.verification.protocol import (
 from gpuyard.verification.recheck import ask_again, ask_every_prompt, ask_for_digests
 from gpuyard.verification.solver.probe import nonce_of
 from gpuyard.verification.solver_jobs import NotStartedError
+from gpuyard.verification.tolerance import Limits
+from gpuyard.verification.tolerant_check import follow_tokens, note_runtimes
 from gpuyard.verification.trust import record_after
 from gpuyard.verification.verdict import IN_PIECES_S
 
@@ -78,12 +82,14 @@ class ClassTerms:
 
     `deadline_s`: the time from the seed to the answers' hash. `expected`: what is
     expected of its GPU. `prepare_s`: the time from the start of a job until its solver
-    is ready, None to take that of the class's traits.
+    is ready, None to take that of the class's traits. `limits`: how much fingerprints
+    may differ, None where answers are only compared exactly.
     """
 
     deadline_s: float
     expected: Expected
     prepare_s: float | None = None
+    limits: Limits | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,13 +205,14 @@ class VerificationBatch:
             if expected.claims_s:
                 expected = replace(expected, claims_s=expected.claims_s + IN_PIECES_S)
         order: OrderDocument = {
-            "version": 2,
+            "version": 3 if terms.limits else 2,
             "check": taken.check_id,
             "task": "solve",
             "settings": dict(SAMPLING),
             "engine": executor.engine,
             "seed": None,
             "claims": _asked(terms.expected),
+            "fingerprints": terms.limits is not None,
         }
         name = trusted.name if trusted else ""
         return Check(
@@ -217,6 +224,8 @@ class VerificationBatch:
             order,
             expected,
             solve_limit_s=solve_limit_s,
+            limits=terms.limits,
+            trusted_class=trusted.gpu_class.value if trusted else None,
         )
 
     # --- before the barrier ---
@@ -228,7 +237,7 @@ class VerificationBatch:
             first = await check.channel.ready()
             check.job_id = check.channel.job_id
             if isinstance(first, Ready):
-                check.ready_at = check.channel.heard_at
+                _note_ready(check, first)
             elif first is not None:
                 await self._refused(check, first)
 
@@ -271,18 +280,19 @@ class VerificationBatch:
         assert check.channel is not None
         message = await check.channel.receive()
         if isinstance(message, Ready):  # without a stream it is sent only now
-            check.ready_at = check.channel.heard_at
+            _note_ready(check, message)
             message = await check.channel.receive()
         if not isinstance(message, Hash):
             await self._refused(check, message)
             return False
         check.hashed_at = check.channel.heard_at
         check.sha256 = message.sha256
+        check.prints_sha256 = message.fingerprints
         check.said_s = message.solve_s
         return True
 
-    async def _claims(self, check: Check) -> AnswersPiece | None:
-        """Receive the claims, if any, and return the first part of the answers.
+    async def _claims(self, check: Check) -> AnswersPiece | FingerprintsPiece | None:
+        """Receive the claims, if any, and return the first part of the files.
 
         Only claims that were asked for are kept. Returns None when the solver stopped.
         """
@@ -293,36 +303,50 @@ class VerificationBatch:
                 check.claims = message.model_dump(include=asked)
                 check.claimed_at = check.channel.heard_at
             message = await check.channel.receive()
-        if isinstance(message, AnswersPiece):
+        if isinstance(message, AnswersPiece | FingerprintsPiece):
             return message
         await self._refused(check, message)
         return None
 
-    async def _answers(self, check: Check, first: AnswersPiece) -> None:
-        """Receive the rest of the answer file and judge it."""
+    async def _answers(
+        self, check: Check, first: AnswersPiece | FingerprintsPiece
+    ) -> None:
+        """Receive the rest of the files, the answers last, and judge them."""
         assert check.channel is not None
-        parcel = IncomingFile(
-            min(most_bytes(check.taken.series, SAMPLING["max_tokens"]), LONGEST_ANSWERS)
-        )
+        series = check.taken.series
+        most = SAMPLING["max_tokens"]
+        parcel = IncomingFile(min(most_bytes(series, most), LONGEST_ANSWERS))
+        prints = IncomingFile(fingerprints.most_bytes(len(series), most))
         try:
-            parcel.add(first)
-            while not parcel.complete:
-                message = await check.channel.receive()
-                if not isinstance(message, AnswersPiece):
+            message: Message = first
+            while True:
+                if isinstance(message, AnswersPiece):
+                    parcel.add(message)
+                elif isinstance(message, FingerprintsPiece) and check.limits:
+                    prints.add(message)
+                else:
                     return await self._refused(check, message)
-                parcel.add(message)
+                if parcel.complete:
+                    break
+                message = await check.channel.receive()
             check.answered_at = steady_now()
-            await call(self._keep, check, parcel.read())
+            printed = prints.read() if prints.size else None
+            await call(self._keep, check, parcel.read(), printed)
         finally:
             parcel.close()
+            prints.close()
 
-    def _keep(self, check: Check, answers: bytes) -> None:
+    def _keep(self, check: Check, answers: bytes, printed: bytes | None) -> None:
         """Store the answer file and judge the check.
 
         All files of a batch together would be too large for memory.
         """
         path = self._ports.folder / check.id
         path.write_bytes(answers)
+        if printed is not None:
+            prints = path.with_suffix(".fingerprints")
+            prints.write_bytes(printed)
+            check.prints = prints
         # Set only now: who is interrupted meanwhile judges what is there.
         check.answers = path
         check.judge()
@@ -331,6 +355,8 @@ class VerificationBatch:
 
     async def _judge(self, checks: Sequence[Check]) -> None:
         """Compare claims across executors, and recheck those whose answer differs."""
+        await note_runtimes(self._context, checks)
+        await follow_tokens(self._context, checks)
         await ask_for_digests(self._context, checks)
         shared = shared_uuids(
             {check.executor.name: check.claims for check in checks if check.claims}
@@ -344,11 +370,19 @@ class VerificationBatch:
         await ask_again(self._context, suspects)
         for check in suspects:
             await call(check.judge)
+        # Who answered again may have said that it is of another version.
+        await follow_tokens(self._context, suspects)
         if self._ports.every_prompt:
             right = [check for check in checks if check.right]
             await ask_every_prompt(self._context, right)
             for check in right:
                 await call(check.judge)
+
+
+def _note_ready(check: Check, message: Ready) -> None:
+    assert check.channel is not None
+    check.ready_at = check.channel.heard_at
+    check.runtime = message.runtime
 
 
 @contextmanager

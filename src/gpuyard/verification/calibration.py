@@ -133,6 +133,10 @@ async def calibrate_class(
         fault = f"{executor.name} is not trusted for {cls}"
         remedy = f"set trusted = true for {executor.name}"
         raise InvalidInputError.of("--trusted", fault, remedy)
+    if trusted.gpu_class is not cls:
+        fault = f"{executor.name} is of the class {trusted.gpu_class}, not {cls}"
+        remedy = "a deadline is measured by a trusted executor of the class itself"
+        raise InvalidInputError.of("--trusted", fault, remedy)
     await check_places(session, [executor])
     await prepare(session, cls, 1, say)
     found = await call(records.series, cls)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from gpuyard.verification.evidence import public_order
 from gpuyard.verification.executors import Executor
 from gpuyard.verification.protocol import OrderDocument, one_line
 from gpuyard.verification.records import Records
+from gpuyard.verification.solver.messages import canonical
+from gpuyard.verification.tolerance import Limits, Printed
+from gpuyard.verification.trusted_executor import FollowedAnswers
 from gpuyard.verification.verdict import (
     CheckOutcome,
     Evidence,
@@ -35,6 +39,11 @@ class Check:
     came could not be kept. `answers`: where the answer file is. `again`: what the
     trusted executor answered when it was asked once more. `trusted_answers`: what it
     answered to every prompt, if that was asked for; `not_compared`: why it did not.
+    `runtime`: what its engine says of itself, `trusted_runtime` what the trusted one
+    says, and `trusted_class`: the class of the trusted executor. `limits`: how much
+    fingerprints may differ, if they may be compared; `prints_sha256`: the hash of
+    theirs, `prints`: where their file is, `followed`: what the trusted executor made
+    of their tokens.
     """
 
     taken: BatchSample
@@ -67,6 +76,13 @@ class Check:
     again: str | None = None
     trusted_answers: dict[str, str] | None = None
     not_compared: str | None = None
+    runtime: dict[str, str] = field(default_factory=dict[str, str])
+    trusted_runtime: dict[str, str] = field(default_factory=dict[str, str])
+    trusted_class: str | None = None
+    limits: Limits | None = None
+    prints_sha256: str | None = None
+    prints: Path | None = None
+    followed: FollowedAnswers | None = None
     lines: tuple[VerdictLine, ...] = ()
 
     @property
@@ -104,13 +120,15 @@ class Check:
     def suspect(self) -> bool:
         """Whether only the hidden answer is wrong, and was not rechecked yet."""
         wrong = [line.name for line in self.lines if line.ok is False]
-        return wrong == ["comparison"] and self.again is None
+        unasked = self.again is None and self.followed is None
+        return wrong == ["comparison"] and unasked
 
     @property
     def right(self) -> bool:
-        """Whether the hidden answer is right, and nothing is wrong."""
+        """Whether the hidden answer is exactly the trusted one, and nothing wrong."""
         found = {line.name: line.ok for line in self.lines}
-        return found.get("comparison") is True and False not in found.values()
+        compared = found.get("comparison") is True and self.followed is None
+        return compared and False not in found.values()
 
     @property
     def reason(self) -> str:
@@ -147,6 +165,10 @@ class Check:
             answer_again=self.again,
             trusted_answers=self.trusted_answers,
             not_compared=self.not_compared,
+            runtime=self.runtime,
+            trusted_runtime=self.trusted_runtime,
+            trusted_class=self.trusted_class,
+            printed=self._printed(),
             deadline_s=self.deadline_s,
             released_at=self.released_at,
             hashed_at=self.hashed_at,
@@ -165,6 +187,20 @@ class Check:
             issuers=self.issuers,
             fault=self.fault,
             unexplained=self.unexplained,
+        )
+
+    def _printed(self) -> Printed | None:
+        if self.limits is None:
+            return None
+        followed = self.followed
+        return Printed(
+            limits=self.limits,
+            sha256=self.prints_sha256,
+            file=self.prints.read_bytes() if self.prints else None,
+            trusted=followed.fingerprints if followed else None,
+            texts_sha256=sha256(canonical(followed.texts)).hexdigest()
+            if followed
+            else None,
         )
 
     def row(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""`gpuyard verify`: run, watch, calibrate, prompts and status.
+"""`gpuyard verify`: run, watch, prompts and status.
 
-`commands_evidence` adds the commands about signed files.
+`commands_evidence` adds the commands about signed files, and `commands_calibrate` the
+one that measures a class.
 """
 
 import asyncio
@@ -98,13 +99,13 @@ def run(
     async def once(session: "Session") -> "VerificationReport":
         return await verify(
             session,
-            await _executors(session, names, of_class),
+            await executors_named(session, names, of_class),
             claims=claims,
-            say=_quiet(as_json),
+            say=quiet(as_json),
             every_prompt=every_prompt,
         )
 
-    report = _in_session(once)
+    report = in_session(once)
     print_report(report, as_json)
     if report.failed or (report.unjudged and not allow_unjudged):
         raise typer.Exit(FAILED)
@@ -139,20 +140,20 @@ def watch(
     every_s = _interval_of(every)
 
     async def again(session: "Session") -> None:
-        say = _quiet(as_json)
+        say = quiet(as_json)
         if not names:
             watches = watches_of(session)
             attached = until_input_ends
             await keep_watches(session, watches, say, tell, attached=attached)
             return
-        executors = await _executors(session, names, of_class)
+        executors = await executors_named(session, names, of_class)
         await go_on(session, executors, every_s, claims=claims, say=say, tell=tell)
 
     def tell(report: "VerificationReport") -> None:
         print_report(report, as_json)
 
     with suppress(KeyboardInterrupt):
-        _in_session(again)
+        in_session(again)
 
 
 def _interval_of(words: str) -> float:
@@ -164,41 +165,6 @@ def _interval_of(words: str) -> float:
             f"write {_MOST_OFTEN_S:g}s or more",
         )
     return every_s
-
-
-@app.command()
-@extra_needed
-def calibrate(
-    of_class: Annotated[str, typer.Option("--class", metavar="C", help="The class.")],
-    trusted: Annotated[
-        str, typer.Option(metavar="EXECUTOR", help="Its trusted executor.")
-    ],
-    runs: Annotated[int, typer.Option(min=5, help="How many series it solves.")] = 10,
-    as_json: AsJson = False,
-) -> None:
-    """Measure a class's trusted executor.
-
-    The class's deadlines become its 95th percentiles × 1.2.
-    """
-    from gpuyard.verification.calibration import calibrate_class
-
-    async def measure(session: "Session") -> Any:
-        executor = (await _executors(session, [trusted], of_class))[0]
-        return await calibrate_class(session, executor, runs, _quiet(as_json))
-
-    found = _in_session(measure)
-    if as_json:
-        print_json(
-            {
-                "class": of_class,
-                "deadline_s": found.deadline_s,
-                "claims_s": found.claims_s,
-            }
-        )
-        return
-    say(f"{of_class} has {found.deadline_s:.2f} s from the seed to the answers' hash.")
-    if found.claims_s:
-        say(f"It has {found.claims_s:.2f} s from there to its claims.")
 
 
 @app.command()
@@ -222,7 +188,7 @@ def prompts(
     from gpuyard.verification.prompts import add_files
     from gpuyard.verification.session import open_store
 
-    cls = _class_of(of_class)
+    cls = class_named(of_class)
     store, database = open_store()
     try:
         context = Context(store.records, store.blobs, lambda _: None, store.settings)
@@ -246,14 +212,14 @@ def prompts(
         )
 
 
-async def _executors(
+async def executors_named(
     session: "Session", names: Sequence[str], of_class: str
 ) -> "list[Executor]":
     from gpuyard.client import calls
     from gpuyard.verification.executors import executor_named
     from gpuyard.verification.nodes import NODE, executors_of_node
 
-    cls = _class_of(of_class) if of_class else None
+    cls = class_named(of_class) if of_class else None
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise InvalidInputError.of(
@@ -271,7 +237,7 @@ async def _executors(
     return list(found.values())
 
 
-def _class_of(name: str) -> "Class":
+def class_named(name: str) -> "Class":
     from gpuyard.verification.classes import class_of
 
     try:
@@ -291,7 +257,7 @@ def seconds_of(option: str, words: str) -> float:
         raise InvalidInputError.of(option, fault, remedy) from None
 
 
-def _quiet(as_json: bool) -> Callable[[str], None]:
+def quiet(as_json: bool) -> Callable[[str], None]:
     return (lambda _: None) if as_json else say
 
 
@@ -307,7 +273,7 @@ def report_unless_late(
         loop.default_exception_handler(context)
 
 
-def _in_session(work: "Callable[[Session], Coroutine[Any, Any, T]]") -> T:
+def in_session(work: "Callable[[Session], Coroutine[Any, Any, T]]") -> T:
     import uvloop
 
     from gpuyard.config.logs import configure_logging

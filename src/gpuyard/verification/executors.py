@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from gpuyard.config.verification import ExecutorSettings
+from gpuyard.config.verification import (
+    ExecutorSettings,
+    ToleranceSettings,
+    VerificationSettings,
+)
 from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.domain.own_nodes import OWN_NODES
 from gpuyard.verification.classes import TRAITS, Class, class_of
@@ -156,4 +160,40 @@ def trusted_executors(
                     "verification.executors", fault, "trust one of each class"
                 )
             found[executor.gpu_class] = executor
+    return found
+
+
+def tolerance_of(
+    settings: VerificationSettings, cls: Class
+) -> ToleranceSettings | None:
+    """What the settings say of tolerance for a class; None if only texts count.
+
+    Raises InvalidInputError for a name of no class.
+    """
+    return tolerances_of(settings).get(cls)
+
+
+def tolerances_of(settings: VerificationSettings) -> dict[Class, ToleranceSettings]:
+    """The classes whose answers may be compared by fingerprints; InvalidInputError."""
+    found: dict[Class, ToleranceSettings] = {}
+    for name, tolerance in settings.tolerances.items():
+        try:
+            found[class_of(name)] = tolerance
+        except ValueError as error:
+            raise InvalidInputError.of(
+                f"verification.tolerances.{name}", str(error), "name one of them"
+            ) from None
+    return found
+
+
+def judging_executors(settings: VerificationSettings) -> dict[Class, Executor]:
+    """The executor that judges each class: its own trusted one, or that of another
+    class that its tolerance names.
+
+    Raises InvalidInputError.
+    """
+    found = trusted_executors(settings.executors)
+    for cls, tolerance in tolerances_of(settings).items():
+        if tolerance.trusted is not None:
+            found[cls] = executor_named(tolerance.trusted, settings.executors, None)
     return found

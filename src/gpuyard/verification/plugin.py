@@ -5,5 +5,5 @@ from gpuyard.client.plugin import Plugin
 plugin = Plugin(
     "verify",
     "Prove that GPU executors are what they claim.",
-    "gpuyard.verification.commands_evidence",
+    "gpuyard.verification.commands_calibrate",
 )

@@ -52,7 +52,11 @@ def _numbers(value: dict[str, Any]) -> dict[str, Any]:
 
 
 Words = Annotated[str, AfterValidator(one_line)]
+ShortWords = Annotated[Words, Field(max_length=200)]
 Object = Annotated[dict[str, Any], AfterValidator(_numbers)]
+
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class _Said(BaseModel):
@@ -62,9 +66,13 @@ class _Said(BaseModel):
 
 
 class Ready(_Said):
-    """The engine is loaded; only the seed is missing."""
+    """The engine is loaded; only the seed is missing.
+
+    `runtime`: what the digits of its answers depend on, as it says.
+    """
 
     type: Literal["ready"] = "ready"
+    runtime: dict[ShortWords, ShortWords] = Field(default={}, max_length=8)
 
 
 class Declined(_Said):
@@ -78,11 +86,13 @@ class Declined(_Said):
 class Hash(_Said):
     """The SHA-256 of the answer file, which follows.
 
+    `fingerprints`: that of the file of their fingerprints, if it was asked for.
     `solve_s`: how long solving took, as the solver says.
     """
 
     type: Literal["hash"] = "hash"
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    sha256: Sha256
+    fingerprints: Sha256 | None = None
     solve_s: float = Field(ge=0)
 
 
@@ -122,6 +132,12 @@ class AnswersPiece(Piece):
     type: Literal["answers"] = "answers"
 
 
+class FingerprintsPiece(Piece):
+    """A part of the file of the answers' fingerprints, which comes before them."""
+
+    type: Literal["fingerprints"] = "fingerprints"
+
+
 class SeriesPiece(Piece):
     """A part of the file of generated series."""
 
@@ -135,7 +151,16 @@ class Failed(_Said):
     reason: Words = Field(max_length=2000)
 
 
-Message = Ready | Declined | Hash | Claims | AnswersPiece | SeriesPiece | Failed
+Message = (
+    Ready
+    | Declined
+    | Hash
+    | Claims
+    | FingerprintsPiece
+    | AnswersPiece
+    | SeriesPiece
+    | Failed
+)
 _MESSAGE: TypeAdapter[Message] = TypeAdapter(
     Annotated[Message, Field(discriminator="type")]
 )
@@ -184,6 +209,7 @@ class SolverStage(StrEnum):
     SOLVING = "solving"
     HASHED = "hashed"
     CLAIMED = "claimed"
+    PRINTING = "printing"
     SENDING = "sending"
     OVER = "over"
 
@@ -191,7 +217,7 @@ class SolverStage(StrEnum):
 _EARLY = {"declined": SolverStage.OVER, "failed": SolverStage.OVER}
 _FAILED = {"failed": SolverStage.OVER}
 # By task and stage: the messages that are due, and the stage they lead to. The last
-# piece of a file leads to `over`.
+# piece of answers or series leads to `over`.
 _MOVES: Mapping[SolverTask, Mapping[SolverStage, Mapping[str, SolverStage]]] = {
     SolverTask.SOLVE: {
         SolverStage.STARTING: {"ready": SolverStage.READY, **_EARLY},
@@ -199,10 +225,20 @@ _MOVES: Mapping[SolverTask, Mapping[SolverStage, Mapping[str, SolverStage]]] = {
         SolverStage.SOLVING: {"hash": SolverStage.HASHED, **_FAILED},
         SolverStage.HASHED: {
             "claims": SolverStage.CLAIMED,
+            "fingerprints": SolverStage.PRINTING,
             "answers": SolverStage.SENDING,
             **_FAILED,
         },
-        SolverStage.CLAIMED: {"answers": SolverStage.SENDING, **_FAILED},
+        SolverStage.CLAIMED: {
+            "fingerprints": SolverStage.PRINTING,
+            "answers": SolverStage.SENDING,
+            **_FAILED,
+        },
+        SolverStage.PRINTING: {
+            "fingerprints": SolverStage.PRINTING,
+            "answers": SolverStage.SENDING,
+            **_FAILED,
+        },
         SolverStage.SENDING: {"answers": SolverStage.SENDING, **_FAILED},
     },
     SolverTask.GENERATE: {
@@ -258,7 +294,8 @@ class Conversation:
                 f"{message.type}: not to be sent at the stage {stage}, but {right}"
             )
         self.stage = allowed[message.type]
-        if isinstance(message, Piece) and message.part == message.of - 1:
+        last = isinstance(message, Piece) and message.part == message.of - 1
+        if last and not isinstance(message, FingerprintsPiece):
             self.stage = SolverStage.OVER
         if (
             self._task is SolverTask.SOLVE

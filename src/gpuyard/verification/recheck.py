@@ -36,6 +36,7 @@ async def ask_again(context: Context, suspects: Sequence[Check]) -> None:
         trusted = context.trusted(checks[0].executor.gpu_class)
         try:
             answers = await _answers(context, trusted, workload_id, checks[0])
+            assert trusted is not None
         except (ExecutorFault, LeaseBusy, LeaseLost, OSError) as error:
             for check in checks:
                 check.fault = (
@@ -45,6 +46,7 @@ async def ask_again(context: Context, suspects: Sequence[Check]) -> None:
             continue
         for check in checks:
             check.again = answers.get(check.taken.hidden, "")
+            check.trusted_runtime = dict(trusted.runtime)
 
 
 async def ask_every_prompt(context: Context, checks: Sequence[Check]) -> None:

@@ -26,13 +26,18 @@ from gpuyard.verification.claims import Claim, Expected, limit_of, wanted_of
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import Context
 from gpuyard.verification.database import Database
-from gpuyard.verification.executors import Executor, trusted_executors
+from gpuyard.verification.executors import (
+    Executor,
+    judging_executors,
+    tolerance_of,
+)
 from gpuyard.verification.generators import load_generator
 from gpuyard.verification.hub import Hub
 from gpuyard.verification.packing import remove_old_programs
 from gpuyard.verification.records import Records
 from gpuyard.verification.settlement import Settlement
 from gpuyard.verification.solver_jobs import SolverJobs
+from gpuyard.verification.tolerance_limits import limits_in
 from gpuyard.verification.trusted_executor import JobTrustedExecutor
 
 # Longer than any job with one may take.
@@ -161,8 +166,11 @@ class Session:
         calibrated = self.store.records.ranges(cls)
         prepared = calibrated.get("prepare_s")
         prepare_s = prepared.high if prepared else None
+        limits = None
+        if tolerance_of(self.store.settings, cls):
+            limits = limits_in({name: one.high for name, one in calibrated.items()})
         if not claims or not isinstance(cls, GPUClass):
-            return ClassTerms(deadline_s, Expected(cls.value), prepare_s)
+            return ClassTerms(deadline_s, Expected(cls.value), prepare_s, limits)
         timed = calibrated.get(limit_of(claims)) or calibrated.get("claims_s")
         longest_s = timed.high if timed else None
         root = self.store.settings.attestation_root
@@ -171,7 +179,7 @@ class Session:
             claims_s=longest_s,
             attestation_root=root.read_text() if root else None,
         )
-        return ClassTerms(deadline_s, wanted, prepare_s)
+        return ClassTerms(deadline_s, wanted, prepare_s, limits)
 
 
 @asynccontextmanager
@@ -187,7 +195,7 @@ async def open_session(home: Home | None = None) -> AsyncGenerator[Session]:
             jobs = SolverJobs(client, programs)
             known = {
                 cls: JobTrustedExecutor(executor, jobs, partial(store.deadline_s, cls))
-                for cls, executor in trusted_executors(settings.executors).items()
+                for cls, executor in judging_executors(settings).items()
             }
             context = Context(
                 store.records,

@@ -7,6 +7,7 @@ executors are: by jobs on the instance.
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gpuyard.domain.errors import GpuyardError
@@ -29,6 +30,7 @@ from gpuyard.verification.protocol import (
     Claims,
     Declined,
     Failed,
+    FingerprintsPiece,
     Hash,
     OrderDocument,
     ProtocolError,
@@ -46,6 +48,18 @@ class ExecutorFault(Exception):  # noqa: N818  (a fault of an executor)
     """A trusted executor is gone, failed, or did not answer in time."""
 
 
+@dataclass(frozen=True, slots=True)
+class FollowedAnswers:
+    """What a trusted executor makes of the tokens of given answers.
+
+    `texts`: the text of the tokens, by prompt; `fingerprints`: the file of its own
+    fingerprints after them.
+    """
+
+    texts: Mapping[str, str]
+    fingerprints: bytes
+
+
 class TrustedExecutor(Protocol):
     """The trusted executor of a class.
 
@@ -55,6 +69,16 @@ class TrustedExecutor(Protocol):
     @property
     def name(self) -> str:
         """The executor's name."""
+        ...
+
+    @property
+    def gpu_class(self) -> Class:
+        """The class that it is of itself."""
+        ...
+
+    @property
+    def runtime(self) -> Mapping[str, str]:
+        """What its engine said of itself when it last ran; empty before."""
         ...
 
     async def generate(self, cls: Class, count: int, series: int) -> list[list[str]]:
@@ -70,6 +94,15 @@ class TrustedExecutor(Protocol):
         """Answer all prompts in one batch under `seed`; returns the answers by prompt.
 
         Some answers may be missing. Raises ExecutorFault.
+        """
+        ...
+
+    async def follow(
+        self, cls: Class, prompts: Sequence[str], seed: int, tokens: str
+    ) -> FollowedAnswers:
+        """Follow the (packed) tokens of given answers instead of drawing its own.
+
+        Raises ExecutorFault.
         """
         ...
 
@@ -94,7 +127,9 @@ class TrustedRun:
 
     def __init__(self, limit: int) -> None:
         self.parcel = IncomingFile(limit)
+        self.prints = IncomingFile()
         self.sha256 = ""
+        self.prints_sha256: str | None = None
         self.prepare_s = 0.0
         self.solve_s = 0.0
         self.claims: Mapping[str, Any] = {}
@@ -111,10 +146,11 @@ class JobTrustedExecutor:
         self._executor = executor
         self._jobs = jobs
         self._patience_s = patience_s
+        self.runtime: Mapping[str, str] = {}
 
     @property
     def gpu_class(self) -> Class:
-        """The class it answers for."""
+        """See `TrustedExecutor.gpu_class`."""
         return self._executor.gpu_class
 
     @property
@@ -151,6 +187,11 @@ class JobTrustedExecutor:
             "seed": seed,
             "claims": dict(claims or {}),
         }
+        return await self._answers(prompts, order)
+
+    async def _answers(
+        self, prompts: Sequence[str], order: OrderDocument
+    ) -> tuple[dict[str, str], TrustedRun]:
         run = await self._run(
             order, SolverTask.SOLVE, most_bytes(prompts, SAMPLING["max_tokens"])
         )
@@ -160,6 +201,35 @@ class JobTrustedExecutor:
             raise ExecutorFault(f"{self.name} sent no answers: {error}") from error
         finally:
             run.parcel.close()
+
+    async def print_answers(
+        self, prompts: Sequence[str], seed: int, tokens: str = ""
+    ) -> tuple[FollowedAnswers, TrustedRun]:
+        """Answer all prompts with fingerprints; with `tokens`, follow these."""
+        order = {
+            "version": 3,
+            "task": "solve",
+            "prompts": list(prompts),
+            "seed": seed,
+            "fingerprints": True,
+            "tokens": tokens,
+        }
+        answers, run = await self._answers(prompts, order)
+        try:
+            prints = run.prints.read()
+        except AnswersError as error:
+            raise ExecutorFault(f"{self.name} sent no fingerprints: {error}") from error
+        finally:
+            run.prints.close()
+        if run.prints.sha256 != run.prints_sha256:
+            raise ExecutorFault(f"{self.name} sent other fingerprints than it said")
+        return FollowedAnswers(answers, prints), run
+
+    async def follow(
+        self, cls: Class, prompts: Sequence[str], seed: int, tokens: str
+    ) -> FollowedAnswers:
+        """See `TrustedExecutor.follow`."""
+        return (await self.print_answers(prompts, seed, tokens))[0]
 
     async def prove(
         self, cls: Class, nonce: str, proofs: Mapping[str, Any]
@@ -214,16 +284,20 @@ class JobTrustedExecutor:
         began = ready_at = hashed_at = steady_now()
         while not (run.claims if task is SolverTask.PROBE else run.parcel.complete):
             match await channel.receive():
-                case Ready():
+                case Ready() as said:
+                    self.runtime = said.runtime
                     ready_at = steady_now()
                     run.prepare_s = ready_at - began
                 case Hash() as said:
                     hashed_at = steady_now()
                     run.sha256 = said.sha256
+                    run.prints_sha256 = said.fingerprints
                     run.solve_s = max(said.solve_s, hashed_at - ready_at)
                 case Claims() as said:
                     run.claims = said.model_dump(exclude={"type", "took_s"})
                     run.claims_s = max(said.took_s, steady_now() - hashed_at)
+                case FingerprintsPiece() as piece:
+                    run.prints.add(piece)
                 case AnswersPiece() | SeriesPiece() as piece:
                     run.parcel.add(piece)
                 case Declined() | Failed() as said:

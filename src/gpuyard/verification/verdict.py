@@ -15,6 +15,11 @@ from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.domain.exact import first_divergence
 from gpuyard.verification import keys, receipts
 from gpuyard.verification.claims import Expected, judge_claims
+from gpuyard.verification.tolerance import (
+    Printed,
+    differences_of_runtime,
+    judge_fingerprints,
+)
 
 IN_PIECES_S = 5.0
 """How late messages may arrive without a stream: output is passed on in chunks."""
@@ -47,6 +52,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     answer under `seed`. `hidden`: the prompt that is compared, with `trusted_answer`
     from before and `answer_again` from after a mismatch. `trusted_answers`: those to
     every prompt, if they were asked for, and `not_compared` why there are none.
+    `runtime` and `trusted_runtime`: what both engines said of themselves, and
+    `trusted_class`: the class of the trusted executor. `printed`: the fingerprints of
+    the answers, if the settings allow that these are compared instead of texts.
     `sha256`: the hash that the executor sent first, `answers`: its file as it came.
     `unread`: why a file could not be kept. `silence`: why none came. `receipts` excuse
     it at `declined_at`; `issuers` are the public keys (name → hex). `fault`: what
@@ -68,6 +76,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     answer_again: str | None = None
     trusted_answers: dict[str, str] | None = None
     not_compared: str | None = None
+    runtime: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    trusted_runtime: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    trusted_class: str | None = None
+    printed: Printed | None = None
     deadline_s: float
     released_at: float | None = None
     hashed_at: float | None = None
@@ -154,8 +166,7 @@ def _answers(evidence: Evidence) -> list[VerdictLine]:
     return [
         hashed,
         VerdictLine("answers", True, complete),
-        _comparison(evidence, answers),
-        *_every_prompt(evidence, answers),
+        *_compared(evidence, answers),
     ]
 
 
@@ -189,6 +200,42 @@ def _parsed(data: bytes, series: Sequence[str]) -> tuple[dict[str, str], str]:
         fault = f"lack {len(missing)} prompts and have {len(extra)} that were not asked"
         return {}, fault
     return answers, ""
+
+
+def rounding(evidence: Evidence) -> str:
+    """Why honest answers may differ from the trusted ones; empty if they may not.
+
+    That is another class, or another version or number format of the engine.
+    """
+    trusted = evidence.trusted_class
+    if trusted and trusted != evidence.gpu_class:
+        return (
+            f"its class is {evidence.gpu_class} and that of the trusted one {trusted}"
+        )
+    return differences_of_runtime(evidence.runtime, evidence.trusted_runtime)
+
+
+def _compared(evidence: Evidence, answers: dict[str, str]) -> list[VerdictLine]:
+    """Compare the answers: exactly where both sides are equal, else if that is allowed
+    by their fingerprints.
+    """
+    why = rounding(evidence)
+    if not why:
+        return [_comparison(evidence, answers), *_every_prompt(evidence, answers)]
+    if evidence.printed is None:
+        reason = f"{why}, so answers cannot be compared exactly"
+        remedy = (
+            "make both equal, or set [verification.tolerances."
+            f'"{evidence.gpu_class}"] and calibrate it'
+        )
+        return [
+            VerdictLine("comparison", None, f"{reason}: {remedy}"),
+            VerdictLine("unexplained", None, f"nothing shows whether {why} in truth"),
+        ]
+    ok, reason = judge_fingerprints(
+        evidence.printed, evidence.series, evidence.settings, evidence.sha256 or ""
+    )
+    return [VerdictLine("comparison", ok, f"{why}; {reason}")]
 
 
 def _comparison(evidence: Evidence, answers: dict[str, str]) -> VerdictLine:

@@ -30,7 +30,11 @@ from gpuyard.verification.context import (
     leased,
 )
 from gpuyard.verification.database import DatabaseError
-from gpuyard.verification.executors import Executor, trusted_executors
+from gpuyard.verification.executors import (
+    Executor,
+    judging_executors,
+    tolerance_of,
+)
 from gpuyard.verification.pipelines.dispatcher import PIPELINES, Dispatcher
 from gpuyard.verification.pipelines.step import StepOutcome
 from gpuyard.verification.preparation import PreparationProgress
@@ -38,6 +42,7 @@ from gpuyard.verification.records.events import PipelineEventKind
 from gpuyard.verification.records.executors import ExecutorRecord
 from gpuyard.verification.session import Session, with_policy
 from gpuyard.verification.settlement import Settlement, forget_evidence, lock_of
+from gpuyard.verification.tolerance_limits import limits_in
 from gpuyard.verification.verdict import CheckOutcome
 
 Say = Callable[[str], None]
@@ -103,6 +108,7 @@ async def verify(
     """
     await check_places(session, executors)
     check_claims(session, executors, claims, say)
+    check_tolerances(session, executors)
     ending = Settlement(session.client, session.store, session.context)
     await ending.settle()
     checks = list[Check]()
@@ -199,8 +205,8 @@ async def check_places(session: Session, executors: Sequence[Executor]) -> None:
 
 def _check_form(session: Session, executor: Executor) -> None:
     """Raise InvalidInputError if the trusted executor has a card of another form."""
-    settings = session.store.settings.executors
-    trusted = trusted_executors(settings).get(executor.gpu_class)
+    settings = session.store.settings
+    trusted = judging_executors(settings).get(executor.gpu_class)
     forms = {one.settings.form for one in (executor, trusted) if one} - {None}
     if trusted and len(forms) > 1:
         fault = (
@@ -228,6 +234,20 @@ def check_claims(
             say(
                 f"class {cls} is not calibrated with claims, so they cannot be judged:"
                 " `gpuyard verify calibrate` comes first"
+            )
+
+
+def check_tolerances(session: Session, executors: Sequence[Executor]) -> None:
+    """Raise InvalidInputError where fingerprints are allowed but not calibrated."""
+    for cls in sorted({executor.gpu_class for executor in executors}):
+        ranges = session.store.records.ranges(cls)
+        known = limits_in({name: one.high for name, one in ranges.items()})
+        if tolerance_of(session.store.settings, cls) and known is None:
+            raise InvalidInputError.of(
+                f"verification.tolerances.{cls}",
+                "is set, and it was never measured how much honest answers differ",
+                f"run `gpuyard verify calibrate --class {cls} --against EXECUTOR` with"
+                " an executor whose answers you trust",
             )
 
 

@@ -41,6 +41,7 @@ from tests.support.wait import eventually
 
 pytestmark = pytest.mark.anyio
 READY = {"type": "ready"}
+READY_MOCK = Ready(runtime={"engine": "mock"})
 FILE = messages.canonical(dict.fromkeys(PROMPTS, "an answer"))
 HASH = {"type": "hash", "sha256": hashlib.sha256(FILE).hexdigest(), "solve_s": 0.5}
 ANSWERS = list(messages.pieces("answers", FILE, 1 << 18))
@@ -109,7 +110,7 @@ async def test_a_solver_gets_its_seed_at_the_barrier_and_answers_with_it(
     async with solving(wanted, {"TMPDIR": str(tmp_path)}) as solver:
         line = await hub.expect("chk_1", 60)
         assert line.check_id == "chk_1"
-        assert await line.receive(60) == Ready()
+        assert await line.receive(60) == READY_MOCK
         released = release([line], {"chk_1": 7})
         answers = await take_all(line)
         assert list(released) == ["chk_1"]
@@ -208,7 +209,7 @@ async def test_a_solver_gives_up_waiting_for_its_seed(hub: Hub) -> None:
     stream = hub.invite("chk_1", wait_s=-4.9)
     async with solving(order(seed=None, stream=stream)) as solver:
         line = await hub.expect("chk_1", 60)
-        assert await line.receive(60) == Ready()
+        assert await line.receive(60) == READY_MOCK
         assert await line.receive(60) == Failed(
             reason="nothing came from the hub: The read operation timed out"
         )
@@ -234,7 +235,7 @@ async def test_a_solver_tries_again_until_its_hub_is_there() -> None:
         early.close()
         await early.wait_closed()
         async with late:
-            assert await (await late.expect("chk_1", 60)).receive(60) == Ready()
+            assert await (await late.expect("chk_1", 60)).receive(60) == READY_MOCK
 
 
 async def test_a_solver_tells_nothing_to_somebody_at_the_hubs_address(hub: Hub) -> None:

@@ -133,10 +133,10 @@ WRONG: dict[str, tuple[Any, str]] = {
     "empty": ("", "the order is no JSON document"),
     "list": ("[]", "must be a JSON object"),
     "version": (
-        order(version=3),
+        order(version=4),
         (
-            "version: this solver reads 2, the order has 3; take the solver that comes"
-            " with the"
+            "version: this solver reads 2 and 3, the order has 4; take the solver that"
+            " comes with the"
         ),
     ),
     "task": (order(task="steal"), "task: 'steal' is none of solve, generate, probe"),

@@ -2,6 +2,7 @@
 else is asked along with it.
 """
 
+import base64
 import json
 import os
 import threading
@@ -15,7 +16,25 @@ from gpuyard.config.verification import ExecutorSettings
 from gpuyard.domain.gpus import GPUClass
 from gpuyard.verification.answers import IncomingFile, read_series
 from gpuyard.verification.executors import Executor
-from gpuyard.verification.protocol import Failed, SeriesPiece, SolverTask
+from gpuyard.verification.fingerprints import (
+    Fingerprint,
+    FingerprintError,
+    PrintDifference,
+    difference,
+    read_fingerprints,
+    total,
+)
+from gpuyard.verification.protocol import (
+    Failed,
+    FingerprintsPiece,
+    Hash,
+    Ready,
+    SeriesPiece,
+    SolverTask,
+)
+from gpuyard.verification.solver.engines.fingerprints import UNKNOWN, pack_tokens
+from gpuyard.verification.tolerance import all_are_right, one_is_right
+from gpuyard.verification.tolerance_limits import limits_from
 from tests.integration.studies.endpoint import (
     CUT,
     KEY,
@@ -29,6 +48,7 @@ from tests.integration.studies.endpoint import (
 from tests.integration.verification.solvers import (
     PROMPTS,
     SOLVER,
+    answers_in,
     messages_in,
     order,
     run,
@@ -230,6 +250,59 @@ def test_vllm_gets_prompts_in_the_models_form_for_chats(tmp_path: Path) -> None:
     assert told["dtype"] == "auto"
 
 
+def test_vllm_reads_given_tokens_and_says_what_was_likeliest(tmp_path: Path) -> None:
+    """The fake's likeliest tokens follow from those before, so both sides agree."""
+    engine = {"kind": "vllm", "model": "/models/a"}
+    environment = with_vllm(tmp_path / "told")
+    wanted = order(engine=engine, version=3, fingerprints=True)
+    checked, prints = printed(wanted, environment)
+    assert len(set(checked.values())) == len(PROMPTS)
+    tokens = pack_tokens(one.tokens for one in prints)
+    asked = sorted(PROMPTS)
+    follow = {**wanted, "prompts": asked, "tokens": tokens}
+    texts, followed = printed(follow, environment)
+    assert texts == checked
+    told = json.loads((tmp_path / "told").read_text())
+    assert told["prompts"][0] == [0, *asked[0].encode(), *prints[0].tokens[:-1]]
+    for one, other in zip(prints, followed, strict=True):
+        assert (one.ids, one.logprobs) == (other.ids, other.logprobs)
+        assert set(other.tokens) == {UNKNOWN}
+        assert other.whole
+    broken = pack_tokens([[999]] + [one.tokens[:3] for one in prints[1:]])
+    _, cut = printed({**follow, "tokens": broken}, environment, most=0)
+    assert cut == []
+
+
+def test_an_endpoint_has_no_fingerprints(endpoint: Endpoint) -> None:
+    wanted = {**asks(endpoint), "version": 3, "fingerprints": True}
+    code, output, _ = run(wanted, environment=ENVIRONMENT)
+    assert code == 1
+    assert "the engine openai has no fingerprints" in output
+
+
+def printed(
+    order: dict[str, Any], environment: dict[str, str], most: int = 16
+) -> tuple[dict[str, str], list[Fingerprint]]:
+    """The answers of a solver and their fingerprints; none of these if `most` is 0."""
+    code, output, errors = run(order, environment=environment)
+    assert code == 0, errors
+    said = messages_in(output)
+    (ready,) = [one for one in said if isinstance(one, Ready)]
+    assert ready.runtime == {"engine": "vllm 0.0.fake", "dtype": "bfloat16"}
+    parcel = IncomingFile()
+    for message in said:
+        if isinstance(message, FingerprintsPiece):
+            parcel.add(message)
+    (announced,) = [one for one in said if isinstance(one, Hash)]
+    assert parcel.sha256 == announced.fingerprints
+    answers = answers_in(output, order["prompts"])
+    if not most:
+        with pytest.raises(FingerprintError, match="answer 1 has 0 tokens"):
+            read_fingerprints(parcel.read(), len(answers), 16)
+        return answers, []
+    return answers, read_fingerprints(parcel.read(), len(answers), most)
+
+
 def test_series_come_from_vllm_in_batches_of_one_size(tmp_path: Path) -> None:
     """Its answers, of hexadecimal digits, are the prompts."""
     wanted = order(
@@ -345,6 +418,60 @@ def decoded(model: Path, python: Path, ids: list[int]) -> str:
     )
     done = run_program([python, "-c", code, model, json.dumps(ids)], timeout=100)
     return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_another_number_format_passes_by_fingerprints_and_coarse_weights_fail(
+    model: Path, fast_trainer_python: Path
+) -> None:
+    """The trusted engine has bfloat16; the limits follow from honest runs in float32."""
+    engine = {"kind": "transformers", "model": str(model), "device": "cpu"}
+    settings = {"temperature": 0.5, "top_p": 0.8, "max_tokens": 24}
+    work = {
+        "prompts": [f"Prompt {number}: {'why ' * number}?" for number in range(6)],
+        "settings": settings,
+        "engines": {
+            "full": {**engine, "dtype": "float32"},
+            "half": {**engine, "dtype": "bfloat16"},
+            "coarse": {**engine, "dtype": "float32", "bits": 4},
+        },
+        "runs": [
+            *(["full", "half", seed] for seed in range(7)),
+            ["coarse", "half", 7],
+            ["full", "full", 8],
+        ],
+    }
+    done = run_program(
+        [fast_trainer_python, PROGRAMS / "print_answers.py", SOLVER],
+        input=json.dumps(work),
+        timeout=110,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    runs, runtimes = json.loads(done.stdout)
+    assert runtimes["full"]["engine"] == runtimes["half"]["engine"]
+    assert (runtimes["full"]["dtype"], runtimes["half"]["dtype"]) == (
+        "float32",
+        "bfloat16",
+    )
+    assert all(same for _, _, same in runs)
+    found = [differences_in(files) for files in runs]
+    limits = limits_from(found[:5])
+    for honest in (*found[5:7], found[8]):
+        assert all(one_is_right(one, limits) for one in honest), (honest, limits)
+        assert all_are_right(total(honest), limits), (total(honest), limits)
+    # Reading at once and writing step by step differ by nearly nothing.
+    assert total(found[8]).logprob_error < limits.logprobs_all / 10
+    assert not all_are_right(total(found[7]), limits), (total(found[7]), limits)
+
+
+def differences_in(files: list[str]) -> list[PrintDifference]:
+    """How much each answer of a run differs: its file, and the one that followed."""
+    checked, followed = (
+        read_fingerprints(base64.b64decode(one), 6, 24) for one in files[:2]
+    )
+    assert all(one.whole for one in followed)
+    pairs = zip(checked, followed, strict=True)
+    return [difference(one, right, 0.5, 0.8) for one, right in pairs]
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ _OURS = (
     "gpuyard.providers.slurm.provider",
     "gpuyard.client.sync",
     "gpuyard.studies.commands_run",
-    "gpuyard.verification.commands_evidence",
+    "gpuyard.verification.commands_calibrate",
     "gpuyard.verification.session",
     "alembic.command",
     "anyio._backends._asyncio",

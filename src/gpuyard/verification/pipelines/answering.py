@@ -69,7 +69,13 @@ async def _answer(step: StepRun) -> dict[str, Any]:
         raise StepFailed(turn.fault, answered=turn.answered)
     if not turn.answered:
         raise StepFailed("no workload was answered", missing=turn.missing)
-    return {"answered": turn.answered, "waiting": len(workloads) - turn.answered}
+    # What a check compares itself with, when its own engine is of another version.
+    said = {"runtime": dict(trusted.runtime)} if trusted.runtime else {}
+    return {
+        **said,
+        "answered": turn.answered,
+        "waiting": len(workloads) - turn.answered,
+    }
 
 
 async def _answer_one(

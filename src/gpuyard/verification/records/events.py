@@ -115,6 +115,24 @@ class EventRecords(RecordsBase):
         with self.database.reading() as tx:
             return [PipelineEvent(**row) for row in tx.execute(wanted).mappings()]
 
+    def newest_event(
+        self, cls: Class, kind: PipelineEventKind, subtype: EventSubtype
+    ) -> PipelineEvent | None:
+        """The class's newest event of this kind; None if there is none."""
+        wanted = (
+            sa.select(events)
+            .where(
+                events.c.gpu_class == cls.value,
+                events.c.kind == kind.value,
+                events.c.subtype == subtype.value,
+            )
+            .order_by(events.c.seq.desc())
+            .limit(1)
+        )
+        with self.database.reading() as tx:
+            row = tx.execute(wanted).mappings().first()
+            return PipelineEvent(**row) if row else None
+
     def event_counts(self, cls: Class) -> list[EventCount]:
         """How many events of each kind a class has."""
         wanted = (

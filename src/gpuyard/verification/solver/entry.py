@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Optional, Union
 
 from . import engines, generation, messages, probe
+from .engines import fingerprints
+from .engines.fingerprints import PrintedAnswer
 from .hub_connection import HubConnection, HubConnectionError
 from .order import OrderError, SolverOrder, read_order
 from .processes import ProcessTalk, SolverProcess, SolverProcessError
@@ -80,10 +82,9 @@ def _solve(order: SolverOrder, channel: Channel) -> None:
             prover = processes.enter_context(SolverProcess(partial(_prove, order)))
             prover.receive()
         engine = processes.enter_context(SolverProcess(partial(_answer, order)))
-        engine.receive()
-        channel.send({"type": "ready"})
+        channel.send({"type": "ready", "runtime": engine.receive()})
         seed = channel.seed()
-        data = _answered(order, channel, engine, seed)
+        data, prints = _answered(order, channel, engine, seed)
         if prover:
             began = time.monotonic()
             # An engine may take seconds to close; a cheater would have them for proofs.
@@ -92,29 +93,48 @@ def _solve(order: SolverOrder, channel: Channel) -> None:
             found = prover.receive()
             took_s = time.monotonic() - began
             channel.send({"type": "claims", **found, "took_s": took_s})
+        if prints:
+            _send_file(channel, "fingerprints", prints)
         _send_file(channel, "answers", data)
 
 
 def _answered(
     order: SolverOrder, channel: Channel, engine: SolverProcess, seed: int
-) -> bytes:
-    """Send the hash of the answers to all prompts, and return the answers."""
+) -> tuple[bytes, bytes]:
+    """Send the hashes of the answers to all prompts, and of their fingerprints.
+
+    Returns both files; that of the fingerprints is empty if they are not asked for.
+    """
     began = time.monotonic()
     engine.send(seed)
-    data = messages.canonical(dict(zip(order.prompts, engine.receive())))
-    solve_s = time.monotonic() - began
-    channel.send(
-        {"type": "hash", "sha256": hashlib.sha256(data).hexdigest(), "solve_s": solve_s}
-    )
-    return data
+    answers: dict[str, PrintedAnswer] = dict(zip(order.prompts, engine.receive()))
+    texts = {prompt: answer.text for prompt, answer in answers.items()}
+    data = messages.canonical(texts)
+    said: dict[str, Any] = {"type": "hash", "sha256": _hash(data)}
+    prints = b""
+    if order.fingerprints:
+        prints = fingerprints.pack(answers[prompt] for prompt in sorted(answers))
+        said["fingerprints"] = _hash(prints)
+    said["solve_s"] = time.monotonic() - began
+    channel.send(said)
+    return data, prints
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _answer(order: SolverOrder, talk: ProcessTalk) -> None:
     """The process of the engine: answers once, under the seed that it is told."""
     engine = engines.load(order.engine, order.settings, len(order.prompts))
-    talk.send(None)
+    talk.send(engine.runtime())
     seed = talk.receive()
-    talk.send(engine.answer(order.prompts, seed))
+    if order.fingerprints:
+        given = fingerprints.unpack_tokens(order.tokens) if order.tokens else None
+        talk.send(engine.fingerprints(order.prompts, seed, given))
+    else:
+        texts = engine.answer(order.prompts, seed)
+        talk.send([PrintedAnswer(text) for text in texts])
     engine.close()
 
 

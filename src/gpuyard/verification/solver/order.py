@@ -4,7 +4,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Optional, cast
 
-VERSION = 2
+# Only who is asked for fingerprints has to read version 3.
+VERSIONS = (2, 3)
 TASKS = ("solve", "generate", "probe")
 # The default sampling. All executors of a class need the same.
 SETTINGS = {"temperature": 0.5, "top_p": 0.8, "max_tokens": 256}
@@ -19,7 +20,8 @@ class SolverOrder:
     """What the solver is asked to do.
 
     `seed` is None when the hub sends it. Without `stream`, messages go to standard
-    output.
+    output. `fingerprints`: send those of the answers, too. `tokens`: those of given
+    answers (packed, in the order of the prompts), which are followed instead of drawn.
     """
 
     check: str
@@ -31,6 +33,8 @@ class SolverOrder:
     stream: Optional[dict[str, Any]]
     claims: dict[str, Any]
     generate: dict[str, Any]
+    fingerprints: bool
+    tokens: str
 
 
 def read_order(text: str) -> SolverOrder:
@@ -42,10 +46,10 @@ def read_order(text: str) -> SolverOrder:
     if not isinstance(document, dict):
         raise OrderError("the order must be a JSON object")
     said = cast("dict[str, Any]", document)
-    if said.get("version") != VERSION:
+    if said.get("version") not in VERSIONS:
         reads = (
-            f"version: this solver reads {VERSION}, the order has"
-            f" {said.get('version')!r}"
+            f"version: this solver reads {' and '.join(map(str, VERSIONS))}, the order"
+            f" has {said.get('version')!r}"
         )
         raise OrderError(
             f"{reads}; take the solver that comes with the gpuyard that asks"
@@ -60,6 +64,8 @@ def read_order(text: str) -> SolverOrder:
         stream=_of(said, "stream", dict, None),
         claims=_of(said, "claims", dict, {}),
         generate=_of(said, "generate", dict, {}),
+        fingerprints=said.get("fingerprints") is True,
+        tokens=_of(said, "tokens", str, ""),
     )
     _check(order)
     return order

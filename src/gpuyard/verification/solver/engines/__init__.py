@@ -5,7 +5,9 @@ Each is imported, with the packages it needs, when an order names it.
 
 import hashlib
 import importlib
-from typing import Any, Protocol
+from typing import Any, Optional, Protocol
+
+from .fingerprints import PrintedAnswer
 
 KINDS = ("mock", "openai", "transformers", "vllm")
 
@@ -19,6 +21,24 @@ class SolverEngine(Protocol):
 
     def answer(self, prompts: list[str], seed: int) -> list[str]:
         """The answers in the order of the prompts; EngineError."""
+        ...
+
+    def fingerprints(
+        self, prompts: list[str], seed: int, tokens: Optional[list[list[int]]]
+    ) -> list[PrintedAnswer]:
+        """The answers with their fingerprints, in the order of the prompts.
+
+        `tokens`: those of given answers, which are followed: the texts are theirs, and
+        the token of a place is the one that sampling gives after those before, if that
+        can be told. EngineError.
+        """
+        ...
+
+    def runtime(self) -> dict[str, str]:
+        """What the digits of its answers depend on: its version and number format.
+
+        Empty when it is not known.
+        """
         ...
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Optional
 
 from . import EngineError, request_seed, required
+from .fingerprints import PrintedAnswer
 
 _TRIES = 4
 _FIRST_PAUSE_S = 0.2
@@ -58,6 +59,19 @@ class OpenAISolverEngine:
         """Ask all prompts at once: sampling is repeatable only in one batch size."""
         with ThreadPoolExecutor(max_workers=max(1, self._at_once)) as threads:
             return list(threads.map(self._one, prompts, [seed] * len(prompts)))
+
+    def fingerprints(
+        self, prompts: list[str], seed: int, tokens: Optional[list[list[int]]]
+    ) -> list[PrintedAnswer]:
+        """EngineError: an endpoint cannot follow given tokens."""
+        raise EngineError(
+            "engine.kind: the engine openai has no fingerprints; use transformers or"
+            " vllm, or remove the class from [verification.tolerances]"
+        )
+
+    def runtime(self) -> dict[str, str]:
+        """An endpoint does not say it."""
+        return {}
 
     def close(self) -> None:
         """It holds nothing here."""

@@ -11,13 +11,17 @@ and `batch_size` (all prompts at once).
 import gc
 import inspect
 import os
-from typing import Any
+from typing import Any, Optional
 
 from . import EngineError, request_seed, required, token_ids
+from .fingerprints import TOP, PrintedAnswer, TokenPrint
 
 _WIDTH = 128
 # Less likely tokens than these are never drawn: a nucleus of 0.8 has fewer.
 _CANDIDATES = 1024
+# Given tokens are followed for so many answers at once: logits of all their places are
+# in memory together.
+_FOLLOWED_AT_ONCE = 4
 
 
 class TransformersSolverEngine:
@@ -35,6 +39,7 @@ class TransformersSolverEngine:
                 f"transformers and PyTorch are not installed here: {error}"
             ) from error
         self._torch = torch
+        self._version = f"transformers {transformers.__version__}"
         self._settings = settings
         self._batch_size = int(engine.get("batch_size") or 0)
         self._device = engine.get("device") or (
@@ -62,14 +67,23 @@ class TransformersSolverEngine:
 
     def answer(self, prompts: list[str], seed: int) -> list[str]:
         """The texts. The last batch is filled up, so that all are of one size."""
-        size = self._batch_size or len(prompts)
-        said: list[str] = []
-        for start in range(0, len(prompts), size):
-            some = prompts[start : start + size]
-            filled = some + some[:1] * (size - len(some))
-            with self._torch.inference_mode():
-                said += self._batch(filled, seed)[: len(some)]
-        return said
+        return [self._text(row) for row in self._drawn(prompts, seed, None)]
+
+    def fingerprints(
+        self, prompts: list[str], seed: int, tokens: Optional[list[list[int]]]
+    ) -> list[PrintedAnswer]:
+        """See `SolverEngine.fingerprints`."""
+        if tokens is not None:
+            return self._followed(prompts, seed, tokens)
+        prints: list[list[TokenPrint]] = []
+        rows = self._drawn(prompts, seed, prints)
+        return [PrintedAnswer(self._text(row), one) for row, one in zip(rows, prints)]
+
+    def runtime(self) -> dict[str, str]:
+        """The versions of the packages, and the model's number format."""
+        dtype = str(self._model.dtype).removeprefix("torch.")
+        engine = f"{self._version}, torch {self._torch.__version__}"
+        return {"engine": engine, "dtype": dtype}
 
     def close(self) -> None:
         """Free the GPU."""
@@ -78,12 +92,29 @@ class TransformersSolverEngine:
         if self._torch.cuda.is_available():
             self._torch.cuda.empty_cache()
 
-    def _batch(self, prompts: list[str], seed: int) -> list[str]:
+    def _drawn(
+        self, prompts: list[str], seed: int, prints: Optional[list[list[TokenPrint]]]
+    ) -> list[list[int]]:
+        """The tokens of each answer; its fingerprints are added to `prints`."""
+        size = self._batch_size or len(prompts)
+        said: list[list[int]] = []
+        for start in range(0, len(prompts), size):
+            some = prompts[start : start + size]
+            filled = some + some[:1] * (size - len(some))
+            made: list[list[TokenPrint]] = [[] for _ in filled]
+            with self._torch.inference_mode():
+                watched = None if prints is None else made
+                said += self._batch(filled, seed, watched)[: len(some)]
+            if prints is not None:
+                prints += made[: len(some)]
+        return said
+
+    def _batch(
+        self, prompts: list[str], seed: int, prints: Optional[list[list[TokenPrint]]]
+    ) -> list[list[int]]:
         torch = self._torch
         limit = int(self._settings["max_tokens"])
-        draws = torch.stack(
-            [self._draws(request_seed(seed, prompt), limit) for prompt in prompts]
-        )
+        draws = self._draws_of(prompts, seed)
         tokens, mask = self._padded(
             [token_ids(self._tokenizer, prompt) for prompt in prompts]
         )
@@ -101,18 +132,102 @@ class TransformersSolverEngine:
                 **self._options,
             ).logits[:, -1]
             chosen = self._choose(logits, draws[:, step])
+            printed = None if prints is None else self._printed(logits, chosen)
             for row in sorted(live):
                 token = int(chosen[row])
+                said[row].append(token)
+                if prints is not None and printed is not None:
+                    prints[row].append(printed[row])
                 if token in self._ends:
                     live.discard(row)
-                else:
-                    said[row].append(token)
             if not live:
                 break
             tokens = chosen[:, None]
             positions = positions[:, -1:] + 1
             mask = torch.cat([mask, torch.ones_like(tokens)], 1)
-        return [self._tokenizer.decode(one, skip_special_tokens=True) for one in said]
+        return said
+
+    def _text(self, tokens: list[int]) -> str:
+        """The text of an answer, without the token that ends it."""
+        said = tokens[:-1] if tokens and tokens[-1] in self._ends else tokens
+        return self._tokenizer.decode(said, skip_special_tokens=True)
+
+    def _printed(self, logits: Any, chosen: Any) -> list[TokenPrint]:
+        """The fingerprint of a place in each row, by its logits."""
+        values, ids = logits.float().log_softmax(-1).topk(TOP)
+        rows = zip(chosen.tolist(), ids.tolist(), values.tolist())
+        return [TokenPrint(*row) for row in rows]
+
+    def _followed(
+        self, prompts: list[str], seed: int, given: list[list[int]]
+    ) -> list[PrintedAnswer]:
+        """The fingerprints of given answers, by one pass for each few of them.
+
+        An answer with a token that the model does not have has no fingerprint.
+        """
+        known = self._model.get_input_embeddings().num_embeddings
+        found = [PrintedAnswer("", whole=False) for _ in prompts]
+        able = [
+            place
+            for place, row in enumerate(given)
+            if row and max(row) < known and len(row) <= self._settings["max_tokens"]
+        ]
+        for start in range(0, len(able), _FOLLOWED_AT_ONCE):
+            some = able[start : start + _FOLLOWED_AT_ONCE]
+            with self._torch.inference_mode():
+                prints = self._follow(
+                    [prompts[place] for place in some],
+                    seed,
+                    [given[place] for place in some],
+                )
+            for place, one in zip(some, prints):
+                text = self._text(given[place])
+                found[place] = PrintedAnswer(text, one, self._is_whole(given[place]))
+        return found
+
+    def _is_whole(self, tokens: list[int]) -> bool:
+        ends = [place for place, token in enumerate(tokens) if token in self._ends]
+        last = len(tokens) - 1
+        return ends == [last] or (
+            not ends and len(tokens) == int(self._settings["max_tokens"])
+        )
+
+    def _follow(
+        self, prompts: list[str], seed: int, given: list[list[int]]
+    ) -> list[list[TokenPrint]]:
+        torch = self._torch
+        draws = self._draws_of(prompts, seed)
+        asked = [token_ids(self._tokenizer, prompt) for prompt in prompts]
+        before, seen = self._padded(asked)
+        longest = max(map(len, given))
+        after = torch.zeros((len(given), longest - 1), dtype=torch.long)
+        follows = torch.zeros_like(after)
+        for row, tokens in enumerate(given):
+            after[row, : len(tokens) - 1] = torch.tensor(tokens[:-1], dtype=torch.long)
+            follows[row, : len(tokens) - 1] = 1
+        mask = torch.cat([seen, follows], 1)
+        options = {"logits_to_keep": longest} if self._options else {}
+        logits = self._model(
+            input_ids=torch.cat([before, after], 1).to(self._device),
+            attention_mask=mask.to(self._device),
+            position_ids=(mask.cumsum(1) - 1).clamp(min=0).to(self._device),
+            use_cache=False,
+            **options,
+        ).logits[:, -longest:]
+        found: list[list[TokenPrint]] = [[] for _ in given]
+        for step in range(longest):
+            drawn = self._choose(logits[:, step], draws[:, step])
+            for row, one in enumerate(self._printed(logits[:, step], drawn)):
+                if step < len(given[row]):
+                    found[row].append(one)
+        return found
+
+    def _draws_of(self, prompts: list[str], seed: int) -> Any:
+        """Numbers in [0, 1): a row for each prompt, of one for each token."""
+        limit = int(self._settings["max_tokens"])
+        return self._torch.stack(
+            [self._draws(request_seed(seed, prompt), limit) for prompt in prompts]
+        )
 
     def _draws(self, seed: int, count: int) -> Any:
         """Numbers in [0, 1), one for each token of an answer."""

@@ -10,6 +10,7 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,10 +27,20 @@ class SamplingParams:
     top_p: float = 1.0
     seed: int | None = None
     max_tokens: int | None = 16
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 class _Tokenizer:
     chat_template = os.environ.get("FAKE_VLLM_CHAT")
+    eos_token_id = 256
+
+    def __len__(self) -> int:
+        return 257
+
+    def decode(self, tokens: list[int], *, skip_special_tokens: bool) -> str:
+        assert skip_special_tokens
+        return bytes(tokens).decode()
 
     def apply_chat_template(
         self, chat: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool
@@ -60,6 +71,8 @@ class LLM:
         self._told: dict[str, Any] = {
             name: value for name, value in locals().items() if name != "self"
         }
+        config = SimpleNamespace(dtype="torch.bfloat16" if dtype == "auto" else dtype)
+        self.llm_engine = SimpleNamespace(model_config=config)
         self._told["environment"] = {
             "VLLM_BATCH_INVARIANT": _INVARIANT,
             "VLLM_ENABLE_V1_MULTIPROCESSING": os.environ.get(
@@ -80,7 +93,10 @@ class LLM:
     ) -> list[Any]:
         """Answers in the order of the prompts."""
         self._told |= {
-            "sampling": [asdict(one) for one in params],
+            "sampling": [
+                {name: said for name, said in asdict(one).items() if said is not None}
+                for one in params
+            ],
             "prompts": [one["prompt_token_ids"] for one in prompts],
         }
         Path(os.environ["FAKE_VLLM"]).write_text(json.dumps(self._told))
@@ -93,7 +109,31 @@ class LLM:
 
 
 def _answer(ids: list[int], params: SamplingParams) -> Any:
-    text = hashlib.sha256(repr((ids, params)).encode()).hexdigest()[: params.max_tokens]
-    return SimpleNamespace(
-        outputs=[SimpleNamespace(text=text, token_ids=(), finish_reason="length")]
+    said = (ids, params.temperature, params.top_p, params.seed)
+    text = hashlib.sha256(repr(said).encode()).hexdigest()[: params.max_tokens]
+    tokens = list(text.encode())
+    one = SimpleNamespace(
+        text=text,
+        token_ids=tokens,
+        finish_reason="length",
+        logprobs=[
+            _likeliest([*ids, *tokens[:place]], token)
+            for place, token in enumerate(tokens)
+        ],
     )
+    prompt_logprobs = [
+        _likeliest(ids[:place], token) if place else None
+        for place, token in enumerate(ids)
+    ]
+    return SimpleNamespace(outputs=[one], prompt_logprobs=prompt_logprobs)
+
+
+def _likeliest(before: list[int], token: int) -> dict[int, Any]:
+    """Five tokens that follow from those before, and the one that was taken."""
+    chance = Random(repr(before))
+    ids = chance.sample(range(256), 5)
+    logprobs = {one: -1.0 - 2 * rank for rank, one in enumerate(ids)}
+    return {
+        one: SimpleNamespace(logprob=logprob)
+        for one, logprob in {token: -20.0, **logprobs}.items()
+    }

@@ -1,0 +1,218 @@
+"""Batches whose executors are of another version than the trusted one."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from gpuyard.storage.blobs import BlobStore
+from gpuyard.verification.batch import BatchSetup, ClassTerms, VerificationBatch
+from gpuyard.verification.check import Check
+from gpuyard.verification.claims import Expected
+from gpuyard.verification.classes import TRAITS, Class
+from gpuyard.verification.context import Context
+from gpuyard.verification.protocol import (
+    AnswersPiece,
+    FingerprintsPiece,
+    Hash,
+    Message,
+    OrderDocument,
+    Ready,
+)
+from gpuyard.verification.records import Records
+from gpuyard.verification.records.events import EventSubtype, PipelineEventKind
+from gpuyard.verification.solver.messages import pieces
+from gpuyard.verification.tolerance_limits import limits_from
+from gpuyard.verification.trusted_executor import ExecutorFault, FollowedAnswers
+from gpuyard.verification.verdict import CheckOutcome
+from tests.support.executors import (
+    Executors,
+    Honest,
+    executor,
+    keep_nothing,
+    make_batch,
+    tell_nobody,
+)
+from tests.support.fingerprints import (
+    OTHER_VERSION,
+    PrintedFile,
+    differences,
+    follow,
+    sha256,
+)
+from tests.support.verification import B as CLASS
+from tests.support.verification import LocalTrusted, make_context, stock
+
+pytestmark = pytest.mark.anyio
+LIMITS = limits_from(
+    [
+        differences(PrintedFile([f"{n}?" for n in range(6)], seed, OTHER_VERSION))
+        for seed in range(20)
+    ]
+)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """What is judged here does not depend on the database."""
+    return tmp_path / "verification" / "verification.db"
+
+
+class MockTrusted(LocalTrusted):
+    """Follows tokens with the mock engine. `wavers`: differently each time."""
+
+    wavers = False
+
+    def __init__(self, cls: Class) -> None:
+        super().__init__(cls)
+        self.runtime = {"engine": "mock"}
+        self.followed = 0
+
+    async def follow(
+        self, cls: Class, prompts: Sequence[str], seed: int, tokens: str
+    ) -> FollowedAnswers:
+        self.followed += 1
+        if self.dead:
+            raise ExecutorFault("is gone")
+        found = follow(prompts, seed, tokens)
+        if self.wavers:
+            return FollowedAnswers({**found.texts, "one": f"{self.followed}"}, b"")
+        return found
+
+
+class OtherVersion(Honest):
+    """Answers with this engine, and says that it is of another version."""
+
+    engine: ClassVar[Mapping[str, Any]] = OTHER_VERSION
+    runtime: ClassVar[Mapping[str, str]] = {"engine": "mock 2"}
+
+    async def first(self, order: OrderDocument) -> Message:
+        self.orders.append(order)
+        return Ready(runtime=dict(self.runtime))
+
+    async def rest(self, order: OrderDocument, seed: int) -> AsyncIterator[Message]:
+        file = PrintedFile(order["prompts"], seed, dict(self.engine))
+        said = sha256(file.prints) if order["fingerprints"] else None
+        yield Hash(sha256=sha256(file.texts), fingerprints=said, solve_s=0.0)
+        if said:
+            for piece in pieces("fingerprints", file.prints, 1 << 10):
+                yield FingerprintsPiece.model_validate(piece)
+        for piece in pieces("answers", file.texts, 1 << 10):
+            yield AnswersPiece.model_validate(piece)
+
+
+class SmallerModel(OtherVersion):
+    engine: ClassVar = {**OTHER_VERSION, "model": "small"}
+
+
+class SendsNoFingerprints(OtherVersion):
+    """Commits to fingerprints, and leaves them out."""
+
+    async def rest(self, order: OrderDocument, seed: int) -> AsyncIterator[Message]:
+        async for message in super().rest(order, seed):
+            if not isinstance(message, FingerprintsPiece):
+                yield message
+
+
+class SameVersion(OtherVersion):
+    """Says that it is of the same version, and answers as the other does."""
+
+    runtime: ClassVar = {"engine": "mock"}
+
+
+def tolerant_batch(
+    context: Context, folder: Path, **solvers: Honest
+) -> VerificationBatch:
+    """A batch whose class allows tolerance."""
+    deadline_s = TRAITS[CLASS].solve_s
+    terms = ClassTerms(deadline_s, Expected(CLASS.value), limits=LIMITS)
+
+    async def excuse_nobody(check: Check) -> None:
+        """There are no receipts."""
+
+    return VerificationBatch(
+        BatchSetup(
+            context,
+            Executors(**solvers),
+            "test",
+            {CLASS: terms},
+            excuse_nobody,
+            folder,
+            keep_nothing,
+            tell_nobody,
+        )
+    )
+
+
+@pytest.fixture
+def trusted() -> MockTrusted:
+    return MockTrusted(CLASS)
+
+
+@pytest.fixture
+def context(records: Records, blobs: BlobStore, trusted: MockTrusted) -> Context:
+    """The class has samples, answered by a trusted executor of the first version."""
+    stock(records, blobs, CLASS, workloads=1)
+    records.event(
+        PipelineEventKind.ANSWERING,
+        EventSubtype.SUCCESS,
+        CLASS,
+        runtime={"engine": "mock"},
+    )
+    return make_context(records, blobs, trusted)
+
+
+async def checks_of(
+    batch: VerificationBatch, *names: str
+) -> dict[str, tuple[CheckOutcome, str]]:
+    checks = await batch.run([executor(name, CLASS) for name in names])
+    return {check.executor.name: (check.outcome, check.reason) for check in checks}
+
+
+async def test_fingerprints_are_compared_where_versions_differ(
+    context: Context, tmp_path: Path, trusted: MockTrusted
+) -> None:
+    solvers = {
+        "honest": OtherVersion(),
+        "small": SmallerModel(),
+        "silent": SendsNoFingerprints(),
+        "same": SameVersion(),
+    }
+    batch = tolerant_batch(context, tmp_path, **solvers)
+    found = await checks_of(batch, *solvers)
+    assert found["honest"] == (CheckOutcome.PASSED, ""), found
+    assert found["small"][0] is CheckOutcome.FAILED
+    assert "6 of 6 answers differ by more than rounding" in found["small"][1]
+    assert found["silent"][0] is CheckOutcome.FAILED
+    assert "a hash of fingerprints came, and none followed" in found["silent"][1]
+    assert found["same"][0] is CheckOutcome.FAILED
+    assert "differs from the trusted one at character" in found["same"][1]
+    # The honest one once, and the one with the smaller model once more before it is
+    # blamed.
+    assert trusted.followed == 3
+    order = solvers["honest"].orders[0]
+    assert (order["version"], order["fingerprints"]) == (3, True)
+
+
+@pytest.mark.parametrize("fault", ["dead", "wavers"])
+async def test_a_trusted_executor_that_cannot_follow_blames_nobody(
+    context: Context, tmp_path: Path, trusted: MockTrusted, fault: str
+) -> None:
+    setattr(trusted, fault, True)
+    batch = tolerant_batch(context, tmp_path, honest=OtherVersion())
+    outcome, reason = (await checks_of(batch, "honest"))["honest"]
+    assert outcome is CheckOutcome.BLAMELESS, reason
+    assert "its fingerprints could not be compared" in reason
+
+
+async def test_without_tolerance_another_version_is_not_judged_and_told_what_to_set(
+    context: Context, tmp_path: Path, trusted: MockTrusted
+) -> None:
+    solver = OtherVersion()
+    batch = make_batch(context, Executors(honest=solver), [CLASS], tmp_path)
+    outcome, reason = (await checks_of(batch, "honest"))["honest"]
+    assert outcome is CheckOutcome.UNEXPLAINED
+    assert "its engine is 'mock 2'" in reason
+    assert trusted.followed == 0
+    assert solver.orders[0]["version"] == 2
