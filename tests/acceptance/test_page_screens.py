@@ -16,6 +16,7 @@ from tests.support.instance import TestInstance, make_instance
 from tests.support.kubernetes import Cluster, Node
 from tests.support.page_checks import check_for_all, signed_in
 from tests.support.ports import free_port
+from tests.support.web import http
 
 __all__ = ["browser"]
 
@@ -43,10 +44,13 @@ TrainingArguments(per_device_train_batch_size=8, bf16=True)
 """
 # It refuses items whose text says so.
 SCRIPT = """
+import time
 from pathlib import Path
 
 def load(args):
     def run(args, folder, progress):
+        while args.get("waits"):
+            time.sleep(0.05)
         if Path(args["path"]).read_text() == args.get("refuses"):
             raise ValueError("it is no good")
         return {"text": "done"}
@@ -345,6 +349,32 @@ def test_a_batch_is_submitted_and_what_failed_is_done_again(
     done = page.get_by_role("progressbar", name="Items done of count")
     expect(done).to_have_attribute("aria-valuenow", "100")
     check_for_all(page)
+
+
+def test_a_member_sees_no_button_for_what_is_of_others(
+    instance: TestInstance, browser: Browser
+) -> None:
+    batch = {"script": "count", "items": [{"path": __file__}], "source": "others"}
+    with http(instance) as owner:
+        batch |= {"results": str(instance.work / "others"), "args": {"waits": True}}
+        made = owner.post("/api/v1/batches", json=batch)
+        assert made.status_code == 201, made.text
+    job = instance.submit(["true"], name="of the owner", held=True)
+    instance.ok("user", "add", "mia", "--role", "member")
+    token = instance.json("token", "new", "--user", "mia", "--name", "page")["token"]
+    with signed_in(instance, browser, f"/jobs/{job}", token) as page:
+        expect(page.get_by_role("button", name="Run again")).to_be_visible()
+        expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+        page.get_by_role("link", name="Jobs").click()
+        expect(page.get_by_role("link", name="of the owner")).to_be_visible()
+        expect(page.get_by_label("Choose of the owner")).to_have_count(0)
+        page.goto(f"{instance.address().url}/batches/{made.json()['batch_id']}")
+        expect(page.get_by_role("heading", name="count")).to_be_visible()
+        expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+        # Who may do more from now on need not load the page anew.
+        instance.ok("user", "update", "mia", "--role", "maintainer")
+        page.get_by_role("button", name="Cancel").click()
+        expect(page.locator(".head .badge").first).to_have_text("cancelled")
 
 
 def test_offers_show_prices_and_problems(elsewhere: TestInstance, page: Page) -> None:
