@@ -16,7 +16,7 @@ from tests.support.web import http
 
 __all__ = ["browser"]
 
-SCREENS = ["/", "/jobs", "/submit", "/models", "/machines", "/costs", "/ui"]
+SCREENS = ["/", "/jobs", "/submit", "/models", "/machines", "/clouds", "/costs", "/ui"]
 LOSSES = """
 import json, time
 for step in range(40):
