@@ -120,6 +120,9 @@ def test_a_job_is_submitted_watched_and_cancelled(
     expect(page.locator(".badge", has_text="cancelled")).to_be_visible()
     page.get_by_role("tab", name="timeline").click()
     expect(page.get_by_text("job cancelled", exact=True)).to_be_visible()
+    page.get_by_role("link", name="Overview").click()
+    ended = re.compile("^Jobs that ended in the last hour: .*[1-9][0-9]* cancelled")
+    expect(page.get_by_role("img", name=ended)).to_be_visible()
 
 
 def test_names_and_output_are_text_whatever_they_hold(

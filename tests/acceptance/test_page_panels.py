@@ -351,6 +351,7 @@ def test_who_may_not_sees_no_button(instance: TestInstance, browser: Browser) ->
             "/models": "Models",
             "/machines": "online",
             "/offers": "healthy",
+            "/clouds": "Nothing is rented",
             "/costs": "Export",
             "/people?show=projects": "Projects",
             "/people?show=service+accounts": "Service accounts",

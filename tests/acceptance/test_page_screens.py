@@ -11,11 +11,13 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.support.browser import shared_browser as browser
+from tests.support.fake_cloud import FakeCloud, fake_cloud_environment
 from tests.support.git_server import GitServer, git_server
 from tests.support.instance import TestInstance, make_instance
 from tests.support.kubernetes import Cluster, Node
 from tests.support.page_checks import check_for_all, signed_in
 from tests.support.ports import free_port
+from tests.support.web import http
 
 __all__ = ["browser"]
 
@@ -43,10 +45,13 @@ TrainingArguments(per_device_train_batch_size=8, bf16=True)
 """
 # It refuses items whose text says so.
 SCRIPT = """
+import time
 from pathlib import Path
 
 def load(args):
     def run(args, folder, progress):
+        while args.get("waits"):
+            time.sleep(0.05)
         if Path(args["path"]).read_text() == args.get("refuses"):
             raise ValueError("it is no good")
         return {"text": "done"}
@@ -99,15 +104,21 @@ def instance(repository: GitServer) -> Iterator[TestInstance]:
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestInstance]:
-    """An instance with a provider, which forgets what is over when it is told to."""
-    with Cluster([Node("a1", gpus=2)]) as cluster, make_instance() as made:
+    """An instance with a cluster, and with a pool at a cloud, whose machine never
+    boots. It forgets what is over when it is told to.
+    """
+    folder = tmp_path_factory.mktemp("elsewhere")
+    FakeCloud(folder).add_fault("never_boots", times=9)
+    environment = fake_cloud_environment(folder, free_port(2))
+    cluster = Cluster([Node("a1", gpus=2)])
+    with cluster, make_instance(**environment) as made:
         made.home.create()
-        folder = tmp_path_factory.mktemp("kubernetes")
         config = cluster.kubeconfig(folder / "kubeconfig", "")
         made.home.settings.write_text(
             "[retention]\njobs_days = 1e-9\nkeys_days = 0\n"
             f'[providers.kubernetes]\nkubeconfig = "{config}"\nnamespace = "default"\n'
             'prices = { "NVIDIA-A100-SXM4-40GB" = 3 }\n'
+            '[pools.warm]\nprovider = "fakecloud"\ntype = "cpu.small"\nmin = 1\nmax = 2\n'
         )
         made.ok("up")
         yield made
@@ -347,6 +358,32 @@ def test_a_batch_is_submitted_and_what_failed_is_done_again(
     check_for_all(page)
 
 
+def test_a_member_sees_no_button_for_what_is_of_others(
+    instance: TestInstance, browser: Browser
+) -> None:
+    batch = {"script": "count", "items": [{"path": __file__}], "source": "others"}
+    with http(instance) as owner:
+        batch |= {"results": str(instance.work / "others"), "args": {"waits": True}}
+        made = owner.post("/api/v1/batches", json=batch)
+        assert made.status_code == 201, made.text
+    job = instance.submit(["true"], name="of the owner", held=True)
+    instance.ok("user", "add", "mia", "--role", "member")
+    token = instance.json("token", "new", "--user", "mia", "--name", "page")["token"]
+    with signed_in(instance, browser, f"/jobs/{job}", token) as page:
+        expect(page.get_by_role("button", name="Run again")).to_be_visible()
+        expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+        page.get_by_role("link", name="Jobs").click()
+        expect(page.get_by_role("link", name="of the owner")).to_be_visible()
+        expect(page.get_by_label("Choose of the owner")).to_have_count(0)
+        page.goto(f"{instance.address().url}/batches/{made.json()['batch_id']}")
+        expect(page.get_by_role("heading", name="count")).to_be_visible()
+        expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+        # Who may do more from now on need not load the page anew.
+        instance.ok("user", "update", "mia", "--role", "maintainer")
+        page.get_by_role("button", name="Cancel").click()
+        expect(page.locator(".head .badge").first).to_have_text("cancelled")
+
+
 def test_offers_show_prices_and_problems(elsewhere: TestInstance, page: Page) -> None:
     sign_in(page, elsewhere)
     show(page, elsewhere, "/offers")
@@ -357,6 +394,30 @@ def test_offers_show_prices_and_problems(elsewhere: TestInstance, page: Page) ->
     check_for_all(page)
     page.get_by_label("Find an offer").fill("H100")
     expect(page.get_by_text("No offer is like that.")).to_be_visible()
+
+
+def test_pools_and_rented_machines_are_shown_and_clouds_checked(
+    elsewhere: TestInstance, page: Page
+) -> None:
+    sign_in(page, elsewhere)
+    show(page, elsewhere, "/clouds")
+    pool = page.get_by_role("article", name="Pool warm")
+    expect(pool).to_contain_text("1 node (min 1, max 2)")
+    machine = page.get_by_role("row").filter(has_text="fakecloud")
+    expect(machine).to_contain_text("pool warm")
+    expect(machine).to_contain_text("$0.10")
+    cloud = page.get_by_role("article", name="fakecloud")
+    cloud.get_by_role("button", name="Check its permissions").click()
+    expect(cloud.get_by_role("status")).to_contain_text("has all permissions")
+    check_for_all(page)
+    pool.get_by_role("button", name="Nodes of warm").click()
+    nodes = page.get_by_role("region", name="Nodes of warm")
+    expect(nodes.get_by_role("row").filter(has_text="booting")).to_contain_text(
+        "cpu.small"
+    )
+    page.get_by_role("button", name="Close").click()
+    cloud.get_by_role("button", name="Prices of fakecloud").click()
+    expect(page.get_by_role("dialog")).to_contain_text("has no catalogue of prices")
 
 
 def test_a_job_that_is_removed_while_it_is_open_says_so(

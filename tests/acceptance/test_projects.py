@@ -15,6 +15,7 @@ from gpuyard.domain.errors import (
     NotFoundError,
     RefusedError,
 )
+from gpuyard.domain.users import Changes, ProjectRights
 from tests.support.instance import TestInstance, make_instance
 
 # The users, and what each is in the instance; and in the two projects.
@@ -48,6 +49,12 @@ def client(instance: TestInstance, user: str, *words: str) -> Client:
     return Client(Address(instance.address().url, str(issued["token"])))
 
 
+def rights(they: Client, project: str) -> ProjectRights:
+    """What they may do there, as the server says."""
+    me = they.who_am_i()
+    return me.projects.get(project, me.elsewhere)
+
+
 def submit(instance: TestInstance, user: str, project: str) -> str:
     """A job of this user that waits, in this project."""
     with client(instance, user) as they:
@@ -74,11 +81,13 @@ def test_only_members_submit_to_a_registered_project(
                 lambda: they.add_schedule(["true"], "@yearly", project=project),
                 lambda: they.submit([jobs, {**jobs, "name": "other"}]),
             )
+            unseen = project == "secret" and user not in ROLES
+            if not unseen:
+                assert rights(they, project).submits == (user in may)
             for submission in submissions:
                 if user in may:
                     submission()
                     continue
-                unseen = project == "secret" and user not in ROLES
                 error = NotFoundError if unseen else ForbiddenError
                 with pytest.raises(error, match=project):
                     submission()
@@ -94,6 +103,8 @@ def test_a_maintainer_of_a_project_changes_what_others_have_in_it(
     for user in USERS:
         job_id = submit(instance, "worker", project)
         with client(instance, user) as they:
+            changes = rights(they, project).changes
+            assert (changes is Changes.ALL) == (user in may - {"worker"})
             if user in may:
                 they.job(job_id).cancel()
             else:

@@ -33,6 +33,7 @@ const VerificationScreen = lazy(() => import("./screens/verification"));
 const BatchesScreen = lazy(() => import("./screens/batches"));
 const DataScreen = lazy(() => import("./screens/data"));
 const OffersScreen = lazy(() => import("./screens/offers"));
+const CloudsScreen = lazy(() => import("./screens/clouds"));
 const DesignScreen = lazy(() => import("./screens/design"));
 
 interface Screen {
@@ -58,6 +59,7 @@ const SCREENS: readonly Screen[] = [
   { path: /^\/batches(?:\/([^/]+))?\/?$/, screen: BatchesScreen },
   { path: /^\/data\/?$/, screen: DataScreen },
   { path: /^\/offers\/?$/, screen: OffersScreen },
+  { path: /^\/clouds\/?$/, screen: CloudsScreen },
   { path: /^\/ui\/?$/, screen: DesignScreen },
 ];
 
@@ -76,6 +78,7 @@ const LINKS: readonly (readonly (readonly [string, string, IconName])[])[] = [
     ["/models", "Models", "models"],
     ["/machines", "Machines", "machines"],
     ["/offers", "Offers", "offers"],
+    ["/clouds", "Clouds and pools", "clouds"],
     ["/verification", "Verification", "verification"],
   ],
   [

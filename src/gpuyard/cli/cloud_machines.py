@@ -1,5 +1,6 @@
 """`gpuyard cloud machines`: what is rented now."""
 
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -16,7 +17,7 @@ _COLUMNS = (
     "ZONE",
     "KIND",
     "STATE",
-    "JOB",
+    "FOR",
     "NODE",
     "SINCE",
     "COST SO FAR",
@@ -24,8 +25,8 @@ _COLUMNS = (
 
 
 def machines(as_json: AsJson = False) -> None:
-    """List the machines that are rented now, for which jobs, and what each has cost so
-    far. The clouds themselves are asked.
+    """List the machines that are rented now, for which job or pool, and what each has
+    cost so far. The clouds themselves are asked.
     """
     from gpuyard.client import machine_calls
 
@@ -43,6 +44,14 @@ def machines(as_json: AsJson = False) -> None:
         typer.echo(f"{provider} cannot be asked: {problem}")
 
 
+def owner_of(machine: Mapping[str, Any]) -> str:
+    """For whom it is rented."""
+    if machine["job_id"]:
+        return short_id(machine["job_id"])
+    pool = machine.get("pool")
+    return f"pool {pool}" if pool else "nobody: it ends soon"
+
+
 def _row(machine: dict[str, Any]) -> tuple[Any, ...]:
     cost = machine["cost"]
     return (
@@ -52,7 +61,7 @@ def _row(machine: dict[str, Any]) -> tuple[Any, ...]:
         machine["zone"],
         "spot" if machine["spot"] else "on demand",
         machine["state"],
-        short_id(machine["job_id"]) if machine["job_id"] else "none: it ends soon",
+        owner_of(machine),
         machine["node"],
         ago(machine["launched_at"]),
         "" if cost is None else f"{Decimal(cost):.2f} {machine['currency']}",

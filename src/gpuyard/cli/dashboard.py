@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpuyard.cli.cloud_lines import machine_lines, pool_lines
 from gpuyard.cli.output import telling
 from gpuyard.domain.units import format_duration, format_gb
 
@@ -33,6 +34,8 @@ class Seen:
     waiting: Mapping[str, int]
     at: float
     disk_problems: Sequence[str] = ()
+    pools: Sequence[Item] = ()
+    machines: Sequence[Item] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +157,8 @@ def bar(part: float) -> str:
 
 
 def foot(seen: Seen) -> list[str]:
-    """The queues' lengths, the mode, the batches in progress, and what to look at:
-    GPUs and full disks.
+    """The queues' lengths, the mode, the batches in progress, pools and rented machines
+    where there are some, and what to look at: GPUs and full disks.
     """
     live = [batch for batch in seen.batches if batch["ended_at"] is None]
     exclusive = any(batch["gpu_mode"] == "exclusive" for batch in live)
@@ -165,6 +168,7 @@ def foot(seen: Seen) -> list[str]:
         f" {seen.waiting.get('script', 0)} waiting | mode: {mode}"
     ]
     lines += [_batch_line(batch) for batch in live]
+    lines += [*pool_lines(seen.pools), *machine_lines(seen.machines)]
     return [*lines, *gpu_warnings(seen.gpus), *seen.disk_problems]
 
 

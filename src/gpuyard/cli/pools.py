@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from gpuyard.cli.arguments import AsJson
+from gpuyard.cli.cloud_lines import states_of
 from gpuyard.cli.output import ago, print_json, print_page, print_table
 from gpuyard.cli.session import connect
 
@@ -55,7 +56,7 @@ def _row(pool: dict[str, Any]) -> tuple[Any, ...]:
         pool["name"],
         pool["provider"],
         pool["size"],
-        _states(pool["nodes"]),
+        states_of(pool["nodes"]),
         pool["min"],
         pool["max"],
         pool["waiting"],
@@ -63,12 +64,6 @@ def _row(pool: dict[str, Any]) -> tuple[Any, ...]:
         _money(pool["cost"]),
         pool["problem"] or pool["why"],
     )
-
-
-def _states(nodes: dict[str, int]) -> str:
-    """`2 joined, 1 booting`."""
-    found = [f"{count} {state}" for state, count in nodes.items() if count]
-    return ", ".join(found) or "0"
 
 
 def _money(amounts: dict[str, str]) -> str:

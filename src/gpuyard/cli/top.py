@@ -4,12 +4,13 @@ chosen.
 
 import sys
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuyard.cli.dashboard import COLUMNS, Seen, disk_problems, foot, rows
+from gpuyard.cli.dashboard import COLUMNS, Item, Seen, disk_problems, foot, rows
 from gpuyard.cli.output import print_json, print_table, say
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import InvalidInputError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _MOST_JOBS = 200
+_MACHINES_EVERY_S = 30.0
 
 
 def register(app: typer.Typer) -> None:
@@ -35,13 +37,13 @@ def top(
     ] = False,
 ) -> None:
     """Show every GPU: the model or script on it, how far it is, and what waits; below
-    them the running jobs that use no GPU.
+    them the running jobs that use no GPU, pools, and what is rented.
 
     Keys are named below the table.
     """
     with connect() as client:
         if as_json:
-            seen = look(client)
+            seen = Looker(client).look()
             print_json(
                 {
                     "gpus": seen.gpus,
@@ -49,28 +51,54 @@ def top(
                     "batches": seen.batches,
                     "waiting": seen.waiting,
                     "disk_problems": seen.disk_problems,
+                    "pools": seen.pools,
+                    "machines": seen.machines,
                 }
             )
         elif once or not sys.stdout.isatty():
-            _print(look(client))
+            _print(Looker(client).look())
         else:
             _screen(client)
 
 
-def look(client: "Client") -> Seen:
-    """Ask the server."""
-    from gpuyard.client import calls
+class Looker:
+    """Asks the server again and again."""
 
-    waiting = {
-        queue["name"]: queue["waiting"]
-        for queue in client.call(calls.listing("queues"))
-    }
-    gpus = client.call(calls.listing("gpus"))
-    batches = client.call(calls.listing("batches"))
-    running, _ = client.call(calls.jobs({"state": ["running"], "limit": _MOST_JOBS}))
-    jobs = [job.model_dump(mode="json") for job in running]
-    problems = disk_problems(client.call(calls.listing("nodes")))
-    return Seen(gpus, jobs, batches, waiting, time.time(), problems)
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+        self._machines: Sequence[Item] = ()
+        self._next_machines_at = time.monotonic()
+
+    def look(self) -> Seen:
+        """What there is now."""
+        from gpuyard.client import calls
+
+        call = self._client.call
+        waiting = {
+            queue["name"]: queue["waiting"] for queue in call(calls.listing("queues"))
+        }
+        running, _ = call(calls.jobs({"state": ["running"], "limit": _MOST_JOBS}))
+        return Seen(
+            gpus=call(calls.listing("gpus")),
+            jobs=[job.model_dump(mode="json") for job in running],
+            batches=call(calls.listing("batches")),
+            waiting=waiting,
+            at=time.time(),
+            disk_problems=disk_problems(call(calls.listing("nodes"))),
+            pools=call(calls.listing("pools")),
+            machines=self._rented(),
+        )
+
+    def _rented(self) -> Sequence[Item]:
+        """The rented machines; seldom, for the clouds themselves are asked."""
+        from gpuyard.client import machine_calls
+
+        now = time.monotonic()
+        if now >= self._next_machines_at:
+            found = self._client.call(machine_calls.rented_machines())
+            self._machines = found["items"]
+            self._next_machines_at = now + _MACHINES_EVERY_S
+        return self._machines
 
 
 def _print(seen: Seen) -> None:
@@ -104,4 +132,4 @@ def _screen(client: "Client") -> None:
             client.call(calls.tend_gpu(target, action))
         return f"{action}: {target}"
 
-    Top(lambda: look(client), act).run()
+    Top(Looker(client).look, act).run()

@@ -14,7 +14,7 @@ from gpuyard.controller.projects import LiveProject, Projects, unknown_project
 from gpuyard.controller.users import Identity, Users
 from gpuyard.controller.visibility import EVERYTHING, Visibility
 from gpuyard.domain.errors import ForbiddenError
-from gpuyard.domain.users import Role
+from gpuyard.domain.users import Changes, ProjectRights, Role
 
 
 class Action(StrEnum):
@@ -105,6 +105,28 @@ class Access:
         if is_own and not (is_closed and role is Role.VIEWER):
             return True
         return role.includes(Role.MAINTAINER)
+
+    def project_rights(self, identity: Identity, project: str | None) -> ProjectRights:
+        """What who asks may do in a project."""
+
+        def changes_of(owner: str | None) -> bool:
+            return self.may(identity, Action.CHANGE, project, owner)
+
+        changes = Changes.NONE
+        if changes_of(None):
+            changes = Changes.ALL
+        elif changes_of(identity.user):
+            changes = Changes.OWN
+        submits = self.may(identity, Action.SUBMIT, project)
+        return ProjectRights(submits=submits, changes=changes)
+
+    def rights_by_project(self, identity: Identity) -> dict[str, ProjectRights]:
+        """The same in each registered project that exists for who asks."""
+        return {
+            name: self.project_rights(identity, name)
+            for name in self._projects.by_name
+            if self.may(identity, Action.SEE, name)
+        }
 
     def changes_all(self, identity: Identity) -> bool:
         """Whether it may change everything that there is, whosesoever it is."""

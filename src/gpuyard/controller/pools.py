@@ -115,6 +115,11 @@ class Pools:
         """Whether a machine with this owner is that of a node of a pool."""
         return owner in self.book.rows
 
+    def pool_of_owner(self, owner: str) -> str | None:
+        """The pool whose node has the machine with this owner; None if none has."""
+        row = self.book.rows.get(owner)
+        return row.pool if row else None
+
     def pool_of(self, node_id: str) -> str | None:
         """The pool of a node; None if it is of none."""
         rows = self.book.rows.values()

@@ -188,12 +188,30 @@ class IssuedToken(Token):
     token: str
 
 
+class Changes(StrEnum):
+    """Whose things of a project somebody may change: cancel, resume, remove."""
+
+    ALL = "all"
+    OWN = "own"
+    NONE = "none"
+
+
+class ProjectRights(BaseModel):
+    """What somebody may do in a project. `submits`: start something in it."""
+
+    submits: bool = False
+    changes: Changes = Changes.NONE
+
+
 class WhoAmI(BaseModel):
     """Who asks. Without `user`, it is the owner of the instance. `address`: where other
-    machines reach the server; None if nobody has set it.
+    machines reach the server; None if nobody has set it. `projects`: the rights in each
+    registered project that exists for them; `elsewhere`: those in all others.
     """
 
     user: str | None
     role: Role
+    projects: dict[str, ProjectRights] = {}
+    elsewhere: ProjectRights = ProjectRights()
     token: Token | None = None
     address: str | None = None

@@ -27,6 +27,7 @@ from gpuyard.server.artifact_links import ArtifactLinks
 from gpuyard.server.auth import replacing_token
 from gpuyard.server.election import Election
 from gpuyard.server.event_visibility import EventVisibility
+from gpuyard.server.job_throughput import JobThroughput
 from gpuyard.server.series_summaries import SeriesSummaries
 from gpuyard.server.stream import EventStream
 from gpuyard.server.whole_ledger import WholeLedger
@@ -79,6 +80,7 @@ class AppState:
     sign_in: "SignIn" = field(init=False)
     watched: "WatchedAnswers" = field(init=False)
     series: SeriesSummaries = field(init=False)
+    throughput: JobThroughput = field(init=False)
     _rotating: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
@@ -86,6 +88,7 @@ class AppState:
         self.event_visibility = EventVisibility(self.queries)
         self.artifact_links = ArtifactLinks(self.queries.note, self.keep_note)
         self.series = SeriesSummaries(self.queries)
+        self.throughput = JobThroughput(self.queries)
         self.controller.launching.worker_token = self._worker_token
 
     def admits(self, token: str) -> bool:

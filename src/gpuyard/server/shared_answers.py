@@ -23,7 +23,7 @@ from gpuyard.server.stream import EventStream
 SHARING_KEY = "gpuyard.sharing"
 # Here an answer depends on nothing but the question and on what exists for who asks.
 _SHARED = re.compile(
-    r"/api/v1/(?:gpus|server|nodes|queues|models|batches|budgets|costs|jobs"
+    r"/api/v1/(?:gpus|server|nodes|queues|models|batches|budgets|costs|jobs|throughput|pools"
     r"|jobs/(?P<job>job_[0-9a-f]{32})(?:/metrics)?)"
 )
 # A name of an array means first what is one's own.

@@ -20,6 +20,7 @@ SCREENS = frozenset(
     {
         "audit",
         "batches",
+        "clouds",
         "costs",
         "data",
         "jobs",

@@ -160,6 +160,35 @@ def test_what_waits_and_the_batch_stand_below() -> None:
     assert [bar(part) for part in (0.0, 1.0)] == ["░░░░░░░░░░   0%", "██████████ 100%"]
 
 
+POOL = {
+    "name": "warm",
+    "nodes": {"booting": 1, "joined": 2, "ending": 0},
+    "min": 0,
+    "max": 4,
+    "waiting": 3,
+    "why": "3 jobs would wait longer than a node takes to come",
+    "problem": None,
+}
+MACHINE = {"provider": "aws", "spot": True, "cost": "0.504", "currency": "USD"}
+
+
+def test_pools_and_rented_machines_stand_below_where_there_are_some() -> None:
+    machines = [MACHINE, {**MACHINE, "spot": False}, {**MACHINE, "cost": None}]
+    seen = Seen([], [], [], {}, 0.0, pools=[POOL], machines=machines)
+    assert foot(seen)[1:] == [
+        "Pool warm (0 to 4 nodes): 1 booting, 2 joined; 3 waiting; 3 jobs would wait"
+        " longer than a node takes to come",
+        "Rented: 3 machines (3 at aws; 2 spot), 1.01 USD so far",
+    ]
+    broken = {**POOL, "problem": "slurm does not answer"}
+    seen = Seen(
+        [], [], [], {}, 0.0, pools=[broken], machines=[{**MACHINE, "cost": None}]
+    )
+    assert foot(seen)[1].endswith("3 waiting; slurm does not answer")
+    assert foot(seen)[2] == "Rented: 1 machine (1 at aws; 1 spot), unknown so far"
+    assert len(foot(Seen([], [], [], {}, 0.0))) == 1
+
+
 def test_rows_can_be_sorted_and_chosen() -> None:
     assert [row.uuid for row in rows(SEEN, sort="LOAD")][:2] == ["GPU-3", "GPU-2"]
     assert next(row.cells[1] for row in rows(SEEN, sort="STATE")) == "BOOTING_LLM"

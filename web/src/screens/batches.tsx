@@ -8,6 +8,7 @@ import * as format from "../format";
 import { useAnswer } from "../state/answer";
 import { useNow } from "../state/clock";
 import { useResource } from "../state/resource";
+import { mayChange, maySubmit } from "../state/rights";
 import { go } from "../state/router";
 import { session } from "../state/session";
 import { Choice, Field, TextField } from "../ui/fields";
@@ -18,6 +19,8 @@ import { Windowed } from "../ui/window";
 interface BatchSummary {
   batch_id: string;
   script: string;
+  project: string | null;
+  user: string | null;
   source: string;
   results: string;
   state: string;
@@ -147,7 +150,9 @@ function BatchScreen({ id }: { id: string }) {
     found.reload();
   };
   const items = batch.items.filter((item) => !state || item.state === state);
-  const canRetry = batch.counts["failed"] || batch.counts["cancelled"];
+  const isOver = OVER.has(batch.state);
+  const hasRest = Boolean(batch.counts["failed"] || batch.counts["cancelled"]);
+  const mayRetry = mayChange(batch) && maySubmit(batch.project);
   return (
     <>
       <div class="head">
@@ -156,19 +161,15 @@ function BatchScreen({ id }: { id: string }) {
         <Badge>{batch.gpu_mode}</Badge>
         <span class="quiet mono small">{batch.batch_id}</span>
         <span class="spring" />
-        {session.may("member") && (
-          <div class="row">
-            {OVER.has(batch.state) && Boolean(canRetry) && (
-              <ActionButton act={post("retry")} onError={setError}>
-                Do the rest again
-              </ActionButton>
-            )}
-            {!OVER.has(batch.state) && (
-              <ActionButton act={post("cancel")} kind="danger" onError={setError}>
-                Cancel
-              </ActionButton>
-            )}
-          </div>
+        {isOver && hasRest && mayRetry && (
+          <ActionButton act={post("retry")} onError={setError}>
+            Do the rest again
+          </ActionButton>
+        )}
+        {!isOver && mayChange(batch) && (
+          <ActionButton act={post("cancel")} kind="danger" onError={setError}>
+            Cancel
+          </ActionButton>
         )}
       </div>
       <ErrorNote error={error ?? found.error} />
@@ -181,7 +182,7 @@ function BatchScreen({ id }: { id: string }) {
               <Fact key={name} name={name} value={format.count(count)} />
             ))}
             <Fact name="workers" value={format.count(batch.workers)} />
-            {!OVER.has(batch.state) && <Fact name="left" value={format.duration(batch.eta_s)} />}
+            {!isOver && <Fact name="left" value={format.duration(batch.eta_s)} />}
           </dl>
         </Card>
         <Card title="Where">

@@ -9,6 +9,7 @@ import { entriesOf, type Entry, type Progress, upload } from "../data/upload";
 import * as format from "../format";
 import { useNow } from "../state/clock";
 import { useResource } from "../state/resource";
+import { mayChange } from "../state/rights";
 import { setQuery, usePlace } from "../state/router";
 import { session } from "../state/session";
 import { Field, FileButton } from "../ui/fields";
@@ -116,6 +117,7 @@ interface LineProps {
 function DatasetLine(props: LineProps) {
   const { dataset } = props;
   const newest = dataset.versions?.[0];
+  const isMine = mayChange({ project: dataset.project, user: dataset.owner ?? null });
   const shared = dataset.shared_with ?? [];
   return (
     <tr>
@@ -140,7 +142,7 @@ function DatasetLine(props: LineProps) {
           >
             Files
           </button>
-          {session.may("member") && (
+          {isMine && (
             <button
               type="button"
               class="button"
@@ -150,7 +152,7 @@ function DatasetLine(props: LineProps) {
               Share
             </button>
           )}
-          {session.may("member") && (
+          {isMine && (
             <button
               type="button"
               class="button danger"

@@ -11,7 +11,7 @@ import * as format from "../format";
 import { useNow } from "../state/clock";
 import { type Resource, useResource } from "../state/resource";
 import { go, setQuery, usePlace } from "../state/router";
-import { mayChange } from "../state/rights";
+import { mayChange, maySubmit } from "../state/rights";
 import { session } from "../state/session";
 import { ActionButton, Card, Empty, ErrorNote, Link, Meter, StateBadge, Tabs } from "../ui/parts";
 import { Log } from "./log";
@@ -89,7 +89,7 @@ function Shown({ tab, job }: { tab: Tab; job: Job }) {
 
 function Head({ job, onChange }: { job: Job; onChange: () => void }) {
   const [error, setFault] = useState<Error | null>(null);
-  const isMine = mayChange(job.user);
+  const isMine = mayChange(job);
   function setError(fault: Error | null): void {
     setFault(fault);
     // What cannot be done may be because the job is not what it was, or is gone.
@@ -112,14 +112,16 @@ function Head({ job, onChange }: { job: Job; onChange: () => void }) {
         <span class="spring" />
         {session.may("member") && (
           <div class="row wrap">
-            {OVER.has(job.state) && isMine && (
+            {OVER.has(job.state) && isMine && maySubmit(job.project) && (
               <ActionButton act={() => post("resume")} onError={setError}>
                 Resume
               </ActionButton>
             )}
-            <ActionButton act={rerun} onError={setError}>
-              Run again
-            </ActionButton>
+            {maySubmit(job.project) && (
+              <ActionButton act={rerun} onError={setError}>
+                Run again
+              </ActionButton>
+            )}
             <Link to={`/submit?from=${job.id}`} class="button">
               Clone and edit
             </Link>
@@ -325,7 +327,7 @@ function CheckpointsTab({ job }: { job: Job }) {
   const path = `/api/v1/jobs/${job.id}/checkpoints`;
   const found = useResource<Items<Schemas["Checkpoint"]>>(path, {}, { when: isNew });
   const [error, setError] = useState<Error | null>(null);
-  const canResume = OVER.has(job.state) && mayChange(job.user);
+  const canResume = OVER.has(job.state) && mayChange(job) && maySubmit(job.project);
   async function resume(checkpoint: string): Promise<void> {
     await send("POST", `/api/v1/jobs/${job.id}/resume`, { checkpoint });
     // What comes of it is seen there.

@@ -7,8 +7,8 @@ import type { ServerEvent } from "../api/events";
 import * as format from "../format";
 import { useNow } from "../state/clock";
 import { useListing } from "../state/pages";
+import { mayChange, maySubmit } from "../state/rights";
 import { setQuery, usePlace } from "../state/router";
-import { session } from "../state/session";
 import { useFirstAndSettled } from "../state/settled";
 import { ActionButton, Empty, ErrorNote, Link, Meter, StateBadge } from "../ui/parts";
 import { Windowed } from "../ui/window";
@@ -39,13 +39,13 @@ export function JobsScreen() {
   });
   const wanted = JSON.parse(useFirstAndSettled(typed)) as Query;
   const jobs = useListing<Job>("/api/v1/jobs", wanted, isAboutJobs);
-  const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
+  const [chosen, setChosen] = useState<ReadonlyMap<string, Job>>(new Map());
   const now = useNow();
 
-  function choose(id: string, isChosen: boolean): void {
-    const next = new Set(chosen);
-    if (isChosen) next.add(id);
-    else next.delete(id);
+  function choose(job: Job, isChosen: boolean): void {
+    const next = new Map(chosen);
+    if (isChosen) next.set(job.id, job);
+    else next.delete(job.id);
     setChosen(next);
   }
 
@@ -55,7 +55,7 @@ export function JobsScreen() {
         <h1>Jobs</h1>
         <span class="spring" />
         {chosen.size > 0 && (
-          <BulkActions chosen={chosen} onDone={() => (setChosen(new Set()), jobs.reload())} />
+          <BulkActions chosen={chosen} onDone={() => (setChosen(new Map()), jobs.reload())} />
         )}
       </div>
       <Filters query={query} />
@@ -84,7 +84,7 @@ export function JobsScreen() {
               job={job}
               now={now}
               isChosen={chosen.has(job.id)}
-              onChoose={(isChosen) => choose(job.id, isChosen)}
+              onChoose={(isChosen) => choose(job, isChosen)}
             />
           )}
         />
@@ -138,12 +138,16 @@ function JobLine({ job, now, isChosen, onChoose }: LineProps) {
   const name = job.name || format.shortId(job.id);
   return (
     <div class="line" role="listitem">
-      <input
-        type="checkbox"
-        aria-label={`Choose ${name}`}
-        checked={isChosen}
-        onChange={(event) => onChoose(event.currentTarget.checked)}
-      />
+      {mayChange(job) ? (
+        <input
+          type="checkbox"
+          aria-label={`Choose ${name}`}
+          checked={isChosen}
+          onChange={(event) => onChoose(event.currentTarget.checked)}
+        />
+      ) : (
+        <span />
+      )}
       <span class="row">
         <Link to={`/jobs/${job.id}`} class="cut">
           {name}
@@ -179,10 +183,15 @@ function ProgressOf({ job }: { job: Job }) {
   );
 }
 
-function BulkActions({ chosen, onDone }: { chosen: ReadonlySet<string>; onDone: () => void }) {
+interface BulkProps {
+  chosen: ReadonlyMap<string, Job>;
+  onDone: () => void;
+}
+
+function BulkActions({ chosen, onDone }: BulkProps) {
   const [error, setError] = useState<Error | null>(null);
-  if (!session.may("member")) return null;
-  const jobs = [...chosen];
+  const jobs = [...chosen.keys()];
+  const mayResume = [...chosen.values()].every((job) => maySubmit(job.project));
 
   async function cancel(): Promise<void> {
     await send("POST", "/api/v1/jobs:cancel", { jobs });
@@ -198,9 +207,11 @@ function BulkActions({ chosen, onDone }: { chosen: ReadonlySet<string>; onDone: 
     <div class="row" role="group" aria-label="With the chosen jobs">
       <ErrorNote error={error} />
       <span class="quiet">{chosen.size} chosen</span>
-      <ActionButton act={resume} onError={setError}>
-        Start again
-      </ActionButton>
+      {mayResume && (
+        <ActionButton act={resume} onError={setError}>
+          Start again
+        </ActionButton>
+      )}
       <ActionButton act={cancel} kind="danger" onError={setError}>
         Cancel
       </ActionButton>

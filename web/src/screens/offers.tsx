@@ -183,14 +183,15 @@ function OfferTable({ items }: { items: readonly Offer[] }) {
                     .filter(Boolean)
                     .join(", ")}
                 </span>
+                {offer.price_source && (
+                  <span class="quiet small block">Price: {offer.price_source}</span>
+                )}
                 {offer.problem && <span class="small block problem">{offer.problem}</span>}
               </td>
               <td>{gpusOf(offer)}</td>
               <td class="number">{format.figure(offer.cpus)}</td>
               <td class="number">{format.figure(offer.memory_gb)} GB</td>
-              <td class="number" title={offer.price_source}>
-                {priceOf(offer)}
-              </td>
+              <td class="number">{priceOf(offer)}</td>
               <td class="number">{format.duration(offer.wait_s)}</td>
               <td class="number">{share(offer.failed)}</td>
               <td class="number">{share(offer.interrupted)}</td>

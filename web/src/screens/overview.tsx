@@ -9,6 +9,7 @@ import { serverNow, useNow } from "../state/clock";
 import { useResource } from "../state/resource";
 import { session } from "../state/session";
 import { Batches } from "./overview-batches";
+import { JobThroughput } from "./overview-throughput";
 import { Badge, Card, Empty, ErrorNote, Link, Meter, StateBadge, type Tone } from "../ui/parts";
 
 /** A GPU as the API tells of it; see `GET /api/v1/gpus`. */
@@ -66,6 +67,7 @@ export function OverviewScreen() {
       <div class="columns">
         <Recent />
         <div class="stack spaced">
+          <JobThroughput />
           <Batches />
           <Spending />
           <Attention />

@@ -262,7 +262,7 @@ interface StopProps {
 
 function Stop({ gate, runs, onDone }: StopProps) {
   const [error, setError] = useState<Error | null>(null);
-  if (isOver(gate) || !mayChange(gate.user)) return null;
+  if (isOver(gate) || !mayChange(gate)) return null;
   async function stop(): Promise<void> {
     const live = runs.filter((run) => !isOver(run.job)).map((run) => run.job.id);
     // The gate first: without it, whoever drives the sweep begins no more.

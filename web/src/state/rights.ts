@@ -1,6 +1,16 @@
 // What who has signed in may do beside their role. The server refuses anyway.
 
+import type { Schemas } from "../api/client";
 import { session } from "./session";
+
+type ProjectRights = Schemas["ProjectRights"];
+const NONE: ProjectRights = { submits: false, changes: "none" };
+
+/** A job, a batch or a dataset: of which project, and who has made it. */
+interface Owned {
+  project?: string | null;
+  user?: string | null;
+}
 
 /** Who has signed in; null for the owner of the instance. */
 export function me(): string | null {
@@ -8,7 +18,19 @@ export function me(): string | null {
   return "who" in state ? state.who.user : null;
 }
 
-/** Whether they may change what `owner` has submitted (null: the owner of the instance). */
-export function mayChange(owner: string | null | undefined): boolean {
-  return session.may("maintainer") || (session.may("member") && (owner ?? null) === me());
+function rightsIn(project: string | null | undefined): ProjectRights {
+  const state = session.state.value;
+  if (!("who" in state)) return NONE;
+  return state.who.projects[project ?? ""] ?? state.who.elsewhere;
+}
+
+/** Whether they may cancel, resume or remove it. */
+export function mayChange({ project, user }: Owned): boolean {
+  const { changes } = rightsIn(project);
+  return changes === "all" || (changes === "own" && user === me());
+}
+
+/** Whether they may start something in this project. */
+export function maySubmit(project: string | null | undefined): boolean {
+  return rightsIn(project).submits;
 }

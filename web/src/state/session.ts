@@ -25,11 +25,19 @@ class Session {
       await signInByLink();
       const who = await get<WhoAmI>("/api/v1/whoami");
       this.state.set({ kind: "in", who });
+      feed.listen((event) => /^(user|project)\./.test(event.kind) && void this.askAgain());
       void feed.run();
     } catch (error) {
       const isOut = error instanceof Problem && error.isSignedOut;
       this.state.set({ kind: isOut ? "out" : "down" });
     }
+  }
+
+  /** Their rights may have changed. */
+  private async askAgain(): Promise<void> {
+    // Where the server does not answer, they stay what they were.
+    const who = await get<WhoAmI>("/api/v1/whoami").catch(() => null);
+    if (who && this.state.value.kind === "in") this.state.set({ kind: "in", who });
   }
 
   /** The server says that nobody is signed in any more. */

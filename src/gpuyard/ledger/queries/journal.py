@@ -8,7 +8,7 @@ from sqlalchemy.exc import DBAPIError
 from gpuyard.ledger.faults import ledger_error, patiently, place
 from gpuyard.ledger.queries.base import LedgerReader, Row
 from gpuyard.ledger.side_tables import LEASE, lease, notes
-from gpuyard.ledger.tables import events
+from gpuyard.ledger.tables import events, jobs
 
 
 class JournalQueries(LedgerReader):
@@ -56,6 +56,40 @@ class JournalQueries(LedgerReader):
             events.c.seq > seq, events.c.kind.in_(list(kinds))
         )
         return self._rows(wanted.order_by(events.c.seq).limit(limit))
+
+    def job_ends(
+        self, kinds: Iterable[str], seq: int, until: int
+    ) -> list[tuple[float, str, str | None]]:
+        """When jobs have ended (UTC seconds), by which kind of event, and of which
+        project they are: the events of these kinds after `seq`, up to `until`.
+        """
+        ends = (
+            sa.select(events.c.at, events.c.kind, jobs.c.project)
+            .join(jobs, jobs.c.id == events.c.job_id)
+            .where(events.c.seq > seq, events.c.seq <= until)
+            .where(events.c.kind.in_(list(kinds)))
+        )
+        return [(row["at"], row["kind"], row["project"]) for row in self._rows(ends)]
+
+    def seq_before(self, at: float) -> int:
+        """A number such that what happened at `at` (UTC seconds) or later has a greater
+        one. It looks at few rows, for the journal is in the order of time.
+        """
+        low = self.first_seq() - 1
+        high = self.last_seq()
+        while low < high:
+            middle = (low + high + 1) // 2
+            row = self._row(
+                sa.select(events.c.seq, events.c.at)
+                .where(events.c.seq >= middle)
+                .order_by(events.c.seq)
+                .limit(1)
+            )
+            if row is None or row["at"] >= at:
+                high = middle - 1
+            else:
+                low = row["seq"]
+        return low
 
     def first_seq(self) -> int:
         """The first sequence number that was not pruned; 0 for an empty journal."""

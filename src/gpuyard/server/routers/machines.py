@@ -162,9 +162,12 @@ async def list_queues(app_state: TheAppState) -> dict[str, Any]:
 @router.get("/providers")
 async def list_providers(app_state: TheAppState) -> dict[str, Any]:
     """The configured providers, their health, and how many attempts wait and run
-    there.
+    there. `rents` says whether it rents machines from a cloud.
     """
-    return {"items": await app_state.controller.external_queues.listing(), "next": None}
+    found = await app_state.controller.external_queues.listing()
+    rented = app_state.controller.providers.rented
+    items = [{**provider, "rents": provider["name"] in rented} for provider in found]
+    return {"items": items, "next": None}
 
 
 @router.get("/offers")

@@ -20,11 +20,14 @@ async def list_rented_machines(
     asked. They are tagged with the id of the instance, so none of them is left out,
     whatever this server remembers.
 
-    `job_id` is null for a machine that no job needs; it is ended within a minute.
+    `pool` is the pool whose node it is. A machine of neither a job (`job_id`) nor a
+    pool is ended within a minute.
     `cost` is that since its launch, null if its price is not known. `problems` says of
     each provider that could not be asked, by its name, why.
     """
     items, problems = await app_state.controller.rented_nodes.machines()
+    pool_of = app_state.controller.pools.pool_of_owner
+    items = [{**item, "pool": pool_of(item["owner"])} for item in items]
     visibility = visibility_of(request.scope, app_state.controller)
     return {
         "items": [conceal(app_state.queries, visibility, one) for one in items],

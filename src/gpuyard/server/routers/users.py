@@ -62,9 +62,12 @@ async def who_am_i(request: Request, app_state: TheAppState) -> WhoAmI:
     for other machines (`url` in `[server]`); null if nobody has set it.
     """
     identity = identity_of(request.scope)
+    access = app_state.controller.access
     return WhoAmI(
         user=identity.user,
         role=identity.role,
+        projects=access.rights_by_project(identity),
+        elsewhere=access.project_rights(identity, None),
         token=identity.token,
         address=app_state.settings.server.url,
     )
