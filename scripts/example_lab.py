@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 
+from tests.support.fake_cloud import FakeCloud, fake_cloud_environment
 from tests.support.kubernetes import Cluster, Node
 from tests.support.ports import free_port
 
@@ -106,12 +107,18 @@ class Lab:
 
     def __init__(self, home: Path) -> None:
         self.home = home
+        # A cloud where a pool rents a machine, which never boots.
+        cloud = home / "cloud"
+        cloud.mkdir()
+        FakeCloud(cloud).add_fault("never_boots", times=100)
+        self.environment = fake_cloud_environment(cloud, free_port(2))
         self.job = ""
 
     def gpuyard(self, *words: str) -> str:
         """What a command of ours prints."""
         program = Path(sys.executable).with_name("gpuyard")
         environment = {"GPUYARD_HOME": str(self.home), "PATH": "/usr/bin:/bin"}
+        environment |= self.environment
         done = subprocess.run(
             [program, *words],
             cwd=self.home,
@@ -129,9 +136,6 @@ class Lab:
             (self.home / f"{name}.py").write_text(text)
         (self.home / "gpuyard.toml").write_text(
             f"""
-            [server]
-            agents_listen = "127.0.0.1:{free_port(2)}"
-
             [scheduler]
             policy = "fair"
 
@@ -153,6 +157,12 @@ class Lab:
             kubeconfig = "{kubeconfig}"
             namespace = "default"
             prices = {{ "NVIDIA-A100-SXM4-40GB" = 3, "NVIDIA-L4" = 0.8 }}
+
+            [pools.warm]
+            provider = "fakecloud"
+            type = "gpu.one"
+            min = 1
+            max = 4
             """
         )
 

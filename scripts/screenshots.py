@@ -53,6 +53,7 @@ SCREENS: Mapping[str, Screen] = {
     "models": Screen("/models", "text=qwen2.5:7b"),
     "machines": Screen("/machines", "article"),
     "offers": Screen("/offers", "article"),
+    "clouds": Screen("/clouds", "text=pool warm"),
     "verification": Screen("/verification", "text=rented-1"),
     "costs": Screen("/costs", "text=vision"),
     "people": Screen("/people", "text=ana"),
