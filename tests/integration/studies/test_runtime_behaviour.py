@@ -50,8 +50,8 @@ def test_the_same_seed_draws_the_same_tokens_in_every_layout(
         "one": {**draws, "top_k": 1},
         "nucleus": {**draws, "top_k": 0},
     }
-    # The other ways differ from these in numbers alone.
-    alone_and_in_batches = ("plain", "cut")
+    # The other ways differ from these in numbers alone: one layout of two ranks does.
+    in_every_way = ("plain", "cut")
     layouts = {1: [(1, 1, 1)], 2: [(2, 1, 1), (1, 2, 1), (1, 1, 2)]}
     found: dict[str, list[dict[str, list[int]]]] = {}
     for world, some in layouts.items():
@@ -62,7 +62,7 @@ def test_the_same_seed_draws_the_same_tokens_in_every_layout(
                 batch,
             )
             for name, layout, batch in itertools.product(ways, some, (1, 7))
-            if batch > 1 or name in alone_and_in_batches
+            if name in in_every_way or (batch > 1 and layout in ((1, 1, 1), (2, 1, 1)))
         }
         configs = [
             write_config(
@@ -79,7 +79,7 @@ def test_the_same_seed_draws_the_same_tokens_in_every_layout(
         for folder, (name, _, _) in folders.items():
             found.setdefault(name, []).append(ids_of(folder))
     for name, same in found.items():
-        assert len(same) == (8 if name in alone_and_in_batches else 4)
+        assert len(same) == (8 if name in in_every_way else 2)
         assert all(one == same[0] for one in same), name
     assert found["cut"][0] != found["other"][0]
     greedy = write_config(tmp_path / "greedy", model, ignore_eos=True)
