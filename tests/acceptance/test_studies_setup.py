@@ -17,7 +17,7 @@ from tests.support.model_server import OFFLINE, served
 from tests.support.programs import run_program
 from tests.support.terminal import terminal
 from tests.support.web import http
-from tests.unit.studies.folders import make_study
+from tests.unit.studies.folders import NO_SERVER, make_study
 
 fast_trainer_python = huggingface.fast_trainer_python
 ROOT = Path(__file__).parents[2]
@@ -35,6 +35,7 @@ dp = 2
 def study(*words: str | Path, code: int = 0) -> str:
     done = subprocess.run(
         [*gpuyard("study"), "study", *map(str, words)],
+        env=os.environ | NO_SERVER,
         capture_output=True,
         text=True,
         timeout=100,
@@ -105,7 +106,8 @@ def test_a_study_up_to_its_baseline(
             row["reason"] for row in rows
         } == {""}
         with terminal(
-            [*REAL_GPUYARD, "study", "baseline", str(folder), "--variant", "2k"]
+            [*REAL_GPUYARD, "study", "baseline", str(folder), "--variant", "2k"],
+            env=os.environ | NO_SERVER,
         ) as seen:
             seen.expect("baseline .*3/3")
             seen.expect("3 of 3 prompts are answered")

@@ -49,7 +49,7 @@ from tests.integration.studies.endpoint import (
 )
 from tests.support.instance import gpuyard
 from tests.support.wait import wait_until
-from tests.unit.studies.folders import make_study
+from tests.unit.studies.folders import NO_SERVER, make_study
 
 ENVIRONMENT = {"OPENAI_API_KEY": KEY}
 
@@ -421,7 +421,7 @@ def command(study: Study, *words: str) -> subprocess.Popen[str]:
             str(study.directory),
             *words,
         ],
-        env={**os.environ, **ENVIRONMENT},
+        env={**os.environ, **ENVIRONMENT, **NO_SERVER},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -430,7 +430,7 @@ def command(study: Study, *words: str) -> subprocess.Popen[str]:
 
 def command_here(study: Study, *words: str) -> Any:
     """The same command in this process."""
-    runner = CliRunner(env={**ENVIRONMENT, "GPUYARD_URL": "http://127.0.0.1:9"})
+    runner = CliRunner(env={**ENVIRONMENT, **NO_SERVER})
     return runner.invoke(app, ["study", "baseline", str(study.directory), *words])
 
 

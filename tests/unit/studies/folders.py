@@ -6,6 +6,8 @@ from typing import Any
 
 from gpuyard.studies.study import Study, load_study
 
+# Else the commands would start a server in the home of whoever runs the tests.
+NO_SERVER = {"GPUYARD_URL": "http://127.0.0.1:9"}
 TINY = {
     "model_type": "llama",
     "hidden_size": 64,

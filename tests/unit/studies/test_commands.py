@@ -14,7 +14,7 @@ from gpuyard.cli import plugins
 from gpuyard.cli.main import app
 from gpuyard.domain.errors import GpuyardError, InvalidInputError
 from tests.support.programs import run_program
-from tests.unit.studies.folders import make_study
+from tests.unit.studies.folders import NO_SERVER, make_study
 
 HEAVY = {
     "pandas",
@@ -34,10 +34,6 @@ try:
 finally:
     print("IMPORTED", *sys.modules)
 """
-
-
-# Else the commands would start a server in the home of whoever runs the tests.
-NO_SERVER = {"GPUYARD_URL": "http://127.0.0.1:9"}
 
 
 def study(*words: str | Path) -> Any:
