@@ -439,10 +439,10 @@ def test_the_status_is_shown_where_no_instance_answers(checked: TestInstance) ->
 
 
 def other_version(folder: Path) -> str:
-    """A solver of the next version; its `solve.py`."""
+    """A solver that reads orders of later versions only; its `solve.py`."""
     copytree(SOLVER, folder)
     order = folder / "order.py"
-    order.write_text(order.read_text().replace("VERSION = 2", "VERSION = 3"))
+    order.write_text(order.read_text().replace("(2, 3)", "(4, 5)"))
     return str(folder / "solve.py")
 
 
@@ -469,8 +469,8 @@ def test_a_solver_that_is_there_already_is_used_and_one_of_another_version_is_re
         "gone": "blameless",
     }
     refused = (
-        "version: this solver reads 3, the order has 2; take the solver that comes with"
-        " the gpuyard that asks"
+        "version: this solver reads 4 and 5, the order has 2; take the solver that"
+        " comes with the gpuyard that asks"
     )
     assert refused in found["newer"]["reason"]
     assert refused in found["newer-stdin"]["reason"]

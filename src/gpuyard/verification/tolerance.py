@@ -165,11 +165,12 @@ def _shown(together: PrintDifference, limits: Limits) -> str:
 def one_is_right(one: PrintDifference, limits: Limits) -> bool:
     """Whether one answer differs by no more than the limits.
 
-    One token of each kind may always differ: answers can be short.
+    Counts may exceed theirs by two standard deviations, and by one: answers can be
+    short.
     """
     return (
-        one.unlikely <= max(1.0, limits.tokens_one * one.tokens)
-        and one.missing <= max(1.0, limits.ids_one * one.ids)
+        one.unlikely <= _with_chance(limits.tokens_one * one.tokens, 2)
+        and one.missing <= _with_chance(limits.ids_one * one.ids, 2)
         and one.logprob_error <= limits.logprobs_one
     )
 
@@ -180,11 +181,11 @@ def all_are_right(together: PrintDifference, limits: Limits) -> bool:
     Counts may exceed theirs by four standard deviations, and by one.
     """
     return (
-        together.unlikely <= _with_chance(limits.tokens_all * together.tokens)
-        and together.missing <= _with_chance(limits.ids_all * together.ids)
+        together.unlikely <= _with_chance(limits.tokens_all * together.tokens, 4)
+        and together.missing <= _with_chance(limits.ids_all * together.ids, 4)
         and together.logprob_error <= limits.logprobs_all
     )
 
 
-def _with_chance(count: float) -> float:
-    return count + 4 * math.sqrt(count) + 1
+def _with_chance(count: float, deviations: float) -> float:
+    return count + deviations * math.sqrt(count) + 1
