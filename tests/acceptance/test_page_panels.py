@@ -1,6 +1,7 @@
 """The screens of the page beside jobs and machines, in a real browser."""
 
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from playwright.sync_api import Browser, expect
 from tests.support.browser import shared_browser as browser
 from tests.support.instance import TestInstance, make_instance
 from tests.support.page_checks import check_for_all, signed_in
+from tests.support.ports import free_port
+from tests.support.wait import wait_until
 from tests.support.web import http
 
 __all__ = ["browser"]
@@ -51,7 +54,8 @@ HARMLESS |= {"Month before", "Today", "Month after"}
 
 @pytest.fixture(scope="module")
 def instance() -> Iterator[TestInstance]:
-    with make_instance() as made:
+    tools = f"127.0.0.1:{free_port()}"
+    with make_instance(GPUYARD_SERVER__TOOLS_LISTEN=tools) as made:
         made.home.create()
         made.home.settings.write_text(FAIR)
         made.ok("up", "--simulate-gpus", "2x24")
@@ -326,6 +330,33 @@ def test_the_audit_is_live_and_filtered_by_its_address(
         event.get_by_role("button", name="trust changed").click()
         expect(page.get_by_role("dialog")).to_contain_text('"place": "node:a-place"')
         check_for_all(page)
+
+
+def test_what_a_job_serves_opens_in_a_tab_of_its_own(
+    instance: TestInstance, browser: Browser
+) -> None:
+    port = free_port()
+    (instance.work / "index.html").write_text("<h1>from the job</h1>")
+    serve = ["python3", "-m", "http.server", str(port), "--bind", "127.0.0.1"]
+    job = instance.submit(serve)
+    wait_until(lambda: listens(port), what="the job to listen")
+    with signed_in(instance, browser, f"/jobs/{job}") as page:
+        page.get_by_role("button", name="Open a port").click()
+        page.get_by_label("Port").fill(str(port))
+        with page.expect_popup() as opened:
+            page.get_by_role("button", name="Open", exact=True).click()
+        tab = opened.value
+        expect(tab.get_by_role("heading", name="from the job")).to_be_visible()
+        host = f"{job.removeprefix('job_')}-{port}.localhost"
+        assert tab.url.startswith(f"http://{host}:")
+        assert not tab.evaluate("document.cookie"), "its cookie is not for scripts"
+        check_for_all(page)
+    instance.ok("cancel", job)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_who_may_not_sees_no_button(instance: TestInstance, browser: Browser) -> None:

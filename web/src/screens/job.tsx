@@ -11,9 +11,10 @@ import * as format from "../format";
 import { useNow } from "../state/clock";
 import { type Resource, useResource } from "../state/resource";
 import { go, setQuery, usePlace } from "../state/router";
-import { mayChange, maySubmit } from "../state/rights";
+import { mayChange, maySubmit, opensPorts } from "../state/rights";
 import { session } from "../state/session";
 import { ActionButton, Card, Empty, ErrorNote, Link, Meter, StateBadge, Tabs } from "../ui/parts";
+import { OpenPort } from "./job-port";
 import { Log } from "./log";
 
 type Job = Schemas["Job"];
@@ -125,6 +126,7 @@ function Head({ job, onChange }: { job: Job; onChange: () => void }) {
             <Link to={`/submit?from=${job.id}`} class="button">
               Clone and edit
             </Link>
+            {job.state === "running" && opensPorts(job) && <OpenPort job={job.id} />}
             {!OVER.has(job.state) && isMine && (
               <ActionButton act={() => post("cancel")} kind="danger" onError={setError}>
                 Cancel

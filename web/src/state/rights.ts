@@ -34,3 +34,8 @@ export function mayChange({ project, user }: Owned): boolean {
 export function maySubmit(project: string | null | undefined): boolean {
   return rightsIn(project).submits;
 }
+
+/** Whether they may connect to what a job serves: it runs under its submitter's account. */
+export function opensPorts({ user }: Owned): boolean {
+  return session.may("administrator") || user === me();
+}
