@@ -16,7 +16,7 @@ from gpuyard.verification.solver.engines.fingerprints import (
     unpack_tokens,
 )
 from gpuyard.verification.solver.messages import canonical
-from gpuyard.verification.tolerance import Printed
+from gpuyard.verification.tolerance import Printed, one_is_right
 from gpuyard.verification.tolerance_limits import (
     LEAST_ERROR,
     limits_from,
@@ -259,6 +259,14 @@ def test_limits_follow_from_what_was_measured() -> None:
         limits_from([run] * 4)
     with pytest.raises(InvalidInputError, match="it has another model"):
         limits_from([[PrintDifference(10, 10, 50, 50, 0.0)]] * 5)
+
+
+def test_a_short_answer_may_differ_by_chance() -> None:
+    run = [PrintDifference(100, 2, 500, 0, 4.95)]
+    found = limits_from([run] * 5)
+    assert one_is_right(PrintDifference(12, 2, 60, 1, 0.1), found)
+    assert not one_is_right(PrintDifference(12, 3, 60, 1, 0.1), found)
+    assert not one_is_right(PrintDifference(12, 2, 60, 2, 0.1), found)
 
 
 def test_tokens_travel_packed() -> None:

@@ -48,8 +48,8 @@ export function OpenPort({ job }: { job: string }) {
             />
           </label>
           <p class="quiet small">
-            TensorBoard of gpuyard listens at {USUAL}. The tab is at an address of the job's own, and
-            signed in for it alone.
+            TensorBoard of gpuyard listens at {USUAL}. The tab is at an address of the job's own,
+            and signed in for it alone.
           </p>
         </FormDialog>
       )}
