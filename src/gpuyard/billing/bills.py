@@ -70,8 +70,12 @@ def compare(
     day.
     """
     lines = _lines(bill, machines)
-    items = [_compared(line, bill) for line in lines if line.paid or line.charges]
-    items.sort(key=lambda item: (-abs(item.difference or _most(item)), item.machine))
+    items = [
+        _compared(line, bill)
+        for line in lines
+        if line.charges or _was_there(line, bill)
+    ]
+    items.sort(key=lambda item: (-_weight(item), item.machine))
     sums = _sums(items)
     return BillComparison(
         provider=provider,
@@ -93,27 +97,33 @@ def _lines(bill: CloudBill, machines: Iterable[PaidMachine]) -> Sequence[_Line]:
     by_name: dict[str, _Line] = {}
     for paid in machines:
         line = _counted(paid, bill)
-        if line is None:
-            continue
         lines.append(line)
         for name in filter(None, (paid.machine, paid.owner)):
             by_name[name] = line
     for charge in bill.charges:
-        names = (charge.machine, charge.owner, _NO_TAG)
+        names = [name for name in (charge.machine, charge.owner) if name] or [_NO_TAG]
         line = next((by_name[name] for name in names if name in by_name), None)
         if line is None:
             line = _Line(charge.machine, charge.owner)
             lines.append(line)
-            by_name[next(filter(None, names))] = line
+            by_name[names[0]] = line
         line.charges.append(charge)
     return lines
 
 
-def _counted(paid: PaidMachine, bill: CloudBill) -> _Line | None:
-    """What the machine cost on the day; None if it was not there."""
+def _was_there(line: _Line, bill: CloudBill) -> bool:
+    """Whether the ledger has its machine on the day."""
+    paid = line.paid
+    if paid is None:
+        return False
+    return line.counted_s > 0 or bill.begin <= paid.began < bill.end
+
+
+def _counted(paid: PaidMachine, bill: CloudBill) -> _Line:
+    """What the machine cost on the day. Where that is nothing, it may still be billed:
+    a machine ends a while after its attempt.
+    """
     seconds = seconds_within(paid.began, paid.paid_s, bill.begin, bill.end)
-    if not seconds and not bill.begin <= paid.began < bill.end:
-        return None
     line = _Line(paid.machine, paid.owner, paid, counted_s=seconds)
     if paid.cost is not None:
         total = micros(paid.cost)
@@ -125,7 +135,7 @@ def _counted(paid: PaidMachine, bill: CloudBill) -> _Line | None:
 def _compared(line: _Line, bill: CloudBill) -> BilledMachine:
     paid = line.paid
     currencies = {charge.currency for charge in line.charges}
-    if paid:
+    if paid and paid.currency:
         currencies.add(paid.currency)
     billed = sum((charge.amount for charge in line.charges), Decimal(0))
     difference: Decimal | None = None
@@ -183,7 +193,7 @@ def _reasons(line: _Line, parts: Mapping[CostPart, Decimal]) -> list[str]:
     if paid is None:
         return []
     for charge in line.charges:
-        if charge.currency != paid.currency:
+        if paid.currency and charge.currency != paid.currency:
             return [f"billed in {charge.currency}, counted in {paid.currency}"]
     if line.counted is None:
         return ["its price was not known, so nothing was counted"]
@@ -228,7 +238,10 @@ def _of_machine(line: _Line, paid: PaidMachine, billed: Decimal) -> list[str]:
 # --- sums ---
 
 
-def _most(item: BilledMachine) -> Decimal:
+def _weight(item: BilledMachine) -> Decimal:
+    """By how much it differs; all of it, where that is not known."""
+    if item.difference is not None:
+        return abs(item.difference)
     return max(item.billed or Decimal(0), item.counted or Decimal(0))
 
 

@@ -32,7 +32,8 @@ def machine_of_attempt(row: Mapping[str, Any], now: float) -> PaidMachine:
         began=began,
         paid_s=paid_s,
         currency=row["currency"],
-        cost=cost,
+        # Without a price, nothing was counted.
+        cost=cost if price else None,
         per_hour=_prices(row["placements"] or ()),
     )
 

@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     from gpuyard.domain.bills import BillComparison, BilledMachine
 
 _DIFFERS = 4
-_COLUMNS = ("MACHINE", "JOB", "COUNTED", "BILLED", "DIFFERENCE", "OF IT", "WHY")
+_COLUMNS = (
+    "MACHINE",
+    "JOB",
+    "COUNTED",
+    "BILLED",
+    "DIFFERENCE",
+    "BESIDES THE MACHINE",
+    "WHY",
+)
 _SAME = "same"
 
 
@@ -63,7 +71,10 @@ def _print(found: "BillComparison") -> None:
     if found.estimated:
         say("The cloud calls this bill an estimate, so it may still change.")
     if found.differs:
-        say(f"That is more than {found.tolerance_percent:g} %, or not ours.")
+        say(
+            f"Look into it: the sums are more than {found.tolerance_percent:g} % apart,"
+            " a machine is not known here, or it is billed in another currency."
+        )
 
 
 def _row(item: "BilledMachine") -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ chosen.
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,7 @@ import typer
 from gpuyard.cli.dashboard import COLUMNS, Item, Seen, disk_problems, foot, rows
 from gpuyard.cli.output import print_json, print_table, say
 from gpuyard.cli.session import connect
-from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.errors import GpuyardError, InvalidInputError
 
 if TYPE_CHECKING:
     from gpuyard.client.sync import Client
@@ -95,9 +96,11 @@ class Looker:
 
         now = time.monotonic()
         if now >= self._next_machines_at:
-            found = self._client.call(machine_calls.rented_machines())
-            self._machines = found["items"]
+            # First, so that a slow cloud holds up one look alone.
             self._next_machines_at = now + _MACHINES_EVERY_S
+            with suppress(GpuyardError):
+                found = self._client.call(machine_calls.rented_machines())
+                self._machines = found["items"]
         return self._machines
 
 

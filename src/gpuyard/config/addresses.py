@@ -26,7 +26,7 @@ def _loopback_and_port(value: str) -> str:
     host = _host_and_port(value).rpartition(":")[0]
     if host not in ("127.0.0.1", "[::1]", "localhost"):
         raise ValueError(
-            f"{quoted(value)} is an address of another network, and this port speaks"
+            f"{quoted(value)} is reached from other machines, and this port speaks"
             " plain HTTP; write 127.0.0.1:PORT, and let a proxy with TLS lead there"
         )
     return value

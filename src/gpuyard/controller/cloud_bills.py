@@ -15,7 +15,7 @@ from gpuyard.billing.paid_machines import machine_of_attempt, machine_of_pool_no
 from gpuyard.controller.cloud_accounts import CloudAccounts
 from gpuyard.controller.core import Core
 from gpuyard.domain.bills import BillComparison, BillMatch, CloudBill
-from gpuyard.domain.errors import InvalidInputError, ProviderError, RefusedError
+from gpuyard.domain.errors import InvalidInputError, RefusedError
 from gpuyard.domain.events import Event, EventKind
 from gpuyard.providers.configured import Providers
 
@@ -103,9 +103,10 @@ class CloudBills:
     async def _compare_and_tell(self, name: str) -> bool:
         try:
             found = await self.compare(name)
-        except (ProviderError, RefusedError) as error:
+        except Exception as error:  # noqa: BLE001  (a cloud may say anything)
             self._failed_at[name] = time.monotonic()
-            log.warning("a bill cannot be read", provider=name, error=str(error))
+            why = str(error) or type(error).__name__
+            log.warning("a bill cannot be read", provider=name, error=why)
             return False
         kind = EventKind.BILL_DIFFERS if found.differs else EventKind.BILL_COMPARED
         self._core.emit([Event(kind, self._core.clock(), (), None, _told(found))])

@@ -18,7 +18,7 @@ from gpuyard.domain.errors import GpuyardError, ProviderError, RefusedError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.states import AttemptState
 from gpuyard.providers.configured import Providers
-from gpuyard.providers.instances.provider import RentedMachine
+from gpuyard.providers.instances.fleet import RentedMachine
 from gpuyard.providers.instances.renting_instance import Invited
 from gpuyard.scheduler.nodes import REMOVED
 

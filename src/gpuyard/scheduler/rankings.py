@@ -22,6 +22,7 @@ from gpuyard.scheduler.trust import TrustTable
 _TOLERANCE = 0.01
 # Some tens of MB.
 _MOST_FORECASTS = 200_000
+_MOST_RANKINGS = 2_000
 
 Key = tuple[Shape, Need, Strategy]
 Readings = Sequence[Mapping[str, Offer]]
@@ -30,12 +31,8 @@ Readings = Sequence[Mapping[str, Offer]]
 class KeptRanking:
     """Forecasts, the best first."""
 
-    def __init__(self, ranker: Ranker, readings: Readings) -> None:
-        """`readings`: the offers of each external queue, of which the ranker has those
-        that suit.
-        """
+    def __init__(self, ranker: Ranker) -> None:
         self.ranker = ranker
-        self.readings = readings
         self.trust_changes = ranker.trust.changes if ranker.trust else 0
         self.history_changes = ranker.history.changes
         self.forecasts = sorted(map(ranker.forecast, ranker.offers), key=ranker.score)
@@ -45,15 +42,11 @@ class KeptRanking:
             for forecast, score in zip(self.forecasts, self._scores, strict=True)
         }
 
-    def holds(self, readings: Readings, history: History, trust: TrustTable) -> bool:
+    def holds(self, history: History, trust: TrustTable) -> bool:
         """Whether it is only single offers of which anything new is known."""
         ranker = self.ranker
-        same_offers = len(readings) == len(self.readings) and all(
-            new is old for new, old in zip(readings, self.readings, strict=True)
-        )
         return (
-            same_offers
-            and ranker.history is history
+            ranker.history is history
             and ranker.trust is trust
             and self.trust_changes == trust.changes
             and all(
@@ -87,12 +80,19 @@ class KeptRanking:
         self._score_of[offer_id] = score
 
 
+def _are_same(new: Readings, old: Readings) -> bool:
+    return len(new) == len(old) and all(
+        one is other for one, other in zip(new, old, strict=True)
+    )
+
+
 @dataclass(slots=True)
 class KeptRankings:
     """The rankings that were asked for last, the newest at the end."""
 
     _kept: dict[Key, KeptRanking] = field(default_factory=dict[Key, KeptRanking])
     _forecasts: int = 0
+    _readings: Readings = ()
 
     def get(
         self,
@@ -103,24 +103,31 @@ class KeptRankings:
         suitable: Callable[[], list[Offer]],
     ) -> Sequence[Forecast]:
         """The offers that are `suitable` for the shape of the key, the best first. It
-        is good until the next call.
+        is good until the next call. `readings`: the offers of each external queue.
         """
+        if not _are_same(readings, self._readings):
+            # None holds any more, and each keeps the old offers in memory.
+            self._kept.clear()
+            self._forecasts = 0
+            self._readings = readings
         ranking = self._kept.pop(key, None)
         if ranking is not None:
             self._forecasts -= len(ranking.forecasts)
-            if not (ranking.holds(readings, history, trust) and ranking.learn()):
+            if not (ranking.holds(history, trust) and ranking.learn()):
                 ranking = None
         if ranking is None:
             shape, need, strategy = key
             ranker = Ranker(suitable(), shape, need, history, strategy, trust)
-            ranking = KeptRanking(ranker, readings)
+            ranking = KeptRanking(ranker)
         self._kept[key] = ranking
         self._forecasts += len(ranking.forecasts)
         self._forget()
         return ranking.forecasts
 
     def _forget(self) -> None:
-        while self._forecasts > _MOST_FORECASTS and len(self._kept) > 1:
+        while len(self._kept) > 1 and (
+            self._forecasts > _MOST_FORECASTS or len(self._kept) > _MOST_RANKINGS
+        ):
             oldest = next(iter(self._kept))
             self._forecasts -= len(self._kept.pop(oldest).forecasts)
 

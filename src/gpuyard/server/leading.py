@@ -16,7 +16,7 @@ import structlog
 
 from gpuyard.config.peers import Peers, write_peers
 from gpuyard.controller.controller import keep_host_agent
-from gpuyard.domain.errors import LedgerError
+from gpuyard.domain.errors import InvalidInputError, LedgerError
 from gpuyard.ledger.listening import Announcer, journal_growth
 from gpuyard.server.app_state import AppState
 from gpuyard.server.backups import Backups
@@ -170,7 +170,12 @@ class Leading:
             app_state.controller.streams,
             settings.slow_s,
         )
-        await door.open()
+        try:
+            await door.open()
+        except InvalidInputError as error:
+            # Anybody on this machine may have taken the port: jobs go on without it.
+            log.error("what jobs serve cannot be opened in browsers", why=str(error))
+            return
         app_state.tools_door = door
 
     async def _notify(self) -> None:

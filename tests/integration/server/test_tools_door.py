@@ -30,8 +30,10 @@ class Job:
     asked, sets cookies, and takes each upgrade.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, refuses_upgrades: bool = False) -> None:
         self.asked: list[str] = []
+        self.closed = asyncio.Event()
+        self._refuses_upgrades = refuses_upgrades
         self._serving: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
@@ -63,6 +65,7 @@ class Job:
             task.cancel()
             writer.close()
             server.close()
+            self.closed.set()
 
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -82,7 +85,10 @@ class Job:
         raw, _, received = received.partition(b"\r\n\r\n")
         head = read_head(raw + b"\r\n\r\n")
         self.asked.append(head.first)
-        if head.get("upgrade"):
+        if head.get("upgrade") and self._refuses_upgrades:
+            say(writer, "403 Forbidden", "content-length: 0")
+            await asyncio.Event().wait()  # it keeps the connection
+        elif head.get("upgrade"):
             say(writer, "101 Switching Protocols", "upgrade: websocket")
             while b"hello" not in received:
                 await more()
@@ -125,15 +131,24 @@ class Browser:
         headers: dict[str, str] | None = None,
         body: bytes = b"",
     ) -> tuple[int, str, str]:
-        """Status, head and body of the answer. Whatever comes first, all is sent."""
+        """Status, head and body of the answer. Whatever comes first, all is sent; what
+        goes through a WebSocket, after the head has come.
+        """
         host, _, path = url.partition("//")[2].partition("/")
         given = {"Host": host, **(headers or {})}
         lines = [f"{method} /{path} HTTP/1.1"]
         lines += [f"{name}: {value}" for name, value in given.items()]
-        request = "\r\n".join([*lines, "", ""]).encode() + body
+        request = "\r\n".join([*lines, "", ""]).encode()
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        writer.write(request)
-        received = await reader.read()
+        received = b""
+        if "Upgrade" in given:
+            writer.write(request)
+            received = await reader.readuntil(b"\r\n\r\n")
+            writer.write(body)
+        else:
+            writer.write(request + body)
+        if not given.get("Leave"):
+            received += await reader.read()
         writer.close()
         head, _, rest = received.decode().partition("\r\n\r\n")
         return int(head.split()[1]), head, rest
@@ -199,6 +214,17 @@ async def test_a_websocket_is_carried() -> None:
             browser.origin, headers=headers, body=b"hello"
         )
     assert (status, said) == (101, "got hello"), head
+
+
+async def test_a_browser_that_is_refused_a_websocket_leaves_nothing_open() -> None:
+    job = Job(refuses_upgrades=True)
+    async with opened(job) as browser:
+        cookie = await browser.cookie()
+        headers = {**UPGRADE, "Cookie": cookie, "Origin": browser.origin}
+        leaving = {**headers, "Leave": "yes"}
+        status, _, _ = await browser.ask(browser.origin, headers=leaving)
+        assert status == 403
+        await asyncio.wait_for(job.closed.wait(), 30)
 
 
 async def test_a_link_opens_one_port_of_one_job_once() -> None:

@@ -73,6 +73,20 @@ def test_only_the_part_of_the_day_counts() -> None:
     assert compared([], replace(PAID, began=-3 * HOUR_S)).items == []
 
 
+def test_a_machine_that_ended_after_its_attempt_is_known_on_the_next_day() -> None:
+    before = replace(PAID, began=-2 * HOUR_S)
+    item = only(compared([charge("0.1", hours="0.1")], before))
+    assert (item.match, item.counted) == (BillMatch.DIFFERENT, 0)
+    assert item.why == "billed for 0.10 h, counted 0.00 h"
+
+
+def test_each_unknown_machine_is_listed_beside_what_has_no_tag() -> None:
+    nameless = charge(machine="", owner="")
+    found = compared([nameless, nameless, charge(machine="i-7", owner="")], PAID)
+    billed = {item.machine: item.billed for item in found.items if item.billed}
+    assert billed == {"(no tag)": 4, "i-7": 2}
+
+
 def test_what_only_one_side_has_is_listed() -> None:
     found = compared([charge(machine="i-2", owner="att_2")], PAID)
     by_machine = {item.machine: item for item in found.items}

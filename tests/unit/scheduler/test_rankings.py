@@ -97,6 +97,14 @@ def test_another_job_gets_another_ranking_and_the_oldest_go(table, monkeypatch):
         assert kept(table, shape) == anew(table, shape)
 
 
+def test_rankings_of_old_offers_are_not_kept(table):
+    for gpus in (1, 2, 8):
+        kept(table, Shape(gpus=gpus))
+    table.by_name["cloud"].offers = offers(50)
+    kept(table)
+    assert len(table._rankings._kept) == 1
+
+
 def test_needs_that_hardly_differ_are_one():
     assert about(Need(3600.0)) == about(Need(3610.0)) != about(Need(3900.0))
     assert about(Need(3600.0)).run_s == pytest.approx(3600.0, rel=0.01)

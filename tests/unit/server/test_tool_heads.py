@@ -10,6 +10,7 @@ from gpuyard.server.tools.sessions import LINK_LASTS_S, ToolSessions
 
 DIGITS = "0198c1" + 26 * "0"
 PLACE = ToolPlace(f"job_{DIGITS}", 6006)
+ORIGIN = f"http://{DIGITS}-6006.localhost:8401"
 
 
 @pytest.mark.parametrize(
@@ -44,9 +45,11 @@ def test_other_names_are_nobodys(host: str) -> None:
         ToolAddresses("http://localhost:8401").place(host)
 
 
-@pytest.mark.parametrize("url", ["", "tools", "ftp://a", "https://a/b", "https://a@b"])
+@pytest.mark.parametrize(
+    "url", ["", "tools", "ftp://a", "https://a/b", "https://a@b", "http://a.example"]
+)
 def test_an_address_for_tools_is_scheme_and_host(url: str) -> None:
-    with pytest.raises(InvalidInputError, match=r"server\.tools_url: is .* \(write a"):
+    with pytest.raises(InvalidInputError, match=r"server\.tools_url: is .* \(write "):
         ToolAddresses(url)
 
 
@@ -81,15 +84,16 @@ def test_what_could_be_read_in_two_ways_is_refused(raw: bytes) -> None:
 )
 def test_cookies_of_a_job_are_its_own(given: str, sent: list[str]) -> None:
     answer = Head("HTTP/1.1 200 OK", [("set-cookie", given)])
-    got = heads.for_browser(answer, 6006).headers
+    got = heads.for_browser(answer, 6006, ORIGIN).headers
     assert [value for name, value in got if name == "set-cookie"] == sent
 
 
 @pytest.mark.parametrize(
     ("given", "sent"),
     [
-        ("http://127.0.0.1:6006/a?b", "/a?b"),
-        ("http://localhost:6006", "/"),
+        ("http://127.0.0.1:6006/a?b", f"{ORIGIN}/a?b"),
+        ("http://localhost:6006", ORIGIN),
+        ("http://127.0.0.1:6006//evil.example/", f"{ORIGIN}//evil.example/"),
         ("http://127.0.0.1:60061/a", "http://127.0.0.1:60061/a"),
         ("https://example.org/", "https://example.org/"),
         ("next", "next"),
@@ -97,7 +101,14 @@ def test_cookies_of_a_job_are_its_own(given: str, sent: list[str]) -> None:
 )
 def test_the_job_leads_to_its_own_pages(given: str, sent: str) -> None:
     answer = Head("HTTP/1.1 302 Found", [("location", given)])
-    assert heads.for_browser(answer, 6006).get("location") == sent
+    assert heads.for_browser(answer, 6006, ORIGIN).get("location") == sent
+
+
+def test_protection_is_said_once() -> None:
+    ours = "Cross-Origin-Resource-Policy"
+    answer = Head("HTTP/1.1 200 OK", [(ours.lower(), "same-origin")])
+    got = heads.for_browser(answer, 6006, ORIGIN).headers
+    assert [name for name, _ in got if name.lower() == ours.lower()] == [ours]
 
 
 def test_a_session_ends_in_time_and_with_what_its_user_may() -> None:

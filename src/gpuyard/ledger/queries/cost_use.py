@@ -8,6 +8,8 @@ from gpuyard.ledger.queries.base import LedgerReader, Row
 from gpuyard.ledger.tables import attempts, pool_nodes
 
 _PAGE = 5000
+# A machine ends a while after what it was rented for, at the latest.
+_LATER_END_S = 86_400.0
 
 
 class CostUseQueries(LedgerReader):
@@ -60,7 +62,8 @@ class CostUseQueries(LedgerReader):
 
     def rented_attempts(self, provider: str, begin: float, end: float) -> list[Row]:
         """The attempts for which a provider has rented a machine that may have cost
-        something from `begin` until before `end`.
+        something from `begin` until before `end`, and those that had ended a while
+        before: their machines may still have cost something.
         """
         row = attempts.c
         columns = (
@@ -78,7 +81,7 @@ class CostUseQueries(LedgerReader):
             sa.select(*columns)
             .where(row.provider == provider, row.provider_ref.is_not(None))
             .where(row.created_at < end)
-            .where(row.ended_at.is_(None) | (row.ended_at >= begin))
+            .where(row.ended_at.is_(None) | (row.ended_at >= begin - _LATER_END_S))
             .order_by(row.id)
         )
 
@@ -89,6 +92,6 @@ class CostUseQueries(LedgerReader):
             sa.select(pool_nodes)
             .where(row.provider == provider, row.reference != "")
             .where(row.began_at < end)
-            .where(row.ended_at.is_(None) | (row.ended_at >= begin))
+            .where(row.ended_at.is_(None) | (row.ended_at >= begin - _LATER_END_S))
             .order_by(row.id)
         )

@@ -4,7 +4,8 @@ of those that nobody needs.
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from decimal import Decimal
 
 import structlog
 
@@ -25,6 +26,18 @@ _END_AGAIN_S = 30.0
 # being read again.
 _GRACE_S = 10.0
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RentedMachine:
+    """A machine that costs money, and what it has cost so far; None if its price is not
+    known.
+    """
+
+    instance: Instance
+    price_per_hour: Decimal | None
+    currency: str
+    cost: Decimal | None
 
 
 def reference_of(instance: Instance) -> str:

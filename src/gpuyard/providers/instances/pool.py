@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
@@ -125,6 +126,8 @@ class InstancePool:
         """See PoolHands."""
         if known := await self.find(order.owner):
             return known
+        if not self._markets:
+            await self._read_markets()
         market = self._best()
         try:
             made = await self._api.launch(self._instance_order(order, market))
@@ -164,10 +167,14 @@ class InstancePool:
 
     async def find(self, owner: str) -> PoolMachine | None:
         """See PoolHands."""
-        if not self._markets:
-            await self._read_markets()  # else nobody knows what it costs
         found = await self._api.find(owner, self._installation())
-        return self._machine(found) if found else None
+        if found is None:
+            return None
+        if not self._markets:
+            # Else nobody knows what it costs; a machine is found all the same.
+            with suppress(ProviderError):
+                await self._read_markets()
+        return self._machine(found)
 
     async def machines(self) -> Sequence[PoolMachine]:
         """See PoolHands."""

@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -44,7 +43,7 @@ from gpuyard.providers.instances.api import (
 )
 from gpuyard.providers.instances.boot_plan import BootPlan
 from gpuyard.providers.instances.cloud_init import user_data
-from gpuyard.providers.instances.fleet import RentedFleet
+from gpuyard.providers.instances.fleet import RentedFleet, RentedMachine
 from gpuyard.providers.instances.markets import (
     cheapest,
     offer_id,
@@ -62,18 +61,6 @@ _NAME_DIGITS = 8
 # A machine whose attempt has ended is swept this soon after it was seen.
 _SWEEP_AGAIN_S = 5.0
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class RentedMachine:
-    """A machine that costs money, and what it has cost so far; None if its price is not
-    known.
-    """
-
-    instance: Instance
-    price_per_hour: Decimal | None
-    currency: str
-    cost: Decimal | None
 
 
 class RentedProvider(QueueProvider):
@@ -433,12 +420,14 @@ class RentedProvider(QueueProvider):
 
     def _waits(self, job_id: str, attempt_id: str) -> bool:
         """Whether nothing of it has run yet, and it may: its log is empty."""
-        cannot_start = attempt_id in self.agents.faults
+        is_over = job_id in self._over_at or self.nodes.is_recorded(attempt_id)
+        cannot_start = is_over or attempt_id in self.agents.faults
         may_run = self.agents.may_run(attempt_id)
         return self._is_live(job_id) and not may_run and not cannot_start
 
     def _no_log(self, job_id: str, attempt_id: str) -> ProviderError:
-        is_gone = not self._is_live(job_id)
+        # An agent whose attempt has ended is not let in again.
+        is_gone = not self._is_live(job_id) or self.nodes.is_recorded(attempt_id)
         if is_gone or not self.agents.may_run(attempt_id):
             return JobNotFoundError(job_id, self.PROVIDER_NAME)
         return ProviderError(

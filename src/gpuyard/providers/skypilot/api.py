@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import structlog
@@ -20,6 +21,7 @@ from gpuyard.providers.instances.api import (
     Market,
     MissingRight,
 )
+from gpuyard.providers.shared_call import SharedCall
 from gpuyard.providers.skypilot import machines
 from gpuyard.providers.skypilot.client import SkyPilotClient
 from gpuyard.providers.skypilot.config import SkyPilotConfig
@@ -46,6 +48,8 @@ class SkyPilotApi(InstanceApi):
         # By type, zone and spot: until when (monotonic seconds), and what was said.
         self._sold_out: dict[tuple[str, str, bool], tuple[float, str]] = {}
         self._ending: set[asyncio.Task[None]] = set()
+        # One listing after the other: each tells by the last one what has gone.
+        self._listings: dict[str, SharedCall[Sequence[Instance]]] = {}
 
     async def close(self) -> None:
         """See InstanceApi."""
@@ -123,6 +127,12 @@ class SkyPilotApi(InstanceApi):
         """See InstanceApi. Machines that have only stopped, whose disks still cost, are
         ended.
         """
+        listing = self._listings.setdefault(
+            installation, SharedCall(partial(self._list, installation))
+        )
+        return await listing()
+
+    async def _list(self, installation: str) -> Sequence[Instance]:
         prefix = machines.cluster_prefix(installation)
         answer = await self._client.call("clusters", prefix=prefix)
         listed = {
@@ -177,6 +187,7 @@ class SkyPilotApi(InstanceApi):
         for name, (_, at) in list(self._gone.items()):
             if name in listed or now - at > _REMEMBERED_S:
                 del self._gone[name]
+                self._told_to_end.discard(name)
         return [*listed.values(), *(one for one, _ in self._gone.values())]
 
     # --- ending ---
@@ -185,7 +196,16 @@ class SkyPilotApi(InstanceApi):
         """See InstanceApi."""
         names = [ref.id for ref in refs]
         self._told_to_end.update(names)
-        await asyncio.gather(*(self._client.call("down", name=name) for name in names))
+        ended = await asyncio.gather(
+            *(self._client.call("down", name=name) for name in names),
+            return_exceptions=True,
+        )
+        for name, error in zip(names, ended, strict=True):
+            if error is not None:
+                self._told_to_end.discard(name)
+        for error in ended:
+            if isinstance(error, BaseException):
+                raise error
 
     def _end_beside(self, names: Sequence[str]) -> None:
         """End these while the caller goes on; each once."""

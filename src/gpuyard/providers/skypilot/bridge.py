@@ -74,19 +74,29 @@ class Bridge:
             if name in self._launching:
                 return
             self._failed.pop(name, None)
-            self._launching[name] = self.sky.launch(
+            # Its request comes when SkyPilot has taken it.
+            self._launching[name] = None
+        try:
+            request = self.sky.launch(
                 task,
                 cluster_name=name,
                 idle_minutes_to_autostop=idle_minutes,
                 down=True,
             )
-        threading.Thread(target=self._wait, args=(name,), daemon=True).start()
+        except BaseException:
+            with self._lock:
+                del self._launching[name]
+            raise
+        with self._lock:
+            self._launching[name] = request
+        waiting = threading.Thread(target=self._wait, args=(name, request), daemon=True)
+        waiting.start()
 
-    def _wait(self, name: str) -> None:
+    def _wait(self, name: str, request: Any) -> None:
         """The end of a launch: it succeeds or fails minutes after it was asked for."""
         fault: dict[str, str] | None = None
         try:
-            self.sky.get(self._launching[name])
+            self.sky.get(request)
         except Exception as error:  # noqa: BLE001  (any of SkyPilot's)
             fault = fault_of(error)
         with self._lock:

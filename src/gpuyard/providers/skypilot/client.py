@@ -35,6 +35,9 @@ _CODES = {
     "ConnectionError": "NOT_CONNECTED",
     "ConcurrentWorkerExhaustedError": "THROTTLED",
     "RequestInterruptedError": "NOT_CONNECTED",
+    "ConnectTimeout": "NOT_CONNECTED",
+    "ReadTimeout": "TIMEOUT",
+    "ChunkedEncodingError": "NOT_CONNECTED",
 }
 # SkyPilot's own server, which its SDK starts.
 _SERVER_DOWN = "API server"
@@ -111,10 +114,15 @@ class SkyPilotClient:
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout
-        with suppress(asyncio.CancelledError):
+        try:
             while line := await process.stdout.readline():
                 self._answer(json.loads(line))
-            await process.wait()
+        except ValueError as error:
+            log.warning("what speaks to SkyPilot says nonsense", error=str(error))
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+        await process.wait()
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(self._ended())
@@ -144,8 +152,7 @@ class SkyPilotClient:
 
     async def close(self) -> None:
         """End the process. Clusters go on."""
-        if self._reading:
-            self._reading.cancel()
         if self._process and self._process.returncode is None:
             self._process.terminate()
-            await self._process.wait()
+        if self._reading:
+            await self._reading

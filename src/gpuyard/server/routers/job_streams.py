@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, WebSocket
 from pydantic import BaseModel
 
+from gpuyard.controller.access import Action
 from gpuyard.domain.errors import ForbiddenError, GpuyardError, RefusedError
 from gpuyard.domain.users import Role
 from gpuyard.server import problems
@@ -89,16 +90,21 @@ async def make_link(
 
 
 def _admits(app_state: AppState, job_id: str, request: Request) -> Callable[[], bool]:
-    """Whether who asks would get the link now: a session lasts for days."""
+    """Whether who asks would get the link now: a session lasts for hours."""
     wanted = ("type", "method", "path", AGAIN_KEY, IDENTITY_KEY, SEES_KEY)
     scope = {key: request.scope[key] for key in wanted if key in request.scope}
     submitter = app_state.queries.submitters_of([job_id]).get(job_id)
+    project = app_state.queries.projects_of_jobs([job_id]).get(job_id)
     is_own = submitter == submitter_of(request.scope)
+    may = app_state.controller.access.may
 
     def admits() -> bool:
         if not is_still_admitted(scope):
             return False
-        return is_own or present_identity(scope).role is Role.ADMINISTRATOR
+        identity = present_identity(scope)
+        if identity.role is Role.ADMINISTRATOR:
+            return True
+        return is_own and may(identity, Action.CHANGE, project, submitter)
 
     return admits
 

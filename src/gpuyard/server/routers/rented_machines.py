@@ -21,7 +21,7 @@ async def list_rented_machines(
     whatever this server remembers.
 
     `pool` is the pool whose node it is. A machine of neither a job (`job_id`) nor a
-    pool is ended within a minute.
+    pool is ended within a minute, but not while output of its job is fetched.
     `cost` is that since its launch, null if its price is not known. `problems` says of
     each provider that could not be asked, by its name, why.
     """

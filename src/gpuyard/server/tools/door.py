@@ -31,6 +31,7 @@ SIGN_IN_PATH = "/.gpuyard/open"
 _HEAD_BYTES = 64 * 1024
 _PART = 1 << 16
 _MOST_CONNECTIONS = 512
+_MOST_INTERIM_ANSWERS = 8
 _SWITCHING = 101
 _FIRST_FINAL = 200
 _PAGE = (
@@ -163,7 +164,8 @@ class ToolsDoor:
         place = session.place
         async with self._streams.open(place.job_id, place.port) as stream:
             job = PortStream(stream.reader, stream.writer)
-            passing = _Passing(request, session, reader, writer, job)
+            origin = self.addresses.origin(place)
+            passing = _Passing(request, session, origin, reader, writer, job)
             await passing.run()
 
 
@@ -174,16 +176,19 @@ class _Passing:
         self,
         request: Request,
         session: ToolSession,
+        origin: str,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         job: PortStream,
     ) -> None:
         self._request = request
         self._session = session
+        self._origin = origin
         self._reader = reader
         self._writer = writer
         self._job = job
-        self._is_open = asyncio.Event()
+        # The job has taken the WebSocket.
+        self._has_switched = False
 
     async def run(self) -> None:
         """Pass all on, until the job has said all, or the browser has gone.
@@ -201,36 +206,34 @@ class _Passing:
             raise error
 
     async def _up(self) -> None:
-        """The request, and nothing behind it; of a WebSocket, all, once the job has
-        taken it.
+        """The request, and nothing behind it; of a WebSocket, all that comes once the
+        job has taken it: before, no browser sends anything.
         """
         port = self._session.place.port
         await self._job.write(heads.for_job(self._request, port).encoded())
         left = self._request.length
         while left:
             data = await self._reader.read(min(left, _PART))
-            if not data:
+            if not data or not self._session.is_good():
                 return
             left -= len(data)
             await self._job.write(data)
-        if self._request.is_websocket:
-            await self._is_open.wait()
         while data := await self._reader.read(_PART):
-            if not self._session.admits():
+            if not self._session.is_good():
                 return
             # What follows a plain request is another one: its answer would be read by
             # nobody, and its head has not been looked at.
-            if self._request.is_websocket:
+            if self._has_switched:
                 await self._job.write(data)
 
     async def _down(self) -> None:
         answer, rest = await self._answer()
         port = self._session.place.port
-        self._writer.write(heads.for_browser(answer, port).encoded() + rest)
+        self._has_switched = heads.status_of(answer) == _SWITCHING
+        shown = heads.for_browser(answer, port, self._origin)
+        self._writer.write(shown.encoded() + rest)
         await self._writer.drain()
-        if heads.status_of(answer) == _SWITCHING:
-            self._is_open.set()
-        while (data := await self._job.read()) and self._session.admits():
+        while (data := await self._job.read()) and self._session.is_good():
             self._writer.write(data)
             await self._writer.drain()
 
@@ -239,7 +242,8 @@ class _Passing:
         UnreachableError.
         """
         received = b""
-        while True:
+        interim = 0
+        while interim <= _MOST_INTERIM_ANSWERS:
             raw, end, rest = received.partition(b"\r\n\r\n")
             if not end and len(received) <= _HEAD_BYTES:
                 data = await self._job.read()
@@ -259,6 +263,8 @@ class _Passing:
                     raise _no_answer("It speaks another protocol.")
                 return answer, rest
             received = rest  # something comes before the answer
+            interim += 1
+        raise _no_answer("It says more and more before its answer.")
 
 
 def check_origin(request: Request, origin: str) -> None:
@@ -282,6 +288,7 @@ def check_origin(request: Request, origin: str) -> None:
 _OWN_HEADERS = [
     ("cache-control", "no-store"),
     ("content-security-policy", "default-src 'none'; frame-ancestors 'none'"),
+    ("cross-origin-opener-policy", "same-origin"),
     ("cross-origin-resource-policy", "same-origin"),
     ("referrer-policy", "no-referrer"),
     ("connection", "close"),

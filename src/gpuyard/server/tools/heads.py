@@ -40,12 +40,17 @@ _NOT_FOR_JOBS_PREFIXES = ("x-forwarded-", "x-gpuyard-")
 _NOT_FROM_JOBS = _HOP_BY_HOP | {
     "alt-svc",
     "clear-site-data",
+    # Two values would cancel each other.
+    "cross-origin-opener-policy",
+    "cross-origin-resource-policy",
     "set-cookie",
     "strict-transport-security",
 }
 _ADDED = (
     # No other site frames it or reads it, and it tells none its address.
     ("Content-Security-Policy", "frame-ancestors 'self'"),
+    # Who has opened it keeps no hold of it.
+    ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Referrer-Policy", "same-origin"),
 )
@@ -133,12 +138,14 @@ def status_of(answer: Head) -> int:
     return int(line[1])
 
 
-def for_browser(answer: Head, port: int) -> Head:
-    """What the browser gets of the head of a job's answer."""
+def for_browser(answer: Head, port: int, origin: str) -> Head:
+    """What the browser gets of the head of a job's answer; to it, the job is at
+    `origin`.
+    """
     headers: list[Header] = []
     for name, value in answer.headers:
         if name == "location":
-            headers.append((name, _location(value, port)))
+            headers.append((name, _location(value, port, origin)))
         elif name == "set-cookie":
             headers += _confined(value)
         elif name not in _NOT_FROM_JOBS:
@@ -186,13 +193,13 @@ def _confined(value: str) -> list[Header]:
     return [("set-cookie", ";".join([pair, *kept]))]
 
 
-def _location(value: str, port: int) -> str:
+def _location(value: str, port: int, origin: str) -> str:
     """The same place, where the program named the address of its own machine."""
     for host in ("127.0.0.1", "localhost"):
         own = f"http://{host}:{port}"
         rest = value.removeprefix(own)
         if rest != value and (not rest or rest[0] in "/?#"):
-            return rest if rest.startswith("/") else f"/{rest}"
+            return origin + rest
     return value
 
 

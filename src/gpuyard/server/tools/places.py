@@ -37,6 +37,14 @@ class ToolAddresses:
                 "write a scheme and a host, such as https://tools.example.org",
             )
         self.is_secure = parts.scheme == "https"
+        host = parts.hostname or ""
+        if not self.is_secure and host.rpartition(".")[2] != "localhost":
+            raise InvalidInputError.of(
+                "server.tools_url",
+                f"is {quoted(url)}, and browsers protect no pages without TLS",
+                "write https://; only names of this machine, such as"
+                " http://localhost:8401, may go without",
+            )
         self._scheme = parts.scheme
         usual = ":443" if self.is_secure else ":80"
         self._host = parts.netloc.removesuffix(usual)

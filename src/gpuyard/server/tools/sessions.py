@@ -19,12 +19,17 @@ _MOST = 10_000
 @dataclass(frozen=True, slots=True)
 class ToolSession:
     """A place, and whether who was admitted to it would be admitted now. `ends_at` is
-    of the clock of the sessions.
+    of `clock`.
     """
 
     place: ToolPlace
     admits: Callable[[], bool]
     ends_at: float
+    clock: Callable[[], float]
+
+    def is_good(self) -> bool:
+        """Whether it goes on."""
+        return self.clock() < self.ends_at and self.admits()
 
 
 class ToolSessions:
@@ -41,7 +46,7 @@ class ToolSessions:
     def code(self, place: ToolPlace, admits: Callable[[], bool]) -> str:
         """What a link has to say: once, and soon."""
         ends_at = self._clock() + LINK_LASTS_S
-        return _keep(self._codes, ToolSession(place, admits, ends_at))
+        return _keep(self._codes, ToolSession(place, admits, ends_at, self._clock))
 
     def redeem(self, code: str, place: ToolPlace) -> str | None:
         """The value of a cookie for a code, which is used up; None if it opens
@@ -52,7 +57,8 @@ class ToolSessions:
             return None
         del self._codes[digest_of(code)]
         ends_at = self._clock() + self._lasts_s
-        return _keep(self._open, ToolSession(place, found.admits, ends_at))
+        session = ToolSession(place, found.admits, ends_at, self._clock)
+        return _keep(self._open, session)
 
     def find(self, cookie: str | None, place: ToolPlace) -> ToolSession | None:
         """The session of a browser; None if it has none at this place any more."""
@@ -64,7 +70,7 @@ class ToolSessions:
         found = kept.get(digest_of(key))
         if found is None or found.place != place:
             return None
-        if self._clock() >= found.ends_at or not found.admits():
+        if not found.is_good():
             del kept[digest_of(key)]
             return None
         return found
