@@ -211,7 +211,7 @@ def test_one_home_leaves_no_trace_in_the_next(home, tmp_path):
 
 def test_the_port_for_tools_is_of_this_machine_alone(home):
     home.settings.write_text('[server]\ntools_listen = "0.0.0.0:8401"\n')
-    assert "server.tools_listen: '0.0.0.0:8401' is an address" in refused(home)
+    assert "server.tools_listen: '0.0.0.0:8401' is reached" in refused(home)
     home.settings.write_text('[server]\ntools_listen = "127.0.0.1:8401"\n')
     assert load_settings(home).server.tools_listen == "127.0.0.1:8401"
 

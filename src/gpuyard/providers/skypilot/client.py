@@ -83,7 +83,8 @@ class SkyPilotClient:
         except TimeoutError:
             message = f"SkyPilot has not answered for {limit_s:.0f} s ({call})."
             raise self._error(message, "TIMEOUT") from None
-        except (BrokenPipeError, ConnectionResetError):
+        except (BrokenPipeError, ConnectionResetError, RuntimeError):
+            # uvloop says RuntimeError where the pipe is closed.
             raise self._ended() from None
         finally:
             self._waiting.pop(number, None)
