@@ -20,6 +20,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.verification import keys
+from gpuyard.verification.fingerprints import most_bytes
+from gpuyard.verification.protocol import LONGEST_LINE
 from gpuyard.verification.verdict import (
     CheckOutcome,
     Evidence,
@@ -31,9 +33,12 @@ from gpuyard.verification.verdict import (
 # The largest file: many times what 480 answers need. Malicious JSON takes up to thirty
 # times as much memory.
 LARGEST = 16 * 2**20
-# The largest answer file, so that it fits together with the longest series, claims and
-# receipts. 480 answers of 256 tokens need a tenth of it.
+# The largest answer file. 480 answers of 256 tokens need a tenth of it.
 LONGEST_ANSWERS = LARGEST // 4
+# What is kept free for what comes after the answers: reasons, digests, a second answer.
+_LATER = 2**19
+# So much of each token has room at least: about three times what English needs.
+_BYTES_PER_TOKEN = 12
 FORMAT = "gpuyard evidence"
 VERSION = 2
 # What of an engine is needed to repeat its answers, and is no secret.
@@ -103,6 +108,43 @@ def public_order(order: dict[str, Any]) -> tuple[dict[str, float], dict[str, str
         if name in _PUBLIC
     }
     return dict(order.get("settings", {})), engine
+
+
+def _in_base64(size: int) -> int:
+    return -(-size // 3) * 4
+
+
+def _least_answers(prompts: int, max_tokens: int) -> int:
+    """The bytes that the answers to so many prompts have room for in any case."""
+    return min(prompts * max_tokens * _BYTES_PER_TOKEN, LONGEST_ANSWERS)
+
+
+def longest_series(prompts: int, max_tokens: int) -> int:
+    """How many bytes of JSON a series may have, so that all evidence of it fits.
+
+    Beside it are two files of fingerprints, the answers, the claims, and what comes
+    later.
+    """
+    prints = 2 * _in_base64(most_bytes(prompts, max_tokens))
+    answers = _in_base64(_least_answers(prompts, max_tokens))
+    return LARGEST - prints - answers - LONGEST_LINE - _LATER
+
+
+def longest_answers(evidence: Evidence, max_tokens: int) -> int:
+    """How many bytes the answer file of a check may have, so that its evidence fits.
+
+    `evidence`: what is known before the answers come.
+    """
+    prompts = len(evidence.series)
+    known = len(msgspec.json.encode(_Body(CheckOutcome.FAILED, evidence)))
+    room = LARGEST - known - _LATER
+    if evidence.printed is not None:
+        room -= 2 * _in_base64(most_bytes(prompts, max_tokens))
+        most = room * 3 // 4
+    else:
+        # The trusted answers to all prompts may follow, as texts.
+        most = room * 3 // 7
+    return min(max(most, _least_answers(prompts, max_tokens)), LONGEST_ANSWERS)
 
 
 def write_evidence(

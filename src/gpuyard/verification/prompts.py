@@ -11,11 +11,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.place import in_background
 from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.context import Context, call
+from gpuyard.verification.evidence import longest_series
+from gpuyard.verification.protocol import SAMPLING
 
 MAX_PROMPT_BYTES = 8192
 """The longest prompt: it fits a small context, with room for the answer."""
@@ -60,6 +64,21 @@ def parse_prompts(
     return tuple(lines)
 
 
+def fault_of_series(prompts: Sequence[str]) -> str | None:
+    """Why these prompts together cannot be used; None when they can.
+
+    Evidence has a largest size, and each check of a series needs one.
+    """
+    most = longest_series(len(prompts), SAMPLING["max_tokens"])
+    size = len(msgspec.json.encode(prompts))
+    if size <= most:
+        return None
+    return (
+        f"has {len(prompts)} prompts of {size:,} bytes together in JSON, and at most"
+        f" {most:,} fit evidence beside the answers and their fingerprints"
+    )
+
+
 def _faults(lines: Sequence[str], count: int) -> Iterator[tuple[str, str]]:
     if len(lines) != count:
         amount = f"{len(lines)} {'prompt' if len(lines) == 1 else 'prompts'}"
@@ -73,6 +92,8 @@ def _faults(lines: Sequence[str], count: int) -> Iterator[tuple[str, str]]:
                 f"holds the same prompt in lines {first} and {place}",
                 "let no two prompts be the same",
             )
+    if fault := fault_of_series(lines):
+        yield fault, "write shorter prompts"
 
 
 def problem_of(prompt: str) -> str | None:
@@ -98,7 +119,7 @@ def problem_of(prompt: str) -> str | None:
 def chosen_prompts(made: Iterable[object], count: int) -> tuple[str, ...]:
     """The first `count` different and usable prompts of those a generator made.
 
-    Raises ValueError when there are fewer.
+    Raises ValueError when there are fewer, or they are too long together.
     """
     stripped = (prompt.strip() for prompt in made if isinstance(prompt, str))
     sound = list(
@@ -109,6 +130,8 @@ def chosen_prompts(made: Iterable[object], count: int) -> tuple[str, ...]:
             f"has {len(sound)} different prompts that can be used, and {count} are"
             " needed"
         )
+    if fault := fault_of_series(sound[:count]):
+        raise ValueError(fault)
     return tuple(sound[:count])
 
 

@@ -8,7 +8,7 @@ import binascii
 import json
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -17,6 +17,7 @@ from pydantic import (
     Field,
     TypeAdapter,
     ValidationError,
+    model_validator,
 )
 
 from gpuyard.domain.errors import quoted
@@ -99,7 +100,8 @@ class Hash(_Said):
 class Claims(_Said):
     """What the executor says about its GPUs; None for what it was not asked.
 
-    `took_s`: how long that took, as the solver says.
+    `took_s`: how long that took, as the solver says. Written out, it is no longer than
+    a line may be, so that evidence has room for it.
     """
 
     type: Literal["claims"] = "claims"
@@ -107,6 +109,14 @@ class Claims(_Said):
     vram: Object | None = None
     speed: Object | None = None
     took_s: float = Field(default=0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        # A number such as 1e15 is longer in evidence than on its line.
+        said = json.dumps(self.model_dump(), ensure_ascii=False)
+        if len(said.encode("utf-8", "replace")) > LONGEST_LINE:
+            raise ValueError(f"claims are longer than {LONGEST_LINE} bytes")
+        return self
 
 
 class Piece(_Said):

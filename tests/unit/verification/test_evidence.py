@@ -13,17 +13,27 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.verification import evidence as module
-from gpuyard.verification import receipts
+from gpuyard.verification import fingerprints, receipts
 from gpuyard.verification.claims import Expected
+from gpuyard.verification.classes import TRAITS
 from gpuyard.verification.evidence import (
     LARGEST,
     CheckedEvidence,
     check_evidence,
+    longest_answers,
+    longest_series,
     public_order,
     write_evidence,
 )
 from gpuyard.verification.keys import public_hex
+from gpuyard.verification.prompts import (
+    MAX_PROMPT_BYTES,
+    chosen_prompts,
+    fault_of_series,
+)
+from gpuyard.verification.protocol import LONGEST_LINE, SAMPLING
 from gpuyard.verification.receipts import Receipt
+from gpuyard.verification.tolerance import Limits, Printed
 from gpuyard.verification.verdict import CheckOutcome, Evidence
 from tests.support.programs import run_program
 from tests.unit.verification.bundles import (
@@ -38,6 +48,8 @@ from tests.unit.verification.bundles import (
 
 KEY = Ed25519PrivateKey.generate()
 OTHER = Ed25519PrivateKey.generate()
+NO_LIMITS = Limits(**dict.fromkeys(Limits.__struct_fields__, 1.0))
+NO_PRINTS = Printed(limits=NO_LIMITS, sha256="0" * 64)
 WRONG = answered({**ANSWERS, SERIES[4]: "another"})
 
 
@@ -350,6 +362,54 @@ def test_what_would_be_too_large_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"answers: make \d+ bytes of evidence"):
         write_evidence(tmp_path / "a", evidence(**answered({"x": "y" * LARGEST})), KEY)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_evidence_of_the_largest_class_has_room_for_all_that_can_come(
+    tmp_path: Path,
+) -> None:
+    """The longest series, answers of all tokens, both files of fingerprints, and a line
+    of claims.
+    """
+    prompts = max(one.prompts for one in TRAITS.values())
+    most = SAMPLING["max_tokens"]
+    room = longest_series(prompts, most) - 3 * prompts
+    size = min(room // prompts, MAX_PROMPT_BYTES) - 10
+    series = tuple(f"{number:09d} {'a' * (size - 10)}" for number in range(prompts))
+    assert fault_of_series(series) is None
+    prints = bytes(fingerprints.most_bytes(prompts, most))
+    asked = evidence(
+        series=series,
+        hidden=series[0],
+        printed=NO_PRINTS,
+        claims={"speed": {"digest": "x" * (LONGEST_LINE - 100)}},
+        answers=None,
+    )
+    longest = longest_answers(asked, most)
+    assert longest >= min(12 * prompts * most, LARGEST // 4)
+    printed = msgspec.structs.replace(
+        NO_PRINTS, file=prints, trusted=prints, texts_sha256="0" * 64
+    )
+    whole = msgspec.structs.replace(
+        asked, answers=bytes(longest), printed=printed, trusted_answer="a" * 50_000
+    )
+    write_evidence(tmp_path / "whole", whole, KEY)
+    every = msgspec.structs.replace(asked, printed=None)
+    longest = longest_answers(every, most)
+    answers = dict.fromkeys(series[1:], "")
+    answers[series[0]] = "a" * (longest - len(msgspec.json.encode(series)))
+    whole = msgspec.structs.replace(
+        every, answers=bytes(longest), trusted_answers=answers
+    )
+    write_evidence(tmp_path / "every", whole, KEY)
+
+
+def test_a_series_that_evidence_has_no_room_for_is_refused_with_the_figures() -> None:
+    prompts = [f"{number} {'a' * 8000}" for number in range(480)]
+    fault = fault_of_series(prompts)
+    assert fault and "480 prompts of 3," in fault and "and at most 2," in fault
+    with pytest.raises(ValueError, match="fit evidence beside the answers"):
+        chosen_prompts(prompts, 480)
+    assert fault_of_series(prompts[:360]) is None
 
 
 def test_a_disk_that_is_full_leaves_what_was_there(file: Path) -> None:

@@ -158,6 +158,14 @@ def test_a_solvers_words_are_one_line() -> None:
     assert message == Failed(reason="CUDA error:   [2Jout of memory")
 
 
+def test_claims_that_grow_when_they_are_written_down_are_refused() -> None:
+    """Evidence has room for as much as fits a line, and no more."""
+    line = b'{"type": "claims", "speed": {"x": [%s]}}'
+    assert parse(line % b",".join([b"1e9"] * 1000)).type == "claims"
+    with pytest.raises(ProtocolError, match="claims are longer than 1048576 bytes"):
+        parse(line % b",".join([b"1e15"] * 100_000))
+
+
 def test_a_piece_that_is_no_base64_is_refused() -> None:
     with pytest.raises(ProtocolError, match="part 3 is no base64"):
         Piece(part=3, of=4, data="a*b").bytes()
