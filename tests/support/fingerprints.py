@@ -17,6 +17,7 @@ from gpuyard.verification.solver.engines.fingerprints import (
 )
 from gpuyard.verification.solver.engines.mock import MockSolverEngine
 from gpuyard.verification.solver.messages import canonical
+from gpuyard.verification.tolerance import sampling_of
 from gpuyard.verification.trusted_executor import FollowedAnswers
 
 OTHER_VERSION: dict[str, Any] = {"version": "2", "rounding": 0.02}
@@ -50,14 +51,16 @@ class PrintedFile:
         """Their tokens, as an order has them."""
         return pack_tokens([one.token for one in a.prints] for a in self.answers)
 
-    def followed(self) -> FollowedAnswers:
+    def followed(self, engine: dict[str, Any] | None = None) -> FollowedAnswers:
         """What the trusted executor makes of the tokens."""
-        return follow(self.prompts, self.seed, self.tokens)
+        return follow(self.prompts, self.seed, self.tokens, engine)
 
 
-def follow(prompts: Sequence[str], seed: int, tokens: str) -> FollowedAnswers:
-    """What a trusted executor makes of given tokens, which has the mock as it is."""
-    mock = MockSolverEngine({}, dict(SAMPLING))
+def follow(
+    prompts: Sequence[str], seed: int, tokens: str, engine: dict[str, Any] | None = None
+) -> FollowedAnswers:
+    """What a trusted executor makes of given tokens, by default with the plain mock."""
+    mock = MockSolverEngine(engine or {}, dict(SAMPLING))
     found = mock.fingerprints(list(prompts), seed, unpack_tokens(tokens))
     texts = {prompt: one.text for prompt, one in zip(prompts, found, strict=True)}
     return FollowedAnswers(texts, pack(found))
@@ -70,8 +73,8 @@ def differences(file: PrintedFile) -> list[PrintDifference]:
     checked = read_fingerprints(file.prints, count, most)
     right = read_fingerprints(file.followed().fingerprints, count, most)
     pairs = zip(checked, right, strict=True)
-    sampling = (SAMPLING["temperature"], SAMPLING["top_p"])
-    return [difference(one, trusted, *sampling) for one, trusted in pairs]
+    sampling = sampling_of(SAMPLING)
+    return [difference(one, trusted, sampling) for one, trusted in pairs]
 
 
 def sha256(data: bytes) -> str:

@@ -120,9 +120,12 @@ class ToleranceSettings(SettingsSection):
     This is done where an executor and the trusted one differ in their class, or in the
     version or number format of their engine. `trusted`: the trusted executor, maybe of
     another class, that judges this one; unset, that of the class.
+    `accept_unknown_draws`: let checks pass though the trusted engine cannot tell which
+    tokens a seed gives, as vLLM cannot; then neither seed nor deadline proves anything.
     """
 
     trusted: str | None = None
+    accept_unknown_draws: bool = False
 
 
 class WatchSettings(SettingsSection):

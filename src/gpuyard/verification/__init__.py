@@ -7,10 +7,11 @@ How it works is described in docs/verification.md. The way through the modules:
 - `batch`, `batch_samples`, `check`: one batch of checks behind one start barrier.
 - `channels`, `hub`, `timed_reader`, `solver_jobs`, `protocol`, `answers`: the way to
   the solvers.
-- `trusted_executor`, `recheck`: the machine whose answers are taken as correct.
+- `trusted_executor`, `trusted_changes`, `recheck`: the machine whose answers are taken
+  as correct.
 - `claims`, `verdict`, `receipts`, `evidence`: how a check is judged and proven.
-- `fingerprints`, `tolerance`, `tolerance_limits`, `tolerant_check`: how answers are
-  compared where rounding differs.
+- `fingerprints`, `tolerance`, `tolerance_limits`, `chance`, `tolerant_check`: how
+  answers are compared where rounding differs.
 - `trust`, `settlement`: what a verdict changes, here and in the instance.
 - `database`, `tables`, `records/`: what is stored.
 - `session`, `verify`, `preparation`, `calibration`, `tolerance_calibration`,

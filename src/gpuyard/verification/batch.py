@@ -34,7 +34,7 @@ from gpuyard.verification.classes import TRAITS, Class
 from gpuyard.verification.clock import steady_now
 from gpuyard.verification.context import Context, call
 from gpuyard.verification.database import DatabaseError
-from gpuyard.verification.evidence import LONGEST_ANSWERS
+from gpuyard.verification.evidence import longest_answers
 from gpuyard.verification.executors import Executor
 from gpuyard.verification.protocol import (
     SAMPLING,
@@ -53,7 +53,11 @@ from gpuyard.verification.recheck import ask_again, ask_every_prompt, ask_for_di
 from gpuyard.verification.solver.probe import nonce_of
 from gpuyard.verification.solver_jobs import NotStartedError
 from gpuyard.verification.tolerance import Limits
-from gpuyard.verification.tolerant_check import follow_tokens, note_runtimes
+from gpuyard.verification.tolerant_check import (
+    follow_tokens,
+    keep_runtimes,
+    note_runtimes,
+)
 from gpuyard.verification.trust import record_after
 from gpuyard.verification.verdict import IN_PIECES_S
 
@@ -83,13 +87,15 @@ class ClassTerms:
     `deadline_s`: the time from the seed to the answers' hash. `expected`: what is
     expected of its GPU. `prepare_s`: the time from the start of a job until its solver
     is ready, None to take that of the class's traits. `limits`: how much fingerprints
-    may differ, None where answers are only compared exactly.
+    may differ, None where answers are only compared exactly. `accepts_unknown_draws`:
+    also where the trusted engine cannot tell which tokens a seed gives.
     """
 
     deadline_s: float
     expected: Expected
     prepare_s: float | None = None
     limits: Limits | None = None
+    accepts_unknown_draws: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +231,7 @@ class VerificationBatch:
             expected,
             solve_limit_s=solve_limit_s,
             limits=terms.limits,
+            accepts_unknown_draws=terms.accepts_unknown_draws,
             trusted_class=trusted.gpu_class.value if trusted else None,
         )
 
@@ -315,7 +322,8 @@ class VerificationBatch:
         assert check.channel is not None
         series = check.taken.series
         most = SAMPLING["max_tokens"]
-        parcel = IncomingFile(min(most_bytes(series, most), LONGEST_ANSWERS))
+        fits = longest_answers(check.evidence(), most)
+        parcel = IncomingFile(min(most_bytes(series, most), fits))
         prints = IncomingFile(fingerprints.most_bytes(len(series), most))
         try:
             message: Message = first
@@ -372,6 +380,7 @@ class VerificationBatch:
             await call(check.judge)
         # Who answered again may have said that it is of another version.
         await follow_tokens(self._context, suspects)
+        await keep_runtimes(self._context, checks)
         if self._ports.every_prompt:
             right = [check for check in checks if check.right]
             await ask_every_prompt(self._context, right)

@@ -20,7 +20,8 @@ from gpuyard.verification.context import (
 from gpuyard.verification.executors import Executor
 from gpuyard.verification.prompts import read_file
 from gpuyard.verification.records.series import Series
-from gpuyard.verification.session import Session
+from gpuyard.verification.session import SOLVE_PRINTED, Session, deadline_range
+from gpuyard.verification.trusted_changes import accept
 from gpuyard.verification.trusted_executor import (
     ExecutorFault,
     JobTrustedExecutor,
@@ -125,7 +126,10 @@ def require_work(cls: Class, solve_s: Sequence[float]) -> None:
 async def calibrate_class(
     session: Session, executor: Executor, runs: int, say: Say
 ) -> Calibration:
-    """Let the trusted executor solve `runs` series, and store the calibration."""
+    """Let the trusted executor solve `runs` series, and store the calibration.
+
+    Where tolerance is allowed, it makes fingerprints, too, as those do who are checked.
+    """
     cls = executor.gpu_class
     records = session.context.records
     trusted = session.trusted.get(cls)
@@ -140,6 +144,7 @@ async def calibrate_class(
     await check_places(session, [executor])
     await prepare(session, cls, 1, say)
     found = await call(records.series, cls)
+    name = deadline_range(session.store.settings, cls)
     wanted = {}
     if isinstance(cls, GPUClass):
         wanted = wanted_of(cls, frozenset(Claim)).proofs
@@ -149,7 +154,9 @@ async def calibrate_class(
     proven = list[TrustedRun]()
     for number in range(runs):
         series = found[number % len(found)]
-        run = await _timed_run(session, trusted, series, wanted)
+        run = await _timed_run(
+            session, trusted, series, wanted, fingerprints=name == SOLVE_PRINTED
+        )
         times.append(run.solve_s)
         prepare_s.append(run.prepare_s)
         if wanted and all("digest" in (run.claims.get(name) or {}) for name in _PROOFS):
@@ -160,12 +167,13 @@ async def calibrate_class(
     result = calibrate(times, claims_s)
     longest_s = max(PREPARE_LEEWAY * max(prepare_s), LEAST_PREPARE_S)
     limits = {
-        "solve_s": (min(times), result.deadline_s),
+        name: (min(times), result.deadline_s),
         "prepare_s": (min(prepare_s), longest_s),
     }
     if result.claims_s:
         limits["claims_s"] = (min(claims_s), result.claims_s)
         limits.update(proof_limits(proven))
+    await accept(session.context, cls, trusted.runtime)
     await call(records.put_ranges, cls, limits)
     return result
 
@@ -193,12 +201,20 @@ async def _timed_run(
     trusted: JobTrustedExecutor,
     series: Series,
     claims: Mapping[str, Any],
+    *,
+    fingerprints: bool,
 ) -> TrustedRun:
     """Let the trusted executor solve a series once; NotPreparedError."""
     context = session.context
     size = TRAITS[trusted.gpu_class].prompts
     prompts = await read_file(context, series.blob, size)
-    solve = partial(trusted.solve_timed, prompts, context.draw_seed(), claims)
+    solve = partial(
+        trusted.solve_timed,
+        prompts,
+        context.draw_seed(),
+        claims,
+        fingerprints=fingerprints,
+    )
     try:
         _, run = await when_trusted_is_free(context, trusted, solve)
     except (ExecutorFault, LeaseLost, LeaseBusy) as error:

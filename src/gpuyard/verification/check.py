@@ -40,10 +40,12 @@ class Check:
     trusted executor answered when it was asked once more. `trusted_answers`: what it
     answered to every prompt, if that was asked for; `not_compared`: why it did not.
     `runtime`: what its engine says of itself, `trusted_runtime` what the trusted one
-    says, and `trusted_class`: the class of the trusted executor. `limits`: how much
-    fingerprints may differ, if they may be compared; `prints_sha256`: the hash of
-    theirs, `prints`: where their file is, `followed`: what the trusted executor made
-    of their tokens.
+    says, `accepted_runtime` what that one said when the class was calibrated, and
+    `trusted_class`: the class of the trusted executor. `limits`: how much fingerprints
+    may differ, if they may be compared, and `accepts_unknown_draws`: the settings
+    accept a trusted engine that cannot tell what a seed draws; `prints_sha256`: the
+    hash of theirs, `prints`: where their file is, `followed`: what the trusted executor
+    made of their tokens.
     """
 
     taken: BatchSample
@@ -78,8 +80,10 @@ class Check:
     not_compared: str | None = None
     runtime: dict[str, str] = field(default_factory=dict[str, str])
     trusted_runtime: dict[str, str] = field(default_factory=dict[str, str])
+    accepted_runtime: dict[str, str] = field(default_factory=dict[str, str])
     trusted_class: str | None = None
     limits: Limits | None = None
+    accepts_unknown_draws: bool = False
     prints_sha256: str | None = None
     prints: Path | None = None
     followed: FollowedAnswers | None = None
@@ -167,6 +171,7 @@ class Check:
             not_compared=self.not_compared,
             runtime=self.runtime,
             trusted_runtime=self.trusted_runtime,
+            accepted_runtime=self.accepted_runtime,
             trusted_class=self.trusted_class,
             printed=self._printed(),
             deadline_s=self.deadline_s,
@@ -195,12 +200,11 @@ class Check:
         followed = self.followed
         return Printed(
             limits=self.limits,
+            accepts_unknown_draws=self.accepts_unknown_draws,
             sha256=self.prints_sha256,
             file=self.prints.read_bytes() if self.prints else None,
             trusted=followed.fingerprints if followed else None,
-            texts_sha256=sha256(canonical(followed.texts)).hexdigest()
-            if followed
-            else None,
+            texts_sha256=texts_sha256(followed) if followed else None,
         )
 
     def row(self) -> dict[str, Any]:
@@ -226,6 +230,11 @@ class Check:
             "claims": self.claims,
             "solve_s": self.solve_s,
         }
+
+
+def texts_sha256(followed: FollowedAnswers) -> str:
+    """The hash of the answer file that followed tokens make."""
+    return sha256(canonical(followed.texts)).hexdigest()
 
 
 INSTANCE = "yard"

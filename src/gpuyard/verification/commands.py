@@ -7,7 +7,7 @@ one that measures a class.
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -311,6 +311,7 @@ def status(
 
     Of each executor: its trust, its quarantine and its newest checks.
     """
+    from gpuyard.verification.executors import judging_executors
     from gpuyard.verification.metrics import figures, render_metrics
     from gpuyard.verification.session import open_store
 
@@ -323,7 +324,8 @@ def status(
         if metrics:
             say(render_metrics(store.records)[0].decode().rstrip("\n"))
             return
-        classes = [_class_row(store, one) for one in figures(store.records)]
+        judges = judging_executors(store.settings)
+        classes = [_class_row(store, one, judges) for one in figures(store.records)]
         known = store.records.executors()
         quarantines = _quarantines(store, known) if known else {}
         executors = [
@@ -337,9 +339,13 @@ def status(
     _print_status(classes, executors)
 
 
-def _class_row(store: "VerificationStore", one: Any) -> dict[str, Any]:
+def _class_row(
+    store: "VerificationStore", one: Any, judges: "Mapping[Class, Executor]"
+) -> dict[str, Any]:
     from gpuyard.verification.classes import class_of
+    from gpuyard.verification.trusted_changes import change_of
 
+    cls = class_of(one.gpu_class)
     return {
         "class": one.gpu_class,
         "executors": one.executors,
@@ -347,7 +353,8 @@ def _class_row(store: "VerificationStore", one: Any) -> dict[str, Any]:
         "used": one.used,
         "ready": one.ready,
         "waiting": one.waiting,
-        "deadline_s": store.deadline_s(class_of(one.gpu_class)),
+        "deadline_s": store.deadline_s(cls),
+        "changed": change_of(store.records, cls, judges.get(cls)) or None,
     }
 
 
@@ -406,7 +413,10 @@ def _print_status(
         say("Nothing was verified yet: `gpuyard verify run EXECUTOR --class C` begins.")
         return
     columns = ("CLASS", "EXECUTORS", "SERIES", "USED", "READY", "WAITING", "DEADLINE S")
-    print_table(columns, [tuple(one.values()) for one in classes])
+    print_table(columns, [tuple(one.values())[: len(columns)] for one in classes])
+    for one in classes:
+        if one["changed"]:
+            say(one["changed"])
     say()
     rows = [
         (
@@ -432,6 +442,7 @@ _SIGNS = {
     "blameless": ".",
     "unjudged": "?",
     "unexplained": "!",
+    "other_engine": "v",
 }
 
 

@@ -196,4 +196,32 @@ def judging_executors(settings: VerificationSettings) -> dict[Class, Executor]:
     for cls, tolerance in tolerances_of(settings).items():
         if tolerance.trusted is not None:
             found[cls] = executor_named(tolerance.trusted, settings.executors, None)
+        if judge := found.get(cls):
+            _check_tolerance(cls, tolerance, judge)
     return found
+
+
+def knows_no_draws(engine: str) -> bool:
+    """Whether an engine cannot tell which tokens a seed gives."""
+    return engine == "vllm"
+
+
+def _check_tolerance(
+    cls: Class, tolerance: ToleranceSettings, trusted: Executor
+) -> None:
+    """InvalidInputError for a tolerance that the trusted engine makes no sense of."""
+    engine = trusted.settings.engine.kind
+    field = f"verification.tolerances.{cls}"
+    if engine == "openai":
+        raise InvalidInputError.of(
+            field,
+            f"needs fingerprints, and the engine openai of {trusted.name} has none",
+            "use transformers or vllm there, or leave it out",
+        )
+    if tolerance.accept_unknown_draws and not knows_no_draws(engine):
+        raise InvalidInputError.of(
+            f"{field}.accept_unknown_draws",
+            f"makes no sense: the engine {engine} of {trusted.name} can tell which"
+            " tokens a seed gives",
+            "leave it out",
+        )

@@ -37,7 +37,7 @@ def print_report(report: "VerificationReport", as_json: bool) -> None:
     print_table(columns, rows)
     if report.left_out:
         names = ", ".join(report.left_out)
-        say(f"Without a sample that can be read, so not verified: {names}")
+        say(f"Not verified, without a sample or for what is said below: {names}")
     if report.unjudged:
         say(f"Not judged, so not passed: {', '.join(report.unjudged)}")
     for fault in report.faults:

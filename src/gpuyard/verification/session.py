@@ -67,8 +67,22 @@ class VerificationStore:
 
         It is the calibrated value, or the guess in the class's traits.
         """
-        found = self.records.ranges(cls).get("solve_s")
+        found = self.records.ranges(cls).get(deadline_range(self.settings, cls))
         return found.high if found else TRAITS[cls].solve_s
+
+
+SOLVE = "solve_s"
+"""The name of the range of a class's solve times."""
+SOLVE_PRINTED = "solve_printed_s"
+"""The same of work with fingerprints, which takes longer."""
+
+
+def deadline_range(settings: VerificationSettings, cls: Class) -> str:
+    """The name of the range that holds the deadline of a class.
+
+    Where tolerance is allowed, solvers make fingerprints, too.
+    """
+    return SOLVE_PRINTED if tolerance_of(settings, cls) else SOLVE
 
 
 def open_store(home: Home | None = None) -> tuple[VerificationStore, Database]:
@@ -167,10 +181,13 @@ class Session:
         prepared = calibrated.get("prepare_s")
         prepare_s = prepared.high if prepared else None
         limits = None
-        if tolerance_of(self.store.settings, cls):
+        tolerance = tolerance_of(self.store.settings, cls)
+        if tolerance:
             limits = limits_in({name: one.high for name, one in calibrated.items()})
+        accepts = bool(tolerance and tolerance.accept_unknown_draws)
+        terms = ClassTerms(deadline_s, Expected(cls.value), prepare_s, limits, accepts)
         if not claims or not isinstance(cls, GPUClass):
-            return ClassTerms(deadline_s, Expected(cls.value), prepare_s, limits)
+            return terms
         timed = calibrated.get(limit_of(claims)) or calibrated.get("claims_s")
         longest_s = timed.high if timed else None
         root = self.store.settings.attestation_root
@@ -179,7 +196,7 @@ class Session:
             claims_s=longest_s,
             attestation_root=root.read_text() if root else None,
         )
-        return ClassTerms(deadline_s, wanted, prepare_s, limits)
+        return replace(terms, expected=wanted)
 
 
 @asynccontextmanager

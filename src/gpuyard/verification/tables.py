@@ -120,7 +120,7 @@ executors = sa.Table(
     sa.Column("repeats", sa.Integer, nullable=False),
 )
 
-# The calibration of a class: `solve_s`, `prepare_s` and `claims_s`.
+# The calibration of a class, such as `solve_s`, `prepare_s` and `claims_s`.
 ranges = sa.Table(
     "ranges",
     metadata,
@@ -129,6 +129,16 @@ ranges = sa.Table(
     sa.Column("low", sa.Float, nullable=False),
     sa.Column("high", sa.Float, nullable=False),
     sa.Column("calibrated_at", TIME, nullable=False),
+)
+
+# What the trusted executor of a class said of its engine: when it was accepted, and
+# when it ran last.
+trusted_runtimes = sa.Table(
+    "trusted_runtimes",
+    metadata,
+    sa.Column("gpu_class", TEXT, primary_key=True),
+    sa.Column("accepted", sa.JSON, nullable=False),
+    sa.Column("newest", sa.JSON, nullable=False),
 )
 
 events = sa.Table(

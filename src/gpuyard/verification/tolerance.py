@@ -9,20 +9,34 @@ measured between two honest executors (`tolerance_calibration.py`).
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from gpuyard.domain.errors import quoted
+from gpuyard.verification.chance import surprise
 from gpuyard.verification.fingerprints import (
     Fingerprint,
     FingerprintError,
     PrintDifference,
+    Sampling,
     difference,
     read_fingerprints,
     total,
+    wavering,
 )
+from gpuyard.verification.solver.engines.fingerprints import TOP, UNKNOWN
 
 DEFAULT_TOKENS = 256
+# A count fails a check if chance alone, at the limit, would bring it less often: for
+# one of the many answers of a check, and for all of them together.
+RAREST_ONE = 1e-6
+RAREST_ALL = 1e-5
+_MOST_ONE = -math.log(RAREST_ONE)
+_MOST_ALL = -math.log(RAREST_ALL)
+# The mean over fewer tokens says little of an answer, so their error counts as if the
+# others of so many had none.
+FEW_TOKENS = 32
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,7 +44,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     For one answer (`…_one`) and for all of a series together (`…_all`): the share of
     tokens that are not what sampling gives, the share of the likeliest tokens that are
-    not among the trusted ones, and the mean difference of log-probabilities (nats).
+    not among the trusted ones, and the mean difference of log-probabilities (nats). For
+    all together: the share of answers that end early with a token that sampling does
+    not give, and, where the trusted engine cannot tell which it gives, with one that is
+    not the likeliest.
     """
 
     tokens_one: float
@@ -39,6 +56,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ids_all: float
     logprobs_one: float
     logprobs_all: float
+    false_ends_all: float
+    rare_ends_all: float
 
 
 class Printed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,14 +66,38 @@ class Printed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     `sha256`: the hash that the executor sent with that of its answers, `file`: its
     file, which came later. `trusted`: the file of the trusted executor, which followed
     the executor's tokens; `texts_sha256`: the hash of the answer file that the tokens
-    make. All but `limits` are None while they are missing.
+    make. They are None while they are missing. `accepts_unknown_draws`: the settings
+    accept that the trusted engine cannot tell which token a seed gives.
     """
 
     limits: Limits
+    accepts_unknown_draws: bool = False
     sha256: str | None = None
     file: bytes | None = None
     trusted: bytes | None = None
     texts_sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PrintVerdict:
+    """Whether fingerprints are right, and why.
+
+    `ok` is None while the trusted executor has not compared them. `unknown_draws`: it
+    cannot tell which token the seed gives at each place.
+    """
+
+    ok: bool | None
+    reason: str
+    unknown_draws: bool = False
+
+
+def sampling_of(settings: Mapping[str, float]) -> Sampling:
+    """How the settings of an order draw tokens."""
+    return Sampling(
+        settings.get("temperature", 1.0),
+        settings.get("top_p", 1.0),
+        int(settings.get("max_tokens", DEFAULT_TOKENS)),
+    )
 
 
 def differences_of_runtime(
@@ -71,6 +114,20 @@ def differences_of_runtime(
     return " and ".join(
         f"its {name} is {quoted(runtime.get(name, 'unknown'))} and that of the trusted"
         f" executor {quoted(trusted.get(name, 'unknown'))}"
+        for name in names
+    )
+
+
+def changes_of_runtime(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """How a runtime has changed, in words; empty if not, or if one says nothing."""
+    if not before or not now:
+        return ""
+    names = [
+        name for name in sorted({*before, *now}) if before.get(name) != now.get(name)
+    ]
+    return " and ".join(
+        f"its {name} was {quoted(before.get(name, 'unknown'))} when it was accepted and"
+        f" is {quoted(now.get(name, 'unknown'))} now"
         for name in names
     )
 
@@ -96,40 +153,68 @@ def judge_fingerprints(
     series: Sequence[str],
     settings: Mapping[str, float],
     answers_sha256: str,
-) -> tuple[bool | None, str]:
-    """Judge the fingerprints of all answers; returns whether they are right, and why.
-
-    None: the trusted executor has not compared them.
-    """
-    max_tokens = int(settings.get("max_tokens", DEFAULT_TOKENS))
+) -> PrintVerdict:
+    """Judge the fingerprints of all answers."""
+    sampling = sampling_of(settings)
     try:
-        checked = checked_tokens(printed, len(series), max_tokens)
+        checked = checked_tokens(printed, len(series), sampling.max_tokens)
     except FingerprintError as error:
-        return False, f"fingerprints: {error}"
+        return PrintVerdict(False, f"fingerprints: {error}")
     if printed.trusted is None:
-        return None, "the trusted executor has not compared the fingerprints"
+        return PrintVerdict(
+            None, "the trusted executor has not compared the fingerprints"
+        )
     if printed.texts_sha256 != answers_sha256:
-        return (
-            False,
-            "the tokens of the fingerprints do not make the texts of the answers",
+        return PrintVerdict(
+            False, "the tokens of the fingerprints do not make the texts of the answers"
         )
     try:
-        trusted = read_fingerprints(printed.trusted, len(series), max_tokens)
+        trusted = read_fingerprints(printed.trusted, len(series), sampling.max_tokens)
     except FingerprintError as error:
-        return False, f"the trusted executor could not follow the tokens: {error}"
+        return PrintVerdict(
+            False, f"the trusted executor could not follow the tokens: {error}"
+        )
     prompts = sorted(series)
     short = [prompts[place] for place, one in enumerate(trusted) if not one.whole]
     if short:
-        return (
+        return PrintVerdict(
             False,
             f"{len(short)} answers end too early, the first to {quoted(short[0])}",
         )
-    sampling = (settings.get("temperature", 1.0), settings.get("top_p", 1.0))
-    found = [
-        difference(one, right, *sampling)
-        for one, right in zip(checked, trusted, strict=True)
-    ]
-    return _judged(found, prompts, printed.limits)
+    pairs = zip(checked, trusted, strict=True)
+    found = [difference(one, right, sampling) for one, right in pairs]
+    ok, reason = _judged(found, prompts, printed.limits)
+    return PrintVerdict(ok, reason, any(UNKNOWN in one.tokens for one in trusted))
+
+
+def contradicts_itself(
+    first: bytes, again: bytes, limits: Limits, prompts: int, max_tokens: int
+) -> bool:
+    """Whether two files that followed the same tokens differ by more than rounding.
+
+    The kernels of a GPU may give other last digits each time. An answer that cannot be
+    followed has no tokens in either file; that fails a check, and so does one that is
+    not whole in either, whatever the digits of the others are.
+    """
+    if first == again:
+        return False
+    try:
+        one = read_fingerprints(first, prompts, max_tokens, least=0)
+        other = read_fingerprints(again, prompts, max_tokens, least=0)
+    except FingerprintError:
+        return True
+    pairs = list(zip(one, other, strict=True))
+    if any(_form(left) != _form(right) for left, right in pairs):
+        return True
+    if not all(left.whole for left in one):
+        return False
+    found = [wavering(left, right) for left, right in pairs]
+    same = all(one_is_right(one, limits) for one in found)
+    return not (same and all_are_right(total(found), limits))
+
+
+def _form(one: Fingerprint) -> tuple[int, bool]:
+    return len(one.tokens), one.whole
 
 
 def _judged(
@@ -154,38 +239,56 @@ def _judged(
 
 
 def _shown(together: PrintDifference, limits: Limits) -> str:
-    return (
+    words = (
         f"of {together.tokens:,} tokens {together.token_share:.2%} are not what"
         f" sampling gives (limit {limits.tokens_all:.2%}), {together.id_share:.2%} of"
         f" the likeliest are others ({limits.ids_all:.2%}), log-probabilities differ by"
-        f" {together.logprob_error:.4f} ({limits.logprobs_all:.4f})"
+        f" {together.logprob_error:.4f} ({limits.logprobs_all:.4f}),"
+        f" {together.false_end_share:.2%} of the answers end where sampling does not"
+        f" ({limits.false_ends_all:.2%})"
     )
+    if together.rare_ends:
+        words += (
+            f", and {together.rare_end_share:.2%} where another token is likelier"
+            f" ({limits.rare_ends_all:.2%})"
+        )
+    return words
 
 
 def one_is_right(one: PrintDifference, limits: Limits) -> bool:
-    """Whether one answer differs by no more than the limits.
+    """Whether one answer differs by no more than the limits, chance allowed for.
 
-    Counts may exceed theirs by two standard deviations, and by one: answers can be
-    short.
+    The likeliest tokens of one place go together, so they count as one event. Its end
+    is one of its tokens, and only all answers together show whether such ends are too
+    many.
     """
     return (
-        one.unlikely <= _with_chance(limits.tokens_one * one.tokens, 2)
-        and one.missing <= _with_chance(limits.ids_one * one.ids, 2)
-        and one.logprob_error <= limits.logprobs_one
+        surprise(one.unlikely, one.tokens, limits.tokens_one) <= _MOST_ONE
+        and surprise(one.missing / TOP, one.tokens, limits.ids_one) <= _MOST_ONE
+        and error_of_one(one) <= limits.logprobs_one
     )
+
+
+def error_of_one(one: PrintDifference) -> float:
+    """The mean difference of one answer's log-probabilities, less for a short one.
+
+    0 where no likeliest token is common: their number says more.
+    """
+    if one.missing == one.ids:
+        return 0.0
+    return one.logprob_error * min(1.0, one.tokens / FEW_TOKENS)
 
 
 def all_are_right(together: PrintDifference, limits: Limits) -> bool:
     """Whether all answers together differ by no more than the limits.
 
-    Counts may exceed theirs by four standard deviations, and by one.
+    Chance is allowed for in counts.
     """
-    return (
-        together.unlikely <= _with_chance(limits.tokens_all * together.tokens, 4)
-        and together.missing <= _with_chance(limits.ids_all * together.ids, 4)
-        and together.logprob_error <= limits.logprobs_all
+    counts = (
+        (together.unlikely, together.tokens, limits.tokens_all),
+        (together.missing / TOP, together.tokens, limits.ids_all),
+        (together.false_ends, together.answers, limits.false_ends_all),
+        (together.rare_ends, together.answers, limits.rare_ends_all),
     )
-
-
-def _with_chance(count: float, deviations: float) -> float:
-    return count + deviations * math.sqrt(count) + 1
+    by_chance = all(surprise(*count) <= _MOST_ALL for count in counts)
+    return by_chance and together.logprob_error <= limits.logprobs_all

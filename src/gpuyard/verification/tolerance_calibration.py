@@ -24,8 +24,9 @@ from gpuyard.verification.protocol import SAMPLING
 from gpuyard.verification.records.series import Series
 from gpuyard.verification.session import Session
 from gpuyard.verification.solver.engines.fingerprints import pack_tokens
-from gpuyard.verification.tolerance import Limits
+from gpuyard.verification.tolerance import Limits, sampling_of
 from gpuyard.verification.tolerance_limits import limits_from, ranges_of
+from gpuyard.verification.trusted_changes import accept, require_accepted
 from gpuyard.verification.trusted_executor import (
     ExecutorFault,
     FollowedAnswers,
@@ -52,6 +53,7 @@ async def calibrate_tolerance(
         )
     await check_places(session, [honest])
     await prepare(session, cls, 1, say)
+    await require_accepted(session.context, cls, trusted)
     series = await call(session.context.records.series, cls)
     patience = partial(session.store.deadline_s, cls)
     other = JobTrustedExecutor(honest, session.jobs, patience)
@@ -66,6 +68,8 @@ async def calibrate_tolerance(
             f" {together.logprob_error:.4f} in log-probabilities"
         )
     limits = limits_from(found)
+    await require_accepted(session.context, cls, trusted)
+    await accept(session.context, cls, trusted.runtime)
     await call(session.context.records.put_ranges, cls, ranges_of(limits))
     return limits
 
@@ -93,11 +97,9 @@ async def _compared(
         right = _read(followed, size)
     except (ExecutorFault, FingerprintError, LeaseLost, LeaseBusy) as error:
         raise NotPreparedError(f"{error}.") from error
-    sampling = (SAMPLING["temperature"], SAMPLING["top_p"])
-    return [
-        difference(one, other_one, *sampling)
-        for one, other_one in zip(checked, right, strict=True)
-    ]
+    sampling = sampling_of(SAMPLING)
+    pairs = zip(checked, right, strict=True)
+    return [difference(one, other_one, sampling) for one, other_one in pairs]
 
 
 def _read(answers: FollowedAnswers, count: int) -> list[Fingerprint]:

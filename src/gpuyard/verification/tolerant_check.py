@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from gpuyard.verification.check import Check
+from gpuyard.verification.check import Check, texts_sha256
 from gpuyard.verification.classes import Class
 from gpuyard.verification.context import (
     Context,
@@ -15,9 +15,13 @@ from gpuyard.verification.context import (
 )
 from gpuyard.verification.fingerprints import FingerprintError
 from gpuyard.verification.protocol import SAMPLING
-from gpuyard.verification.records.events import EventSubtype, PipelineEventKind
+from gpuyard.verification.records.trusted_runtimes import TrustedRuntime
 from gpuyard.verification.solver.engines.fingerprints import pack_tokens
-from gpuyard.verification.tolerance import Printed, checked_tokens
+from gpuyard.verification.tolerance import (
+    Printed,
+    checked_tokens,
+    contradicts_itself,
+)
 from gpuyard.verification.trusted_executor import ExecutorFault, FollowedAnswers
 from gpuyard.verification.verdict import rounding
 
@@ -27,28 +31,36 @@ async def note_runtimes(context: Context, checks: Sequence[Check]) -> None:
 
     So what an executor says of its own engine counts before anything is compared.
     """
-    by_class: dict[Class, dict[str, str]] = {}
+    by_class: dict[Class, TrustedRuntime | None] = {}
     for cls in {check.executor.gpu_class for check in checks if check.runtime}:
-        by_class[cls] = await call(_newest_runtime, context, cls)
+        by_class[cls] = await call(context.records.trusted_runtime, cls)
     for check in checks:
-        check.trusted_runtime = by_class.get(check.executor.gpu_class, {})
-        if check.lines and check.trusted_runtime:
-            await call(check.judge)
+        if known := by_class.get(check.executor.gpu_class):
+            check.trusted_runtime = dict(known.newest)
+            check.accepted_runtime = dict(known.accepted)
+            if check.lines:
+                await call(check.judge)
 
 
-def _newest_runtime(context: Context, cls: Class) -> dict[str, str]:
-    newest = context.records.newest_event(
-        cls, PipelineEventKind.ANSWERING, EventSubtype.SUCCESS
-    )
-    return dict(newest.data.get("runtime") or {}) if newest else {}
+async def keep_runtimes(context: Context, checks: Sequence[Check]) -> None:
+    """Keep what each trusted executor said of its engine when it was asked just now.
+
+    So the next run knows when one has changed.
+    """
+    said: dict[Class, dict[str, str]] = {}
+    for check in checks:
+        if (check.followed or check.again is not None) and check.trusted_runtime:
+            said[check.executor.gpu_class] = check.trusted_runtime
+    for cls, runtime in said.items():
+        await call(context.records.note_runtime, cls, runtime)
 
 
 async def follow_tokens(context: Context, checks: Sequence[Check]) -> None:
     """Let the trusted executor follow the tokens of each check that needs it.
 
     That takes it one pass over the answers, and not a step for each token. If the
-    fingerprints differ too much, it does so once more: a trusted executor that
-    contradicts itself blames nobody.
+    fingerprints differ too much, it does so once more, and that counts: a trusted
+    executor that contradicts itself by more than rounding blames nobody.
     """
     for check in checks:
         tokens = await asyncio.to_thread(_tokens, check)
@@ -89,10 +101,31 @@ async def _follow(context: Context, check: Check, tokens: str) -> None:
         raise ExecutorFault(f"no executor of the class {cls} is trusted")
     prompts = sorted(check.taken.series)
     ask = partial(trusted.follow, cls, prompts, check.taken.seed, tokens)
-    check.followed = await when_trusted_is_free(context, trusted, ask)
+    first: FollowedAnswers = await when_trusted_is_free(context, trusted, ask)
+    check.followed = first
     check.trusted_runtime = dict(trusted.runtime)
     await call(check.judge)
-    if any(line.ok is False for line in check.lines):
-        again: FollowedAnswers = await when_trusted_is_free(context, trusted, ask)
-        if again != check.followed:
-            raise ExecutorFault(f"{trusted.name} contradicts itself")
+    if not any(line.ok is False for line in check.lines):
+        return
+    again: FollowedAnswers = await when_trusted_is_free(context, trusted, ask)
+    if await asyncio.to_thread(_contradicts, check, first, again):
+        raise ExecutorFault(f"{trusted.name} contradicts itself")
+    # What is wrong by rounding of the trusted executor alone is right now.
+    check.followed = again
+    await call(check.judge)
+
+
+def _contradicts(check: Check, first: FollowedAnswers, again: FollowedAnswers) -> bool:
+    """Whether the trusted executor says of the same tokens what rounding does not."""
+    assert check.limits is not None
+    if first.texts != again.texts:
+        return True
+    if texts_sha256(first) != check.sha256:
+        return False  # which fails the check, whatever the digits are
+    return contradicts_itself(
+        first.fingerprints,
+        again.fingerprints,
+        check.limits,
+        len(check.taken.series),
+        SAMPLING["max_tokens"],
+    )

@@ -158,6 +158,11 @@ class JobTrustedExecutor:
         """The executor's name."""
         return self._executor.name
 
+    @property
+    def engine_kind(self) -> str:
+        """What answers there, such as `vllm`."""
+        return self._executor.settings.engine.kind
+
     async def generate(self, cls: Class, count: int, series: int) -> list[list[str]]:
         """See `TrustedExecutor.generate`."""
         wanted = {"series": series, "prompts": count, "seed": secrets.randbits(63)}
@@ -178,16 +183,28 @@ class JobTrustedExecutor:
         return (await self.solve_timed(prompts, seed))[0]
 
     async def solve_timed(
-        self, prompts: Sequence[str], seed: int, claims: Mapping[str, Any] | None = None
+        self,
+        prompts: Sequence[str],
+        seed: int,
+        claims: Mapping[str, Any] | None = None,
+        *,
+        fingerprints: bool = False,
     ) -> tuple[dict[str, str], TrustedRun]:
-        """Solve, and also return the times and the claims of the run."""
-        order = {
+        """Solve, and also return the times and the claims of the run.
+
+        `fingerprints`: make those of the answers, too, which takes longer.
+        """
+        order: OrderDocument = {
+            "version": 3 if fingerprints else 2,
             "task": "solve",
             "prompts": list(prompts),
             "seed": seed,
             "claims": dict(claims or {}),
+            "fingerprints": fingerprints,
         }
-        return await self._answers(prompts, order)
+        answers, run = await self._answers(prompts, order)
+        run.prints.close()
+        return answers, run
 
     async def _answers(
         self, prompts: Sequence[str], order: OrderDocument
@@ -285,7 +302,8 @@ class JobTrustedExecutor:
         while not (run.claims if task is SolverTask.PROBE else run.parcel.complete):
             match await channel.receive():
                 case Ready() as said:
-                    self.runtime = said.runtime
+                    # A task without an engine says nothing of it.
+                    self.runtime = said.runtime or self.runtime
                     ready_at = steady_now()
                     run.prepare_s = ready_at - began
                 case Hash() as said:

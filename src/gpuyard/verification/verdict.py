@@ -17,6 +17,7 @@ from gpuyard.verification import keys, receipts
 from gpuyard.verification.claims import Expected, judge_claims
 from gpuyard.verification.tolerance import (
     Printed,
+    changes_of_runtime,
     differences_of_runtime,
     judge_fingerprints,
 )
@@ -31,7 +32,9 @@ class CheckOutcome(StrEnum):
     Excused: receipts show that the executor worked for others. Blameless: our side or
     the trusted executor failed. Unjudged: the answers are right, but something that was
     asked for could not be compared with anything, so the check is not passed.
-    Unexplained: it came to nothing, and nothing shows whose fault that was.
+    Unexplained: it came to nothing, and nothing shows whose fault that was. Other
+    engine: the executor says that its engine is of another version than the trusted
+    one, and the settings do not allow that, so nothing was compared.
     """
 
     PASSED = "passed"
@@ -40,6 +43,7 @@ class CheckOutcome(StrEnum):
     BLAMELESS = "blameless"
     UNJUDGED = "unjudged"
     UNEXPLAINED = "unexplained"
+    OTHER_ENGINE = "other_engine"
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,7 +56,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     answer under `seed`. `hidden`: the prompt that is compared, with `trusted_answer`
     from before and `answer_again` from after a mismatch. `trusted_answers`: those to
     every prompt, if they were asked for, and `not_compared` why there are none.
-    `runtime` and `trusted_runtime`: what both engines said of themselves, and
+    `runtime` and `trusted_runtime`: what both engines said of themselves,
+    `accepted_runtime`: what the trusted one said when the class was calibrated, and
     `trusted_class`: the class of the trusted executor. `printed`: the fingerprints of
     the answers, if the settings allow that these are compared instead of texts.
     `sha256`: the hash that the executor sent first, `answers`: its file as it came.
@@ -78,6 +83,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     not_compared: str | None = None
     runtime: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     trusted_runtime: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    accepted_runtime: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     trusted_class: str | None = None
     printed: Printed | None = None
     deadline_s: float
@@ -148,6 +154,8 @@ def outcome(lines: Sequence[VerdictLine]) -> CheckOutcome:
     # failed on our side.
     if "unexplained" in names:
         return CheckOutcome.UNEXPLAINED
+    if "other_engine" in names:
+        return CheckOutcome.OTHER_ENGINE
     if not names.get("comparison"):
         return CheckOutcome.BLAMELESS
     unjudged = any(line.ok is None for line in lines)
@@ -222,20 +230,63 @@ def _compared(evidence: Evidence, answers: dict[str, str]) -> list[VerdictLine]:
     why = rounding(evidence)
     if not why:
         return [_comparison(evidence, answers), *_every_prompt(evidence, answers)]
+    if changed := _trusted_changed(evidence):
+        return [VerdictLine("comparison", None, changed)]
     if evidence.printed is None:
-        reason = f"{why}, so answers cannot be compared exactly"
-        remedy = (
-            "make both equal, or set [verification.tolerances."
-            f'"{evidence.gpu_class}"] and calibrate it'
-        )
-        return [
-            VerdictLine("comparison", None, f"{reason}: {remedy}"),
-            VerdictLine("unexplained", None, f"nothing shows whether {why} in truth"),
-        ]
-    ok, reason = judge_fingerprints(
+        return _not_comparable(evidence, why)
+    judged = judge_fingerprints(
         evidence.printed, evidence.series, evidence.settings, evidence.sha256 or ""
     )
-    return [VerdictLine("comparison", ok, f"{why}; {reason}")]
+    lines = [VerdictLine("comparison", judged.ok, f"{why}; {judged.reason}")]
+    if judged.ok and judged.unknown_draws:
+        lines.append(_draws(evidence.gpu_class, evidence.printed))
+    return lines
+
+
+def _trusted_changed(evidence: Evidence) -> str:
+    """Why nothing can be compared any more on our side; empty if something can.
+
+    That is where the trusted executor is not as it was when the class was calibrated,
+    so limits and older answers do not hold, or this executor still is as it was.
+    """
+    now = evidence.trusted_runtime
+    accepted = evidence.accepted_runtime
+    changed = changes_of_runtime(accepted, now)
+    as_accepted = evidence.runtime == accepted
+    if not changed or not (evidence.printed or as_accepted):
+        return ""
+    return (
+        f"the trusted executor has changed: {changed}, so nothing can be compared with"
+        " it until the class is calibrated again"
+    )
+
+
+def _not_comparable(evidence: Evidence, why: str) -> list[VerdictLine]:
+    """The lines where rounding makes honest answers differ, and no limits are set."""
+    remedy = (
+        "make both equal, or set [verification.tolerances."
+        f'"{evidence.gpu_class}"] and calibrate it'
+    )
+    reason = f"{why}, so answers cannot be compared exactly: {remedy}"
+    lines = [VerdictLine("comparison", None, reason)]
+    if differences_of_runtime(evidence.runtime, evidence.trusted_runtime):
+        told = "only the executor says of what version its engine is"
+        lines.append(VerdictLine("other_engine", None, told))
+    return lines
+
+
+def _draws(gpu_class: str, printed: Printed) -> VerdictLine:
+    """Whether it counts that the trusted engine does not know what a seed draws."""
+    reason = "the trusted engine cannot tell which tokens the seed gives"
+    if printed.accepts_unknown_draws:
+        return VerdictLine("draws", True, f"{reason}, which the settings accept")
+    return VerdictLine(
+        "draws",
+        None,
+        f"{reason}, so a small model may have written what the right one reads: neither"
+        " seed nor deadline proves anything; use the engine transformers, or set"
+        f' accept_unknown_draws = true in [verification.tolerances."{gpu_class}"]',
+    )
 
 
 def _comparison(evidence: Evidence, answers: dict[str, str]) -> VerdictLine:

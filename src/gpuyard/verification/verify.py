@@ -5,7 +5,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from gpuyard.verification.database import DatabaseError
 from gpuyard.verification.executors import (
     Executor,
     judging_executors,
+    knows_no_draws,
     tolerance_of,
 )
 from gpuyard.verification.pipelines.dispatcher import PIPELINES, Dispatcher
@@ -40,9 +41,16 @@ from gpuyard.verification.pipelines.step import StepOutcome
 from gpuyard.verification.preparation import PreparationProgress
 from gpuyard.verification.records.events import PipelineEventKind
 from gpuyard.verification.records.executors import ExecutorRecord
-from gpuyard.verification.session import Session, with_policy
+from gpuyard.verification.session import (
+    SOLVE,
+    SOLVE_PRINTED,
+    Session,
+    with_policy,
+)
 from gpuyard.verification.settlement import Settlement, forget_evidence, lock_of
 from gpuyard.verification.tolerance_limits import limits_in
+from gpuyard.verification.trusted_changes import TrustedChangedError, unchanged
+from gpuyard.verification.trusted_executor import TrustedExecutor
 from gpuyard.verification.verdict import CheckOutcome
 
 Say = Callable[[str], None]
@@ -72,8 +80,9 @@ class VerificationReport:
     """The result of a run.
 
     `executors`: the records of all executors. `left_out`: executors for which there was
-    no sample. `faults`: in words, which evidence was not kept and what was not reported
-    to the instance.
+    no sample, or whose trusted executor has changed. `faults`: in words, which trusted
+    executor has changed, which evidence was not kept and what was not reported to the
+    instance.
     """
 
     checks: list[Check]
@@ -104,35 +113,62 @@ async def verify(
 ) -> VerificationReport:
     """Verify each executor once, after making samples where they are missing.
 
-    `every_prompt`: compare all answers. Raises InvalidInputError.
+    `every_prompt`: compare all answers. Raises InvalidInputError, and
+    TrustedChangedError if nobody can be compared with anything.
     """
     await check_places(session, executors)
     check_claims(session, executors, claims, say)
-    check_tolerances(session, executors)
+    check_tolerances(session, executors, say)
     ending = Settlement(session.client, session.store, session.context)
     await ending.settle()
+
+    async def batch(left: Sequence[Executor]) -> list[Check]:
+        return await _run_batch(
+            session, left, claims=claims, ending=ending, every_prompt=every_prompt
+        )
+
+    checks, changed = await _in_turns(session, executors, batch, say)
+    if changed and not checks:
+        raise TrustedChangedError(" ".join(changed.values()))
+    done = {check.executor.name for check in checks}
+    records = await call(session.context.records.executors)
+    return VerificationReport(
+        checks,
+        {record.name: record for record in records},
+        [one.name for one in executors if one.name not in done],
+        [*changed.values(), *ending.faults],
+    )
+
+
+async def _in_turns(
+    session: Session,
+    executors: Sequence[Executor],
+    batch: Callable[[Sequence[Executor]], Awaitable[list[Check]]],
+    say: Say,
+) -> tuple[list[Check], dict[Class, str]]:
+    """Verify each executor in as few batches as the samples allow.
+
+    Returns the checks, and why classes whose trusted executor has changed have none.
+    """
     checks = list[Check]()
-    left = list(executors)
+    left, changed = await unchanged(session.context, executors)
     for _ in range(_TURNS):
         for cls, count in Counter(executor.gpu_class for executor in left).items():
             await prepare(session, cls, count, say)
+        # Its trusted executor may just have answered as another engine.
+        left, more = await unchanged(session.context, left)
+        changed |= more
+        if not left:
+            break
         say(_beginning(left))
-        fresh = await _run_batch(
-            session, left, claims=claims, ending=ending, every_prompt=every_prompt
-        )
+        fresh = await batch(left)
         checks += fresh
         # Another process may have taken the samples that were ready.
         done = {check.executor.name for check in fresh}
         left = [executor for executor in left if executor.name not in done]
         if not left:
             break
-    records = await call(session.context.records.executors)
-    return VerificationReport(
-        checks,
-        {record.name: record for record in records},
-        [one.name for one in left],
-        ending.faults,
-    )
+    return checks, changed
 
 
 def _beginning(executors: Sequence[Executor]) -> str:
@@ -237,18 +273,65 @@ def check_claims(
             )
 
 
-def check_tolerances(session: Session, executors: Sequence[Executor]) -> None:
-    """Raise InvalidInputError where fingerprints are allowed but not calibrated."""
+def check_tolerances(session: Session, executors: Sequence[Executor], say: Say) -> None:
+    """Say beforehand what tolerance will not show.
+
+    Raises InvalidInputError where fingerprints are allowed but not calibrated.
+    """
+    settings = session.store.settings
     for cls in sorted({executor.gpu_class for executor in executors}):
+        tolerance = tolerance_of(settings, cls)
+        if tolerance is None:
+            continue
         ranges = session.store.records.ranges(cls)
-        known = limits_in({name: one.high for name, one in ranges.items()})
-        if tolerance_of(session.store.settings, cls) and known is None:
-            raise InvalidInputError.of(
-                f"verification.tolerances.{cls}",
-                "is set, and it was never measured how much honest answers differ",
-                f"run `gpuyard verify calibrate --class {cls} --against EXECUTOR` with"
-                " an executor whose answers you trust",
+        trusted = session.trusted.get(cls)
+        require_limits(cls, {name: one.high for name, one in ranges.items()}, trusted)
+        _require_fingerprints(cls, executors)
+        engine = trusted.engine_kind if trusted else ""
+        if knows_no_draws(engine) and not tolerance.accept_unknown_draws:
+            say(
+                f"class {cls}: its trusted engine {engine} cannot tell which tokens a"
+                " seed gives, so who is compared by fingerprints is not judged;"
+                f" accept_unknown_draws in [verification.tolerances.{cls}] accepts that"
             )
+
+
+def _require_fingerprints(cls: Class, executors: Sequence[Executor]) -> None:
+    """InvalidInputError for an executor of the class that cannot make them."""
+    for one in executors:
+        if one.gpu_class is cls and one.settings.engine.kind == "openai":
+            raise InvalidInputError.of(
+                f"verification.executors.{one.name}.engine.kind",
+                f"is openai, which has no fingerprints, and the class {cls} allows"
+                " tolerance",
+                "use transformers or vllm there, or remove"
+                f" [verification.tolerances.{cls}]",
+            )
+
+
+def require_limits(
+    cls: Class, ranges: Mapping[str, float], trusted: TrustedExecutor | None
+) -> None:
+    """InvalidInputError where a class with tolerance lacks its limits or its deadline.
+
+    A deadline of work without fingerprints does not hold for it.
+    """
+    if limits_in(ranges) is None:
+        raise InvalidInputError.of(
+            f"verification.tolerances.{cls}",
+            "is set, and it was never measured how much honest answers differ",
+            f"run `gpuyard verify calibrate --class {cls} --against EXECUTOR` with"
+            " an executor whose answers you trust",
+        )
+    own = trusted is not None and trusted.gpu_class is cls
+    if own and SOLVE in ranges and SOLVE_PRINTED not in ranges:
+        raise InvalidInputError.of(
+            f"verification.tolerances.{cls}",
+            "is set, and the deadline was calibrated without fingerprints, which take"
+            " time, too",
+            f"run `gpuyard verify calibrate --class {cls} --trusted {trusted.name}`"
+            " again",
+        )
 
 
 async def prepare(session: Session, cls: Class, count: int, say: Say) -> None:

@@ -20,6 +20,7 @@ from gpuyard.verification.fingerprints import (
     Fingerprint,
     FingerprintError,
     PrintDifference,
+    Sampling,
     difference,
     read_fingerprints,
     total,
@@ -471,7 +472,7 @@ def differences_in(files: list[str]) -> list[PrintDifference]:
     )
     assert all(one.whole for one in followed)
     pairs = zip(checked, followed, strict=True)
-    return [difference(one, right, 0.5, 0.8) for one, right in pairs]
+    return [difference(one, right, Sampling(0.5, 0.8, 24)) for one, right in pairs]
 
 
 @pytest.mark.slow

@@ -21,9 +21,9 @@ from gpuyard.verification.protocol import (
     Ready,
 )
 from gpuyard.verification.records import Records
-from gpuyard.verification.records.events import EventSubtype, PipelineEventKind
 from gpuyard.verification.solver.messages import pieces
-from gpuyard.verification.tolerance_limits import limits_from
+from gpuyard.verification.tolerance_limits import limits_from, ranges_of
+from gpuyard.verification.trusted_changes import accept, unchanged
 from gpuyard.verification.trusted_executor import ExecutorFault, FollowedAnswers
 from gpuyard.verification.verdict import CheckOutcome
 from tests.support.executors import (
@@ -60,9 +60,11 @@ def place(tmp_path: Path) -> Path:
 
 
 class MockTrusted(LocalTrusted):
-    """Follows tokens with the mock engine. `wavers`: differently each time."""
+    """Follows tokens with the mock engine. `wavers`: differently each time. `rounds`:
+    differently by rounding, as a GPU whose kernels are not deterministic.
+    """
 
-    wavers = False
+    wavers = rounds = False
 
     def __init__(self, cls: Class) -> None:
         super().__init__(cls)
@@ -75,7 +77,8 @@ class MockTrusted(LocalTrusted):
         self.followed += 1
         if self.dead:
             raise ExecutorFault("is gone")
-        found = follow(prompts, seed, tokens)
+        engine = {"version": f"{self.followed}", "rounding": 0.001}
+        found = follow(prompts, seed, tokens, engine if self.rounds else None)
         if self.wavers:
             return FollowedAnswers({**found.texts, "one": f"{self.followed}"}, b"")
         return found
@@ -154,12 +157,7 @@ def trusted() -> MockTrusted:
 def context(records: Records, blobs: BlobStore, trusted: MockTrusted) -> Context:
     """The class has samples, answered by a trusted executor of the first version."""
     stock(records, blobs, CLASS, workloads=1)
-    records.event(
-        PipelineEventKind.ANSWERING,
-        EventSubtype.SUCCESS,
-        CLASS,
-        runtime={"engine": "mock"},
-    )
+    records.note_runtime(CLASS, {"engine": "mock"})
     return make_context(records, blobs, trusted)
 
 
@@ -206,13 +204,48 @@ async def test_a_trusted_executor_that_cannot_follow_blames_nobody(
     assert "its fingerprints could not be compared" in reason
 
 
+async def test_a_trusted_gpu_that_rounds_differently_each_time_is_no_amnesty(
+    context: Context, tmp_path: Path, trusted: MockTrusted
+) -> None:
+    trusted.rounds = True
+    solvers = {"honest": OtherVersion(), "small": SmallerModel()}
+    found = await checks_of(tolerant_batch(context, tmp_path, **solvers), *solvers)
+    assert found["honest"] == (CheckOutcome.PASSED, ""), found
+    assert found["small"][0] is CheckOutcome.FAILED
+    assert trusted.followed == 3
+
+
+async def test_a_trusted_executor_that_was_upgraded_alone_is_noticed_and_blames_nobody(
+    context: Context,
+    tmp_path: Path,
+    trusted: MockTrusted,
+    records: Records,
+    blobs: BlobStore,
+) -> None:
+    trusted.runtime = {"engine": "mock 3"}
+    batch = make_batch(context, Executors(liar=SameVersion()), [CLASS], tmp_path)
+    outcome, reason = (await checks_of(batch, "liar"))["liar"]
+    assert outcome is CheckOutcome.BLAMELESS
+    assert "its engine was 'mock' when it was accepted and is 'mock 3' now" in reason
+    asked = [executor("liar", CLASS)]
+    left, changed = await unchanged(context, asked)
+    assert left == []
+    assert f"calibrate --class {CLASS} --trusted {trusted.name}" in changed[CLASS]
+    stock(records, blobs, CLASS, workloads=1, seed=2)
+    records.put_ranges(CLASS, ranges_of(LIMITS))
+    await accept(context, CLASS, trusted.runtime)
+    assert await unchanged(context, asked) == (asked, {})
+    # What the other engine answered and what was measured with it holds no more.
+    assert (records.samples_ready(CLASS), records.ranges(CLASS)) == (0, {})
+
+
 async def test_without_tolerance_another_version_is_not_judged_and_told_what_to_set(
     context: Context, tmp_path: Path, trusted: MockTrusted
 ) -> None:
     solver = OtherVersion()
     batch = make_batch(context, Executors(honest=solver), [CLASS], tmp_path)
     outcome, reason = (await checks_of(batch, "honest"))["honest"]
-    assert outcome is CheckOutcome.UNEXPLAINED
+    assert outcome is CheckOutcome.OTHER_ENGINE
     assert "its engine is 'mock 2'" in reason
     assert trusted.followed == 0
     assert solver.orders[0]["version"] == 2

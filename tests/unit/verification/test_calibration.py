@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from gpuyard.config.verification import VerificationSettings
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.gpus import GPUClass
 from gpuyard.verification.calibration import (
@@ -15,7 +16,12 @@ from gpuyard.verification.calibration import (
     require_work,
 )
 from gpuyard.verification.classes import PracticeClass
+from gpuyard.verification.fingerprints import PrintDifference
+from gpuyard.verification.session import SOLVE, SOLVE_PRINTED, deadline_range
+from gpuyard.verification.tolerance_limits import limits_from, ranges_of
 from gpuyard.verification.trusted_executor import TrustedRun
+from gpuyard.verification.verify import require_limits
+from tests.support.verification import LocalTrusted
 
 
 def test_the_deadline_is_a_fifth_more_than_the_95th_percentile() -> None:
@@ -83,3 +89,23 @@ def test_work_that_is_too_short_to_be_timed_is_refused() -> None:
         require_work(GPUClass.T4, [0.5] * 5)
     require_work(GPUClass.T4, [0.9] * 5)
     require_work(PracticeClass.PRACTICE_6, [0.1] * 5)
+
+
+def test_a_deadline_without_fingerprints_does_not_hold_where_they_are_made() -> None:
+    settings = VerificationSettings()
+    tolerant = VerificationSettings.model_validate({"tolerances": {"t4": {}}})
+    assert deadline_range(settings, GPUClass.T4) == SOLVE
+    assert deadline_range(tolerant, GPUClass.T4) == SOLVE_PRINTED
+    run = [PrintDifference(10, 0, 50, 0, 0.1)]
+    measured = {
+        name: high for name, (_, high) in ranges_of(limits_from([run] * 5)).items()
+    }
+    trusted = LocalTrusted(GPUClass.T4)
+    require_limits(GPUClass.T4, measured, trusted)
+    require_limits(GPUClass.T4, {**measured, SOLVE: 9.0, SOLVE_PRINTED: 10.0}, trusted)
+    # One of another class sets no deadline, and a guess holds.
+    require_limits(GPUClass.A10, {**measured, SOLVE: 9.0}, trusted)
+    with pytest.raises(InvalidInputError, match="calibrated without fingerprints"):
+        require_limits(GPUClass.T4, {**measured, SOLVE: 9.0}, trusted)
+    with pytest.raises(InvalidInputError, match="--class t4 --against EXECUTOR"):
+        require_limits(GPUClass.T4, {SOLVE_PRINTED: 9.0}, trusted)

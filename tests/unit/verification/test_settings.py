@@ -11,6 +11,7 @@ import pytest
 from gpuyard.config.paths import Home
 from gpuyard.config.settings import Settings, load_settings
 from gpuyard.domain.errors import InvalidInputError
+from gpuyard.verification.executors import judging_executors
 from gpuyard.verification.generators import TrustedGenerator, load_generator
 
 
@@ -182,3 +183,49 @@ def test_a_generator_is_loaded_by_its_name(monkeypatch: pytest.MonkeyPatch):
         with pytest.raises(InvalidInputError, match=words) as caught:
             load_generator(name)
         assert caught.value.faults[0].field == "verification.generator"
+
+
+TOLERANT = """
+[verification.executors.own]
+class = "a6000"
+trusted = true
+engine = {{kind = "{engine}"}}
+[verification.tolerances.a6000]
+accept_unknown_draws = {accept}
+"""
+
+
+def test_only_of_vllm_it_can_be_accepted_that_it_does_not_know_the_draws(
+    tmp_path: Path,
+):
+    for engine, accept in (("vllm", "true"), ("transformers", "false")):
+        text = TOLERANT.format(engine=engine, accept=accept)
+        judges = judging_executors(load(tmp_path, text).verification)
+        assert [one.name for one in judges.values()] == ["own"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "accept", "field", "words"),
+    [
+        (
+            "transformers",
+            "true",
+            "verification.tolerances.a6000.accept_unknown_draws",
+            "the engine transformers of own can tell which tokens a seed gives",
+        ),
+        (
+            "openai",
+            "false",
+            "verification.tolerances.a6000",
+            "the engine openai of own has none",
+        ),
+    ],
+)
+def test_a_tolerance_that_makes_no_sense_for_the_engine_is_refused(
+    tmp_path: Path, engine: str, accept: str, field: str, words: str
+):
+    settings = load(tmp_path, TOLERANT.format(engine=engine, accept=accept))
+    with pytest.raises(InvalidInputError) as caught:
+        judging_executors(settings.verification)
+    (fault,) = caught.value.faults
+    assert fault.field == field and words in fault.fault

@@ -1,28 +1,31 @@
 """Answers judged by fingerprints: honest ones of another version pass, attacks fail."""
 
+import dataclasses
 from collections.abc import Callable
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
-from gpuyard.domain.errors import InvalidInputError
-from gpuyard.verification.fingerprints import Fingerprint, PrintDifference, difference
+from gpuyard.verification.fingerprints import (
+    Fingerprint,
+    PrintDifference,
+    Sampling,
+    difference,
+)
 from gpuyard.verification.protocol import SAMPLING
 from gpuyard.verification.solver.engines.fingerprints import (
+    HEADER,
+    TOKEN,
     TOP,
     UNKNOWN,
     pack_tokens,
     unpack_tokens,
 )
 from gpuyard.verification.solver.messages import canonical
-from gpuyard.verification.tolerance import Printed, one_is_right
-from gpuyard.verification.tolerance_limits import (
-    LEAST_ERROR,
-    limits_from,
-    limits_in,
-    ranges_of,
-)
+from gpuyard.verification.tolerance import Printed, all_are_right, contradicts_itself
+from gpuyard.verification.tolerance_limits import limits_from
 from gpuyard.verification.verdict import CheckOutcome, Evidence, judge, outcome
 from tests.support.fingerprints import (
     OTHER_VERSION,
@@ -36,6 +39,8 @@ RUNTIMES = {"runtime": {"engine": "mock 2"}, "trusted_runtime": {"engine": "mock
 LIMITS = limits_from(
     [differences(PrintedFile(SERIES, seed, OTHER_VERSION)) for seed in range(10)]
 )
+END = 24
+"""The token that ends an answer of the mock, after those of its words."""
 Spoil = Callable[[PrintedFile], None]
 
 
@@ -124,7 +129,7 @@ def text_of_another_model_read_by_the_right_one(file: PrintedFile) -> None:
     for answer, cheap in zip(file.answers, small.answers, strict=True):
         for one, other in zip(answer.prints, cheap.prints, strict=False):
             one.token = other.token % 24
-        answer.prints[-1].token = 24
+        answer.prints[-1].token = END
     file.answers = retold(file)
 
 
@@ -139,6 +144,14 @@ def retold(file: PrintedFile) -> Any:
 def cut_short(file: PrintedFile) -> None:
     for answer in file.answers:
         del answer.prints[4:]
+    retold(file)
+
+
+def ended_by_itself(file: PrintedFile) -> None:
+    """Each answer ends after seven words, with the token that ends answers."""
+    for answer in file.answers:
+        answer.prints[7].token = END
+        del answer.prints[8:]
     retold(file)
 
 
@@ -174,6 +187,7 @@ def too_much_chance(file: PrintedFile) -> None:
         (coarse_weights, "differ by more than rounding"),
         (text_of_another_model_read_by_the_right_one, "are not what sampling gives"),
         (cut_short, "12 answers end too early"),
+        (ended_by_itself, "100.00% of the answers end where sampling does not"),
         (other_text, "do not make the texts of the answers"),
         (a_token_that_no_model_has, "do not make the texts"),
         (one_id_five_times, "names one of its likeliest tokens twice"),
@@ -217,56 +231,162 @@ def test_equal_engines_are_compared_exactly_though_tolerance_is_allowed() -> Non
     assert "differs from the trusted one at character" in reason
 
 
-@pytest.mark.parametrize(
-    "change", [RUNTIMES, {"trusted_class": "practice-6"}], ids=["version", "class"]
-)
-def test_what_differs_is_judged_neither_way_until_the_settings_allow_it(
-    change: dict[str, Any],
-) -> None:
+def test_what_differs_is_judged_neither_way_until_the_settings_allow_it() -> None:
     """Not even equal answers pass: who says that it differs could fail at will."""
-    lines = judge(evidence(**change))
-    assert outcome(lines) is CheckOutcome.UNEXPLAINED
+    lines = judge(evidence(**RUNTIMES))
+    assert outcome(lines) is CheckOutcome.OTHER_ENGINE
     (line,) = [one for one in lines if one.name == "comparison"]
     assert "answers cannot be compared exactly" in line.reason
     assert 'set [verification.tolerances."practice-12"]' in line.reason
+    # Nobody but the settings says of what class the trusted executor is.
+    other_class = judge(evidence(trusted_class="practice-6"))
+    assert outcome(other_class) is CheckOutcome.BLAMELESS
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [("mock", CheckOutcome.BLAMELESS), ("mock 2", CheckOutcome.OTHER_ENGINE)],
+)
+def test_a_trusted_engine_that_changed_blames_nobody_who_stayed_as_it_was(
+    said: str, found: CheckOutcome
+) -> None:
+    lines = judge(
+        evidence(
+            runtime={"engine": said},
+            trusted_runtime={"engine": "mock 3"},
+            accepted_runtime={"engine": "mock"},
+        )
+    )
+    assert outcome(lines) is found
+
+
+def test_limits_that_were_measured_with_another_trusted_engine_fail_nobody() -> None:
+    file = PrintedFile(SERIES, 7, OTHER_VERSION)
+    another_model(file)
+    changed = {"accepted_runtime": {"engine": "mock 1"}}
+    found, reason = comparison(checked(file, **changed))
+    assert found is CheckOutcome.BLAMELESS
+    assert "its engine was 'mock 1' when it was accepted and is 'mock' now" in reason
+
+
+WARM = Sampling(5.0, 0.8, 4)
+COLD = Sampling(0.5, 0.8, 4)
+IDS = (1, 2, 3, 4, 5)
+
+
+def place_of_vllm(token: int, logprobs: tuple[float, ...]) -> tuple[Any, Any]:
+    """One token, as the executor has it and as a trusted engine without draws does."""
+    ours = Fingerprint((token,), (IDS,), (logprobs,), whole=True)
+    trusted = Fingerprint((UNKNOWN,), (IDS,), (logprobs,), whole=True)
+    return ours, trusted
 
 
 def test_without_the_draws_a_token_must_be_among_those_that_sampling_keeps() -> None:
-    """As where the trusted engine is vLLM."""
-    logprobs = ((-0.1, -3.0, -4.0, -5.0, -6.0),)
-    trusted = Fingerprint((UNKNOWN,), ((1, 2, 3, 4, 5),), logprobs, whole=True)
-    for token, unlikely in ((1, 0), (2, 1), (9, 1)):
-        one = Fingerprint((token,), trusted.ids, logprobs, whole=True)
-        assert difference(one, trusted, 0.5, 0.8).unlikely == unlikely
-    warm = Fingerprint((2,), trusted.ids, logprobs, whole=True)
-    assert difference(warm, trusted, 5.0, 0.8).unlikely == 0
+    """As where the trusted engine is vLLM. An end that is not the likeliest counts."""
+    peaked = (-0.1, -3.0, -4.0, -5.0, -6.0)
+    for token, unlikely, rare in ((1, 0, 0), (2, 1, 1), (9, 1, 1)):
+        found = difference(*place_of_vllm(token, peaked), COLD)
+        assert (found.unlikely, found.false_ends, found.rare_ends) == (
+            unlikely,
+            unlikely,
+            rare,
+        )
+    warm = difference(*place_of_vllm(2, peaked), WARM)
+    assert (warm.unlikely, warm.false_ends, warm.rare_ends) == (0, 0, 1)
+    # An answer of all tokens that it may have has not ended.
+    full = difference(*place_of_vllm(9, peaked), Sampling(0.5, 0.8, 1))
+    assert (full.false_ends, full.rare_ends) == (0, 0)
 
 
-def test_limits_follow_from_what_was_measured() -> None:
-    run = [PrintDifference(100, 2, 500, 5, 4.95), PrintDifference(100, 0, 500, 0, 0.0)]
-    found = limits_from([run] * 5)
-    assert found.tokens_one == pytest.approx(1.5 * 0.02)
-    assert found.tokens_all == pytest.approx(1.2 * 0.01)
-    assert found.ids_all == pytest.approx(1.2 * 0.005)
-    assert found.logprobs_one == pytest.approx(1.5 * 0.01)
-    assert found.logprobs_all == pytest.approx(1.2 * 4.95 / 995)
-    equal = limits_from([[PrintDifference(10, 0, 50, 0, 0.0)]] * 5)
-    assert equal.logprobs_all == LEAST_ERROR
-    ranges = {name: high for name, (_, high) in ranges_of(found).items()}
-    assert limits_in(ranges) == found
-    assert limits_in({}) is None
-    with pytest.raises(InvalidInputError, match="compare at least 5"):
-        limits_from([run] * 4)
-    with pytest.raises(InvalidInputError, match="it has another model"):
-        limits_from([[PrintDifference(10, 10, 50, 50, 0.0)]] * 5)
+def without_draws(file: PrintedFile, *, accepts: bool) -> Evidence:
+    """As if the trusted engine could not tell what the seed gives."""
+    found = checked(file)
+    assert found.printed is not None
+    trusted = bytearray(found.printed.trusted or b"")
+    place = 0
+    for answer in file.answers:
+        place += HEADER.size
+        for _ in answer.prints:
+            trusted[place : place + 4] = UNKNOWN.to_bytes(4, "little")
+            place += TOKEN.size
+    printed = msgspec.structs.replace(
+        found.printed,
+        trusted=bytes(trusted),
+        accepts_unknown_draws=accepts,
+        limits=msgspec.structs.replace(LIMITS, **ANY_TOKEN),
+    )
+    return msgspec.structs.replace(found, printed=printed)
 
 
-def test_a_short_answer_may_differ_by_chance() -> None:
-    run = [PrintDifference(100, 2, 500, 0, 4.95)]
-    found = limits_from([run] * 5)
-    assert one_is_right(PrintDifference(12, 2, 60, 1, 0.1), found)
-    assert not one_is_right(PrintDifference(12, 3, 60, 1, 0.1), found)
-    assert not one_is_right(PrintDifference(12, 2, 60, 2, 0.1), found)
+# The likeliest tokens of the mock are not those that it draws.
+ANY_TOKEN = {
+    "tokens_one": 1.0,
+    "tokens_all": 1.0,
+    "false_ends_all": 1.0,
+    "rare_ends_all": 1.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("accepts", "found"),
+    [(False, CheckOutcome.UNJUDGED), (True, CheckOutcome.PASSED)],
+)
+def test_where_the_draws_are_not_known_nobody_passes_unless_the_settings_accept_it(
+    accepts: bool, found: CheckOutcome
+) -> None:
+    lines = judge(without_draws(PrintedFile(SERIES, 7, OTHER_VERSION), accepts=accepts))
+    assert outcome(lines) is found, lines
+    (line,) = [one for one in lines if one.name == "draws"]
+    assert "cannot tell which tokens the seed gives" in line.reason
+    assert ("accept_unknown_draws = true" in line.reason) is not accepts
+
+
+def test_only_the_ends_of_answers_show_that_all_were_cut() -> None:
+    file = PrintedFile(SERIES, 7, OTHER_VERSION)
+    ended_by_itself(file)
+    found = checked(file)
+    assert found.printed is not None
+    no_limit = msgspec.structs.replace(LIMITS, false_ends_all=1.0)
+    printed = msgspec.structs.replace(found.printed, limits=no_limit)
+    assert comparison(checked(file, printed=printed))[0] is CheckOutcome.PASSED
+
+
+def test_who_cuts_each_answer_where_its_end_is_only_possible_is_found() -> None:
+    """A trusted engine without draws only knows how often honest answers end so."""
+    shares = {**ANY_TOKEN, "false_ends_all": 0.01, "rare_ends_all": 0.2}
+    limits = msgspec.structs.replace(LIMITS, **shares)
+    honest = PrintDifference(2400, 0, 12000, 0, 1.0, answers=240, rare_ends=50)
+    cutter = dataclasses.replace(honest, rare_ends=240)
+    assert all_are_right(honest, limits)
+    assert not all_are_right(cutter, limits)
+
+
+def test_a_trusted_executor_may_follow_differently_by_rounding_only() -> None:
+    file = PrintedFile(SERIES, 7, OTHER_VERSION)
+    first = file.followed().fingerprints
+
+    def contradicts(engine: dict[str, Any]) -> bool:
+        again = file.followed(engine).fingerprints
+        assert again != first
+        return contradicts_itself(first, again, LIMITS, len(SERIES), 256)
+
+    assert not contradicts({"version": "3", "rounding": 0.005})
+    assert contradicts({"model": "another"})
+
+
+def test_a_token_that_no_model_has_is_no_contradiction_of_the_trusted_executor() -> (
+    None
+):
+    """Otherwise who sends one would be blameless wherever a GPU rounds differently."""
+    file = PrintedFile(SERIES, 7, OTHER_VERSION)
+    a_token_that_no_model_has(file)
+    files = [
+        file.followed({"version": version, "rounding": 0.005}).fingerprints
+        for version in ("3", "4")
+    ]
+    assert files[0] != files[1]
+    assert not contradicts_itself(*files, LIMITS, len(SERIES), 256)
+    assert contradicts_itself(files[0], b"", LIMITS, len(SERIES), 256)
 
 
 def test_tokens_travel_packed() -> None:

@@ -70,12 +70,9 @@ async def _answer(step: StepRun) -> dict[str, Any]:
     if not turn.answered:
         raise StepFailed("no workload was answered", missing=turn.missing)
     # What a check compares itself with, when its own engine is of another version.
-    said = {"runtime": dict(trusted.runtime)} if trusted.runtime else {}
-    return {
-        **said,
-        "answered": turn.answered,
-        "waiting": len(workloads) - turn.answered,
-    }
+    if trusted.runtime:
+        await call(context.records.note_runtime, cls, trusted.runtime)
+    return {"answered": turn.answered, "waiting": len(workloads) - turn.answered}
 
 
 async def _answer_one(

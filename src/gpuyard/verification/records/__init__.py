@@ -6,6 +6,7 @@ from gpuyard.verification.records.executors import ExecutorRecords
 from gpuyard.verification.records.leases import LeaseRecords
 from gpuyard.verification.records.samples import SampleRecords
 from gpuyard.verification.records.series import SeriesRecords
+from gpuyard.verification.records.trusted_runtimes import TrustedRuntimeRecords
 from gpuyard.verification.records.uploads import UploadRecords
 from gpuyard.verification.records.workloads import WorkloadRecords
 
@@ -18,6 +19,7 @@ class Records(
     ExecutorRecords,
     EventRecords,
     LeaseRecords,
+    TrustedRuntimeRecords,
     UploadRecords,
 ):
     """All records of one database, safe for any number of threads and processes."""

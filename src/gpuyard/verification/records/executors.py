@@ -85,6 +85,16 @@ class ExecutorRecords(RecordsBase):
             if rows:
                 tx.execute(ranges.insert(), rows)
 
+    def forget_ranges(self, cls: Class, prefix: str) -> None:
+        """Remove the class's ranges whose names begin like this."""
+        with self.database.writing(lock="ranges") as tx:
+            tx.execute(
+                ranges.delete().where(
+                    ranges.c.gpu_class == cls.value,
+                    ranges.c.name.startswith(prefix, autoescape=True),
+                )
+            )
+
     def use_receipt(self, receipt_id: str) -> bool:
         """Remember a receipt; False when it was used before."""
         with self.database.writing(lock="receipts") as tx:

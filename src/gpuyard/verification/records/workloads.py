@@ -154,6 +154,17 @@ class WorkloadRecords(RecordsBase):
         with self.database.writing() as tx:
             tx.execute(one.values(retired_at=self._now()))
 
+    def retire_answered(self, cls: Class) -> int:
+        """Stop using answered workloads that no batch has; returns how many."""
+        answered = workloads.update().where(
+            workloads.c.gpu_class == cls.value,
+            workloads.c.finished_at.is_not(None),
+            workloads.c.batch_id.is_(None),
+            workloads.c.retired_at.is_(None),
+        )
+        with self.database.writing() as tx:
+            return tx.execute(answered.values(retired_at=self._now())).rowcount
+
     def retire_stale(self, cls: Class, before: float) -> int:
         """Retire old workloads that were never answered; returns how many.
 
