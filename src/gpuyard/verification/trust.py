@@ -21,6 +21,9 @@ FAILURE = 6.0  # one failure weighs as much as six passes
 UNEXPLAINED_WEIGHS = 3
 UNEXPLAINED_BARS = 5
 UNEXPLAINED = FAILURE / 3
+# An executor says by itself that its engine is another, so a pass in between forgives
+# nothing: such checks count among so many of the newest, which is a day of watching.
+OTHER_ENGINE_OF = 48
 # Who fails a third of the newest checks stays in quarantine, once there are a few.
 HABIT_PART = 1 / 3
 HABIT_FEWEST = 6
@@ -29,6 +32,8 @@ MOST_EVIDENCE = 60.0  # beyond the prior
 HALF_LIFE_S = 14 * 86400.0
 QUARANTINE_S = 4 * 3600.0
 LONGEST_QUARANTINE_S = 30 * 86400.0
+_JUDGED = (CheckOutcome.PASSED, CheckOutcome.FAILED)
+_UNCLEAR = (CheckOutcome.UNEXPLAINED, CheckOutcome.OTHER_ENGINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +63,13 @@ class TrustEstimate:
     ) -> "TrustEstimate":
         """The estimate after one more check.
 
-        `unexplained`: how many unexplained checks have come in a row, with this one.
+        `unexplained`: how many checks count with this one as `unexplained_count` says.
         Excused, blameless and unjudged checks do not change it.
         """
         old = self.faded(now)
         passed = float(outcome is CheckOutcome.PASSED)
         failed = FAILURE * (outcome is CheckOutcome.FAILED)
-        if outcome is CheckOutcome.UNEXPLAINED and unexplained >= UNEXPLAINED_WEIGHS:
+        if outcome in _UNCLEAR and unexplained >= UNEXPLAINED_WEIGHS:
             failed = UNEXPLAINED
         trust = TrustEstimate(old.alpha + passed, old.beta + failed, old.at)
         evidence = trust.alpha + trust.beta - sum(PRIOR)
@@ -92,16 +97,32 @@ def quarantine_s(repeats: int) -> float:
     return min(QUARANTINE_S * 2.0 ** min(repeats, 100), LONGEST_QUARANTINE_S)
 
 
-_JUDGED = (CheckOutcome.PASSED, CheckOutcome.FAILED)
+def unexplained_count(history: Sequence[str]) -> int:
+    """How many checks count together with the newest, if that came to nothing.
 
-
-def unexplained_in_row(history: Sequence[str]) -> int:
-    """How many unexplained checks came since the last pass or failure.
-
-    `history`: outcomes, newest first.
+    Those in a row, which only a pass or a failure ends. Of checks whose engine was
+    another, also all among the newest that were compared or could not be for this
+    reason. `history`: outcomes, newest first.
     """
     undecided = takewhile(lambda outcome: outcome not in _JUDGED, history)
-    return sum(outcome == CheckOutcome.UNEXPLAINED for outcome in undecided)
+    in_row = sum(outcome in _UNCLEAR for outcome in undecided)
+    if not history or history[0] != CheckOutcome.OTHER_ENGINE:
+        return in_row
+    compared = (*_JUDGED, CheckOutcome.OTHER_ENGINE)
+    newest = [outcome for outcome in history if outcome in compared][:OTHER_ENGINE_OF]
+    return max(in_row, newest.count(CheckOutcome.OTHER_ENGINE))
+
+
+def _goes_on(history: Sequence[str]) -> bool:
+    """Whether the newest check shows the same other engine that was barred before.
+
+    Nobody has passed in between, so that is no repeat. `history`: newest first.
+    """
+    compared = (*_JUDGED, CheckOutcome.OTHER_ENGINE)
+    (newest, *before) = [outcome for outcome in history if outcome in compared] or [""]
+    same = newest == CheckOutcome.OTHER_ENGINE and history[0] == newest
+    barred = unexplained_count(before) >= UNEXPLAINED_BARS
+    return same and before[:1] == [CheckOutcome.OTHER_ENGINE] and barred
 
 
 def fails_habitually(history: Sequence[str]) -> bool:
@@ -119,8 +140,8 @@ def brings_quarantine(outcome: CheckOutcome, history: Sequence[str]) -> bool:
 
     `history`: the outcomes of the executor, newest first, with this one.
     """
-    if outcome is CheckOutcome.UNEXPLAINED:
-        return unexplained_in_row(history) >= UNEXPLAINED_BARS
+    if outcome in _UNCLEAR:
+        return unexplained_count(history) >= UNEXPLAINED_BARS
     return outcome is CheckOutcome.FAILED
 
 
@@ -131,13 +152,14 @@ def record_after(
 
     `history`: the outcomes of the executor, newest first, with this one. A failure
     brings quarantine, longer each time. A pass after its end makes the next one
-    shorter.
+    shorter. Whose engine still is another stays in quarantine, and loses no more.
     """
     now = time.time()
     record = known or _unknown(check["executor"], check["gpu_class"], now)
     outcome = CheckOutcome(check["outcome"])
+    goes_on = _goes_on(history)
     trust = TrustEstimate(record.alpha, record.beta, record.updated_at).after(
-        outcome, now, unexplained=unexplained_in_row(history)
+        outcome, now, unexplained=0 if goes_on else unexplained_count(history)
     )
     record = replace(
         record,
@@ -146,6 +168,10 @@ def record_after(
         beta=trust.beta,
         updated_at=trust.at,
     )
+    if goes_on:
+        until = now + quarantine_s(max(0, record.repeats - 1))
+        longest = max(until, record.quarantined_until or 0.0)
+        return replace(record, quarantined_until=longest)
     if brings_quarantine(outcome, history):
         habit = fails_habitually(history)
         return replace(

@@ -4,6 +4,7 @@ against common sense.
 
 import math
 import time
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -127,6 +128,7 @@ def test_quarantine_grows_with_each_failure_to_a_limit() -> None:
 
 
 UNEXPLAINED = CheckOutcome.UNEXPLAINED
+OTHER_ENGINE = CheckOutcome.OTHER_ENGINE
 PASSED = CheckOutcome.PASSED
 FAILED = CheckOutcome.FAILED
 
@@ -168,6 +170,41 @@ def test_only_an_answer_ends_a_row_of_unexplained_checks(
     few = [UNEXPLAINED] * (UNEXPLAINED_BARS - 1)
     (*_, last) = recorded(*few, between, UNEXPLAINED)
     assert bool(last.quarantined_until) is counts
+
+
+def test_who_says_at_times_that_its_engine_is_another_is_counted_and_barred() -> None:
+    """A pass in between forgives nothing: it decides by itself which checks count."""
+    for every, barred in ((2, 20), (3, 12), (9, 2)):
+        day = [OTHER_ENGINE if n % every == 0 else PASSED for n in range(48)]
+        found = recorded(*day)
+        repeats = [record.repeats for record in found]
+        grows = sum(late > early for early, late in pairwise(repeats))
+        assert grows == barred, every
+    # Four of a day are what is left to it.
+    day = [OTHER_ENGINE if n % 12 == 0 else PASSED for n in range(48)]
+    assert not any(record.quarantined_until for record in recorded(*day))
+
+
+def test_who_mixes_its_excuses_gains_nothing() -> None:
+    mixed = [OTHER_ENGINE, UNEXPLAINED] * UNEXPLAINED_BARS
+    found = recorded(*mixed[:UNEXPLAINED_BARS])
+    assert found[-1].quarantined_until
+    assert not found[-2].quarantined_until
+
+
+def test_who_was_upgraded_once_and_honestly_loses_as_much_as_by_one_failure() -> None:
+    """However long nobody notices. Afterwards it passes, and is no cheater."""
+    good = [PASSED] * 20
+    found = recorded(*good, *[OTHER_ENGINE] * 100)
+    last = found[-1]
+    assert last.repeats == 1
+    until = last.quarantined_until
+    assert until and until - time.time() == pytest.approx(QUARANTINE_S, abs=60)
+    (*_, failed) = recorded(*good, FAILED)
+    assert last.beta == pytest.approx(failed.beta, abs=0.01)
+    (*_, fixed) = recorded(*good, *[OTHER_ENGINE] * 100, *[PASSED] * 10)
+    assert fixed.repeats == 1
+    assert weight(fixed, time.time()) == 1.0
 
 
 def test_who_fails_every_third_check_stays_in_quarantine() -> None:

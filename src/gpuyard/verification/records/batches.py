@@ -13,8 +13,8 @@ from gpuyard.verification.tables import batches, checks, executors, workloads
 
 Row = Mapping[str, Any]
 RecordAfter = Callable[[ExecutorRecord | None, Row, Sequence[str]], ExecutorRecord]
-# How many of an executor's outcomes decide about it.
-_HISTORY = 50
+# How many of an executor's outcomes decide about it, with those that say nothing.
+_HISTORY = 100
 
 
 class BatchRecords(RecordsBase):
