@@ -10,9 +10,12 @@ from gpuyard.verification import (
     memory_limits,
     proof_sizes,
     receipts,
+    tolerance,
+    tolerance_limits,
     trust,
     verdict,
 )
+from gpuyard.verification.fingerprints import PrintDifference
 from gpuyard.verification.proof_sizes import PRODUCT_SIZE, SPEEDS
 from gpuyard.verification.solver import memory
 from tests.support import detection
@@ -51,6 +54,15 @@ def test_the_table_of_chances_is_what_the_formula_gives() -> None:
         ], strength
 
 
+def cut_by_chance(answers: int, measured: int) -> int:
+    """How many answers may be cut short if no honest one of those measured was."""
+    limits = tolerance_limits.limits_from(
+        [[PrintDifference(10, 0, 50, 0, 0.0)] * (measured // 5)] * 5
+    )
+    cut = [PrintDifference(10, 0, 50, 0, 0.0, answers, n) for n in range(answers)]
+    return max(n for n, one in enumerate(cut) if tolerance.all_are_right(one, limits))
+
+
 def test_other_numbers_of_the_page() -> None:
     for words in (
         f"{trust.PRIOR[0]:g}, {trust.PRIOR[1]:g}), a score of {trust.TrustEstimate().score:g}",
@@ -74,6 +86,11 @@ def test_other_numbers_of_the_page() -> None:
             f" {receipts.CLOCKS_S:g} s"
         ),
         f"{evidence.LARGEST >> 20} MiB at most",
+        f"its newest {trust.OTHER_ENGINE_OF} checks, a day of checks",
+        f"a limit is {tolerance_limits.LEEWAY_ALL} times the worst run",
+        f"it is {tolerance_limits.LEEWAY_ONE} times the worst answer",
+        f"fewer than {tolerance.FEW_TOKENS} tokens",
+        f"Of 240 answers these are {cut_by_chance(240, 1200)} if none of 1200",
         f"rows of {memory.ROW_BYTES >> 10} KiB",
         f"{PRODUCT_SIZE:,} columns",
         f"up to {2**memory.FEWEST_PASSES:,} others",
@@ -82,6 +99,8 @@ def test_other_numbers_of_the_page() -> None:
     assert (trust.UNEXPLAINED_WEIGHS, trust.UNEXPLAINED_BARS) == (3, 5)
     assert "from the third, each weighs a third" in TEXT
     assert "from the fifth, each brings a quarantine" in TEXT
+    assert (tolerance.RAREST_ONE, tolerance.RAREST_ALL) == (1e-6, 1e-5)
+    assert "less than once in a million answers, or once in 100,000 checks" in TEXT
     assert calibration.PREPARE_LEEWAY == 3
     assert "three times the longest that the trusted executor needed" in TEXT
     assert (
