@@ -323,8 +323,9 @@ def require_limits(
             f"run `gpuyard verify calibrate --class {cls} --against EXECUTOR` with"
             " an executor whose answers you trust",
         )
-    own = trusted is not None and trusted.gpu_class is cls
-    if own and SOLVE in ranges and SOLVE_PRINTED not in ranges:
+    if trusted is None or trusted.gpu_class is not cls:
+        return
+    if SOLVE in ranges and SOLVE_PRINTED not in ranges:
         raise InvalidInputError.of(
             f"verification.tolerances.{cls}",
             "is set, and the deadline was calibrated without fingerprints, which take"

@@ -217,7 +217,11 @@ def test_fingerprints_that_are_not_those_of_the_hash_fail(
     change: dict[str, Any], said: str
 ) -> None:
     file = PrintedFile(SERIES, 7, OTHER_VERSION)
-    whole = {"limits": LIMITS, "sha256": sha256(file.prints), "file": file.prints}
+    whole: dict[str, Any] = {
+        "limits": LIMITS,
+        "sha256": sha256(file.prints),
+        "file": file.prints,
+    }
     found = checked(file, printed=Printed(**{**whole, **change}))
     assert comparison(found)[0] is CheckOutcome.FAILED
     assert said in comparison(found)[1]
@@ -380,13 +384,13 @@ def test_a_token_that_no_model_has_is_no_contradiction_of_the_trusted_executor()
     """Otherwise who sends one would be blameless wherever a GPU rounds differently."""
     file = PrintedFile(SERIES, 7, OTHER_VERSION)
     a_token_that_no_model_has(file)
-    files = [
+    first, again = (
         file.followed({"version": version, "rounding": 0.005}).fingerprints
         for version in ("3", "4")
-    ]
-    assert files[0] != files[1]
-    assert not contradicts_itself(*files, LIMITS, len(SERIES), 256)
-    assert contradicts_itself(files[0], b"", LIMITS, len(SERIES), 256)
+    )
+    assert first != again
+    assert not contradicts_itself(first, again, LIMITS, len(SERIES), 256)
+    assert contradicts_itself(first, b"", LIMITS, len(SERIES), 256)
 
 
 def test_tokens_travel_packed() -> None:
