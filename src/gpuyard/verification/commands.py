@@ -430,6 +430,7 @@ _SIGNS = {
     "failed": "x",
     "excused": "b",
     "blameless": ".",
+    "waited": "w",
     "unjudged": "?",
     "unexplained": "!",
 }

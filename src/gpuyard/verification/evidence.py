@@ -1,7 +1,7 @@
 """Evidence: one signed file that shows the result of a check.
 
 Anyone can check it without us. The file is JSON: `{"format": "gpuyard evidence",
-"version": 2, "key": hex, "signature": hex, "body": {…}}`. The signature (Ed25519) is
+"version": 3, "key": hex, "signature": hex, "body": {…}}`. The signature (Ed25519) is
 over a fixed prefix and the bytes of `body` exactly as they are in the file.
 """
 
@@ -35,7 +35,7 @@ LARGEST = 16 * 2**20
 # receipts. 480 answers of 256 tokens need a tenth of it.
 LONGEST_ANSWERS = LARGEST // 4
 FORMAT = "gpuyard evidence"
-VERSION = 2
+VERSION = 3
 # What of an engine is needed to repeat its answers, and is no secret.
 _PUBLIC = (
     "kind",

@@ -21,6 +21,12 @@ FAILURE = 6.0  # one failure weighs as much as six passes
 UNEXPLAINED_WEIGHS = 3
 UNEXPLAINED_BARS = 5
 UNEXPLAINED = FAILURE / 3
+# Checks in a row that waited behind our own jobs, were excused by those of others or
+# came to nothing, from which on a place is kept free for the next check; for how many
+# times the pause between two checks, and for how long at most.
+WAITS_KEEP_FREE = 5
+KEPT_FREE_PAUSES = 2.0
+LONGEST_KEPT_FREE_S = 86400.0
 # Who fails a third of the newest checks stays in quarantine, once there are a few.
 HABIT_PART = 1 / 3
 HABIT_FEWEST = 6
@@ -59,7 +65,7 @@ class TrustEstimate:
         """The estimate after one more check.
 
         `unexplained`: how many unexplained checks have come in a row, with this one.
-        Excused, blameless and unjudged checks do not change it.
+        Excused, blameless, waited and unjudged checks do not change it.
         """
         old = self.faded(now)
         passed = float(outcome is CheckOutcome.PASSED)
@@ -93,6 +99,7 @@ def quarantine_s(repeats: int) -> float:
 
 
 _JUDGED = (CheckOutcome.PASSED, CheckOutcome.FAILED)
+_AT_WORK = (CheckOutcome.WAITED, CheckOutcome.EXCUSED)
 
 
 def unexplained_in_row(history: Sequence[str]) -> int:
@@ -102,6 +109,24 @@ def unexplained_in_row(history: Sequence[str]) -> int:
     """
     undecided = takewhile(lambda outcome: outcome not in _JUDGED, history)
     return sum(outcome == CheckOutcome.UNEXPLAINED for outcome in undecided)
+
+
+def keeps_place_free(outcome: CheckOutcome, history: Sequence[str]) -> bool:
+    """Whether a check with this outcome makes us keep the place free for the next one.
+
+    `history`: the outcomes of the executor, newest first, with this one. Nobody is
+    blamed for work, ours or that of others. But a place that is never free for a check
+    must not get one job after the other.
+    """
+    undecided = takewhile(lambda outcome: outcome not in _JUDGED, history)
+    counted = (*_AT_WORK, CheckOutcome.UNEXPLAINED)
+    in_row = sum(outcome in counted for outcome in undecided)
+    return outcome in _AT_WORK and in_row >= WAITS_KEEP_FREE
+
+
+def kept_free_s(pause_s: float) -> float:
+    """For how many seconds a place is kept free, if two checks are `pause_s` apart."""
+    return min(KEPT_FREE_PAUSES * pause_s, LONGEST_KEPT_FREE_S)
 
 
 def fails_habitually(history: Sequence[str]) -> bool:

@@ -19,7 +19,10 @@ from gpuyard.verification.trust import (
     QUARANTINE_S,
     UNEXPLAINED_BARS,
     UNEXPLAINED_WEIGHS,
+    WAITS_KEEP_FREE,
     TrustEstimate,
+    brings_quarantine,
+    keeps_place_free,
     quarantine_s,
     record_after,
 )
@@ -168,6 +171,32 @@ def test_only_an_answer_ends_a_row_of_unexplained_checks(
     few = [UNEXPLAINED] * (UNEXPLAINED_BARS - 1)
     (*_, last) = recorded(*few, between, UNEXPLAINED)
     assert bool(last.quarantined_until) is counts
+
+
+WAITED = CheckOutcome.WAITED
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "keeps"),
+    [
+        ([WAITED] * WAITS_KEEP_FREE, True),
+        ([WAITED] * (WAITS_KEEP_FREE - 1), False),
+        ([UNEXPLAINED] * (WAITS_KEEP_FREE - 1) + [WAITED], True),
+        ([WAITED, CheckOutcome.BLAMELESS] * WAITS_KEEP_FREE + [WAITED], True),
+        ([CheckOutcome.EXCUSED] * WAITS_KEEP_FREE, True),
+        ([CheckOutcome.BLAMELESS] * WAITS_KEEP_FREE, False),
+        ([WAITED] * WAITS_KEEP_FREE + [UNEXPLAINED], False),
+        ([WAITED] * WAITS_KEEP_FREE + [PASSED, WAITED], False),
+    ],
+)
+def test_who_waits_again_and_again_is_checked_next_and_not_blamed(
+    outcomes: list[CheckOutcome], keeps: bool
+) -> None:
+    history = [one.value for one in reversed(outcomes)]
+    assert keeps_place_free(outcomes[-1], history) is keeps
+    assert not brings_quarantine(WAITED, history)
+    (*_, record) = recorded(*[WAITED] * 9)
+    assert (record.alpha, record.beta) == PRIOR and not record.quarantined_until
 
 
 def test_who_fails_every_third_check_stays_in_quarantine() -> None:
