@@ -31,7 +31,7 @@ from gpuyard.verification.solver_jobs import NotStartedError
 from gpuyard.verification.trust import PRIOR, UNEXPLAINED_BARS
 from gpuyard.verification.trusted_executor import ExecutorFault
 from gpuyard.verification.verdict import CheckOutcome
-from tests.support.attesting import ROOT, attestation_of, pem
+from tests.support.attesting import ROOT, attestation_of, pem, unreadable_chain
 from tests.support.executors import Executors, Honest, executor, make_batch
 from tests.support.verification import LocalTrusted, digest_of, make_context, stock
 
@@ -209,6 +209,14 @@ class ShowsAnothersPapers(Attests):
         return {**gpu, "attestation": papers}
 
 
+class ShowsNonsense(Attests):
+    """Its certificates break whoever reads them."""
+
+    def gpu(self, nonce: str) -> dict[str, Any]:
+        papers = {**attestation_of(nonce), "certificates": unreadable_chain()}
+        return {**super().gpu(nonce), "attestation": papers}
+
+
 ATTESTED = Expected(T4.value, inventory=True, attestation_root=pem(ROOT))
 
 
@@ -229,10 +237,15 @@ async def test_one_chip_vouches_for_one_executor_of_a_batch(
 async def test_the_papers_of_a_chip_harm_nobody_but_who_shows_them(
     context: Context, tmp_path: Path
 ) -> None:
-    solvers = {"owner": Attests(1), "framer": ShowsAnothersPapers(2)}
+    solvers = {
+        "owner": Attests(1),
+        "framer": ShowsAnothersPapers(2),
+        "breaker": ShowsNonsense(3),
+    }
     found = reasons(await check_with(context, tmp_path, ATTESTED, **solvers))
     assert found["owner"] == ""
     assert "another nonce" in found["framer"]
+    assert "cannot be read" in found["breaker"]
 
 
 async def test_one_chip_vouches_for_no_other_place_within_an_hour(
