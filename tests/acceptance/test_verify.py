@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from gpuyard.verification.packing import SOLVER
+from gpuyard.verification.solver.order import VERSION
 from tests.support.instance import TestInstance, make_instance
 from tests.support.verifying import configure, executor, outcomes, section, verify
 from tests.support.web import http
@@ -451,7 +452,7 @@ def other_version(folder: Path) -> str:
     """A solver that reads orders of later versions only; its `solve.py`."""
     copytree(SOLVER, folder)
     order = folder / "order.py"
-    order.write_text(order.read_text().replace("(2, 3)", "(4, 5)"))
+    order.write_text(order.read_text().replace(f"VERSION = {VERSION}", "VERSION = 99"))
     return str(folder / "solve.py")
 
 
@@ -478,7 +479,7 @@ def test_a_solver_that_is_there_already_is_used_and_one_of_another_version_is_re
         "gone": "blameless",
     }
     refused = (
-        "version: this solver reads 4 and 5, the order has 2; take the solver that"
+        f"version: this solver reads 99, the order has {VERSION}; take the solver that"
         " comes with the gpuyard that asks"
     )
     assert refused in found["newer"]["reason"]

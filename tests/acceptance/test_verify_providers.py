@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from gpuyard.verification.packing import PROGRAM_NAMES, SOLVER
+from gpuyard.verification.solver.order import VERSION
 from tests.acceptance.test_slurm import settings as slurm_settings
 from tests.support import huggingface
 from tests.support.dockerd import IMAGE, Dockerd
@@ -161,7 +162,7 @@ def test_the_solvers_image_solves_an_order_on_its_own(
     dockerd: Dockerd, solver_image: str
 ) -> None:
     order = {
-        "version": 2,
+        "version": VERSION,
         "check": "chk_1",
         "task": "solve",
         "prompts": ["a?", "b?"],

@@ -29,6 +29,7 @@ from gpuyard.verification.protocol import (
     SolverStage,
 )
 from gpuyard.verification.solver.messages import canonical, pieces
+from gpuyard.verification.solver.probe import nonce_of
 from tests.support.verification import answer_to
 
 
@@ -48,6 +49,12 @@ class Honest:
 
     def __init__(self) -> None:
         self.orders: list[OrderDocument] = []
+        self.salts: dict[str, str] = {}
+
+    def nonce(self, order: OrderDocument, seed: int, said: Hash) -> str:
+        """That of its claims, which it knows once its hash has come."""
+        salt = self.salts.get(order["check"], "")
+        return nonce_of(order["check"], seed, said.sha256, said.fingerprints, salt)
 
     async def first(self, order: OrderDocument) -> Message:
         self.orders.append(order)
@@ -112,6 +119,11 @@ class InProcess:
         except StopAsyncIteration:
             raise GoneError("it has left.") from None
 
+    async def send_salt(self, salt: str) -> bool:
+        if not self._seeded:
+            self._behaviour.salts[self._order["check"]] = salt
+        return not self._seeded
+
     async def close(self) -> None:
         await asyncio.sleep(0)
         self.closed = True
@@ -150,6 +162,7 @@ def make_batch(
     keep: Callable[[Sequence[Check]], Awaitable[None]] = keep_nothing,
     tell: Callable[[Sequence[Check]], Awaitable[bool]] = tell_nobody,
     every_prompt: bool = False,
+    places: Callable[[str], str] = str,
     **issuers: str,
 ) -> VerificationBatch:
     """A batch over executors in this process; answer files go into `folder`."""
@@ -161,6 +174,15 @@ def make_batch(
     excuses = partial(excuse, context.records, issuers)
     return VerificationBatch(
         BatchSetup(
-            context, opens, "test", terms, excuses, folder, keep, tell, every_prompt
+            context,
+            opens,
+            "test",
+            terms,
+            excuses,
+            folder,
+            keep,
+            tell,
+            every_prompt,
+            places,
         )
     )

@@ -10,6 +10,8 @@ import base64
 import binascii
 import hmac
 from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, cast
 
 from cryptography import x509
@@ -17,6 +19,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA384
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509.oid import NameOID
 
 from gpuyard.domain.errors import InvalidInputError
 
@@ -24,6 +28,9 @@ _REQUEST_BYTES = 37
 _NONCE = slice(4, 36)
 _NUMBER_BYTES = 48
 _MOST_CERTIFICATES = 10
+# In the names of the certificates that belong to one chip: that of its ROM, which never
+# changes, and below it that of its firmware, which may.
+_OF_ONE_CHIP = " GSP "
 
 
 class AttestationError(Exception):
@@ -45,24 +52,64 @@ def read_root(text: str) -> x509.Certificate:
         ) from None
 
 
-def attested_by(said: object, nonce_hex: str, root: str) -> str:
-    """Check what a GPU attests; returns the subject of its certificate.
+@dataclass(frozen=True, slots=True)
+class AttestedChip:
+    """Who has signed an attestation.
 
-    `said`: `{"certificates": PEM, "report": base64}`. Raises AttestationError.
+    `subject`: the name in the certificate that the report is signed by. `key`: what
+    tells the chip from all others, the SHA-256 (hex) of a public key of its own.
+    """
+
+    subject: str
+    key: str
+
+
+def attested_by(said: object, nonce_hex: str | None, root: str) -> AttestedChip:
+    """Check what a GPU attests; returns the chip.
+
+    `said`: `{"certificates": PEM, "report": base64}`. `nonce_hex`: what the report has
+    to be for; None to look at the certificates only. Raises AttestationError.
     """
     if not isinstance(said, Mapping):
         raise AttestationError("nothing is attested")
-    attestation = cast("Mapping[str, Any]", said)
-    chain = _chain(attestation.get("certificates"))
     trusted = read_root(root)
+    try:
+        return _judged(cast("Mapping[str, Any]", said), nonce_hex, trusted)
+    except AttestationError:
+        raise
+    except Exception as error:  # noqa: BLE001  # whoever made them chose what is raised
+        why = f"{type(error).__name__}: {error}"
+        raise AttestationError(f"its certificates cannot be read: {why}") from None
+
+
+def _judged(
+    attestation: Mapping[str, Any], nonce_hex: str | None, trusted: x509.Certificate
+) -> AttestedChip:
+    chain = _chain(attestation.get("certificates"))
     # A chain may end with the root itself, which has signed itself.
     issuers = [*chain[1:], trusted]
     for certificate, issuer in zip(chain, issuers, strict=True):
         _check_issued(certificate, issuer)
-    _check_report(
-        chain[0], _report(attestation.get("report")), bytes.fromhex(nonce_hex)
-    )
-    return chain[0].subject.rfc4514_string()
+    if nonce_hex is not None:
+        report = _report(attestation.get("report"))
+        _check_report(chain[0], report, bytes.fromhex(nonce_hex))
+    return AttestedChip(chain[0].subject.rfc4514_string(), _key_of_chip(chain))
+
+
+def _key_of_chip(chain: list[x509.Certificate]) -> str:
+    """What tells a chip from others: the highest key of the chain that is its own."""
+    own = chain[0]
+    for certificate in chain[1:]:
+        if not _is_of_one_chip(certificate):
+            break
+        own = certificate
+    key = own.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return sha256(key).hexdigest()
+
+
+def _is_of_one_chip(certificate: x509.Certificate) -> bool:
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return any(_OF_ONE_CHIP in str(name.value) for name in names)
 
 
 def _chain(said: object) -> list[x509.Certificate]:

@@ -5,6 +5,7 @@ are stored together at the end, so a batch whose process dies counts for no exec
 """
 
 import asyncio
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -26,6 +27,7 @@ from gpuyard.domain.errors import (
 )
 from gpuyard.verification import fingerprints
 from gpuyard.verification.answers import AnswersError, IncomingFile, most_bytes
+from gpuyard.verification.attested_chips import shared_chips
 from gpuyard.verification.batch_samples import BatchSample, take_samples_by_class
 from gpuyard.verification.channels import AFTER_S, ChannelOpener, GoneError
 from gpuyard.verification.check import Check
@@ -50,7 +52,7 @@ from gpuyard.verification.protocol import (
     Ready,
 )
 from gpuyard.verification.recheck import ask_again, ask_every_prompt, ask_for_digests
-from gpuyard.verification.solver.probe import nonce_of
+from gpuyard.verification.solver.order import VERSION
 from gpuyard.verification.solver_jobs import NotStartedError
 from gpuyard.verification.tolerance import Limits
 from gpuyard.verification.tolerant_check import (
@@ -78,6 +80,7 @@ _OURS = (
 # one file may take.
 _READING = 32
 _FILE_S = 60.0
+_SALT_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,8 @@ class BatchSetup:
     with the judged checks before they count, `tell` after they count; `tell` returns
     whether the instance accepted all of them. Until then the batch stays open, so that
     another process reports it when this one dies. `every_prompt`: the trusted executor
-    answers all prompts of each check afterwards, and all are compared.
+    answers all prompts of each check afterwards, and all are compared. `places` tells
+    the place of an executor by its name.
     """
 
     context: Context
@@ -119,6 +123,7 @@ class BatchSetup:
     keep: Callable[[Sequence[Check]], Awaitable[None]]
     tell: Callable[[Sequence[Check]], Awaitable[bool]]
     every_prompt: bool = False
+    places: Callable[[str], str] = str
 
 
 class VerificationBatch:
@@ -200,7 +205,6 @@ class VerificationBatch:
             terms.expected,
             form=settings.form,
             attested=settings.attested,
-            nonce=nonce_of(taken.check_id, taken.seed),
         )
         deadline_s = terms.deadline_s
         solve_limit_s = None
@@ -211,7 +215,7 @@ class VerificationBatch:
             if expected.claims_s:
                 expected = replace(expected, claims_s=expected.claims_s + IN_PIECES_S)
         order: OrderDocument = {
-            "version": 3 if terms.limits else 2,
+            "version": VERSION,
             "check": taken.check_id,
             "task": "solve",
             "settings": dict(SAMPLING),
@@ -294,9 +298,20 @@ class VerificationBatch:
             return False
         check.hashed_at = check.channel.heard_at
         check.sha256 = message.sha256
-        check.prints_sha256 = message.fingerprints
+        # Where none were asked for, the nonce of the claims does not depend on them.
+        check.prints_sha256 = message.fingerprints if check.limits else None
         check.said_s = message.solve_s
+        if check.expected.asked:
+            await self._salt(check)
         return True
+
+    async def _salt(self, check: Check) -> None:
+        """Tell the solver what it needs for its claims, and could not know before."""
+        assert check.channel is not None
+        salt = secrets.token_hex(_SALT_BYTES)
+        if await check.channel.send_salt(salt):
+            check.salt = salt
+            check.salted_at = steady_now()
 
     async def _claims(self, check: Check) -> AnswersPiece | FingerprintsPiece | None:
         """Receive the claims, if any, and return the first part of the files.
@@ -369,10 +384,17 @@ class VerificationBatch:
         shared = shared_uuids(
             {check.executor.name: check.claims for check in checks if check.claims}
         )
+        places = self._ports.places
+        chips = await call(shared_chips, self._context.records, places, checks)
         for check in checks:
-            if others := shared.get(check.executor.name):
-                check.expected = replace(check.expected, shared=others)
-            if others or not check.lines:
+            name = check.executor.name
+            if name in shared or name in chips:
+                check.expected = replace(
+                    check.expected,
+                    shared=shared.get(name, {}),
+                    shared_chips=chips.get(name, {}),
+                )
+            if name in shared or name in chips or not check.lines:
                 await call(check.judge)
         suspects = [check for check in checks if check.suspect]
         await ask_again(self._context, suspects)
@@ -401,7 +423,7 @@ def _explained(check: Check) -> Generator[None]:
         yield
     except NotStartedError as error:
         if error.ours:
-            check.fault = str(error)
+            check.waited = str(error)
         else:
             check.unexplained = str(error)
     except (ProtocolError, AnswersError) as error:

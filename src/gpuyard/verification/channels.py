@@ -70,6 +70,10 @@ class Channel(Protocol):
         """Return the next message; ProtocolError when it is invalid or not due."""
         ...
 
+    async def send_salt(self, salt: str) -> bool:
+        """Tell the solver the salt of its claims; False where it hears nothing."""
+        ...
+
     async def close(self) -> None:
         """Release the solver and wait for its job to end. Never raises."""
         ...
@@ -191,6 +195,14 @@ class StreamChannel:
         except ConnectionLostError as error:
             raise GoneError(f"{await self._why() or error}.") from error
 
+    async def send_salt(self, salt: str) -> bool:
+        assert self._line is not None
+        try:
+            await self._line.send({"type": "salt", "salt": salt})
+        except ConnectionLostError as error:
+            raise GoneError(f"{await self._why() or error}.") from error
+        return True
+
     async def _why(self) -> str:
         """Why its job ended; empty while it runs."""
         with suppress(GpuyardError):
@@ -259,6 +271,9 @@ class OutputChannel:
                 return self._said.take(message)
         await self._jobs.wait_until_over(self._job)
         raise GoneError(f"{await self._jobs.why_over(self._job)}.")
+
+    async def send_salt(self, salt: str) -> bool:
+        return False
 
     async def close(self) -> None:
         if self._lines:

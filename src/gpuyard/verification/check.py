@@ -6,6 +6,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from gpuyard.verification import keys, receipts
 from gpuyard.verification.batch_samples import BatchSample
 from gpuyard.verification.channels import Channel
@@ -17,6 +19,7 @@ from gpuyard.verification.executors import Executor
 from gpuyard.verification.protocol import OrderDocument, one_line
 from gpuyard.verification.records import Records
 from gpuyard.verification.solver.messages import canonical
+from gpuyard.verification.solver.probe import nonce_of
 from gpuyard.verification.tolerance import Limits, Printed
 from gpuyard.verification.trusted_executor import FollowedAnswers
 from gpuyard.verification.verdict import (
@@ -27,15 +30,19 @@ from gpuyard.verification.verdict import (
     outcome,
 )
 
+log = structlog.get_logger(__name__)
+
 
 @dataclass(slots=True)
 class Check:
     """What happened in one check, and when.
 
     Times (`…_at`) are of `steady_now`, and None for what did not happen. `fault`: what
-    failed on our side, as we can show. `unexplained`: what failed without such
+    failed on our side, as we can show. `waited`: that its job did not start, because
+    we had given its place to other jobs. `unexplained`: what failed without such
     proof. `said_s`: how long solving took, as the solver says; without a stream that
-    may be `solve_limit_s`. `silence`: why no answers came. `unread`: why answers that
+    may be `solve_limit_s`. `salt`: what it was sent when its hash had come, at
+    `salted_at`. `silence`: why no answers came. `unread`: why answers that
     came could not be kept. `answers`: where the answer file is. `again`: what the
     trusted executor answered when it was asked once more. `trusted_answers`: what it
     answered to every prompt, if that was asked for; `not_compared`: why it did not.
@@ -61,6 +68,8 @@ class Check:
     ready_at: float | None = None
     released_at: float | None = None
     hashed_at: float | None = None
+    salt: str = ""
+    salted_at: float | None = None
     claimed_at: float | None = None
     answered_at: float | None = None
     declined_at: float | None = None
@@ -72,6 +81,7 @@ class Check:
     receipts: tuple[dict[str, Any], ...] = ()
     issuers: dict[str, str] = field(default_factory=dict[str, str])
     fault: str | None = None
+    waited: str | None = None
     unexplained: str | None = None
     silence: str | None = None
     unread: str | None = None
@@ -99,6 +109,7 @@ class Check:
         """Whether it still waits for something from its solver."""
         return not (
             self.fault
+            or self.waited
             or self.unexplained
             or self.silence
             or self.unread
@@ -114,6 +125,14 @@ class Check:
             if self.hashed_at is None or self.released_at is None
             else self.hashed_at - self.released_at
         )
+
+    @property
+    def nonce(self) -> str:
+        """That of its claims, which follows from the hashes; empty before these."""
+        if self.sha256 is None:
+            return ""
+        hashes = (self.sha256, self.prints_sha256)
+        return nonce_of(self.id, self.taken.seed, *hashes, self.salt)
 
     @property
     def outcome(self) -> CheckOutcome:
@@ -146,8 +165,18 @@ class Check:
         return one_line(f"{bad[0].name}: {bad[0].reason}") if bad else ""
 
     def judge(self) -> None:
-        """Judge it by what is known now."""
-        self.lines = judge(self.evidence())
+        """Judge it by what is known now.
+
+        What an executor sends must not end the batch, whose other checks would then
+        count for nobody.
+        """
+        evidence = self.evidence()
+        try:
+            self.lines = judge(evidence)
+        except Exception as error:
+            log.exception("verification_check_not_judged", check=self.id)
+            self.unexplained = f"{type(error).__name__}: {error}"
+            self.lines = judge(self.evidence())
 
     def evidence(self) -> Evidence:
         """Everything by which it is judged."""
@@ -177,6 +206,8 @@ class Check:
             deadline_s=self.deadline_s,
             released_at=self.released_at,
             hashed_at=self.hashed_at,
+            salt=self.salt,
+            salted_at=self.salted_at,
             ready_at=self.ready_at,
             said_s=self.said_s,
             solve_limit_s=self.solve_limit_s,
@@ -191,6 +222,7 @@ class Check:
             receipts=self.receipts,
             issuers=self.issuers,
             fault=self.fault,
+            waited=self.waited,
             unexplained=self.unexplained,
         )
 

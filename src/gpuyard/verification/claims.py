@@ -13,6 +13,7 @@ listed.
 import hmac
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, cast
@@ -71,12 +72,12 @@ class Expected:
 
     `inventory`, `vram_gb` (0: no), with how many `passes`, and `products` (how many
     matrix products; 0: none) say what was asked for. `vram_digest`, `speed_digest`:
-    those of a trusted executor for the same nonce; `no_digest`: why there are none.
+    those of a trusted executor for `nonce`; `no_digest`: why there are none.
     `claims_s`: the longest time from the answers' hash to the claims. `shared`:
-    UUIDs that other executors showed too, with the name of one. `form`: `sxm` or
-    `pcie`, None for either. `attestation_root`: the certificate
-    (PEM) by which attestations for `nonce` are judged, None to judge none; `attested`:
-    whether each GPU has to attest itself.
+    UUIDs that other executors showed too, with the name of one; `shared_chips`: the
+    same for chips that attested themselves. `form`: `sxm` or `pcie`, None for either.
+    `attestation_root`: the certificate (PEM) by which attestations are judged, None to
+    judge none; `attested`: whether each GPU has to attest itself.
     """
 
     gpu_class: str
@@ -93,6 +94,7 @@ class Expected:
     no_digest: str = "not computed by anybody that is trusted"
     claims_s: float | None = None
     shared: Mapping[str, str] = field(default_factory=dict[str, str])
+    shared_chips: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def asked(self) -> set[str]:
@@ -103,6 +105,11 @@ class Expected:
             "speed": self.products,
         }
         return {name for name, asked in wanted.items() if asked}
+
+    @property
+    def has_digests(self) -> bool:
+        """Whether a trusted executor has computed any digest."""
+        return self.vram_digest is not None or self.speed_digest is not None
 
     @property
     def proofs(self) -> dict[str, Any]:
@@ -117,17 +124,21 @@ class Expected:
 
 
 def judge_claims(
-    said: object, expected: Expected, elapsed_s: float | None
+    said: object, expected: Expected, elapsed_s: float | None, nonce: str = ""
 ) -> tuple[ClaimFinding, ...]:
     """Judge each claim that was asked for.
 
     A claim that is missing counts as wrong, since a cheater would leave it out.
-    `elapsed_s`: the time from the answers' hash to the claims, by our clock.
+    `elapsed_s`: the time from the answers' hash to the claims, by our clock. `nonce`:
+    that of the claims. Digests that were computed for another one are not compared.
     """
     claims = _object(said)
     findings: list[ClaimFinding] = []
+    if expected.nonce != nonce and expected.has_digests:
+        why = "computed for another nonce than that of these answers"
+        expected = replace(expected, vram_digest=None, speed_digest=None, no_digest=why)
     if expected.inventory:
-        findings += _inventory(claims.get("inventory"), expected)
+        findings += _inventory(claims.get("inventory"), expected, nonce)
     if expected.vram_gb:
         findings += _vram(_object(claims.get("vram")), expected)
     if expected.products:
@@ -144,21 +155,45 @@ def shared_uuids(claims: Mapping[str, object]) -> dict[str, dict[str, str]]:
     Returns executor → UUID → another executor with it. Case does not matter, and
     listing a UUID twice does not hide it.
     """
+    return shown_twice(
+        {
+            executor: _uuids(_gpus(_object(said).get("inventory")))
+            for executor, said in claims.items()
+        }
+    )
+
+
+def shown_twice(shown: Mapping[str, Sequence[str]]) -> dict[str, dict[str, str]]:
+    """What several executors show: executor → what → another executor with it."""
     seen: dict[str, list[str]] = {}
-    for executor, said in claims.items():
-        for uuid in dict.fromkeys(_uuids(_gpus(_object(said).get("inventory")))):
-            seen.setdefault(uuid, []).append(executor)
+    for executor, things in shown.items():
+        for thing in dict.fromkeys(things):
+            seen.setdefault(thing, []).append(executor)
     shared: dict[str, dict[str, str]] = {}
-    for uuid, executors in seen.items():
+    for thing, executors in seen.items():
         if len(executors) > 1:
             first, second = executors[:2]
             for executor in executors:
                 other = second if executor == first else first
-                shared.setdefault(executor, {})[uuid] = other
+                shared.setdefault(executor, {})[thing] = other
     return shared
 
 
-def _inventory(said: object, expected: Expected) -> list[ClaimFinding]:
+def attested_chips(said: object, root: str, nonce: str | None = None) -> list[str]:
+    """The chips that claims attest; one whose attestation shows nothing is left out.
+
+    `nonce`: what the reports have to be for; None if that was judged before.
+    """
+    from gpuyard.verification.attestation import AttestationError, attested_by
+
+    chips: list[str] = []
+    for gpu in _gpus(_object(said).get("inventory")):
+        with suppress(AttestationError):
+            chips.append(attested_by(gpu.get("attestation"), nonce, root).key)
+    return chips
+
+
+def _inventory(said: object, expected: Expected, nonce: str) -> list[ClaimFinding]:
     gpus = _gpus(said)
     if not gpus:
         return [
@@ -189,31 +224,40 @@ def _inventory(said: object, expected: Expected) -> list[ClaimFinding]:
         names = [_text(gpu, "name") for gpu in gpus]
         right = all(form_of(name) == expected.form for name in names)
         findings.append(ClaimFinding("form", right, _said(gpus, "name"), expected.form))
-    findings += _attestation(gpus, expected)
+    findings += _attestation(gpus, expected, nonce)
     return [*_model(gpus, expected.gpu_class), *findings]
 
 
 def _attestation(
-    gpus: Sequence[Mapping[str, Any]], expected: Expected
+    gpus: Sequence[Mapping[str, Any]], expected: Expected, nonce: str
 ) -> list[ClaimFinding]:
     """Judge what GPUs attest, if there is something to judge it by."""
     some = any("attestation" in gpu for gpu in gpus)
     if expected.attestation_root is None or not (some or expected.attested):
         return []
     # Late: most claims have no attestation.
-    from gpuyard.verification.attestation import AttestationError, attested_by
+    from gpuyard.verification.attestation import (
+        AttestationError,
+        AttestedChip,
+        attested_by,
+    )
 
     wanted = "a report for this check, signed by the GPU"
-    subjects: list[str] = []
+    chips: list[AttestedChip] = []
     for gpu in gpus:
         said = gpu.get("attestation")
         try:
-            subjects.append(
-                attested_by(said, expected.nonce, expected.attestation_root)
-            )
+            chips.append(attested_by(said, nonce, expected.attestation_root))
         except AttestationError as error:
             return [ClaimFinding("attestation", False, f"{error}", wanted)]
-    return [ClaimFinding("attestation", True, quoted("; ".join(subjects)), wanted)]
+    subjects = quoted("; ".join(chip.subject for chip in chips))
+    keys = [chip.key for chip in chips]
+    if others := sorted({expected.shared_chips.get(key, "") for key in keys} - {""}):
+        wanted = f"a chip of its own, not that of {', '.join(others)}"
+        return [ClaimFinding("attestation", False, subjects, wanted)]
+    if len(set(keys)) < len(keys):
+        return [ClaimFinding("attestation", False, subjects, "a chip for each GPU")]
+    return [ClaimFinding("attestation", True, subjects, wanted)]
 
 
 def form_of(name: str) -> str | None:

@@ -440,6 +440,7 @@ _SIGNS = {
     "failed": "x",
     "excused": "b",
     "blameless": ".",
+    "waited": "w",
     "unjudged": "?",
     "unexplained": "!",
     "other_engine": "v",

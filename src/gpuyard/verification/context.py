@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import ParamSpec, TypeVar
@@ -18,7 +19,7 @@ from gpuyard.verification.generators import (
     TrustedGenerator,
 )
 from gpuyard.verification.records import Records
-from gpuyard.verification.trusted_executor import TrustedExecutor
+from gpuyard.verification.trusted_executor import LONGEST_TASK_S, TrustedExecutor
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -116,8 +117,14 @@ async def _keep(context: Context, name: str, holder: str) -> None:
 async def with_trusted(
     context: Context, trusted: TrustedExecutor, work: Callable[[], Awaitable[T]]
 ) -> T:
-    """Run `work` while holding the lock of a trusted executor; LeaseBusy."""
-    return await leased(context, f"trusted {trusted.name}", work)
+    """Run `work` while holding the lock of a trusted executor.
+
+    Raises LeaseBusy when another has it, or waits for it (`when_trusted_is_free`): a
+    verdict goes before prompts and answers for later.
+    """
+    if await call(context.records.is_leased, _wish(trusted)):
+        raise LeaseBusy(_wish(trusted))
+    return await leased(context, _lock(trusted), work)
 
 
 async def when_trusted_is_free(
@@ -125,13 +132,34 @@ async def when_trusted_is_free(
 ) -> T:
     """Run `work` as soon as the lock of the trusted executor is free.
 
-    Raises LeaseBusy when that takes longer than any allowed use of it.
+    Raises LeaseBusy when that takes longer than the longest task that may be ahead, and
+    one more for another that waits: no verdict may depend on what the trusted executor
+    does just then.
     """
-    deadline = context.clock.monotonic() + 2 * context.policy.answer_limit_s
-    while True:
-        try:
-            return await with_trusted(context, trusted, work)
-        except LeaseBusy:
-            if context.clock.monotonic() > deadline:
-                raise
-        await context.clock.sleep(_AGAIN_S)
+    policy = context.policy
+    longest_s = max(policy.step_limit_s, policy.answer_limit_s, LONGEST_TASK_S)
+    deadline = context.clock.monotonic() + 2 * longest_s
+    holder = ""
+    try:
+        while True:
+            try:
+                return await leased(context, _lock(trusted), work)
+            except LeaseBusy:
+                if context.clock.monotonic() > deadline:
+                    raise
+            holder = holder or new_id("holder")
+            await call(context.records.lease, _wish(trusted), holder, policy.lease_s)
+            await context.clock.sleep(_AGAIN_S)
+    finally:
+        if holder:
+            with suppress(DatabaseError):  # it expires by itself
+                await call(context.records.release, _wish(trusted), holder)
+
+
+def _lock(trusted: TrustedExecutor) -> str:
+    return f"trusted {trusted.name}"
+
+
+def _wish(trusted: TrustedExecutor) -> str:
+    """The lock of who waits for a trusted executor."""
+    return f"wish for trusted {trusted.name}"

@@ -1,7 +1,7 @@
 """Evidence: one signed file that shows the result of a check.
 
 Anyone can check it without us. The file is JSON: `{"format": "gpuyard evidence",
-"version": 2, "key": hex, "signature": hex, "body": {…}}`. The signature (Ed25519) is
+"version": 3, "key": hex, "signature": hex, "body": {…}}`. The signature (Ed25519) is
 over a fixed prefix and the bytes of `body` exactly as they are in the file.
 """
 
@@ -40,7 +40,7 @@ _LATER = 2**19
 # So much of each token has room at least: about three times what English needs.
 _BYTES_PER_TOKEN = 12
 FORMAT = "gpuyard evidence"
-VERSION = 2
+VERSION = 3
 # What of an engine is needed to repeat its answers, and is no secret.
 _PUBLIC = (
     "kind",

@@ -93,6 +93,12 @@ def place_of(settings: ExecutorSettings) -> str:
     )
 
 
+def place_named(name: str, configured: Mapping[str, ExecutorSettings]) -> str:
+    """The place of an executor; one that is not in the settings is named by it."""
+    settings = configured.get(name)
+    return place_of(settings) if settings else name
+
+
 def executor_named(
     words: str, configured: Mapping[str, ExecutorSettings], gpu_class: Class | None
 ) -> Executor:

@@ -21,14 +21,15 @@ from gpuyard.verification.context import (
 from gpuyard.verification.prompts import read_file
 from gpuyard.verification.protocol import one_line
 from gpuyard.verification.solver.messages import canonical
-from gpuyard.verification.solver.probe import nonce_of
 from gpuyard.verification.trusted_executor import ExecutorFault, TrustedExecutor
 
 
 async def ask_again(context: Context, suspects: Sequence[Check]) -> None:
     """Add the trusted executor's answer of now to each suspect check.
 
-    A check is not blamed when the trusted executor cannot be asked.
+    When the trusted executor cannot be asked, the check is unexplained and not
+    blameless: its answer differs, and whoever can keep the trusted executor busy must
+    not be able to turn that into nothing.
     """
     by_workload = sorted(suspects, key=_workload)
     for workload_id, group in groupby(by_workload, key=_workload):
@@ -39,7 +40,7 @@ async def ask_again(context: Context, suspects: Sequence[Check]) -> None:
             assert trusted is not None
         except (ExecutorFault, LeaseBusy, LeaseLost, OSError) as error:
             for check in checks:
-                check.fault = (
+                check.unexplained = (
                     "its answer differs, and the trusted executor could not be asked"
                     f" again: {error}"
                 )
@@ -98,6 +99,7 @@ async def ask_for_digests(context: Context, checks: Sequence[Check]) -> None:
             right = await _trusted_digests(context, check)
             check.expected = replace(
                 check.expected,
+                nonce=check.nonce,
                 vram_digest=right.get("vram"),
                 speed_digest=right.get("speed"),
             )
@@ -116,8 +118,7 @@ async def _trusted_digests(context: Context, check: Check) -> dict[str, str]:
     trusted = context.trusted(cls)
     if trusted is None:
         raise ExecutorFault(f"no executor of the class {cls} is trusted")
-    nonce = nonce_of(check.id, check.taken.seed)
-    prove = partial(trusted.prove, cls, nonce, check.expected.proofs)
+    prove = partial(trusted.prove, cls, check.nonce, check.expected.proofs)
     right = await when_trusted_is_free(context, trusted, prove)
     if all(digest == _digest(check, name) for name, digest in right.items()):
         return right

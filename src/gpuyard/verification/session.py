@@ -29,6 +29,7 @@ from gpuyard.verification.database import Database
 from gpuyard.verification.executors import (
     Executor,
     judging_executors,
+    place_named,
     tolerance_of,
 )
 from gpuyard.verification.generators import load_generator
@@ -172,6 +173,7 @@ class Session:
             keep=ending.keep,
             tell=ending.tell,
             every_prompt=every_prompt,
+            places=partial(place_named, configured=self.store.settings.executors),
         )
         return VerificationBatch(ports)
 

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gpuyard.client import calls
@@ -23,12 +24,14 @@ from gpuyard.storage.folder_syncs import make_folder, sync_folder
 from gpuyard.verification import evidence
 from gpuyard.verification.check import Check
 from gpuyard.verification.context import Context, LeaseBusy, LeaseLost, call, leased
-from gpuyard.verification.executors import place_of
+from gpuyard.verification.executors import place_named, place_of
 from gpuyard.verification.protocol import one_line
 from gpuyard.verification.records.executors import ExecutorRecord
 from gpuyard.verification.trust import (
     TrustEstimate,
     brings_quarantine,
+    keeps_place_free,
+    kept_free_s,
     record_after,
     score,
 )
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from gpuyard.client.aio import AsyncClient
     from gpuyard.verification.session import VerificationStore
 
+log = structlog.get_logger(__name__)
 _DIED = "fault: not the executor's: the process that verified it died"
 
 
@@ -46,6 +50,8 @@ class CheckResult:
     """The result of a check, for the instance.
 
     `reason` is empty when it passed. `bars`: whether it brings quarantine.
+    `kept_free_until`: until when its place is kept free for its next check (UTC
+    seconds); None if it is not.
     """
 
     executor: str
@@ -59,6 +65,7 @@ class CheckResult:
     job_id: str | None = None
     lines: tuple[VerdictLine, ...] = ()
     bars: bool = False
+    kept_free_until: float | None = None
 
     def body(self, trust: float | None, evidence: Path) -> dict[str, Any]:
         """As the instance keeps it, with its evidence unless that is large or lost."""
@@ -154,23 +161,30 @@ class Settlement:
 
     async def _tell(self, results: Sequence[CheckResult]) -> bool:
         known = await call(self._context.records.executors)
-        judged = [await self._with_bars(result) for result in results]
+        judged = [await self._with_consequences(result) for result in results]
         # The verdicts first: whoever hears that the trust has changed looks for them.
         faults = await leave_verdicts(self._client, judged, known, self._store.evidence)
         faults += await tell_instance(self._client, judged, known, self._places())
         self.faults += faults
         return not faults
 
-    async def _with_bars(self, result: CheckResult) -> CheckResult:
-        history = await call(self._context.records.outcomes_by, result.executor)
-        return replace(result, bars=brings_quarantine(result.outcome, history))
+    async def _with_consequences(self, result: CheckResult) -> CheckResult:
+        records = self._context.records
+        history = await call(records.outcomes_by, result.executor)
+        bars = brings_quarantine(result.outcome, history)
+        until = None
+        if keeps_place_free(result.outcome, history):
+            last, before = await call(records.checks_by, result.executor, 2)
+            pause_s = last["created_at"] - before["created_at"]
+            until = time.time() + kept_free_s(pause_s)
+        return replace(result, bars=bars, kept_free_until=until)
 
     def _result(self, row: Mapping[str, Any]) -> CheckResult:
         # An executor that is not in the settings is named by its place.
         name: str = row["executor"]
         return CheckResult(
             name,
-            self._places().get(name) or name,
+            place_named(name, self._store.settings.executors),
             CheckOutcome(row["outcome"]),
             row["reason"] or "",
             row["id"],
@@ -214,7 +228,9 @@ def keep_evidence(
         try:
             make_folder(folder)
             evidence.write_evidence(folder / f"{check.id}.json", check.evidence(), key)
-        except (OSError, InvalidInputError) as error:
+        except Exception as error:  # one check must not end the batch
+            if not isinstance(error, OSError | InvalidInputError):
+                log.exception("verification_evidence_not_kept", check=check.id)
             lost.append(f"The evidence of {check.id} is not kept: {error}")
     try:
         if len(lost) < len(checks):
@@ -233,6 +249,7 @@ def forget_evidence(folder: Path, before: float) -> None:
 
 
 _LONGEST_REASON = 400
+_KEPT_FREE = "kept free for the next check of"
 _MOST_LINES = 64
 
 
@@ -279,7 +296,8 @@ async def tell_instance(
     `places`: the place of each known executor. A place with several executors gets the
     values of the worst one, because a job there may run on just that one. Only a failed
     check changes a quarantine, and never shortens it: a quarantine that a person
-    started or ended stays as it is when a check is passed.
+    started or ended stays as it is when a check is passed. A place that is kept free
+    for a check is free for all when this is passed.
     """
     now = time.time()
     known = {record.name: record for record in records}
@@ -326,8 +344,15 @@ def place_trust(
     reason = "verification of " + "; ".join(
         f"{result.executor}: {result.reason or 'passed'}" for result in results
     )
+    is_kept_free = before.reason.startswith(_KEPT_FREE)
+    if is_kept_free and before.reason in map(_kept_free, _passed(results)):
+        until = 0.0
+    kept = max(results, key=_kept_until)
     if any(result.bars for result in results):
         until = max([until, *(record.quarantined_until or 0.0 for record in records)])
+    elif _kept_until(kept) > until and (is_kept_free or until <= now):
+        until = _kept_until(kept)
+        reason = _kept_free(kept.executor)
     elif until > now:
         reason = before.reason  # the quarantine continues, with its reason
     return {
@@ -335,5 +360,18 @@ def place_trust(
             min((weight(record, now) for record in records), default=0.0), 4
         ),
         "quarantined_until": until if until > now else None,
-        "reason": one_line(reason)[:_LONGEST_REASON],
+        "reason": _short(reason),
     }
+
+
+def _kept_free(executor: str) -> str:
+    """The reason why the place of an executor is in quarantine without any fault."""
+    return _short(f"{_KEPT_FREE} {executor}")
+
+
+def _kept_until(result: CheckResult) -> float:
+    return result.kept_free_until or 0.0
+
+
+def _passed(results: Sequence[CheckResult]) -> list[str]:
+    return [one.executor for one in results if one.outcome is CheckOutcome.PASSED]

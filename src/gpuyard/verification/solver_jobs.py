@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, cast
 
 from gpuyard.domain.errors import GpuyardError, UnreachableError
 from gpuyard.domain.jobs import Job
+from gpuyard.domain.own_nodes import OWN_NODES
 from gpuyard.domain.states import JobState
+from gpuyard.verification.classes import TRAITS
 from gpuyard.verification.executors import Executor
 from gpuyard.verification.packing import pack_solver, remove_program
 from gpuyard.verification.protocol import LONGEST_LINE, WORD, OrderDocument, one_line
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 class NotStartedError(GpuyardError):
     """The solver's job did not start in time.
 
-    `ours`: whether it waited here, because other jobs of ours hold its place.
+    `ours`: whether it waited here, because other jobs of ours have its place.
     """
 
     code = "verification_not_started"
@@ -99,14 +101,13 @@ class SolverJobs:
     async def is_held_by_us(self, executor: Executor, job: Job) -> bool:
         """Whether the job is still here, and another job of ours runs at its place.
 
-        What a job waits for once it was handed over is in the hands of the place.
+        What a job waits for once it was handed over is in the hands of the place. On
+        nodes of ours, a job without a GPU takes none away.
         """
         if job.attempts:
             return False
-        gpu = executor.settings.gpu
         async for other in self._client.jobs(state=[JobState.RUNNING.value]):
-            here = other.provider == executor.settings.provider
-            if here and (gpu is None or gpu in other.gpus):
+            if _takes_place_of(executor, other):
                 return True
         return False
 
@@ -184,6 +185,18 @@ class SolverJobs:
             job = await self._client.job(job_id)
             await job.cancel()
             await self.wait_until_over(job)
+
+
+def _takes_place_of(executor: Executor, other: Job) -> bool:
+    """Whether a running job has what a solver of this executor would get."""
+    settings = executor.settings
+    if other.provider != settings.provider:
+        return False
+    if settings.gpu:
+        return settings.gpu in other.gpus
+    needs_gpu = TRAITS[executor.gpu_class].gpus > 0
+    # Of queues of others, nobody here knows which GPUs a job has.
+    return bool(other.gpus) or not needs_gpu or settings.provider != OWN_NODES
 
 
 def _mark_of(executor: Executor) -> str:

@@ -24,6 +24,12 @@ UNEXPLAINED = FAILURE / 3
 # An executor says by itself that its engine is another, so a pass in between forgives
 # nothing: such checks count among so many of the newest, which is a day of watching.
 OTHER_ENGINE_OF = 48
+# Checks in a row that waited behind our own jobs, were excused by those of others or
+# came to nothing, from which on a place is kept free for the next check; for how many
+# times the pause between two checks, and for how long at most.
+WAITS_KEEP_FREE = 5
+KEPT_FREE_PAUSES = 2.0
+LONGEST_KEPT_FREE_S = 86400.0
 # Who fails a third of the newest checks stays in quarantine, once there are a few.
 HABIT_PART = 1 / 3
 HABIT_FEWEST = 6
@@ -33,6 +39,7 @@ HALF_LIFE_S = 14 * 86400.0
 QUARANTINE_S = 4 * 3600.0
 LONGEST_QUARANTINE_S = 30 * 86400.0
 _JUDGED = (CheckOutcome.PASSED, CheckOutcome.FAILED)
+_AT_WORK = (CheckOutcome.WAITED, CheckOutcome.EXCUSED)
 _UNCLEAR = (CheckOutcome.UNEXPLAINED, CheckOutcome.OTHER_ENGINE)
 
 
@@ -64,7 +71,7 @@ class TrustEstimate:
         """The estimate after one more check.
 
         `unexplained`: how many checks count with this one as `unexplained_count` says.
-        Excused, blameless and unjudged checks do not change it.
+        Excused, blameless, waited and unjudged checks do not change it.
         """
         old = self.faded(now)
         passed = float(outcome is CheckOutcome.PASSED)
@@ -123,6 +130,24 @@ def _goes_on(history: Sequence[str]) -> bool:
     same = newest == CheckOutcome.OTHER_ENGINE and history[0] == newest
     barred = unexplained_count(before) >= UNEXPLAINED_BARS
     return same and before[:1] == [CheckOutcome.OTHER_ENGINE] and barred
+
+
+def keeps_place_free(outcome: CheckOutcome, history: Sequence[str]) -> bool:
+    """Whether a check with this outcome makes us keep the place free for the next one.
+
+    `history`: the outcomes of the executor, newest first, with this one. Nobody is
+    blamed for work, ours or that of others. But a place that is never free for a check
+    must not get one job after the other.
+    """
+    undecided = takewhile(lambda outcome: outcome not in _JUDGED, history)
+    counted = (*_AT_WORK, *_UNCLEAR)
+    in_row = sum(outcome in counted for outcome in undecided)
+    return outcome in _AT_WORK and in_row >= WAITS_KEEP_FREE
+
+
+def kept_free_s(pause_s: float) -> float:
+    """For how many seconds a place is kept free, if two checks are `pause_s` apart."""
+    return min(KEPT_FREE_PAUSES * pause_s, LONGEST_KEPT_FREE_S)
 
 
 def fails_habitually(history: Sequence[str]) -> bool:

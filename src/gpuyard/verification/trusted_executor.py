@@ -38,10 +38,16 @@ from gpuyard.verification.protocol import (
     SeriesPiece,
     SolverTask,
 )
+from gpuyard.verification.solver.order import VERSION
 from gpuyard.verification.solver_jobs import SolverJobs
 
 # How the ids of the tasks of trusted executors begin.
 _KIND = "trusted"
+LONGEST_TASK_S = AFTER_S + max(
+    traits.spin_up_s + traits.prepare_s + traits.solve_s for traits in TRAITS.values()
+)
+"""Seconds after which a task of a trusted executor is given up; more where its class
+was calibrated to solve for longer."""
 
 
 class ExecutorFault(Exception):  # noqa: N818  (a fault of an executor)
@@ -224,7 +230,6 @@ class JobTrustedExecutor:
     ) -> tuple[FollowedAnswers, TrustedRun]:
         """Answer all prompts with fingerprints; with `tokens`, follow these."""
         order = {
-            "version": 3,
             "task": "solve",
             "prompts": list(prompts),
             "seed": seed,
@@ -268,7 +273,7 @@ class JobTrustedExecutor:
         traits = TRAITS[self._executor.gpu_class]
         check_id = new_id(_KIND)
         order: OrderDocument = {
-            "version": 2,
+            "version": VERSION,
             "check": check_id,
             "settings": dict(SAMPLING),
             "engine": self._executor.engine,

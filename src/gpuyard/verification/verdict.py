@@ -15,6 +15,7 @@ from gpuyard.domain.errors import InvalidInputError, quoted
 from gpuyard.domain.exact import first_divergence
 from gpuyard.verification import keys, receipts
 from gpuyard.verification.claims import Expected, judge_claims
+from gpuyard.verification.solver.probe import nonce_of
 from gpuyard.verification.tolerance import (
     Printed,
     changes_of_runtime,
@@ -30,17 +31,19 @@ class CheckOutcome(StrEnum):
     """How a check ended.
 
     Excused: receipts show that the executor worked for others. Blameless: our side or
-    the trusted executor failed. Unjudged: the answers are right, but something that was
-    asked for could not be compared with anything, so the check is not passed.
-    Unexplained: it came to nothing, and nothing shows whose fault that was. Other
-    engine: the executor says that its engine is of another version than the trusted
-    one, and the settings do not allow that, so nothing was compared.
+    the trusted executor failed. Waited: we had given its place to other jobs of ours,
+    so that its job did not start in time. Unjudged: the answers are right, but
+    something that was asked for could not be compared with anything, so the check is
+    not passed. Unexplained: it came to nothing, and nothing shows whose fault that was.
+    Other engine: the executor says that its engine is of another version than the
+    trusted one, and the settings do not allow that, so nothing was compared.
     """
 
     PASSED = "passed"
     FAILED = "failed"
     EXCUSED = "excused"
     BLAMELESS = "blameless"
+    WAITED = "waited"
     UNJUDGED = "unjudged"
     UNEXPLAINED = "unexplained"
     OTHER_ENGINE = "other_engine"
@@ -52,10 +55,12 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Times are UTC seconds by our clock, and None for what did not happen. `settings` and
     `engine`: what the solver was to use, without secrets. `ready_at`: when its solver
     was ready. `said_s`: how long solving took, as it says; where the seed came with the
-    order, that may be `solve_limit_s`. `series`: the prompts that the executor had to
-    answer under `seed`. `hidden`: the prompt that is compared, with `trusted_answer`
-    from before and `answer_again` from after a mismatch. `trusted_answers`: those to
-    every prompt, if they were asked for, and `not_compared` why there are none.
+    order, that may be `solve_limit_s`. `salt`: what it was sent when its hash had come,
+    at `salted_at`: no claim could be made before. `series`: the prompts that the
+    executor had to answer under `seed`. `hidden`: the prompt that is compared, with
+    `trusted_answer` from before and `answer_again` from after a mismatch.
+    `trusted_answers`: those to every prompt, if they were asked for, and `not_compared`
+    why there are none.
     `runtime` and `trusted_runtime`: what both engines said of themselves,
     `accepted_runtime`: what the trusted one said when the class was calibrated, and
     `trusted_class`: the class of the trusted executor. `printed`: the fingerprints of
@@ -63,7 +68,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `sha256`: the hash that the executor sent first, `answers`: its file as it came.
     `unread`: why a file could not be kept. `silence`: why none came. `receipts` excuse
     it at `declined_at`; `issuers` are the public keys (name → hex). `fault`: what
-    failed on our side, as we can show. `unexplained`: what failed without such proof.
+    failed on our side, as we can show. `waited`: that its job did not start, because we
+    had given its place to other jobs. `unexplained`: what failed without such proof.
     """
 
     check: str
@@ -89,6 +95,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     deadline_s: float
     released_at: float | None = None
     hashed_at: float | None = None
+    salt: str = ""
+    salted_at: float | None = None
     ready_at: float | None = None
     said_s: float | None = None
     solve_limit_s: float | None = None
@@ -104,7 +112,16 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     receipts: tuple[dict[str, Any], ...] = ()
     issuers: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     fault: str | None = None
+    waited: str | None = None
     unexplained: str | None = None
+
+    @property
+    def nonce(self) -> str:
+        """That of its claims, which follows from the hashes; empty before these."""
+        if self.sha256 is None:
+            return ""
+        prints = self.printed.sha256 if self.printed else None
+        return nonce_of(self.check, self.seed, self.sha256, prints, self.salt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +140,9 @@ def judge(evidence: Evidence) -> tuple[VerdictLine, ...]:
     """
     if evidence.fault:
         return (VerdictLine("fault", None, f"not the executor's: {evidence.fault}"),)
+    if evidence.waited:
+        reason = f"other jobs of ours have its place: {evidence.waited}"
+        return (VerdictLine("waited", None, reason),)
     if evidence.unexplained:
         reason = f"nothing shows whose fault it was: {evidence.unexplained}"
         return (VerdictLine("unexplained", None, reason),)
@@ -131,7 +151,8 @@ def judge(evidence: Evidence) -> tuple[VerdictLine, ...]:
     told = judge_claims(
         evidence.claims,
         evidence.expected,
-        _elapsed(evidence.hashed_at, evidence.claimed_at),
+        _elapsed(evidence.salted_at or evidence.hashed_at, evidence.claimed_at),
+        evidence.nonce,
     )
     findings = [
         VerdictLine(one.name, one.ok, f"said {one.said}; expected {one.expected}")
@@ -150,12 +171,14 @@ def outcome(lines: Sequence[VerdictLine]) -> CheckOutcome:
         return CheckOutcome.FAILED
     if "busy" in names:
         return CheckOutcome.EXCUSED
-    # Without a valid comparison the trusted executor contradicted itself, or something
-    # failed on our side.
+    if "waited" in names:
+        return CheckOutcome.WAITED
     if "unexplained" in names:
         return CheckOutcome.UNEXPLAINED
     if "other_engine" in names:
         return CheckOutcome.OTHER_ENGINE
+    # Without a valid comparison the trusted executor contradicted itself, or something
+    # failed on our side.
     if not names.get("comparison"):
         return CheckOutcome.BLAMELESS
     unjudged = any(line.ok is None for line in lines)

@@ -16,6 +16,7 @@ from gpuyard.verification.protocol import (
     SolverTask,
     parse_output,
 )
+from gpuyard.verification.solver.order import VERSION
 from tests.support.verification import read_answers
 
 SOLVER = Path(__file__).parents[3] / "src/gpuyard/verification/solver"
@@ -32,7 +33,7 @@ PROMPTS = [
 def order(**fields: Any) -> dict[str, Any]:
     """An order for the mock, whose seed is in it."""
     return {
-        "version": 2,
+        "version": VERSION,
         "check": "chk_1",
         "task": "solve",
         "prompts": PROMPTS,

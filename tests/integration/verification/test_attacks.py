@@ -31,6 +31,7 @@ from gpuyard.verification.solver_jobs import NotStartedError
 from gpuyard.verification.trust import PRIOR, UNEXPLAINED_BARS
 from gpuyard.verification.trusted_executor import ExecutorFault
 from gpuyard.verification.verdict import CheckOutcome
+from tests.support.attesting import ROOT, attestation_of, pem, unreadable_chain
 from tests.support.executors import Executors, Honest, executor, make_batch
 from tests.support.verification import LocalTrusted, digest_of, make_context, stock
 
@@ -69,10 +70,10 @@ class Liar(Honest):
         return hashlib.sha256(nonce.encode()).hexdigest()
 
     async def rest(self, order: OrderDocument, seed: int) -> AsyncIterator[Message]:
-        nonce = nonce_of(order["check"], seed)
         async for message in super().rest(order, seed):
             yield message
             if isinstance(message, Hash):
+                nonce = self.nonce(order, seed, message)
                 yield Claims(
                     vram={"gigabytes": 13.6, "digest": self.says(f"vram {nonce}")},
                     speed={"digest": self.says(f"speed {nonce}")},
@@ -84,6 +85,20 @@ class OwnsGpu(Liar):
 
     def says(self, nonce: str) -> str:
         return digest_of(nonce)
+
+
+class ProvesEarly(OwnsGpu):
+    """Begins its proofs on other processors with the seed, while its GPU answers."""
+
+    def nonce(self, order: OrderDocument, seed: int, said: Hash) -> str:
+        return nonce_of(order["check"], seed, "")
+
+
+class KeepsItsHash(OwnsGpu):
+    """Answers fast, and proves before it sends its hash, in the time that is left."""
+
+    def nonce(self, order: OrderDocument, seed: int, said: Hash) -> str:
+        return nonce_of(order["check"], seed, said.sha256)
 
 
 class WithoutTorch(LocalTrusted):
@@ -141,6 +156,114 @@ async def test_each_memory_proof_of_a_batch_is_repeated(
     outcomes = {name: check.outcome for name, check in checks.items()}
     assert outcomes.pop("owner") is CheckOutcome.PASSED, checks["owner"].lines
     assert set(outcomes.values()) == {CheckOutcome.FAILED}, "luck helps nobody"
+
+
+async def test_no_proof_can_begin_before_the_answers_are_fixed(
+    context: Context, tmp_path: Path
+) -> None:
+    solvers = {
+        "owner": OwnsGpu(),
+        "early": ProvesEarly(),
+        "keeps": KeepsItsHash(),
+    }
+    checks = await check_with(context, tmp_path, CALIBRATED, **solvers)
+    assert checks["owner"].outcome is CheckOutcome.PASSED, checks["owner"].lines
+    wrong = {
+        name: {line.name for line in check.lines if line.ok is False}
+        for name, check in checks.items()
+    }
+    assert wrong["early"] == {"vram_digest", "speed_digest"}
+    assert wrong["keeps"] == {"vram_digest", "speed_digest"}
+
+
+class Attests(Honest):
+    """Shows a GPU that attests itself; a chip that several may have."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    async def rest(self, order: OrderDocument, seed: int) -> AsyncIterator[Message]:
+        async for message in super().rest(order, seed):
+            yield message
+            if isinstance(message, Hash):
+                yield Claims(inventory=[self.gpu(self.nonce(order, seed, message))])
+
+    def gpu(self, nonce: str) -> dict[str, Any]:
+        return {
+            "name": "Tesla T4",
+            "memory_mb": 15360,
+            "uuid": f"GPU-{self._number:08d}-1111-1111-1111-111111111111",
+            "driver": "535.104.05",
+            "compute_capability": "7.5",
+            "attestation": attestation_of(nonce),
+        }
+
+
+class ShowsAnothersPapers(Attests):
+    """Has the certificates of a chip, as all who ran a job there, and not the chip."""
+
+    def gpu(self, nonce: str) -> dict[str, Any]:
+        gpu = super().gpu(nonce)
+        papers = {**gpu["attestation"], "report": attestation_of("00" * 32)["report"]}
+        return {**gpu, "attestation": papers}
+
+
+class ShowsNonsense(Attests):
+    """Its certificates break whoever reads them."""
+
+    def gpu(self, nonce: str) -> dict[str, Any]:
+        papers = {**attestation_of(nonce), "certificates": unreadable_chain()}
+        return {**super().gpu(nonce), "attestation": papers}
+
+
+ATTESTED = Expected(T4.value, inventory=True, attestation_root=pem(ROOT))
+
+
+def reasons(checks: Mapping[str, Check]) -> dict[str, str]:
+    """Executor → why it failed; empty if it passed."""
+    return {name: check.reason for name, check in checks.items()}
+
+
+async def test_one_chip_vouches_for_one_executor_of_a_batch(
+    context: Context, tmp_path: Path
+) -> None:
+    solvers = {"one": Attests(1), "other": Attests(2)}
+    found = reasons(await check_with(context, tmp_path, ATTESTED, **solvers))
+    assert "not that of other" in found["one"]
+    assert "not that of one" in found["other"]
+
+
+async def test_the_papers_of_a_chip_harm_nobody_but_who_shows_them(
+    context: Context, tmp_path: Path
+) -> None:
+    solvers = {
+        "owner": Attests(1),
+        "framer": ShowsAnothersPapers(2),
+        "breaker": ShowsNonsense(3),
+    }
+    found = reasons(await check_with(context, tmp_path, ATTESTED, **solvers))
+    assert found["owner"] == ""
+    assert "another nonce" in found["framer"]
+    assert "cannot be read" in found["breaker"]
+
+
+async def test_one_chip_vouches_for_no_other_place_within_an_hour(
+    context: Context, tmp_path: Path
+) -> None:
+    assert reasons(await check_with(context, tmp_path, ATTESTED, one=Attests(1))) == {
+        "one": ""
+    }
+    wanted: dict[Class, Expected] = {T4: ATTESTED}
+    solvers = {"renamed": Attests(1), "elsewhere": Attests(2)}
+    for name, places in (("renamed", "local"), ("elsewhere", "rented")):
+        opens = Executors(**solvers)
+        batch = make_batch(
+            context, opens, [T4], tmp_path, wanted, places=lambda _, at=places: at
+        )
+        (check,) = await batch.run([executor(name, T4)])
+        words = "" if name == "renamed" else "not that of renamed"
+        assert words in check.reason and bool(words) is bool(check.reason), check.lines
 
 
 class Raises(Honest):
@@ -201,9 +324,9 @@ async def test_a_place_that_takes_no_job_is_not_blameless(
 
 @pytest.mark.parametrize(
     ("ours", "outcome"),
-    [(True, CheckOutcome.BLAMELESS), (False, CheckOutcome.UNEXPLAINED)],
+    [(True, CheckOutcome.WAITED), (False, CheckOutcome.UNEXPLAINED)],
 )
-async def test_a_job_that_waits_is_blameless_only_behind_our_own(
+async def test_a_job_that_waits_is_explained_only_behind_our_own(
     context: Context, tmp_path: Path, ours: bool, outcome: CheckOutcome
 ) -> None:
     waits = NotStartedError("job_1 has not begun.", ours=ours)

@@ -22,7 +22,12 @@ from gpuyard.verification.check import Check
 from gpuyard.verification.claims import Expected
 from gpuyard.verification.classes import Class
 from gpuyard.verification.clock import steady_now
-from gpuyard.verification.context import Context
+from gpuyard.verification.context import (
+    Context,
+    LeaseBusy,
+    when_trusted_is_free,
+    with_trusted,
+)
 from gpuyard.verification.protocol import (
     AnswersPiece,
     Claims,
@@ -37,18 +42,20 @@ from gpuyard.verification.records import Records
 from gpuyard.verification.records.events import EventSubtype, PipelineEventKind
 from gpuyard.verification.settlement import keep_evidence
 from gpuyard.verification.solver.messages import pieces
-from gpuyard.verification.solver.probe import nonce_of
+from gpuyard.verification.trusted_executor import LONGEST_TASK_S
 from gpuyard.verification.verdict import CheckOutcome
 from tests.support.detection import catches
 from tests.support.executors import Executors, Honest, executor, make_batch
 from tests.support.verification import (
     A,
     B,
+    HandClock,
     LocalTrusted,
     digest_of,
     make_context,
     stock,
 )
+from tests.support.wait import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -345,8 +352,58 @@ async def test_a_trusted_executor_that_wavers_blames_nobody(
     outcome, reason = (await verdicts(context, tmp_path, cheater=SmallerModel()))[
         "cheater"
     ]
-    assert outcome is CheckOutcome.BLAMELESS
+    assert outcome is CheckOutcome.UNEXPLAINED, "its answer differs all the same"
     assert "could not be asked again" in reason
+
+
+async def test_a_failure_stays_one_though_the_trusted_executor_is_busy_for_long(
+    records: Records, blobs: BlobStore, clock: HandClock, tmp_path: Path
+):
+    """A cheater may know when prompts are generated, and choose that time."""
+    stock(records, blobs, A, workloads=1)
+    trusted = LocalTrusted(A)
+    context = make_context(records, blobs, trusted, clock=clock)
+    generated = asyncio.Event()
+    generating = asyncio.create_task(with_trusted(context, trusted, generated.wait))
+    await eventually(lambda: len(clock.waits) == 1, "the lock")
+    judging = asyncio.create_task(verdicts(context, tmp_path, cheater=SmallerModel()))
+    renewal_s = context.policy.lease_s / 3
+    for _ in range(int(LONGEST_TASK_S / renewal_s) + 1):
+        # One waits for a second opinion, and one keeps the lock.
+        await eventually(lambda: len(clock.waits) == 2, "both to wait")
+        clock.advance(renewal_s)
+    await eventually(lambda: len(clock.waits) == 2, "both to wait")
+    assert not trusted.seeds, "it was not asked yet"
+    generated.set()
+    await generating
+    await eventually(lambda: clock.waits == [1.0], "the next try")
+    clock.advance(1.0)
+    outcome, reason = (await judging)["cheater"]
+    assert outcome is CheckOutcome.FAILED
+    assert "asked again, says the same as before" in reason
+
+
+async def test_a_second_opinion_goes_before_prompts_for_later(
+    records: Records, blobs: BlobStore, clock: HandClock
+):
+    trusted = LocalTrusted(A)
+    context = make_context(records, blobs, trusted, clock=clock)
+
+    async def judge() -> str:
+        return "judged"
+
+    release = asyncio.Event()
+    holding = asyncio.create_task(with_trusted(context, trusted, release.wait))
+    await eventually(lambda: len(clock.waits) == 1, "the lock")
+    waiting = asyncio.create_task(when_trusted_is_free(context, trusted, judge))
+    await eventually(lambda: len(clock.waits) == 2, "somebody who waits")
+    release.set()
+    await holding
+    with pytest.raises(LeaseBusy):
+        await with_trusted(context, trusted, judge)
+    clock.advance(1.0)
+    assert await waiting == "judged"
+    assert await with_trusted(context, trusted, judge) == "judged"
 
 
 def receipt(key: Ed25519PrivateKey, **changes: object) -> dict[str, object]:
@@ -464,10 +521,10 @@ class HasMemory(Honest):
         self._really = really
 
     async def rest(self, order: OrderDocument, seed: int) -> AsyncIterator[Message]:
-        nonce = nonce_of(order["check"], seed)
         async for message in super().rest(order, seed):
             yield message
             if isinstance(message, Hash):
+                nonce = self.nonce(order, seed, message)
                 digest = digest_of(f"vram {nonce}") if self._really else "0" * 64
                 yield Claims(
                     vram={

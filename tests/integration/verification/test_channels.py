@@ -82,6 +82,26 @@ def job_of(state: str, **fields: object) -> Job:
 
 
 @pytest.mark.parametrize(
+    ("here", "other", "takes"),
+    [
+        ({"gpu": "GPU-1"}, {"provider": "local", "gpus": []}, False),
+        ({}, {"provider": "local", "gpus": []}, False),
+        ({}, {"provider": "local", "gpus": ["GPU-7"]}, True),
+        ({"provider": "slurm"}, {"provider": "slurm", "gpus": []}, True),
+    ],
+)
+async def test_a_job_without_a_gpu_takes_none_on_nodes_of_ours(
+    tmp_path: Path, here: dict[str, object], other: dict[str, object], takes: bool
+) -> None:
+    """Else a job that costs nothing would explain why no check begins."""
+    client = cast(AsyncClient, OtherJobs(job_of("running", **other)))
+    settings = ExecutorSettings.model_validate({"class": "t4", **here})
+    rented = Executor("rented", GPUClass.T4, settings)
+    jobs = SolverJobs(client, tmp_path)
+    assert await jobs.is_held_by_us(rented, job_of("queued")) is takes
+
+
+@pytest.mark.parametrize(
     ("waits", "other", "held"),
     [
         ({}, {"provider": "local", "gpus": ["GPU-1"]}, True),

@@ -33,7 +33,9 @@ from gpuyard.verification.protocol import (
     SolverStage,
     SolverTask,
 )
-from gpuyard.verification.solver import messages
+from gpuyard.verification.solver import memory, messages
+from gpuyard.verification.solver.memory_numpy import NumpyMemory
+from gpuyard.verification.solver.probe import nonce_of
 from gpuyard.verification.timed_reader import TimedReader
 from tests.integration.verification.hubs import Caller, solving
 from tests.integration.verification.solvers import PROMPTS, order, solved
@@ -180,6 +182,25 @@ async def test_a_seed_in_the_order_and_claims_and_generating_work_over_the_strea
         line = await hub.expect("chk_3", 60)
         assert [(await line.receive(60)).type for _ in range(2)] == ["ready", "series"]
         line.close()
+
+
+async def test_a_solver_makes_its_claims_for_its_answers_and_for_the_salt(
+    hub: Hub,
+) -> None:
+    size = {"vram_gb": 1 / 2048, "passes": 16}
+    wanted = order(seed=None, stream=hub.invite("chk_1"), claims=size)
+    async with solving(wanted):
+        line = await hub.expect("chk_1", 60)
+        await line.receive(60)
+        release([line], {"chk_1": 7})
+        said = await line.receive(60)
+        assert isinstance(said, Hash)
+        await line.send({"type": "salt", "salt": "unknown before"})
+        claims = await line.receive(60)
+        line.close()
+    assert isinstance(claims, Claims) and claims.vram
+    nonce = nonce_of("chk_1", 7, said.sha256, salt="unknown before")
+    assert claims.vram["digest"] == memory.digest(nonce, NumpyMemory(2), 16)
 
 
 async def test_a_solver_whose_engine_fails_says_so_over_the_stream(hub: Hub) -> None:

@@ -238,6 +238,45 @@ def test_a_check_is_scored_once(records: Records, blobs: BlobStore):
     assert records.check("chk_none") is None
 
 
+def test_checks_that_say_nothing_push_no_others_out_of_the_history(records: Records):
+    """Else who is unexplained four times would only have to wait for our own faults."""
+    batch = records.new_batch("one")
+    outcomes = ["unexplained"] * 4 + ["blameless", "unjudged"] * 30
+    rows = [
+        {
+            "id": f"chk_{number:03}",
+            "batch_id": batch,
+            "executor": "e0",
+            "gpu_class": B.value,
+            "sample_id": f"smp_{number}",
+            "state": "open",
+            "created_at": float(number),
+        }
+        for number in range(len(outcomes) + 1)
+    ]
+    records.add_checks(rows)
+    told: list[Sequence[str]] = []
+
+    def record_after(
+        known: ExecutorRecord | None,
+        row: Mapping[str, object],
+        history: Sequence[str],
+    ) -> ExecutorRecord:
+        told.append(history)
+        return known or ExecutorRecord("e0", B.value, 1, 1, 0)
+
+    records.close_checks(
+        [
+            {"id": row["id"], "executor": "e0", "outcome": outcome}
+            for row, outcome in zip(rows, [*outcomes, "unexplained"], strict=True)
+        ],
+        record_after,
+    )
+    assert told[-2] == ["unjudged", *["unexplained"] * 4]
+    assert told[-1] == ["unexplained"] * 5
+    assert records.outcomes_by("e0") == told[-1]
+
+
 def test_executors_ranges_and_receipts(records: Records, clock: HandClock):
     one = ExecutorRecord("e1", A.value, 2.5, 1.0, 100.0)
     put_executor(records, one)

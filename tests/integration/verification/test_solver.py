@@ -15,10 +15,12 @@ from gpuyard.verification.protocol import (
     Claims,
     Declined,
     Failed,
+    Hash,
     Ready,
     SeriesPiece,
     SolverTask,
 )
+from gpuyard.verification.solver.probe import nonce_of
 from tests.integration.verification.solvers import (
     PROMPTS,
     SOLVER,
@@ -133,10 +135,10 @@ WRONG: dict[str, tuple[Any, str]] = {
     "empty": ("", "the order is no JSON document"),
     "list": ("[]", "must be a JSON object"),
     "version": (
-        order(version=4),
+        order(version=3),
         (
-            "version: this solver reads 2 and 3, the order has 4; take the solver that"
-            " comes with the"
+            "version: this solver reads 4, the order has 3; take the solver that comes"
+            " with the"
         ),
     ),
     "task": (order(task="steal"), "task: 'steal' is none of solve, generate, probe"),
@@ -309,9 +311,10 @@ def test_the_inventory_has_the_gpus_of_this_job_and_no_others(
 PRODUCTS = {"size": 16384, "steps": 3}
 
 
-def test_a_proof_that_fails_is_told_and_the_answers_come_all_the_same(
+def test_proofs_are_for_these_answers_and_one_that_fails_is_told(
     tmp_path: Path,
 ) -> None:
+    """Their nonce follows from the hash, so nobody can begin them before it."""
     copy = tmp_path / "solver"
     shutil.copytree(SOLVER, copy)
     (copy / "proofs.py").write_text(
@@ -320,7 +323,6 @@ def test_a_proof_that_fails_is_told_and_the_answers_come_all_the_same(
     )
     wanted = order(
         claims={
-            "nonce": "0a",
             "inventory": False,
             "vram_gb": 40,
             "passes": 16,
@@ -329,11 +331,13 @@ def test_a_proof_that_fails_is_told_and_the_answers_come_all_the_same(
     )
     code, output, errors = run(wanted, solver=copy)
     assert code == 0, errors
-    claims = next(
-        message for message in messages_in(output) if isinstance(message, Claims)
-    )
+    said = {message.type: message for message in messages_in(output)}
+    hashed = said["hash"]
+    claims = said["claims"]
+    assert isinstance(hashed, Hash) and isinstance(claims, Claims)
     assert claims.inventory is None
-    assert claims.vram == {"nonce": "0a", "gb": 40}
+    nonce = nonce_of("chk_1", 7, hashed.sha256)
+    assert claims.vram == {"nonce": nonce, "gb": 40}
     assert claims.speed == {"failed": "RuntimeError: no CUDA here"}
     assert answers_in(output) == solved(order())
 

@@ -4,66 +4,28 @@ and what anybody else signs is not. No real GPU has been asked.
 
 import base64
 import ctypes
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
-from cryptography.hazmat.primitives.hashes import SHA384
-from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import NameOID
 
 from gpuyard.verification.attestation import AttestationError, attested_by
 from gpuyard.verification.claims import Expected, judge_claims
 from gpuyard.verification.solver.attestation import Report, attestation
+from tests.support.attesting import (
+    GPU,
+    GPU_KEY,
+    MIDDLE,
+    MIDDLE_KEY,
+    ROOT,
+    attestation_of,
+    issue,
+    new_key,
+    pem,
+    report,
+    unreadable_chain,
+)
 
 NONCE = "5a" * 32
-Key = ec.EllipticCurvePrivateKey
-
-
-def new_key() -> Key:
-    """A key on NVIDIA's curve."""
-    return ec.generate_private_key(ec.SECP384R1())
-
-
-def issue(name: str, key: Key, issuer: str, by: Key, *, ca: bool) -> x509.Certificate:
-    """A certificate of `key`, signed by another."""
-    builder = x509.CertificateBuilder(
-        issuer_name=_name(issuer),
-        subject_name=_name(name),
-        public_key=key.public_key(),
-        serial_number=x509.random_serial_number(),
-        not_valid_before=datetime(2022, 1, 1, tzinfo=UTC),
-        not_valid_after=datetime(9999, 12, 31, tzinfo=UTC),
-    )
-    limits = x509.BasicConstraints(ca=ca, path_length=None)
-    return builder.add_extension(limits, critical=True).sign(by, SHA384())
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
-def pem(*certificates: x509.Certificate) -> str:
-    """Certificates as text."""
-    return "".join(one.public_bytes(Encoding.PEM).decode() for one in certificates)
-
-
-ROOT_KEY = new_key()
-MIDDLE_KEY = new_key()
-GPU_KEY = new_key()
-ROOT = issue("Root", ROOT_KEY, "Root", ROOT_KEY, ca=True)
-MIDDLE = issue("GH100", MIDDLE_KEY, "Root", ROOT_KEY, ca=True)
-GPU = issue("GH100 1", GPU_KEY, "GH100", MIDDLE_KEY, ca=False)
-
-
-def report(nonce: bytes, key: Key = GPU_KEY) -> bytes:
-    """A request with its nonce, an answer, and a signature of both."""
-    signed = b"\x11\xe0\x01\xff" + nonce + b"\x00" + b"measurements" * 20
-    r, s = decode_dss_signature(key.sign(signed, ec.ECDSA(SHA384())))
-    return signed + r.to_bytes(48, "big") + s.to_bytes(48, "big")
 
 
 class Nvml:
@@ -93,9 +55,32 @@ def said() -> dict[str, str]:
 
 
 def test_what_a_gpu_signs_for_this_check_is_accepted() -> None:
-    assert attested_by(said(), NONCE, pem(ROOT)) == "CN=GH100 1"
+    chip = attested_by(said(), NONCE, pem(ROOT))
+    assert chip.subject == "CN=GH100 1"
     without_root = {**said(), "certificates": pem(GPU, MIDDLE)}
-    assert attested_by(without_root, NONCE, pem(ROOT)) == "CN=GH100 1"
+    assert attested_by(without_root, NONCE, pem(ROOT)) == chip
+
+
+def test_a_chip_is_the_same_though_its_firmware_has_another_key() -> None:
+    """As NVIDIA names them: a chip's ROM signs the key of its firmware."""
+    rom_key = new_key()
+    rom = issue("GH100 A01 GSP BROM", rom_key, "GH100", MIDDLE_KEY, ca=True)
+    keys: set[str] = set()
+    for key in (new_key(), new_key()):
+        firmware = issue(
+            "GH100 A01 GSP FMC LF", key, "GH100 A01 GSP BROM", rom_key, ca=False
+        )
+        signed = attestation_of(NONCE, key, firmware, rom, MIDDLE)
+        keys.add(attested_by(signed, NONCE, pem(ROOT)).key)
+    assert len(keys) == 1
+    other_key = new_key()
+    other = issue("GH100 A01 GSP BROM", other_key, "GH100", MIDDLE_KEY, ca=True)
+    key = new_key()
+    firmware = issue(
+        "GH100 A01 GSP FMC LF", key, "GH100 A01 GSP BROM", other_key, ca=False
+    )
+    signed = attestation_of(NONCE, key, firmware, other, MIDDLE)
+    assert attested_by(signed, NONCE, pem(ROOT)).key not in keys
 
 
 def base(content: bytes) -> str:
@@ -132,6 +117,11 @@ def test_what_anybody_else_signs_is_not(change: dict[str, Any], words: str) -> N
         attested_by({**said(), **change}, NONCE, pem(ROOT))
 
 
+def test_certificates_that_cannot_be_read_are_wrong_and_end_nothing_else() -> None:
+    with pytest.raises(AttestationError, match="cannot be read: DuplicateExtension"):
+        attested_by({**said(), "certificates": unreadable_chain()}, NONCE, pem(ROOT))
+
+
 @pytest.mark.parametrize("nvml", [object(), type("Off", (Nvml,), {})()])
 def test_a_driver_that_cannot_attests_nothing(nvml: Any) -> None:
     if isinstance(nvml, Nvml):  # the mode for confidential computing is off
@@ -163,9 +153,38 @@ def test_an_attestation_is_judged_where_there_is_a_root(
     expected = Expected(
         "h100-80gb",
         inventory=True,
-        nonce=NONCE,
         attestation_root=pem(ROOT) if root else None,
         attested=attested,
     )
-    findings = judge_claims({"inventory": [gpu]}, expected, 1.0)
+    findings = judge_claims({"inventory": [gpu]}, expected, 1.0, NONCE)
     assert {one.name: one.ok for one in findings}.get("attestation") is ok
+
+
+def attestation_line(
+    gpus: int, nonce: str = NONCE, **shared: str
+) -> tuple[bool | None, str]:
+    """What comes of the attestation of so many GPUs, all of which show one chip."""
+    expected = Expected(
+        "h100-80gb",
+        inventory=True,
+        attestation_root=pem(ROOT),
+        shared_chips=shared,
+    )
+    gpu = {**GPU_SAID, "attestation": said()}
+    findings = judge_claims({"inventory": [gpu] * gpus}, expected, 1.0, nonce)
+    (line,) = [one for one in findings if one.name == "attestation"]
+    return line.ok, line.expected
+
+
+def test_one_chip_vouches_for_one_gpu_of_one_executor() -> None:
+    key = attested_by(said(), NONCE, pem(ROOT)).key
+    assert attestation_line(1)[0] is True
+    assert attestation_line(2) == (False, "a chip for each GPU")
+    assert attestation_line(1, **{key: "rival"}) == (
+        False,
+        "a chip of its own, not that of rival",
+    )
+
+
+def test_what_was_signed_before_the_answers_were_fixed_is_wrong() -> None:
+    assert attestation_line(1, nonce="77" * 32)[0] is False

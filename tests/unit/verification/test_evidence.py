@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import sys
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,28 @@ def test_a_instance_that_signs_what_does_not_follow_is_found_out(
     )
 
 
+def test_digests_for_other_answers_are_found_out(tmp_path: Path) -> None:
+    """Their nonce follows from the hash of the answers, and is computed again."""
+    claims = {"vram": {"gigabytes": 0.001, "digest": "ab" * 32}}
+    terms: dict[str, Any] = {
+        "vram_gb": 0.001,
+        "vram_digest": "ab" * 32,
+        "claims_s": 9.0,
+    }
+    right = Expected("practice-12", nonce=evidence().nonce, **terms)
+    path = tmp_path / "evidence.json"
+    whole = evidence(expected=right, claims=claims)
+    assert write_evidence(path, whole, KEY) is CheckOutcome.PASSED
+    other = {**ANSWERS, SERIES[0]: "another answer, which nobody compares"}
+    fields = {**answered(other), "answers": b64encode(answer_file(other)).decode()}
+    change(path, KEY, **fields)
+    verdict = check_evidence(path, public_hex(KEY))
+    assert failing(verdict) == {"outcome"}
+    assert verdict.outcome is CheckOutcome.UNJUDGED
+    (line,) = [line for line in verdict.about_check if line.name == "vram_digest"]
+    assert line.ok is None and "for another nonce" in line.reason
+
+
 def test_what_was_signed_as_a_receipt_is_no_evidence(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,11 +283,11 @@ def test_what_was_signed_as_a_receipt_is_no_evidence(
         b"\xff\xfe",
         b"[" * 10**6,
         b'{"a":' * 10**5,
-        b'{"format": "gpuyard evidence", "version": 2}',
-        b'{"format":"gpuyard evidence","version":2,"key":"","signature":"","body":'
+        b'{"format": "gpuyard evidence", "version": 3}',
+        b'{"format":"gpuyard evidence","version":3,"key":"","signature":"","body":'
         + b"[" * 10**6
         + b"}",
-        b'{"format":"gpuyard evidence","version":2,"key":"","signature":"","body":{}}',
+        b'{"format":"gpuyard evidence","version":3,"key":"","signature":"","body":{}}',
     ],
 )
 def test_a_file_that_is_no_evidence_gets_one_error(
@@ -306,10 +329,10 @@ def test_a_field_that_is_wrong_is_named(
 
 
 def test_another_version_is_told(file: Path) -> None:
-    file.write_bytes(file.read_bytes().replace(b'"version":2', b'"version":1', 1))
+    file.write_bytes(file.read_bytes().replace(b'"version":3', b'"version":2', 1))
     with pytest.raises(
         InvalidInputError,
-        match="is 'gpuyard evidence' of version 1, not 'gpuyard evidence' of 2",
+        match="is 'gpuyard evidence' of version 2, not 'gpuyard evidence' of 3",
     ):
         check_evidence(file)
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from gpuyard.verification.packing import pack_solver, remove_old_programs
 from gpuyard.verification.protocol import WORD
+from gpuyard.verification.solver.order import VERSION
 
 ORDER = {
-    "version": 2,
+    "version": VERSION,
     "check": "chk_1",
     "task": "probe",
     "claims": {"nonce": "00", "vram_gb": 1 / 2048, "passes": 16},

@@ -5,6 +5,7 @@ from typing import Any
 from gpuyard.domain.trust import Trust
 from gpuyard.verification.records.executors import ExecutorRecord
 from gpuyard.verification.settlement import CheckResult, place_trust
+from gpuyard.verification.trust import LONGEST_KEPT_FREE_S, kept_free_s
 from gpuyard.verification.verdict import CheckOutcome
 
 NOW = 1_800_000_000.0
@@ -81,3 +82,50 @@ def test_a_quarantine_that_is_over_is_told_no_more() -> None:
     over = Trust(place="local", quarantined_until=NOW - 1, updated_at=NOW - 9)
     found = told([passed("honest")], [HONEST], over)
     assert found["quarantined_until"] is None
+
+
+def waited(executor: str, until: float) -> CheckResult:
+    """A check that waited behind other jobs once too often."""
+    words = "waited: other jobs of ours have its place"
+    return CheckResult(
+        executor,
+        "local",
+        CheckOutcome.WAITED,
+        words,
+        "chk_3",
+        "t4",
+        NOW,
+        kept_free_until=until,
+    )
+
+
+def trust_of(record: dict[str, Any]) -> Trust:
+    """What the instance has recorded."""
+    return Trust(place="local", updated_at=NOW, **record)
+
+
+def test_a_place_that_is_never_free_for_a_check_is_kept_free_until_it_passes() -> None:
+    kept = told([waited("honest", NOW + HOUR_S)], [HONEST], NEW)
+    assert kept["quarantined_until"] == NOW + HOUR_S
+    assert kept["reason"] == "kept free for the next check of honest"
+    assert kept["score"] == told([passed("honest")], [HONEST], NEW)["score"]
+    longer = told([waited("honest", NOW + 2 * HOUR_S)], [HONEST], trust_of(kept))
+    assert longer["quarantined_until"] == NOW + 2 * HOUR_S
+    other = told([passed("other")], [HONEST], trust_of(longer))
+    assert other["quarantined_until"] == NOW + 2 * HOUR_S
+    free = told([passed("honest")], [HONEST], trust_of(other))
+    assert free["quarantined_until"] is None
+    barred = told([failed("smaller")], [SMALLER], trust_of(longer))
+    assert barred["quarantined_until"] == SMALLER.quarantined_until
+
+
+def test_to_keep_a_place_free_ends_no_other_quarantine() -> None:
+    """Else a pass would end what a failure or a person began."""
+    found = told([waited("honest", NOW + 300 * HOUR_S)], [HONEST], REPAIR)
+    assert found["quarantined_until"] == REPAIR.quarantined_until
+    assert found["reason"] == "under repair"
+
+
+def test_a_place_is_kept_free_until_a_second_check_could_have_come() -> None:
+    assert kept_free_s(1800.0) == 3600.0
+    assert kept_free_s(7 * 86400.0) == LONGEST_KEPT_FREE_S == 86400.0

@@ -20,7 +20,10 @@ from gpuyard.verification.trust import (
     QUARANTINE_S,
     UNEXPLAINED_BARS,
     UNEXPLAINED_WEIGHS,
+    WAITS_KEEP_FREE,
     TrustEstimate,
+    brings_quarantine,
+    keeps_place_free,
     quarantine_s,
     record_after,
 )
@@ -205,6 +208,32 @@ def test_who_was_upgraded_once_and_honestly_loses_as_much_as_by_one_failure() ->
     (*_, fixed) = recorded(*good, *[OTHER_ENGINE] * 100, *[PASSED] * 10)
     assert fixed.repeats == 1
     assert weight(fixed, time.time()) == 1.0
+
+
+WAITED = CheckOutcome.WAITED
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "keeps"),
+    [
+        ([WAITED] * WAITS_KEEP_FREE, True),
+        ([WAITED] * (WAITS_KEEP_FREE - 1), False),
+        ([UNEXPLAINED] * (WAITS_KEEP_FREE - 1) + [WAITED], True),
+        ([WAITED, CheckOutcome.BLAMELESS] * WAITS_KEEP_FREE + [WAITED], True),
+        ([CheckOutcome.EXCUSED] * WAITS_KEEP_FREE, True),
+        ([CheckOutcome.BLAMELESS] * WAITS_KEEP_FREE, False),
+        ([WAITED] * WAITS_KEEP_FREE + [UNEXPLAINED], False),
+        ([WAITED] * WAITS_KEEP_FREE + [PASSED, WAITED], False),
+    ],
+)
+def test_who_waits_again_and_again_is_checked_next_and_not_blamed(
+    outcomes: list[CheckOutcome], keeps: bool
+) -> None:
+    history = [one.value for one in reversed(outcomes)]
+    assert keeps_place_free(outcomes[-1], history) is keeps
+    assert not brings_quarantine(WAITED, history)
+    (*_, record) = recorded(*[WAITED] * 9)
+    assert (record.alpha, record.beta) == PRIOR and not record.quarantined_until
 
 
 def test_who_fails_every_third_check_stays_in_quarantine() -> None:

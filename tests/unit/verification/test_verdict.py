@@ -13,6 +13,7 @@ from gpuyard.verification.claims import Expected
 from gpuyard.verification.keys import public_hex
 from gpuyard.verification.receipts import Receipt, sign
 from gpuyard.verification.solver.messages import canonical
+from gpuyard.verification.tolerance import Limits, Printed
 from gpuyard.verification.verdict import CheckOutcome, judge, outcome
 from tests.unit.verification.bundles import (
     ANSWERS,
@@ -158,9 +159,36 @@ def test_what_broke_on_our_side_blames_nobody() -> None:
     )
 
 
+def test_who_waits_behind_other_jobs_of_ours_has_neither_failed_nor_passed() -> None:
+    found, lines = verdict(waited="job_1 has not begun", answers=None, sha256=None)
+    assert found is CheckOutcome.WAITED and lines == {
+        "waited": (None, "other jobs of ours have its place: job_1 has not begun")
+    }
+
+
+def test_the_nonce_of_claims_follows_from_all_that_was_fixed_before() -> None:
+    limits = dict.fromkeys(Limits.__struct_fields__, 1.0)
+    prints = [Printed(limits=Limits(**limits), sha256=one) for one in (None, "ab" * 32)]
+    nonces = {
+        evidence().nonce,
+        evidence(check="chk_2").nonce,
+        evidence(seed=8).nonce,
+        evidence(**answered(WRONG)).nonce,
+        evidence(printed=prints[1]).nonce,
+        evidence(salt="ab").nonce,
+    }
+    assert len(nonces) == 6
+    assert evidence(printed=prints[0]).nonce == evidence().nonce
+    assert evidence(sha256=None, answers=None).nonce == ""
+
+
 def test_a_claim_that_is_wrong_fails_a_check_with_right_answers() -> None:
     expected = Expected(
-        "practice-12", vram_gb=0.001, vram_digest="ab" * 32, claims_s=9.0
+        "practice-12",
+        nonce=evidence().nonce,
+        vram_gb=0.001,
+        vram_digest="ab" * 32,
+        claims_s=9.0,
     )
     right = {"vram": {"gigabytes": 0.001, "digest": "ab" * 32}}
     assert verdict(expected=expected, claims=right)[0] is CheckOutcome.PASSED

@@ -3,8 +3,10 @@
 import re
 from pathlib import Path
 
+from gpuyard.config.verification import VerificationPolicy
 from gpuyard.domain.trust import UNVERIFIED
 from gpuyard.verification import (
+    attested_chips,
     calibration,
     evidence,
     memory_limits,
@@ -13,6 +15,7 @@ from gpuyard.verification import (
     tolerance,
     tolerance_limits,
     trust,
+    trusted_executor,
     verdict,
 )
 from gpuyard.verification.fingerprints import PrintDifference
@@ -101,6 +104,14 @@ def test_other_numbers_of_the_page() -> None:
     assert "from the fifth, each brings a quarantine" in TEXT
     assert (tolerance.RAREST_ONE, tolerance.RAREST_ALL) == (1e-6, 1e-5)
     assert "less than once in a million answers, or once in 100,000 checks" in TEXT
+    assert (trust.WAITS_KEEP_FREE, trust.KEPT_FREE_PAUSES) == (5, 2)
+    assert trust.LONGEST_KEPT_FREE_S == 86400
+    assert "from the fifth check in a row that waited, was excused" in TEXT
+    assert "for twice the pause between the last two checks, and a day" in TEXT
+    assert attested_chips.SHOWN_BEFORE_S == 3600 and "in the last hour" in TEXT
+    policy = VerificationPolicy()
+    assert max(policy.step_limit_s, trusted_executor.LONGEST_TASK_S) == 1800
+    assert "longest tasks that may be ahead of it (an hour by default)" in TEXT
     assert calibration.PREPARE_LEEWAY == 3
     assert "three times the longest that the trusted executor needed" in TEXT
     assert (

@@ -13,8 +13,10 @@ from gpuyard.verification.tables import batches, checks, executors, workloads
 
 Row = Mapping[str, Any]
 RecordAfter = Callable[[ExecutorRecord | None, Row, Sequence[str]], ExecutorRecord]
-# How many of an executor's outcomes decide about it, with those that say nothing.
+# How many of an executor's outcomes decide about it. Those that say nothing of it are
+# left out, so that many of them do not push out the others.
 _HISTORY = 100
+_SAY_NOTHING = ("blameless", "unjudged")
 
 
 class BatchRecords(RecordsBase):
@@ -117,8 +119,20 @@ class BatchRecords(RecordsBase):
             .limit(limit)
         )
 
+    def claims_since(self, at: float) -> list[tuple[str, dict[str, Any]]]:
+        """The claims of checks that were passed since then, each with its executor."""
+        wanted = sa.select(checks.c.executor, checks.c.claims).where(
+            checks.c.created_at >= at, checks.c.outcome == "passed"
+        )
+        with self.database.reading() as tx:
+            rows = tx.execute(wanted.order_by(checks.c.created_at)).all()
+        return [(executor, claims) for executor, claims in rows if claims]
+
     def outcomes_by(self, executor: str) -> list[str]:
-        """The newest outcomes of an executor's checks that count, newest first."""
+        """The newest outcome of an executor, and before it those that decide about it.
+
+        The newest comes first.
+        """
         with self.database.reading() as tx:
             return _outcomes(tx, executor)
 
@@ -137,14 +151,16 @@ def _update_executor(tx: sa.Connection, row: Row, record_after: RecordAfter) -> 
 
 
 def _outcomes(tx: sa.Connection, executor: str) -> list[str]:
-    """The newest outcomes of an executor's checks that count, newest first."""
+    """The newest outcome of an executor, and before it those that decide about it."""
     wanted = (
         sa.select(checks.c.outcome)
         .where(checks.c.executor == executor, checks.c.scored.is_(True))
         .order_by(checks.c.created_at.desc(), checks.c.id.desc())
-        .limit(_HISTORY)
     )
-    return [outcome for outcome in tx.scalars(wanted) if outcome]
+    newest = tx.scalar(wanted.limit(1))
+    deciding = wanted.where(checks.c.outcome.not_in(_SAY_NOTHING)).limit(_HISTORY)
+    found = [outcome for outcome in tx.scalars(deciding) if outcome]
+    return [newest, *found] if newest in _SAY_NOTHING else found
 
 
 def _release(tx: sa.Connection, batch_id: str, now: float) -> None:

@@ -29,6 +29,13 @@ class LeaseRecords(RecordsBase):
             )
             return True
 
+    def is_leased(self, name: str) -> bool:
+        """Whether anybody has a lease now."""
+        wanted = sa.select(leases.c.until).where(leases.c.name == name)
+        with self.database.reading() as tx:
+            until = tx.scalar(wanted)
+        return until is not None and until > self._now()
+
     def renew(self, name: str, holder: str, seconds: float) -> bool:
         """Extend a lease; False when it was released or another has it."""
         mine = leases.update().where(leases.c.name == name, leases.c.holder == holder)

@@ -89,7 +89,9 @@ def _solve(order: SolverOrder, channel: Channel) -> None:
             began = time.monotonic()
             # An engine may take seconds to close; a cheater would have them for proofs.
             engine.end(at_once=True)
-            prover.send(seed)
+            fixed = (_hash(data), _hash(prints) if order.fingerprints else None)
+            nonce = probe.nonce_of(order.check, seed, *fixed, channel.salt())
+            prover.send(nonce)
             found = prover.receive()
             took_s = time.monotonic() - began
             channel.send({"type": "claims", **found, "took_s": took_s})
@@ -139,12 +141,10 @@ def _answer(order: SolverOrder, talk: ProcessTalk) -> None:
 
 
 def _prove(order: SolverOrder, talk: ProcessTalk) -> None:
-    """The process of the claims, which begins them when it is told the seed."""
+    """The process of the claims, which begins them when it is told their nonce."""
     probe.prepare(order.claims)
     talk.send(None)
-    # The nonce depends on the seed, so the proofs cannot be started early.
-    nonce = probe.nonce_of(order.check, talk.receive())
-    talk.send(probe.claims({"nonce": nonce, **order.claims}))
+    talk.send(probe.claims({**order.claims, "nonce": talk.receive()}))
 
 
 def _generate(order: SolverOrder, channel: Channel) -> None:

@@ -57,16 +57,22 @@ class HubConnection:
         """The seed in the order, or the one that the hub sends at the barrier."""
         if self._order_seed is not None:
             return self._order_seed
-        message = self._receive(self._wait_s)
-        if (
-            message is None
-            or message.get("type") != "seed"
-            or not isinstance(message.get("seed"), int)
-        ):
+        return int(self._said("seed", int, self._wait_s))
+
+    def salt(self) -> str:
+        """What the hub sends for the hash; nothing if the order has the seed."""
+        if self._order_seed is not None:
+            return ""
+        return str(self._said("salt", str, TIMEOUT_S + LEEWAY_S))
+
+    def _said(self, what: str, kind: type, within_s: float) -> Any:
+        """What the hub has to say next, in a message and a field of this name."""
+        message = self._receive(within_s) or {}
+        if message.get("type") != what or not isinstance(message.get(what), kind):
             raise HubConnectionError(
-                "the hub has ended the check before it sent the seed"
+                f"the hub has ended the check before it sent the {what}"
             )
-        return int(message["seed"])
+        return message[what]
 
     def close(self) -> None:
         """Wait until the hub has received everything, then disconnect."""

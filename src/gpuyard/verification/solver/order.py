@@ -4,8 +4,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Optional, cast
 
-# Only who is asked for fingerprints has to read version 3.
-VERSIONS = (2, 3)
+# Changes with all that both sides have to do alike, such as the nonce of the claims.
+VERSION = 4
 TASKS = ("solve", "generate", "probe")
 # The default sampling. All executors of a class need the same.
 SETTINGS = {"temperature": 0.5, "top_p": 0.8, "max_tokens": 256}
@@ -46,13 +46,11 @@ def read_order(text: str) -> SolverOrder:
     if not isinstance(document, dict):
         raise OrderError("the order must be a JSON object")
     said = cast("dict[str, Any]", document)
-    if said.get("version") not in VERSIONS:
-        reads = (
-            f"version: this solver reads {' and '.join(map(str, VERSIONS))}, the order"
-            f" has {said.get('version')!r}"
-        )
+    if said.get("version") != VERSION:
+        reads = f"version: this solver reads {VERSION}, the order has"
         raise OrderError(
-            f"{reads}; take the solver that comes with the gpuyard that asks"
+            f"{reads} {said.get('version')!r}; take the solver that comes with the"
+            " gpuyard that asks"
         )
     order = SolverOrder(
         check=_of(said, "check", str, ""),

@@ -3,7 +3,7 @@
 import ctypes
 import hashlib
 import os
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from . import attestation
 
@@ -20,9 +20,23 @@ def asked(claims: dict[str, Any]) -> bool:
     return any(claims.get(name) for name in ("inventory", "vram_gb", "speed"))
 
 
-def nonce_of(check: str, seed: int) -> str:
-    """The nonce of a check's proofs. It is unknown until the seed is sent."""
-    return hashlib.sha256(f"{check}/{seed}".encode()).hexdigest()
+def nonce_of(
+    check: str,
+    seed: int,
+    sha256: str,
+    fingerprints: Optional[str] = None,
+    salt: str = "",
+) -> str:
+    """The nonce of a check's claims, in hexadecimal.
+
+    It follows from the hash that was sent of the answers, and from that of their
+    fingerprints if they were asked for. So no claim can be made before the answers are
+    fixed: else the processors of a host could make the proofs while its GPU answers.
+    `salt`: what the hub sent when the hash had come, so that who keeps its hash back
+    gains no time either; empty without a stream.
+    """
+    fixed = "/".join((check, str(seed), sha256, fingerprints or "", salt))
+    return hashlib.sha256(fixed.encode()).hexdigest()
 
 
 def prepare(wanted: dict[str, Any]) -> None:

@@ -38,6 +38,10 @@ class StandardOutput:
             raise OrderError("seed: must be given where there is no stream to bring it")
         return self._seed
 
+    def salt(self) -> str:
+        """Nothing, because nobody can answer here."""
+        return ""
+
     def close(self) -> None:
         """Close the channel."""
         os.close(self._out)
