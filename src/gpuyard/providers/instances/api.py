@@ -97,6 +97,12 @@ class Market:
         return self.price_per_hour + sum(one.per_hour for one in self.beside)
 
     @property
+    def others_per_hour(self) -> Decimal:
+        """What an hour costs beside the machine itself, as far as that is known."""
+        others = (*self.within, *self.beside)
+        return sum((one.per_hour for one in others), Decimal(0))
+
+    @property
     def parts(self) -> tuple[PricePart, ...]:
         """What that is made of; empty if nothing beside the machine is known."""
         others = (*self.within, *self.beside)
@@ -112,8 +118,8 @@ class InstanceOrder:
 
     `owner` is the value of TAG_OWNER and the client token: an order that is repeated
     with the same owner starts no second machine. `user_data` is a script or a
-    cloud-config in plain text. `max_price` is per hour, for spot only. `image`: a
-    machine image, the configured one if empty.
+    cloud-config in plain text. `max_price` is per hour, for spot only, and for the
+    machine alone. `image`: a machine image, the configured one if empty.
     """
 
     owner: str
