@@ -49,6 +49,12 @@ def test_disk_and_address_are_counted_with_source_and_date() -> None:
     assert all(one.source.endswith(", 2026-11-29") for one in offer.parts)
 
 
+def test_a_disk_is_never_smaller_than_the_cloud_makes_it() -> None:
+    market = replace(MARKET, disk_gb=365)
+    assert beside(aws(disk_gb=100), market)["disk"] == Decimal("0.04")
+    assert beside(aws(disk_gb=730), market)["disk"] == Decimal("0.08")
+
+
 def test_traffic_is_estimated_as_the_settings_say() -> None:
     assert beside(aws(traffic_gb_per_hour=0.5))["traffic"] == Decimal("0.045")
     assert "traffic" not in beside(aws())

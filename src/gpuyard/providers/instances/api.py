@@ -76,6 +76,7 @@ class Market:
     `price_per_hour` is that of now, None if unknown; `price_source` says who gave it
     and when. `problem`: why it cannot be had now. `within`: what of that price is not
     for the machine itself; `beside`: what is paid besides, such as for a disk.
+    `disk_gb`: the disk is at least so large, whatever the settings ask for.
     """
 
     type: MachineType
@@ -88,6 +89,7 @@ class Market:
     problem: str = ""
     within: tuple[PricePart, ...] = ()
     beside: tuple[PricePart, ...] = ()
+    disk_gb: int = 0
 
     @property
     def total_per_hour(self) -> Decimal | None:
