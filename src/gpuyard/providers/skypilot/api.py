@@ -83,10 +83,12 @@ class SkyPilotApi(InstanceApi):
         if found is not None and found.state.is_live:
             return found
         name = machines.cluster_name(order.owner, order.installation)
+        script = machines.job_script(order.user_data, self._settings.silence_s)
         await self._client.call(
             "launch",
             name=name,
-            script=machines.job_script(order.user_data, self._settings.silence_s),
+            command=machines.JOB_COMMAND,
+            files={machines.JOB_FILE: script},
             idle_minutes=machines.IDLE_MINUTES,
             resources=machines.resources_of(order),
         )
