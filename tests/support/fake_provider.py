@@ -45,7 +45,8 @@ class FakeHost:
     `obedient`: it says at once that it started what it was told to, and ends at once
     what it was told to end. `deaf`: what it is told to start is lost on the way.
     `hold_start` and `hold_reply`: while there is such an event and it is not set, a
-    submission waits before it reaches the host, or after.
+    submission waits before it reaches the host, or after. `hold_log`: so does whoever
+    reads what an attempt has printed.
     """
 
     node_id: str = "node_1"
@@ -56,6 +57,7 @@ class FakeHost:
     obedient: bool = True
     deaf: bool = False
     hold_start: asyncio.Event | None = None
+    hold_log: asyncio.Event | None = None
     hold_reply: asyncio.Event | None = None
     refuse_with: GpuyardError | None = None
     refuse_times: int | None = None  # None: as long as `refuse_with` is set
@@ -382,6 +384,8 @@ class FakeProvider(NodeProvider):
         attempt_id = job_id.removeprefix("fake/")
         for node_id, host in self.hosts.items():
             if attempt_id in host.attempts:
+                if host.hold_log:
+                    await host.hold_log.wait()
                 yield self._host(node_id).attempts[attempt_id].log
                 return
         raise JobNotFoundError(job_id, self.PROVIDER_NAME)
