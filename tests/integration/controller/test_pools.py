@@ -189,20 +189,20 @@ async def test_a_machine_that_nobody_knows_is_ended(make: Make):
     assert instance.cloud.known[row["id"]].live
 
 
-async def drained(instance: Pooled) -> tuple[str, FakeHost]:
-    """A job that has printed something and ended, on a node of the pool that would go;
-    what it has printed cannot be read yet.
+async def drained(instance: Pooled) -> tuple[str, FakeHost, asyncio.Event]:
+    """A job that has printed something and ended, and its node of the pool, which would
+    go; what it has printed can be read once the event is set.
     """
     job = await instance.submit(**ONE_GPU)
     (host,) = await instance.boot()
     attempt_id = await instance.begun(job)
     host.attempts[attempt_id].log = b"trained\n"
-    host.hold_log = asyncio.Event()
+    may_be_read = host.hold_log = asyncio.Event()
     await instance.finish(job)
     await instance.until(job)
     instance.let_idle_go()
     await instance.until_states("draining")
-    return job, host
+    return job, host, may_be_read
 
 
 async def printed(instance: Pooled, job: str) -> bytes:
@@ -211,11 +211,11 @@ async def printed(instance: Pooled, job: str) -> bytes:
 
 async def test_a_node_waits_until_what_its_jobs_have_printed_is_here(make: Make):
     instance = await make(max=1)
-    job, host = await drained(instance)
+    job, host, may_be_read = await drained(instance)
     pool = instance.controller.pools.by_name["warm"]
     await eventually(lambda: pool.plan and pool.plan.end, "the plan to end it")
     assert instance.states() == ["draining"]
-    host.hold_log.set()
+    may_be_read.set()
     await instance.until_states()
     del instance.hosts[host.node_id]
     assert await printed(instance, job) == b"trained\n"
@@ -223,7 +223,7 @@ async def test_a_node_waits_until_what_its_jobs_have_printed_is_here(make: Make)
 
 async def test_the_next_server_brings_home_what_jobs_have_printed(make: Make):
     instance = await make(max=1)
-    job, host = await drained(instance)
+    job, host, _ = await drained(instance)
     await instance.crash()
     host.hold_log = None
     await instance.start()
@@ -237,9 +237,9 @@ async def test_a_node_does_not_wait_for_ever(
 ):
     monkeypatch.setattr(pool_output, "LONGEST_WAIT_S", 0.0)
     instance = await make(max=1)
-    _, host = await drained(instance)
+    _, _, may_be_read = await drained(instance)
     await instance.until_states()
-    host.hold_log.set()
+    may_be_read.set()
 
 
 async def test_the_nodes_of_a_pool_that_is_no_longer_in_the_settings_end(make: Make):
