@@ -189,7 +189,7 @@ async def test_a_machine_that_nobody_knows_is_ended(make: Make):
     assert instance.cloud.known[row["id"]].live
 
 
-async def drained(instance: Pooled) -> tuple[str, FakeHost, asyncio.Event]:
+async def printed_and_ended(instance: Pooled) -> tuple[str, FakeHost, asyncio.Event]:
     """A job that has printed something and ended, and its node of the pool, which would
     go; what it has printed can be read once the event is set.
     """
@@ -201,7 +201,6 @@ async def drained(instance: Pooled) -> tuple[str, FakeHost, asyncio.Event]:
     await instance.finish(job)
     await instance.until(job)
     instance.let_idle_go()
-    await instance.until_states("draining")
     return job, host, may_be_read
 
 
@@ -211,7 +210,8 @@ async def printed(instance: Pooled, job: str) -> bytes:
 
 async def test_a_node_waits_until_what_its_jobs_have_printed_is_here(make: Make):
     instance = await make(max=1)
-    job, host, may_be_read = await drained(instance)
+    job, host, may_be_read = await printed_and_ended(instance)
+    await instance.until_states("draining")
     pool = instance.controller.pools.by_name["warm"]
     await eventually(lambda: pool.plan and pool.plan.end, "the plan to end it")
     assert instance.states() == ["draining"]
@@ -223,7 +223,8 @@ async def test_a_node_waits_until_what_its_jobs_have_printed_is_here(make: Make)
 
 async def test_the_next_server_brings_home_what_jobs_have_printed(make: Make):
     instance = await make(max=1)
-    job, host, _ = await drained(instance)
+    job, host, _ = await printed_and_ended(instance)
+    await instance.until_states("draining")
     await instance.crash()
     host.hold_log = None
     await instance.start()
@@ -237,7 +238,7 @@ async def test_a_node_does_not_wait_for_ever(
 ):
     monkeypatch.setattr(pool_output, "LONGEST_WAIT_S", 0.0)
     instance = await make(max=1)
-    _, _, may_be_read = await drained(instance)
+    _, _, may_be_read = await printed_and_ended(instance)
     await instance.until_states()
     may_be_read.set()
 
