@@ -1,7 +1,7 @@
 """AWS in this process: moto, with what it lacks added.
 
 moto knows no client tokens, takes any type in any zone and any spot price, and has
-neither prices nor quotas. It also never refuses a call.
+neither prices nor quotas. All its images have 15 GB. It also never refuses a call.
 """
 
 import json
@@ -37,7 +37,8 @@ class Ec2:
     `quotas`: vCPUs by code. `denied`: actions the account lacks. `sold_out`: types
     without capacity. `errors`: by operation, the codes of its next answers.
     `lost_replies`: how many replies, by operation, get lost after the call was carried
-    out. `page`: how many machines, or groups of a bill, a page has at most. `calls` and `asked`: how often,
+    out. `image_gb`: how large the root disks of images are. `page`: how many machines,
+    or groups of a bill, a page has at most. `calls` and `asked`: how often,
     and with what at last, each operation was called; `launches`: with what machines
     were started; `on_launch` and `on_end` hear of them; `actions`: which permissions all that needs.
     """
@@ -55,6 +56,7 @@ class Ec2:
         default_factory=lambda: defaultdict[str, deque[str]](deque)
     )
     lost_replies: Counter[str] = field(default_factory=Counter[str])
+    image_gb: int = 15
     page: int = 0
     bill: list[BilledUsage] = field(default_factory=list[BilledUsage])
     asked: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
@@ -203,10 +205,13 @@ class Gaps:
             environ["wsgi.input"] = BytesIO(body)
             environ["CONTENT_LENGTH"] = str(len(body))
         if operation != "RunInstances" or fields.get("DryRun") == "true":
-            answer = self._moto(environ)
-            if answer[0].startswith("200"):
-                self._tell(operation, fields, answer[2])
-            return answer
+            (status, headers, data) = self._moto(environ)
+            if status.startswith("200"):
+                self._tell(operation, fields, data)
+            if operation == "DescribeImages":
+                size = f"<volumeSize>{ec2.image_gb}<".encode()
+                data = data.replace(b"<volumeSize>15<", size)
+            return status, headers, data
         key = _region(environ), fields["ClientToken"]
         known = ec2.tokens.get(key)
         if known is not None:

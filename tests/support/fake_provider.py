@@ -45,7 +45,8 @@ class FakeHost:
     `obedient`: it says at once that it started what it was told to, and ends at once
     what it was told to end. `deaf`: what it is told to start is lost on the way.
     `hold_start` and `hold_reply`: while there is such an event and it is not set, a
-    submission waits before it reaches the host, or after.
+    submission waits before it reaches the host, or after. `hold_log`: so does whoever
+    reads what an attempt has printed. `logs`: what those have printed that are over.
     """
 
     node_id: str = "node_1"
@@ -56,10 +57,12 @@ class FakeHost:
     obedient: bool = True
     deaf: bool = False
     hold_start: asyncio.Event | None = None
+    hold_log: asyncio.Event | None = None
     hold_reply: asyncio.Event | None = None
     refuse_with: GpuyardError | None = None
     refuse_times: int | None = None  # None: as long as `refuse_with` is set
     attempts: dict[str, FakeAttempt] = field(default_factory=dict)
+    logs: dict[str, bytes] = field(default_factory=dict)
     outbox: list[wire.NumberedReport] = field(default_factory=list)
     runs: Counter[str] = field(default_factory=Counter)
     prefetched: dict[str, AttemptOrder] = field(default_factory=dict)
@@ -369,6 +372,7 @@ class FakeProvider(NodeProvider):
                 attempt = self.hosts[node_id].attempts.get(attempt_id)
                 if attempt and not attempt.live:
                     del self.hosts[node_id].attempts[attempt_id]
+                    self.hosts[node_id].logs[attempt_id] = attempt.log
 
     async def discard(self, node_id: str, attempt_ids: Sequence[str]) -> None:
         self.discarded += [(node_id, attempt_id) for attempt_id in attempt_ids]
@@ -381,9 +385,13 @@ class FakeProvider(NodeProvider):
     ) -> AsyncIterator[bytes]:
         attempt_id = job_id.removeprefix("fake/")
         for node_id, host in self.hosts.items():
-            if attempt_id in host.attempts:
-                yield self._host(node_id).attempts[attempt_id].log
-                return
+            if attempt_id not in host.attempts and attempt_id not in host.logs:
+                continue
+            if host.hold_log:
+                await host.hold_log.wait()
+            attempt = self._host(node_id).attempts.get(attempt_id)
+            yield attempt.log if attempt else host.logs[attempt_id]
+            return
         raise JobNotFoundError(job_id, self.PROVIDER_NAME)
 
     async def find_by_attempt(self, attempt_id: str) -> str | None:

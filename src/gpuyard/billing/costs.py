@@ -22,13 +22,19 @@ from gpuyard.billing.periods import (
 from gpuyard.domain.cost_keys import INSTANCE_OWNER, NO_PROJECT, NOBODY, CostBy
 from gpuyard.domain.costs import CostLine, CostReport
 from gpuyard.domain.exchange_rates import day_of
+from gpuyard.domain.price_parts import amounts
 from gpuyard.ledger.queries.cost_rows import (
     CostGroup,
     CostPeriod,
     CostPiece,
     CutAttempt,
 )
-from gpuyard.ledger.queries.costs import CostRows, gpu_of_shape, gpus_and_cpus
+from gpuyard.ledger.queries.costs import (
+    CostRows,
+    gpu_of_shape,
+    gpus_and_cpus,
+    recorded_prices,
+)
 
 NO_GPU = "no GPU"
 ANY_GPU = "GPU of any kind"
@@ -83,10 +89,12 @@ class ReportOrder:
 @dataclass(slots=True)
 class _Sum:
     """What is added up: amounts in millionths, times in seconds. `by_day` has the
-    amounts by a day in UTC that has their rate.
+    amounts by a day in UTC that has their rate, `parts` what of them was paid for which
+    part of rented machines.
     """
 
     by_day: dict[int, int] = field(default_factory=dict[int, int])
+    parts: dict[str, Decimal] = field(default_factory=dict[str, Decimal])
     running: int = 0
     waste: int = 0
     idle: int = 0
@@ -103,10 +111,15 @@ class _Sum:
     def add(self, day: int, micros: int) -> None:
         self.by_day[day] = self.by_day.get(day, 0) + micros
 
+    def add_parts(self, parts: Mapping[str, Decimal]) -> None:
+        for name, spent in parts.items():
+            self.parts[name] = self.parts.get(name, Decimal(0)) + spent
+
     def include(self, other: "_Sum") -> None:
         """Add another sum."""
         for day, spent in other.by_day.items():
             self.add(day, spent)
+        self.add_parts(other.parts)
         for name in _ADDED_UP:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -129,10 +142,11 @@ class _Sum:
             measured_gpu_hours=self.measured_gpu_s / _HOUR_S,
             unused=amount(self.unused),
             unused_gpu_hours=self.unused_gpu_s / _HOUR_S,
+            parts=self.parts,
         )
 
 
-_ADDED_UP = [each.name for each in fields(_Sum) if each.name != "by_day"]
+_ADDED_UP = [each.name for each in fields(_Sum) if each.name not in ("by_day", "parts")]
 
 
 @dataclass(slots=True)
@@ -179,6 +193,8 @@ def report(
         _add_attempt(sums, cuts, attempt, is_running=False)
     for attempt in running_attempts(rows.live, run_seconds):
         _add_attempt(sums, cuts, attempt, is_running=True)
+    for attempt in rows.in_parts:
+        _add_parts(sums, cuts, attempt)
     for gpu in _unused_gpus(rows.unused, run_seconds):
         _add_unused(sums, cuts, gpu)
     items = [
@@ -232,6 +248,7 @@ def running_attempts(
             cpus,
             is_wasted=False,
             gpu_used=None,
+            prices=recorded_prices(row["placements"]),
         )
 
 
@@ -295,6 +312,8 @@ def _add_attempt(
     sums: _Sums, cuts: _Cuts, attempt: CutAttempt, *, is_running: bool
 ) -> None:
     """Add the pieces of an attempt that are in the period."""
+    if attempt.prices:
+        _add_parts(sums, cuts, attempt)
     keys: set[str] = set()
     for key, day, begin, end in cuts.pieces(attempt):
         own = sums.of(key, attempt.currency)
@@ -305,6 +324,14 @@ def _add_attempt(
             sums.repeated_running[attempt.currency] += is_running and bool(keys)
         keys.add(key)
         _add_part(own, attempt, day, begin, end, is_running=is_running)
+
+
+def _add_parts(sums: _Sums, cuts: _Cuts, attempt: CutAttempt) -> None:
+    """Add what of an attempt, whose cost is in the sums, was paid for which part."""
+    for key, _, begin, end in cuts.pieces(attempt):
+        spent = part(attempt.micros, attempt.began, attempt.ran_s, begin, end)
+        own = sums.of(key, attempt.currency)
+        own.add_parts(amounts(amount(spent), attempt.prices))
 
 
 def _unused_gpus(

@@ -2,8 +2,11 @@
 bills: all that it demands, and others for which gpuyard knows the values. The same file
 is one of FOCUS 1.0, which has fewer columns.
 
-One row is what one attempt cost in one month. Columns that say nothing here, such as
-those of discounts, are there and empty, because readers look for them.
+One row is what one attempt cost in one month. On rented machines there is one for each
+part: the machine, its disk, its address and its traffic.
+
+Columns that say nothing here, such as those of discounts, are there and empty, because
+readers look for them.
 """
 
 import csv
@@ -19,7 +22,9 @@ from zoneinfo import ZoneInfo
 from gpuyard.billing.meter import SHARE
 from gpuyard.billing.parts import amount, micros, part, seconds_within
 from gpuyard.billing.periods import month_at
+from gpuyard.domain.bills import CostPart
 from gpuyard.domain.cost_keys import INSTANCE_OWNER
+from gpuyard.domain.price_parts import amounts, recorded
 from gpuyard.domain.run_time import run_time_s
 
 COLUMNS = (
@@ -68,6 +73,12 @@ COLUMNS = (
     "Tags",
 )
 _SERVICES = {"list": "gpuyard on own hardware", SHARE: "gpuyard model"}
+_CATEGORIES: Mapping[str, tuple[str, str]] = {
+    CostPart.MACHINE: ("Compute", "Other (Compute)"),
+    CostPart.DISK: ("Storage", "Block Storage"),
+    CostPart.ADDRESS: ("Networking", "Other (Networking)"),
+    CostPart.TRAFFIC: ("Networking", "Other (Networking)"),
+}
 _HOUR_S = 3600
 
 
@@ -99,30 +110,62 @@ def _charges(
     began = row["started_at"] or row["ended_at"]
     ran_s = run_time_s(row["started_at"], row["ended_at"], row["ran_s"])
     total = micros(Decimal(row["cost"]))
-    same = _of_attempt(row)
+    prices = recorded(row["placements"] or (), "prices")
+    same = {name: _of_part(row, name, price) for name, price in prices.items()}
     until = min(began + ran_s, end)
     at = max(began, begin)
     while True:
         month, next_month = month_at(at, zone)
         bound = min(next_month, end)
         seconds = seconds_within(began, ran_s, at, bound)
-        spent = str(amount(part(total, began, ran_s, at, bound)))
-        hours = f"{Decimal(str(round(seconds, 6))) / _HOUR_S:.9f}"
-        yield same | {
-            "BilledCost": spent,
-            "EffectiveCost": spent,
-            "ListCost": spent,
-            "ContractedCost": spent,
+        spent = amount(part(total, began, ran_s, at, bound))
+        times = {
             "BillingPeriodStart": _time(month),
             "BillingPeriodEnd": _time(next_month),
             "ChargePeriodStart": _time(at),
             "ChargePeriodEnd": _time(_after(at, min(bound, until))),
-            "PricingQuantity": hours,
-            "ConsumedQuantity": hours,
         }
+        if not same:
+            hours = Decimal(str(round(seconds, 6))) / _HOUR_S
+            yield _of_attempt(row) | times | _costs(spent, hours)
+        for name, paid in amounts(spent, prices).items():
+            # A rented machine is paid for longer than its attempt runs.
+            price = Decimal(prices[name])
+            hours = paid / price if price else Decimal(0)
+            yield same[name] | times | _costs(paid, hours)
         at = bound
         if at >= until:
             return
+
+
+def _costs(spent: Decimal, hours: Decimal) -> dict[str, str]:
+    paid = f"{spent:f}"
+    costs = ("BilledCost", "EffectiveCost", "ListCost", "ContractedCost")
+    quantities = ("PricingQuantity", "ConsumedQuantity")
+    return dict.fromkeys(costs, paid) | dict.fromkeys(quantities, f"{hours:.9f}")
+
+
+def _of_part(row: Mapping[str, Any], name: str, price: str) -> dict[str, str]:
+    """The columns that are the same in each month, of a part of a rented machine."""
+    whole = _of_attempt(row)
+    category, subcategory = _CATEGORIES.get(name, _CATEGORIES[CostPart.MACHINE])
+    sku = whole["SkuId"] if name == CostPart.MACHINE else f"{row['provider']}/{name}"
+    tags: dict[str, str] = json.loads(whole["Tags"])
+    tags["gpuyard/part"] = name
+    source = recorded(row["placements"], "price_sources").get(name)
+    if source:
+        tags["gpuyard/price_source"] = source
+    per_hour = f"{Decimal(price):f}"
+    return whole | {
+        "ChargeDescription": f"{name} of {whole['ChargeDescription']}",
+        "ListUnitPrice": per_hour,
+        "ContractedUnitPrice": per_hour,
+        "ServiceCategory": category,
+        "ServiceSubcategory": subcategory,
+        "SkuId": sku,
+        "SkuPriceId": f"{sku} at {per_hour} {row['currency']}",
+        "Tags": json.dumps(tags, ensure_ascii=False),
+    }
 
 
 def _of_attempt(row: Mapping[str, Any]) -> dict[str, str]:

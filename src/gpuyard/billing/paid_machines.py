@@ -6,6 +6,7 @@ from typing import Any
 
 from gpuyard.billing.bills import PaidMachine
 from gpuyard.domain.bills import CostPart
+from gpuyard.domain.price_parts import recorded
 
 _HOUR_S = 3600
 
@@ -40,9 +41,7 @@ def machine_of_attempt(row: Mapping[str, Any], now: float) -> PaidMachine:
 
 def _prices(placements: Sequence[Mapping[str, Any]]) -> Mapping[CostPart, Decimal]:
     """What an hour of each part costs; empty if only the whole is known."""
-    found: Mapping[str, str] = {}
-    for placement in placements:
-        found = placement.get("prices") or found
+    found = recorded(placements, "prices")
     return {CostPart(name): Decimal(price) for name, price in found.items()}
 
 

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 _CENTS = 2
 _ALL_PLACES = 6
+# Of what rented machines cost: those of `domain.bills`, which takes long to import.
+_MACHINE = "machine"
+_PARTS = (_MACHINE, "disk", "address", "traffic")
 _TITLES = {CostBy.GPU: "GPU"}
 
 
@@ -138,11 +141,12 @@ def _print_benchmarks(found: "BenchmarkReport", *, as_csv: bool, as_json: bool) 
 def _print_csv(found: "CostReport") -> None:
     from gpuyard.domain.costs import CostLine
 
-    names = list(CostLine.model_fields)
+    names = [name for name in CostLine.model_fields if name != "parts"]
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow([found.by.value, *names[1:]])
+    writer.writerow([found.by.value, *names[1:], *_PARTS])
     for line in found.items:
-        writer.writerow([getattr(line, name) for name in names])
+        parts = [line.parts.get(name, Decimal(0)) for name in _PARTS]
+        writer.writerow([*(getattr(line, name) for name in names), *parts])
 
 
 def _print(found: "CostReport") -> None:
@@ -194,6 +198,11 @@ def _rows(
     if sum_.measured_gpu_hours:
         idle = money(sum_.idle, sum_.currency, places)
         rows.append(("  of it idle", idle, "", "", _hours(sum_.idle_gpu_hours), ""))
+    for name in _PARTS:
+        # What is left is for machines.
+        if name != _MACHINE and sum_.parts.get(name):
+            spent = money(sum_.parts[name], sum_.currency, places)
+            rows.append((f"  of it {name}", spent, "", "", "", ""))
     if sum_.unused_gpu_hours:
         unused = money(sum_.unused, sum_.currency, places)
         hours = _hours(sum_.unused_gpu_hours)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gpuyard.cli.listing import HELD
 from gpuyard.cli.output import (
     clock,
+    cost_parts,
     duration_of,
     money,
     progress_words,
@@ -58,6 +59,7 @@ def shown_fields(info: "Job", gpus: "Sequence[str]", waits: str = "") -> dict[st
         "progress": ", ".join(progress_words(info.progress)),
         "trackers": " ".join(link.url for link in info.progress.links),
         "cost": _cost(info.cost),
+        "prices": _prices(info.cost),
         "peak memory": (
             f"{info.usage['peak_mb']:.0f} MB" if info.usage.get("peak_mb") else ""
         ),
@@ -101,7 +103,19 @@ def _cost(cost: "Cost") -> str:
     if cost.share is not None:
         share = money(cost.model_copy(update={"amount": cost.share}))
         return f"{money(cost)} (it took {share} of what its model costs)"
-    return f"{money(cost)} ({cost.basis} price of {cost.tier})" if cost.tier else ""
+    if cost.tier:
+        return f"{money(cost)} ({cost.basis} price of {cost.tier})"
+    others = cost_parts(cost)
+    return f"{money(cost)} (of it {others})" if others else ""
+
+
+def _prices(cost: "Cost") -> str:
+    """What an hour of each part of a rented machine costs, and who said so when."""
+    return "; ".join(
+        f"{name} {price:f} {cost.currency} an hour ({cost.price_sources[name]})"
+        for name, price in cost.part_prices.items()
+        if name in cost.price_sources
+    )
 
 
 def _input_size(spec: dict[str, Any]) -> str:

@@ -213,7 +213,9 @@ class Controller:
             self.reports,
             self.providers,
         )
-        self.pools = Pools(self.core, self.providers, self.joined_nodes)
+        self.pools = Pools(
+            self.core, self.providers, self.joined_nodes, copied_logs.path
+        )
         leftovers = self.external_queues.leftovers
         self.rented_nodes.other_owners += [self.pools.owns, leftovers.needs_machine]
         self.extensions: list[Extension] = [

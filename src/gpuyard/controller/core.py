@@ -33,7 +33,7 @@ from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.ids import new_id
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.offers import Offer, Strategy
-from gpuyard.domain.price_parts import by_name
+from gpuyard.domain.price_parts import by_name, sources_by_name
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.run_time import run_time_s
 from gpuyard.domain.scripts import Scripts
@@ -320,8 +320,11 @@ class Core:
             provider = offer.provider
             price = self._offer_price(offer, job)
             if offer.parts:
-                prices = by_name(offer.parts)
-                placements = tuple(replace(one, prices=prices) for one in placements)
+                known = {
+                    "prices": by_name(offer.parts),
+                    "price_sources": sources_by_name(offer.parts),
+                }
+                placements = tuple(replace(one, **known) for one in placements)
         else:
             provider = provider_for(self.view.nodes[placements[0].node_id], job.shape)
             price = self.list_price_for(job)

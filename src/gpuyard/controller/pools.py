@@ -10,6 +10,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence, Set
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 from gpuyard.config.pools import PoolSettings
 from gpuyard.controller.core import Core
@@ -17,6 +18,7 @@ from gpuyard.controller.joined_nodes import JoinedNodes
 from gpuyard.controller.pool_calls import REPEAT_S, LivePool, PoolCalls
 from gpuyard.controller.pool_codes import PoolCodes
 from gpuyard.controller.pool_facts import PoolFacts
+from gpuyard.controller.pool_output import PoolOutput
 from gpuyard.controller.pool_rows import PoolBook, PoolRow
 from gpuyard.controller.rented_nodes import JoiningDoor
 from gpuyard.domain.errors import LedgerError, NotFoundError
@@ -41,7 +43,11 @@ class Pools:
     """The pools of the settings, and nodes that earlier settings have left."""
 
     def __init__(
-        self, core: Core, providers: Providers, joined_nodes: JoinedNodes
+        self,
+        core: Core,
+        providers: Providers,
+        joined_nodes: JoinedNodes,
+        copy_path: Callable[[str], Path],
     ) -> None:
         self._core = core
         self._providers = providers
@@ -50,6 +56,7 @@ class Pools:
         self._codes = PoolCodes(core, joined_nodes)
         self._calls = PoolCalls(core, self.book, self._codes)
         self._facts = PoolFacts(core)
+        self._output = PoolOutput(core, providers, copy_path, self._look_soon)
         self.by_name: dict[str, LivePool] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
@@ -88,6 +95,7 @@ class Pools:
     def reload(self) -> None:
         """Read the nodes from the ledger again."""
         self.book.reload()
+        self._output.reload(self.book.rows.values())
         for pool in self.by_name.values():
             self._show(pool, None)
 
@@ -128,6 +136,16 @@ class Pools:
     def _heard(self, _: int, events: Sequence[Event]) -> None:
         if self.book.rows:
             self._facts.heard(events)
+            self._output.heard(events, self._node_ids)
+
+    def _node_ids(self) -> set[str]:
+        """The nodes that have joined, also those that nobody has looked at since."""
+        found: set[str] = set()
+        for row in self.book.rows.values():
+            node_id = row.node_id or self._codes.node_of(row)
+            if node_id:
+                found.add(node_id)
+        return found
 
     # --- looking ---
 
@@ -141,6 +159,11 @@ class Pools:
             self._alarm.cancel()
         self._alarm = loop.call_later(seconds, self._look_now)
         self._alarm_at = at
+
+    def _look_soon(self) -> None:
+        """Look as soon as nothing else is to be done."""
+        if self.by_name and not self._core.is_stopping:
+            self._look_in(0.0)
 
     def _look_now(self) -> None:
         self._alarm = None
@@ -256,7 +279,9 @@ class Pools:
         for row_id, why in plan.drain:
             self.book.change(row_id, state=PoolStage.DRAINING, why=why)
         for row_id, why in plan.end:
-            self._end(self.book.rows[row_id], why)
+            row = self.book.rows[row_id]
+            if not self._output.is_awaited(row):
+                self._end(row, why)
         if pool.hands and pool.size:
             for _ in range(plan.ask):
                 name = pool.settings.provider

@@ -369,7 +369,7 @@ def old_logs(folder: Path, limit: float | None, live: Collection[str]) -> list[P
     with os.scandir(folder) as entries:
         for entry in entries:
             name, _, ending = entry.name.rpartition(".")
-            if ending not in ("log", "mark", "times") or name in live:
+            if ending not in ("log", "mark", "times", "part") or name in live:
                 continue
             if entry.stat(follow_symlinks=False).st_mtime < limit:
                 found.append(Path(entry.path))

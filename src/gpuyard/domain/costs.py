@@ -26,6 +26,9 @@ class CostLine(BaseModel):
 
     `unused` is what GPUs were worth that were reserved and that nobody used, neither
     the holder nor others, for `unused_gpu_hours`. It is no part of `amount`.
+
+    `parts` is what of `amount` was paid for rented machines themselves (`machine`), and
+    beside them for disks, public addresses and traffic, as far as that is told apart.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -46,6 +49,7 @@ class CostLine(BaseModel):
     measured_gpu_hours: float = 0.0
     unused: Decimal = Decimal(0)
     unused_gpu_hours: float = 0.0
+    parts: dict[str, Decimal] = Field(default_factory=dict[str, Decimal])
 
 
 class CostReport(BaseModel):

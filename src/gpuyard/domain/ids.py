@@ -31,6 +31,11 @@ def made_at(identifier: str) -> float:
     return (int(digits, 16) >> 80) / 1000
 
 
+def first_id(prefix: str, at: float) -> str:
+    """An id that comes before all that are made at that time (UTC seconds) or later."""
+    return f"{prefix}_{int(at * 1000) << 80:032x}"
+
+
 def _uuid7() -> int:
     """A UUIDv7 as an integer: 48 bits of milliseconds, 12 bits of sub-millisecond
     order, 62 random bits.

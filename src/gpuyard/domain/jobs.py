@@ -26,7 +26,8 @@ class Cost(_View):
     jobs add up to what was spent.
 
     `parts` says what of the amount was paid for a rented machine itself, for its disk,
-    its public address and its traffic; empty if that is not told apart.
+    its public address and its traffic; empty if that is not told apart. `part_prices`
+    is what an hour of each costs, and `price_sources` who gave that price, and when.
     """
 
     amount: Decimal = Decimal(0)
@@ -36,6 +37,8 @@ class Cost(_View):
     price_per_hour: Decimal = Decimal(0)
     tier: str | None = None
     parts: dict[str, Decimal] = Field(default_factory=dict[str, Decimal])
+    part_prices: dict[str, Decimal] = Field(default_factory=dict[str, Decimal])
+    price_sources: dict[str, str] = Field(default_factory=dict[str, str])
 
 
 class TrackerPage(_View):

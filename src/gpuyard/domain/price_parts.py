@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 from gpuyard.domain.bills import CostPart
 
@@ -33,6 +34,21 @@ def amounts(total: Decimal, per_hour: Mapping[str, str]) -> dict[str, Decimal]:
     rest = total - sum(found.values(), Decimal(0))
     found[CostPart.MACHINE] = found.get(CostPart.MACHINE, Decimal(0)) + rest
     return found
+
+
+def sources_by_name(parts: Sequence[PricePart]) -> dict[str, str]:
+    """The sources of the prices, as the ledger keeps them."""
+    return {part.part.value: part.source for part in parts if part.source}
+
+
+def recorded(placements: Sequence[Mapping[str, Any]], field: str) -> dict[str, str]:
+    """What the ledger has of an attempt in this field of its placements (`prices` or
+    `price_sources`), by the names of parts; empty if nothing is told apart.
+    """
+    for placement in placements:
+        if found := placement.get(field):
+            return dict(found)
+    return {}
 
 
 def by_name(parts: Sequence[PricePart]) -> dict[str, str]:

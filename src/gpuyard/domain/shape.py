@@ -177,7 +177,8 @@ class Placement:
     its shape ends there. `offer`: an external queue places the attempt, and later
     reports the `node_id`. `end`: how this share ended, if others still run
     (`domain/wire.py`, Ended). `prices`: what an hour of each part of a rented machine
-    costs, if it is paid for more than the machine.
+    costs, if it is paid for more than the machine, and `price_sources` who said so and
+    when.
     """
 
     node_id: str
@@ -188,6 +189,7 @@ class Placement:
     offer: str = ""
     end: Mapping[str, Any] | None = field(default=None, hash=False)
     prices: Mapping[str, str] | None = field(default=None, hash=False)
+    price_sources: Mapping[str, str] | None = field(default=None, hash=False)
 
     @property
     def booked_gpus(self) -> tuple[str, ...]:
@@ -212,6 +214,8 @@ class Placement:
             row["end"] = self.end
         if self.prices:
             row["prices"] = dict(self.prices)
+        if self.price_sources:
+            row["price_sources"] = dict(self.price_sources)
         return row
 
     @classmethod
@@ -226,4 +230,5 @@ class Placement:
             row.get("offer", ""),
             row.get("end"),
             row.get("prices"),
+            row.get("price_sources"),
         )

@@ -26,7 +26,7 @@ from gpuyard.domain.jobs import (
 )
 from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.own_nodes import OWN_NODES
-from gpuyard.domain.price_parts import amounts
+from gpuyard.domain.price_parts import amounts, recorded
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.run_time import run_time_s
 from gpuyard.domain.secret_names import without_keys
@@ -247,6 +247,7 @@ def _attempt(row: Row, core: Core) -> Attempt:
     if AttemptState(row["state"]).live and not is_share:
         amount = used
     places: list[dict[str, Any]] = row["placements"] or []
+    prices = recorded(places, "prices")
     return Attempt(
         **{
             name: row[name]
@@ -279,7 +280,9 @@ def _attempt(row: Row, core: Core) -> Attempt:
             basis=row["basis"],
             price_per_hour=price,
             tier=row["tier"],
-            parts=amounts(amount, places[0].get("prices") or {}) if places else {},
+            parts=amounts(amount, prices),
+            part_prices={name: Decimal(each) for name, each in prices.items()},
+            price_sources=recorded(places, "price_sources"),
         ),
     )
 

@@ -3,7 +3,7 @@ sums are those of the attempts.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from decimal import Decimal
@@ -64,6 +64,7 @@ class Ran:
     used: float | None = None
     basis: str = "list"
     is_of_earlier_version: bool = False
+    prices: Mapping[str, str] | None = None
 
     @property
     def seconds(self) -> float:
@@ -172,6 +173,9 @@ def row(number: int, ran: Ran) -> dict[str, object]:
         "number": 1,
         "state": "ended" if is_over else "running",
         "provider": ran.provider,
+        "placements": [{"node_id": "node_1", "prices": ran.prices}]
+        if ran.prices
+        else [{"node_id": "node_1"}],
         "created_at": BEGIN,
         "started_at": ran.started_at,
         "ended_at": ran.ended_at,
@@ -198,12 +202,13 @@ def made(
     end: float = ALL[1],
     rates: Sequence[ExchangeRate] = (),
     hidden: Sequence[str] = (),
+    whole_at: Sequence[str] = (),
 ) -> CostReport:
     known = ExchangeRates("USD", rates)
     exchange = Exchange(known, "USD")
     changes = known.changes(begin, end)
     order = ReportOrder(by, begin, end, BERLIN, hidden, changes)
-    rows = ledger.queries.costs(order.period())
+    rows = ledger.queries.costs(order.period(), in_parts=True, whole_at=whole_at)
     return report(order, rows, lambda _, began: max(NOW - began, 0.0), exchange)
 
 
@@ -669,3 +674,36 @@ def test_many_days_are_asked_for_together(
         each_day * cost_ranges.FEWEST_A_RANGE
     )
     assert len(asked) < days
+
+
+def test_what_rented_machines_cost_is_told_apart(ledger: Ledger) -> None:
+    prices = {"machine": "0.9", "disk": "0.1", "address": "0.005"}
+    over_midnight = Ran(
+        BEGIN, BEGIN + 90_000, 90_000, "1.005", provider="aws", prices=prices
+    )
+    runs = Ran(NOW - 3600, None, None, "1.005", provider="aws", prices=prices)
+    own = Ran(BEGIN, BEGIN + 3600, 3600.0, "1")
+    write(ledger, [over_midnight, runs, own])
+    lines = {line.key: line for line in made(ledger, CostBy.PROVIDER).items}
+    assert lines["local"].parts == {}
+    aws = lines["aws"]
+    assert list(aws.parts) == ["machine", "disk", "address"]
+    assert sum(aws.parts.values()) == aws.amount == over_midnight.cost + runs.cost
+    assert aws.parts["disk"] == pytest.approx(Decimal("2.6"), abs=Decimal("1e-5"))
+
+    half = made(ledger, CostBy.PROVIDER, BEGIN, BEGIN + 45_000)
+    (cut,) = (line for line in half.items if line.key == "aws")
+    assert cut.parts["disk"] == pytest.approx(Decimal("1.25"), abs=Decimal("1e-5"))
+    days = made(ledger, CostBy.DAY)
+    for name in prices:
+        spent = sum(line.parts.get(name, Decimal(0)) for line in days.items)
+        assert spent == pytest.approx(aws.parts[name], abs=Decimal("1e-5"))
+    (in_all,) = days.sums
+    assert sum(in_all.parts.values()) == aws.amount
+
+
+def test_providers_that_rent_nothing_are_not_looked_through(ledger: Ledger) -> None:
+    prices = {"machine": "0.9", "disk": "0.1"}
+    write(ledger, [Ran(BEGIN, BEGIN + 60, 60.0, "1", provider="slurm", prices=prices)])
+    (line,) = made(ledger, whole_at=["slurm"]).items
+    assert (line.amount, line.parts) == (Decimal("0.016667"), {})

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from gpuyard.controller import pool_calls, pools
+from gpuyard.controller import pool_calls, pool_output, pools
 from gpuyard.domain import wire
 from gpuyard.domain.errors import NotFoundError, ProviderError
 from tests.support.fake_pool import PRICE, Pooled
+from tests.support.fake_provider import FakeHost
 from tests.support.wait import eventually
 
 pytestmark = pytest.mark.anyio
@@ -25,6 +26,7 @@ async def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     """Makes an instance with a pool of these settings."""
     monkeypatch.setattr(pools, "LOOK_AGAIN_S", 0.01)
     monkeypatch.setattr(pool_calls, "REPEAT_S", 0.05)
+    monkeypatch.setattr(pool_output, "PAUSE_S", 0.01)
     made: list[Pooled] = []
 
     async def start(**pool: Any) -> Pooled:
@@ -185,6 +187,60 @@ async def test_a_machine_that_nobody_knows_is_ended(make: Make):
     instance.cloud.known[late] = stray
     await eventually(lambda: not instance.cloud.known[late].live, "it to be ended")
     assert instance.cloud.known[row["id"]].live
+
+
+async def printed_and_ended(instance: Pooled) -> tuple[str, FakeHost, asyncio.Event]:
+    """A job that has printed something and ended, and its node of the pool, which would
+    go; what it has printed can be read once the event is set.
+    """
+    job = await instance.submit(**ONE_GPU)
+    (host,) = await instance.boot()
+    attempt_id = await instance.begun(job)
+    host.attempts[attempt_id].log = b"trained\n"
+    may_be_read = host.hold_log = asyncio.Event()
+    await instance.finish(job)
+    await instance.until(job)
+    instance.let_idle_go()
+    return job, host, may_be_read
+
+
+async def printed(instance: Pooled, job: str) -> bytes:
+    return b"".join([part.data async for part in instance.controller.logs.read(job)])
+
+
+async def test_a_node_waits_until_what_its_jobs_have_printed_is_here(make: Make):
+    instance = await make(max=1)
+    job, host, may_be_read = await printed_and_ended(instance)
+    await instance.until_states("draining")
+    pool = instance.controller.pools.by_name["warm"]
+    await eventually(lambda: pool.plan and pool.plan.end, "the plan to end it")
+    assert instance.states() == ["draining"]
+    may_be_read.set()
+    await instance.until_states()
+    del instance.hosts[host.node_id]
+    assert await printed(instance, job) == b"trained\n"
+
+
+async def test_the_next_server_brings_home_what_jobs_have_printed(make: Make):
+    instance = await make(max=1)
+    job, host, _ = await printed_and_ended(instance)
+    await instance.until_states("draining")
+    await instance.crash()
+    host.hold_log = None
+    await instance.start()
+    await instance.until_states()
+    del instance.hosts[host.node_id]
+    assert await printed(instance, job) == b"trained\n"
+
+
+async def test_a_node_does_not_wait_for_ever(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(pool_output, "LONGEST_WAIT_S", 0.0)
+    instance = await make(max=1)
+    _, _, may_be_read = await printed_and_ended(instance)
+    await instance.until_states()
+    may_be_read.set()
 
 
 async def test_the_nodes_of_a_pool_that_is_no_longer_in_the_settings_end(make: Make):

@@ -19,6 +19,7 @@ from gpuyard.providers.aws.config import AwsConfig
 from gpuyard.providers.aws.rights import NEEDED_FOR
 from gpuyard.providers.instances import api as contract
 from gpuyard.providers.instances.api import InstanceOrder, InstanceRef, InstanceState
+from gpuyard.providers.instances.extras import with_extras
 from tests.support.cost_explorer import BilledUsage
 from tests.support.ec2 import IMAGE, Ec2
 
@@ -248,6 +249,26 @@ async def test_markets_are_types_in_zones_with_prices(ec2: Ec2, tmp_path: Path) 
     packaged = found["p4d.24xlarge", zones[0], False]
     assert packaged.price_per_hour is not None
     assert "price list," not in packaged.price_source, "the price list lacks it"
+
+
+async def test_a_disk_is_as_large_as_the_image_and_counted_so(ec2: Ec2) -> None:
+    ec2.image_gb = 730
+    settings = AwsConfig.read(ec2.settings(disk_gb=100, public_address=False))
+    api = AwsApi(settings)
+    markets = with_extras(await api.markets(), "aws", settings)
+    await api.launch(replace(ORDER, disk_gb=settings.disk_gb))
+    await api.close()
+    (fields,) = ec2.launches
+    assert fields["BlockDeviceMapping.1.Ebs.VolumeSize"] == "730"
+    # A GB of gp3 costs 0.08 in a month of 730 hours.
+    assert {one.others_per_hour for one in markets} == {Decimal("0.08")}
+
+
+async def test_an_image_that_is_not_there_leaves_markets_usable(ec2: Ec2) -> None:
+    ec2.denied = {"ec2:DescribeImages"}
+    api = api_of(ec2)
+    assert {one.disk_gb for one in await api.markets()} == {0}
+    await api.close()
 
 
 async def test_markets_are_asked_for_once(ec2: Ec2, api: AwsApi) -> None:

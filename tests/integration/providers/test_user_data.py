@@ -14,7 +14,7 @@ import gpuyard.providers.instances
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.providers.instances.boot_plan import BootPlan
 from gpuyard.providers.instances.cloud_init import MOST_BYTES, user_data
-from gpuyard.providers.skypilot.machines import job_script
+from gpuyard.providers.skypilot.machines import JOB_COMMAND, JOB_FILE, job_script
 from tests.support.cloud_machine import cloud_machine
 from tests.support.components import require
 from tests.support.wait import wait_until
@@ -244,7 +244,10 @@ def test_skypilots_job_goes_on_until_the_server_is_silent():
     programs = {"sudo": '"$@" && over', "over": "", "useradd": ""}
     with cloud_machine(programs) as machine:
         machine.add_gpuyard(gpuyard="")
-        machine.start(job_script(user_data(PLAN), silence_s=1))
+        home = "/home/sky"
+        script = job_script(user_data(PLAN), silence_s=1)
+        machine.write(JOB_FILE.replace("~", home), script)
+        machine.start(f"export HOME={home}\n{JOB_COMMAND}")
         wait_for(machine, "its agent runs")
         wait_until(lambda: machine.calls("over"), what="SkyPilot's job to end")
 
@@ -254,4 +257,6 @@ def test_skypilots_job_goes_on_until_the_server_is_silent():
         assert lines[-1] == (
             f"ExecStart=/usr/local/sbin/gpuyard-end-when-silent 901 {heartbeat}"
         )
+        # Everybody on a machine can read its command lines.
+        assert machine.calls("sudo") == [["sh", f"{home}/.gpuyard-job.sh"]]
         assert machine.is_on

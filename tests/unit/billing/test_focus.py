@@ -53,8 +53,8 @@ ALLOWED = {
     "ChargeCategory": {"Usage"},
     "ChargeFrequency": {"One-Time", "Recurring", "Usage-Based"},
     "PricingCategory": {"Standard", "Dynamic", "Committed", "Other"},
-    "ServiceCategory": {"Compute"},
-    "ServiceSubcategory": {"Other (Compute)"},
+    "ServiceCategory": {"Compute", "Storage", "Networking"},
+    "ServiceSubcategory": {"Other (Compute)", "Block Storage", "Other (Networking)"},
     "PricingUnit": {"Hours"},
     "ConsumedUnit": {"Hours"},
 }
@@ -84,8 +84,26 @@ def attempt(**fields: Any) -> dict[str, Any]:
         "name": "train",
         "labels": {"team": "a,b"},
         "project": "vision",
+        "placements": None,
         **fields,
     }
+
+
+# A machine that was paid for longer than its attempt ran.
+RENTED = {
+    "provider": "aws",
+    "basis": "offer",
+    "tier": "",
+    "price_per_hour": "1.022",
+    "cost": "2.555001",
+    "placements": [
+        {
+            "node_id": "",
+            "prices": {"machine": "1.006", "disk": "0.011", "address": "0.005"},
+            "price_sources": {"machine": "AWS price list, 2026-11-29", "disk": "x, y"},
+        }
+    ],
+}
 
 
 def charges(*rows: dict[str, Any]) -> list[dict[str, str]]:
@@ -99,8 +117,10 @@ def charges(*rows: dict[str, Any]) -> list[dict[str, str]]:
         {},
         {"basis": "offer", "tier": "", "provider": "slurm", "price_per_hour": "3E+1"},
         {"basis": "share", "cost": "0"},
+        RENTED,
         {"ran_s": 0.2, "cost": "0.000029"},
         {"started_at": None, "ran_s": None, "cost": "0"},
+        {"provider": "aws", "basis": "offer", "tier": "", "placements": [{}]},
         {"project": None, "labels": None, "price_per_hour": None, "cost": "0"},
     ],
 )
@@ -130,7 +150,8 @@ def test_each_row_has_what_focus_demands(fields):
 
 
 def test_unit_prices_times_quantities_are_the_costs():
-    for charge in charges(attempt(), attempt(basis="share", cost="0")):
+    rented = attempt(**RENTED)
+    for charge in charges(attempt(), attempt(basis="share", cost="0"), rented):
         for cost, price in (
             ("ListCost", "ListUnitPrice"),
             ("ContractedCost", "ContractedUnitPrice"),
@@ -144,6 +165,26 @@ def test_a_price_id_has_one_price_and_one_sku():
     ids = {(c["SkuPriceId"], c["ListUnitPrice"], c["BillingCurrency"]) for c in found}
     assert len({each[0] for each in ids}) == len(ids) == 3
     assert {charge["SkuId"] for charge in found} == {"GPU_SMALL"}
+
+
+def test_the_parts_of_a_rented_machine_have_rows_of_their_own():
+    found = charges(attempt(**RENTED))
+    by_sku: dict[str, Decimal] = {}
+    for charge in found:
+        spent = by_sku.get(charge["SkuId"], Decimal(0))
+        by_sku[charge["SkuId"]] = spent + Decimal(charge["BilledCost"])
+    assert list(by_sku) == ["aws", "aws/disk", "aws/address"]
+    assert sum(by_sku.values()) == Decimal("2.555001")
+    assert by_sku["aws/disk"] == pytest.approx(Decimal("0.0275"), abs=Decimal("2e-6"))
+    machine, disk, address, *next_month = found
+    assert disk["ChargeDescription"] == "disk of attempt 1 of job train"
+    assert (disk["ListUnitPrice"], disk["ServiceCategory"]) == ("0.011", "Storage")
+    sources = [
+        json.loads(each["Tags"]).get("gpuyard/price_source")
+        for each in (machine, disk, address)
+    ]
+    assert sources == ["AWS price list, 2026-11-29", "x, y", None]
+    assert len(next_month) == 3
 
 
 def test_an_attempt_over_the_end_of_a_month_is_in_both():

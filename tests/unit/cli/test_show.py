@@ -19,6 +19,25 @@ def test_the_gpus_of_a_job_are_named():
     assert shown["gpus"] == "Tesla T4 (GPU-a), GPU-b"
 
 
+def test_the_cost_of_a_rented_machine_is_told_apart_with_its_prices():
+    cost = {
+        "amount": "1.022",
+        "basis": "offer",
+        "parts": {"machine": "1.006", "disk": "0.011", "address": "0.005"},
+        "part_prices": {"machine": "1.006", "disk": "0.011", "address": "0.005"},
+        "price_sources": {"machine": "AWS price list, 2026-11-29", "disk": "a, b"},
+    }
+    shown = shown_fields(job(kind="command", spec={}, cost=cost), [])
+    assert shown["cost"] == "$1.02 (of it disk 0.011, address 0.0050)"
+    assert shown["prices"] == (
+        "machine 1.006 USD an hour (AWS price list, 2026-11-29);"
+        " disk 0.011 USD an hour (a, b)"
+    )
+    own = shown_fields(job(kind="command", spec={}, cost={"tier": "GPU_SMALL"}), [])
+    assert own["cost"] == "$0.00 (list price of GPU_SMALL)"
+    assert not own["prices"]
+
+
 def test_a_prompt_is_named_with_its_model_in_one_short_line():
     spec = {"prompt": "first line\nsecond line " + "word " * 100, "model": "qwen2.5:7b"}
     shown = shown_fields(job(kind="llm", spec=spec), [])

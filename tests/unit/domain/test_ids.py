@@ -34,6 +34,13 @@ def test_ids_are_unique_across_threads():
     assert all(mine == sorted(mine) for mine in made)
 
 
+def test_the_first_id_of_a_time_comes_before_those_that_are_made_then():
+    made = new_id("attempt")
+    at = made_at(made)
+    assert ids.first_id("attempt", at) < made < ids.first_id("attempt", at + 0.002)
+    assert len(ids.first_id("attempt", at)) == len(made)
+
+
 def test_an_id_is_a_uuid_of_version_7_behind_its_prefix():
     before = time.time_ns() // 1_000_000
     prefix, digits = new_id("attempt").split("_")

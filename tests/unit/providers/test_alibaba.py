@@ -16,7 +16,9 @@ from gpuyard.providers.alibaba.catalogue import (
     class_of,
     types_of,
 )
+from gpuyard.providers.alibaba.client import host_of
 from gpuyard.providers.alibaba.config import AlibabaConfig, region_of
+from gpuyard.providers.alibaba.errors import RefusedCallError
 from gpuyard.providers.alibaba.machines import client_token
 from gpuyard.providers.alibaba.market_answers import (
     machine_type,
@@ -25,7 +27,7 @@ from gpuyard.providers.alibaba.market_answers import (
     stock_in,
     vcpus_left,
 )
-from gpuyard.providers.instances.api import MachineType
+from gpuyard.providers.instances.api import SETTING, MachineType
 
 KEYS = {
     "home": "/",
@@ -82,6 +84,33 @@ def test_names_and_classes_mean_types() -> None:
 
 
 # --- the configuration ---
+
+
+@pytest.mark.parametrize(
+    ("values", "host"),
+    [
+        ({}, "business.aliyuncs.com"),
+        ({"region_id": "cn-hongkong"}, "business.ap-southeast-1.aliyuncs.com"),
+        ({"region_id": "eu-central-1"}, "business.ap-southeast-1.aliyuncs.com"),
+        ({"site": "international"}, "business.ap-southeast-1.aliyuncs.com"),
+        ({"region_id": "eu-central-1", "site": "china"}, "business.aliyuncs.com"),
+    ],
+)
+def test_bills_are_asked_for_at_the_site_of_the_account(
+    values: dict[str, str], host: str
+) -> None:
+    settings = AlibabaConfig.read({**KEYS, **values})
+    assert host_of("business", settings.region_id, settings) == host
+    region = settings.region_id
+    assert host_of("ecs", region, settings) == f"ecs.{region}.aliyuncs.com"
+
+
+def test_another_site_is_named_where_the_bills_are_not() -> None:
+    said = "Please check whether the caller site matches the API domain regionId."
+    error = RefusedCallError("alibaba", "bssapi:X", "NotApplicable", said, "1-2")
+    assert error.error_code == SETTING
+    assert 'providers.alibaba.site to "china"' in str(error)
+    assert "aliyun" in refused(site="aliyun")
 
 
 def test_keys_come_from_the_environment_when_they_are_not_given(

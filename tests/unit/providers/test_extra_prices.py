@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from gpuyard.domain.bills import CostPart
-from gpuyard.domain.errors import InvalidInputError
+from gpuyard.domain.errors import InvalidInputError, ProviderError
 from gpuyard.domain.price_parts import PricePart, amounts, by_name
 from gpuyard.providers.aws.config import AwsConfig
-from gpuyard.providers.instances.api import MachineType, Market
+from gpuyard.providers.instances.api import PRICE, MachineType, Market
 from gpuyard.providers.instances.extras import with_extras
-from gpuyard.providers.instances.markets import offer_of, offered
+from gpuyard.providers.instances.markets import offer_of, offered, spot_bid
 from gpuyard.providers.instances.settings import InstanceSettings
 
 GPU = MachineType("g5.xlarge", "A10G", 1, 24.0, "8.6", 4.0, 16.0)
@@ -47,6 +47,12 @@ def test_disk_and_address_are_counted_with_source_and_date() -> None:
         "address": "0.005000",
     }
     assert all(one.source.endswith(", 2026-11-29") for one in offer.parts)
+
+
+def test_a_disk_is_never_smaller_than_the_cloud_makes_it() -> None:
+    market = replace(MARKET, disk_gb=365)
+    assert beside(aws(disk_gb=100), market)["disk"] == Decimal("0.04")
+    assert beside(aws(disk_gb=730), market)["disk"] == Decimal("0.08")
 
 
 def test_traffic_is_estimated_as_the_settings_say() -> None:
@@ -93,6 +99,33 @@ def test_max_price_is_for_all_of_it() -> None:
     unknown = replace(MARKET, price_per_hour=None)
     (market,) = with_extras([unknown], "aws", aws())
     assert (market.total_per_hour, market.parts) == (None, ())
+
+
+SPOT = replace(MARKET, spot=True, price_per_hour=Decimal("0.4"))
+
+
+def test_a_spot_bid_is_for_the_machine_alone() -> None:
+    settings = aws(disk_gb=365, max_price="0.5")
+    (market,) = offered([SPOT], "aws", settings)
+    # The disk costs 0.04 an hour, and the address 0.005.
+    assert spot_bid("aws", market, settings) == Decimal("0.455")
+    disk = PricePart(CostPart.DISK, Decimal("0.1"), "the cloud, 2026-11-29")
+    of_alibaba = replace(SPOT, within=(disk,))
+    assert spot_bid("alibaba", of_alibaba, settings) == Decimal("0.4")
+
+
+def test_there_is_no_bid_on_demand_and_without_a_limit() -> None:
+    assert spot_bid("aws", MARKET, aws(max_price="0.5")) is None
+    assert spot_bid("aws", SPOT, aws()) is None
+
+
+def test_a_limit_that_leaves_nothing_for_the_machine_is_refused() -> None:
+    settings = aws(disk_gb=365, max_price="0.045")
+    (market,) = with_extras([SPOT], "aws", settings)
+    with pytest.raises(ProviderError, match="nothing is left") as caught:
+        spot_bid("aws", market, settings)
+    assert caught.value.error_code == PRICE
+    assert "0.045 USD an hour" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """SkyPilot's words as gpuyard's, and what `[providers.skypilot]` may say."""
 
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -7,10 +8,17 @@ import pytest
 
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.domain.gpus import GPU_CLASSES, GPUClass
-from gpuyard.providers.instances.api import CAPACITY, CREDENTIALS, QUOTA
+from gpuyard.providers.instances.api import (
+    CAPACITY,
+    CREDENTIALS,
+    QUOTA,
+    Instance,
+    InstanceState,
+)
 from gpuyard.providers.instances.markets import offer_of
 from gpuyard.providers.skypilot.client import code_of
 from gpuyard.providers.skypilot.config import SkyPilotConfig
+from gpuyard.providers.skypilot.launches import Launches
 from gpuyard.providers.skypilot.machines import (
     cluster_name,
     machine_type,
@@ -115,3 +123,72 @@ def test_a_wrong_setting_is_named(
         SkyPilotConfig.read(values)
     for word in words:
         assert word in str(caught.value)
+
+
+# --- launches ---
+
+ASKED = Instance(
+    "gpuyard-lab-attempt-1",
+    "skypilot",
+    "gcp/us-central1",
+    "a2-highgpu-2g",
+    True,
+    InstanceState.PENDING,
+    "attempt_1",
+)
+CLUSTER: dict[str, Any] = {
+    "name": ASKED.id,
+    "status": "INIT",
+    "launched_at": 1_795_737_600,
+    "cloud": "",
+    "region": "",
+    "type": "",
+    "spot": False,
+    "why": "",
+}
+SOLD_OUT = {"kind": "ResourcesUnavailableError", "message": "none left"}
+
+
+def answer(**parts: Any) -> dict[str, Any]:
+    return {"clusters": [], "launching": [], "failed": {}, **parts}
+
+
+def launched() -> Launches:
+    launches = Launches()
+    launches.add(ASKED)
+    return launches
+
+
+def told(launches: Launches, **parts: Any) -> list[Instance]:
+    return launches.machines_in(answer(**parts), "lab", launches.names)
+
+
+def test_a_cluster_that_is_being_made_is_what_was_asked_for() -> None:
+    launches = launched()
+    assert told(launches, launching=[ASKED.id]) == [ASKED]
+    (found,) = told(launches, clusters=[CLUSTER], launching=[ASKED.id])
+    assert (found.zone, found.type, found.spot) == (ASKED.zone, ASKED.type, True)
+    assert found.launched_at == CLUSTER["launched_at"]
+
+
+@pytest.mark.parametrize(
+    ("clusters", "state"), [([], InstanceState.GONE), ([CLUSTER], InstanceState.ENDING)]
+)
+def test_a_launch_that_failed_is_told_of_and_its_market_left_alone(
+    clusters: list[dict[str, Any]], state: InstanceState
+) -> None:
+    launches = launched()
+    (found,) = told(launches, clusters=clusters, failed={ASKED.id: SOLD_OUT})
+    assert (found.state, found.why) == (state, "none left")
+    markets = markets_of([ROW, {**ROW, "spot_price": 2.2}], with_spot=True, read_on="")
+    problems = {(one.spot, launches.with_problem(one).problem) for one in markets}
+    assert problems == {(False, ""), (True, "none left")}
+
+
+def test_a_launch_of_which_skypilot_tells_no_more_is_forgotten() -> None:
+    launches = launched()
+    names_before = launches.names
+    launches.add(replace(ASKED, id="gpuyard-lab-attempt-2"))
+    # The second was accepted after SkyPilot was asked.
+    assert launches.machines_in(answer(), "lab", names_before) == []
+    assert launches.names == {"gpuyard-lab-attempt-2"}

@@ -1,10 +1,11 @@
 """Reading attempts."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from gpuyard.domain.ids import first_id
 from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.reasons import Reason
 from gpuyard.domain.states import AttemptState
@@ -62,6 +63,24 @@ class AttemptQueries(LedgerReader):
             .where(attempts.c.provider == provider, attempts.c.ended_at.is_not(None))
         )
         return self._rows(found.order_by(attempts.c.id.desc()).limit(most))
+
+    def ended_on(self, node_ids: Collection[str], since: float) -> list[Row]:
+        """The attempts that have started on one of these nodes and ended, and that were
+        made since then (UTC seconds): `id`, `node_id` and `ended_at`, the oldest first.
+        An attempt on several nodes is on the first.
+        """
+        placements = sa.cast(attempts.c.placements, sa.Text)
+        names = [placements.contains(node_id) for node_id in node_ids]
+        found = (
+            sa.select(attempts.c.id, attempts.c.ended_at, attempts.c.placements)
+            .where(attempts.c.id >= first_id("attempt", since), sa.or_(*names))
+            .where(attempts.c.started_at.is_not(None))
+            .where(attempts.c.ended_at.is_not(None))
+        )
+        rows = self._rows(found.order_by(attempts.c.id))
+        for row in rows:
+            row["node_id"] = row.pop("placements")[0]["node_id"]
+        return [row for row in rows if row["node_id"] in node_ids]
 
     def service(self, job_ids: Iterable[str]) -> dict[str, tuple[float, int]]:
         """By job: how many seconds its ended attempts ran, how many were preempted."""

@@ -4,7 +4,7 @@ Amounts are whole millionths, because SQLite has no decimals. Every cost in the 
 has six places, so nothing is lost.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -38,7 +38,9 @@ class CostGroup(NamedTuple):
 
 
 class CutAttempt(NamedTuple):
-    """An attempt of which only a part is in a period, or in a piece of it."""
+    """An attempt of which only a part is in a period, or in a piece of it. `prices`:
+    what an hour of each part of its rented machine costs; empty if that is not known.
+    """
 
     currency: str
     project: str | None
@@ -53,6 +55,7 @@ class CutAttempt(NamedTuple):
     cpus: float
     is_wasted: bool
     gpu_used: float | None
+    prices: Mapping[str, str] = {}
 
 
 class CostPiece(NamedTuple):

@@ -6,13 +6,14 @@ Amounts are whole millionths, because SQLite has no decimals. Every cost in the 
 has six places, so nothing is lost.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
+from gpuyard.domain.price_parts import recorded
 from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import AttemptState
 from gpuyard.ledger.faults import ledger_error, place
@@ -39,7 +40,8 @@ class CostRows(NamedTuple):
     """What a report is made of, all at one moment: sums of the ended attempts that ran
     wholly in the period; those that are cut by a bound of it, or of a piece; and those
     that have begun and not ended. `ended`: which of the attempts asked for have ended.
-    `unused`: the GPUs under reservations that nobody used, each for a time.
+    `unused`: the GPUs under reservations that nobody used, each for a time. `in_parts`:
+    the ended attempts whose cost can be told apart, which are in the sums, too.
     """
 
     groups: list[CostGroup]
@@ -47,22 +49,33 @@ class CostRows(NamedTuple):
     live: list[Row]
     ended: frozenset[str] = frozenset()
     unused: Sequence[Row] = ()
+    in_parts: Sequence[CutAttempt] = ()
 
 
 class CostQueries(LedgerReader):
     """Reads of what attempts cost."""
 
     def costs(
-        self, period: CostPeriod, asked_for: Callable[[], list[str]] = list
+        self,
+        period: CostPeriod,
+        asked_for: Callable[[], list[str]] = list,
+        *,
+        in_parts: bool = False,
+        whole_at: Collection[str] = (),
     ) -> CostRows:
         """What the attempts of the period cost. `asked_for` is called after all others
         were read, and gives ids of attempts.
+
+        With `in_parts`, also those whose cost can be told apart; the attempts of the
+        providers `whole_at` are known to be none.
         """
         try:
             # Of one moment: no attempt may end between two statements.
             with consistent_read(self._engine) as connection:
                 read = _CostReader(connection, period)
                 rows = CostRows(*read.ended(), read.live(), unused=read.unused())
+                if in_parts:
+                    rows = rows._replace(in_parts=read.in_parts(whole_at))
                 return rows._replace(ended=read.ended_among(asked_for()))
         except DBAPIError as error:
             raise ledger_error(error, place(self._engine)) from error
@@ -97,12 +110,12 @@ class CostQueries(LedgerReader):
         statement = sa.text(
             f"SELECT a.id, a.job_id, a.number, a.provider, a.started_at, a.ended_at,"
             " a.ran_s, a.reason, a.price_per_hour, a.currency, a.basis, a.tier,"
-            f" a.cost, a.owner, {jobs_own}"
+            f" a.cost, a.owner, a.placements, {jobs_own}"
             " FROM attempts AS a JOIN jobs AS j ON j.id = a.job_id"
             f" WHERE a.ended_at IS NOT NULL AND a.id > :after AND {BEGAN} < :end"
             f" AND ({BEGAN} >= :begin OR {BEGAN} + {RAN} > :begin)"
             f" ORDER BY a.id LIMIT {_PAGE}"
-        ).columns(labels=sa.JSON)
+        ).columns(labels=sa.JSON, placements=sa.JSON)
         return self._rows(statement.bindparams(begin=begin, end=end, after=after))
 
 
@@ -150,6 +163,22 @@ class _CostReader:
         )
         return [CutAttempt(*row) for row in rows]
 
+    def in_parts(self, whole_at: Collection[str]) -> list[CutAttempt]:
+        """The ended attempts of the period whose cost can be told apart."""
+        sql = self._sql
+        placements = "CAST(a.placements AS TEXT)"
+        statement = sa.text(
+            f"SELECT a.currency, a.project, a.owner, a.provider, a.tier, a.gpu,"
+            f" {sql.micros}, {BEGAN}, {RAN}, a.gpus, a.cpus, 0, NULL, {placements}"
+            f" FROM {sql.attempts} WHERE {OF_ONES_OWN} AND {BEGAN} < :end"
+            f" AND ({BEGAN} >= :begin OR {BEGAN} + {RAN} > :begin)"
+            f" AND a.provider NOT IN :whole_at AND {placements} LIKE :told_apart"
+            f"{self._period.seen('a.project')}"
+        ).bindparams(sa.bindparam("whole_at", list(whole_at), expanding=True))
+        values = {**self._period.values(), "told_apart": '%"prices"%'}
+        rows = self._connection.execute(statement, values).fetchall()
+        return [CutAttempt(*row[:-1], recorded_prices(row[-1])) for row in rows]
+
     def _earlier_cut_attempts(self) -> list[CutAttempt]:
         sql = self._sql
         rows = self._read(
@@ -169,7 +198,7 @@ class _CostReader:
         result = self._connection.exec_driver_sql(
             "SELECT a.id, a.job_id, a.currency, a.basis, a.owner, a.provider, a.tier,"
             " a.gpu, a.price_per_hour, a.started_at, j.project, j.name,"
-            " CAST(j.shape AS TEXT) AS shape"
+            " CAST(j.shape AS TEXT) AS shape, CAST(a.placements AS TEXT) AS placements"
             " FROM attempts AS a JOIN jobs AS j ON j.id = a.job_id"
             f" WHERE a.state IN ({states}) AND a.started_at IS NOT NULL"
         )
@@ -267,6 +296,11 @@ class _CostReader:
         return self._connection.execute(
             sa.text(statement), {**self._period.values(), **values}
         ).fetchall()
+
+
+def recorded_prices(placements: str | None) -> Mapping[str, str]:
+    """The prices in the placements (JSON) of an attempt, by part."""
+    return recorded(msgspec.json.decode(placements or "[]") or [], "prices")
 
 
 def gpus_and_cpus(shape: str) -> tuple[float, float]:

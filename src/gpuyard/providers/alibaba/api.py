@@ -4,7 +4,6 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -42,12 +41,11 @@ from gpuyard.providers.instances.api import (
     Market,
     MissingRight,
 )
+from gpuyard.providers.instances.former_machines import FormerMachines
 from gpuyard.providers.kubernetes.fields import Json, objects_at, text_at, value_at
 
 _PAGE = 100
 _BATCH = 100
-# For so long a machine is told of that Alibaba lists no more.
-_REMEMBERED_S = 600.0
 # A machine is listed a moment after Alibaba has accepted the order.
 _LISTED_AFTER_S = (0.0, 0.5, 1.0, 2.0)
 
@@ -60,9 +58,8 @@ class AlibabaApi(InstanceApi):
         self._client = AlibabaClient(settings)
         self._survey = MarketSurvey(self._client, settings)
         self._upkeep = Upkeep(self._client, settings, self.end)
-        self._seen: dict[str, Instance] = {}
-        # With the time (monotonic seconds) at which each was missed.
-        self._gone: dict[str, tuple[Instance, float]] = {}
+        # Alibaba forgets a machine at once.
+        self._former = FormerMachines()
         self._found_vswitches: Mapping[str, str] | None = None
 
     async def close(self) -> None:
@@ -176,20 +173,7 @@ class AlibabaApi(InstanceApi):
         """
         rows = await self._listed({TAG_INSTALLATION: installation})
         self._upkeep.begin(rows)
-        return self._with_gone([instance_of(row) for row in rows])
-
-    def _with_gone(self, listed: Sequence[Instance]) -> list[Instance]:
-        """With those that were listed before: Alibaba forgets a machine at once."""
-        now = time.monotonic()
-        ids = {one.id for one in listed}
-        for key in self._seen.keys() - ids:
-            ended = replace(self._seen[key], state=InstanceState.GONE)
-            self._gone[key] = ended, now
-        self._seen = {one.id: one for one in listed}
-        for key, (_, at) in list(self._gone.items()):
-            if key in ids or now - at > _REMEMBERED_S:
-                del self._gone[key]
-        return [*listed, *(one for one, _ in self._gone.values())]
+        return self._former.with_gone(instance_of(row) for row in rows)
 
     async def _listed(self, tags: Mapping[str, str]) -> list[Json]:
         """The rows of all machines with these tags, in all regions."""

@@ -2,24 +2,24 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import date, timedelta, timezone
 from decimal import Decimal
 
 from gpuyard.domain.bills import Charge, CloudBill, CostPart
 from gpuyard.providers.alibaba.client import BILLING, AlibabaClient
 from gpuyard.providers.instances.api import TAG_INSTALLATION, TAG_OWNER
+from gpuyard.providers.instances.bills import bounds_of, part_with
 from gpuyard.providers.kubernetes.fields import Json, object_at, objects_at, text_at
 
 BILLING_ZONE = timezone(timedelta(hours=8))
 """The days of all of Alibaba's bills are those of Beijing."""
 _ACTION = "DescribeInstanceBill"
-_DAY = timedelta(days=1)
 _PAGE = 300
 _IF_MISSING = (
     "the bill lacks it: Alibaba's bill of a day is complete a day or two later; a"
     " machine that another account pays for is never in it"
 )
-# By what is in the code or the name of an item, in lower case; the first that fits.
+# Of the code and the name of an item.
 _PARTS = (
     ("disk", CostPart.DISK),
     ("系统盘", CostPart.DISK),
@@ -76,8 +76,7 @@ async def read_bill(
         if not token:
             break
         request["NextToken"] = token
-    begin = datetime.combine(day, time(), BILLING_ZONE).timestamp()
-    end = begin + _DAY.total_seconds()
+    (begin, end) = bounds_of(day, BILLING_ZONE)
     return CloudBill(
         day, "UTC+8", begin, end, charges, estimated=False, if_missing=_IF_MISSING
     )
@@ -89,7 +88,8 @@ def charge_in(row: Json, installation: str) -> Iterator[Charge]:
     amount = Decimal(str(row.get("PretaxAmount") or 0))
     if tags.get(TAG_INSTALLATION) != installation or not amount:
         return
-    part = part_of(f"{text_at(row, 'BillingItemCode')} {text_at(row, 'BillingItem')}")
+    item = f"{text_at(row, 'BillingItemCode')} {text_at(row, 'BillingItem')}"
+    part = part_with(_PARTS, item)
     yield Charge(
         text_at(row, "InstanceID"),
         tags.get(TAG_OWNER, ""),
@@ -104,13 +104,6 @@ def tags_in(text: str) -> Mapping[str, str]:
     """The tags of an item: `key:a value:b; key:c value:d`."""
     found = (_TAG.fullmatch(pair.strip()) for pair in text.split(";"))
     return {pair[1]: pair[2] for pair in found if pair}
-
-
-def part_of(item: str) -> CostPart:
-    """What an item is for, by its code and name."""
-    lower = item.lower()
-    found = (part for text, part in _PARTS if text in lower)
-    return next(found, CostPart.OTHER)
 
 
 def _hours(row: Json) -> Decimal | None:

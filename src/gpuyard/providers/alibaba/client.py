@@ -178,7 +178,7 @@ class AlibabaClient:
             security_token=token.get_secret_value(),
             region_id=region,
             protocol=scheme or "https",
-            endpoint=host if separator else _host(product, region),
+            endpoint=host if separator else host_of(product, region, settings),
             read_timeout=milliseconds,
             connect_timeout=milliseconds,
             max_idle_conns=_THREADS,
@@ -221,11 +221,11 @@ def right_for(product: str, action: str) -> str:
     return f"{_IN_RIGHTS.get(product, product)}:{action}"
 
 
-def _host(product: str, region: str) -> str:
-    """Where a product of a region answers. Billing has two places: one for China, and
-    one for the rest of the world.
+def host_of(product: str, region: str, settings: AlibabaConfig) -> str:
+    """Where a product of a region answers. Billing has two places: one for the accounts
+    of China, and one for those of the rest of the world.
     """
     if product != BILLING[0]:
         return f"{product}.{region}.aliyuncs.com"
-    is_china = region.startswith("cn-") and region != "cn-hongkong"
-    return f"{product}.{'' if is_china else 'ap-southeast-1.'}aliyuncs.com"
+    place = "" if settings.bills_in_china else "ap-southeast-1."
+    return f"{product}.{place}aliyuncs.com"

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -95,6 +95,9 @@ class AlibabaConfig(InstanceSettings):
     - `disk_category`: of system disks.
     - `release_after_s`: Alibaba deletes a machine that gpuyard has not asked for so
       long; 0: never.
+    - `site`: with which of Alibaba's two companies the account is, `china`
+      (aliyun.com) or `international` (alibabacloud.com): that one has its bills.
+      Unset: the one of `region_id`.
     - `endpoint`: one address, with its scheme, in place of Alibaba's own.
     """
 
@@ -116,6 +119,7 @@ class AlibabaConfig(InstanceSettings):
     disk_category: str = "cloud_essd"
     internet_mbps: int = Field(default=100, ge=0, le=100)
     release_after_s: float = Field(default=3600.0, ge=0)
+    site: Literal["china", "international"] | None = None
     endpoint: str = ""
     timeout_s: float = Field(default=20.0, gt=0)
 
@@ -171,6 +175,13 @@ class AlibabaConfig(InstanceSettings):
     def type_names(self) -> tuple[str, ...]:
         """The types of machines that are offered."""
         return types_of(self.types)
+
+    @property
+    def bills_in_china(self) -> bool:
+        """Whether the account's bills are at Alibaba's site for China."""
+        if self.site is not None:
+            return self.site == "china"
+        return self.region_id.startswith("cn-") and self.region_id != "cn-hongkong"
 
     def security_group(self, region: str) -> str:
         """That of a region's machines."""

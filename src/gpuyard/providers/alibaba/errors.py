@@ -34,6 +34,11 @@ _CLOCK = (
     " best by NTP."
 )
 _BALANCE = "See the balance and the payment method of the Alibaba Cloud account."
+_SITE = (
+    "The bills of an account are at the site where it was opened: set"
+    ' providers.alibaba.site to "china" (aliyun.com) or "international"'
+    " (alibabacloud.com)."
+)
 # By the beginning of Alibaba's code, the first that fits.
 _MEANINGS = (
     ("Throttling", THROTTLED, ""),
@@ -75,6 +80,7 @@ _MEANINGS = (
     ("InvalidVSwitch", SETTING, "See providers.alibaba.vswitch_id and vswitches."),
     ("InvalidImageFamily", SETTING, "See providers.alibaba.image_family."),
     ("InvalidImage", SETTING, "See providers.alibaba.image and image_family."),
+    ("NotApplicable", SETTING, _SITE),
     ("InvalidRegionId", SETTING, "See providers.alibaba.region_id."),
     ("InvalidInstanceType", SETTING, "See providers.alibaba.types."),
     (

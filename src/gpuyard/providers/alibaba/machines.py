@@ -4,6 +4,7 @@ import base64
 import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from decimal import ROUND_DOWN, Decimal
 from typing import Any
 
 from gpuyard.providers.alibaba.config import AlibabaConfig
@@ -18,6 +19,8 @@ from gpuyard.providers.kubernetes.fields import Json, objects_at, text_at
 
 _MAX_TOKEN = 64
 _MAX_NAME = 128
+# Alibaba takes three decimals.
+_LIMIT_UNIT = Decimal("0.001")
 # Alibaba's words. A machine that stops may still report how its job has ended. One that
 # has stopped costs as before.
 _STATES = {
@@ -65,7 +68,8 @@ def _spot(order: InstanceOrder) -> Json:
     found: Json = {"SpotStrategy": "SpotAsPriceGo", "SpotDuration": 0}
     if order.max_price is not None:
         found["SpotStrategy"] = "SpotWithPriceLimit"
-        found["SpotPriceLimit"] = str(order.max_price)
+        limit = order.max_price.quantize(_LIMIT_UNIT, ROUND_DOWN)
+        found["SpotPriceLimit"] = f"{limit.normalize():f}"
     return found
 
 

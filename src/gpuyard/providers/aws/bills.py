@@ -5,31 +5,31 @@ cost allocation tags.
 """
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date
 from decimal import Decimal
 from typing import Any
 
 from gpuyard.domain.bills import Charge, CloudBill, CostPart
 from gpuyard.providers.aws.calls import AwsCalls
 from gpuyard.providers.instances.api import TAG_INSTALLATION, TAG_OWNER
+from gpuyard.providers.instances.bills import DAY, bounds_of, part_with
 
 _COST = "UnblendedCost"
 _USAGE = "UsageQuantity"
-_DAY = timedelta(days=1)
 _IF_MISSING = (
     "the bill lacks it: are gpuyard-owner and gpuyard-installation active as cost"
     " allocation tags in the account that pays? AWS counts only from then on"
 )
-# By what is in a usage type, such as USE2-BoxUsage:g5.xlarge; the first that fits.
+# Of usage types, such as USE2-BoxUsage:g5.xlarge.
 _PARTS = (
-    ("BoxUsage", CostPart.MACHINE),
-    ("SpotUsage", CostPart.MACHINE),
-    ("DedicatedUsage", CostPart.MACHINE),
-    ("EBS:Volume", CostPart.DISK),
-    ("PublicIPv4", CostPart.ADDRESS),
-    ("ElasticIP", CostPart.ADDRESS),
-    ("DataTransfer", CostPart.TRAFFIC),
-    ("AWS-Out-Bytes", CostPart.TRAFFIC),
+    ("boxusage", CostPart.MACHINE),
+    ("spotusage", CostPart.MACHINE),
+    ("dedicatedusage", CostPart.MACHINE),
+    ("ebs:volume", CostPart.DISK),
+    ("publicipv4", CostPart.ADDRESS),
+    ("elasticip", CostPart.ADDRESS),
+    ("datatransfer", CostPart.TRAFFIC),
+    ("aws-out-bytes", CostPart.TRAFFIC),
 )
 
 
@@ -43,7 +43,7 @@ def bill_request(day: date, installation: str) -> dict[str, Any]:
     for.
     """
     return {
-        "TimePeriod": {"Start": day.isoformat(), "End": (day + _DAY).isoformat()},
+        "TimePeriod": {"Start": day.isoformat(), "End": (day + DAY).isoformat()},
         "Granularity": "DAILY",
         "Metrics": [_COST, _USAGE],
         "Filter": {"Tags": {"Key": TAG_INSTALLATION, "Values": [installation]}},
@@ -72,8 +72,7 @@ async def read_bill(
         if not token:
             break
         request["NextPageToken"] = token
-    begin = datetime.combine(day, time(), UTC).timestamp()
-    end = begin + _DAY.total_seconds()
+    (begin, end) = bounds_of(day, UTC)
     return CloudBill(day, "UTC", begin, end, charges, estimated, _IF_MISSING)
 
 
@@ -83,7 +82,7 @@ def charges_in(result: Mapping[str, Any]) -> Iterator[Charge]:
         (tag, usage_type) = group["Keys"]
         cost = group["Metrics"][_COST]
         amount = Decimal(cost["Amount"])
-        part = part_of(usage_type)
+        part = part_with(_PARTS, usage_type)
         hours = None
         if part is CostPart.MACHINE:
             hours = Decimal(group["Metrics"][_USAGE]["Amount"])
@@ -91,9 +90,3 @@ def charges_in(result: Mapping[str, Any]) -> Iterator[Charge]:
             # `gpuyard-owner$att_1`; nothing follows where a thing lacks the tag.
             owner = tag.partition("$")[2]
             yield Charge("", owner, part, amount, cost["Unit"], hours)
-
-
-def part_of(usage_type: str) -> CostPart:
-    """What a usage type is for."""
-    found = (part for text, part in _PARTS if text in usage_type)
-    return next(found, CostPart.OTHER)

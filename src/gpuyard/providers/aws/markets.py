@@ -1,11 +1,12 @@
 """What can be rented in a region, for how much, and why not."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+from gpuyard.domain.errors import ProviderError
 from gpuyard.domain.gpus import GPU_CLASSES, classify, resolve_gpu_class
 from gpuyard.providers.aws.calls import AwsCalls
 from gpuyard.providers.aws.config import AwsConfig
@@ -64,6 +65,7 @@ class RegionMarkets:
         if self._settings.spot:
             spots = await self._spot_prices()
         subnets = await self._places.subnets(self._region)
+        image_gb = await self._image_gb()
         found = self._missing(offered)
         for name, zones in sorted(offered.zones.items()):
             kind = offered.types[name]
@@ -81,7 +83,16 @@ class RegionMarkets:
                         problem = f"{name} is not on the spot market in {zone}"
                     price = spots.get((name, zone))
                     found.append(self._spot(kind, zone, price, problem))
-        return found
+        return [replace(market, disk_gb=image_gb) for market in found]
+
+    async def _image_gb(self) -> int:
+        """How large the root disk of the image is; 0 if that cannot be known now. What
+        is wrong with an image is told where a machine starts from it.
+        """
+        try:
+            return (await self._places.image(self._region)).disk_gb
+        except ProviderError:
+            return 0
 
     def _missing(self, offered: Offered) -> list[Market]:
         """A market for each type that the settings name and the region lacks."""

@@ -76,6 +76,7 @@ class Market:
     `price_per_hour` is that of now, None if unknown; `price_source` says who gave it
     and when. `problem`: why it cannot be had now. `within`: what of that price is not
     for the machine itself; `beside`: what is paid besides, such as for a disk.
+    `disk_gb`: the disk is at least so large, whatever the settings ask for.
     """
 
     type: MachineType
@@ -88,6 +89,7 @@ class Market:
     problem: str = ""
     within: tuple[PricePart, ...] = ()
     beside: tuple[PricePart, ...] = ()
+    disk_gb: int = 0
 
     @property
     def total_per_hour(self) -> Decimal | None:
@@ -95,6 +97,12 @@ class Market:
         if self.price_per_hour is None:
             return None
         return self.price_per_hour + sum(one.per_hour for one in self.beside)
+
+    @property
+    def others_per_hour(self) -> Decimal:
+        """What an hour costs beside the machine itself, as far as that is known."""
+        others = (*self.within, *self.beside)
+        return sum((one.per_hour for one in others), Decimal(0))
 
     @property
     def parts(self) -> tuple[PricePart, ...]:
@@ -112,8 +120,8 @@ class InstanceOrder:
 
     `owner` is the value of TAG_OWNER and the client token: an order that is repeated
     with the same owner starts no second machine. `user_data` is a script or a
-    cloud-config in plain text. `max_price` is per hour, for spot only. `image`: a
-    machine image, the configured one if empty.
+    cloud-config in plain text. `max_price` is per hour, for spot only, and for the
+    machine alone. `image`: a machine image, the configured one if empty.
     """
 
     owner: str

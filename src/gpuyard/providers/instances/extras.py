@@ -40,7 +40,7 @@ def _beside(
     market: Market, provider: str, settings: InstanceSettings
 ) -> Iterable[PricePart]:
     within = {one.part for one in market.within}
-    for part, units in _units_per_hour(settings).items():
+    for part, units in _units_per_hour(market, settings).items():
         if part in within or not units:
             continue
         found = _price(market, provider, part, settings)
@@ -49,10 +49,13 @@ def _beside(
             yield PricePart(part, (price * units).quantize(_QUANTUM), source)
 
 
-def _units_per_hour(settings: InstanceSettings) -> Mapping[ExtraPart, Decimal]:
+def _units_per_hour(
+    market: Market, settings: InstanceSettings
+) -> Mapping[ExtraPart, Decimal]:
     """How much of each part a machine uses in an hour."""
+    disk_gb = max(settings.disk_gb, market.disk_gb)
     return {
-        CostPart.DISK: Decimal(settings.disk_gb) / _MONTH_HOURS,
+        CostPart.DISK: Decimal(disk_gb) / _MONTH_HOURS,
         CostPart.ADDRESS: Decimal(settings.pays_for_address),
         CostPart.TRAFFIC: Decimal(str(settings.traffic_gb_per_hour)),
     }

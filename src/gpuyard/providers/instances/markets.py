@@ -4,9 +4,10 @@ from collections.abc import Iterable
 from decimal import Decimal
 
 from gpuyard.domain.attempt_order import AttemptOrder
+from gpuyard.domain.errors import ProviderError
 from gpuyard.domain.gpus import resolve_gpu_class
 from gpuyard.domain.offers import Offer
-from gpuyard.providers.instances.api import Market
+from gpuyard.providers.instances.api import PRICE, Market
 from gpuyard.providers.instances.extras import with_extras
 from gpuyard.providers.instances.settings import InstanceSettings
 from gpuyard.providers.placing import suits
@@ -67,6 +68,28 @@ def is_offered(market: Market, settings: InstanceSettings) -> bool:
     if limit is not None and (price is None or price > limit):
         return False
     return not settings.types or _is_named(market, settings.types)
+
+
+def spot_bid(
+    provider: str, market: Market, settings: InstanceSettings
+) -> Decimal | None:
+    """The most that a machine of this market may cost an hour by itself: what
+    `max_price` leaves beside its disk, its address and its traffic. None on demand, and
+    without a `max_price`. ProviderError if nothing is left.
+    """
+    limit = settings.max_price
+    if limit is None or not market.spot:
+        return None
+    others = market.others_per_hour
+    if others >= limit:
+        raise ProviderError(
+            f"max_price is {limit:f} {market.currency} an hour, and the disk, address"
+            f" and traffic of {market.type.name} in {market.zone} cost {others:f}:"
+            f" nothing is left for the machine. Raise max_price, or lower disk_gb.",
+            provider,
+            PRICE,
+        )
+    return limit - others
 
 
 def _is_named(market: Market, names: Iterable[str]) -> bool:

@@ -21,7 +21,7 @@ from gpuyard.providers.instances.api import (
 from gpuyard.providers.instances.boot_plan import BootPlan
 from gpuyard.providers.instances.cloud_init import user_data
 from gpuyard.providers.instances.extras import with_extras
-from gpuyard.providers.instances.markets import is_offered, offer_id
+from gpuyard.providers.instances.markets import is_offered, offer_id, spot_bid
 from gpuyard.providers.instances.settings import InstanceSettings
 from gpuyard.providers.pool_hands import (
     OWNER_PREFIX,
@@ -161,7 +161,7 @@ class InstancePool:
             spot=market.spot,
             user_data=user_data(boot),
             disk_gb=settings.disk_gb,
-            max_price=settings.max_price if market.spot else None,
+            max_price=spot_bid(self._provider, market, settings),
             image=settings.image,
         )
 

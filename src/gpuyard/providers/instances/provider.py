@@ -49,6 +49,7 @@ from gpuyard.providers.instances.markets import (
     offer_id,
     offer_of,
     offered,
+    spot_bid,
 )
 from gpuyard.providers.instances.pool import InstancePool
 from gpuyard.providers.instances.renting_instance import RentingInstance
@@ -214,7 +215,7 @@ class RentedProvider(QueueProvider):
             spot=market.spot,
             cloud=self.PROVIDER_NAME,
         )
-        instance = await self._launch(self._instance_order(order, market, boot), order)
+        instance = await self._launch(order, market, boot)
         self._news.set()
         return self.fleet.launched(instance)
 
@@ -244,16 +245,18 @@ class RentedProvider(QueueProvider):
             spot=market.spot,
             user_data=user_data(boot),
             disk_gb=self.settings.disk_gb,
-            max_price=self.settings.max_price if market.spot else None,
+            max_price=spot_bid(self.PROVIDER_NAME, market, self.settings),
             image=self.settings.image,
         )
 
-    async def _launch(self, wanted: InstanceOrder, order: AttemptOrder) -> Instance:
+    async def _launch(
+        self, order: AttemptOrder, market: Market, boot: BootPlan
+    ) -> Instance:
         """The machine. What the cloud refuses here it may grant elsewhere, or later: so
         no job fails of it, and the offer is left alone for a while.
         """
         try:
-            return await self.api.launch(wanted)
+            return await self.api.launch(self._instance_order(order, market, boot))
         except ProviderError as error:
             if error.error_code in TRANSIENT:
                 raise

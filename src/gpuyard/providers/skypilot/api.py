@@ -2,11 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 import structlog
 
@@ -21,15 +19,13 @@ from gpuyard.providers.instances.api import (
     Market,
     MissingRight,
 )
+from gpuyard.providers.instances.former_machines import FormerMachines
 from gpuyard.providers.shared_call import SharedCall
 from gpuyard.providers.skypilot import machines
 from gpuyard.providers.skypilot.client import SkyPilotClient
 from gpuyard.providers.skypilot.config import SkyPilotConfig
+from gpuyard.providers.skypilot.launches import Launches
 
-# For so long a market is left alone that SkyPilot could not provide.
-_SOLD_OUT_S = 600.0
-# For so long a machine is told of that SkyPilot lists no more.
-_REMEMBERED_S = 600.0
 RENT_ANYTHING = "to rent machines: no cloud is enabled in SkyPilot"
 log = structlog.get_logger(__name__)
 
@@ -40,13 +36,9 @@ class SkyPilotApi(InstanceApi):
     def __init__(self, settings: SkyPilotConfig) -> None:
         self._settings = settings
         self._client = SkyPilotClient(settings)
-        self._seen: dict[str, Instance] = {}
-        self._orders: dict[str, Instance] = {}
-        # With the time (monotonic seconds) at which each was missed.
-        self._gone: dict[str, tuple[Instance, float]] = {}
+        self._launches = Launches()
+        self._former = FormerMachines(self._was_taken)
         self._told_to_end: set[str] = set()
-        # By type, zone and spot: until when (monotonic seconds), and what was said.
-        self._sold_out: dict[tuple[str, str, bool], tuple[float, str]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         # One listing after the other: each tells by the last one what has gone.
         self._listings: dict[str, SharedCall[Sequence[Instance]]] = {}
@@ -65,12 +57,7 @@ class SkyPilotApi(InstanceApi):
         rows = await self._client.call("machine_types", clouds=clouds)
         today = datetime.now(UTC).date().isoformat()
         found = machines.markets_of(rows, with_spot=self._settings.spot, read_on=today)
-        return [self._with_problem(market) for market in found]
-
-    def _with_problem(self, market: Market) -> Market:
-        key = market.type.name, market.zone, market.spot
-        until, said = self._sold_out.get(key, (0.0, ""))
-        return replace(market, problem=said) if time.monotonic() < until else market
+        return [self._launches.with_problem(market) for market in found]
 
     async def list_prices(self) -> Sequence[ListPrice]:
         """What each type costs on demand, in each region. ProviderError."""
@@ -96,10 +83,12 @@ class SkyPilotApi(InstanceApi):
         if found is not None and found.state.is_live:
             return found
         name = machines.cluster_name(order.owner, order.installation)
+        script = machines.job_script(order.user_data, self._settings.silence_s)
         await self._client.call(
             "launch",
             name=name,
-            script=machines.job_script(order.user_data, self._settings.silence_s),
+            command=machines.JOB_COMMAND,
+            files={machines.JOB_FILE: script},
             idle_minutes=machines.IDLE_MINUTES,
             resources=machines.resources_of(order),
         )
@@ -113,7 +102,7 @@ class SkyPilotApi(InstanceApi):
             owner=order.owner,
             launched_at=time.time(),
         )
-        self._orders[name] = launched
+        self._launches.add(launched)
         return launched
 
     # --- listing ---
@@ -134,61 +123,17 @@ class SkyPilotApi(InstanceApi):
 
     async def _list(self, installation: str) -> Sequence[Instance]:
         prefix = machines.cluster_prefix(installation)
+        names_before = self._launches.names
+        told_before = frozenset(self._told_to_end)
         answer = await self._client.call("clusters", prefix=prefix)
-        listed = {
-            row["name"]: self._listed(machines.instance_of(row, installation))
-            for row in answer["clusters"]
-        }
-        for name in answer["launching"]:
-            if name in self._orders:
-                listed.setdefault(name, self._orders[name])
-        for name, fault in answer["failed"].items():
-            self._note_failed(listed, name, fault)
-        stopped = [one for one in listed.values() if not one.state.is_live]
-        self._end_beside([one.id for one in stopped])
-        return self._with_gone(listed)
+        listed = self._launches.machines_in(answer, installation, names_before)
+        self._end_beside(one.id for one in listed if not one.state.is_live)
+        found = self._former.with_gone(listed)
+        self._told_to_end -= told_before - {one.id for one in found}
+        return found
 
-    def _listed(self, instance: Instance) -> Instance:
-        """With what SkyPilot does not say of a cluster that it is still making."""
-        order = self._orders.get(instance.id)
-        if order is None or instance.type:
-            return instance
-        return replace(instance, zone=order.zone, type=order.type, spot=order.spot)
-
-    def _note_failed(
-        self, listed: dict[str, Instance], name: str, fault: Mapping[str, Any]
-    ) -> None:
-        order = self._orders.get(name)
-        if order is None:
-            return
-        said = fault["message"] or fault["kind"]
-        if fault["kind"] == "ResourcesUnavailableError":
-            until = time.monotonic() + _SOLD_OUT_S
-            self._sold_out[order.type, order.zone, order.spot] = until, said
-        known = listed.get(name, order)
-        # What is left of it is ended.
-        state = InstanceState.ENDING if name in listed else InstanceState.GONE
-        listed[name] = replace(known, state=state, why=said)
-
-    def _with_gone(self, listed: Mapping[str, Instance]) -> list[Instance]:
-        """With those that were listed before: SkyPilot forgets a machine at once."""
-        now = time.monotonic()
-        for name in self._seen.keys() - listed.keys():
-            seen = self._seen[name]
-            was_taken = seen.spot and name not in self._told_to_end
-            ended = replace(seen, state=InstanceState.GONE, interrupted=was_taken)
-            self._gone[name] = ended, now
-            self._orders.pop(name, None)
-        self._seen = {
-            name: one
-            for name, one in listed.items()
-            if one.state is not InstanceState.GONE
-        }
-        for name, (_, at) in list(self._gone.items()):
-            if name in listed or now - at > _REMEMBERED_S:
-                del self._gone[name]
-                self._told_to_end.discard(name)
-        return [*listed.values(), *(one for one, _ in self._gone.values())]
+    def _was_taken(self, missing: Instance) -> bool:
+        return missing.spot and missing.id not in self._told_to_end
 
     # --- ending ---
 
@@ -207,7 +152,7 @@ class SkyPilotApi(InstanceApi):
             if isinstance(error, BaseException):
                 raise error
 
-    def _end_beside(self, names: Sequence[str]) -> None:
+    def _end_beside(self, names: Iterable[str]) -> None:
         """End these while the caller goes on; each once."""
         for name in names:
             if name in self._told_to_end:

@@ -16,7 +16,9 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -63,20 +65,26 @@ class Bridge:
     def launch(
         self,
         name: str,
-        script: str,
+        command: str,
+        files: dict[str, str],
         idle_minutes: int,
         resources: dict[str, Any],
     ) -> None:
-        """Ask for a cluster of one machine. What becomes of it, `clusters` tells."""
-        task = self.sky.Task(name=name, run=script)
-        task.set_resources(self.sky.Resources(**resources))
+        """Ask for a cluster of one machine with these files, by their paths there. What
+        becomes of it, `clusters` tells.
+        """
         with self._lock:
             if name in self._launching:
                 return
             self._failed.pop(name, None)
             # Its request comes when SkyPilot has taken it.
             self._launching[name] = None
+        folder = ""
         try:
+            folder = tempfile.mkdtemp(prefix="gpuyard-launch-")
+            task = self.sky.Task(name=name, run=command)
+            task.set_resources(self.sky.Resources(**resources))
+            task.set_file_mounts(_written(folder, files))
             request = self.sky.launch(
                 task,
                 cluster_name=name,
@@ -86,19 +94,25 @@ class Bridge:
         except BaseException:
             with self._lock:
                 del self._launching[name]
+            shutil.rmtree(folder, ignore_errors=True)
             raise
         with self._lock:
             self._launching[name] = request
-        waiting = threading.Thread(target=self._wait, args=(name, request), daemon=True)
+        waiting = threading.Thread(
+            target=self._wait, args=(name, request, folder), daemon=True
+        )
         waiting.start()
 
-    def _wait(self, name: str, request: Any) -> None:
-        """The end of a launch: it succeeds or fails minutes after it was asked for."""
+    def _wait(self, name: str, request: Any, folder: str) -> None:
+        """The end of a launch: it succeeds or fails minutes after it was asked for.
+        Until then SkyPilot may read the files of the launch.
+        """
         fault: dict[str, str] | None = None
         try:
             self.sky.get(request)
         except Exception as error:  # noqa: BLE001  (any of SkyPilot's)
             fault = fault_of(error)
+        shutil.rmtree(folder, ignore_errors=True)
         with self._lock:
             del self._launching[name]
             if fault:
@@ -136,6 +150,23 @@ class Bridge:
         except Exception as error:
             if type(error).__name__ != "ClusterDoesNotExist":
                 raise
+
+
+def _written(folder: str, files: dict[str, str]) -> dict[str, str]:
+    """Write these files, which only this user can read; where each is, by its path on
+    the machine.
+    """
+    found: dict[str, str] = {}
+    for number, (target, text) in enumerate(files.items()):
+        path = os.path.join(folder, str(number))  # noqa: PTH118
+        with open(path, "w", opener=_private) as file:
+            file.write(text)
+        found[target] = path
+    return found
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _cluster(record: Any) -> dict[str, Any]:

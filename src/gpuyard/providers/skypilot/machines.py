@@ -22,6 +22,12 @@ REGION = "skypilot"
 """The region of all machines: SkyPilot's names of clusters hold in all clouds."""
 IDLE_MINUTES = 2
 """SkyPilot deletes a machine that has had no job for so long."""
+JOB_FILE = "~/.gpuyard-job.sh"
+"""SkyPilot brings this file to the machine."""
+JOB_COMMAND = f"chmod 600 {JOB_FILE} && sudo sh {JOB_FILE}\n"
+"""SkyPilot's job on the machine. The invitation is in the file and not in a command,
+which everybody on the machine could read.
+"""
 _ATTACHABLE = "(attachable)"
 # A machine whose SkyPilot did not delete it ends itself, this much later.
 _POWER_OFF_LATER_S = 900
@@ -139,7 +145,7 @@ def resources_of(order: InstanceOrder) -> dict[str, Any]:
 
 
 def job_script(user_data: str, silence_s: float) -> str:
-    """SkyPilot's job on the machine: it boots it, and goes on for as long as the server
+    """What is in JOB_FILE: it boots the machine, and goes on for as long as the server
     speaks to it.
     """
     whole_s = max(math.ceil(silence_s), 1)
@@ -150,8 +156,7 @@ def job_script(user_data: str, silence_s: float) -> str:
         "look_s": str(min(max(whole_s // 4, 1), _LONGEST_LOOK_S)),
     }
     assignments = [f"{name}={shlex.quote(text)}" for name, text in values.items()]
-    script = "\n".join((*assignments, _rest_of_script()))
-    return f"sudo sh -c {shlex.quote(script)}\n"
+    return "\n".join((*assignments, _rest_of_script()))
 
 
 @cache

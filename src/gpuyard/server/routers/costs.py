@@ -156,7 +156,9 @@ def _report(app_state: AppState, order: ReportOrder) -> CostReport:
     rates = app_state.settings.billing.exchange
     exchange = Exchange(rates, rates.currency)
     dated = replace(order, rate_days=rates.changes(order.begin, order.end))
-    rows = app_state.queries.costs(dated.period())
+    providers = app_state.controller.providers
+    whole_at = providers.keys() - providers.rented.keys()
+    rows = app_state.queries.costs(dated.period(), in_parts=True, whole_at=whole_at)
     return report(dated, rows, app_state.controller.core.ran_s, exchange)
 
 

@@ -1,6 +1,6 @@
 """A stand-in for SkyPilot's Python API, as far as gpuyard uses it, as SkyPilot 0.14 has it.
 
-Its clusters are machines of `FakeCloud`, which really join. It takes the job's script
+Its clusters are machines of `FakeCloud`, which really join. It takes the script of the job
 apart instead of running it: tests of the script run that.
 """
 
@@ -91,10 +91,15 @@ class Task:
         self.name = name
         self.run = run
         self.resources: Resources | None = None
+        self.file_mounts: dict[str, str] = {}
 
     def set_resources(self, resources: Resources) -> None:
         """What it runs on."""
         self.resources = resources
+
+    def set_file_mounts(self, file_mounts: dict[str, str]) -> None:
+        """Files that are brought to the machine: from where, by their paths there."""
+        self.file_mounts = file_mounts
 
 
 def _request(function: Callable[[], Any]) -> str:
@@ -143,7 +148,12 @@ def launch(
 
 def _launch(task: Task, name: str) -> None:
     resources = task.resources
-    script = _SCRIPT.search(task.run)
+    (brought,) = task.file_mounts.items()
+    (target, source) = brought
+    assert target in task.run and not _SCRIPT.search(task.run)
+    file = Path(source)
+    assert file.stat().st_mode & 0o077 == 0, "others can read it"
+    script = _SCRIPT.search(file.read_text())
     assert resources and script
     order = InstanceOrder(
         owner=name,
