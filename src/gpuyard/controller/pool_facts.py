@@ -1,6 +1,6 @@
 """What is known of the nodes of pools, from the view and from their providers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpuyard.controller.core import Core
 from gpuyard.controller.pool_calls import LivePool
@@ -14,6 +14,9 @@ from gpuyard.scheduler.pool_demand import shares_on
 from gpuyard.scheduler.pools import PoolNode, PoolStage
 
 _MIB_PER_GB = 1024
+# Since when (UTC seconds) all that a node has is models that nobody uses, None if it
+# has something else; it is asked with the time.
+IdleSince = Callable[[Node, float], float | None]
 
 
 class PoolFacts:
@@ -23,6 +26,7 @@ class PoolFacts:
         self._core = core
         self._used_at: dict[str, float] = {}
         self._silent_since: dict[str, float] = {}
+        self.models_idle_since: IdleSince = lambda _node, _now: None
 
     def heard(self, events: Sequence[Event]) -> None:
         """Note which nodes get work: short jobs come and go between two looks."""
@@ -59,10 +63,15 @@ class PoolFacts:
         )
 
     def _idle_since(self, row: PoolRow, node: Node, now: float) -> float | None:
-        if node.bookings:
+        if not node.bookings:
+            return max(row.joined_at or now, self._used_at.get(node.id, 0.0))
+        # While it is drained, its models leave before it ends.
+        is_joined = row.state is PoolStage.JOINED
+        idle_since = self.models_idle_since(node, now) if is_joined else None
+        if idle_since is None:
             self._used_at[node.id] = now
             return None
-        return max(row.joined_at or now, self._used_at.get(node.id, 0.0))
+        return max(idle_since, self._used_at.get(node.id, 0.0))
 
     def _silent_s(self, node: Node, now: float) -> float:
         """For how many seconds the agent of the node has not been connected."""

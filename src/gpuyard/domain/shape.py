@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from gpuyard.domain.jobspec import JobKind, JobSpec
-from gpuyard.domain.own_options import WorkerOrder
+from gpuyard.domain.own_options import ModelPlace, WorkerOrder
 from gpuyard.domain.workspaces import workspace_key
 
 _interned: dict["Shape", "Shape"] = {}
@@ -89,7 +89,7 @@ class Shape:
             gpu_memory_gb=gpus.memory_gb or 0.0,
             gpu_capability=gpus.compute_capability or "",
             gpu_class=gpus.gpu_class or "",
-            gpu_uuids=tuple(sorted(gpus.uuid)),
+            gpu_uuids=tuple(sorted(_pinned_gpus(spec))),
             provider=spec.provider or "",
             providers=tuple(sorted(spec.allowed.providers)),
             image=spec.image is not None,
@@ -139,6 +139,15 @@ class Shape:
 def _from_items(items: tuple[tuple[str, Any], ...]) -> Shape:
     # A starting server reads a hundred thousand rows with few different shapes.
     return Shape(**dict(items)).interned()
+
+
+def _pinned_gpus(spec: JobSpec) -> tuple[str, ...]:
+    """The GPUs that it must have. A model that comes beside another books none, and
+    must be on the node of its GPUs all the same.
+    """
+    if spec.kind is JobKind.MODEL and not spec.resources.gpus.count:
+        return ModelPlace.read(spec.provider_options).gpus
+    return spec.resources.gpus.uuid
 
 
 def _is_portable(spec: JobSpec) -> bool:

@@ -84,9 +84,9 @@ class ItemDone(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TakeItem(_Message, frozen=True, tag="TakeItem"):
-    """The first message of a connection on which the agent of a joined machine passes on
-    what a worker of a batch says: how its last item went, or why its script cannot be
-    loaded. The server answers with ItemGiven.
+    """The first message of a connection on which the agent of a joined machine passes
+    on what a worker of a batch says: how its last item went, or why its script cannot
+    be loaded. The server answers with ItemGiven.
     """
 
     batch_id: _Name

@@ -162,8 +162,9 @@ class Agent:
                 lambda: self.attempts.packages_in_use(),
             ),
         )
-        door = worker_door(home, settings, lambda: self._server)
-        self._worker_door = door if is_joined else None
+        self._worker_door = None
+        if is_joined:
+            self._worker_door = worker_door(home, settings, lambda: self._server)
         self._node_id = name
         parts = AttemptParts(
             self.journal,

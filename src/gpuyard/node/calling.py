@@ -101,7 +101,8 @@ def call(
 
 def call_agent(path: Path, request: Mapping[str, Any], timeout_s: float) -> Any:
     """What the server answers to a `wire.TakeItem` that the agent at this Unix socket
-    passes on. Repeated until there is an answer; CallRefusedError if the server refuses.
+    passes on. Repeated until there is an answer; CallRefusedError if the server
+    refuses.
     """
     line = json.dumps({"type": "TakeItem", **request}).encode() + b"\n"
     while True:

@@ -66,7 +66,9 @@ class WorkerDoor:
             await writer.drain()
 
     async def _ask(self, question: wire.TakeItem) -> bytes:
-        """The answer of the server, as a line of JSON. OSError, EOFError, ValueError."""
+        """The answer of the server, as a line of JSON; OSError, EOFError, ValueError if
+        there is none.
+        """
         address = self._server()
         if address is None:
             raise ConnectionError("no server is connected")

@@ -55,6 +55,10 @@ class FleetSnapshot:
             model for model, spec in specs.items() if spec.sleeps
         )
         self._brain_models = brain_models(specs)
+        # Models that may only be on nodes which have the folders of this host.
+        self._kept_here = frozenset(
+            model for model, spec in specs.items() if not spec.joined
+        )
         eviction = core.settings.resource_manager.eviction_policy
         self._prefers_idle = eviction.prefer_idle_llm_eviction
         self._gangs = {
@@ -110,6 +114,7 @@ class FleetSnapshot:
             warm_nodes=self._timings.warm,
             expected_demand=expected,
             can_sleep=self._sleepers,
+            allowed_gpus=self._allowed(gpus),
             gang_sizes=self._gangs,
             pinned_gpus=self._pinned_gpus(residents, pinned),
             brain_models=self._brain_models,
@@ -143,8 +148,20 @@ class FleetSnapshot:
                 gpu_class=self._timings.kind(device.uuid),
                 brain_rank=device.brain_rank,
             )
-            for device in self._core.view.usable_devices()
+            for device in self._core.view.usable_devices(joined=self._some_are_joined)
         }
+
+    @property
+    def _some_are_joined(self) -> bool:
+        return len(self._kept_here) < len(self._specs)
+
+    def _allowed(self, gpus: Mapping[str, FleetGpu]) -> dict[str, frozenset[str]]:
+        """The GPUs that each model may use, if not all."""
+        view = self._core.view
+        own = frozenset(uuid for uuid in gpus if not view.node(gpus[uuid].node).joined)
+        if len(own) == len(gpus):
+            return {}
+        return dict.fromkeys(self._kept_here, own)
 
     def _pinned_gpus(
         self, residents: Iterable[Resident], pinned: set[str]
