@@ -361,8 +361,10 @@ class ModelServers:
         connected; OSError.
         """
         # A server that cannot be asked must not seem to boot.
-        while not self._is_reached(resident):
+        is_reached = self._is_reached(resident)
+        while not is_reached:
             await asyncio.sleep(_START_CHECK_EVERY_S)
+            is_reached = self._is_reached(resident)
         way = NodePort(self._streams, resident.job_id, resident.port)
         await resident.reach_by(way)
 
