@@ -145,9 +145,11 @@ def _pinned_gpus(spec: JobSpec) -> tuple[str, ...]:
     """The GPUs that it must have. A model that comes beside another books none, and
     must be on the node of its GPUs all the same.
     """
-    if spec.kind is JobKind.MODEL and not spec.resources.gpus.count:
-        return ModelPlace.read(spec.provider_options).gpus
-    return spec.resources.gpus.uuid
+    gpus = spec.resources.gpus
+    options = spec.provider_options
+    if spec.kind is JobKind.MODEL and not gpus.count and "port" in options:
+        return ModelPlace.read(options).gpus
+    return gpus.uuid
 
 
 def _is_portable(spec: JobSpec) -> bool:
