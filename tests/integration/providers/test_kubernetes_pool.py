@@ -1,6 +1,7 @@
 """The nodes of a pool on a full fake of a Kubernetes cluster."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from tests.support.wait import eventually
 
 # What stands in for gpuyard.
 _PROGRAM = "sh -c 'exec sleep 600' gpuyard"
+EVERY_CASE = pytest.mark.skipif(
+    "GPUYARD_EVERY_CASE" not in os.environ, reason="`make soak` runs it"
+)
 Work = Callable[[KubernetesPool], Awaitable[None]]
 
 
@@ -78,6 +82,7 @@ def test_a_node_is_one_pod_with_all_gpus_and_goes_with_its_secret(
     run(cluster, tmp_path, work)
 
 
+@EVERY_CASE
 def test_a_node_that_cannot_be_or_has_ended_says_why(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -119,6 +124,7 @@ def test_a_node_that_cannot_be_or_has_ended_says_why(
     run(cluster, tmp_path, lacks_an_image, image=None)
 
 
+@EVERY_CASE
 def test_a_node_that_does_not_answer_goes_by_force(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
