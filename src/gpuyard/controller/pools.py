@@ -16,7 +16,7 @@ from gpuyard.controller.core import Core
 from gpuyard.controller.joined_nodes import JoinedNodes
 from gpuyard.controller.pool_calls import REPEAT_S, LivePool, PoolCalls
 from gpuyard.controller.pool_codes import PoolCodes
-from gpuyard.controller.pool_facts import IdleSince, PoolFacts
+from gpuyard.controller.pool_facts import ModelNeeds, PoolFacts
 from gpuyard.controller.pool_rows import PoolBook, PoolRow
 from gpuyard.controller.rented_nodes import JoiningDoor
 from gpuyard.domain.errors import LedgerError, NotFoundError
@@ -24,7 +24,7 @@ from gpuyard.domain.events import Event
 from gpuyard.domain.shape import Shape
 from gpuyard.providers.configured import Providers
 from gpuyard.scheduler.nodes import Node
-from gpuyard.scheduler.pool_demand import Wish, waiting_for
+from gpuyard.scheduler.pool_demand import waiting_for
 from gpuyard.scheduler.pools import (
     PoolPlace,
     PoolPlan,
@@ -33,7 +33,6 @@ from gpuyard.scheduler.pools import (
     plan_pool,
 )
 
-Wishes = Callable[[], Sequence[Wish]]
 # Decisions come by the thousand a second, looks do not.
 LOOK_AGAIN_S = 0.5
 
@@ -58,7 +57,7 @@ class Pools:
         # An alarm has come while it looked.
         self._looks_again = False
         self._drained: set[str] = set()
-        self._wishes: Wishes = lambda: ()
+        self._needs: ModelNeeds | None = None
 
     # --- the extension ---
 
@@ -122,12 +121,12 @@ class Pools:
         row = self.book.rows.get(owner)
         return row.pool if row else None
 
-    def know_models(self, wishes: Wishes, idle_since: IdleSince) -> None:
+    def know_models(self, needs: ModelNeeds) -> None:
         """Also grow for what waits in no queue of jobs, and let models that are loaded
         on a node and used by nobody not keep it.
         """
-        self._wishes = wishes
-        self._facts.models_idle_since = idle_since
+        self._needs = needs
+        self._facts.models = needs
 
     def is_leaving(self, node_id: str) -> bool:
         """Whether a node of a pool ends with what it runs now."""
@@ -237,7 +236,8 @@ class Pools:
         if like:
             view = self._core.view
             policy = self._core.policy
-            found = waiting_for(view, like, now, policy, served, self._wishes())
+            wishes = self._needs.wishes() if self._needs else ()
+            found = waiting_for(view, like, now, policy, served, wishes)
             cudas = self._facts.waiting_cudas(like)
         nodes = [self._facts.node(pool, row, cudas, now) for row in rows]
         pool.waiting = list(found.values())

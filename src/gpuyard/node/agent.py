@@ -200,7 +200,6 @@ class Agent:
         # What earlier agents, which were killed, have left behind.
         remove_empty(self.journal.is_settled)
         if self._worker_door:
-            # It listens for as long as this process lives.
             await self._worker_door.open()
         await self._gpus.refresh()
         for record in self.journal.records():

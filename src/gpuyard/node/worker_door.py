@@ -41,16 +41,17 @@ class WorkerDoor:
         self._path = path
         self._server = server
         self._for_accounts = for_accounts
+        self._listener: asyncio.Server | None = None
 
-    async def open(self) -> asyncio.Server:
-        """Listen; OSError."""
+    async def open(self) -> None:
+        """Listen for as long as this process lives; OSError."""
         if self._for_accounts:
             make_passable(self._path.parent)
         bound = listening_socket(self._path, _BACKLOG)
         if self._for_accounts:
             # Nobody is believed there without a token.
             self._path.chmod(0o666)
-        return await asyncio.start_unix_server(
+        self._listener = await asyncio.start_unix_server(
             self._serve, sock=bound, limit=_LONGEST_LINE
         )
 

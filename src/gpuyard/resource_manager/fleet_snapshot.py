@@ -139,6 +139,7 @@ class FleetSnapshot:
 
     def _gpus(self) -> dict[str, FleetGpu]:
         free_memory_gb = self._free_memory_gb()
+        view = self._core.view
         return {
             device.uuid: FleetGpu(
                 device.uuid,
@@ -147,8 +148,9 @@ class FleetSnapshot:
                 node=device.node_id or "",
                 gpu_class=self._timings.kind(device.uuid),
                 brain_rank=device.brain_rank,
+                away=view.node(device.node_id or "").joined,
             )
-            for device in self._core.view.usable_devices(joined=self._some_are_joined)
+            for device in view.usable_devices(joined=self._some_are_joined)
         }
 
     @property
@@ -157,8 +159,7 @@ class FleetSnapshot:
 
     def _allowed(self, gpus: Mapping[str, FleetGpu]) -> dict[str, frozenset[str]]:
         """The GPUs that each model may use, if not all."""
-        view = self._core.view
-        own = frozenset(uuid for uuid in gpus if not view.node(gpus[uuid].node).joined)
+        own = frozenset(uuid for uuid, gpu in gpus.items() if not gpu.away)
         if len(own) == len(gpus):
             return {}
         return dict.fromkeys(self._kept_here, own)

@@ -39,7 +39,7 @@ class ResourceManager:
         )
         controller.node_access.take = self.batches.take
         needs = PoolNeeds(self._core, self.residents, self._batches)
-        controller.pools.know_models(needs.wishes, needs.idle_since)
+        controller.pools.know_models(needs)
         self.residents.leaves = controller.pools.is_leaving
         self._core.model_load_s = self.models.load_s
         requests.when_it_leaves = self.models.when_it_leaves

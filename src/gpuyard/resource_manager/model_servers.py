@@ -143,6 +143,7 @@ class ModelServers:
         """Stop looking after the servers; they run on."""
         for resident in self.live.values():
             resident.stop_checks()
+            resident.close_port()
         if self._client:
             await self._client.aclose()
 

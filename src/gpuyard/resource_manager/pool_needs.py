@@ -105,11 +105,7 @@ class PoolNeeds:
         one is, if one never leaves, or if something else runs there.
         """
         residents = self._residents
-        own = [
-            resident
-            for resident in residents.servers.live.values()
-            if not node.devices.keys().isdisjoint(resident.gpus)
-        ]
+        own = self.models_on(node)
         jobs = {resident.job_id for resident in own}
         if not own or not self._holders(node) <= jobs:
             return None
@@ -119,6 +115,14 @@ class PoolNeeds:
                 return None
         used_at = max(map(_used_at, own))
         return now - (time.monotonic() - used_at)
+
+    def models_on(self, node: Node) -> list[Resident]:
+        """The models whose servers run on this node, or are about to."""
+        return [
+            resident
+            for resident in self._residents.servers.live.values()
+            if not node.devices.keys().isdisjoint(resident.gpus)
+        ]
 
     def _holders(self, node: Node) -> set[str]:
         """The jobs that have booked something of the node."""
