@@ -175,7 +175,7 @@ class Agent:
             self._spawn,
         )
         self._context = context
-        self.attempts = NodeAttempts(parts)
+        self.attempts: NodeAttempts = NodeAttempts(parts)
         self._streams = StreamDoor(self.attempts.by_id)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._epoch = 0
