@@ -84,7 +84,7 @@ soak: dev ## kill -9 for MINUTES=10 or ROUNDS=500; DATABASE=sqlite|postgresql|bo
 	@$(PYTHON) -m pytest -n 2 --hypothesis-profile=soak --timeout 1800 $$(grep -rlE 'hypothesis|examples\(' tests/unit tests/integration tests/security --include=test_*.py)
 	@EXAMPLES=$(API_EXAMPLES) $(PYTHON) -m pytest tests/acceptance/test_openapi.py --timeout 3600
 	@GPUYARD_EVERY_CASE=1 $(PYTHON) -m pytest tests/integration/providers -k "(slurm or docker or tencent or alibaba or aws or rented or skypilot) and (conformance or accounts)"
-	@GPUYARD_EVERY_CASE=1 $(PYTHON) -m pytest tests/acceptance/test_pools.py tests/integration/verification
+	@GPUYARD_EVERY_CASE=1 $(PYTHON) -m pytest tests/acceptance/test_pools.py tests/integration/providers/test_kubernetes_pool.py tests/integration/verification
 	@GPUYARD_KILL_ROUNDS=10 $(PYTHON) -m pytest tests/acceptance/test_kubernetes.py -k rounds_of_kills --timeout 1800
 	@GPUYARD_EVERY_GROUP=1 $(PYTHON) -m pytest tests/acceptance/test_benchmarks.py -k each_group
 	@GPUYARD_LISTENERS=10000 $(PYTHON) -m pytest tests/acceptance/test_events.py -k thousands --timeout 1800

@@ -19,6 +19,7 @@ from tests.support.joined import (
     joined_machine,
     nodes,
 )
+from tests.support.pool_work import check_work, work_settings
 from tests.support.ports import free_port
 from tests.support.wait import wait_until
 from tests.support.wheels import make_wheel, requirements
@@ -43,6 +44,8 @@ def lab():
     """An instance at which machines may join. Its own machine gets no jobs."""
     port = free_port(2)
     with make_instance(GPUYARD_SERVER__AGENTS_LISTEN=f"127.0.0.1:{port}") as instance:
+        instance.home.create()
+        instance.home.settings.write_text(work_settings(instance.work))
         instance.ok("up")
         wait_until(lambda: nodes(instance), what="the server's own node")
         (instance.own,) = nodes(instance)
@@ -57,6 +60,13 @@ def machine(lab):
     """A machine that has joined as lab2."""
     with joined_machine(lab, "lab2") as joined:
         yield joined
+
+
+def test_a_model_and_a_batch_of_scripts_run_on_a_machine_that_has_joined(lab):
+    gpus = {"GPUYARD_NODE__SIMULATE_GPUS": "2x24"}
+    with joined_machine(lab, "lab3", **gpus):
+        model = check_work(lab, lab.work)
+        assert lab.job(model).node == nodes(lab)["lab3"]["id"]
 
 
 def run(lab, *words):

@@ -1,19 +1,26 @@
-"""A pool on a real Slurm cluster: its nodes join, run jobs, break and go."""
+"""Pools on a real Slurm cluster, on a full fake of a Kubernetes cluster, and of
+machines: nodes join, run jobs, models and scripts, break and go.
+"""
 
 import json
 import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.acceptance.test_slurm import settings
 from tests.support.fake_cloud import FakeCloud, fake_cloud_environment, note_python
 from tests.support.instance import TestInstance, make_instance
 from tests.support.joined import nodes
+from tests.support.kubernetes import Cluster, Node
+from tests.support.pool_work import ask, check_work, work_settings
 from tests.support.pooled import MOMENTS, pooled_instance
 from tests.support.ports import free_port
 from tests.support.slurm import SlurmCluster
@@ -33,6 +40,15 @@ memory_gb = 40
 price_per_hour = 2
 """
 
+_CLAIM = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "shared"},
+    "spec": {
+        "accessModes": ["ReadWriteMany"],
+        "resources": {"requests": {"storage": "1Gi"}},
+    },
+}
 _CLOUD_POOL = """
 [pools.warm]
 provider = "fakecloud"
@@ -113,6 +129,40 @@ def test_nodes_come_run_a_batch_of_scripts_are_replaced_and_go(
 
 @pytest.mark.skipif(
     "GPUYARD_EVERY_CASE" not in os.environ,
+    reason="`make soak` runs it: each node takes many seconds",
+)
+def test_a_model_and_scripts_bring_nodes_of_slurm(slurm: SlurmCluster) -> None:
+    listen = f"127.0.0.1:{free_port(2)}"
+    with make_instance(GPUYARD_SERVER__AGENTS_LISTEN=listen) as instance:
+        instance.home.create()
+        work = work_settings(instance.work)
+        instance.home.settings.write_text(settings(slurm) + _POOL + work)
+        instance.ok("up")
+        try:
+            model = check_work(instance, instance.work)
+            _check_all_go(instance, model)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {told(instance, slurm)}") from None
+        finally:
+            slurm.call("scancel", "--me", check=False)
+
+
+@pytest.mark.skipif(
+    "GPUYARD_EVERY_CASE" not in os.environ,
+    reason="`make soak` runs it: each node takes many seconds",
+)
+@pytest.mark.timeout(1800)
+def test_a_pool_on_kubernetes_outlives_its_server_and_a_lost_node(
+    tmp_path: Path,
+) -> None:
+    with Cluster([Node("one", gpus=2), Node("two", gpus=2)]) as cluster:
+        cluster.create(_CLAIM)
+        with _in_front_of(cluster, tmp_path) as instance:
+            _check_on_kubernetes(cluster, instance)
+
+
+@pytest.mark.skipif(
+    "GPUYARD_EVERY_CASE" not in os.environ,
     reason="`make soak` runs it: its machines need the real interpreter",
 )
 @pytest.mark.timeout(1800)
@@ -139,6 +189,88 @@ def test_the_server_dies_at_each_step_of_a_nodes_life(tmp_path: Path) -> None:
     with pooled_instance(tmp_path) as pooled:
         for moment in MOMENTS:
             pooled.survive(moment)
+
+
+@contextmanager
+def _in_front_of(cluster: Cluster, folder: Path) -> Iterator[TestInstance]:
+    """An instance with a pool on the cluster. Its nodes see the folder of a claim where
+    this machine does; `/tmp` is their own.
+    """
+    shared = cluster.claim("shared")
+    config = cluster.kubeconfig(folder / "kubeconfig", "")
+    listen = f"127.0.0.1:{free_port(2)}"
+    with make_instance(GPUYARD_SERVER__AGENTS_LISTEN=listen) as instance:
+        instance.home.create()
+        instance.home.settings.write_text(
+            f"""
+[providers.kubernetes]
+kubeconfig = "{config}"
+namespace = "default"
+run_as_user = 0
+force_after_s = 1
+volumes = {{ "{shared}" = "pvc:shared" }}
+[pools.warm]
+provider = "kubernetes"
+image = "python:3.11-slim"
+max = 1
+idle = "3s"
+silence = "10s"
+command = {json.dumps(_GPUYARD + " -m gpuyard.cli.entry")}
+{work_settings(shared)}"""
+        )
+        instance.ok("up")
+        yield instance
+
+
+def _check_on_kubernetes(cluster: Cluster, instance: TestInstance) -> None:
+    """Its server is killed while a node is on its way, and while it works; then the
+    node is lost.
+    """
+    shared = cluster.claim("shared")
+    with ThreadPoolExecutor() as threads:
+        cluster.faults.cut_after("POST", "/secrets")
+        asked = threads.submit(ask, instance)
+        wait_until(lambda: cluster.objects("jobs"), what="a node")
+        instance.kill("server")
+        with suppress(httpx.HTTPError):
+            asked.result()
+    instance.ok("up")
+    model = check_work(instance, shared)
+    assert len(pool(instance)["newest_nodes"]) == 1
+    instance.kill("server")
+    instance.ok("up")
+    assert "hello" in ask(instance)
+    _check_all_go(instance, model)
+    # A node that is cut off is replaced.
+    assert "hello" in ask(instance)
+    (pod,) = cluster.objects("pods")
+    cluster.lose_node(pod["spec"]["nodeName"])
+    wait_until(
+        lambda: len(pool(instance)["newest_nodes"]) == 3 or _asked_again(instance),
+        timeout=300,
+        what="another node",
+    )
+    assert "hello" in ask(instance)
+    _check_all_go(instance)
+    wait_until(lambda: not cluster.objects("jobs"), what="all Jobs to go")
+    cluster.check_gpus()
+
+
+def _asked_again(instance: TestInstance) -> bool:
+    with suppress(httpx.HTTPError, AssertionError):
+        ask(instance, timeout=5)
+    return False
+
+
+def _check_all_go(instance: TestInstance, model: str = "") -> None:
+    """All nodes go, and their model was unloaded before."""
+    wait_until(
+        lambda: not any(pool(instance)["nodes"].values()),
+        timeout=300,
+        what="all to go",
+    )
+    if model:
+        assert instance.job(model).reason == "evicted"
 
 
 def _check_replaced(instance: TestInstance, cloud: FakeCloud) -> None:

@@ -3,9 +3,11 @@ the server as real ones do.
 """
 
 import asyncio
+import socket
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, ClassVar
@@ -13,11 +15,19 @@ from typing import Any, ClassVar
 from gpuyard.config.pools import PoolSettings
 from gpuyard.domain import wire
 from gpuyard.domain.attempt_order import AttemptOrder
-from gpuyard.domain.errors import GpuyardError, JobNotFoundError, ProviderError
+from gpuyard.domain.errors import (
+    GpuyardError,
+    JobNotFoundError,
+    ProviderError,
+    RefusedError,
+)
+from gpuyard.domain.frame_channel import FrameChannel
 from gpuyard.domain.gangs import share_id
 from gpuyard.domain.jobconfig import CostInfo, GpuSpec, JobResult, JobStatus
+from gpuyard.node import port_stream
 from gpuyard.providers.base import Sink
 from gpuyard.providers.node_provider import NodeProvider
+from gpuyard.providers.node_streams import NodeStream
 from gpuyard.providers.pool_hands import PoolHands
 
 DIAL_AGAIN_S = 0.01
@@ -374,6 +384,21 @@ class FakeProvider(NodeProvider):
                     del self.hosts[node_id].attempts[attempt_id]
                     self.hosts[node_id].logs[attempt_id] = attempt.log
 
+    async def open_stream(
+        self, node_id: str, attempt_id: str, port: int = 0, *, stdin: bool = False
+    ) -> NodeStream:
+        """To a port, carried as an agent does: what a host runs listens here."""
+        self._host(node_id)
+        try:
+            connection = await port_stream.connect(port)
+        except OSError as error:
+            raise RefusedError(f"nothing listens at {port}: {error}") from None
+        ours, theirs = socket.socketpair()
+        agent = await asyncio.open_unix_connection(sock=theirs)
+        stream = NodeStream(*await asyncio.open_unix_connection(sock=ours))
+        self._spawn(_carry(connection, agent, stream))
+        return stream
+
     async def discard(self, node_id: str, attempt_ids: Sequence[str]) -> None:
         self.discarded += [(node_id, attempt_id) for attempt_id in attempt_ids]
 
@@ -400,3 +425,13 @@ class FakeProvider(NodeProvider):
             if any(attempt_id in host.attempts for host in self.hosts.values())
             else None
         )
+
+
+async def _carry(
+    connection: port_stream.Connection,
+    agent: port_stream.Connection,
+    stream: NodeStream,
+) -> None:
+    """Both ends of a stream, until one of them has gone."""
+    with closing(agent[1]), closing(stream.writer):
+        await port_stream.carry(connection, FrameChannel(*agent), stream.closed)

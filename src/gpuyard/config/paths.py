@@ -119,6 +119,13 @@ class Home:
         return self.root / "server.sock"
 
     @property
+    def worker_socket(self) -> Path:
+        """Where the agent of a machine that has joined listens for workers of
+        batches.
+        """
+        return self.root / "workers.sock"
+
+    @property
     def server_id(self) -> Path:
         """The id of this home's server among those that share a database."""
         return self.root / "server.id"

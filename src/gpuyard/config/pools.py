@@ -38,7 +38,8 @@ class PoolSettings(SettingsSection):
 
     A node that has not joined `boot_timeout` after its start, or whose agent is silent
     for `silence`, is replaced; so is one when its `lifetime` is nearly over, if it has
-    one. `command` starts gpuyard on a node of Slurm.
+    one. In an external queue, `command` starts gpuyard on a node, which is of this
+    `image` on Kubernetes; `install` is what pip is asked for where gpuyard is missing.
     """
 
     provider: str = Field(min_length=1)
@@ -54,6 +55,8 @@ class PoolSettings(SettingsSection):
     silence: Period = 300.0
     lifetime: Seconds = 0.0
     command: str = Field(default="gpuyard", min_length=1)
+    image: str | None = Field(default=None, min_length=1)
+    install: str | None = Field(default=None, min_length=1)
 
 
 def check_pools(

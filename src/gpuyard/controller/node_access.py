@@ -2,17 +2,23 @@
 nothing else.
 """
 
-from collections.abc import Sequence
+import hmac
+import json
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import msgspec
+
+from gpuyard.controller.attempt_order import WorkerToken, no_token
 from gpuyard.controller.core import Core
 from gpuyard.controller.datasets import Datasets
 from gpuyard.controller.gangs import is_share_on
 from gpuyard.domain import wire
 from gpuyard.domain.contents import ContentKind, Stores
 from gpuyard.domain.datasets import DatasetMount
-from gpuyard.domain.errors import RefusedError
+from gpuyard.domain.errors import NotFoundError, RefusedError
 from gpuyard.domain.gangs import attempt_and_rank
 from gpuyard.domain.jobspec import JobSpec
 from gpuyard.domain.joining import Machine
@@ -23,6 +29,15 @@ from gpuyard.storage.code_store import CodeMissingError, CodeStore
 from gpuyard.storage.dataset_store import DatasetMissingError
 
 _MOST_REMEMBERED = 10_000
+# The next item of a batch for this attempt, after how its last one went and why it
+# cannot work at all; see `BatchRequests.take`.
+Take = Callable[
+    [str, str, dict[str, Any] | None, str | None], Awaitable[dict[str, Any] | None]
+]
+
+
+async def _no_batches(batch_id: str, *_: object) -> None:
+    raise NotFoundError(f"There is no batch {batch_id!r}.", "This server runs none.")
 
 
 class NodeAccess:
@@ -34,6 +49,8 @@ class NodeAccess:
         self._code = CodeStore(stores)
         self.blobs = blobs
         self.datasets: Datasets | None = None
+        self.worker_token: WorkerToken = no_token
+        self.take: Take = _no_batches
         # What was stored by which attempt, in this order.
         self._stored: dict[tuple[str, str], None] = {}
 
@@ -120,6 +137,24 @@ class NodeAccess:
             return True
         return not self._core.queries.blob_is_used(sha256)
 
+    async def take_item(self, node_id: str, request: wire.TakeItem) -> wire.ItemGiven:
+        """A worker on the node has done an item and wants the next one. It shows the
+        token that it got with its order: other programs of the machine may call, too.
+        """
+        try:
+            attempt = self.attempt(node_id, request.attempt_id)
+            token = self.worker_token(attempt.id, attempt.token, request.batch_id)
+            given = request.token.encode()
+            if not token or not hmac.compare_digest(token.encode(), given):
+                raise RefusedError("That is not the token of this worker.")
+            done = msgspec.structs.asdict(request.done) if request.done else None
+            item = await self.take(
+                request.batch_id, attempt.id, done, request.fault or None
+            )
+        except (RefusedError, NotFoundError) as error:
+            return wire.ItemGiven(refused=str(error))
+        return wire.ItemGiven(json.dumps(item).encode() if item else b"")
+
     def blob_to_resume(self, node_id: str, attempt_id: str) -> str:
         """The SHA-256 of the checkpoint from which an attempt of the node resumes;
         RefusedError.
@@ -172,6 +207,10 @@ class JoinedCaller:
     def stored(self, request: wire.StoreBlob) -> None:
         """See Caller."""
         self._access.stored(request)
+
+    async def take_item(self, request: wire.TakeItem) -> wire.ItemGiven:
+        """See Caller."""
+        return await self._access.take_item(self._node_id, request)
 
     def blob_to_resume(self, attempt_id: str) -> str:
         """See Caller."""

@@ -1,6 +1,7 @@
 """What is known of the nodes of pools, from the view and from their providers."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 from gpuyard.controller.core import Core
 from gpuyard.controller.pool_calls import LivePool
@@ -10,10 +11,28 @@ from gpuyard.domain.events import Event, Table
 from gpuyard.domain.own_nodes import OWN_NODES
 from gpuyard.providers.pool_hands import NodeSize
 from gpuyard.scheduler.nodes import Device, Node
-from gpuyard.scheduler.pool_demand import shares_on
+from gpuyard.scheduler.pool_demand import Wish, shares_on
 from gpuyard.scheduler.pools import PoolNode, PoolStage
 
 _MIB_PER_GB = 1024
+
+
+class ModelNeeds(Protocol):
+    """What is known of models and batches (`resource_manager/pool_needs.py`)."""
+
+    def wishes(self) -> Sequence[Wish]:
+        """What waits for a place, and no job stands for it."""
+        ...
+
+    def idle_since(self, node: Node, now: float) -> float | None:
+        """Since when (UTC seconds) all that runs on a node is models that nobody uses;
+        None if something else does.
+        """
+        ...
+
+    def models_on(self, node: Node) -> Sequence[object]:
+        """The models on a node, awake or asleep."""
+        ...
 
 
 class PoolFacts:
@@ -23,6 +42,7 @@ class PoolFacts:
         self._core = core
         self._used_at: dict[str, float] = {}
         self._silent_since: dict[str, float] = {}
+        self.models: ModelNeeds | None = None
 
     def heard(self, events: Sequence[Event]) -> None:
         """Note which nodes get work: short jobs come and go between two looks."""
@@ -59,10 +79,17 @@ class PoolFacts:
         )
 
     def _idle_since(self, row: PoolRow, node: Node, now: float) -> float | None:
+        models = self.models
+        if models and row.state is PoolStage.DRAINING and models.models_on(node):
+            return None  # they leave before it ends
+        idle_since = row.joined_at or now
         if node.bookings:
-            self._used_at[node.id] = now
-            return None
-        return max(row.joined_at or now, self._used_at.get(node.id, 0.0))
+            unused_since = models.idle_since(node, now) if models else None
+            if unused_since is None:
+                self._used_at[node.id] = now
+                return None
+            idle_since = unused_since
+        return max(idle_since, self._used_at.get(node.id, 0.0))
 
     def _silent_s(self, node: Node, now: float) -> float:
         """For how many seconds the agent of the node has not been connected."""

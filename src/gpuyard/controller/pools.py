@@ -17,7 +17,7 @@ from gpuyard.controller.core import Core
 from gpuyard.controller.joined_nodes import JoinedNodes
 from gpuyard.controller.pool_calls import REPEAT_S, LivePool, PoolCalls
 from gpuyard.controller.pool_codes import PoolCodes
-from gpuyard.controller.pool_facts import PoolFacts
+from gpuyard.controller.pool_facts import ModelNeeds, PoolFacts
 from gpuyard.controller.pool_output import PoolOutput
 from gpuyard.controller.pool_rows import PoolBook, PoolRow
 from gpuyard.controller.rented_nodes import JoiningDoor
@@ -64,6 +64,7 @@ class Pools:
         # An alarm has come while it looked.
         self._looks_again = False
         self._drained: set[str] = set()
+        self._needs: ModelNeeds | None = None
 
     # --- the extension ---
 
@@ -127,6 +128,20 @@ class Pools:
         """The pool whose node has the machine with this owner; None if none has."""
         row = self.book.rows.get(owner)
         return row.pool if row else None
+
+    def know_models(self, needs: ModelNeeds) -> None:
+        """Also grow for what waits in no queue of jobs, and let models that are loaded
+        on a node and used by nobody not keep it.
+        """
+        self._needs = needs
+        self._facts.models = needs
+
+    def is_leaving(self, node_id: str) -> bool:
+        """Whether a node of a pool ends with what it runs now."""
+        return any(
+            row.node_id == node_id and row.state is PoolStage.DRAINING
+            for row in self.book.rows.values()
+        )
 
     def pool_of(self, node_id: str) -> str | None:
         """The pool of a node; None if it is of none."""
@@ -243,7 +258,9 @@ class Pools:
         cudas: list[str] = []
         if like:
             view = self._core.view
-            found = waiting_for(view, like, now, self._core.policy, served)
+            policy = self._core.policy
+            wishes = self._needs.wishes() if self._needs else ()
+            found = waiting_for(view, like, now, policy, served, wishes)
             cudas = self._facts.waiting_cudas(like)
         nodes = [self._facts.node(pool, row, cudas, now) for row in rows]
         pool.waiting = list(found.values())

@@ -48,7 +48,8 @@ class ModelSpec(StrictModel):
     is not on the PATH. `args`: more arguments for it. `pinned`: it is always loaded and
     never evicted. `secrets`: see `JobSpec`. `task_types`: the types of tasks that it is
     for; without them, it is for the types that no other model is for. `brain`: it is
-    the brain's model, which goes to the brain's GPUs first.
+    the brain's model, which goes to the brain's GPUs first. `joined`: it may also run
+    on machines that have joined, which have its program and its files at these paths.
 
     A model that can sleep then holds no GPU memory, and wakes in about `wake_s`: vLLM
     with a `sleep_level` (1: its weights go to the host's memory; 2: they are read
@@ -73,6 +74,7 @@ class ModelSpec(StrictModel):
     warm_up: bool = True
     pinned: bool = False
     brain: bool = False
+    joined: bool = False
     task_types: tuple[LlmTaskType, ...] = ()
     wake_s: Seconds = 6.0
     sleep_level: int = Field(default=0, ge=0, le=2)

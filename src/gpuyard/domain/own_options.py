@@ -7,21 +7,28 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ModelPlace:
-    """Where the server of a model runs: its port, and the UUIDs of its GPUs."""
+    """Where the server of a model runs: its port, and the UUIDs of its GPUs. `joined`:
+    these may be of a machine that has joined.
+    """
 
     port: int
     gpus: tuple[str, ...]
+    joined: bool = False
 
     @classmethod
     def read(cls, options: Mapping[str, Any]) -> "ModelPlace":
         """The place of a model's job. Jobs of older versions have the single key
         `gpu`.
         """
-        return cls(options["port"], tuple(options.get("gpus") or [options["gpu"]]))
+        gpus = tuple(options.get("gpus") or [options["gpu"]])
+        return cls(options["port"], gpus, options.get("joined", False))
 
     def to_options(self) -> dict[str, Any]:
         """As it is stored."""
-        return {"port": self.port, "gpus": list(self.gpus)}
+        options: dict[str, Any] = {"port": self.port, "gpus": list(self.gpus)}
+        if self.joined:
+            options["joined"] = True
+        return options
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,11 @@ class WorkerOrder:
         batch = settings.pop("batch", "")
         results = settings.pop("results", "")
         return cls(settings, batch, results, settings.pop("gpu", None))
+
+    @property
+    def joined(self) -> bool:
+        """Whether its script may run on machines that have joined."""
+        return self.settings.get("joined") is True
 
     @property
     def fields(self) -> dict[str, Any]:

@@ -37,7 +37,9 @@ class ScriptSpec(StrictModel):
     second of media, and `item_s` per item that is not media or whose length is not
     known. A script that writes nothing and shows no progress for `silent_s` is stuck
     and is ended (0: never).
-    `secrets`: see `JobSpec`.
+    `secrets`: see `JobSpec`. `joined`: it may also run on machines that have joined,
+    which have its environment, the files of its items and the folder of its results at
+    the same paths.
     """
 
     file: Path | None = None
@@ -50,11 +52,12 @@ class ScriptSpec(StrictModel):
     pace: float = Field(default=0.075, gt=0)
     item_s: Seconds = 10.0
     silent_s: Seconds = 1200.0
+    joined: bool = False
     secrets: dict[str, SecretName] = Field(default_factory=dict)
 
 
-WORKER_FIELDS = {"file", "python", "silent_s"}
-"""The fields that a worker gets."""
+WORKER_FIELDS = {"file", "python", "silent_s", "joined"}
+"""The fields that the job of a worker keeps."""
 
 # A video takes Whisper 45 s (the seed document's figure, for ten minutes).
 BUILT_IN: Mapping[str, ScriptSpec] = {

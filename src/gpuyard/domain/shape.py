@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from gpuyard.domain.jobspec import JobKind, JobSpec
+from gpuyard.domain.own_options import ModelPlace, WorkerOrder
 from gpuyard.domain.workspaces import workspace_key
 
 _interned: dict["Shape", "Shape"] = {}
@@ -21,10 +22,11 @@ class Shape:
 
     `image`: it runs in a container. `owned`: it runs only where an agent of gpuyard is.
     `workspace`: the key of its workspace. `quarantined`: it may also run on quarantined
-    places. `portable`: it brings its code along, so it may run on machines that have
-    joined, which have none of the server's folders. `artifacts`: files that it leaves
-    are kept. `datasets`: it reads some. `model`: it is a prompt for this model, and
-    takes no place on a node; then `gpu_uuids` are the GPUs whose server it prefers.
+    places. `portable`: it may run on machines that have joined, which have none of the
+    server's folders: it brings its code along, or the settings say that its files are
+    there. `artifacts`: files that it leaves are kept. `datasets`: it reads some.
+    `model`: it is a prompt for this model, and takes no place on a node; then
+    `gpu_uuids` are the GPUs whose server it prefers.
 
     For external places: the `regions` where it may run (empty: any), `max_price`, the
     most that all of it may cost per hour in the currency of billing (0: no limit),
@@ -87,7 +89,7 @@ class Shape:
             gpu_memory_gb=gpus.memory_gb or 0.0,
             gpu_capability=gpus.compute_capability or "",
             gpu_class=gpus.gpu_class or "",
-            gpu_uuids=tuple(sorted(gpus.uuid)),
+            gpu_uuids=tuple(sorted(_pinned_gpus(spec))),
             provider=spec.provider or "",
             providers=tuple(sorted(spec.allowed.providers)),
             image=spec.image is not None,
@@ -139,10 +141,37 @@ def _from_items(items: tuple[tuple[str, Any], ...]) -> Shape:
     return Shape(**dict(items)).interned()
 
 
+def _pinned_gpus(spec: JobSpec) -> tuple[str, ...]:
+    """The GPUs that it must have. A model that comes beside another books none, and
+    must be on the node of its GPUs all the same.
+    """
+    gpus = spec.resources.gpus
+    options = spec.provider_options
+    if spec.kind is JobKind.MODEL and not gpus.count and "port" in options:
+        return ModelPlace.read(options).gpus
+    return gpus.uuid
+
+
 def _is_portable(spec: JobSpec) -> bool:
     """Whether the job needs no folder of the machine where it was submitted."""
-    needs_folder = bool(spec.workspace or (spec.workdir and not spec.submitted_code))
-    return spec.kind is JobKind.COMMAND and not (needs_folder or spec.image)
+    is_command = spec.kind is JobKind.COMMAND
+    has_code = is_command and spec.submitted_code
+    needs_folder = bool(spec.workspace or (spec.workdir and not has_code))
+    is_everywhere = is_command or _is_said_to_be_everywhere(spec)
+    return is_everywhere and not (needs_folder or spec.image)
+
+
+def _is_said_to_be_everywhere(spec: JobSpec) -> bool:
+    """Whether the settings of its model or script say that the files of that are on
+    machines that have joined.
+    """
+    match spec.kind:
+        case JobKind.MODEL:
+            return spec.provider_options.get("joined") is True
+        case JobKind.SCRIPT | JobKind.WORKER:
+            return WorkerOrder.read(spec.provider_options).joined
+        case _:
+            return False
 
 
 def _needs_agent(spec: JobSpec) -> bool:

@@ -27,9 +27,12 @@ from gpuyard.domain.wire_transfers import BlobStored as BlobStored
 from gpuyard.domain.wire_transfers import ContentPart as ContentPart
 from gpuyard.domain.wire_transfers import FetchBlob as FetchBlob
 from gpuyard.domain.wire_transfers import FetchContents as FetchContents
+from gpuyard.domain.wire_transfers import ItemDone as ItemDone
+from gpuyard.domain.wire_transfers import ItemGiven as ItemGiven
 from gpuyard.domain.wire_transfers import JoinStream as JoinStream
 from gpuyard.domain.wire_transfers import OpenStream as OpenStream
 from gpuyard.domain.wire_transfers import StoreBlob as StoreBlob
+from gpuyard.domain.wire_transfers import TakeItem as TakeItem
 from gpuyard.domain.wire_types import (
     Amount,
     AttemptId,
@@ -390,6 +393,7 @@ FromAgent = (
     | StoreBlob
     | BlobPart
     | FetchBlob
+    | TakeItem
     | Beat
 )
 ToAgent = (
@@ -404,6 +408,7 @@ ToAgent = (
     | OpenStream
     | ContentPart
     | BlobStored
+    | ItemGiven
     | Refused
     | Release
     | Leave

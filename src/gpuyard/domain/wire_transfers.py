@@ -1,5 +1,6 @@
 """Messages on connections between server and agent that are for one thing only: a
-stream to an attempt, contents that a node fetches, or a blob of a joined machine.
+stream to an attempt, contents that a node fetches, or a blob or an item of a batch of a
+joined machine.
 """
 
 from typing import Annotated
@@ -8,10 +9,12 @@ import msgspec
 from msgspec import Meta
 
 from gpuyard.domain.contents import ContentKind
-from gpuyard.domain.wire_types import AttemptId, Count, Sha256
+from gpuyard.domain.wire_types import AttemptId, Count, Sha256, Whole
 
 # The most contents that an agent fetches on one connection.
 MAX_FETCHED = 1000
+_Fault = Annotated[str, Meta(max_length=10_000)]
+_Name = Annotated[str, Meta(max_length=500)]
 
 
 class _Message(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -69,6 +72,30 @@ class FetchBlob(_Message, frozen=True, tag="FetchBlob"):
     attempt_id: AttemptId
 
 
+class ItemDone(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a worker's item went, at which of its attempts: `fault` says why it was not
+    done, `crashed` that the script's process is gone.
+    """
+
+    number: Whole
+    attempts: Whole = 1
+    fault: _Fault | None = None
+    crashed: bool = False
+
+
+class TakeItem(_Message, frozen=True, tag="TakeItem"):
+    """The first message of a connection on which the agent of a joined machine passes
+    on what a worker of a batch says: how its last item went, or why its script cannot
+    be loaded. The server answers with ItemGiven.
+    """
+
+    batch_id: _Name
+    attempt_id: AttemptId
+    token: _Name
+    done: ItemDone | None = None
+    fault: _Fault | None = None
+
+
 # --- server to agent ---
 
 
@@ -93,6 +120,15 @@ class ContentPart(_Message, frozen=True, tag="ContentPart"):
     data: bytes = b""
     end: bool = False
     missing: bool = False
+
+
+class ItemGiven(_Message, frozen=True, tag="ItemGiven"):
+    """The next item of a worker, as JSON; none if it must leave. `refused`: why it may
+    not ask any more.
+    """
+
+    item: bytes = b""
+    refused: str = ""
 
 
 class BlobStored(_Message, frozen=True, tag="BlobStored"):

@@ -16,7 +16,6 @@ import asyncio
 import gc
 import secrets
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -76,6 +75,7 @@ from gpuyard.node.spot_watch import SpotWatch
 from gpuyard.node.stream_door import StreamDoor
 from gpuyard.node.sweeping import sweep_old_output
 from gpuyard.node.watch import AgentContext
+from gpuyard.node.worker_door import worker_door
 from gpuyard.storage.blobs import Blobs
 from gpuyard.storage.contents import stores_of_node
 from gpuyard.storage.dataset_copies import ReadPart, StoredParts
@@ -115,8 +115,8 @@ class Agent:
             settings.discovery_s,
             health,
             self._outbox.put,
-            self._stop_on_failed_gpus,
-            self._remark_on_gpu,
+            lambda reasons: self.attempts.stop_on_failed_gpus(reasons),
+            lambda uuid, message: self.attempts.remark_on_gpu(uuid, message),
         )
         self._accounts = None
         if accounts:
@@ -162,6 +162,9 @@ class Agent:
                 lambda: self.attempts.packages_in_use(),
             ),
         )
+        self._worker_door = None
+        if is_joined:
+            self._worker_door = worker_door(home, settings, lambda: self._server)
         self._node_id = name
         parts = AttemptParts(
             self.journal,
@@ -172,7 +175,7 @@ class Agent:
             self._spawn,
         )
         self._context = context
-        self.attempts = NodeAttempts(parts)
+        self.attempts: NodeAttempts = NodeAttempts(parts)
         self._streams = StreamDoor(self.attempts.by_id)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._epoch = 0
@@ -196,6 +199,8 @@ class Agent:
         self._groups.sweep()
         # What earlier agents, which were killed, have left behind.
         remove_empty(self.journal.is_settled)
+        if self._worker_door:
+            await self._worker_door.open()
         await self._gpus.refresh()
         for record in self.journal.records():
             attempt = self.attempts.remember(record)
@@ -403,12 +408,6 @@ class Agent:
                 pass
 
     # --- the host and its output ---
-
-    def _stop_on_failed_gpus(self, reasons: Mapping[str, str]) -> None:
-        self.attempts.stop_on_failed_gpus(reasons)
-
-    def _remark_on_gpu(self, uuid: str, message: str) -> None:
-        self.attempts.remark_on_gpu(uuid, message)
 
     def job_files(self) -> list[JobFiles]:
         """The files of the attempts that run."""

@@ -1,5 +1,6 @@
 """Calls from a worker to the servers of its own instance: any of them may answer,
-however long it takes.
+however long it takes. On a machine that has joined, the agent passes them on
+(`node/worker_door.py`).
 
 The worker shows a token of its own (`server/worker_tokens.py`), and only to a server
 that has proven who it is.
@@ -8,8 +9,8 @@ that has proven who it is.
 import json
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException, HTTPResponse
@@ -96,6 +97,32 @@ def call(
             finally:
                 connection.close()
         time.sleep(pause_s)
+
+
+def call_agent(path: Path, request: Mapping[str, Any], timeout_s: float) -> Any:
+    """What the server answers to a `wire.TakeItem` that the agent at this Unix socket
+    passes on. Repeated until there is an answer; CallRefusedError if the server
+    refuses.
+    """
+    line = json.dumps({"type": "TakeItem", **request}).encode() + b"\n"
+    while True:
+        try:
+            answer = _asked(path, line, timeout_s)
+        except (OSError, ValueError):
+            time.sleep(_RETRY_S)  # agent or server are gone, or still start
+            continue
+        if "refused" in answer:
+            raise CallRefusedError(answer["refused"])
+        return answer
+
+
+def _asked(path: Path, line: bytes, timeout_s: float) -> dict[str, Any]:
+    """The answer to a line; OSError, ValueError if there is none."""
+    with closing(connected_socket(path)) as connected:
+        connected.settimeout(timeout_s)
+        connected.sendall(line)
+        with connected.makefile("rb") as reading:
+            return json.loads(reading.readline())
 
 
 def _pause_s(answer: HTTPResponse, content: bytes) -> float:

@@ -10,6 +10,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from gpuyard.config.accounts import Account
+from gpuyard.config.paths import Home
 from gpuyard.config.private_environment import is_private
 from gpuyard.domain import wire
 from gpuyard.domain.attempt_order import DEFAULT_ENVIRONMENT
@@ -111,13 +112,18 @@ def job_command(
     resume_from: Path | None,
     home: Path,
     workers_socket: Path | None = None,
+    *,
+    is_joined: bool = False,
 ) -> tuple[str, ...]:
     """The command. If there is a checkpoint to resume from, the resume arguments are
     appended. `workers_socket`: where a script's worker finds the server if it may not
-    enter the `home`.
+    enter the `home`; on a machine that has joined (`is_joined`) it finds the agent.
     """
     if start.command[0] == wire.SCRIPT:
         worker = (sys.executable, "-m", "gpuyard.node.worker")
+        if is_joined:
+            agent = workers_socket or Home(home).worker_socket
+            return (*worker, "--agent", str(agent))
         if workers_socket:
             return (*worker, "--socket", str(workers_socket))
         return (*worker, "--home", str(home))

@@ -167,7 +167,13 @@ class AttemptStarter:
         socket = None
         if self._account:
             socket = workers_socket(context.settings.accounts_folder, context.home)
-        command = job_command(self._start, resume_from, context.home, socket)
+        command = job_command(
+            self._start,
+            resume_from,
+            context.home,
+            socket,
+            is_joined=context.is_joined,
+        )
         try:
             command = self._after_its_packages(command)
             request = self._request(command, resume_from, first_group)

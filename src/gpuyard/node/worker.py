@@ -1,6 +1,6 @@
 """Runs a script's items: `python -m gpuyard.node.worker --home HOME` reads its order
 from standard input. Under an account that may not enter the home, it is `--socket PATH`
-in place of that.
+in place of that; on a machine that has joined, `--agent PATH`.
 
 The order is either one item, whose result is printed, or a batch: then the worker takes
 one item after another from the server until there are none, while the script stays
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from gpuyard.node.calling import (
     CallRefusedError,
     Servers,
     call,
+    call_agent,
     server_at,
     servers_of,
 )
@@ -47,6 +48,13 @@ _STUCK_GRACE_S = 120.0
 _LOOK_S = 1.0
 # A call is repeated after this time; that is safe.
 _CALL_TIMEOUT_S = 60.0
+# What an agent passes on of how a script failed.
+_LONGEST_FAULT = 10_000
+
+
+# Asks the server for an item, with the outcome of the last one (`done`), or why none
+# can be done (`fault`).
+Take = Callable[..., Any]
 
 
 class ScriptError(Exception):
@@ -326,8 +334,8 @@ def do_item(
     }
 
 
-def run_batch(servers: Servers, order: Mapping[str, Any], attempt_id: str) -> int:
-    """Take items of the batch from the server until there are none."""
+def take_from(servers: Servers, order: Mapping[str, Any], attempt_id: str) -> Take:
+    """Asks one of these servers."""
     path = f"/api/v1/batches/{order['batch']}/take"
 
     def take(**facts: Any) -> Any:
@@ -336,6 +344,30 @@ def run_batch(servers: Servers, order: Mapping[str, Any], attempt_id: str) -> in
         token = order.get("token", "")
         return call(servers, token, path, body, _CALL_TIMEOUT_S)
 
+    return take
+
+
+def take_through(agent: Path, order: Mapping[str, Any], attempt_id: str) -> Take:
+    """Asks through the agent of a machine that has joined."""
+    who = {
+        "batch_id": order["batch"],
+        "attempt_id": attempt_id,
+        "token": order.get("token", ""),
+    }
+
+    def take(done: dict[str, Any] | None = None, fault: str | None = None) -> Any:
+        if done and done["fault"]:
+            done = {**done, "fault": done["fault"][:_LONGEST_FAULT]}
+        if fault:
+            fault = fault[:_LONGEST_FAULT]
+        request = {**who, "done": done, "fault": fault}
+        return call_agent(agent, request, _CALL_TIMEOUT_S)
+
+    return take
+
+
+def run_batch(take: Take, order: Mapping[str, Any]) -> int:
+    """Take items of the batch until there are none."""
     with ScriptProcess(order) as runner:
         try:
             runner.load()
@@ -398,13 +430,19 @@ def main() -> int:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--home", type=Path)
     where.add_argument("--socket", type=Path)
+    where.add_argument("--agent", type=Path)
     options = parser.parse_args()
     order = _read_order()
     if not order.get("batch"):
         return run_once(order, os.environ["GPUYARD_JOB_ID"])
+    attempt_id = os.environ["GPUYARD_ATTEMPT_ID"]
     try:
-        servers = _servers(options.home, options.socket)
-        return run_batch(servers, order, os.environ["GPUYARD_ATTEMPT_ID"])
+        if options.agent:
+            take = take_through(options.agent, order, attempt_id)
+        else:
+            servers = _servers(options.home, options.socket)
+            take = take_from(servers, order, attempt_id)
+        return run_batch(take, order)
     except CallRefusedError as refused:
         return _fail(f"the server refuses this worker from now on: {refused}")
 

@@ -48,6 +48,10 @@ class Caller(Protocol):
         """It has stored this checkpoint."""
         ...
 
+    async def take_item(self, request: wire.TakeItem) -> wire.ItemGiven:
+        """Its worker has done an item and wants the next one."""
+        ...
+
     def blob_to_resume(self, attempt_id: str) -> str:
         """The SHA-256 of the checkpoint from which its attempt resumes."""
         ...

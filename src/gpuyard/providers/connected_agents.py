@@ -37,7 +37,7 @@ from gpuyard.providers.results import AttemptResults
 # How long a call waits for the first agent to connect.
 _CONNECT_S = 10.0
 # What an agent may begin a connection with that is for one transfer only.
-_TRANSFERS = (wire.FetchContents, wire.StoreBlob, wire.FetchBlob)
+_TRANSFERS = (wire.FetchContents, wire.StoreBlob, wire.FetchBlob, wire.TakeItem)
 # How often a machine that has joined may begin a link: each time its rows are written.
 _LINKS_PER_S = 0.5
 _LINKS_AT_ONCE = 20
@@ -289,6 +289,9 @@ class ConnectedAgents:
                 writer.write(wire_frames.encode(wire.BlobStored()))
             case wire.FetchBlob() if caller:
                 await send_blob(message, caller, writer)
+            case wire.TakeItem() if caller:
+                given = await caller.take_item(message)
+                writer.write(wire_frames.encode(given))
             case _:
                 raise RefusedError("That is nothing to begin a connection with.")
 

@@ -87,7 +87,8 @@ class FleetGpu:
     it is kept free for a batch or a script of several GPUs. `called_back`: it was lent
     to models meanwhile, and they must leave. `measured_gb`: the free memory that it
     reports, if known. `brain_rank`: 2 for a primary GPU of the brain, 1 for a
-    secondary one, else 0.
+    secondary one, else 0. `away`: it is of a machine that has joined, which may be paid
+    for by the hour.
     """
 
     id: str
@@ -102,6 +103,7 @@ class FleetGpu:
     node: str = ""
     gpu_class: str = ""
     brain_rank: int = 0
+    away: bool = False
 
     def resident(self, model: str) -> FleetResident | None:
         """The resident of this model here, asleep or not; None if there is none."""

@@ -92,14 +92,16 @@ its requests time out.
 
 
 def place_model(fleet: Fleet, model: str) -> tuple[FleetGpu, ...]:
-    """The GPUs for the model: those where it sleeps, then those whose role suits it,
-    then those on which it loads fastest, then the fullest. Empty if there is no room.
+    """The GPUs for the model: those where it sleeps, then those that are not away, then
+    those whose role suits it, then those on which it loads fastest, then the fullest.
+    Empty if there is no room.
     """
 
-    def order(gpu: FleetGpu) -> tuple[bool, int, float, float]:
+    def order(gpu: FleetGpu) -> tuple[bool, bool, int, float, float]:
         is_elsewhere = gpu.resident(model) is None
         role = fleet.role_order(gpu, model)
-        return is_elsewhere, role, fleet.load_s(model, gpu), fleet.free_gb(gpu)
+        load_s = fleet.load_s(model, gpu)
+        return is_elsewhere, gpu.away, role, load_s, fleet.free_gb(gpu)
 
     found: list[FleetGpu] = []
     for gpu in fleet.gpus_with_room(model):

@@ -9,6 +9,7 @@ from gpuyard.resource_manager.batch import Batch
 from gpuyard.resource_manager.residents import Residents
 from gpuyard.scheduler.fitting import suitable_devices
 from gpuyard.scheduler.nodes import Device
+from gpuyard.scheduler.pool_demand import pools_for
 
 
 class BatchGpus:
@@ -20,8 +21,8 @@ class BatchGpus:
 
     def suitable_for(self, script: ScriptSpec) -> list[Device]:
         """The usable GPUs that have enough memory for the script."""
-        shape = Shape(gpus=1, gpu_memory_gb=script.memory_gb or 0.0)
-        return suitable_devices(self._core.view.usable_devices(), shape)
+        devices = self._core.view.usable_devices(joined=script.joined)
+        return suitable_devices(devices, _gpu_for(script))
 
     def exclusive(self, batch: Batch) -> list[Device]:
         """The GPUs that an exclusive batch gets: all suitable ones but those whose
@@ -52,16 +53,22 @@ class BatchGpus:
         if batch.script.gpus:
             return len(self.suitable_for(batch.script))
         nodes = self._core.view.nodes.values()
-        cpus = sum(node.cpus for node in nodes if node.online)
+        joined = batch.script.joined
+        cpus = sum(
+            node.cpus for node in nodes if node.online and (joined or not node.joined)
+        )
         return max(int(cpus), 1)
 
     def why_not(self, batch: Batch) -> str | None:
         """Why nothing of the batch can run now, for people; None if something may."""
+        view = self._core.view
         if batch.all_items_ended or not batch.script.gpus:
             return None
         if not self.suitable_for(batch.script):
             memory_gb = batch.script.memory_gb
             need = f" with {format_gb(memory_gb)}" if memory_gb else ""
+            for name, pool in pools_for(view, _gpu_for(batch.script)).items():
+                return f"no GPU{need} is there for it yet; the pool {name}: {pool.why}"
             return f"no GPU{need} is there for it; see `gpuyard gpus`"
         if batch.exclusive and not self.exclusive(batch):
             return (
@@ -85,16 +92,16 @@ class BatchGpus:
     def may_stay(self, batch: Batch, attempt_id: str) -> bool:
         """Whether a worker may take another item.
 
-        Not if it is being ended, if its GPU is out of use or in quarantine, or if a
-        model is needed more there. For a model it leaves only after it has done an
-        item, so that each worker gets the batch ahead.
+        Not if it is being ended, if its GPU is out of use or in quarantine, if its
+        node is about to leave, or if a model is needed more there. For a model it
+        leaves only after it has done an item, so that each worker gets the batch ahead.
         """
         view = self._core.view
         attempt = view.attempts.get(attempt_id)
         if attempt is None or attempt.state is AttemptState.ENDING:
             return False
         node = view.node(attempt.node_id)
-        if node.provider in node.barred:
+        if node.provider in node.barred or (node.joined and node.cordoned):
             return False
         gpus = attempt.placements[0].gpu_uuids if attempt.placements else ()
         if not gpus:
@@ -110,3 +117,9 @@ class BatchGpus:
         if worker and not worker.completed:
             return True
         return not self._residents.would_load_on(gpus[0])
+
+
+def _gpu_for(script: ScriptSpec) -> Shape:
+    """The GPU that a worker needs."""
+    memory_gb = script.memory_gb or 0.0
+    return Shape(gpus=1, gpu_memory_gb=memory_gb, owned=True, portable=script.joined)

@@ -25,6 +25,13 @@ class BatchWorkers:
 
     def submit(self, batch: Batch, gpu: str | None) -> None:
         """Submit a worker, for this GPU or (None) for any."""
+        spec = self.spec(batch, gpu)
+        job = PreparedJob.of(Template.of(spec, ()), spec)
+        self._core.emit([transitions.submitted(job, self._core.clock())])
+        batch.workers[job.id] = Worker(job.id, gpu, batch.code)
+
+    def spec(self, batch: Batch, gpu: str | None) -> JobSpec:
+        """The job of a worker."""
         row = batch.row
         script = batch.script
         settings = script.model_dump(mode="json", include=WORKER_FIELDS)
@@ -50,9 +57,7 @@ class BatchWorkers:
         )
         if batch.owner.user:
             spec = spec.model_copy(update={"user": batch.owner.user})
-        job = PreparedJob.of(Template.of(spec, ()), spec)
-        self._core.emit([transitions.submitted(job, self._core.clock())])
-        batch.workers[job.id] = Worker(job.id, gpu, batch.code)
+        return spec
 
     def waiting(self, batch: Batch) -> Iterator[Worker]:
         """The workers of the batch that have no place yet."""

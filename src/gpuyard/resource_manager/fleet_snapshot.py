@@ -55,6 +55,10 @@ class FleetSnapshot:
             model for model, spec in specs.items() if spec.sleeps
         )
         self._brain_models = brain_models(specs)
+        # Models that may only be on nodes which have the folders of this host.
+        self._kept_here = frozenset(
+            model for model, spec in specs.items() if not spec.joined
+        )
         eviction = core.settings.resource_manager.eviction_policy
         self._prefers_idle = eviction.prefer_idle_llm_eviction
         self._gangs = {
@@ -110,6 +114,7 @@ class FleetSnapshot:
             warm_nodes=self._timings.warm,
             expected_demand=expected,
             can_sleep=self._sleepers,
+            allowed_gpus=self._allowed(gpus),
             gang_sizes=self._gangs,
             pinned_gpus=self._pinned_gpus(residents, pinned),
             brain_models=self._brain_models,
@@ -134,6 +139,7 @@ class FleetSnapshot:
 
     def _gpus(self) -> dict[str, FleetGpu]:
         free_memory_gb = self._free_memory_gb()
+        view = self._core.view
         return {
             device.uuid: FleetGpu(
                 device.uuid,
@@ -142,9 +148,21 @@ class FleetSnapshot:
                 node=device.node_id or "",
                 gpu_class=self._timings.kind(device.uuid),
                 brain_rank=device.brain_rank,
+                away=view.node(device.node_id or "").joined,
             )
-            for device in self._core.view.usable_devices()
+            for device in view.usable_devices(joined=self._some_are_joined)
         }
+
+    @property
+    def _some_are_joined(self) -> bool:
+        return len(self._kept_here) < len(self._specs)
+
+    def _allowed(self, gpus: Mapping[str, FleetGpu]) -> dict[str, frozenset[str]]:
+        """The GPUs that each model may use, if not all."""
+        own = frozenset(uuid for uuid, gpu in gpus.items() if not gpu.away)
+        if len(own) == len(gpus):
+            return {}
+        return dict.fromkeys(self._kept_here, own)
 
     def _pinned_gpus(
         self, residents: Iterable[Resident], pinned: set[str]

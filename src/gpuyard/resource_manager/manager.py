@@ -15,6 +15,7 @@ from gpuyard.resource_manager.batches import Batches
 from gpuyard.resource_manager.gpu_state import GpuStateFile
 from gpuyard.resource_manager.gpu_work import GpuWork
 from gpuyard.resource_manager.models import Models
+from gpuyard.resource_manager.pool_needs import PoolNeeds
 from gpuyard.resource_manager.prompts import Prompts
 from gpuyard.resource_manager.residents import Residents
 from gpuyard.resource_manager.spool import Spool
@@ -27,7 +28,7 @@ class ResourceManager:
         self._controller = controller
         self._core = controller.core
         requests = controller.requests
-        self.residents = Residents(self._core, requests)
+        self.residents = Residents(self._core, requests, controller.streams)
         self.models = Models(self._core, self.residents)
         self.replicas = ReplicaClient(self.residents.request_queues)
         self.prompts = Prompts(self._core, self.residents, self.models, self.replicas)
@@ -36,6 +37,10 @@ class ResourceManager:
         self.batches = BatchRequests(
             self._core, requests, self.residents, self._batches, controller.secrets
         )
+        controller.node_access.take = self.batches.take
+        needs = PoolNeeds(self._core, self.residents, self._batches)
+        controller.pools.know_models(needs)
+        self.residents.leaves = controller.pools.is_leaving
         self._core.model_load_s = self.models.load_s
         requests.when_it_leaves = self.models.when_it_leaves
         controller.gpu_alarms.models_on = self.residents.servers.jobs_on

@@ -14,6 +14,7 @@ import structlog
 
 from gpuyard.controller import transitions
 from gpuyard.controller.core import Core
+from gpuyard.controller.job_streams import JobStreams
 from gpuyard.controller.requests import Requests
 from gpuyard.domain.jobspec import JobKind
 from gpuyard.domain.models import ModelSpec, launch
@@ -23,6 +24,7 @@ from gpuyard.gateway.request_queue import RequestQueues
 from gpuyard.residency.fleet import Phase
 from gpuyard.residency.switching import Switch
 from gpuyard.resource_manager.learned_timings import LearnedTimings
+from gpuyard.resource_manager.node_ports import NodePort
 from gpuyard.resource_manager.resident import (
     Failure,
     Resident,
@@ -33,6 +35,7 @@ from gpuyard.resource_manager.resident import (
     watch_health,
 )
 from gpuyard.resource_manager.shared_bookings import SharedBookings
+from gpuyard.scheduler.nodes import Node
 
 if TYPE_CHECKING:
     import httpx
@@ -45,7 +48,8 @@ log = structlog.get_logger(__name__)
 class ModelServers:
     """All model servers, in `live` by job; `failures` are by model.
 
-    `on_change` is called when a server starts and when it becomes ready.
+    `on_change` is called when a server starts and when it becomes ready. `streams` lead
+    to those on machines that have joined.
     """
 
     def __init__(
@@ -55,8 +59,10 @@ class ModelServers:
         timings: LearnedTimings,
         request_queues: RequestQueues,
         on_change: Callable[[], None],
+        streams: JobStreams,
     ) -> None:
         self._core = core
+        self._streams = streams
         self._requests = requests
         self._timings = timings
         self._request_queues = request_queues
@@ -112,6 +118,7 @@ class ModelServers:
         wanted = launch(spec["model"], model, place.port)
         return (
             len(place.gpus) == model.gpus
+            and place.joined == model.joined
             and tuple(spec["command"]) == wanted.command
             and spec.get("environment", {}) == wanted.environment
             and spec.get("secrets", {}) == model.secrets
@@ -136,6 +143,7 @@ class ModelServers:
         """Stop looking after the servers; they run on."""
         for resident in self.live.values():
             resident.stop_checks()
+            resident.close_port()
         if self._client:
             await self._client.aclose()
 
@@ -175,6 +183,12 @@ class ModelServers:
             and resident.is_awake
             and not self.is_waiting(resident)
         ]
+
+    def node_of(self, resident: Resident) -> Node:
+        """The node of its GPUs; one without a name while that is not known."""
+        device = self._core.view.devices.get(resident.gpu)
+        node_id = device.node_id if device else None
+        return self._core.view.node(node_id) if node_id else Node("")
 
     def is_waiting(self, resident: Resident) -> bool:
         """Whether its job has not started yet."""
@@ -328,14 +342,37 @@ class ModelServers:
             self._on_change()  # others may start beside it now
         spec = self._specs[resident.model]
         try:
+            if self.node_of(resident).joined:
+                await self._find_way_to(resident)
             await watch_health(
-                resident, spec, self._client, lambda: self._on_ready(resident)
+                resident,
+                spec,
+                self._client,
+                lambda: self._on_ready(resident),
+                lambda: self._is_reached(resident),
             )
-        except UnhealthyError as error:
+        except (UnhealthyError, OSError) as error:
             resident.fault = str(error)
             if resident.replica:
                 self._request_queues.drop(resident.replica)
             await self._requests.cancel(resident.job_id)
+
+    async def _find_way_to(self, resident: Resident) -> None:
+        """Let requests reach a server on a machine that has joined, once its agent is
+        connected; OSError.
+        """
+        # A server that cannot be asked must not seem to boot.
+        is_reached = self._is_reached(resident)
+        while not is_reached:
+            await asyncio.sleep(_START_CHECK_EVERY_S)
+            is_reached = self._is_reached(resident)
+        way = NodePort(self._streams, resident.job_id, resident.port)
+        await resident.reach_by(way)
+
+    def _is_reached(self, resident: Resident) -> bool:
+        """Whether it can be asked now, if it answers."""
+        node = self.node_of(resident)
+        return not node.joined or node.state == "online"
 
     def _on_ready(self, resident: Resident) -> None:
         assert resident.replica
@@ -354,6 +391,7 @@ class ModelServers:
     def _disconnect(self, resident: Resident) -> None:
         """Send it no more requests and no more health checks."""
         resident.stop_checks()
+        resident.close_port()
         if resident.replica:
             self._request_queues.drop(resident.replica)
 

@@ -15,8 +15,9 @@ from gpuyard.residency.cost_policy import IDLE_LATE, LATE
 from gpuyard.residency.fleet import Fleet, Phase
 from gpuyard.residency.policies import choose_gang_gpus, place_model
 from gpuyard.residency.switching import Switch
-from gpuyard.resource_manager.resident import Failure, Resident
+from gpuyard.resource_manager.resident import Failure, Resident, model_shape
 from gpuyard.resource_manager.residents import Residents
+from gpuyard.scheduler.pool_demand import pools_for
 
 GPU_STATES = {
     Phase.BOOTING: GpuState.BOOTING_LLM,
@@ -52,12 +53,16 @@ class Models:
         is_failing = failure.refuses_requests and failure.until > time.monotonic()
         if is_failing and not self._residents.request_queues.by_model[model].open:
             return f"{model} cannot be loaded: {failure.reason}"
-        if not any(node.online for node in self._core.view.nodes.values()):
+        view = self._core.view
+        spec = self._residents.specs[model]
+        is_awaited = bool(pools_for(view, model_shape(spec)))
+        if is_awaited or not any(node.online for node in view.nodes.values()):
             return None
         devices = [
-            device for device in self._core.view.devices.values() if device.node_id
+            device
+            for device in view.devices.values()
+            if device.node_id and (spec.joined or not view.node(device.node_id).joined)
         ]
-        spec = self._residents.specs[model]
         memory = format_gb(spec.memory_gb)
         if not devices:
             return f"{model} needs a GPU with {memory}; there is none here"
@@ -96,8 +101,16 @@ class Models:
         return (
             self._why_no_room(model)
             or self._why_reserved(model)
-            or f"no GPU is free for {model}"
+            or f"no GPU is free for {model}{self._what_pools_do(model)}"
         )
+
+    def _what_pools_do(self, model: str) -> str:
+        """Why pools bring a GPU for the model, or bring none, to stand behind a reason;
+        empty if there is no pool for it.
+        """
+        shape = model_shape(self._residents.specs[model])
+        pools = pools_for(self._core.view, shape).items()
+        return "".join(f"; the pool {name}: {pool.why}" for name, pool in pools)
 
     def _why_reserved(self, model: str) -> str:
         """Which GPUs are kept from the model, and for which job; empty if none is."""
@@ -123,7 +136,7 @@ class Models:
         percent = self._core.settings.gpus.models_percent
         if spec.gpus > 1:
             return ""
-        for device in self._core.view.usable_devices():
+        for device in self._core.view.usable_devices(joined=spec.joined):
             names = self._residents.servers.models_on(device.uuid)
             taken_gb = sum(specs[name].memory_gb for name in names if name in specs)
             part = 100 * (taken_gb + spec.memory_gb) / device.memory_gb

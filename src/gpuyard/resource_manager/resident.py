@@ -13,9 +13,11 @@ from gpuyard.controller.intake import PreparedJob, Template
 from gpuyard.domain.jobspec import GpuRequest, JobKind, JobSpec, Resources
 from gpuyard.domain.models import ModelSpec, ServerLaunch, launch, warm_up
 from gpuyard.domain.own_options import ModelPlace
+from gpuyard.domain.shape import Shape
 from gpuyard.domain.states import check_move
 from gpuyard.gateway.request_queue import Replica
 from gpuyard.residency.fleet import PHASE_MOVES, Phase
+from gpuyard.resource_manager.node_ports import MOST_REQUESTS, NodePort
 
 if TYPE_CHECKING:
     import httpx
@@ -55,7 +57,8 @@ class Resident:
     `must_leave`: it leaves its GPUs once its requests are answered; with `must_unload`
     it may not sleep instead. `is_changing`: it is being put to sleep or woken. `gone`
     is set when its job has ended. `booted_here`: the first health check failed, so this
-    gpuyard server observes its boot.
+    gpuyard server observes its boot. `node_port`: what leads to it on a machine that
+    has joined, from the port `port_here`.
     """
 
     model: str
@@ -72,6 +75,8 @@ class Resident:
     is_changing: bool = False
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     booted_here: bool = False
+    node_port: NodePort | None = None
+    port_here: int | None = None
 
     @property
     def gpu(self) -> str:
@@ -81,7 +86,23 @@ class Resident:
     @property
     def url(self) -> str:
         """The address of the server."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://127.0.0.1:{self.port_here or self.port}"
+
+    def slots(self, spec: ModelSpec) -> int:
+        """How many requests it answers at once."""
+        return min(spec.slots, MOST_REQUESTS) if self.node_port else spec.slots
+
+    async def reach_by(self, node_port: NodePort) -> None:
+        """Let requests go this way from now on; OSError."""
+        if self.node_port is None:
+            self.port_here = await node_port.open()
+            self.node_port = node_port
+
+    def close_port(self) -> None:
+        """Let nothing more go there."""
+        if self.node_port:
+            self.node_port.close()
+            self.node_port = None
 
     def drain(self) -> None:
         """Give it no more requests."""
@@ -199,9 +220,20 @@ def server_job(
         model=model,
         resources=Resources(gpus=request),
         priority=5,
-        provider_options=ModelPlace(port, tuple(gpus)).to_options(),
+        provider_options=ModelPlace(port, tuple(gpus), spec.joined).to_options(),
     )
     return PreparedJob.of(Template.of(job, ()), job)
+
+
+def model_shape(spec: ModelSpec) -> Shape:
+    """The place that the model needs, wherever that is."""
+    return Shape(
+        cpus=0.0,
+        gpus=spec.gpus,
+        gpu_memory_gb=spec.memory_gb,
+        owned=True,
+        portable=spec.joined,
+    ).interned()
 
 
 async def watch_health(
@@ -209,9 +241,11 @@ async def watch_health(
     spec: ModelSpec,
     client: "httpx.AsyncClient",
     on_ready: Callable[[], None],
+    is_reached: Callable[[], bool] = lambda: True,
 ) -> None:
     """Wait until the server is healthy and warm, call `on_ready`, then check its health
-    for ever. `on_ready` is called again when a suspended replica is healthy.
+    for ever. `on_ready` is called again when a suspended replica is healthy. While it
+    cannot be reached (`is_reached`), it is suspended.
 
     A server that is found asleep stays asleep. Raises UnhealthyError.
     """
@@ -222,7 +256,7 @@ async def watch_health(
         resident.model,
         resident.url,
         start.served_name,
-        spec.slots,
+        resident.slots(spec),
         resident.gpus,
     )
     # A server that has just booted is awake; only an adopted one may be asleep.
@@ -237,22 +271,26 @@ async def watch_health(
             await _warm_up(resident, client, start.served_name)
         resident.enter(Phase.READY)
     on_ready()
-    await _until_unhealthy(resident, resident.replica, client, start.health, on_ready)
+    await _until_unhealthy(resident, client, start.health, on_ready, is_reached)
     raise UnhealthyError(f"it no longer answers {start.health}")
 
 
 async def _until_unhealthy(
     resident: Resident,
-    replica: Replica,
     client: "httpx.AsyncClient",
     health_path: str,
     on_ready: Callable[[], None],
+    is_reached: Callable[[], bool],
 ) -> None:
+    replica = resident.replica
+    assert replica
     failed_checks = 0
     while failed_checks < _MAX_FAILED_CHECKS:
         pause_s = _BOOT_CHECK_EVERY_S if replica.suspended else _CHECK_EVERY_S
         await asyncio.sleep(pause_s)
-        if await _is_healthy(resident, client, health_path):
+        if not is_reached():
+            replica.suspended = True
+        elif await _is_healthy(resident, client, health_path):
             failed_checks = 0
             if replica.suspended:
                 on_ready()

@@ -14,6 +14,7 @@ import structlog
 
 from gpuyard.config.settings import Settings
 from gpuyard.controller.core import Core
+from gpuyard.controller.job_streams import JobStreams
 from gpuyard.controller.requests import Requests
 from gpuyard.domain.models import ModelSpec
 from gpuyard.gateway.request_queue import RequestQueues
@@ -70,9 +71,10 @@ class Residents:
     `pinned`: models that are never unloaded. `closed_for_batch`: an exclusive batch
     runs, and only the models that it loads again may be loaded.
     `items_waiting_for(job_id)`: how many scripts wait for a waiting job.
+    `leaves(node_id)`: whether a node is about to go, so that its models must.
     """
 
-    def __init__(self, core: Core, requests: Requests) -> None:
+    def __init__(self, core: Core, requests: Requests, streams: JobStreams) -> None:
         self._core = core
         self._requests = requests
         self.specs: Mapping[str, ModelSpec] = core.settings.models
@@ -85,11 +87,17 @@ class Residents:
         self.timings = LearnedTimings(core, self.specs)
         self.request_queues.asked = self.timings.asked
         self.servers = ModelServers(
-            core, requests, self.timings, self.request_queues, self._decide_soon
+            core,
+            requests,
+            self.timings,
+            self.request_queues,
+            self._decide_soon,
+            streams,
         )
         self.pinned: set[str] = set()
         self.closed_for_batch = False
         self.items_waiting_for: Callable[[str], int] = lambda _: 1
+        self.leaves: Callable[[str], bool] = lambda _: False
         self._snapshot = FleetSnapshot(
             core, self.specs, self.request_queues, self.timings, self._free_memory_gb
         )
@@ -147,6 +155,8 @@ class Residents:
             return
         servers = self.servers
         for resident in list(servers.live.values()):
+            if not resident.must_unload and self.leaves(servers.node_of(resident).id):
+                resident.leave(must_unload=True)
             if resident.can_leave_now:
                 servers.sleep_or_unload(resident)
         servers.update_bookings()

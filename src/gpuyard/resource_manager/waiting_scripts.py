@@ -178,7 +178,8 @@ class WaitingScripts:
             kept = sorted(gpu for gpu in own if self._stays(gpu, model))
             if kept:
                 self.kept_from[model] = kept
-                self._allowed[model] = frozenset(self._fleet.gpus).difference(kept)
+                before = self._allowed.get(model, frozenset(self._fleet.gpus))
+                self._allowed[model] = before.difference(kept)
 
     def _waits_long(
         self,

@@ -124,6 +124,9 @@ def would_fit(view: View, shape: Shape, space_of: SpaceOf) -> bool:
 def _candidate(node: Node, space: Space, shape: Shape) -> Candidate | None:
     if not node.online or not may_use(node, shape):
         return None
+    is_beside = shape.gpu_uuids and not shape.gpus
+    if is_beside and node.devices.keys().isdisjoint(shape.gpu_uuids):
+        return None
     devices = fit(space, shape)
     if devices is None:
         return None

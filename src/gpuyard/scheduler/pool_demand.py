@@ -6,7 +6,8 @@ so and not in each decision.
 """
 
 import math
-from collections.abc import Container
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 
 from gpuyard.domain.shape import Shape
@@ -28,19 +29,38 @@ once.
 _WHOLE = attrgetter("whole")
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """`count` equal pieces of work that no job in the queue stands for: models that
+    requests wait for, and items of batches. Each takes a place of this shape for about
+    `run_s`.
+
+    `wait_s`: on the places that they have already, the last of them would be served in
+    so many seconds; None if they have none.
+    """
+
+    shape: Shape
+    count: int
+    run_s: float
+    wait_s: float | None = None
+
+
 def waiting_for(
     view: View,
     like: Node,
     now: float,
     policy: Policy,
     served: Container[Shape] = frozenset[Shape](),
+    wishes: Sequence[Wish] = (),
 ) -> dict[Shape, WaitingWork]:
     """The work that waits for more nodes like this one, which is empty and need not
     exist; by its shape. Others see to what is `served`.
     """
-    found: dict[Shape, WaitingWork] = {}
+    found = _wished(view, like, served, wishes)
+    # A wish knows more of the work than a worker that waits for a place.
+    wished = frozenset(found)
     for job, count in view.queue.kinds():
-        if job.shape in served:
+        if job.shape in served or job.shape in wished:
             continue
         per_node = shares_on(like, job.shape)
         if not per_node or place(view, job.shape) or quota_in_words(view, job):
@@ -53,6 +73,30 @@ def waiting_for(
         if len(found) >= MOST_BUCKETS:
             break
     return found
+
+
+def _wished(
+    view: View, like: Node, served: Container[Shape], wishes: Sequence[Wish]
+) -> dict[Shape, WaitingWork]:
+    """What these wishes would use such nodes for, by shape."""
+    found: dict[Shape, WaitingWork] = {}
+    for wish in wishes:
+        shape = wish.shape
+        per_node = shares_on(like, shape)
+        if shape in served or not per_node or place(view, shape):
+            continue
+        before = found.get(shape)
+        count = wish.count + (before.jobs if before else 0)
+        wait_s = _longer(before, wish) if before else wish.wait_s
+        found[shape] = WaitingWork(count, per_node, shape.nodes, wish.run_s, wait_s)
+    return found
+
+
+def _longer(before: WaitingWork, wish: Wish) -> float | None:
+    """The longer wait of two kinds of work; None if that of one is not known."""
+    if before.wait_s is None or wish.wait_s is None:
+        return None
+    return max(before.wait_s, wish.wait_s)
 
 
 def pools_for(view: View, shape: Shape) -> dict[str, PoolPlace]:

@@ -429,14 +429,17 @@ class View:
             # An offer where attempts wait may be in quarantine now.
             self.external_queues.recheck_waiting = True
 
-    def usable_devices(self) -> list[Device]:
+    def usable_devices(self, *, joined: bool = False) -> list[Device]:
         """The GPUs that models and batches may get: they are usable, their nodes are
-        online, neither is in quarantine, and the gateway reaches their machines.
+        online, and neither is in quarantine. Those of machines that have joined are
+        only among them if `joined`.
         """
         usable_nodes = {
             node.id
             for node in self.nodes.values()
-            if node.online and not node.joined and node.provider not in node.barred
+            if node.online
+            and (joined or not node.joined)
+            and node.provider not in node.barred
         }
         return [
             device

@@ -90,6 +90,7 @@ class AppState:
         self.series = SeriesSummaries(self.queries)
         self.throughput = JobThroughput(self.queries)
         self.controller.launching.worker_token = self._worker_token
+        self.controller.node_access.worker_token = self._worker_token
 
     def admits(self, token: str) -> bool:
         """Is this the token of this server, or of one that shares its ledger?

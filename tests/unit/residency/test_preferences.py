@@ -169,3 +169,12 @@ def test_a_busy_model_makes_no_room_for_another_model(prefer_idle):
     request(found, "third")
     found.switching.note("third", Switch.BOOT, 30.0)
     assert LruPolicy().act(found, NOW) == UnloadModel("brain", "other")
+
+
+def test_a_model_goes_to_the_servers_own_machine_first():
+    found = fleet()
+    for name in ("primary", "any"):
+        found.gpus[name].away = True
+    assert [gpu.id for gpu in place_model(found, "brain")] == ["secondary"]
+    put(found, "worker", "secondary")
+    assert [gpu.id for gpu in place_model(found, "brain")] == ["primary"]

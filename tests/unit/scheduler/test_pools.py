@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuyard.domain.shape import Shape
 from gpuyard.scheduler.nodes import Device, Node
-from gpuyard.scheduler.pool_demand import shares_on, waiting_for
+from gpuyard.scheduler.pool_demand import Wish, shares_on, waiting_for
 from gpuyard.scheduler.pools import (
     LONGEST_AGAIN_S,
     Failures,
@@ -291,3 +292,38 @@ def test_how_many_shares_an_empty_node_has_room_for():
     assert shares_on(like(gpus=1, cpus=64), shape) == 1
     assert shares_on(like(gpus=0), shape) == 0
     assert math.isfinite(shares_on(like(), replace(shape, cpus=0.0, gpus=0)))
+
+
+def wished(world: World, *wishes: Wish, served=frozenset()) -> list[WaitingWork]:
+    found = waiting_for(
+        world.view, like(), world.now, world.policy, served, list(wishes)
+    )
+    return list(found.values())
+
+
+def test_what_no_job_stands_for_is_wished_for_where_no_node_has_room():
+    world = World()
+    world.node("own", gpus=1)
+    model = Shape(cpus=0.0, gpus=1, gpu_memory_gb=16.0, portable=True)
+    wish = Wish(model, 1, 3600.0)
+    assert wished(world, wish) == []
+    assert world.decide_for(world.submit(gpus=1))
+    assert wished(world, wish) == [WaitingWork(1, 2, 1, 3600.0, None)]
+    assert wished(world, wish, served={model}) == []
+    assert wished(world, replace(wish, shape=replace(model, portable=False))) == []
+    # Two models of one shape each want a place; one of them has another already.
+    both = wished(world, wish, replace(wish, wait_s=5.0))
+    assert both == [WaitingWork(2, 2, 1, 3600.0, None)]
+    soon = wished(world, replace(wish, wait_s=9.0), replace(wish, wait_s=5.0))
+    assert soon == [WaitingWork(2, 2, 1, 3600.0, 9.0)]
+
+
+def test_a_wish_counts_in_place_of_the_workers_that_wait_for_the_same():
+    world = World()
+    world.node("own", gpus=1)
+    assert world.decide_for(world.submit(gpus=1))
+    for _ in range(3):
+        world.submit(gpus=1, portable=True)
+    worker = Shape(gpus=1, portable=True)
+    (work,) = wished(world, Wish(worker, 40, 2.0, 80.0))
+    assert (work.jobs, work.run_s, work.wait_s) == (40, 2.0, 80.0)

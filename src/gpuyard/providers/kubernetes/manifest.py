@@ -247,7 +247,7 @@ def _pod(order: AttemptOrder, settings: KubernetesConfig, target: Target) -> Jso
         "tolerations": [
             taint.model_dump(exclude_none=True) for taint in target.tolerations
         ],
-        "securityContext": _pod_security(settings),
+        "securityContext": pod_security(settings),
     }
     if target.avoided:
         pod["affinity"] = {"nodeAffinity": _anywhere_but(target.avoided)}
@@ -268,7 +268,7 @@ def _pod(order: AttemptOrder, settings: KubernetesConfig, target: Target) -> Jso
     return pod
 
 
-def _pod_security(settings: KubernetesConfig) -> Json:
+def pod_security(settings: KubernetesConfig) -> Json:
     """As the Pod Security Standard `restricted` wants it, unless the user is root."""
     security: Json = {"seccompProfile": {"type": "RuntimeDefault"}}
     user = settings.user
@@ -441,7 +441,7 @@ def _volumes(
     sources = {**settings.volumes, **order.volumes}
     for number, (inside, source) in enumerate(sources.items()):
         name = f"v{number}"
-        volume, folder = _volume_of(inside, source, settings)
+        volume, folder = volume_of(inside, source, settings)
         mount = {"name": name, "mountPath": inside}
         if folder:
             mount["subPath"] = folder
@@ -479,9 +479,7 @@ def _dataset_mount(mount: DatasetMount, prefix: str) -> Json:
     }
 
 
-def _volume_of(
-    inside: str, source: str, settings: KubernetesConfig
-) -> tuple[Json, str]:
+def volume_of(inside: str, source: str, settings: KubernetesConfig) -> tuple[Json, str]:
     """A volume from `pvc:NAME/FOLDER` or a path of the nodes, and the folder in it."""
     if source.startswith("pvc:"):
         claim, _, folder = source.removeprefix("pvc:").partition("/")

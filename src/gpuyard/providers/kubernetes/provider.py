@@ -14,6 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
+from gpuyard.config.pools import PoolSettings
 from gpuyard.domain.attempt_order import AttemptOrder
 from gpuyard.domain.errors import (
     InsufficientResourcesError,
@@ -44,6 +45,7 @@ from gpuyard.providers.kubernetes.fields import Json, name_of, value_at
 from gpuyard.providers.kubernetes.job_output import JobOutput
 from gpuyard.providers.kubernetes.job_tracker import JobTracker
 from gpuyard.providers.kubernetes.places import Places
+from gpuyard.providers.kubernetes.pool import KubernetesPool
 from gpuyard.providers.kubernetes.rights import is_about_rights
 from gpuyard.providers.kubernetes.spool import KubernetesSpool
 from gpuyard.providers.kubernetes.supply import Supply, supplies
@@ -420,8 +422,15 @@ class KubernetesProvider(QueueProvider):
 
     # --- supply ---
 
+    def pool_hands(self, name: str, settings: PoolSettings) -> KubernetesPool:
+        """See GpuProviderInterface."""
+        return KubernetesPool(settings, self.settings, self._api, self._supply)
+
     async def offers(self) -> Sequence[Offer]:
         """One offer for each kind of node and each configured pool."""
+        return [supply.offer for supply in await self._supply()]
+
+    async def _supply(self) -> Sequence[Supply]:
         await self._checks.check()
         try:
             nodes, _ = await self._api.list_objects("/api/v1/nodes")
@@ -432,7 +441,7 @@ class KubernetesProvider(QueueProvider):
             nodes = []
         found = await self._supplies(nodes)
         self._places.update(found)
-        return [supply.offer for supply in found]
+        return found
 
     async def _supplies(self, nodes: Sequence[Json]) -> Sequence[Supply]:
         return supplies(nodes, self.settings, self.PROVIDER_NAME)

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs
 import structlog
 
 from gpuyard.controller.job_streams import JobStreams
+from gpuyard.controller.port_stream import PortStream
 from gpuyard.domain.errors import (
     ForbiddenError,
     GpuyardError,
@@ -23,7 +24,6 @@ from gpuyard.domain.errors import (
 from gpuyard.server.tools import heads
 from gpuyard.server.tools.heads import Head, Request
 from gpuyard.server.tools.places import ToolAddresses, ToolPlace
-from gpuyard.server.tools.port_stream import PortStream
 from gpuyard.server.tools.sessions import ToolSession, ToolSessions
 
 # No program of a job is asked for this path.
