@@ -30,10 +30,11 @@ interface RentedMachine {
 interface Rented {
   items: RentedMachine[];
   problems: Record<string, string>;
+  told_at: Record<string, number | null>;
 }
 
-// The clouds themselves are asked, and count how often.
-const LOOK_AGAIN_S = 30;
+// The server asks the clouds no more often, however many people look.
+const LOOK_AGAIN_S = 10;
 const SHORTEST_PAUSE_S = 5;
 const TONES: Record<string, Tone> = { running: "good", pending: "busy", stopping: "warn" };
 const changesMachines = ({ kind }: ServerEvent) => /^(attempt|node|pool)\./.test(kind);
@@ -64,7 +65,7 @@ function Machines() {
   const machines = found.value?.items ?? [];
   const problems = Object.entries(found.value?.problems ?? {});
   return (
-    <Card title="Rented machines">
+    <Card title="Rented machines" action={<Ages toldAt={found.value?.told_at ?? {}} />}>
       <ErrorNote error={found.error} />
       {problems.map(([provider, problem]) => (
         <p key={provider} class="warning">
@@ -79,6 +80,15 @@ function Machines() {
       {machines.length > 0 && <MachineTable machines={machines} />}
     </Card>
   );
+}
+
+/** How old the answer of each cloud is. */
+function Ages({ toldAt }: { toldAt: Rented["told_at"] }) {
+  const now = useNow();
+  const ages = Object.entries(toldAt).map(([provider, at]) =>
+    at === null ? `${provider}: no answer yet` : `${provider}: ${format.ago(at, now)}`,
+  );
+  return <span class="quiet small">{ages.join(", ")}</span>;
 }
 
 function MachineTable({ machines }: { machines: readonly RentedMachine[] }) {
