@@ -12,6 +12,7 @@ from tests.support.browser import shared_browser as browser
 from tests.support.instance import TestInstance, make_instance
 from tests.support.page_checks import check_for_all, signed_in
 from tests.support.ports import free_port
+from tests.support.wait import wait_until
 from tests.support.web import http
 
 __all__ = ["browser"]
@@ -35,6 +36,19 @@ _TOO_WIDE = """
   .filter((element) => element.scrollWidth > element.clientWidth + 1)
   .map((element) => element.outerHTML.slice(0, 300))
 """
+
+# Of what the page asks from now on, how often it asks what who has signed in may do.
+_NOTE_QUESTIONS = """
+() => {
+  const ask = window.fetch;
+  window.asked = [];
+  window.fetch = (path, ...more) => {
+    window.asked.push(String(path));
+    return ask(path, ...more);
+  };
+}
+"""
+_RIGHTS_ASKED = "asked.filter((path) => path.endsWith('/whoami')).length"
 
 
 @pytest.fixture(scope="module")
@@ -213,6 +227,7 @@ def test_a_session_that_ends_leaves_what_was_typed(
 ) -> None:
     page.get_by_role("link", name="Submit", exact=True).click()
     page.get_by_label("Name").fill("half typed")
+    page.evaluate(_NOTE_QUESTIONS)
     page.context.clear_cookies()
     page.get_by_label(re.compile("Command")).fill("true")
     page.get_by_role("button", name="Submit").click()
@@ -223,6 +238,11 @@ def test_a_session_that_ends_leaves_what_was_typed(
     expect(page.get_by_label("Name")).to_have_value("half typed")
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("heading", name="half typed")).to_be_visible()
+    # Whoever has signed in again listens once: what changes their rights is asked once.
+    before = page.evaluate(_RIGHTS_ASKED)
+    instance.ok("user", "add", "zoe")
+    wait_until(lambda: page.evaluate(_RIGHTS_ASKED) > before, what="the question")
+    assert page.evaluate(_RIGHTS_ASKED) == before + 1
 
 
 def test_a_viewer_sees_no_button_that_is_not_theirs(
