@@ -131,19 +131,16 @@ function AddMember(props: {
   const names = users.value?.items.map((user) => user.name) ?? [];
   const [user, setUser] = useState("");
   const [role, setRole] = useState("member");
-  async function add(): Promise<void> {
-    if (!user) throw new Error("Nobody is chosen. Choose a user.");
-    await props.add(user, role);
-  }
   return (
     <FormDialog
       title={`Add a member to ${props.project}`}
       verb="Add"
-      act={add}
+      act={() => props.add(user, role)}
       onClose={props.onClose}
     >
       <Choice
         label="User"
+        required
         value={user}
         options={[["", "choose one"], ...asChoices(names)]}
         onChoose={setUser}

@@ -195,7 +195,6 @@ function Reserve({ onClose, onDone }: { onClose: () => void; onDone: () => void 
     "user owner",
   ];
   async function reserve(): Promise<void> {
-    if (!holder) throw new Error("Nobody is chosen. Choose for whom it is.");
     const [kind, name] = [holder.split(" ", 1)[0]!, holder.slice(holder.indexOf(" ") + 1)];
     await send("POST", "/api/v1/reservations", {
       [kind]: name,
@@ -212,11 +211,18 @@ function Reserve({ onClose, onDone }: { onClose: () => void; onDone: () => void 
     <FormDialog title="Reserve GPUs" verb="Reserve" act={reserve} onClose={onClose}>
       <Choice
         label="For"
+        required
         value={holder}
         options={[["", "choose a project or a user"], ...asChoices(holders)]}
         onChoose={setHolder}
       />
-      <Field label="GPUs (empty: all of the node)" type="number" value={gpus} onInput={setGpus} />
+      <Field
+        label="GPUs (empty: all of the node)"
+        type="number"
+        min={1}
+        value={gpus}
+        onInput={setGpus}
+      />
       <Field label="Class, such as a100 (empty: any)" value={gpuClass} onInput={setGpuClass} />
       <Field label="Node (empty: any)" value={node} onInput={setNode} />
       <Field label="From (empty: now)" type="datetime-local" value={begins} onInput={setBegins} />

@@ -161,7 +161,6 @@ function MakeToken(props: { onClose: () => void; onMade: (token: Issued) => void
   const names = users.value?.items.map((one) => one.name) ?? [];
   const whose = own === null ? [["", "choose one"] as const] : [];
   async function make(): Promise<void> {
-    if (!user) throw new Error("Nobody is chosen. Choose whose token it is.");
     const wanted = {
       user,
       ...(name ? { name } : {}),
@@ -175,6 +174,7 @@ function MakeToken(props: { onClose: () => void; onMade: (token: Issued) => void
       {session.may("administrator") && (
         <Choice
           label="Of whom"
+          required
           value={user}
           options={[...whose, ...names.map((one) => [one, one] as const)]}
           onChoose={setUser}

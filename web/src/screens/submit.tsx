@@ -70,7 +70,9 @@ export default function SubmitScreen() {
         {source && <span class="quiet">A copy of {format.shortId(source)}, to be changed</span>}
       </div>
       <div class="columns top unequal">
-        <form class="card" aria-label="The job" onSubmit={(event) => event.preventDefault()}>
+        {/* No <form>: Enter in one of its many fields is not meant to start a job, and it has forms
+            of its own. */}
+        <div class="card" role="form" aria-label="The job">
           <ProgramFields form={form} onForm={change} />
           <JobFields
             form={form}
@@ -90,7 +92,7 @@ export default function SubmitScreen() {
               Clear
             </button>
           </div>
-        </form>
+        </div>
         <div class="stack spaced">
           {program && <RecommendationCard answer={recommended} onUse={use} />}
           <SizesCard

@@ -180,7 +180,6 @@ function Quarantine({ place: given, known, onClose, onDone }: QuarantineProps) {
   const [hours, setHours] = useState("4");
   const [reason, setReason] = useState("");
   async function record(): Promise<void> {
-    if (!place) throw new Error("No place is given. Write one, such as node:box.");
     await send("PUT", pathOf(place), {
       score: known.find((one) => one.place === place)?.score ?? null,
       quarantined_until: now + Number(hours) * HOUR_S,
@@ -203,7 +202,7 @@ function Quarantine({ place: given, known, onClose, onDone }: QuarantineProps) {
         onInput={setPlace}
         required
       />
-      <Field label="Hours" type="number" value={hours} onInput={setHours} />
+      <Field label="Hours" type="number" required value={hours} onInput={setHours} />
       <Field label="Why" value={reason} onInput={setReason} />
     </FormDialog>
   );
