@@ -273,6 +273,40 @@ def test_shares_stand_beside_what_was_used(
         check_for_all(page)
 
 
+def test_secrets_and_budgets_are_set_and_removed(
+    instance: TestInstance, browser: Browser
+) -> None:
+    with signed_in(instance, browser, "/people?show=secrets") as page:
+        page.get_by_role("button", name="Set a secret").click()
+        page.get_by_label(re.compile("^Name")).fill("HF_TOKEN")
+        page.get_by_label("Value").fill("hidden-value")
+        page.get_by_label("Value").press("Enter")
+        secret = page.get_by_role("row", name=re.compile("HF_TOKEN"))
+        expect(secret).to_contain_text("shared")
+        expect(page.get_by_text("hidden-value")).to_have_count(0)
+        check_for_all(page)
+        secret.get_by_role("button", name="Remove").click()
+        page.get_by_role("button", name="Remove it").click()
+        expect(secret).to_have_count(0)
+        page.get_by_role("link", name="Costs", exact=True).click()
+        page.get_by_role("button", name="Set a budget").click()
+        page.get_by_label("Name", exact=True).fill("lab")
+        page.get_by_label("Amount").fill("0")
+        page.get_by_label("Amount").press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text("amount")
+        page.get_by_label("Amount").fill("25")
+        page.get_by_label("Amount").press("Enter")
+        expect(page.get_by_text("of $25.00")).to_be_visible()
+        check_for_all(page)
+        page.get_by_role("button", name="Change lab").click()
+        page.get_by_label("Amount").fill("50")
+        page.get_by_label("Amount").press("Enter")
+        expect(page.get_by_text("of $50.00")).to_be_visible()
+        page.get_by_role("button", name="Remove lab").click()
+        page.get_by_role("button", name="Remove it").click()
+        expect(page.get_by_text("of $50.00")).to_have_count(0)
+
+
 def test_a_token_is_shown_once_and_is_good_until_it_is_revoked(
     instance: TestInstance, browser: Browser
 ) -> None:
@@ -386,6 +420,7 @@ def test_who_may_not_sees_no_button(instance: TestInstance, browser: Browser) ->
         for path, shown in {
             "/": "Newest jobs",
             "/submit": "Viewers submit nothing",
+            "/schedules": "There is no schedule",
             "/sweeps": "Flows",
             "/batches": "Batches",
             "/data": "Datasets",
@@ -396,6 +431,7 @@ def test_who_may_not_sees_no_button(instance: TestInstance, browser: Browser) ->
             "/costs": "Export",
             "/people?show=projects": "Projects",
             "/people?show=service+accounts": "Service accounts",
+            "/people?show=secrets": "Secrets",
             "/people?show=reservations": "Today",
             "/people?show=shares": "vision",
         }.items():

@@ -15,7 +15,7 @@ import { useStore } from "./state/store";
 import { switchTheme, theme } from "./state/theme";
 import { useCentred } from "./ui/centre";
 import { Icon, type IconName, Mark } from "./ui/icons";
-import { Dialog, Empty, Link } from "./ui/parts";
+import { Dialog, Empty, Link, Loading } from "./ui/parts";
 
 // Charts and logs are loaded with the first screen that shows some.
 const JobScreen = lazy(() => import("./screens/job"));
@@ -34,6 +34,7 @@ const BatchesScreen = lazy(() => import("./screens/batches"));
 const DataScreen = lazy(() => import("./screens/data"));
 const OffersScreen = lazy(() => import("./screens/offers"));
 const CloudsScreen = lazy(() => import("./screens/clouds"));
+const SchedulesScreen = lazy(() => import("./screens/schedules"));
 const DesignScreen = lazy(() => import("./screens/design"));
 
 interface Screen {
@@ -46,6 +47,7 @@ const SCREENS: readonly Screen[] = [
   { path: /^\/jobs\/?$/, screen: JobsScreen },
   { path: /^\/jobs\/([^/]+)\/?$/, screen: JobScreen },
   { path: /^\/submit\/?$/, screen: SubmitScreen },
+  { path: /^\/schedules\/?$/, screen: SchedulesScreen },
   { path: /^\/models\/?$/, screen: ModelsScreen },
   { path: /^\/machines\/?$/, screen: MachinesScreen },
   { path: /^\/costs\/?$/, screen: CostsScreen },
@@ -69,6 +71,7 @@ const LINKS: readonly (readonly (readonly [string, string, IconName])[])[] = [
     ["/", "Overview", "overview"],
     ["/jobs", "Jobs", "jobs"],
     ["/submit", "Submit", "submit"],
+    ["/schedules", "Schedules", "schedules"],
     ["/sweeps", "Sweeps and flows", "sweeps"],
     ["/batches", "Batches", "batches"],
     ["/studies", "Studies", "studies"],
@@ -116,13 +119,25 @@ function Frame({ who, isExpired }: { who: WhoAmI; isExpired: boolean }) {
     match: pattern.exec(path),
   }));
   const shown = found.find(({ match }) => match !== null);
+  const main = useRef<HTMLElement>(null);
+  const former = useRef(path);
+  useEffect(() => {
+    if (former.current === path) return;
+    former.current = path;
+    // A new screen begins at its top, also for keyboards and screen readers.
+    window.scrollTo(0, 0);
+    main.current?.focus({ preventScroll: true });
+  }, [path]);
   return (
     <div class="frame" onClick={followLinks}>
+      <button type="button" class="button skip" onClick={() => main.current?.focus()}>
+        To the content
+      </button>
       <Rail path={path} who={who} />
       <div>
         <ConnectionNotice />
-        <main class="content">
-          <Suspense fallback={null}>
+        <main ref={main} class="content" tabIndex={-1}>
+          <Suspense fallback={<Loading />}>
             {shown ? draw(shown.screen, shown.match!.slice(1)) : <Missing />}
           </Suspense>
         </main>

@@ -13,7 +13,17 @@ import { go } from "../state/router";
 import { session } from "../state/session";
 import { Choice, Field, TextField } from "../ui/fields";
 import { Form } from "../ui/forms";
-import { ActionButton, Badge, Card, Empty, ErrorNote, Link, Meter, StateBadge } from "../ui/parts";
+import {
+  ActionButton,
+  Badge,
+  Card,
+  Empty,
+  ErrorNote,
+  Found,
+  Link,
+  Meter,
+  StateBadge,
+} from "../ui/parts";
 import { Windowed } from "../ui/window";
 
 /** See `GET /api/v1/batches`. */
@@ -79,7 +89,7 @@ function BatchList() {
           </button>
         )}
       </div>
-      <ErrorNote error={batches.error} />
+      <Found of={batches} />
       {isNew && <NewBatch onClose={() => setNew(false)} />}
       {batches.value?.items.length === 0 && <Empty>There has been no batch yet.</Empty>}
       {Boolean(batches.value?.items.length) && (
@@ -145,7 +155,7 @@ function BatchScreen({ id }: { id: string }) {
   const [error, setError] = useState<Error | null>(null);
   const [state, setState] = useState("");
   const batch = found.value;
-  if (batch === null) return <ErrorNote error={found.error} />;
+  if (batch === null) return <Found of={found} />;
   const post = (action: string) => async () => {
     await send("POST", `/api/v1/batches/${id}/${action}`, action === "retry" ? {} : undefined);
     found.reload();

@@ -7,7 +7,7 @@ import * as format from "../format";
 import { useNow } from "../state/clock";
 import { useListing } from "../state/pages";
 import { useResource } from "../state/resource";
-import { Badge, Dialog, Empty, ErrorNote, Meter, type Tone } from "../ui/parts";
+import { Badge, Dialog, Empty, ErrorNote, Found, Meter, type Tone } from "../ui/parts";
 
 /** See `GET /api/v1/pools`. */
 interface Pool {
@@ -56,7 +56,7 @@ export function Pools() {
   return (
     <>
       <h2>Pools</h2>
-      <ErrorNote error={pools.error} />
+      <Found of={pools} />
       {pools.value?.items.length === 0 && (
         <Empty>
           There is no pool. <code>[pools.NAME]</code> in the settings of the server keeps nodes

@@ -4,7 +4,7 @@ import * as format from "../format";
 import type { ServerEvent } from "../api/events";
 import { useNow } from "../state/clock";
 import { useResource } from "../state/resource";
-import { Badge, Card, Empty, ErrorNote, Link, type Tone } from "../ui/parts";
+import { Badge, Card, Empty, Found, Link, type Tone } from "../ui/parts";
 import { Accounts } from "./clouds-accounts";
 import { Pools } from "./clouds-pools";
 
@@ -66,7 +66,7 @@ function Machines() {
   const problems = Object.entries(found.value?.problems ?? {});
   return (
     <Card title="Rented machines" action={<Ages toldAt={found.value?.told_at ?? {}} />}>
-      <ErrorNote error={found.error} />
+      <Found of={found} />
       {problems.map(([provider, problem]) => (
         <p key={provider} class="warning">
           {provider} cannot be asked: {problem}

@@ -14,7 +14,7 @@ import { setQuery, usePlace } from "../state/router";
 import { session } from "../state/session";
 import { Field, FileButton } from "../ui/fields";
 import { Form } from "../ui/forms";
-import { ActionButton, Dialog, Empty, ErrorNote, Meter, Tabs } from "../ui/parts";
+import { ActionButton, Dialog, Empty, ErrorNote, Found, Meter, Tabs } from "../ui/parts";
 import { Artifacts } from "./data-artifacts";
 import { addressOf, DatasetFiles, Sharing, WorkspaceFiles } from "./data-files";
 
@@ -61,7 +61,7 @@ function Datasets() {
   return (
     <>
       {session.may("member") && <Upload onAdded={found.reload} />}
-      <ErrorNote error={found.error} />
+      <Found of={found} />
       {found.value?.items.length === 0 && <Empty>There is no dataset yet.</Empty>}
       {Boolean(found.value?.items.length) && (
         <div class="card scrolls" tabIndex={0} role="group" aria-label="Datasets">
@@ -287,7 +287,7 @@ function Workspaces() {
   const [listed, setListed] = useState<WorkspaceRow | null>(null);
   return (
     <>
-      <ErrorNote error={found.error} />
+      <Found of={found} />
       {listed && (
         <WorkspaceFiles
           project={listed.project}

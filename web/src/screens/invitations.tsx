@@ -7,7 +7,7 @@ import * as format from "../format";
 import { useResource } from "../state/resource";
 import { CommandToCopy, Field } from "../ui/fields";
 import { Form } from "../ui/forms";
-import { ActionButton, Badge, Card, Dialog, ErrorNote, type Tone } from "../ui/parts";
+import { ActionButton, Badge, Card, Dialog, ErrorNote, Found, type Tone } from "../ui/parts";
 
 type Known = Schemas["KnownInvitation"];
 const MOST = 20;
@@ -22,7 +22,7 @@ export function Invitations() {
     await send("DELETE", `/api/v1/invitations/${id}`);
     found.reload();
   }
-  if (items.length === 0) return <ErrorNote error={found.error} />;
+  if (items.length === 0) return <Found of={found} />;
   return (
     <Card title="Invitations">
       <ErrorNote error={error ?? found.error} />

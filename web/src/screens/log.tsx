@@ -27,12 +27,14 @@ const PAUSE_MS = 1000;
 // More would be too high for a browser's own limit on the height of things.
 const MOST_LINES = 1_000_000;
 const LEVELS = ["", "info", "warning", "error", "critical"];
+const SECTIONS = ["", "setup", "evaluation", "traceback"];
 
 export function Log({ job, isOver }: { job: string; isOver: boolean }) {
   const [typed, setTyped] = useState("");
   const search = useSettled(typed);
   const [isRegex, setRegex] = useState(false);
   const [level, setLevel] = useState("");
+  const [section, setSection] = useState("");
   const [follows, setFollows] = useState(true);
   const [hidesMetrics, setHidesMetrics] = useState(true);
   const query: Query = {
@@ -40,6 +42,7 @@ export function Log({ job, isOver }: { job: string; isOver: boolean }) {
     regex: isRegex && search ? search : undefined,
     ignore_case: search ? true : undefined,
     level: level || undefined,
+    section: section || undefined,
   };
   const log = useLog(job, query, isOver);
   const shown = hidesMetrics
@@ -63,6 +66,17 @@ export function Log({ job, isOver }: { job: string; isOver: boolean }) {
           {LEVELS.map((one) => (
             <option key={one} value={one}>
               {one ? `${one} and worse` : "every level"}
+            </option>
+          ))}
+        </select>
+        <select
+          aria-label="Part of the log"
+          value={section}
+          onChange={(event) => setSection(event.currentTarget.value)}
+        >
+          {SECTIONS.map((one) => (
+            <option key={one} value={one}>
+              {one || "every part"}
             </option>
           ))}
         </select>

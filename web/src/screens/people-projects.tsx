@@ -7,7 +7,7 @@ import type { ServerEvent } from "../api/events";
 import { useResource } from "../state/resource";
 import { me } from "../state/rights";
 import { session } from "../state/session";
-import { ActionButton, Badge, Empty, ErrorNote } from "../ui/parts";
+import { ActionButton, Badge, Empty, ErrorNote, Found } from "../ui/parts";
 import { Choice, Field } from "../ui/fields";
 import { FormDialog, Tick } from "../ui/forms";
 import { asChoices, ROLES, useUsers } from "./people-users";
@@ -34,7 +34,7 @@ export function ProjectsTab() {
           </button>
         )}
       </div>
-      <ErrorNote error={projects.error} />
+      <Found of={projects} />
       {projects.value?.items.length === 0 && <Empty>No project is registered.</Empty>}
       <div class="columns">
         {projects.value?.items.map((project) => (

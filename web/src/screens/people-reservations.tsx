@@ -7,7 +7,7 @@ import type { ServerEvent } from "../api/events";
 import * as format from "../format";
 import { useResource } from "../state/resource";
 import { session } from "../state/session";
-import { ActionButton, Badge, Card, Dialog, Empty, ErrorNote, type Tone } from "../ui/parts";
+import { ActionButton, Badge, Card, Dialog, Empty, ErrorNote, Found, type Tone } from "../ui/parts";
 import { Calendar, monthName, otherMonth } from "../ui/calendar";
 import { Choice, Field } from "../ui/fields";
 import { FormDialog } from "../ui/forms";
@@ -51,7 +51,7 @@ export function ReservationsTab() {
           </button>
         )}
       </div>
-      <ErrorNote error={found.error} />
+      <Found of={found} />
       <div class="card scrolls" role="region" aria-label="Calendar" tabIndex={0}>
         <Calendar
           month={month}

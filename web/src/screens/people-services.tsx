@@ -5,7 +5,7 @@ import { useState } from "preact/hooks";
 import { type Schemas, send } from "../api/client";
 import * as format from "../format";
 import { session } from "../state/session";
-import { ActionButton, Badge, Card, Empty, ErrorNote } from "../ui/parts";
+import { ActionButton, Badge, Card, Empty, ErrorNote, Found } from "../ui/parts";
 import { Choice, Field } from "../ui/fields";
 import { FormDialog } from "../ui/forms";
 import { PROJECT_ROLES, useProjects } from "./people-projects";
@@ -36,7 +36,7 @@ export function ServicesTab() {
           )
         }
       >
-        <ErrorNote error={users.error} />
+        <Found of={users} />
         {users.value && accounts.length === 0 && (
           <Empty>
             There is none. A program that submits jobs for a project needs no person's token.

@@ -9,7 +9,7 @@ import { useNow } from "../state/clock";
 import { useResource } from "../state/resource";
 import { me } from "../state/rights";
 import { session } from "../state/session";
-import { Badge, Card, Dialog, Empty, ErrorNote } from "../ui/parts";
+import { Badge, Card, Dialog, Empty, Found } from "../ui/parts";
 import { Choice, Field } from "../ui/fields";
 import { FormDialog } from "../ui/forms";
 import { ROLES, useUsers } from "./people-users";
@@ -49,7 +49,7 @@ export function TokensTab() {
           </button>
         }
       >
-        <ErrorNote error={tokens.error} />
+        <Found of={tokens} />
         {tokens.value?.items.length === 0 && <Empty>No token is good now.</Empty>}
         {tokens.value && tokens.value.items.length > 0 && (
           <TokenList tokens={tokens.value.items} onChange={tokens.reload} />

@@ -22,6 +22,8 @@ export function Field({ label, value, type, required, min, max, hint, onInput }:
         type={type ?? "text"}
         value={value}
         required={required}
+        // What is typed there is of no sign-in here.
+        autocomplete={type === "password" ? "new-password" : undefined}
         min={min}
         max={max}
         placeholder={hint}

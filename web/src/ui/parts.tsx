@@ -78,6 +78,17 @@ export function ErrorNote({ error }: { error: Error | null }) {
   );
 }
 
+/** What the server says at first: nothing yet, or what went wrong. */
+export function Found({ of }: { of: { value?: unknown; error: Error | null } }) {
+  if (of.error) return <ErrorNote error={of.error} />;
+  return of.value === null ? <Loading /> : null;
+}
+
+/** Is seen only where it takes long. */
+export function Loading() {
+  return <p class="quiet late">Loading …</p>;
+}
+
 /** Work that takes a while: it does not begin twice at once, and says what failed. */
 export function useAction(
   act: () => Promise<unknown>,
