@@ -270,6 +270,10 @@ def test_a_page_whose_server_is_gone_says_so_and_catches_up(browser: Browser) ->
             own.kill("server")
             notice = page.get_by_text("The server does not answer.")
             expect(notice.first).to_be_visible()
+            # A screen that was not loaded yet takes the page not along.
+            page.get_by_role("link", name="Costs").click()
+            expect(page.get_by_text("This screen cannot be shown now.")).to_be_visible()
+            page.get_by_role("link", name="Jobs").click()
             own.ok("up")
             job = submit(own, "true", name="meanwhile")
             line = page.get_by_role("listitem").filter(has_text="meanwhile")
