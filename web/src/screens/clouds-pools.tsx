@@ -7,7 +7,7 @@ import * as format from "../format";
 import { useNow } from "../state/clock";
 import { useListing } from "../state/pages";
 import { useResource } from "../state/resource";
-import { Badge, Dialog, Empty, ErrorNote, Found, Meter, type Tone } from "../ui/parts";
+import { Badge, Dialog, Empty, ErrorNote, Found, Loading, Meter, type Tone } from "../ui/parts";
 
 /** See `GET /api/v1/pools`. */
 interface Pool {
@@ -126,6 +126,7 @@ function Nodes({ pool, onClose }: { pool: string; onClose: () => void }) {
   return (
     <Dialog title={`The nodes of ${pool}, the newest first`} onClose={onClose}>
       <ErrorNote error={found.error} />
+      {found.hasMore && nodes.length === 0 && !found.error && <Loading />}
       {!found.hasMore && nodes.length === 0 && <Empty>It has had no node yet.</Empty>}
       {nodes.length > 0 && (
         <div class="scrolls" tabIndex={0} role="region" aria-label={`Nodes of ${pool}`}>
