@@ -70,14 +70,19 @@ def renting(**clouds: Cloud) -> RentedNodes:
     settings = InstanceSettings()
     providers = Providers(
         {
-            name: Rented({}, cast("InstanceApi", cloud), settings)  # type: ignore[abstract]
+            name: Rented({}, cast("InstanceApi", cloud), settings)
             for name, cloud in clouds.items()
         }
     )
     view = SimpleNamespace(attempts={}, nodes={})
-    joined = SimpleNamespace(rented_node=lambda _: "")
-    parts: list[Any] = [SimpleNamespace(view=view), joined, None, None]
-    return RentedNodes(*parts, providers)
+    core: Any = SimpleNamespace(view=view)
+    joined: Any = SimpleNamespace(rented_node=no_node)
+    unused: Any = None
+    return RentedNodes(core, joined, unused, unused, providers)
+
+
+def no_node(_: str) -> str:
+    return ""
 
 
 def ids(found: dict[str, Any]) -> list[str]:
