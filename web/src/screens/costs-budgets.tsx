@@ -51,11 +51,7 @@ export function Budgets() {
         />
       )}
       {removed && (
-        <RemoveBudget
-          budget={removed}
-          onClose={() => setRemoved(null)}
-          onDone={budgets.reload}
-        />
+        <RemoveBudget budget={removed} onClose={() => setRemoved(null)} onDone={budgets.reload} />
       )}
     </>
   );

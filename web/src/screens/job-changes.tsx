@@ -41,12 +41,7 @@ export function JobChanges({ job, isOver, onChange, onError }: Props) {
         {isOver ? "Rename" : "Change"}
       </button>
       {isChanging && (
-        <ChangeJob
-          job={job}
-          isOver={isOver}
-          onClose={() => setChanging(false)}
-          onDone={onChange}
-        />
+        <ChangeJob job={job} isOver={isOver} onClose={() => setChanging(false)} onDone={onChange} />
       )}
     </>
   );

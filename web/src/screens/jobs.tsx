@@ -56,7 +56,10 @@ export function JobsScreen() {
         <h1>Jobs</h1>
         <span class="spring" />
         {chosen.size > 0 && (
-          <BulkActions chosen={present(chosen, jobs.items)} onDone={() => (setChosen(new Map()), jobs.reload())} />
+          <BulkActions
+            chosen={present(chosen, jobs.items)}
+            onDone={() => (setChosen(new Map()), jobs.reload())}
+          />
         )}
       </div>
       <Filters query={query} />

@@ -39,11 +39,7 @@ export function SecretsTab() {
       {items.length > 0 && <SecretTable secrets={items} onRemove={setRemoved} />}
       {isSetting && <SetSecret onClose={() => setSetting(false)} onDone={found.reload} />}
       {removed && (
-        <RemoveSecret
-          secret={removed}
-          onClose={() => setRemoved(null)}
-          onDone={found.reload}
-        />
+        <RemoveSecret secret={removed} onClose={() => setRemoved(null)} onDone={found.reload} />
       )}
     </Card>
   );

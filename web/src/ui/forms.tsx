@@ -71,7 +71,12 @@ export function FormDialog(props: FormProps & { title: string; onClose: () => vo
   }
   return (
     <Dialog title={props.title} onClose={props.onClose}>
-      <Form verb={props.verb} kind={props.kind ?? "primary"} act={act} beside={<Close {...props} />}>
+      <Form
+        verb={props.verb}
+        kind={props.kind ?? "primary"}
+        act={act}
+        beside={<Close {...props} />}
+      >
         {props.children}
       </Form>
     </Dialog>
