@@ -176,6 +176,9 @@ class Lab:
         self.run_jobs()
         self.gpuyard("llm", "qwen2.5:7b", "hello")
         self.gpuyard("nodes", "invite", "--name", "lab2")
+        self.gpuyard(
+            "run", "--schedule", "0 3 * * *", "--name", "nightly", "--", "true"
+        )
         self.leave_verdicts()
         self.leave_study()
         quarantine = ["trust", "quarantine", "kubernetes/NVIDIA-L4"]

@@ -43,7 +43,8 @@ SCREENS: Mapping[str, Screen] = {
     "overview": Screen("/", "text=Newest jobs"),
     "jobs": Screen("/jobs", "text=pretrain"),
     "job": Screen("/jobs/{job}", ".uplot"),
-    "submit": Screen("/submit", "form"),
+    "submit": Screen("/submit", "[role=form]"),
+    "schedules": Screen("/schedules", "text=nightly"),
     "sweeps": Screen("/sweeps", "text=search"),
     "sweep": Screen("/sweeps", ".parallel polyline", link="search"),
     "flow": Screen("/sweeps", "svg", link="report"),
@@ -63,7 +64,7 @@ SCREENS: Mapping[str, Screen] = {
 }
 # The pictures of the documents, with those that are also shown dark.
 ALSO_DARK = ("overview", "job", "sweep")
-ONLY_TO_LOOK_AT = ("sweeps",)
+ONLY_TO_LOOK_AT = ("schedules", "sweeps")
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from tests.support.browser import shared_browser as browser
 from tests.support.instance import TestInstance, make_instance
 from tests.support.page_checks import check_for_all, signed_in
 from tests.support.ports import free_port
+from tests.support.wait import wait_until
 from tests.support.web import http
 
 __all__ = ["browser"]
@@ -35,6 +36,19 @@ _TOO_WIDE = """
   .filter((element) => element.scrollWidth > element.clientWidth + 1)
   .map((element) => element.outerHTML.slice(0, 300))
 """
+
+# Of what the page asks from now on, how often it asks what who has signed in may do.
+_NOTE_QUESTIONS = """
+() => {
+  const ask = window.fetch;
+  window.asked = [];
+  window.fetch = (path, ...more) => {
+    window.asked.push(String(path));
+    return ask(path, ...more);
+  };
+}
+"""
+_RIGHTS_ASKED = "asked.filter((path) => path.endsWith('/whoami')).length"
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +186,62 @@ def test_no_screen_is_too_wide_for_a_phone(instance: TestInstance, page: Page) -
         assert page.evaluate(_TOO_WIDE) == [], path
 
 
+def test_a_job_that_waits_is_changed_and_lies_beside_another_run(
+    instance: TestInstance, page: Page
+) -> None:
+    loss = "GPUYARD_METRIC " + '{"step": 1, "loss": 4}'
+    first = instance.submit(["echo", loss], name="twin")
+    job = instance.submit(["echo", loss], name="other", held=True)
+    instance.wait(first)
+    page.goto(f"{instance.address().url}/jobs/{job}")
+    state = page.locator(".head .badge")
+    expect(state).to_have_text("held")
+    page.get_by_role("button", name="Change").click()
+    page.get_by_label("Its name").fill("twin")
+    page.get_by_label(re.compile("^Priority")).fill("5")
+    page.get_by_label("Its name").press("Enter")
+    expect(page.get_by_role("heading", name="twin")).to_be_visible()
+    page.get_by_role("button", name="Release").click()
+    expect(state).to_have_text("completed")
+    assert instance.job(job).priority == 5
+    page.get_by_label("Lay another run over it").select_option(first)
+    both = re.compile(f"^loss: loss from 4 to 4, loss of {first[-8:]} from 4")
+    expect(page.get_by_role("img", name=both)).to_be_visible()
+    assert first in page.url
+    check_for_all(page)
+
+
+def test_a_job_is_submitted_at_times_until_its_schedule_is_deleted(
+    instance: TestInstance, page: Page
+) -> None:
+    page.get_by_role("link", name="Submit", exact=True).click()
+    page.get_by_label(re.compile("^Command")).fill("true")
+    page.get_by_label("Name", exact=True).fill("nightly")
+    page.get_by_text("More: limits").click()
+    page.get_by_label(re.compile("^Again at these times")).fill("0 3 1 1 *")
+    expect(page.locator("pre")).to_contain_text("gpuyard run --schedule '0 3 1 1 *'")
+    page.get_by_role("button", name="Submit").click()
+    schedule = page.get_by_role("row").filter(has_text="nightly")
+    expect(schedule).to_contain_text("none yet")
+    check_for_all(page)
+    schedule.get_by_role("button", name="Pause").click()
+    expect(schedule).to_contain_text("paused")
+    schedule.get_by_role("button", name="Change the times").click()
+    page.get_by_label("Times", exact=True).fill("never")
+    page.get_by_label("Times", exact=True).press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("cron")
+    page.get_by_label("Times", exact=True).fill("@daily")
+    page.get_by_label("Times", exact=True).press("Enter")
+    expect(schedule).to_contain_text("@daily")
+    schedule.get_by_role("button", name="Run now").click()
+    expect(page.locator(".head .badge")).to_have_text("completed")
+    page.get_by_role("link", name="Schedules").click()
+    expect(schedule).to_contain_text("completed")
+    schedule.get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Delete it").click()
+    expect(schedule).to_have_count(0)
+
+
 def test_the_list_is_filtered_by_its_address_and_cancels_what_is_chosen(
     instance: TestInstance, page: Page
 ) -> None:
@@ -200,6 +270,10 @@ def test_a_page_whose_server_is_gone_says_so_and_catches_up(browser: Browser) ->
             own.kill("server")
             notice = page.get_by_text("The server does not answer.")
             expect(notice.first).to_be_visible()
+            # A screen that was not loaded yet takes the page not along.
+            page.get_by_role("link", name="Costs").click()
+            expect(page.get_by_text("This screen cannot be shown now.")).to_be_visible()
+            page.get_by_role("link", name="Jobs").click()
             own.ok("up")
             job = submit(own, "true", name="meanwhile")
             line = page.get_by_role("listitem").filter(has_text="meanwhile")
@@ -213,6 +287,7 @@ def test_a_session_that_ends_leaves_what_was_typed(
 ) -> None:
     page.get_by_role("link", name="Submit", exact=True).click()
     page.get_by_label("Name").fill("half typed")
+    page.evaluate(_NOTE_QUESTIONS)
     page.context.clear_cookies()
     page.get_by_label(re.compile("Command")).fill("true")
     page.get_by_role("button", name="Submit").click()
@@ -223,6 +298,11 @@ def test_a_session_that_ends_leaves_what_was_typed(
     expect(page.get_by_label("Name")).to_have_value("half typed")
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("heading", name="half typed")).to_be_visible()
+    # Whoever has signed in again listens once: what changes their rights is asked once.
+    before = page.evaluate(_RIGHTS_ASKED)
+    instance.ok("user", "add", "zoe")
+    wait_until(lambda: page.evaluate(_RIGHTS_ASKED) > before, what="the question")
+    assert page.evaluate(_RIGHTS_ASKED) == before + 1
 
 
 def test_a_viewer_sees_no_button_that_is_not_theirs(
@@ -301,3 +381,8 @@ def test_screens_serve_keyboards_and_screen_readers(
         page.goto(f"{instance.address().url}{path}")
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         check_for_all(page)
+    # A new screen has the keyboard, and not the link that led there.
+    page.get_by_role("link", name="Jobs").press("Enter")
+    expect(page.get_by_role("main")).to_be_focused()
+    page.keyboard.press("Shift+Tab")
+    expect(page.get_by_role("button", name="Sign out")).to_be_focused()

@@ -161,11 +161,12 @@ def test_a_place_is_put_into_quarantine_and_taken_out(
         page.get_by_role("button", name="Put a place into quarantine").click()
         form = page.get_by_role("dialog")
         form.get_by_label(re.compile("Place")).fill("nowhere")
-        form.get_by_role("button", name="Quarantine").click()
-        expect(form.get_by_role("alert")).to_contain_text("there is no provider")
-        form.get_by_label(re.compile("Place")).fill("node:box")
         form.get_by_label("Why").fill(EVIL)
         form.get_by_role("button", name="Quarantine").click()
+        expect(form.get_by_role("alert")).to_contain_text("there is no provider")
+        # What was typed is still there.
+        form.get_by_label(re.compile("Place")).fill("node:box")
+        form.get_by_label(re.compile("Place")).press("Enter")
         place = page.get_by_role("row", name=re.compile("node:box"))
         expect(place).to_contain_text(EVIL)
         check_for_all(page)
@@ -213,13 +214,20 @@ def test_a_service_account_has_tokens_that_are_replaced_and_revoked(
 ) -> None:
     instance.ok("project", "add", "robots")
     with signed_in(instance, browser, "/people?show=service+accounts") as page:
-        page.get_by_role("button", name="Add a service account").click()
+        opener = page.get_by_role("button", name="Add a service account")
+        opener.click()
+        page.keyboard.press("Escape")
+        expect(opener).to_be_focused()
+        opener.click()
         form = page.get_by_role("dialog")
+        check_for_all(page)
         form.get_by_label(re.compile("Name")).fill("nightly")
-        form.get_by_role("button", name="Add").click()
-        expect(form.get_by_role("alert")).to_contain_text("No project is chosen")
-        form.get_by_label(re.compile("^Project")).select_option("robots")
-        form.get_by_role("button", name="Add").click()
+        form.get_by_label(re.compile("Name")).press("Enter")
+        # The browser goes to what is required and missing, and says so.
+        project = form.get_by_label(re.compile("^Project"))
+        expect(project).to_be_focused()
+        project.select_option("robots")
+        form.get_by_label(re.compile("Name")).press("Enter")
         shown = page.get_by_role("dialog", name="The token first of nightly")
         token = shown.get_by_label("Token").inner_text()
         shown.get_by_role("button", name="Close").click()
@@ -238,7 +246,9 @@ def test_a_service_account_has_tokens_that_are_replaced_and_revoked(
             timeout=60,
         )
         assert refused.status_code == 401
-        page.get_by_role("tab", name="sign-ins").click()
+        page.get_by_role("tab", name="service accounts").press("ArrowRight")
+        page.get_by_role("tab", name="tokens").press("ArrowRight")
+        expect(page.get_by_role("tab", name="sign-ins")).to_be_focused()
         lines = page.get_by_role("region", name="Sign-ins and changes")
         expect(lines.get_by_text("POST /api/v1/users")).to_be_visible()
         page.get_by_label("Event").select_option("refused")
@@ -261,6 +271,40 @@ def test_shares_stand_beside_what_was_used(
         expect(used).to_have_attribute("aria-valuenow", re.compile("[0-9]+"))
         expect(shares.get_by_text("owner in vision")).to_be_visible()
         check_for_all(page)
+
+
+def test_secrets_and_budgets_are_set_and_removed(
+    instance: TestInstance, browser: Browser
+) -> None:
+    with signed_in(instance, browser, "/people?show=secrets") as page:
+        page.get_by_role("button", name="Set a secret").click()
+        page.get_by_label(re.compile("^Name")).fill("HF_TOKEN")
+        page.get_by_label("Value").fill("hidden-value")
+        page.get_by_label("Value").press("Enter")
+        secret = page.get_by_role("row", name=re.compile("HF_TOKEN"))
+        expect(secret).to_contain_text("shared")
+        expect(page.get_by_text("hidden-value")).to_have_count(0)
+        check_for_all(page)
+        secret.get_by_role("button", name="Remove").click()
+        page.get_by_role("button", name="Remove it").click()
+        expect(secret).to_have_count(0)
+        page.get_by_role("link", name="Costs", exact=True).click()
+        page.get_by_role("button", name="Set a budget").click()
+        page.get_by_label("Name", exact=True).fill("lab")
+        page.get_by_label("Amount").fill("0")
+        page.get_by_label("Amount").press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text("amount")
+        page.get_by_label("Amount").fill("25")
+        page.get_by_label("Amount").press("Enter")
+        expect(page.get_by_text("of $25.00")).to_be_visible()
+        check_for_all(page)
+        page.get_by_role("button", name="Change lab").click()
+        page.get_by_label("Amount").fill("50")
+        page.get_by_label("Amount").press("Enter")
+        expect(page.get_by_text("of $50.00")).to_be_visible()
+        page.get_by_role("button", name="Remove lab").click()
+        page.get_by_role("button", name="Remove it").click()
+        expect(page.get_by_text("of $50.00")).to_have_count(0)
 
 
 def test_a_token_is_shown_once_and_is_good_until_it_is_revoked(
@@ -376,6 +420,7 @@ def test_who_may_not_sees_no_button(instance: TestInstance, browser: Browser) ->
         for path, shown in {
             "/": "Newest jobs",
             "/submit": "Viewers submit nothing",
+            "/schedules": "There is no schedule",
             "/sweeps": "Flows",
             "/batches": "Batches",
             "/data": "Datasets",
@@ -386,6 +431,7 @@ def test_who_may_not_sees_no_button(instance: TestInstance, browser: Browser) ->
             "/costs": "Export",
             "/people?show=projects": "Projects",
             "/people?show=service+accounts": "Service accounts",
+            "/people?show=secrets": "Secrets",
             "/people?show=reservations": "Today",
             "/people?show=shares": "vision",
         }.items():

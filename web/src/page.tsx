@@ -2,7 +2,7 @@
 
 import type { ComponentChildren, ComponentType } from "preact";
 import { lazy, Suspense } from "preact/compat";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useErrorBoundary, useRef } from "preact/hooks";
 
 import { signOut } from "./api/client";
 import { feed } from "./api/events";
@@ -15,37 +15,46 @@ import { useStore } from "./state/store";
 import { switchTheme, theme } from "./state/theme";
 import { useCentred } from "./ui/centre";
 import { Icon, type IconName, Mark } from "./ui/icons";
-import { Dialog, Empty, Link } from "./ui/parts";
+import { Dialog, Empty, Link, Loading } from "./ui/parts";
 
-// Charts and logs are loaded with the first screen that shows some.
-const JobScreen = lazy(() => import("./screens/job"));
-const SubmitScreen = lazy(() => import("./screens/submit"));
-const ModelsScreen = lazy(() => import("./screens/models"));
-const MachinesScreen = lazy(() => import("./screens/machines"));
-const CostsScreen = lazy(() => import("./screens/costs"));
-const SweepsScreen = lazy(() => import("./screens/sweeps"));
-const SweepScreen = lazy(() => import("./screens/sweep"));
-const FlowScreen = lazy(() => import("./screens/flow"));
-const PeopleScreen = lazy(() => import("./screens/people"));
-const AuditScreen = lazy(() => import("./screens/audit"));
-const StudiesScreen = lazy(() => import("./screens/studies"));
-const VerificationScreen = lazy(() => import("./screens/verification"));
-const BatchesScreen = lazy(() => import("./screens/batches"));
-const DataScreen = lazy(() => import("./screens/data"));
-const OffersScreen = lazy(() => import("./screens/offers"));
-const CloudsScreen = lazy(() => import("./screens/clouds"));
-const DesignScreen = lazy(() => import("./screens/design"));
+type ScreenComponent = ComponentType<{ words: string[] }>;
 
 interface Screen {
   path: RegExp;
-  screen: ComponentType<{ words: string[] }>;
+  screen: ScreenComponent;
 }
+
+/** A screen that is loaded when it is first shown. */
+function later(load: () => Promise<{ default: ScreenComponent }>): ScreenComponent {
+  return lazy(() => load().catch(() => ({ default: NotLoaded })));
+}
+
+// Charts and logs are loaded with the first screen that shows some.
+const JobScreen = later(() => import("./screens/job"));
+const SubmitScreen = later(() => import("./screens/submit"));
+const ModelsScreen = later(() => import("./screens/models"));
+const MachinesScreen = later(() => import("./screens/machines"));
+const CostsScreen = later(() => import("./screens/costs"));
+const SweepsScreen = later(() => import("./screens/sweeps"));
+const SweepScreen = later(() => import("./screens/sweep"));
+const FlowScreen = later(() => import("./screens/flow"));
+const PeopleScreen = later(() => import("./screens/people"));
+const AuditScreen = later(() => import("./screens/audit"));
+const StudiesScreen = later(() => import("./screens/studies"));
+const VerificationScreen = later(() => import("./screens/verification"));
+const BatchesScreen = later(() => import("./screens/batches"));
+const DataScreen = later(() => import("./screens/data"));
+const OffersScreen = later(() => import("./screens/offers"));
+const CloudsScreen = later(() => import("./screens/clouds"));
+const SchedulesScreen = later(() => import("./screens/schedules"));
+const DesignScreen = later(() => import("./screens/design"));
 
 const SCREENS: readonly Screen[] = [
   { path: /^\/$/, screen: OverviewScreen },
   { path: /^\/jobs\/?$/, screen: JobsScreen },
   { path: /^\/jobs\/([^/]+)\/?$/, screen: JobScreen },
   { path: /^\/submit\/?$/, screen: SubmitScreen },
+  { path: /^\/schedules\/?$/, screen: SchedulesScreen },
   { path: /^\/models\/?$/, screen: ModelsScreen },
   { path: /^\/machines\/?$/, screen: MachinesScreen },
   { path: /^\/costs\/?$/, screen: CostsScreen },
@@ -69,6 +78,7 @@ const LINKS: readonly (readonly (readonly [string, string, IconName])[])[] = [
     ["/", "Overview", "overview"],
     ["/jobs", "Jobs", "jobs"],
     ["/submit", "Submit", "submit"],
+    ["/schedules", "Schedules", "schedules"],
     ["/sweeps", "Sweeps and flows", "sweeps"],
     ["/batches", "Batches", "batches"],
     ["/studies", "Studies", "studies"],
@@ -116,15 +126,29 @@ function Frame({ who, isExpired }: { who: WhoAmI; isExpired: boolean }) {
     match: pattern.exec(path),
   }));
   const shown = found.find(({ match }) => match !== null);
+  const main = useRef<HTMLElement>(null);
+  const former = useRef(path);
+  useEffect(() => {
+    if (former.current === path) return;
+    former.current = path;
+    // A new screen begins at its top, also for keyboards and screen readers.
+    window.scrollTo(0, 0);
+    main.current?.focus({ preventScroll: true });
+  }, [path]);
   return (
     <div class="frame" onClick={followLinks}>
+      <button type="button" class="button skip" onClick={() => main.current?.focus()}>
+        To the content
+      </button>
       <Rail path={path} who={who} />
       <div>
         <ConnectionNotice />
-        <main class="content">
-          <Suspense fallback={null}>
-            {shown ? draw(shown.screen, shown.match!.slice(1)) : <Missing />}
-          </Suspense>
+        <main ref={main} class="content" tabIndex={-1}>
+          <Guarded key={path}>
+            <Suspense fallback={<Loading />}>
+              {shown ? draw(shown.screen, shown.match!.slice(1)) : <Missing />}
+            </Suspense>
+          </Guarded>
         </main>
       </div>
       {isExpired && (
@@ -198,6 +222,24 @@ function ConnectionNotice() {
     <div class="notice" role="status">
       The server does not answer. What you see may be old; the page goes on by itself.
     </div>
+  );
+}
+
+/** A fault of one screen takes no other one along. */
+function Guarded({ children }: { children: ComponentChildren }) {
+  const [error] = useErrorBoundary((fault) => reportError(fault));
+  return <>{error ? <NotLoaded /> : children}</>;
+}
+
+/** The server is gone, or is a newer one, whose screens have other names. */
+function NotLoaded() {
+  return (
+    <Empty>
+      <p>This screen cannot be shown now.</p>
+      <button type="button" class="button" onClick={() => location.reload()}>
+        Load the page anew
+      </button>
+    </Empty>
   );
 }
 

@@ -26,7 +26,8 @@ _COLUMNS = (
 
 def machines(as_json: AsJson = False) -> None:
     """List the machines that are rented now, for which job or pool, and what each has
-    cost so far. The clouds themselves are asked.
+    cost so far. The clouds themselves are asked, but no more often than every ten
+    seconds.
     """
     from gpuyard.client import machine_calls
 
@@ -41,7 +42,9 @@ def machines(as_json: AsJson = False) -> None:
         empty = "Of the clouds that answer, nothing is rented."
     print_table(_COLUMNS, rows, empty=empty)
     for provider, problem in found["problems"].items():
-        typer.echo(f"{provider} cannot be asked: {problem}")
+        told_at = found["told_at"][provider]
+        since = f" (its newest answer: {ago(told_at)})" if told_at else ""
+        typer.echo(f"{provider} cannot be asked: {problem}{since}")
 
 
 def owner_of(machine: Mapping[str, Any]) -> str:

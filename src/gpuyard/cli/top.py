@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _MOST_JOBS = 200
-_MACHINES_EVERY_S = 30.0
+_MACHINES_EVERY_S = 10.0
 
 
 def register(app: typer.Typer) -> None:
@@ -91,12 +91,12 @@ class Looker:
         )
 
     def _rented(self) -> Sequence[Item]:
-        """The rented machines; seldom, for the clouds themselves are asked."""
+        """The rented machines; seldom, for they change seldom."""
         from gpuyard.client import machine_calls
 
         now = time.monotonic()
         if now >= self._next_machines_at:
-            # First, so that a slow cloud holds up one look alone.
+            # First, so that a server which fails holds up one look alone.
             self._next_machines_at = now + _MACHINES_EVERY_S
             with suppress(GpuyardError):
                 found = self._client.call(machine_calls.rented_machines())

@@ -21,6 +21,7 @@ from gpuyard.controller.copied_logs import CopiedLogs
 from gpuyard.controller.core import Core
 from gpuyard.controller.external_answers import ExternalAnswers
 from gpuyard.controller.health import ProviderHealth
+from gpuyard.controller.kept_answers import KeptAnswer, KeptAnswers
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.leftovers import Leftovers
 from gpuyard.controller.lost_submissions import LostSubmissions
@@ -37,6 +38,8 @@ from gpuyard.scheduler.external_queues import ExternalQueue
 from gpuyard.scheduler.observe import note_ended_attempt
 
 _HEALTH_TIMEOUT_S = 15.0
+_HEALTH_PATIENCE_S = 5.0
+_HEALTH_KEPT_S = 2.0
 _WITHOUT_PROVIDER_EVERY_S = 2.0
 _HISTORY = 500
 """When a server starts, it learns from this many of a provider's newest attempts."""
@@ -76,6 +79,13 @@ class ExternalQueues:
             copied_logs,
             observed_runs,
             self.leftovers,
+        )
+        self._healths = KeptAnswers(
+            self._ask_health,
+            keep_s=_HEALTH_KEPT_S,
+            rest_s=_HEALTH_KEPT_S,
+            patience_s=_HEALTH_PATIENCE_S,
+            timeout_s=_HEALTH_TIMEOUT_S,
         )
         # When the offers of each provider were read last (monotonic seconds).
         self._offers_read_at: dict[str, float] = {}
@@ -161,7 +171,7 @@ class ExternalQueues:
 
     async def listing(self) -> list[dict[str, Any]]:
         """Every provider, its health, and how many attempts wait and run there."""
-        healths = await asyncio.gather(*map(_check_health, self._providers.values()))
+        healths = await self._health_by_name()
         view = self._core.view
         # Also holds jobs whose start is tentative, which have no attempt yet.
         waiting = Counter(
@@ -179,8 +189,21 @@ class ExternalQueues:
                 "quarantine": view.external_queues.trust.quarantined.get(name),
                 **self._health.rates(name),
             }
-            for name, health in zip(self._providers, healths, strict=True)
+            for name, health in healths.items()
         ]
+
+    async def _health_by_name(self) -> dict[str, Mapping[str, Any]]:
+        """Those that have agents know it without asking anybody."""
+        others = await self._healths.look(self._providers.external_queues)
+        return {
+            name: _shown_health(others[name])
+            if name in others
+            else await provider.health_check()
+            for name, provider in self._providers.items()
+        }
+
+    async def _ask_health(self, name: str) -> Mapping[str, Any]:
+        return await self._providers[name].health_check()
 
     def _mark_unreachable(self, name: str, error: Exception) -> None:
         why = str(error) or type(error).__name__
@@ -313,12 +336,8 @@ async def _answers(
         return results
 
 
-async def _check_health(provider: GpuProviderInterface) -> dict[str, Any]:
-    """The health of the provider, with a timeout so that it cannot delay the others."""
-    try:
-        return await asyncio.wait_for(provider.health_check(), _HEALTH_TIMEOUT_S)
-    except TimeoutError:
-        return {
-            "status": "unhealthy",
-            "message": f"it did not answer within {_HEALTH_TIMEOUT_S:g} s",
-        }
+def _shown_health(health: KeptAnswer[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """What a provider says of its health, or why it says nothing."""
+    if health.problem:
+        return {"status": "unhealthy", "message": health.problem}
+    return health.value or {}

@@ -9,19 +9,16 @@ from gpuyard.controller.pool_calls import LivePool
 from gpuyard.controller.pool_rows import PoolRow
 from gpuyard.controller.pools import Pools
 from gpuyard.domain.errors import NotFoundError
-from gpuyard.ledger.queries import Queries
 from gpuyard.scheduler.pools import PoolStage
-
-_MOST_SHOWN = 50
-_MOST_COUNTED = 100_000
 
 
 class PoolListing:
-    """Answers questions about pools, from memory and from the ledger."""
+    """Answers questions about pools, from memory alone: so it may be asked as often as
+    one likes, but only on the event loop, which changes them.
+    """
 
-    def __init__(self, pools: Pools, queries: Queries) -> None:
+    def __init__(self, pools: Pools) -> None:
         self._pools = pools
-        self._queries = queries
 
     def all(self, now: float) -> list[dict[str, Any]]:
         """Every pool, by name; see `/api/v1/pools`."""
@@ -29,22 +26,19 @@ class PoolListing:
         return [self._pool(pools[name], now) for name in sorted(pools)]
 
     def one(self, name: str, now: float) -> dict[str, Any]:
-        """A pool with its newest nodes; NotFoundError."""
+        """A pool; NotFoundError."""
         pool = self._pools.by_name.get(name)
         if pool is None:
             known = ", ".join(sorted(self._pools.by_name)) or "none"
             raise NotFoundError(
                 f"There is no pool {name!r}.", f"Those of [pools] are: {known}."
             )
-        rows = map(PoolRow.of, self._queries.pool_nodes(name, _MOST_SHOWN))
-        nodes = [_node(row, now) for row in rows]
-        return {**self._pool(pool, now), "newest_nodes": nodes}
+        return self._pool(pool, now)
 
     def _pool(self, pool: LivePool, now: float) -> dict[str, Any]:
         settings = pool.settings
         live = self._pools.book.of(pool.name)
         states = Counter(row.state.value for row in live)
-        ever = map(PoolRow.of, self._queries.pool_nodes(pool.name, _MOST_COUNTED))
         return {
             "name": pool.name,
             "provider": settings.provider,
@@ -58,14 +52,16 @@ class PoolListing:
             "problem": pool.problem or None,
             "boot_s": round(pool.boot_s, 1),
             "cost_per_hour": _texts(_hourly(live)),
-            "cost": _texts(_costs(ever, now)),
+            "cost": _texts(self._pools.book.spent(pool.name, now)),
         }
 
 
 _LIVE = tuple(stage for stage in PoolStage if stage is not PoolStage.GONE)
 
 
-def _node(row: PoolRow, now: float) -> dict[str, Any]:
+def shown_pool_node(stored: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """A node of a pool, from its row in the ledger."""
+    row = PoolRow.of(stored)
     cost = row.cost(now)
     return {
         "id": row.id,
@@ -91,15 +87,6 @@ def _hourly(rows: Iterable[PoolRow]) -> Mapping[str, Decimal]:
     for row in rows:
         if row.began_at is not None and row.price_per_hour is not None:
             found[row.currency] += Decimal(row.price_per_hour)
-    return found
-
-
-def _costs(rows: Iterable[PoolRow], now: float) -> Mapping[str, Decimal]:
-    """What the nodes have cost, by currency."""
-    found: dict[str, Decimal] = defaultdict(Decimal)
-    for row in rows:
-        if cost := row.cost(now):
-            found[row.currency] += cost
     return found
 
 

@@ -1,5 +1,6 @@
 """The nodes of pools as the ledger has them."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
@@ -65,16 +66,38 @@ class PoolRow:
 
 
 class PoolBook:
-    """The nodes that have not gone, by id. Each change is an event."""
+    """The nodes that have not gone, by id, and what the others have cost. Each change
+    is an event. Only the event loop may look at it.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self.rows: dict[str, PoolRow] = {}
+        # By pool and currency. It is counted, because the history of a pool may have
+        # very many nodes.
+        self._spent: dict[tuple[str, str], Decimal] = defaultdict(Decimal)
 
     def reload(self) -> None:
         """Read them from the ledger."""
         found = map(PoolRow.of, self._core.queries.live_pool_nodes())
         self.rows = {row.id: row for row in found}
+        self._spent.clear()
+        for gone in self._core.queries.time_of_gone_pool_nodes():
+            amount = cost(Decimal(gone["price_per_hour"]), gone["seconds"])
+            self._spent[gone["pool"], gone["currency"]] += amount
+
+    def spent(self, pool: str, now: float) -> dict[str, Decimal]:
+        """What all nodes that a pool has had have cost, by currency. Those without a
+        known price do not count.
+        """
+        found: dict[str, Decimal] = defaultdict(Decimal)
+        for (name, currency), amount in self._spent.items():
+            if name == pool:
+                found[currency] += amount
+        for row in self.of(pool):
+            if amount := row.cost(now):
+                found[row.currency] += amount
+        return found
 
     def of(self, pool: str) -> list[PoolRow]:
         """The nodes of a pool, the oldest first."""
@@ -99,6 +122,8 @@ class PoolBook:
     def _emit(self, row: PoolRow, values: Mapping[str, Any]) -> None:
         if row.state is PoolStage.GONE:
             self.rows.pop(row.id, None)
+            if amount := row.cost(self._core.clock()):
+                self._spent[row.pool, row.currency] += amount
         else:
             self.rows[row.id] = row
         info = {

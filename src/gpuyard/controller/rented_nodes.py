@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from gpuyard.controller import transitions
 from gpuyard.controller.core import Core
 from gpuyard.controller.joined_nodes import JoinedNodes
+from gpuyard.controller.kept_answers import KEEP_S, KeptAnswers
 from gpuyard.controller.launching import Launching
 from gpuyard.controller.reports import Reports
 from gpuyard.domain import wire
@@ -18,7 +19,7 @@ from gpuyard.domain.errors import GpuyardError, ProviderError, RefusedError
 from gpuyard.domain.events import Change, Event, EventKind, Table
 from gpuyard.domain.states import AttemptState
 from gpuyard.providers.configured import Providers
-from gpuyard.providers.instances.fleet import RentedMachine
+from gpuyard.providers.instances.fleet import RentedListing, RentedMachine
 from gpuyard.providers.instances.renting_instance import Invited
 from gpuyard.scheduler.nodes import REMOVED
 
@@ -61,7 +62,7 @@ class RentedNodes:
         providers: Providers,
     ) -> None:
         self._core = core
-        self._providers = providers
+        self.providers = providers
         self._joined = joined
         self._launching = launching
         self._reports = reports
@@ -69,6 +70,8 @@ class RentedNodes:
         # Who else needs machines: of each owner that is no attempt.
         self.other_owners: list[Callable[[str], bool]] = []
         joined.provider_for = self._provider_for
+        # The providers keep their answers, and forget them when they end a machine.
+        self._listings = KeptAnswers(self._ask, keep_s=0.0)
 
     def _provider_for(self, attempt_id: str) -> str:
         attempt = self._core.view.attempts.get(attempt_id)
@@ -221,21 +224,29 @@ class RentedNodes:
 
     # --- what is rented ---
 
-    async def machines(self) -> tuple[list[dict[str, Any]], dict[str, str]]:
-        """The machines that clouds have for the instance now; and by provider that
-        could not be asked, why.
-        """
+    async def machines(self) -> dict[str, Any]:
+        """The machines that clouds have for the instance; see `/api/v1/machines`."""
         items: list[dict[str, Any]] = []
-        problems: dict[str, str] = {}
-        for name, provider in self._providers.rented.items():
-            try:
-                found = await provider.machines()
-            except (ProviderError, OSError, TimeoutError) as error:
-                problems[name] = str(error) or type(error).__name__
-                continue
-            items += [self._shown(name, machine) for machine in found]
+        answers = await self._listings.look(self.providers.rented)
+        for name, answer in answers.items():
+            machines = answer.value.machines if answer.value else ()
+            items += [self._shown(name, machine) for machine in machines]
         items.sort(key=lambda item: item["launched_at"] or 0.0)
-        return items, problems
+        return {
+            "items": items,
+            "problems": {
+                name: answer.problem
+                for name, answer in answers.items()
+                if answer.problem
+            },
+            "told_at": {
+                name: answer.value.at if answer.value else None
+                for name, answer in answers.items()
+            },
+        }
+
+    async def _ask(self, name: str) -> RentedListing:
+        return await self.providers.rented[name].machines(KEEP_S)
 
     def _shown(self, provider: str, machine: RentedMachine) -> dict[str, Any]:
         instance = machine.instance

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 
 import structlog
 from fastapi import Depends, FastAPI
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from gpuyard import __version__
 from gpuyard.domain.errors import LedgerError
@@ -79,12 +79,56 @@ from gpuyard.server.watched_answers import WatchedAnswers
 from gpuyard.storage.place import problem_of
 
 _HOUSEKEEPING_S = 5.0
+# The first route that fits a request answers it.
+_NOUNS = (
+    job_groups,
+    jobs,
+    log_lines,
+    arrays,
+    schedules,
+    job_streams,
+    records,
+    batches,
+    artifacts,
+    checkpoints,
+    datasets,
+    cloud_accounts,
+    machines,
+    rented_machines,
+    nodes,
+    estimate,
+    recommendations,
+    models,
+    templates,
+    git_commits,
+    throughput,
+    tiers,
+    events,
+    ledger,
+    process,
+    workspaces,
+    trust,
+    verifications,
+    studies,
+    costs,
+    budgets,
+    shares,
+    reservations,
+    pools,
+    webhooks,
+    users,
+    audit_log,
+    projects,
+    secrets,
+    environments,
+    packages,
+    code,
+)
 log = structlog.get_logger(__name__)
 
 
 def make_app(app_state: AppState) -> FastAPI:
     """The application that serves the instance. Its lifespan runs the upkeep."""
-
     app_state.sign_in = SignIn(
         app_state.settings,
         app_state.controller,
@@ -96,6 +140,26 @@ def make_app(app_state: AppState) -> FastAPI:
     audit = AuditLog(
         app_state.home.audit_log, app_state.settings.server, lambda: app_state.token
     )
+    app = GpuyardApi(
+        title="gpuyard",
+        version=__version__,
+        lifespan=_lifespan(app_state, audit),
+        # docs_page.py has both, and its page loads no program from elsewhere.
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        responses=PROBLEMS,
+    )
+    app.state.app_state = app_state
+    problems.install(app)
+    _add_routes(app)
+    _add_gateway(app, app_state)
+    _add_middleware(app, app_state, audit)
+    return app
+
+
+def _lifespan(app_state: AppState, audit: AuditLog) -> Lifespan[FastAPI]:
+    """Runs the upkeep for as long as the application serves."""
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
@@ -113,64 +177,13 @@ def make_app(app_state: AppState) -> FastAPI:
             task.cancel()
         audit.flush(all_of_it=True)
 
-    app = GpuyardApi(
-        title="gpuyard",
-        version=__version__,
-        lifespan=lifespan,
-        # docs_page.py has both, and its page loads no program from elsewhere.
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        responses=PROBLEMS,
-    )
-    app.state.app_state = app_state
-    problems.install(app)
-    nouns = (
-        job_groups,
-        jobs,
-        log_lines,
-        arrays,
-        schedules,
-        job_streams,
-        records,
-        batches,
-        artifacts,
-        checkpoints,
-        datasets,
-        cloud_accounts,
-        machines,
-        rented_machines,
-        nodes,
-        estimate,
-        recommendations,
-        models,
-        templates,
-        git_commits,
-        throughput,
-        tiers,
-        events,
-        ledger,
-        process,
-        workspaces,
-        trust,
-        verifications,
-        studies,
-        costs,
-        budgets,
-        shares,
-        reservations,
-        pools,
-        webhooks,
-        users,
-        audit_log,
-        projects,
-        secrets,
-        environments,
-        packages,
-        code,
-    )
+    return lifespan
+
+
+def _add_routes(app: FastAPI) -> None:
+    """All but those of the models. The first that fits a request answers it."""
     routers = (
-        *(noun.router for noun in nouns),
+        *(noun.router for noun in _NOUNS),
         batches.estimates,
         nodes.invitations,
         process.open_router,
@@ -185,17 +198,25 @@ def make_app(app_state: AppState) -> FastAPI:
     )
     for router in routers:
         app.router.routes.extend(router.routes)
-    queues = app_state.manager.residents.request_queues
-    models_ = app_state.manager.models
+
+
+def _add_gateway(app: FastAPI, app_state: AppState) -> None:
+    """The API of OpenAI; what is asked most comes before all other routes."""
+    manager = app_state.manager
+    residency = app_state.settings.residency
     gateway = Gateway(
-        queues,
-        app_state.manager.replicas,
-        app_state.settings.residency.timeout_s,
-        models_.why_not,
-        app_state.settings.residency.silent_s or None,
+        manager.residents.request_queues,
+        manager.replicas,
+        residency.timeout_s,
+        manager.models.why_not,
+        residency.silent_s or None,
     )
     app.include_router(make_router(gateway), dependencies=[Depends(document_token)])
     app.router.routes.insert(0, DirectRoute(gateway))
+
+
+def _add_middleware(app: FastAPI, app_state: AppState, audit: AuditLog) -> None:
+    """What each request goes through; the last one is the outermost."""
     app.add_middleware(_NoteUse, app_state=app_state)
     if app_state.election:
         # Late: a server that is alone needs no HTTP client.
@@ -203,9 +224,7 @@ def make_app(app_state: AppState) -> FastAPI:
 
         app.add_middleware(Forwarding, app_state=app_state)
     app.add_middleware(SharedAnswers, app_state=app_state)
-    # The last one is the outermost.
     app.add_middleware(Edge, app_state=app_state, audit=audit)
-    return app
 
 
 def _token_sessions(app_state: AppState) -> TokenSessions:

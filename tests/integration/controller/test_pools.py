@@ -1,17 +1,21 @@
 """Pools: nodes that come, work, go and break, and servers that are killed meanwhile."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from gpuyard.controller import pool_calls, pool_output, pools
 from gpuyard.domain import wire
 from gpuyard.domain.errors import NotFoundError, ProviderError
+from gpuyard.server.app_state import AppState
+from gpuyard.server.routers.pools import list_pool_nodes, list_pools, show_pool
 from tests.support.fake_pool import PRICE, Pooled
 from tests.support.fake_provider import FakeHost
 from tests.support.wait import eventually
@@ -252,3 +256,56 @@ async def test_the_nodes_of_a_pool_that_is_no_longer_in_the_settings_end(make: M
     await instance.start()
     await instance.until_states()
     assert instance.rows()[0]["why"] == "the pool may have 0 nodes"
+
+
+class OfOneThread(dict[str, Any]):
+    """Only the thread that has made it may go through it, because that changes it."""
+
+    def __init__(self, rows: dict[str, Any]) -> None:
+        super().__init__(rows)
+        self._thread = threading.get_ident()
+
+    def values(self) -> Any:
+        assert threading.get_ident() == self._thread
+        return super().values()
+
+
+async def test_pools_are_listed_from_memory_and_their_history_is_paged(make: Make):
+    instance = await make(max=2)
+    jobs = [await instance.submit(**ONE_GPU) for _ in range(2)]
+    await instance.boot(2)
+    await instance.end_all(jobs)
+    instance.let_idle_go()
+    await instance.until_states()
+    prices = {"USD": sum(map(cost_of, instance.rows()))}
+    assert prices["USD"] > 0
+    for _ in range(2):
+        book = instance.controller.pools.book
+        book.rows = OfOneThread(book.rows)
+        # It has no way to ask the ledger.
+        memory = cast("AppState", SimpleNamespace(controller=instance.controller))
+        (pool,) = (await list_pools(memory))["items"]
+        counted = {name: Decimal(amount) for name, amount in pool["cost"].items()}
+        assert counted == pytest.approx(prices, abs=Decimal("0.00001"))
+        await instance.restart()
+    app_state = cast(
+        "AppState",
+        SimpleNamespace(
+            controller=instance.controller, queries=instance.ledger.queries
+        ),
+    )
+    newest = [row["id"] for row in instance.rows()[::-1]]
+    shown = await show_pool(app_state, "warm")
+    assert [node["id"] for node in shown["newest_nodes"]] == newest
+    first = await list_pool_nodes(app_state, "warm", limit=1)
+    second = await list_pool_nodes(app_state, "warm", limit=1, cursor=first["next"])
+    assert [node["id"] for node in first["items"] + second["items"]] == newest
+    rest = await list_pool_nodes(app_state, "warm", limit=1, cursor=second["next"])
+    assert rest == {"items": [], "next": None}
+    with pytest.raises(NotFoundError, match="no pool 'cold'"):
+        await list_pool_nodes(app_state, "cold")
+
+
+def cost_of(row: dict[str, Any]) -> Decimal:
+    seconds = Decimal(row["ended_at"] - row["began_at"])
+    return Decimal(row["price_per_hour"]) * seconds / 3600

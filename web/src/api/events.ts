@@ -85,20 +85,22 @@ export class EventFeed {
     if (this.isRunning) return;
     this.isRunning = true;
     let wait = SHORTEST_WAIT_MS;
-    while (this.isRunning) {
+    for (;;) {
       await inSight();
       const reading = new AbortController();
       this.reading = reading;
       try {
         await this.read(reading.signal, () => (wait = SHORTEST_WAIT_MS));
       } catch (error) {
-        this.isRunning = !(error instanceof Problem && error.isSignedOut);
+        if (error instanceof Problem && error.isSignedOut) break;
       }
       if (reading.signal.aborted) continue;
-      this.connection.set(this.isRunning ? "lost" : "signed-out");
+      this.connection.set("lost");
       await pause(wait * (0.5 + Math.random() / 2));
       wait = Math.min(wait * 2, LONGEST_WAIT_MS);
     }
+    this.isRunning = false;
+    this.connection.set("signed-out");
   }
 
   /** Other things are watched from now on. */

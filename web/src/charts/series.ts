@@ -5,6 +5,8 @@ import type { Curve } from "./chart";
 export interface Series {
   name: string;
   count: number;
+  /** Of which other run it is, if it is of one. */
+  run?: string;
   points: { step: number | null; value: number; at: number }[];
 }
 
@@ -20,10 +22,13 @@ export function curvesOf(series: readonly Series[], smoothing: number): Curves {
   const xOf = (point: Series["points"][number]) => (isTime ? point.at : point.step!);
   const xs = [...new Set(series.flatMap(({ points }) => points.map(xOf)))].sort((a, b) => a - b);
   const places = new Map(xs.map((x, at) => [x, at]));
-  const curves = series.map(({ name, points }) => {
+  const curves = series.map(({ name, run, points }) => {
     const values: (number | null)[] = new Array(xs.length).fill(null);
     for (const point of points) values[places.get(xOf(point))!] = point.value;
-    return { name, values: smoothing > 0 ? smoothed(values, smoothing) : values };
+    return {
+      name: run ? `${name} of ${run}` : name,
+      values: smoothing > 0 ? smoothed(values, smoothing) : values,
+    };
   });
   return { xs, curves, isTime };
 }

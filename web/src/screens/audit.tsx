@@ -8,7 +8,7 @@ import * as format from "../format";
 import { serverNow } from "../state/clock";
 import { useResource } from "../state/resource";
 import { setQuery, usePlace } from "../state/router";
-import { Dialog, Empty, ErrorNote, Link } from "../ui/parts";
+import { Dialog, Empty, Found, Link } from "../ui/parts";
 import { Windowed } from "../ui/window";
 import "../ui/audit.css";
 
@@ -72,7 +72,7 @@ export default function AuditScreen() {
         )}
       </div>
       <Filters query={query} />
-      <ErrorNote error={page.error} />
+      <Found of={page} />
       <div class="list audit">
         <div class="line titles" aria-hidden="true">
           <span>When</span>

@@ -12,7 +12,18 @@ import { mayChange, maySubmit } from "../state/rights";
 import { go } from "../state/router";
 import { session } from "../state/session";
 import { Choice, Field, TextField } from "../ui/fields";
-import { ActionButton, Badge, Card, Empty, ErrorNote, Link, Meter, StateBadge } from "../ui/parts";
+import { Form } from "../ui/forms";
+import {
+  ActionButton,
+  Badge,
+  Card,
+  Empty,
+  ErrorNote,
+  Found,
+  Link,
+  Meter,
+  StateBadge,
+} from "../ui/parts";
 import { Windowed } from "../ui/window";
 
 /** See `GET /api/v1/batches`. */
@@ -78,7 +89,7 @@ function BatchList() {
           </button>
         )}
       </div>
-      <ErrorNote error={batches.error} />
+      <Found of={batches} />
       {isNew && <NewBatch onClose={() => setNew(false)} />}
       {batches.value?.items.length === 0 && <Empty>There has been no batch yet.</Empty>}
       {Boolean(batches.value?.items.length) && (
@@ -144,7 +155,7 @@ function BatchScreen({ id }: { id: string }) {
   const [error, setError] = useState<Error | null>(null);
   const [state, setState] = useState("");
   const batch = found.value;
-  if (batch === null) return <ErrorNote error={found.error} />;
+  if (batch === null) return <Found of={found} />;
   const post = (action: string) => async () => {
     await send("POST", `/api/v1/batches/${id}/${action}`, action === "retry" ? {} : undefined);
     found.reload();
@@ -267,7 +278,6 @@ interface BatchEstimate {
 
 function NewBatch({ onClose }: { onClose: () => void }) {
   const [form, setForm] = useState(draft);
-  const [error, setError] = useState<Error | null>(null);
   const spec = specOf(form);
   const unread = linesOf(form.args).find((line) => !isArgument(line));
   const isWhole = Boolean(form.script && form.items.trim() && form.results && !unread);
@@ -278,16 +288,28 @@ function NewBatch({ onClose }: { onClose: () => void }) {
   };
 
   async function submit(): Promise<void> {
+    if (unread) throw new Error(`Arguments: ${unread} is not of the form NAME=VALUE.`);
     const made = await send<{ batch_id: string }>("POST", "/api/v1/batches", spec);
     draft = { ...draft, items: "" };
     go(`/batches/${made.batch_id}`);
   }
 
   return (
-    <form class="card narrow" aria-label="A new batch" onSubmit={(event) => event.preventDefault()}>
+    <Form
+      class="card narrow"
+      label="A new batch"
+      verb="Submit"
+      act={submit}
+      beside={
+        <button type="button" class="button" onClick={onClose}>
+          Close
+        </button>
+      }
+    >
       <div class="fields">
         <Field
           label="Script, as the settings name it"
+          required
           value={form.script}
           onInput={change("script")}
         />
@@ -315,26 +337,20 @@ function NewBatch({ onClose }: { onClose: () => void }) {
         label="Items: paths on the server's machine, one a line"
         rows={5}
         mono
+        required
         value={form.items}
         onInput={change("items")}
       />
       <Field
         label="Folder for the results, from the root on"
         hint="/data/results"
+        required
         value={form.results}
         onInput={change("results")}
       />
-      {isWhole && <ErrorNote error={error ?? estimate.error} />}
+      {isWhole && <ErrorNote error={estimate.error} />}
       {isWhole && estimate.value && <Forecast estimate={estimate.value} />}
-      <div class="row">
-        <ActionButton act={submit} kind="primary" onError={setError}>
-          Submit
-        </ActionButton>
-        <button type="button" class="button" onClick={onClose}>
-          Close
-        </button>
-      </div>
-    </form>
+    </Form>
   );
 }
 

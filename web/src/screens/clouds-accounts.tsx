@@ -5,7 +5,7 @@ import { useState } from "preact/hooks";
 import { type Schemas, send } from "../api/client";
 import { useResource } from "../state/resource";
 import { session } from "../state/session";
-import { ActionButton, Badge, Dialog, Empty, ErrorNote } from "../ui/parts";
+import { ActionButton, Badge, Dialog, Empty, ErrorNote, Found } from "../ui/parts";
 
 type Check = Schemas["AccountCheck"];
 type Price = Schemas["CataloguePrice"];
@@ -30,7 +30,7 @@ export function Accounts() {
   const clouds = (found.value?.items ?? []).filter(({ rents }) => rents);
   return (
     <>
-      <ErrorNote error={found.error} />
+      <Found of={found} />
       {clouds.length > 0 && <h2>Clouds</h2>}
       <div class="columns few">
         {clouds.map((cloud) => (

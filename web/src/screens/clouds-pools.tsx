@@ -5,8 +5,9 @@ import { useState } from "preact/hooks";
 import type { ServerEvent } from "../api/events";
 import * as format from "../format";
 import { useNow } from "../state/clock";
+import { useListing } from "../state/pages";
 import { useResource } from "../state/resource";
-import { Badge, Dialog, Empty, ErrorNote, Meter, type Tone } from "../ui/parts";
+import { Badge, Dialog, Empty, ErrorNote, Found, Loading, Meter, type Tone } from "../ui/parts";
 
 /** See `GET /api/v1/pools`. */
 interface Pool {
@@ -55,7 +56,7 @@ export function Pools() {
   return (
     <>
       <h2>Pools</h2>
-      <ErrorNote error={pools.error} />
+      <Found of={pools} />
       {pools.value?.items.length === 0 && (
         <Empty>
           There is no pool. <code>[pools.NAME]</code> in the settings of the server keeps nodes
@@ -116,14 +117,17 @@ function PoolCard({ pool, onNodes }: { pool: Pool; onNodes: () => void }) {
 }
 
 function Nodes({ pool, onClose }: { pool: string; onClose: () => void }) {
-  const path = `/api/v1/pools/${encodeURIComponent(pool)}`;
-  const found = useResource<{ newest_nodes: PoolNode[] }>(path, {}, { when: isAboutPools });
+  const path = `/api/v1/pools/${encodeURIComponent(pool)}/nodes`;
+  const found = useListing<PoolNode>(path, {}, isAboutPools);
   const now = useNow();
-  const nodes = found.value?.newest_nodes ?? [];
+  const nodes = found.items;
+  // All that is shown is kept up to date.
+  found.see(0, nodes.length);
   return (
-    <Dialog title={`The newest nodes of ${pool}`} onClose={onClose}>
+    <Dialog title={`The nodes of ${pool}, the newest first`} onClose={onClose}>
       <ErrorNote error={found.error} />
-      {found.value && nodes.length === 0 && <Empty>It has had no node yet.</Empty>}
+      {found.hasMore && nodes.length === 0 && !found.error && <Loading />}
+      {!found.hasMore && nodes.length === 0 && <Empty>It has had no node yet.</Empty>}
       {nodes.length > 0 && (
         <div class="scrolls" tabIndex={0} role="region" aria-label={`Nodes of ${pool}`}>
           <table>
@@ -156,7 +160,12 @@ function Nodes({ pool, onClose }: { pool: string; onClose: () => void }) {
           </table>
         </div>
       )}
-      <div>
+      <div class="row">
+        {found.hasMore && nodes.length > 0 && (
+          <button type="button" class="button" onClick={found.more}>
+            Show older ones
+          </button>
+        )}
         <button type="button" class="button" onClick={onClose}>
           Close
         </button>

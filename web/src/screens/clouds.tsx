@@ -4,7 +4,7 @@ import * as format from "../format";
 import type { ServerEvent } from "../api/events";
 import { useNow } from "../state/clock";
 import { useResource } from "../state/resource";
-import { Badge, Card, Empty, ErrorNote, Link, type Tone } from "../ui/parts";
+import { Badge, Card, Empty, Found, Link, type Tone } from "../ui/parts";
 import { Accounts } from "./clouds-accounts";
 import { Pools } from "./clouds-pools";
 
@@ -30,10 +30,11 @@ interface RentedMachine {
 interface Rented {
   items: RentedMachine[];
   problems: Record<string, string>;
+  told_at: Record<string, number | null>;
 }
 
-// The clouds themselves are asked, and count how often.
-const LOOK_AGAIN_S = 30;
+// The server asks the clouds no more often, however many people look.
+const LOOK_AGAIN_S = 10;
 const SHORTEST_PAUSE_S = 5;
 const TONES: Record<string, Tone> = { running: "good", pending: "busy", stopping: "warn" };
 const changesMachines = ({ kind }: ServerEvent) => /^(attempt|node|pool)\./.test(kind);
@@ -64,8 +65,8 @@ function Machines() {
   const machines = found.value?.items ?? [];
   const problems = Object.entries(found.value?.problems ?? {});
   return (
-    <Card title="Rented machines">
-      <ErrorNote error={found.error} />
+    <Card title="Rented machines" action={<Ages toldAt={found.value?.told_at ?? {}} />}>
+      <Found of={found} />
       {problems.map(([provider, problem]) => (
         <p key={provider} class="warning">
           {provider} cannot be asked: {problem}
@@ -79,6 +80,15 @@ function Machines() {
       {machines.length > 0 && <MachineTable machines={machines} />}
     </Card>
   );
+}
+
+/** How old the answer of each cloud is. */
+function Ages({ toldAt }: { toldAt: Rented["told_at"] }) {
+  const now = useNow();
+  const ages = Object.entries(toldAt).map(([provider, at]) =>
+    at === null ? `${provider}: no answer yet` : `${provider}: ${format.ago(at, now)}`,
+  );
+  return <span class="quiet small">{ages.join(", ")}</span>;
 }
 
 function MachineTable({ machines }: { machines: readonly RentedMachine[] }) {

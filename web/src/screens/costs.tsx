@@ -5,7 +5,9 @@ import * as format from "../format";
 import { serverNow } from "../state/clock";
 import { useResource } from "../state/resource";
 import { setQuery, usePlace } from "../state/router";
-import { Card, Empty, ErrorNote, Meter, Tabs } from "../ui/parts";
+import { Empty, Found, Meter, Tabs } from "../ui/parts";
+import { Advice } from "./costs-advice";
+import { Budgets } from "./costs-budgets";
 
 const CUTS = ["day", "week", "month", "user", "project", "tier", "provider", "gpu"] as const;
 const DAY_S = 86_400;
@@ -50,8 +52,9 @@ export default function CostsScreen() {
         titleOf={titleOf}
         onChoose={(cut) => setQuery({ by: cut })}
       />
-      <ErrorNote error={report.error} />
+      <Found of={report} />
       {report.value && <ReportTable report={report.value} />}
+      <Advice from={from} />
     </>
   );
 }
@@ -107,39 +110,5 @@ function ReportTable({ report }: { report: Report }) {
         </tfoot>
       </table>
     </div>
-  );
-}
-
-function Budgets() {
-  const budgets = useResource<{ items: Schemas["Budget"][] }>(
-    "/api/v1/budgets",
-    {},
-    { everyS: 30 },
-  );
-  if (!budgets.value?.items.length) return <ErrorNote error={budgets.error} />;
-  return (
-    <div class="tiles">
-      {budgets.value.items.map((budget) => (
-        <BudgetCard key={budget.name} budget={budget} />
-      ))}
-    </div>
-  );
-}
-
-function BudgetCard({ budget }: { budget: Schemas["Budget"] }) {
-  const share = Number(budget.spent) / Number(budget.amount);
-  const whose = budget.user ?? budget.project ?? "everybody";
-  return (
-    <Card title={budget.name}>
-      <Meter share={share} label={`Spent of the budget ${budget.name}`} />
-      <div class="row wide">
-        <span>{format.money(budget.spent, budget.currency)}</span>
-        <span class="quiet">of {format.money(budget.amount, budget.currency)}</span>
-      </div>
-      <p class="quiet small">
-        {whose}, {budget.period}
-        {budget.hard ? ", ends what runs" : ""}
-      </p>
-    </Card>
   );
 }

@@ -9,7 +9,7 @@ import { useNow } from "../state/clock";
 import { useListing } from "../state/pages";
 import { setQuery, usePlace } from "../state/router";
 import { CommandToCopy, Field } from "../ui/fields";
-import { Dialog, Empty, ErrorNote, Link } from "../ui/parts";
+import { Dialog, Empty, ErrorNote, Link, Loading } from "../ui/parts";
 
 type Found = Schemas["FoundArtifact"];
 const isAboutArtifacts = (event: ServerEvent) => event.kind.startsWith("artifacts.");
@@ -28,6 +28,7 @@ export function Artifacts() {
         onInput={(value) => setQuery({ text: value })}
       />
       <ErrorNote error={found.error} />
+      {found.hasMore && found.items.length === 0 && !found.error && <Loading />}
       {!found.hasMore && found.items.length === 0 && (
         <Empty>
           {text ? "No file fits." : "No job has left a file yet."} A job keeps what{" "}

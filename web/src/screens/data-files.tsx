@@ -6,6 +6,7 @@ import { get, type Schemas, send } from "../api/client";
 import * as format from "../format";
 import { useResource } from "../state/resource";
 import { Choice, CommandToCopy, Field } from "../ui/fields";
+import { Form } from "../ui/forms";
 import { ActionButton, Dialog, Empty, ErrorNote } from "../ui/parts";
 
 type Dataset = Schemas["Dataset"];
@@ -118,7 +119,6 @@ export function Sharing(props: { dataset: Dataset; onChange: () => void; onClose
   const [shared, setShared] = useState(dataset.shared_with ?? []);
   const [error, setError] = useState<Error | null>(null);
   async function change(method: "PUT" | "DELETE", other: string): Promise<void> {
-    if (!other) throw new Error("No project is given. Write the name of one.");
     const path = `${addressOf(dataset.project, dataset.name)}/shares/${encodeURIComponent(other)}`;
     const changed = await send<Dataset>(method, path);
     setShared(changed.shared_with ?? []);
@@ -145,16 +145,18 @@ export function Sharing(props: { dataset: Dataset; onChange: () => void; onClose
           ))}
         </tbody>
       </table>
-      <Field label="Another project" value={project} onInput={setProject} />
       <ErrorNote error={error} />
-      <div class="row">
-        <ActionButton act={() => change("PUT", project.trim())} kind="primary" onError={setError}>
-          Share it
-        </ActionButton>
-        <button type="button" class="button" onClick={onClose}>
-          Close
-        </button>
-      </div>
+      <Form
+        verb="Share it"
+        act={() => change("PUT", project.trim())}
+        beside={
+          <button type="button" class="button" onClick={onClose}>
+            Close
+          </button>
+        }
+      >
+        <Field label="Another project" required value={project} onInput={setProject} />
+      </Form>
     </Dialog>
   );
 }

@@ -13,7 +13,8 @@ import { mayChange } from "../state/rights";
 import { setQuery, usePlace } from "../state/router";
 import { session } from "../state/session";
 import { Field, FileButton } from "../ui/fields";
-import { ActionButton, Dialog, Empty, ErrorNote, Meter, Tabs } from "../ui/parts";
+import { Form } from "../ui/forms";
+import { ActionButton, Dialog, Empty, ErrorNote, Found, Meter, Tabs } from "../ui/parts";
 import { Artifacts } from "./data-artifacts";
 import { addressOf, DatasetFiles, Sharing, WorkspaceFiles } from "./data-files";
 
@@ -60,7 +61,7 @@ function Datasets() {
   return (
     <>
       {session.may("member") && <Upload onAdded={found.reload} />}
-      <ErrorNote error={found.error} />
+      <Found of={found} />
       {found.value?.items.length === 0 && <Empty>There is no dataset yet.</Empty>}
       {Boolean(found.value?.items.length) && (
         <div class="card scrolls" tabIndex={0} role="group" aria-label="Datasets">
@@ -200,12 +201,11 @@ function Upload({ onAdded }: { onAdded: () => void }) {
   const [project, setProject] = useState("default");
   const [entries, setEntries] = useState<Entry[]>([]);
   const [progress, setProgress] = useState<Progress | null>(null);
-  const [error, setError] = useState<Error | null>(null);
   const stop = useRef<AbortController | null>(null);
   const size = entries.reduce((sum, { file }) => sum + file.size, 0);
 
   async function add(): Promise<void> {
-    if (!name.trim()) throw new Error("The dataset has no name. Give it one, such as corpus.");
+    if (entries.length === 0) throw new Error("No file is chosen. Choose files or a folder.");
     const stopping = new AbortController();
     stop.current = stopping;
     setProgress({ done: 0, total: size });
@@ -225,10 +225,22 @@ function Upload({ onAdded }: { onAdded: () => void }) {
     return <p class="quiet">Over TLS, you can upload here. `gpuyard datasets add` works, too.</p>;
   }
   return (
-    <form class="card" aria-label="Upload" onSubmit={(event) => event.preventDefault()}>
+    <Form
+      class="card"
+      label="Upload"
+      verb="Upload"
+      act={add}
+      beside={
+        progress && (
+          <button type="button" class="button" onClick={() => stop.current?.abort()}>
+            Stop
+          </button>
+        )
+      }
+    >
       <div class="fields">
-        <Field label="Dataset" hint="corpus" value={name} onInput={setName} />
-        <Field label="Project" value={project} onInput={setProject} />
+        <Field label="Dataset" hint="corpus" required value={name} onInput={setName} />
+        <Field label="Project" required value={project} onInput={setProject} />
         <div class="row wrap">
           <FileButton onChoose={(files) => setEntries(entriesOf(files))}>Choose files</FileButton>
           <FileButton folder onChoose={(files) => setEntries(entriesOf(files))}>
@@ -250,20 +262,7 @@ function Upload({ onAdded }: { onAdded: () => void }) {
           </span>
         </div>
       )}
-      <ErrorNote error={error} />
-      {entries.length > 0 && (
-        <div class="row">
-          <ActionButton act={add} kind="primary" onError={setError}>
-            Upload
-          </ActionButton>
-          {progress && (
-            <button type="button" class="button" onClick={() => stop.current?.abort()}>
-              Stop
-            </button>
-          )}
-        </div>
-      )}
-    </form>
+    </Form>
   );
 }
 
@@ -288,7 +287,7 @@ function Workspaces() {
   const [listed, setListed] = useState<WorkspaceRow | null>(null);
   return (
     <>
-      <ErrorNote error={found.error} />
+      <Found of={found} />
       {listed && (
         <WorkspaceFiles
           project={listed.project}

@@ -9,7 +9,7 @@ import * as format from "../format";
 import { useNow } from "../state/clock";
 import { usePlace } from "../state/router";
 import { useWhole } from "../state/whole";
-import { Card, Empty, ErrorNote, Link, StateBadge } from "../ui/parts";
+import { Card, Empty, ErrorNote, Found, Link, StateBadge } from "../ui/parts";
 import { flowState } from "./sweeps";
 import "../ui/panels.css";
 
@@ -24,7 +24,7 @@ export default function FlowScreen() {
   const now = useNow();
   if (!flow) {
     return jobs.hasMore ? (
-      <ErrorNote error={jobs.error} />
+      <Found of={{ value: null, error: jobs.error }} />
     ) : (
       <Empty>No job of such a flow is kept.</Empty>
     );

@@ -6,7 +6,8 @@ import { type Schemas, send } from "../api/client";
 import * as format from "../format";
 import { useResource } from "../state/resource";
 import { CommandToCopy, Field } from "../ui/fields";
-import { ActionButton, Badge, Card, Dialog, ErrorNote, type Tone } from "../ui/parts";
+import { Form } from "../ui/forms";
+import { ActionButton, Badge, Card, Dialog, ErrorNote, Found, type Tone } from "../ui/parts";
 
 type Known = Schemas["KnownInvitation"];
 const MOST = 20;
@@ -21,7 +22,7 @@ export function Invitations() {
     await send("DELETE", `/api/v1/invitations/${id}`);
     found.reload();
   }
-  if (items.length === 0) return <ErrorNote error={found.error} />;
+  if (items.length === 0) return <Found of={found} />;
   return (
     <Card title="Invitations">
       <ErrorNote error={error ?? found.error} />
@@ -64,16 +65,19 @@ export function Invitations() {
 export function Invite({ onClose }: { onClose: () => void }) {
   const [name, setName] = useState("");
   const [made, setMade] = useState<Schemas["Invitation"] | null>(null);
-  const [error, setError] = useState<Error | null>(null);
   async function invite(): Promise<void> {
     const wanted = name.trim() ? { name: name.trim() } : {};
     setMade(await send<Schemas["Invitation"]>("POST", "/api/v1/nodes:invite", wanted));
   }
+  const close = (
+    <button type="button" class="button" onClick={onClose}>
+      Close
+    </button>
+  );
   return (
     <Dialog title="Add a machine" onClose={onClose}>
-      <ErrorNote error={error} />
       {made === null ? (
-        <>
+        <Form verb="Make an invitation" act={invite} beside={close}>
           <p>An invitation is good for one machine, for an hour.</p>
           <Field
             label="What the machine is to be called"
@@ -81,24 +85,15 @@ export function Invite({ onClose }: { onClose: () => void }) {
             value={name}
             onInput={setName}
           />
-        </>
+        </Form>
       ) : (
         <>
           <p>Type this on the machine, where gpuyard is installed:</p>
           <CommandToCopy text={`gpuyard join ${made.url} ${made.code}`} />
           <p class="quiet">It is good until {format.time(made.expires_at)}, and shown only here.</p>
+          <div class="row">{close}</div>
         </>
       )}
-      <div class="row">
-        {made === null && (
-          <ActionButton act={invite} kind="primary" onError={setError}>
-            Make an invitation
-          </ActionButton>
-        )}
-        <button type="button" class="button" onClick={onClose}>
-          Close
-        </button>
-      </div>
     </Dialog>
   );
 }

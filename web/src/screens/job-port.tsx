@@ -3,6 +3,8 @@
 import { useState } from "preact/hooks";
 
 import { type Schemas, send } from "../api/client";
+import { useResource } from "../state/resource";
+import { Field } from "../ui/fields";
 import { FormDialog } from "../ui/forms";
 
 const USUAL = "6006";
@@ -10,6 +12,7 @@ const USUAL = "6006";
 export function OpenPort({ job }: { job: string }) {
   const [isOpen, setOpen] = useState(false);
   const [port, setPort] = useState(USUAL);
+  const server = useResource<{ opens_ports: boolean }>("/api/v1/server");
   async function open(): Promise<void> {
     // At once: after an answer, browsers open no tab.
     const tab = window.open("", "_blank");
@@ -24,6 +27,7 @@ export function OpenPort({ job }: { job: string }) {
       throw error;
     }
   }
+  if (!server.value?.opens_ports) return null;
   return (
     <>
       <button type="button" class="button" onClick={() => setOpen(true)}>
@@ -36,17 +40,15 @@ export function OpenPort({ job }: { job: string }) {
           act={open}
           onClose={() => setOpen(false)}
         >
-          <label class="field">
-            Port
-            <input
-              type="number"
-              min="1"
-              max="65535"
-              required
-              value={port}
-              onInput={(event) => setPort(event.currentTarget.value)}
-            />
-          </label>
+          <Field
+            label="Port"
+            type="number"
+            min={1}
+            max={65535}
+            required
+            value={port}
+            onInput={setPort}
+          />
           <p class="quiet small">
             TensorBoard of gpuyard listens at {USUAL}. The tab is at an address of the job's own,
             and signed in for it alone.

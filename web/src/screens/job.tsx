@@ -3,9 +3,7 @@
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 
-import { Chart } from "../charts/chart";
-import { curvesOf, type Series } from "../charts/series";
-import { Problem, type Schemas, send } from "../api/client";
+import { address, Problem, type Schemas, send } from "../api/client";
 import type { ServerEvent } from "../api/events";
 import * as format from "../format";
 import { useNow } from "../state/clock";
@@ -13,7 +11,21 @@ import { type Resource, useResource } from "../state/resource";
 import { go, setQuery, usePlace } from "../state/router";
 import { mayChange, maySubmit, opensPorts } from "../state/rights";
 import { session } from "../state/session";
-import { ActionButton, Card, Empty, ErrorNote, Link, Meter, StateBadge, Tabs } from "../ui/parts";
+import {
+  ActionButton,
+  Card,
+  Empty,
+  ErrorNote,
+  Found,
+  Link,
+  Loading,
+  Meter,
+  StateBadge,
+  Tabs,
+} from "../ui/parts";
+import { FormDialog } from "../ui/forms";
+import { JobChanges } from "./job-changes";
+import { CurvesTab } from "./job-curves";
 import { OpenPort } from "./job-port";
 import { Log } from "./log";
 
@@ -39,7 +51,7 @@ export default function JobScreen({ words }: { words: string[] }) {
   return (
     <>
       <Head job={one} onChange={job.reload} />
-      <ErrorNote error={job.error} />
+      <Found of={job} />
       <Facts job={one} />
       {!OVER.has(one.state) && one.state !== "running" && <Why job={one} />}
       <div class="stack">
@@ -57,7 +69,7 @@ export default function JobScreen({ words }: { words: string[] }) {
 
 /** No such job: there never was one, or it was removed while this was open. */
 function Missing({ error }: { error: Error | null }) {
-  if (error === null) return null;
+  if (error === null) return <Loading />;
   return (
     <>
       <h1>No job</h1>
@@ -72,7 +84,7 @@ function Missing({ error }: { error: Error | null }) {
 function Shown({ tab, job }: { tab: Tab; job: Job }) {
   switch (tab) {
     case "curves":
-      return <CurvesTab job={job} />;
+      return <CurvesTab job={job} isOver={OVER.has(job.state)} />;
     case "log":
       return <Log job={job.id} isOver={OVER.has(job.state)} />;
     case "checkpoints":
@@ -82,7 +94,7 @@ function Shown({ tab, job }: { tab: Tab; job: Job }) {
     case "timeline":
       return <TimelineTab job={job} />;
     case "specification":
-      return <pre class="card scrolls">{JSON.stringify(job.spec, null, 2)}</pre>;
+      return <SpecificationTab job={job} />;
   }
 }
 
@@ -108,7 +120,7 @@ function Head({ job, onChange }: { job: Job; onChange: () => void }) {
     <>
       <div class="head">
         <h1 class="cut">{job.name || format.shortId(job.id)}</h1>
-        <StateBadge state={job.state} />
+        <StateBadge state={job.held && job.state === "queued" ? "held" : job.state} />
         <span class="quiet mono small">{job.id}</span>
         <span class="spring" />
         {session.may("member") && (
@@ -127,6 +139,12 @@ function Head({ job, onChange }: { job: Job; onChange: () => void }) {
               Clone and edit
             </Link>
             {job.state === "running" && opensPorts(job) && <OpenPort job={job.id} />}
+            <JobChanges
+              job={job}
+              isOver={OVER.has(job.state)}
+              onChange={onChange}
+              onError={setError}
+            />
             {!OVER.has(job.state) && isMine && (
               <ActionButton act={() => post("cancel")} kind="danger" onError={setError}>
                 Cancel
@@ -214,7 +232,7 @@ function Why({ job }: { job: Job }) {
   );
   return (
     <Card title="Why does it wait?">
-      <ErrorNote error={why.error} />
+      <Found of={why} />
       <p>{why.value?.summary}</p>
       {why.value?.would_help?.map((help) => (
         <p key={help} class="quiet">
@@ -223,102 +241,6 @@ function Why({ job }: { job: Job }) {
       ))}
     </Card>
   );
-}
-
-// --- curves ---
-
-const LOOK_AGAIN_S = 5;
-const SMOOTHING = [0, 0.6, 0.9, 0.98];
-
-function CurvesTab({ job }: { job: Job }) {
-  const isProgress = (event: ServerEvent) =>
-    event.job_id === job.id && event.kind === "job.progress";
-  const series = useResource<Items<Series>>(
-    `/api/v1/jobs/${job.id}/metrics`,
-    { points: 1000 },
-    // GPUs are measured without any word of the job.
-    { when: isProgress, everyS: OVER.has(job.state) ? 0 : LOOK_AGAIN_S },
-  );
-  const [isLogarithmic, setLogarithmic] = useState(false);
-  const [smoothing, setSmoothing] = useState(0);
-  if (series.value === null) return <ErrorNote error={series.error} />;
-  const groups = groupsOf(series.value.items);
-  if (groups.length === 0) {
-    return (
-      <Empty>No curves yet. A job prints them, or logs them to TensorBoard, W&B or MLflow.</Empty>
-    );
-  }
-  return (
-    <div class="stack">
-      <div class="head">
-        <label class="row quiet">
-          <input
-            type="checkbox"
-            checked={isLogarithmic}
-            onChange={(event) => setLogarithmic(event.currentTarget.checked)}
-          />
-          logarithmic
-        </label>
-        <label class="row quiet">
-          smoothing
-          <select
-            value={String(smoothing)}
-            onChange={(event) => setSmoothing(Number(event.currentTarget.value))}
-          >
-            {SMOOTHING.map((weight) => (
-              <option key={weight} value={String(weight)}>
-                {weight === 0 ? "none" : weight}
-              </option>
-            ))}
-          </select>
-        </label>
-        <span class="quiet small">Drag to zoom; double-click to go back.</span>
-      </div>
-      <div class="columns">
-        {groups.map(([name, members]) => {
-          const { xs, curves, isTime } = curvesOf(members, smoothing);
-          return (
-            <Card key={name} title={name}>
-              <Chart
-                xs={xs}
-                curves={curves}
-                label={name}
-                isTime={isTime}
-                isLogarithmic={isLogarithmic}
-              />
-            </Card>
-          );
-        })}
-      </div>
-    </div>
-  );
-}
-
-/** Series that belong in one chart, by its title: the losses, each kind of reading of all
- * GPUs, and each of the others alone. What a program says comes before what was measured. */
-function groupsOf(series: readonly Series[]): [string, Series[]][] {
-  const groups = new Map<string, Series[]>();
-  for (const one of series) {
-    const title = titleOf(one.name);
-    groups.set(title, [...(groups.get(title) ?? []), one]);
-  }
-  const isMeasured = ([, members]: [string, Series[]]) =>
-    members[0]!.name.startsWith("system/") ? 1 : 0;
-  return [...groups].sort((a, b) => isMeasured(a) - isMeasured(b) || a[0].localeCompare(b[0]));
-}
-
-const READINGS: Record<string, string> = {
-  "system/cpu_cores": "CPU, cores",
-  "system/memory_mb": "Memory, MB",
-  "system/disk_mb": "Disk, MB",
-  "system/gpu_memory_mb": "GPU memory, MB",
-  "system/gpu_utilization": "GPU in use, of 1",
-};
-
-function titleOf(name: string): string {
-  if (/(^|[/_])loss$/.test(name)) return "loss";
-  const reading = name.replace(/^system\/gpu\d+_/, "system/gpu_");
-  return READINGS[reading] ?? reading;
 }
 
 // --- what it left ---
@@ -383,10 +305,26 @@ function ArtifactsTab({ job }: { job: Job }) {
     event.job_id === job.id && event.kind.startsWith("artifacts.");
   const path = `/api/v1/jobs/${job.id}/artifacts`;
   const found = useResource<Items<Schemas["Artifact"]>>(path, {}, { when: isNew });
+  const [removed, setRemoved] = useState<string | null>(null);
+  async function remove(): Promise<void> {
+    await send("DELETE", address(path, { path: removed! }));
+    found.reload();
+  }
   if (found.value?.items.length === 0) return <Empty>It has left no artifacts.</Empty>;
   return (
     <div class="card scrolls">
-      <ErrorNote error={found.error} />
+      <Found of={found} />
+      {removed !== null && (
+        <FormDialog
+          title={`Remove ${removed}?`}
+          verb="Remove it"
+          kind="danger"
+          act={remove}
+          onClose={() => setRemoved(null)}
+        >
+          <p>Nothing brings the file back, and links to it open nothing any more.</p>
+        </FormDialog>
+      )}
       <table>
         <thead>
           <tr>
@@ -403,14 +341,45 @@ function ArtifactsTab({ job }: { job: Job }) {
               <td class="number">{format.bytes(one.size)}</td>
               <td>{format.time(one.created_at)}</td>
               <td>
-                <a class="button" href={`/api/v1/artifacts/${one.id}/content`} download>
-                  Download
-                </a>
+                <div class="row">
+                  <a
+                    class="button"
+                    href={`/api/v1/artifacts/${one.id}/content`}
+                    download={one.path.split("/").at(-1)}
+                  >
+                    Download<span class="hidden-text"> {one.path}</span>
+                  </a>
+                  {mayChange(job) && (
+                    <button
+                      type="button"
+                      class="button danger"
+                      onClick={() => setRemoved(one.path)}
+                    >
+                      Remove<span class="hidden-text"> {one.path}</span>
+                    </button>
+                  )}
+                </div>
               </td>
             </tr>
           ))}
         </tbody>
       </table>
+    </div>
+  );
+}
+
+/** What it was asked to do, and, to be kept, what it really ran. */
+function SpecificationTab({ job }: { job: Job }) {
+  return (
+    <div class="stack">
+      <div>
+        <a class="button" href={`/api/v1/jobs/${job.id}/record`} download={`${job.id}.json`}>
+          Download the record of the run
+        </a>
+      </div>
+      <pre class="card scrolls" tabIndex={0}>
+        {JSON.stringify(job.spec, null, 2)}
+      </pre>
     </div>
   );
 }
@@ -426,7 +395,7 @@ function TimelineTab({ job }: { job: Job }) {
   );
   return (
     <div class="card scrolls">
-      <ErrorNote error={events.error} />
+      <Found of={events} />
       <table>
         <tbody>
           {events.value?.items.map((event) => (

@@ -10,7 +10,7 @@ import { useListing } from "../state/pages";
 import { mayChange, maySubmit } from "../state/rights";
 import { setQuery, usePlace } from "../state/router";
 import { useFirstAndSettled } from "../state/settled";
-import { ActionButton, Empty, ErrorNote, Link, Meter, StateBadge } from "../ui/parts";
+import { ActionButton, Empty, ErrorNote, Link, Loading, Meter, StateBadge } from "../ui/parts";
 import { Windowed } from "../ui/window";
 
 type Job = Schemas["Job"];
@@ -25,6 +25,7 @@ const STATES = [
   "timed_out",
   "unknown",
 ];
+const OVER = new Set(["completed", "failed", "cancelled", "timed_out"]);
 const FILTERS = ["name", "project", "user", "label"] as const;
 const HINTS = { name: "Name", project: "Project", user: "User", label: "Label, NAME=VALUE" };
 const isAboutJobs = (event: ServerEvent) => event.kind.startsWith("job.");
@@ -55,7 +56,10 @@ export function JobsScreen() {
         <h1>Jobs</h1>
         <span class="spring" />
         {chosen.size > 0 && (
-          <BulkActions chosen={chosen} onDone={() => (setChosen(new Map()), jobs.reload())} />
+          <BulkActions
+            chosen={present(chosen, jobs.items)}
+            onDone={() => (setChosen(new Map()), jobs.reload())}
+          />
         )}
       </div>
       <Filters query={query} />
@@ -70,6 +74,7 @@ export function JobsScreen() {
           <span class="less number">Cost</span>
           <span class="less number">Submitted</span>
         </div>
+        {jobs.items.length === 0 && jobs.hasMore && !jobs.error && <Loading />}
         {jobs.items.length === 0 && !jobs.hasMore && <Empty>No job is like that.</Empty>}
         <Windowed
           items={jobs.items}
@@ -91,6 +96,12 @@ export function JobsScreen() {
       </div>
     </>
   );
+}
+
+/** What has been chosen, as far as it is known now. */
+function present(chosen: ReadonlyMap<string, Job>, jobs: readonly Job[]): ReadonlyMap<string, Job> {
+  const now = new Map(jobs.map((job) => [job.id, job]));
+  return new Map([...chosen].map(([id, job]) => [id, now.get(id) ?? job]));
 }
 
 /** What somebody types is found anywhere in the name. */
@@ -191,7 +202,9 @@ interface BulkProps {
 function BulkActions({ chosen, onDone }: BulkProps) {
   const [error, setError] = useState<Error | null>(null);
   const jobs = [...chosen.keys()];
-  const mayResume = [...chosen.values()].every((job) => maySubmit(job.project));
+  const all = [...chosen.values()];
+  const mayResume = all.every((job) => OVER.has(job.state) && maySubmit(job.project));
+  const mayCancel = all.some((job) => !OVER.has(job.state));
 
   async function cancel(): Promise<void> {
     await send("POST", "/api/v1/jobs:cancel", { jobs });
@@ -212,9 +225,11 @@ function BulkActions({ chosen, onDone }: BulkProps) {
           Start again
         </ActionButton>
       )}
-      <ActionButton act={cancel} kind="danger" onError={setError}>
-        Cancel
-      </ActionButton>
+      {mayCancel && (
+        <ActionButton act={cancel} kind="danger" onError={setError}>
+          Cancel
+        </ActionButton>
+      )}
     </div>
   );
 }

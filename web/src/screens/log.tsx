@@ -7,7 +7,7 @@ import { get, type Query, type Schemas } from "../api/client";
 import * as format from "../format";
 import { useSettled } from "../state/settled";
 import { Tick } from "../ui/forms";
-import { Empty, ErrorNote } from "../ui/parts";
+import { Empty, ErrorNote, Loading } from "../ui/parts";
 
 interface Line {
   attempt: number;
@@ -27,12 +27,14 @@ const PAUSE_MS = 1000;
 // More would be too high for a browser's own limit on the height of things.
 const MOST_LINES = 1_000_000;
 const LEVELS = ["", "info", "warning", "error", "critical"];
+const SECTIONS = ["", "setup", "evaluation", "traceback"];
 
 export function Log({ job, isOver }: { job: string; isOver: boolean }) {
   const [typed, setTyped] = useState("");
   const search = useSettled(typed);
   const [isRegex, setRegex] = useState(false);
   const [level, setLevel] = useState("");
+  const [section, setSection] = useState("");
   const [follows, setFollows] = useState(true);
   const [hidesMetrics, setHidesMetrics] = useState(true);
   const query: Query = {
@@ -40,6 +42,7 @@ export function Log({ job, isOver }: { job: string; isOver: boolean }) {
     regex: isRegex && search ? search : undefined,
     ignore_case: search ? true : undefined,
     level: level || undefined,
+    section: section || undefined,
   };
   const log = useLog(job, query, isOver);
   const shown = hidesMetrics
@@ -66,6 +69,17 @@ export function Log({ job, isOver }: { job: string; isOver: boolean }) {
             </option>
           ))}
         </select>
+        <select
+          aria-label="Part of the log"
+          value={section}
+          onChange={(event) => setSection(event.currentTarget.value)}
+        >
+          {SECTIONS.map((one) => (
+            <option key={one} value={one}>
+              {one || "every part"}
+            </option>
+          ))}
+        </select>
         <Tick label="hide metric lines" checked={hidesMetrics} onChange={setHidesMetrics} />
         <span class="spring" />
         <Tick label="follow" checked={follows} onChange={setFollows} />
@@ -80,7 +94,13 @@ export function Log({ job, isOver }: { job: string; isOver: boolean }) {
         onTop={log.earlier}
         hasEarlier={log.hasEarlier}
         isFound={Boolean(search)}
+        isRead={log.isRead || log.error !== null}
         isSearching={log.isSearching}
+        none={
+          search || level || section || log.lines.length > 0
+            ? "No line is like that."
+            : "It has written nothing yet."
+        }
       />
     </div>
   );
@@ -92,10 +112,13 @@ interface LinesProps {
   onTop: () => void;
   hasEarlier: boolean;
   isFound: boolean;
+  isRead: boolean;
   isSearching: boolean;
+  /** What is said where there is no line. */
+  none: string;
 }
 
-function Lines({ lines, follows, onTop, hasEarlier, isFound, isSearching }: LinesProps) {
+function Lines({ lines, follows, onTop, hasEarlier, isFound, ...about }: LinesProps) {
   const box = useRef<HTMLDivElement>(null);
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(600);
@@ -121,7 +144,8 @@ function Lines({ lines, follows, onTop, hasEarlier, isFound, isSearching }: Line
   }
 
   if (lines.length === 0) {
-    return <Empty>{isSearching ? "Looking through the log …" : "No line is like that."}</Empty>;
+    if (about.isSearching) return <Empty>Looking through the log …</Empty>;
+    return about.isRead ? <Empty>{about.none}</Empty> : <Loading />;
   }
   const first = Math.max(0, Math.floor(top / LINE_HEIGHT) - 20);
   const last = Math.min(lines.length, Math.ceil((top + height) / LINE_HEIGHT) + 20);
@@ -159,6 +183,8 @@ function plain(text: string): string {
 interface LoadedLog {
   lines: Line[];
   hasEarlier: boolean;
+  /** Its end, or what was found there. */
+  isRead: boolean;
   isSearching: boolean;
   error: Error | null;
   earlier: () => void;
@@ -167,6 +193,7 @@ interface LoadedLog {
 function useLog(job: string, query: Query, isOver: boolean): LoadedLog {
   const [lines, setLines] = useState<Line[]>([]);
   const [previous, setPrevious] = useState<string | null>(null);
+  const [isRead, setRead] = useState(false);
   const [isSearching, setSearching] = useState(false);
   const [error, setError] = useState<Error | null>(null);
   const path = `/api/v1/jobs/${job}/lines`;
@@ -177,6 +204,7 @@ function useLog(job: string, query: Query, isOver: boolean): LoadedLog {
     ended.current = mine;
     setLines([]);
     setPrevious(null);
+    setRead(false);
     setSearching(false);
     setError(null);
     read(mine.signal).catch(failed(mine.signal));
@@ -190,6 +218,7 @@ function useLog(job: string, query: Query, isOver: boolean): LoadedLog {
   async function read(signal: AbortSignal): Promise<void> {
     const end = await get<Page>(path, { ...query, tail: PAGE, follow: true }, signal);
     setLines(linesOf(end));
+    setRead(true);
     setPrevious(end.previous ?? null);
     const found = end.items.length;
     await Promise.all([
@@ -237,7 +266,7 @@ function useLog(job: string, query: Query, isOver: boolean): LoadedLog {
     readEarlier(previous, signal).catch(failed(signal));
   }
 
-  return { lines, hasEarlier: previous !== null, isSearching, error, earlier };
+  return { lines, hasEarlier: previous !== null, isRead, isSearching, error, earlier };
 }
 
 function linesOf(page: Page): Line[] {

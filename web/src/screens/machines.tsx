@@ -7,7 +7,16 @@ import * as format from "../format";
 import { useNow } from "../state/clock";
 import { useResource } from "../state/resource";
 import { session } from "../state/session";
-import { ActionButton, Badge, Dialog, Empty, ErrorNote, Meter, type Tone } from "../ui/parts";
+import {
+  ActionButton,
+  Badge,
+  Dialog,
+  Empty,
+  ErrorNote,
+  Found,
+  Meter,
+  type Tone,
+} from "../ui/parts";
 import { Invitations, Invite } from "./invitations";
 import { GpuLines, type MachineGpu } from "./machine-gpus";
 
@@ -45,7 +54,7 @@ export default function MachinesScreen() {
           </button>
         )}
       </div>
-      <ErrorNote error={machines.error} />
+      <Found of={machines} />
       {machines.value?.items.length === 0 && <Empty>No machine is known yet.</Empty>}
       <div class="columns">
         {machines.value?.items.map((machine) => (

@@ -7,7 +7,7 @@ import * as format from "../format";
 import { useResource } from "../state/resource";
 import { session } from "../state/session";
 import { PromptForm } from "./model-prompt";
-import { ActionButton, Badge, Empty, ErrorNote, type Tone } from "../ui/parts";
+import { ActionButton, Badge, Empty, ErrorNote, Found, type Tone } from "../ui/parts";
 
 interface Model {
   name: string;
@@ -31,7 +31,7 @@ export default function ModelsScreen() {
       <div class="head">
         <h1>Models</h1>
       </div>
-      <ErrorNote error={models.error} />
+      <Found of={models} />
       {models.value?.items.length === 0 && (
         <Empty>
           No model is in the settings of this server. See <code>gpuyard llm --help</code>.

@@ -3,7 +3,7 @@
 import * as format from "../format";
 import { useResource } from "../state/resource";
 import { setQuery, usePlace } from "../state/router";
-import { Badge, Card, Empty, ErrorNote, type Tone } from "../ui/parts";
+import { Badge, Card, Empty, Found, type Tone } from "../ui/parts";
 
 /** See `GET /api/v1/providers`. */
 interface Provider {
@@ -64,7 +64,7 @@ function Providers() {
   );
   return (
     <>
-      <ErrorNote error={found.error} />
+      <Found of={found} />
       <div class="columns few">
         {found.value?.items.map((provider) => (
           <ProviderCard key={provider.name} provider={provider} />
@@ -131,7 +131,7 @@ function Offers() {
         />
       }
     >
-      <ErrorNote error={found.error} />
+      <Found of={found} />
       {Object.entries(found.value?.problems ?? {}).map(([name, problem]) => (
         <p key={name} class="warning">
           {name} {problem}

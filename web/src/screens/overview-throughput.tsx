@@ -5,7 +5,7 @@ import { useState } from "preact/hooks";
 import type { Schemas } from "../api/client";
 import * as format from "../format";
 import { useResource } from "../state/resource";
-import { Card, ErrorNote } from "../ui/parts";
+import { Card, Found } from "../ui/parts";
 
 type Throughput = Schemas["Throughput"];
 type Step = Throughput["by"];
@@ -38,7 +38,7 @@ export function JobThroughput() {
         </select>
       }
     >
-      <ErrorNote error={found.error} />
+      <Found of={found} />
       {found.value && <Bars throughput={found.value} />}
     </Card>
   );

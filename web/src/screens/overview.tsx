@@ -10,7 +10,17 @@ import { useResource } from "../state/resource";
 import { session } from "../state/session";
 import { Batches } from "./overview-batches";
 import { JobThroughput } from "./overview-throughput";
-import { Badge, Card, Empty, ErrorNote, Link, Meter, StateBadge, type Tone } from "../ui/parts";
+import {
+  Badge,
+  Card,
+  Empty,
+  ErrorNote,
+  Found,
+  Link,
+  Meter,
+  StateBadge,
+  type Tone,
+} from "../ui/parts";
 
 /** A GPU as the API tells of it; see `GET /api/v1/gpus`. */
 interface Gpu {
@@ -172,7 +182,7 @@ function Recent() {
   const now = useNow();
   return (
     <Card title="Newest jobs" action={<Link to="/jobs">All jobs</Link>}>
-      <ErrorNote error={jobs.error} />
+      <Found of={jobs} />
       {jobs.value?.items.length === 0 && <Empty>Nothing was submitted yet.</Empty>}
       {jobs.value?.items.map((job) => (
         <div key={job.id} class="row wide">
@@ -199,7 +209,7 @@ function Spending() {
   const day = today.value?.items?.at(-1);
   return (
     <Card title="Spending">
-      <ErrorNote error={today.error} />
+      <Found of={today} />
       <div class="row wide">
         <span class="quiet">{whenOf(day?.key)}</span>
         <span class="figure">{format.money(day?.amount ?? "0", day?.currency)}</span>
@@ -251,7 +261,7 @@ function Attention() {
   const found = (events.value?.items ?? []).filter(isWarning).reverse().slice(0, 8);
   return (
     <Card title="Needs attention">
-      <ErrorNote error={events.error} />
+      <Found of={events} />
       {events.value && found.length === 0 && <p class="quiet">Nothing.</p>}
       {found.map((event) => (
         <div key={event.seq} class="row wide">

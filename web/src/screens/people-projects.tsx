@@ -7,7 +7,7 @@ import type { ServerEvent } from "../api/events";
 import { useResource } from "../state/resource";
 import { me } from "../state/rights";
 import { session } from "../state/session";
-import { ActionButton, Badge, Empty, ErrorNote } from "../ui/parts";
+import { ActionButton, Badge, Empty, ErrorNote, Found } from "../ui/parts";
 import { Choice, Field } from "../ui/fields";
 import { FormDialog, Tick } from "../ui/forms";
 import { asChoices, ROLES, useUsers } from "./people-users";
@@ -34,7 +34,7 @@ export function ProjectsTab() {
           </button>
         )}
       </div>
-      <ErrorNote error={projects.error} />
+      <Found of={projects} />
       {projects.value?.items.length === 0 && <Empty>No project is registered.</Empty>}
       <div class="columns">
         {projects.value?.items.map((project) => (
@@ -131,19 +131,16 @@ function AddMember(props: {
   const names = users.value?.items.map((user) => user.name) ?? [];
   const [user, setUser] = useState("");
   const [role, setRole] = useState("member");
-  async function add(): Promise<void> {
-    if (!user) throw new Error("Nobody is chosen. Choose a user.");
-    await props.add(user, role);
-  }
   return (
     <FormDialog
       title={`Add a member to ${props.project}`}
       verb="Add"
-      act={add}
+      act={() => props.add(user, role)}
       onClose={props.onClose}
     >
       <Choice
         label="User"
+        required
         value={user}
         options={[["", "choose one"], ...asChoices(names)]}
         onChoose={setUser}

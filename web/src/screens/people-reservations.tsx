@@ -7,7 +7,7 @@ import type { ServerEvent } from "../api/events";
 import * as format from "../format";
 import { useResource } from "../state/resource";
 import { session } from "../state/session";
-import { ActionButton, Badge, Card, Dialog, Empty, ErrorNote, type Tone } from "../ui/parts";
+import { ActionButton, Badge, Card, Dialog, Empty, ErrorNote, Found, type Tone } from "../ui/parts";
 import { Calendar, monthName, otherMonth } from "../ui/calendar";
 import { Choice, Field } from "../ui/fields";
 import { FormDialog } from "../ui/forms";
@@ -51,7 +51,7 @@ export function ReservationsTab() {
           </button>
         )}
       </div>
-      <ErrorNote error={found.error} />
+      <Found of={found} />
       <div class="card scrolls" role="region" aria-label="Calendar" tabIndex={0}>
         <Calendar
           month={month}
@@ -195,7 +195,6 @@ function Reserve({ onClose, onDone }: { onClose: () => void; onDone: () => void 
     "user owner",
   ];
   async function reserve(): Promise<void> {
-    if (!holder) throw new Error("Nobody is chosen. Choose for whom it is.");
     const [kind, name] = [holder.split(" ", 1)[0]!, holder.slice(holder.indexOf(" ") + 1)];
     await send("POST", "/api/v1/reservations", {
       [kind]: name,
@@ -212,11 +211,18 @@ function Reserve({ onClose, onDone }: { onClose: () => void; onDone: () => void 
     <FormDialog title="Reserve GPUs" verb="Reserve" act={reserve} onClose={onClose}>
       <Choice
         label="For"
+        required
         value={holder}
         options={[["", "choose a project or a user"], ...asChoices(holders)]}
         onChoose={setHolder}
       />
-      <Field label="GPUs (empty: all of the node)" type="number" value={gpus} onInput={setGpus} />
+      <Field
+        label="GPUs (empty: all of the node)"
+        type="number"
+        min={1}
+        value={gpus}
+        onInput={setGpus}
+      />
       <Field label="Class, such as a100 (empty: any)" value={gpuClass} onInput={setGpuClass} />
       <Field label="Node (empty: any)" value={node} onInput={setNode} />
       <Field label="From (empty: now)" type="datetime-local" value={begins} onInput={setBegins} />

@@ -5,7 +5,7 @@ import { useState } from "preact/hooks";
 import { type Schemas, send } from "../api/client";
 import * as format from "../format";
 import { session } from "../state/session";
-import { ActionButton, Badge, Card, Empty, ErrorNote } from "../ui/parts";
+import { ActionButton, Badge, Card, Empty, ErrorNote, Found } from "../ui/parts";
 import { Choice, Field } from "../ui/fields";
 import { FormDialog } from "../ui/forms";
 import { PROJECT_ROLES, useProjects } from "./people-projects";
@@ -36,7 +36,7 @@ export function ServicesTab() {
           )
         }
       >
-        <ErrorNote error={users.error} />
+        <Found of={users} />
         {users.value && accounts.length === 0 && (
           <Empty>
             There is none. A program that submits jobs for a project needs no person's token.
@@ -138,7 +138,6 @@ function AddAccount(props: { onClose: () => void; onMade: (token: Issued) => voi
   const [days, setDays] = useState("365");
   const names = projects.value?.items.map((one) => one.name) ?? [];
   async function add(): Promise<void> {
-    if (!project) throw new Error("No project is chosen. Choose the one that it works for.");
     await send("POST", "/api/v1/users", { name, project, role });
     const token = { user: name, name: "first", ...lastsS(days) };
     props.onMade(await send<Issued>("POST", "/api/v1/tokens", token));
@@ -148,6 +147,7 @@ function AddAccount(props: { onClose: () => void; onMade: (token: Issued) => voi
       <Field label="Name, such as nightly" value={name} onInput={setName} required />
       <Choice
         label="Project"
+        required
         value={project}
         options={[["", "choose one"], ...asChoices(names)]}
         onChoose={setProject}

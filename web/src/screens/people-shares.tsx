@@ -3,7 +3,7 @@
 import type { Schemas } from "../api/client";
 import * as format from "../format";
 import { useResource } from "../state/resource";
-import { Card, Empty, ErrorNote, Meter } from "../ui/parts";
+import { Card, Empty, Found, Meter } from "../ui/parts";
 
 type FairShare = Schemas["FairShare"];
 
@@ -12,7 +12,7 @@ export function SharesTab() {
   const shares = found.value;
   return (
     <Card title="Fair shares">
-      <ErrorNote error={found.error} />
+      <Found of={found} />
       {shares && shares.policy !== "fair" && (
         <Empty>
           The order of the queue is <code>{shares.policy}</code>: shares count only where the

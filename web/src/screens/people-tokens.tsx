@@ -9,7 +9,7 @@ import { useNow } from "../state/clock";
 import { useResource } from "../state/resource";
 import { me } from "../state/rights";
 import { session } from "../state/session";
-import { Badge, Card, Dialog, Empty, ErrorNote } from "../ui/parts";
+import { Badge, Card, Dialog, Empty, Found } from "../ui/parts";
 import { Choice, Field } from "../ui/fields";
 import { FormDialog } from "../ui/forms";
 import { ROLES, useUsers } from "./people-users";
@@ -49,7 +49,7 @@ export function TokensTab() {
           </button>
         }
       >
-        <ErrorNote error={tokens.error} />
+        <Found of={tokens} />
         {tokens.value?.items.length === 0 && <Empty>No token is good now.</Empty>}
         {tokens.value && tokens.value.items.length > 0 && (
           <TokenList tokens={tokens.value.items} onChange={tokens.reload} />
@@ -161,7 +161,6 @@ function MakeToken(props: { onClose: () => void; onMade: (token: Issued) => void
   const names = users.value?.items.map((one) => one.name) ?? [];
   const whose = own === null ? [["", "choose one"] as const] : [];
   async function make(): Promise<void> {
-    if (!user) throw new Error("Nobody is chosen. Choose whose token it is.");
     const wanted = {
       user,
       ...(name ? { name } : {}),
@@ -175,6 +174,7 @@ function MakeToken(props: { onClose: () => void; onMade: (token: Issued) => void
       {session.may("administrator") && (
         <Choice
           label="Of whom"
+          required
           value={user}
           options={[...whose, ...names.map((one) => [one, one] as const)]}
           onChoose={setUser}

@@ -6,6 +6,7 @@ import { setQuery, usePlace } from "../state/router";
 import { Tabs } from "../ui/parts";
 import { ProjectsTab } from "./people-projects";
 import { ReservationsTab } from "./people-reservations";
+import { SecretsTab } from "./people-secrets";
 import { ServicesTab } from "./people-services";
 import { SharesTab } from "./people-shares";
 import { SignInsTab } from "./people-sign-ins";
@@ -18,6 +19,7 @@ const TABS = [
   "projects",
   "service accounts",
   "tokens",
+  "secrets",
   "sign-ins",
   "reservations",
   "shares",
@@ -27,6 +29,7 @@ const SHOWN: Record<(typeof TABS)[number], FunctionComponent> = {
   projects: ProjectsTab,
   "service accounts": ServicesTab,
   tokens: TokensTab,
+  secrets: SecretsTab,
   "sign-ins": SignInsTab,
   reservations: ReservationsTab,
   shares: SharesTab,

@@ -12,6 +12,7 @@ import {
   type Form,
   formOf,
   programOf,
+  scheduleOf,
   type Spec,
   specOf,
   terminalCommand,
@@ -47,7 +48,14 @@ export default function SubmitScreen() {
   }, [source]);
 
   async function submit(): Promise<void> {
-    const job = await send<{ id: string }>("POST", "/api/v1/jobs", specOf(form, needs));
+    const wanted = specOf(form, needs);
+    if (form.times.trim()) {
+      await send("POST", "/api/v1/schedules", scheduleOf(form, wanted));
+      draft = EMPTY;
+      go("/schedules");
+      return;
+    }
+    const job = await send<{ id: string }>("POST", "/api/v1/jobs", wanted);
     draft = EMPTY;
     go(`/jobs/${job.id}`);
   }
@@ -70,7 +78,9 @@ export default function SubmitScreen() {
         {source && <span class="quiet">A copy of {format.shortId(source)}, to be changed</span>}
       </div>
       <div class="columns top unequal">
-        <form class="card" aria-label="The job" onSubmit={(event) => event.preventDefault()}>
+        {/* No <form>: Enter in one of its many fields is not meant to start a job, and it has forms
+            of its own. */}
+        <div class="card" role="form" aria-label="The job">
           <ProgramFields form={form} onForm={change} />
           <JobFields
             form={form}
@@ -90,7 +100,7 @@ export default function SubmitScreen() {
               Clear
             </button>
           </div>
-        </form>
+        </div>
         <div class="stack spaced">
           {program && <RecommendationCard answer={recommended} onUse={use} />}
           <SizesCard
@@ -155,13 +165,14 @@ function JobFields({
         {field("priority", "Priority (1–5)", number)}
       </div>
       <details>
-        <summary>More: limits, environment, checkpoints, data</summary>
+        <summary>More: limits, times, environment, checkpoints, data</summary>
         <div class="stack">
           <div class="fields">
             {field("cpus", "CPU cores", number)}
             {field("ramGb", "Memory, GB", number)}
             {field("timeout", "End it after", { hint: "2h" })}
             {field("project", "Project")}
+            {field("times", "Again at these times, as in cron", { hint: "0 3 * * *" })}
           </div>
           <TextField
             label="Environment variables, one a line"

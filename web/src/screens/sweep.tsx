@@ -19,7 +19,7 @@ import { useNow } from "../state/clock";
 import { useResource } from "../state/resource";
 import { mayChange } from "../state/rights";
 import { useWhole } from "../state/whole";
-import { ActionButton, Badge, Card, Empty, ErrorNote, Link, StateBadge } from "../ui/parts";
+import { ActionButton, Badge, Card, Empty, ErrorNote, Found, Link, StateBadge } from "../ui/parts";
 import { SweepBadge } from "./sweeps";
 import "../ui/panels.css";
 
@@ -40,7 +40,7 @@ export default function SweepScreen({ words: [id] }: { words: string[] }) {
   const error = gates.error ?? full.error ?? runs.error;
   const spec = useMemo(() => specOf(full.value), [full.value]);
   if (gates.value && !gate) return <Empty>There is no such sweep.</Empty>;
-  if (!gate || !spec) return <ErrorNote error={error} />;
+  if (!gate || !spec) return <Found of={{ value: null, error }} />;
   return (
     <>
       <ErrorNote error={error} />

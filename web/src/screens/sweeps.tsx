@@ -7,7 +7,7 @@ import { type Counts, type Job, SELDOM, wordsOf } from "../groups/jobs";
 import { type SweepLine, sweepsOf } from "../groups/sweeps";
 import { useNow } from "../state/clock";
 import { useResource } from "../state/resource";
-import { Badge, Card, Empty, ErrorNote, Link, StateBadge, type Tone } from "../ui/parts";
+import { Badge, Card, Empty, ErrorNote, Found, Link, StateBadge, type Tone } from "../ui/parts";
 
 interface Jobs {
   items: Job[];
@@ -68,11 +68,11 @@ export function SweepBadge({ state }: { state: string }) {
 
 function Flows() {
   const jobs = useLabelled("flow-part=step");
-  if (!jobs.value) return <ErrorNote error={jobs.error} />;
+  if (!jobs.value) return <Found of={jobs} />;
   const flows = flowsOf(jobs.value.items);
   return (
     <Card title="Flows">
-      <ErrorNote error={jobs.error} />
+      <Found of={jobs} />
       {flows.length === 0 ? (
         <Empty>
           No flow yet. One runs steps that need one another: <code>gpuyard flow run flow.toml</code>

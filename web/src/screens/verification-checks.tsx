@@ -8,7 +8,7 @@ import * as format from "../format";
 import { useNow } from "../state/clock";
 import { useResource } from "../state/resource";
 import { setQuery, usePlace } from "../state/router";
-import { Badge, Card, Dialog, Empty, ErrorNote, Link, type Tone } from "../ui/parts";
+import { Badge, Card, Dialog, Empty, Found, Link, type Tone } from "../ui/parts";
 
 type Verification = Schemas["Verification"];
 const SHOWN = 200;
@@ -50,7 +50,7 @@ export function Verdicts() {
           )
         }
       >
-        <ErrorNote error={found.error} />
+        <Found of={found} />
         {found.value && verdicts.length === 0 && (
           <Empty>
             No verdict has been left here yet. <code>gpuyard verify run</code> makes some.

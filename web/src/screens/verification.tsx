@@ -9,7 +9,17 @@ import { type Job, labelOf, ranS, SELDOM } from "../groups/jobs";
 import { useNow } from "../state/clock";
 import { useResource } from "../state/resource";
 import { session } from "../state/session";
-import { ActionButton, Badge, Card, Empty, ErrorNote, Link, Meter, StateBadge } from "../ui/parts";
+import {
+  ActionButton,
+  Badge,
+  Card,
+  Empty,
+  ErrorNote,
+  Found,
+  Link,
+  Meter,
+  StateBadge,
+} from "../ui/parts";
 import { Field } from "../ui/fields";
 import { FormDialog } from "../ui/forms";
 import { Verdicts } from "./verification-checks";
@@ -41,7 +51,7 @@ export default function VerificationScreen() {
         )}
       </div>
       <Card title="Places">
-        <ErrorNote error={trust.error} />
+        <Found of={trust} />
         {trust.value?.items.length === 0 && (
           <Empty>
             Nothing is recorded of any place: all are trusted. <code>gpuyard verify run</code>{" "}
@@ -180,7 +190,6 @@ function Quarantine({ place: given, known, onClose, onDone }: QuarantineProps) {
   const [hours, setHours] = useState("4");
   const [reason, setReason] = useState("");
   async function record(): Promise<void> {
-    if (!place) throw new Error("No place is given. Write one, such as node:box.");
     await send("PUT", pathOf(place), {
       score: known.find((one) => one.place === place)?.score ?? null,
       quarantined_until: now + Number(hours) * HOUR_S,
@@ -203,7 +212,7 @@ function Quarantine({ place: given, known, onClose, onDone }: QuarantineProps) {
         onInput={setPlace}
         required
       />
-      <Field label="Hours" type="number" value={hours} onInput={setHours} />
+      <Field label="Hours" type="number" required value={hours} onInput={setHours} />
       <Field label="Why" value={reason} onInput={setReason} />
     </FormDialog>
   );
@@ -219,7 +228,7 @@ function Checks() {
   const checks = jobs.value?.items.filter((job) => labelOf(job, "verification")) ?? [];
   return (
     <Card title="Jobs of checks">
-      <ErrorNote error={jobs.error} />
+      <Found of={jobs} />
       {jobs.value && checks.length === 0 && <Empty>No check has been made yet.</Empty>}
       {checks.length > 0 && (
         <div class="scrolls" role="region" aria-label="Checks" tabIndex={0}>

@@ -25,7 +25,6 @@ class Session {
       await signInByLink();
       const who = await get<WhoAmI>("/api/v1/whoami");
       this.state.set({ kind: "in", who });
-      feed.listen((event) => /^(user|project)\./.test(event.kind) && void this.askAgain());
       void feed.run();
     } catch (error) {
       const isOut = error instanceof Problem && error.isSignedOut;
@@ -34,7 +33,7 @@ class Session {
   }
 
   /** Their rights may have changed. */
-  private async askAgain(): Promise<void> {
+  async askAgain(): Promise<void> {
     // Where the server does not answer, they stay what they were.
     const who = await get<WhoAmI>("/api/v1/whoami").catch(() => null);
     if (who && this.state.value.kind === "in") this.state.set({ kind: "in", who });
@@ -63,3 +62,4 @@ async function signInByLink(): Promise<void> {
 
 export const session = new Session();
 onSignedOut(() => session.end());
+feed.listen((event) => /^(user|project)\./.test(event.kind) && void session.askAgain());

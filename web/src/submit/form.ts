@@ -30,6 +30,8 @@ export interface Form {
   artifacts: string;
   dataset: string;
   workspace: string;
+  /** A cron expression: it is submitted at each of these times. */
+  times: string;
   /** What the job has and this form does not show. */
   rest: Spec;
 }
@@ -56,6 +58,7 @@ export const EMPTY: Form = {
   artifacts: "",
   dataset: "",
   workspace: "",
+  times: "",
   rest: {},
 };
 
@@ -173,6 +176,12 @@ export function specOf(form: Form, needs: unknown = undefined): Spec {
   });
 }
 
+/** The schedule that submits the job of `spec` at the times of a form, here and not in UTC. */
+export function scheduleOf(form: Form, spec: Spec): Spec {
+  const timezone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  return { cron: form.times.trim(), timezone, job: spec };
+}
+
 /** What the job is labelled with, also by `gpuyard run --git`. */
 function labelsOf({ commit, commitFolder }: Form, others: Spec | undefined): Spec | undefined {
   if (!commit) return others;
@@ -214,6 +223,7 @@ function environmentOf(text: string): Record<string, string> | undefined {
 /** The same from a terminal, in a folder that has the files. */
 export function terminalCommand(form: Form): string {
   const options: [string, string][] = [
+    ["--schedule", form.times.trim()],
     ["--git", form.commit],
     ["--name", form.name],
     ["--gpus", form.tier ? "" : form.gpus],
@@ -237,7 +247,8 @@ export function terminalCommand(form: Form): string {
   ];
   const words = options.filter(([, value]) => value).map(([name, v]) => `${name} ${quoted(v)}`);
   const command = form.command ? wordsOf(form.command).map(quoted).join(" ") : "…";
-  const run = ["gpuyard run --detach", ...words, "--", command].join(" ");
+  const start = form.times.trim() ? "gpuyard run" : "gpuyard run --detach";
+  const run = [start, ...words, "--", command].join(" ");
   const { template } = form;
   return template ? `gpuyard new ${template} my-${template}\ncd my-${template}\n${run}` : run;
 }

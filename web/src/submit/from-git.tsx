@@ -20,6 +20,7 @@ export function FromGit({ onForm }: { onForm: (form: Form) => void }) {
     <Field
       label={label}
       hint={hint}
+      required={name === "url"}
       value={wanted[name]}
       onInput={(value) => setWanted({ ...wanted, [name]: value })}
     />

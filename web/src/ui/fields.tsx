@@ -8,11 +8,13 @@ interface FieldProps {
   value: string;
   type?: string;
   required?: boolean;
+  min?: number;
+  max?: number;
   hint?: string;
   onInput: (value: string) => void;
 }
 
-export function Field({ label, value, type, required, hint, onInput }: FieldProps) {
+export function Field({ label, value, type, required, min, max, hint, onInput }: FieldProps) {
   return (
     <label class="field">
       <span>{label}</span>
@@ -20,6 +22,10 @@ export function Field({ label, value, type, required, hint, onInput }: FieldProp
         type={type ?? "text"}
         value={value}
         required={required}
+        // What is typed there is of no sign-in here.
+        autocomplete={type === "password" ? "new-password" : undefined}
+        min={min}
+        max={max}
         placeholder={hint}
         // Figures such as 0.5 GB are fine.
         step={type === "number" ? "any" : undefined}
@@ -38,6 +44,7 @@ export function TextField({ rows, mono, ...field }: FieldProps & { rows: number;
         rows={rows}
         spellcheck={false}
         value={field.value}
+        required={field.required}
         placeholder={field.hint}
         onInput={(event) => field.onInput(event.currentTarget.value)}
       />
@@ -49,12 +56,17 @@ export function Choice(props: {
   label: string;
   value: string;
   options: readonly (readonly [value: string, name: string])[];
+  required?: boolean;
   onChoose: (value: string) => void;
 }) {
   return (
     <label class="field">
       <span>{props.label}</span>
-      <select value={props.value} onChange={(event) => props.onChoose(event.currentTarget.value)}>
+      <select
+        value={props.value}
+        required={props.required}
+        onChange={(event) => props.onChoose(event.currentTarget.value)}
+      >
         {props.options.map(([value, name]) => (
           <option key={value} value={value}>
             {name}

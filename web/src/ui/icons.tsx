@@ -4,6 +4,7 @@ const PATHS = {
   overview: "M2.5 2.5h4.5v5h-4.5zM9 2.5h4.5v3H9zM9 7.5h4.5v6H9zM2.5 9.5h4.5v4h-4.5z",
   jobs: "M5.5 4h8M5.5 8h8M5.5 12h8M2.5 4h.01M2.5 8h.01M2.5 12h.01",
   submit: "M8 3v10M3 8h10",
+  schedules: "M2.5 4h11v9.5h-11zM2.5 7.5h11M5.5 2.5V5M10.5 2.5V5",
   sweeps: "M3 2.5v11M8 2.5v11M13 2.5v11M3 5l5 6 5-8M3 11l5-6 5 6",
   studies: "M2.5 2.5v11h11M5.5 10.5l2.5-3 2 1.5 3-4.5",
   batches: "M2.5 5.5l5.5-3 5.5 3-5.5 3zM2.5 8.5l5.5 3 5.5-3M2.5 11l5.5 3 5.5-3",

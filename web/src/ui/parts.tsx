@@ -78,7 +78,42 @@ export function ErrorNote({ error }: { error: Error | null }) {
   );
 }
 
-/** A button whose work takes a while: it cannot be pressed twice, and says what failed. */
+/** What the server says at first: nothing yet, or what went wrong. */
+export function Found({ of }: { of: { value?: unknown; error: Error | null } }) {
+  if (of.error) return <ErrorNote error={of.error} />;
+  return of.value === null ? <Loading /> : null;
+}
+
+/** Is seen only where it takes long. */
+export function Loading() {
+  return <p class="quiet late">Loading …</p>;
+}
+
+/** Work that takes a while: it does not begin twice at once, and says what failed. */
+export function useAction(
+  act: () => Promise<unknown>,
+  onError?: (error: Error | null) => void,
+): { isBusy: boolean; begin: () => void } {
+  const [isBusy, setBusy] = useState(false);
+  const isUnderWay = useRef(false);
+  async function work(): Promise<void> {
+    if (isUnderWay.current) return;
+    isUnderWay.current = true;
+    setBusy(true);
+    onError?.(null);
+    try {
+      await act();
+    } catch (error) {
+      onError?.(error as Error);
+    }
+    isUnderWay.current = false;
+    setBusy(false);
+  }
+  return { isBusy, begin: () => void work() };
+}
+
+/** A button whose work takes a while. Meanwhile it keeps the keyboard: a button that is
+ * disabled would lose it. */
 export function ActionButton(
   props: Children & {
     act: () => Promise<unknown>;
@@ -86,23 +121,13 @@ export function ActionButton(
     onError?: (error: Error | null) => void;
   },
 ) {
-  const [isBusy, setBusy] = useState(false);
-  async function press(): Promise<void> {
-    setBusy(true);
-    props.onError?.(null);
-    try {
-      await props.act();
-    } catch (error) {
-      props.onError?.(error as Error);
-    }
-    setBusy(false);
-  }
+  const { isBusy, begin } = useAction(props.act, props.onError);
   return (
     <button
       type="button"
       class={`button ${props.kind ?? ""}`}
-      disabled={isBusy}
-      onClick={() => void press()}
+      aria-disabled={isBusy}
+      onClick={begin}
     >
       {props.children}
     </button>
@@ -123,6 +148,8 @@ export function Link({
   );
 }
 
+const STEPS: Record<string, number> = { ArrowRight: 1, ArrowLeft: -1 };
+
 export function Tabs<T extends string>(props: {
   label: string;
   names: readonly T[];
@@ -133,13 +160,24 @@ export function Tabs<T extends string>(props: {
 }) {
   const row = useRef<HTMLDivElement>(null);
   useCentred(row, "[aria-selected=true]", props.chosen);
+  /** The arrows lead from tab to tab, and the key Tab out of them. */
+  function move(event: KeyboardEvent): void {
+    const step = STEPS[event.key];
+    if (step === undefined) return;
+    event.preventDefault();
+    const { names, chosen } = props;
+    const next = (names.indexOf(chosen) + step + names.length) % names.length;
+    row.current!.querySelectorAll<HTMLElement>("[role=tab]")[next]!.focus();
+    props.onChoose(names[next]!);
+  }
   return (
-    <div ref={row} class="tabs" role="tablist" aria-label={props.label}>
+    <div ref={row} class="tabs" role="tablist" aria-label={props.label} onKeyDown={move}>
       {props.names.map((name) => (
         <button
           key={name}
           type="button"
           role="tab"
+          tabIndex={name === props.chosen ? 0 : -1}
           aria-selected={name === props.chosen}
           onClick={() => props.onChoose(name)}
         >
@@ -150,14 +188,31 @@ export function Tabs<T extends string>(props: {
   );
 }
 
-/** A dialog over the page, which holds the keyboard until it is closed. */
+/** A dialog over the page, which holds the keyboard until it is closed, and then gives it back
+ * to what had it. */
 export function Dialog({
   title,
   onClose,
   children,
 }: Children & { title: string; onClose?: () => void }) {
   const element = useRef<HTMLDialogElement>(null);
-  useEffect(() => element.current?.showModal(), []);
+  const leave = useRef(onClose);
+  leave.current = onClose;
+  useEffect(() => {
+    const dialog = element.current!;
+    let isOver = false;
+    dialog.addEventListener("close", () => {
+      // Who presses Escape twice closes it in some browsers, whatever the page says.
+      if (isOver) return;
+      if (leave.current) leave.current();
+      else dialog.showModal();
+    });
+    dialog.showModal();
+    return () => {
+      isOver = true;
+      dialog.close();
+    };
+  }, []);
   return (
     <dialog
       ref={element}

@@ -34,10 +34,29 @@ class FleetQueries(LedgerReader):
             sa.select(pool_nodes).where(is_live).order_by(pool_nodes.c.id)
         )
 
-    def pool_nodes(self, pool: str, most: int) -> list[Row]:
-        """The newest nodes that a pool has had, the newest first."""
-        of_pool = sa.select(pool_nodes).where(pool_nodes.c.pool == pool)
-        return self._rows(of_pool.order_by(pool_nodes.c.id.desc()).limit(most))
+    def pool_nodes(self, pool: str, most: int, before: str | None = None) -> list[Row]:
+        """The newest nodes that a pool has had, the newest first; those older than the
+        one with the id `before`.
+        """
+        wanted = sa.select(pool_nodes).where(pool_nodes.c.pool == pool)
+        if before is not None:
+            wanted = wanted.where(pool_nodes.c.id < before)
+        return self._rows(wanted.order_by(pool_nodes.c.id.desc()).limit(most))
+
+    def time_of_gone_pool_nodes(self) -> list[Row]:
+        """For how many `seconds` the nodes of pools that have gone cost something, by
+        `pool`, `currency` and `price_per_hour`.
+        """
+        row = pool_nodes.c
+        ran_s = row.ended_at - row.began_at
+        price = (row.pool, row.currency, row.price_per_hour)
+        seconds = sa.func.sum(ran_s).label("seconds")
+        return self._rows(
+            sa.select(*price, seconds)
+            .where(row.state == "gone", ran_s > 0)
+            .where(row.price_per_hour.is_not(None))
+            .group_by(*price)
+        )
 
     def gpus(self) -> list[Row]:
         """Every GPU that is on a node, by node and index."""

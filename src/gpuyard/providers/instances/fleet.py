@@ -3,7 +3,7 @@ of those that nobody needs.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -40,6 +40,14 @@ class RentedMachine:
     cost: Decimal | None
 
 
+@dataclass(frozen=True, slots=True)
+class RentedListing:
+    """The machines that a cloud had for us `at` that time (UTC seconds)."""
+
+    machines: Sequence[RentedMachine]
+    at: float
+
+
 def reference_of(instance: Instance) -> str:
     """By what an attempt's machine is known to the ledger: `REGION/INSTANCE_ID`."""
     return f"{instance.region}/{instance.id}"
@@ -56,6 +64,10 @@ class RentedFleet:
         self._installation = installation
         self._reading = SharedCall(self._read)
         self._read_at = float("-inf")
+        # When the cloud said what is known (UTC seconds).
+        self.told_at = 0.0
+        # How often machines were ended.
+        self._ends = 0
         self._listed: Mapping[str, Instance] = {}
         # Of those that the cloud may not list yet: with the time of the launch.
         self._launched: dict[str, tuple[Instance, float]] = {}
@@ -81,9 +93,12 @@ class RentedFleet:
         return {**launched, **self._listed}
 
     async def _read(self) -> Mapping[str, Instance]:
+        ends = self._ends
         found = await self._api.instances(self._installation())
         now = time.monotonic()
-        self._read_at = now
+        # What was ended meanwhile may still be in the answer.
+        self._read_at = now if ends == self._ends else float("-inf")
+        self.told_at = time.time()
         self._listed = {reference_of(instance): instance for instance in found}
         for reference, (_, at) in list(self._launched.items()):
             if reference in self._listed or now - at > _LISTED_AFTER_S:
@@ -137,6 +152,7 @@ class RentedFleet:
         for reference in due:
             self._note_ended(reference)
         # What is ended is asked for anew.
+        self._ends += 1
         self._read_at = float("-inf")
 
     def _note_ended(self, reference: str) -> None:

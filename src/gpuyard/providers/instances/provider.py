@@ -43,7 +43,11 @@ from gpuyard.providers.instances.api import (
 )
 from gpuyard.providers.instances.boot_plan import BootPlan
 from gpuyard.providers.instances.cloud_init import user_data
-from gpuyard.providers.instances.fleet import RentedFleet, RentedMachine
+from gpuyard.providers.instances.fleet import (
+    RentedFleet,
+    RentedListing,
+    RentedMachine,
+)
 from gpuyard.providers.instances.markets import (
     cheapest,
     offer_id,
@@ -453,15 +457,18 @@ class RentedProvider(QueueProvider):
             total = self._priced(instance, at).cost or total
         return CostInfo(job_id, total, self.currency, {"compute": total})
 
-    async def machines(self) -> list[RentedMachine]:
-        """Those that the cloud has for us now, asked for anew. ProviderError."""
-        known = await self.fleet.read()
+    async def machines(self, max_age_s: float) -> RentedListing:
+        """Those that the cloud has for us, as it said at most `max_age_s` seconds ago,
+        and never before the last that was ended. ProviderError.
+        """
+        known = await self.fleet.read(max_age_s)
         now = time.time()
-        return [
+        machines = [
             self._priced(instance, now)
             for instance in known.values()
             if instance.state.is_live
         ]
+        return RentedListing(machines, self.fleet.told_at)
 
     def _priced(self, instance: Instance, now: float) -> RentedMachine:
         market = next(

@@ -71,7 +71,9 @@ async def metrics(request: Request, app_state: TheAppState) -> Response:
 
 @router.get("")
 async def about(request: Request, app_state: TheAppState) -> dict[str, Any]:
-    """Where this server keeps its things and how many jobs it has."""
+    """Where this server keeps its things and how many jobs it has. `opens_ports`: it
+    has a port at which browsers open what jobs serve (`tools_listen`).
+    """
     core = app_state.controller.core
     visibility = visibility_of(request.scope, app_state.controller)
     leader = app_state.election.leader if app_state.election else None
@@ -82,6 +84,7 @@ async def about(request: Request, app_state: TheAppState) -> dict[str, Any]:
         "epoch": core.epoch,
         "leads": app_state.leads,
         "leader": leader.url if leader else app_state.url,
+        "opens_ports": app_state.settings.server.tools_listen is not None,
         "jobs": await _job_counts(app_state, visibility),
     }
 

@@ -16,21 +16,23 @@ router = api_router("/machines", tag="machines")
 async def list_rented_machines(
     request: Request, app_state: TheAppState
 ) -> dict[str, Any]:
-    """The machines that clouds have for this instance at this moment: the clouds are
-    asked. They are tagged with the id of the instance, so none of them is left out,
-    whatever this server remembers.
+    """The machines that clouds have for this instance. They are tagged with the id of
+    the instance, so none of them is left out, whatever this server remembers.
 
+    Each cloud is asked every ten seconds at most, however many people look, and at once
+    after the end of a machine. `told_at` says of each provider when it gave its newest
+    answer (UTC seconds; null: it has given none), and `problems` by the names of those
+    that give no newer one, why. What they said last stays in the list.
     `pool` is the pool whose node it is. A machine of neither a job (`job_id`) nor a
     pool is ended within a minute, but not while output of its job is fetched.
-    `cost` is that since its launch, null if its price is not known. `problems` says of
-    each provider that could not be asked, by its name, why.
+    `cost` is that since its launch, null if its price is not known.
     """
-    items, problems = await app_state.controller.rented_nodes.machines()
+    found = await app_state.controller.rented_nodes.machines()
     pool_of = app_state.controller.pools.pool_of_owner
-    items = [{**item, "pool": pool_of(item["owner"])} for item in items]
+    items = [{**item, "pool": pool_of(item["owner"])} for item in found["items"]]
     visibility = visibility_of(request.scope, app_state.controller)
     return {
+        **found,
         "items": [conceal(app_state.queries, visibility, one) for one in items],
         "next": None,
-        "problems": problems,
     }
