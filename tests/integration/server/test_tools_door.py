@@ -12,6 +12,7 @@ from gpuyard.controller.job_streams import JobStreams
 from gpuyard.domain import stream_frames as frames
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.providers.node_streams import NodeStream
+from gpuyard.server.tools import door as door_module
 from gpuyard.server.tools.door import ToolsDoor
 from gpuyard.server.tools.heads import read_head
 from gpuyard.server.tools.places import ToolAddresses, ToolPlace
@@ -153,6 +154,22 @@ class Browser:
         head, _, rest = received.decode().partition("\r\n\r\n")
         return int(head.split()[1]), head, rest
 
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection on which nothing was said."""
+        return await asyncio.open_connection("127.0.0.1", self._port)
+
+    async def websocket(
+        self, headers: dict[str, str]
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A WebSocket that the job has taken."""
+        reader, writer = await self.connect()
+        given = {"Host": self.origin.partition("//")[2], **UPGRADE, **headers}
+        lines = [f"{name}: {value}" for name, value in given.items()]
+        writer.write("\r\n".join(["GET / HTTP/1.1", *lines, "", ""]).encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b" 101 " in head
+        return reader, writer
+
     async def cookie(self) -> str:
         """That of a browser that has signed in."""
         code = self.door.sessions.code(PLACE, lambda: True)
@@ -289,3 +306,46 @@ async def test_a_port_that_is_taken_is_told() -> None:
     async with opened() as browser:
         with pytest.raises(InvalidInputError, match=r"server\.tools_listen: .* cannot"):
             await browser.door.open()
+
+
+async def test_what_only_looks_at_a_link_leaves_it_good() -> None:
+    async with opened() as browser:
+        code = browser.door.sessions.code(PLACE, lambda: True)
+        link = browser.door.link(PLACE, code)
+        for method in ("HEAD", "POST"):
+            status, head, _ = await browser.ask(link, method)
+            assert (status, "allow: GET" in head) == (405, True)
+        assert (await browser.ask(link))[0] == 303
+
+
+async def test_one_person_keeps_no_other_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door_module, "_MOST_OF_ONE", 2)
+    async with opened() as browser:
+
+        async def signed_in(person: str) -> dict[str, str]:
+            code = browser.door.sessions.code(PLACE, lambda: True, person)
+            _, head, _ = await browser.ask(browser.door.link(PLACE, code))
+            cookie = head.partition("set-cookie: ")[2].partition(";")[0]
+            return {"Cookie": cookie, "Origin": browser.origin}
+
+        ann = await signed_in("ann")
+        bea = await signed_in("bea")
+        sockets = [await browser.websocket(ann) for _ in range(2)]
+        assert (await browser.ask(browser.origin, headers=ann))[0] == 503
+        assert (await browser.ask(browser.origin, headers=bea))[0] == 200
+        for _, writer in sockets:
+            writer.close()
+
+
+async def test_connections_that_say_nothing_make_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(door_module, "_MOST_NEW", 2)
+    async with opened() as browser:
+        headers = {"Cookie": await browser.cookie()}
+        reader, writer = await browser.connect()
+        _, second = await browser.connect()
+        assert (await browser.ask(browser.origin, headers=headers))[0] == 200
+        assert await reader.read() == b""
+        for one in (writer, second):
+            one.close()
