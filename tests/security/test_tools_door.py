@@ -1,7 +1,10 @@
 """What a job serves runs beside our page, and can do nothing there."""
 
+import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
@@ -23,6 +26,14 @@ server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
 print(server.server_port, flush=True)
 server.serve_forever()
 """
+# Stands for TensorBoard: lists the folder of the runs.
+BOARD = """
+import functools, http.server, sys
+(port, folder) = (sys.argv[sys.argv.index(one) + 1] for one in ("--port", "--logdir"))
+lists = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
+http.server.HTTPServer(("127.0.0.1", int(port)), lists).serve_forever()
+"""
+LOGS = "import time; open(f'events.out.tfevents.{time.time():.0f}.host.1.0', 'w')"
 UPGRADE = {
     "Connection": "Upgrade",
     "Upgrade": "websocket",
@@ -111,3 +122,41 @@ def test_nobody_else_gets_a_link(served: Served) -> None:
         token = client.issue_token(user="ann").token
     with http(served.instance, headers={"Authorization": f"Bearer {token}"}) as web:
         check_problem(web.post(served.links()), 403, "forbidden")
+
+
+def test_tensorboard_starts_for_whoever_may_see_the_jobs(
+    served: Served, tmp_path: Path
+) -> None:
+    instance = served.instance
+    package = tmp_path / "site" / "tensorboard"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "main.py").write_text(BOARD)
+    own = {"PATH": os.environ["PATH"], "PYTHONPATH": str(package.parent)}
+    with instance.client() as client:
+        client.add_project("hidden", private=True)
+        client.add_user("bea")
+        token = client.issue_token(user="bea").token
+    names = {"first": {"project": "hidden"}, "second": {}}
+    jobs = [
+        instance.submit(["python3", "-c", LOGS], name=name, environment=own, **more)
+        for name, more in names.items()
+    ]
+    for job in jobs:
+        assert instance.wait(job).state == "completed"
+    url = instance.json("tensorboard", *jobs, "--link")["url"]
+    cookie = served.ask(url).headers["set-cookie"].partition(";")[0]
+    origin = url.partition("/.gpuyard")[0]
+    page = served.ask(origin + "/", Cookie=cookie)
+    runs = re.findall(r'href="([^"]+)/"', page.text)
+    assert runs == [f"{name}-{job[-6:]}" for name, job in zip(names, jobs, strict=True)]
+    # It is there for the next look.
+    again = instance.json("tensorboard", *reversed(jobs), "--link")["url"]
+    assert again.partition("/.gpuyard")[0] == origin
+    with http(instance, headers={"Authorization": f"Bearer {token}"}) as web:
+        path = "/api/v1/tensorboards"
+        check_problem(web.post(path, json={"jobs": jobs}), 404, "not_found")
+        # What is on the PATH of others does not run as theirs.
+        answer = web.post(path, json={"jobs": jobs[1:]})
+        problem = check_problem(answer, 409, "refused")
+    assert "has no tensorboard: pip install tensorboard" in problem["detail"]

@@ -4,6 +4,7 @@ import { useState } from "preact/hooks";
 
 import { type Schemas, send } from "../api/client";
 import { FormDialog } from "../ui/forms";
+import { openTab } from "./link-tab";
 
 const USUAL = "6006";
 
@@ -11,18 +12,8 @@ export function OpenPort({ job }: { job: string }) {
   const [isOpen, setOpen] = useState(false);
   const [port, setPort] = useState(USUAL);
   async function open(): Promise<void> {
-    // At once: after an answer, browsers open no tab.
-    const tab = window.open("", "_blank");
-    try {
-      const path = `/api/v1/jobs/${job}/forward/${encodeURIComponent(port)}/links`;
-      const link = await send<Schemas["ToolLink"]>("POST", path);
-      if (tab === null) throw new Error("The browser opens no tab. Allow it for this page.");
-      tab.opener = null;
-      tab.location.replace(link.url);
-    } catch (error) {
-      tab?.close();
-      throw error;
-    }
+    const path = `/api/v1/jobs/${job}/forward/${encodeURIComponent(port)}/links`;
+    await openTab(() => send<Schemas["ToolLink"]>("POST", path));
   }
   return (
     <>

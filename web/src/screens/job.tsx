@@ -14,6 +14,7 @@ import { go, setQuery, usePlace } from "../state/router";
 import { mayChange, maySubmit, opensPorts } from "../state/rights";
 import { session } from "../state/session";
 import { ActionButton, Card, Empty, ErrorNote, Link, Meter, StateBadge, Tabs } from "../ui/parts";
+import { OpenBoard } from "./job-board";
 import { OpenPort } from "./job-port";
 import { Log } from "./log";
 
@@ -273,6 +274,8 @@ function CurvesTab({ job }: { job: Job }) {
           </select>
         </label>
         <span class="quiet small">Drag to zoom; double-click to go back.</span>
+        <span class="spring" />
+        <OpenBoard job={job} />
       </div>
       <div class="columns">
         {groups.map(([name, members]) => {

@@ -1,6 +1,6 @@
 """Runs TensorBoard over the event files of jobs, on the node that has them.
 
-`python3 tensorboard_program.py IDLE_SECONDS [LABEL FOLDER START END]…`; END is empty
+`python3 board_program.py IDLE_SECONDS [LABEL FOLDER START END]…`; END is empty
 for a job that runs. TensorBoard reads a folder of links to the event files that each
 job has written, below the label of the job; so it sees nothing else of their folders.
 The program ends after IDLE_SECONDS without a connection. It uses only the standard
@@ -11,6 +11,7 @@ import importlib.util
 import os
 import re
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -24,8 +25,11 @@ MOST_FOLDERS = 20_000
 SLACK_S = 2.0
 LOOK_S = 5.0
 READY_S = 60.0
-# The state of an open connection in /proc/net/tcp.
-ESTABLISHED = "01"
+# In /proc/net/tcp: 127.0.0.1, and the state of a port at which a program listens.
+HERE = "{:08X}".format(*struct.unpack("=I", socket.inet_aton("127.0.0.1")))
+LISTENS = "0A"
+# With this, a connection that is closed leaves no trace there.
+NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class ShownJob:
@@ -64,17 +68,21 @@ def link_new(jobs: list[ShownJob], board: Path) -> int:
     return count
 
 
-def is_connected(port: int) -> bool:
-    """Whether somebody is connected to a port of this machine."""
-    wanted = f":{port:04X}"
+def was_used(port: int) -> bool:
+    """Whether somebody is connected to a port of this machine, or was within the last
+    minute: browsers ask now and then, on connections that end at once.
+    """
+    wanted = f"{HERE}:{port:04X}"
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             lines = Path(table).read_text().splitlines()[1:]
         except OSError:
             continue
         for line in lines:
-            (local, _, state) = line.split()[1:4]
-            if local.endswith(wanted) and state == ESTABLISHED:
+            (local, remote, state) = line.split()[1:4]
+            # Who closes first keeps the trace.
+            is_it = local.endswith(wanted) or remote.endswith(wanted)
+            if is_it and state != LISTENS:
                 return True
     return False
 
@@ -95,7 +103,8 @@ def free_port() -> int:
 def answers(port: int) -> bool:
     """Whether a program listens on a port of this node."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1):
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
             return True
     except OSError:
         return False
@@ -144,7 +153,7 @@ def serve(
     while process.poll() is None:
         time.sleep(min(LOOK_S, idle_s))
         link_new(jobs, board)
-        if is_connected(port):
+        if was_used(port):
             last = time.monotonic()
         elif time.monotonic() - last > idle_s:
             say("nobody looked at it: it ends")
