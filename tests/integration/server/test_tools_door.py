@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import cast
 
+import httpx
 import pytest
 
 from gpuyard.controller.job_streams import JobStreams
@@ -17,6 +20,7 @@ from gpuyard.server.tools.door import ToolsDoor
 from gpuyard.server.tools.heads import read_head
 from gpuyard.server.tools.places import ToolAddresses, ToolPlace
 from gpuyard.server.tools.sessions import ToolSessions
+from tests.support.nginx import nginx_of
 from tests.support.ports import free_port
 
 pytestmark = pytest.mark.anyio
@@ -24,6 +28,10 @@ PLACE = ToolPlace("job_" + 32 * "0", 6006)
 OTHER_PORT = ToolPlace(PLACE.job_id, 1)
 UPGRADE = {"Connection": "Upgrade", "Upgrade": "websocket"}
 LARGE = 300_000
+GUIDE = Path(__file__).parents[3] / "docs/guides/running.md"
+UNVERIFIED = ssl.create_default_context()
+UNVERIFIED.check_hostname = False
+UNVERIFIED.verify_mode = ssl.CERT_NONE
 
 
 class Job:
@@ -123,7 +131,7 @@ class Browser:
     def __init__(self, door: ToolsDoor, port: int) -> None:
         self.door = door
         self.origin = door.addresses.origin(PLACE)
-        self._port = port
+        self.port = port
 
     async def ask(
         self,
@@ -140,7 +148,7 @@ class Browser:
         lines = [f"{method} /{path} HTTP/1.1"]
         lines += [f"{name}: {value}" for name, value in given.items()]
         request = "\r\n".join([*lines, "", ""]).encode()
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         received = b""
         if "Upgrade" in given:
             writer.write(request)
@@ -156,7 +164,7 @@ class Browser:
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection on which nothing was said."""
-        return await asyncio.open_connection("127.0.0.1", self._port)
+        return await asyncio.open_connection("127.0.0.1", self.port)
 
     async def websocket(
         self, headers: dict[str, str]
@@ -181,10 +189,10 @@ class Browser:
 
 
 @asynccontextmanager
-async def opened(job: Job | None = None) -> AsyncGenerator[Browser]:
+async def opened(job: Job | None = None, url: str = "") -> AsyncGenerator[Browser]:
     """A browser before a door."""
     port = free_port()
-    addresses = ToolAddresses(f"http://localhost:{port}")
+    addresses = ToolAddresses(url or f"http://localhost:{port}")
     streams = cast("JobStreams", job or Job())
     sessions = ToolSessions(100.0)
     door = ToolsDoor(f"127.0.0.1:{port}", addresses, sessions, streams, 60.0)
@@ -349,3 +357,32 @@ async def test_connections_that_say_nothing_make_room(
         assert await reader.read() == b""
         for one in (writer, second):
             one.close()
+
+
+async def test_nginx_leads_there_as_the_guide_says(tmp_path: Path) -> None:
+    url = "https://tools.example.org"
+    async with opened(url=url) as browser:
+        with nginx_of(GUIDE, browser.port, tmp_path) as port:
+            code = browser.door.sessions.code(PLACE, lambda: True)
+            path = browser.door.link(PLACE, code).removeprefix(browser.origin)
+            headers = {"Host": browser.origin.removeprefix("https://")}
+            here = f"https://127.0.0.1:{port}"
+            async with httpx.AsyncClient(base_url=here, verify=UNVERIFIED) as web:
+                signed_in = await web.get(path, headers=headers)
+                (cookie, *more) = signed_in.headers["set-cookie"].split("; ")
+                assert cookie.startswith("__Host-gpuyard_tool=")
+                assert "Secure" in more
+                headers |= {"Cookie": cookie, "Origin": browser.origin}
+                sent = await web.post("/a?b=c", headers=headers, content=LARGE * b"x")
+                first, _, length = sent.json()
+                assert (first, length) == ("POST /a?b=c HTTP/1.1", LARGE)
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", port, ssl=UNVERIFIED
+            )
+            lines = [f"{name}: {value}" for name, value in (headers | UPGRADE).items()]
+            asked = "\r\n".join(["GET / HTTP/1.1", *lines, "", ""])
+            writer.write(asked.encode())
+            assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"hello")
+            assert await reader.read() == b"got hello"
+            writer.close()
