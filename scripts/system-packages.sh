@@ -14,7 +14,7 @@ if ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null && ! command -v 
     ./apt-install.sh postgresql || true
 fi
 
-for package in slurm-wlm:slurmctld munge:munged slurmdbd:slurmdbd slurmrestd:slurmrestd mariadb-server:mariadbd docker.io:dockerd runc:runc iptables:iptables debootstrap:debootstrap openssh-server:sshd rsync:rsync chromium:chromium systemd:systemd-analyze; do
+for package in slurm-wlm:slurmctld munge:munged slurmdbd:slurmdbd slurmrestd:slurmrestd mariadb-server:mariadbd docker.io:dockerd runc:runc iptables:iptables debootstrap:debootstrap openssh-server:sshd rsync:rsync nginx-light:nginx chromium:chromium systemd:systemd-analyze; do
     PATH=$PATH:/usr/sbin command -v "${package#*:}" >/dev/null || missing+=("${package%%:*}")
 done
 # A plugin, so no program tells whether it is there; with it slurmrestd takes tokens.

@@ -7,7 +7,9 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from gpuyard import templates
@@ -107,6 +109,27 @@ def test_tensorboard_shows_jobs_side_by_side(
         board.send_signal(signal.SIGINT)
         board.wait(timeout=60)
     assert instance.json("show", "tensorboard")["state"] == "cancelled"
+
+
+def test_a_link_starts_tensorboard(instance: TestInstance, python: Path) -> None:
+    door = free_port()
+    instance.environment["GPUYARD_SERVER__TOOLS_LISTEN"] = f"127.0.0.1:{door}"
+    run(instance, python, "linked", BOARD)
+    # It is that of the Python of the job.
+    url = instance.json("tensorboard", "linked", "--link")["url"]
+    host = url.partition("//")[2].partition("/")[0]
+    here = f"http://127.0.0.1:{door}"
+    with httpx.Client(base_url=here, headers={"Host": host}, timeout=60) as browser:
+        signed_in = browser.get(url.partition(host)[2])
+        cookie = signed_in.headers["set-cookie"].partition(";")[0]
+        shown = {"Cookie": cookie}
+
+        def runs() -> dict[str, Any]:
+            return browser.get("/data/plugin/scalars/tags", headers=shown).json()
+
+        found = wait_until(runs, timeout=120, what="the job in TensorBoard")
+        assert "<title>TensorBoard" in browser.get("/", headers=shown).text
+    assert [run.partition("-")[0] for run in found] == ["linked"]
 
 
 def test_a_run_of_wandb_is_kept_until_it_can_be_sent(

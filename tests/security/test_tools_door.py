@@ -1,12 +1,15 @@
 """What a job serves runs beside our page, and can do nothing there."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
+from tests.support.board import LOGS, with_board
 from tests.support.instance import TestInstance, make_instance
 from tests.support.ports import free_port
 from tests.support.wait import wait_until
@@ -111,3 +114,44 @@ def test_nobody_else_gets_a_link(served: Served) -> None:
         token = client.issue_token(user="ann").token
     with http(served.instance, headers={"Authorization": f"Bearer {token}"}) as web:
         check_problem(web.post(served.links()), 403, "forbidden")
+
+
+def test_tensorboard_starts_for_whoever_may_see_the_jobs(
+    served: Served, tmp_path: Path
+) -> None:
+    instance = served.instance
+    own = with_board(tmp_path)
+    with instance.client() as client:
+        client.add_project("hidden", private=True)
+        client.add_user("bea")
+        token = client.issue_token(user="bea").token
+    names = {"first": {"project": "hidden"}, "second": {}}
+    jobs = [
+        instance.submit(["python3", "-c", LOGS], name=name, environment=own, **more)
+        for name, more in names.items()
+    ]
+    for job in jobs:
+        assert instance.wait(job).state == "completed"
+    url = instance.json("tensorboard", *jobs, "--link")["url"]
+    cookie = served.ask(url).headers["set-cookie"].partition(";")[0]
+    origin = url.partition("/.gpuyard")[0]
+    page = served.ask(origin + "/", Cookie=cookie)
+    runs = re.findall(r'href="([^"]+)/"', page.text)
+    assert runs == [f"{name}-{job[-6:]}" for name, job in zip(names, jobs, strict=True)]
+    # It is there for the next look.
+    again = instance.json("tensorboard", *reversed(jobs), "--link")["url"]
+    assert again.partition("/.gpuyard")[0] == origin
+    # It has a core, and the next one needs one, too.
+    instance.ok("cancel", "tensorboard")
+    path = "/api/v1/tensorboards"
+    with http(instance) as web:
+        problem = check_problem(
+            web.post(path, json={"jobs": [served.job]}), 409, "refused"
+        )
+        assert "has no tensorboard: pip install tensorboard" in problem["detail"]
+    with http(instance, headers={"Authorization": f"Bearer {token}"}) as web:
+        check_problem(web.post(path, json={"jobs": jobs}), 404, "not_found")
+        check_problem(web.post(path, json={"jobs": jobs[1:]}), 409, "refused")
+        # What is on the PATH of others does not run as theirs.
+        spec = web.get("/api/v1/jobs/tensorboard").json()["spec"]
+    assert (spec["user"], spec.get("environment", {})) == ("bea", {})

@@ -21,6 +21,7 @@ COMPONENTS = {
     "kubernetes": "run as root: the fake cluster starts containers",
     "network-namespaces": "apt-get install iproute2, and run as root",
     "other-users": "run as root: attackers run as another user",
+    "nginx": "apt-get install nginx-light",
     "postgresql": "apt-get install postgresql",
     "python3.9": "an interpreter of that name on the PATH, or pyenv's",
     "pytorch": "a package index that has torch",

@@ -54,20 +54,30 @@ def rows(seen: Seen, *, sort: str = "GPU", only: str = "") -> list[GpuRow]:
     """The GPUs, and then the running jobs without one, whose cells contain `only`;
     sorted by a column.
     """
-    every = [_row(gpu, seen) for gpu in seen.gpus]
-    every += [_job_row(job, seen.at) for job in seen.jobs if not job["gpus"]]
-    found = [row for row in every if only.lower() in " ".join(row.cells).lower()]
-    if sort == "LOAD":
+    jobs = {job["id"]: job for job in seen.jobs}
+    shown = [_gpu_row(gpu, jobs.get(gpu.get("job_id")), seen.at) for gpu in seen.gpus]
+    shown += [_job_row(job, seen.at) for job in seen.jobs if not job["gpus"]]
+    return _sorted([row for row in shown if _says(row, only)], sort)
+
+
+def _says(row: GpuRow, text: str) -> bool:
+    said = " ".join(row.cells)
+    return text.lower() in said.lower()
+
+
+def _sorted(found: list[GpuRow], column: str) -> list[GpuRow]:
+    if column == "LOAD":
         return sorted(found, key=lambda row: -row.load)
-    if sort == "GPU" or sort not in COLUMNS:
-        return found  # the server sends them in this order
-    column = COLUMNS.index(sort)
-    return sorted(found, key=lambda row: row.cells[column])
+    # The server sends them in the order of the GPUs.
+    if column == "GPU" or column not in COLUMNS:
+        return found
+    position = COLUMNS.index(column)
+    return sorted(found, key=lambda row: row.cells[position])
 
 
-def _row(gpu: Item, seen: Seen) -> GpuRow:
-    job = next((job for job in seen.jobs if job["id"] == gpu.get("job_id")), None)
-    how_far = _how_far(gpu, seen.at)
+def _gpu_row(gpu: Item, job: Item | None, now: float) -> GpuRow:
+    """A row for a GPU, and for the job that it runs, if that is known."""
+    how_far = _how_far(gpu, now)
     if job is not None:
         how_far = " ".join([how_far, *_step_and_metric(job["progress"])])
     load = gpu.get("utilization")

@@ -9,7 +9,7 @@ import typer
 
 from gpuyard.cli.output import say, short_id
 from gpuyard.cli.session import connect
-from gpuyard.cli.tensorboard import START, LocalPort, end_job, port_printed
+from gpuyard.cli.tensorboard import LocalPort, end_job, port_printed
 from gpuyard.domain.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -88,6 +88,8 @@ def server_body(port: int, folder: str, packages: str) -> dict[str, Any]:
         fault = f"is {folder}, which is relative"
         remedy = "give a path that begins with / or ~/"
         raise InvalidInputError.of("--folder", fault, remedy)
+    from gpuyard.insight.boards import START
+
     program = resources.files("gpuyard.cli").joinpath(_PROGRAM).read_text()
     return {
         "name": _NAME,

@@ -12,7 +12,7 @@ from gpuyard.cli.follow import CANCELLED, GPUYARD_FAULT, detach, follow, summary
 from gpuyard.cli.jobs import AsJson
 from gpuyard.cli.output import print_json
 from gpuyard.cli.session import connect
-from gpuyard.domain.errors import GpuyardError, InvalidInputError
+from gpuyard.domain.errors import GpuyardError, InvalidInputError, quoted
 
 if TYPE_CHECKING:
     from gpuyard.cli.port_forward import PortPair
@@ -154,6 +154,10 @@ def forward(
     pairs = [PortPair.parse(text) for text in ports]
     if as_json and not link:
         raise InvalidInputError.of("--json", "says nothing here", "add --link")
+    if link and (local := next((text for text in ports if ":" in text), None)):
+        fault = f"is {quoted(local)}, and a link uses no port of this machine"
+        remedy = f"write {local.rpartition(':')[2]}, or leave out --link"
+        raise InvalidInputError.of("PORT", fault, remedy)
     with connect(start=False, patient=True) as client:
         handle = client.job(job)
         try:

@@ -1,25 +1,18 @@
 """`gpuyard tensorboard`: a real TensorBoard over the curves of jobs, where they ran."""
 
-from collections.abc import Sequence
-from importlib import resources
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpuyard.cli import suggest
-from gpuyard.cli.output import say
+from gpuyard.cli.jobs import AsJson
+from gpuyard.cli.output import print_json, say
 from gpuyard.cli.session import connect
 from gpuyard.domain.errors import InvalidInputError, RefusedError
 
 if TYPE_CHECKING:
     from gpuyard.client.sync_job import JobHandle
-    from gpuyard.domain.jobs import Job
 
-_PROGRAM = "tensorboard_program.py"
-# The folder may be somebody else's: nothing in it is imported.
-START = "import sys; sys.path[:] = filter(None, sys.path); exec(sys.stdin.read())"
-_READY = "TensorBoard listens on port "
-_NAME = "tensorboard"
 LocalPort = Annotated[
     int,
     typer.Option(
@@ -44,25 +37,44 @@ def tensorboard(
     idle: Annotated[
         str, typer.Option(help="End it after so long without a browser.")
     ] = "30m",
+    link: Annotated[
+        bool,
+        typer.Option(
+            "--link", help="Print a link for a browser, at the server's port for tools."
+        ),
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the event files of jobs in TensorBoard, side by side, until Ctrl-C.
 
     TensorBoard runs as a job in the folder of the jobs, and its port is forwarded to
     this machine. It needs `tensorboard` in the Python of this shell.
+
+    With --link, the server leads a browser there instead. The link signs one browser
+    in, within a minute. TensorBoard then comes from the Python of one of your jobs, and
+    ends after ten minutes without a look.
     """
     from gpuyard.cli.port_forward import PortPair, forward_ports
     from gpuyard.client import job_calls
+    from gpuyard.client.bodies import shell_environment
     from gpuyard.domain.units import seconds
+    from gpuyard.insight.boards import BOARD_LISTENS, board_body
 
+    if as_json and not link:
+        raise InvalidInputError.of("--json", "says nothing here", "add --link")
+    if link:
+        _print_link(jobs, as_json=as_json)
+        return
     try:
         idle_s = seconds(idle)
     except ValueError as error:
         raise InvalidInputError.of("--idle", str(error)) from None
     with connect(patient=True) as client:
         handles = [client.job(name) for name in dict.fromkeys(jobs)]
-        board = client.run(board_body([h.info for h in handles], idle_s))
+        shown = [handle.info for handle in handles]
+        board = client.run(board_body(shown, idle_s, shell_environment()))
         try:
-            remote = port_printed(board, _READY, "TensorBoard")
+            remote = port_printed(board, BOARD_LISTENS, "TensorBoard")
             node = client.call(job_calls.forward_place(board.id, remote))
             count = "1 job" if len(handles) == 1 else f"{len(handles)} jobs"
             say(f"{count} in TensorBoard; open the address with http://")
@@ -73,36 +85,15 @@ def tensorboard(
             end_job(board)
 
 
-def board_body(jobs: Sequence["Job"], idle_s: float) -> dict[str, Any]:
-    """The job that runs TensorBoard over these jobs; RefusedError for one that has not
-    begun, or that ran in a container.
-    """
-    from gpuyard.client.bodies import shell_environment
+def _print_link(jobs: list[str], *, as_json: bool) -> None:
+    from gpuyard.client import job_calls
 
-    words: list[str] = []
-    folders: list[str] = []
-    for job in jobs:
-        if job.started_at is None:
-            raise RefusedError(f"{job.name} has not begun.", "Wait until it runs.")
-        spec: dict[str, Any] = job.spec or {}
-        workdir = spec.get("workdir")
-        if not workdir or spec.get("image"):
-            fault = f"{job.name} has no folder on a node: it runs in a container."
-            raise RefusedError(fault, "Copy its event files, and show them yourself.")
-        end = "" if job.ended_at is None else str(job.ended_at)
-        folders.append(str(workdir))
-        label = f"{job.name}-{job.id[-6:]}".replace("/", "-")
-        words += [label, str(workdir), str(job.started_at), end]
-    program = resources.files("gpuyard.cli").joinpath(_PROGRAM).read_text()
-    return {
-        "name": _NAME,
-        "command": ["python3", "-c", START, str(idle_s), *words],
-        "stdin": program,
-        "workdir": folders[0],
-        "environment": shell_environment(),
-        "resources": {"cpus": 1, "gpus": 0},
-        "live": True,
-    }
+    with connect(start=False, patient=True) as client:
+        url = client.call(job_calls.tensorboard(jobs))
+    if as_json:
+        print_json({"url": url})
+    else:
+        typer.echo(url)
 
 
 def port_printed(job: "JobHandle", words: str, what: str) -> int:

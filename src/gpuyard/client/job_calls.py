@@ -106,6 +106,15 @@ def tool_link(reference: str, port: int) -> Call[tuple[str, float]]:
     return Call("POST", path, lambda answer: (str(answer["url"]), answer["lasts_s"]))
 
 
+def tensorboard(references: Sequence[str]) -> Call[str]:
+    """A link that opens a TensorBoard over these jobs, which is started if none runs
+    for who asks.
+    """
+    body = {"jobs": list(references)}
+    path = "/api/v1/tensorboards"
+    return Call("POST", path, lambda answer: str(answer["url"]), body=body, waits=True)
+
+
 def _outcomes(answer: Any) -> Outcomes:
     over = [JobOutcome.model_validate(item) for item in answer["items"]]
     counts = {JobState(name): count for name, count in answer["waiting"].items()}

@@ -1,7 +1,9 @@
 """Addresses in the settings."""
 
+import re
 from ipaddress import ip_network
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
 
@@ -34,6 +36,42 @@ def _loopback_and_port(value: str) -> str:
 
 LoopbackAndPort = Annotated[str, AfterValidator(_loopback_and_port)]
 """An address of this machine that no other one reaches."""
+
+
+# Names can be made below it: the last part of an address is a number.
+_NAME = re.compile(r"([a-z0-9-]+\.)*[a-z][a-z0-9-]*")
+
+
+def _url_of_tools(value: str) -> str:
+    shown = quoted(value)
+    try:
+        parts = urlsplit(value.lower())
+        port = parts.port
+    except ValueError:
+        raise ValueError(_no_url_of_tools(shown)) from None
+    host = parts.hostname or ""
+    rest = value.lower().removeprefix(f"{parts.scheme}://{host}")
+    rest = rest.removeprefix(f":{port}").removesuffix("/")
+    is_web = parts.scheme in ("http", "https")
+    if rest or not (is_web and _NAME.fullmatch(host)):
+        raise ValueError(_no_url_of_tools(shown))
+    if parts.scheme == "http" and host.rpartition(".")[2] != "localhost":
+        raise ValueError(
+            f"{shown} has no TLS, and browsers protect no pages without it; write"
+            " https://, or a name of this machine, such as http://localhost:8401"
+        )
+    return value
+
+
+def _no_url_of_tools(shown: str) -> str:
+    return (
+        f"{shown} is no scheme and host below which names can be made; write one such"
+        " as https://tools.example.org"
+    )
+
+
+UrlOfTools = Annotated[str, AfterValidator(_url_of_tools)]
+"""An address below whose host each port of a job has a name."""
 
 
 def _network(value: str) -> str:

@@ -21,7 +21,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from gpuyard.config.addresses import HostAndPort, LoopbackAndPort, Network
+from gpuyard.config.addresses import HostAndPort, LoopbackAndPort, Network, UrlOfTools
 from gpuyard.config.billing import BillingSettings
 from gpuyard.config.disk import DiskSettings
 from gpuyard.config.git import GitSettings
@@ -106,7 +106,7 @@ class ServerSettings(SettingsSection):
     trusted_proxies: tuple[Network, ...] = ()
     agents_listen: HostAndPort | None = None
     tools_listen: LoopbackAndPort | None = None
-    tools_url: str | None = None
+    tools_url: UrlOfTools | None = None
     idle_exit_s: Seconds = 1800.0
     restart: bool = True
     max_body_mb: Megabytes = 64.0

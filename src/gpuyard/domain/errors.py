@@ -174,6 +174,13 @@ class RequestRefusedError(GpuyardError):
     exit_code = 4
 
 
+class WrongMethodError(RequestRefusedError):
+    """The address is not asked with this method."""
+
+    code = "method_not_allowed"
+    status = 405
+
+
 class TooSlowError(RequestRefusedError):
     """The request arrives too slowly."""
 

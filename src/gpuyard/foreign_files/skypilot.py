@@ -35,7 +35,7 @@ _REFUSED = {
     "service": "serve models with `gpuyard models`",
     "storage": "put the data into `gpuyard datasets`",
     "volumes": "put the data into `gpuyard datasets`, or use a workspace",
-    "pool": "gpuyard keeps no pools of machines",
+    "pool": "pools of machines stand in the settings of gpuyard: see `gpuyard pools`",
 }
 # Both texts are scripts of their own, so that neither can change how the other is read.
 _PROGRAM = """\

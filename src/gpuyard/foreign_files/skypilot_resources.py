@@ -7,9 +7,7 @@ from typing import Any, cast
 from gpuyard.domain.gpus import resolve_gpu_class
 from gpuyard.foreign_files.translation import pruned, refused
 
-_FIELDS = frozenset(
-    {"accelerators", "cpus", "memory", "use_spot", "image_id", "priority"}
-)
+_FIELDS = frozenset({"accelerators", "cpus", "memory", "use_spot", "image_id"})
 _CHOOSES = "gpuyard chooses the place; see `gpuyard run --provider` and `--region`"
 _UNUSED = {
     "accelerator_args": _CHOOSES,
@@ -25,6 +23,7 @@ _UNUSED = {
     "max_hourly_cost": "see `gpuyard run --max-price`",
     "network_tier": _CHOOSES,
     "ports": "`gpuyard forward JOB PORT` opens a port of a job",
+    "priority": "see `gpuyard run --priority`",
     "region": _CHOOSES,
     "spot_recovery": "what loses its place goes back to the queue; see `--retries`",
     "zone": _CHOOSES,

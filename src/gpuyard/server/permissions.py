@@ -43,7 +43,7 @@ _REQUESTS: Mapping[Role, tuple[str, ...]] = {
     Role.MEMBER: (
         "POST /v1/.+",
         "POST /api/v1/(jobs|arrays|batches|schedules|code|environments|packages)",
-        "POST /api/v1/git-commits",
+        "POST /api/v1/(git-commits|tensorboards)",
         "POST /api/v1/jobs:(cancel|hold|release)",
         f"POST /api/v1/(jobs|arrays)/{_ONE}/(cancel|resume)",
         f"POST /api/v1/jobs/{_ONE}/(rerun|forward/{_ONE}/links)",

@@ -2,20 +2,25 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import cast
 
+import httpx
 import pytest
 
 from gpuyard.controller.job_streams import JobStreams
 from gpuyard.domain import stream_frames as frames
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.providers.node_streams import NodeStream
+from gpuyard.server.tools import door as door_module
 from gpuyard.server.tools.door import ToolsDoor
 from gpuyard.server.tools.heads import read_head
 from gpuyard.server.tools.places import ToolAddresses, ToolPlace
 from gpuyard.server.tools.sessions import ToolSessions
+from tests.support.nginx import nginx_of
 from tests.support.ports import free_port
 
 pytestmark = pytest.mark.anyio
@@ -23,6 +28,10 @@ PLACE = ToolPlace("job_" + 32 * "0", 6006)
 OTHER_PORT = ToolPlace(PLACE.job_id, 1)
 UPGRADE = {"Connection": "Upgrade", "Upgrade": "websocket"}
 LARGE = 300_000
+GUIDE = Path(__file__).parents[3] / "docs/guides/running.md"
+UNVERIFIED = ssl.create_default_context()
+UNVERIFIED.check_hostname = False
+UNVERIFIED.verify_mode = ssl.CERT_NONE
 
 
 class Job:
@@ -122,7 +131,7 @@ class Browser:
     def __init__(self, door: ToolsDoor, port: int) -> None:
         self.door = door
         self.origin = door.addresses.origin(PLACE)
-        self._port = port
+        self.port = port
 
     async def ask(
         self,
@@ -141,7 +150,7 @@ class Browser:
         lines = [f"{method} /{path} HTTP/1.1"]
         lines += [f"{name}: {value}" for name, value in given.items()]
         request = "\r\n".join([*lines, "", ""]).encode()
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         received = b""
         if "Upgrade" in given:
             writer.write(request)
@@ -155,6 +164,22 @@ class Browser:
         head, _, rest = received.decode().partition("\r\n\r\n")
         return int(head.split()[1]), head, rest
 
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection on which nothing was said."""
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def websocket(
+        self, headers: dict[str, str]
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A WebSocket that the job has taken."""
+        reader, writer = await self.connect()
+        given = {"Host": self.origin.partition("//")[2], **UPGRADE, **headers}
+        lines = [f"{name}: {value}" for name, value in given.items()]
+        writer.write("\r\n".join(["GET / HTTP/1.1", *lines, "", ""]).encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b" 101 " in head
+        return reader, writer
+
     async def cookie(self) -> str:
         """That of a browser that has signed in."""
         code = self.door.sessions.code(PLACE, lambda: True)
@@ -166,10 +191,10 @@ class Browser:
 
 
 @asynccontextmanager
-async def opened(job: Job | None = None) -> AsyncGenerator[Browser]:
+async def opened(job: Job | None = None, url: str = "") -> AsyncGenerator[Browser]:
     """A browser before a door."""
     port = free_port()
-    addresses = ToolAddresses(f"http://localhost:{port}")
+    addresses = ToolAddresses(url or f"http://localhost:{port}")
     streams = cast("JobStreams", job or Job())
     sessions = ToolSessions(100.0)
     door = ToolsDoor(f"127.0.0.1:{port}", addresses, sessions, streams, 60.0)
@@ -290,3 +315,75 @@ async def test_a_port_that_is_taken_is_told() -> None:
     async with opened() as browser:
         with pytest.raises(InvalidInputError, match=r"server\.tools_listen: .* cannot"):
             await browser.door.open()
+
+
+async def test_what_only_looks_at_a_link_leaves_it_good() -> None:
+    async with opened() as browser:
+        code = browser.door.sessions.code(PLACE, lambda: True)
+        link = browser.door.link(PLACE, code)
+        for method in ("HEAD", "POST"):
+            status, head, _ = await browser.ask(link, method)
+            assert (status, "allow: GET" in head) == (405, True)
+        assert (await browser.ask(link))[0] == 303
+
+
+async def test_one_person_keeps_no_other_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door_module, "_MOST_OF_ONE", 2)
+    async with opened() as browser:
+
+        async def signed_in(person: str) -> dict[str, str]:
+            code = browser.door.sessions.code(PLACE, lambda: True, person)
+            _, head, _ = await browser.ask(browser.door.link(PLACE, code))
+            cookie = head.partition("set-cookie: ")[2].partition(";")[0]
+            return {"Cookie": cookie, "Origin": browser.origin}
+
+        ann = await signed_in("ann")
+        bea = await signed_in("bea")
+        sockets = [await browser.websocket(ann) for _ in range(2)]
+        assert (await browser.ask(browser.origin, headers=ann))[0] == 503
+        assert (await browser.ask(browser.origin, headers=bea))[0] == 200
+        for _, writer in sockets:
+            writer.close()
+
+
+async def test_connections_that_say_nothing_make_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(door_module, "_MOST_NEW", 2)
+    async with opened() as browser:
+        headers = {"Cookie": await browser.cookie()}
+        reader, writer = await browser.connect()
+        _, second = await browser.connect()
+        assert (await browser.ask(browser.origin, headers=headers))[0] == 200
+        assert await reader.read() == b""
+        for one in (writer, second):
+            one.close()
+
+
+async def test_nginx_leads_there_as_the_guide_says(tmp_path: Path) -> None:
+    url = "https://tools.example.org"
+    async with opened(url=url) as browser:
+        with nginx_of(GUIDE, browser.port, tmp_path) as port:
+            code = browser.door.sessions.code(PLACE, lambda: True)
+            path = browser.door.link(PLACE, code).removeprefix(browser.origin)
+            headers = {"Host": browser.origin.removeprefix("https://")}
+            here = f"https://127.0.0.1:{port}"
+            async with httpx.AsyncClient(base_url=here, verify=UNVERIFIED) as web:
+                signed_in = await web.get(path, headers=headers)
+                (cookie, *more) = signed_in.headers["set-cookie"].split("; ")
+                assert cookie.startswith("__Host-gpuyard_tool=")
+                assert "Secure" in more
+                headers |= {"Cookie": cookie, "Origin": browser.origin}
+                sent = await web.post("/a?b=c", headers=headers, content=LARGE * b"x")
+                first, _, length = sent.json()
+                assert (first, length) == ("POST /a?b=c HTTP/1.1", LARGE)
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", port, ssl=UNVERIFIED
+            )
+            lines = [f"{name}: {value}" for name, value in (headers | UPGRADE).items()]
+            asked = "\r\n".join(["GET / HTTP/1.1", *lines, "", ""])
+            writer.write(asked.encode())
+            assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"hello")
+            assert await reader.read() == b"got hello"
+            writer.close()

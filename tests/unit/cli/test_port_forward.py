@@ -31,3 +31,8 @@ def test_what_is_no_port_is_refused(text: str) -> None:
 def test_links_alone_are_told_as_json() -> None:
     with pytest.raises(InvalidInputError, match=r"--json: .* \(add --link\)"):
         forward("job", ["80"], as_json=True)
+
+
+def test_a_link_takes_no_port_of_this_machine() -> None:
+    with pytest.raises(InvalidInputError, match=r"'9000:8888', .* \(write 8888"):
+        forward("job", ["6006", "9000:8888"], link=True)

@@ -216,6 +216,26 @@ def test_the_port_for_tools_is_of_this_machine_alone(home):
     assert load_settings(home).server.tools_listen == "127.0.0.1:8401"
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("", "tools", "ftp://a", "https://a/b", "https://a@b", "https://a?b"),
+        *("https://10.0.0.1", "https://*.a.example", "https://a:x", "https://["),
+    ],
+)
+def test_what_jobs_serve_is_below_a_name(home, url):
+    home.settings.write_text(f'[server]\ntools_url = "{url}"\n')
+    assert "write one such as https://tools.example.org" in refused(home)
+
+
+def test_what_jobs_serve_is_reached_with_tls(home):
+    home.settings.write_text('[server]\ntools_url = "http://a.example"\n')
+    assert "server.tools_url: 'http://a.example' has no TLS" in refused(home)
+    for url in ("http://localhost:8401", "https://Tools.example.org:443/"):
+        home.settings.write_text(f'[server]\ntools_url = "{url}"\n')
+        assert load_settings(home).server.tools_url == url
+
+
 _POOL = '[providers.slurm]\n[pools.warm]\nprovider = "slurm"\n'
 _DOOR = '[server]\nagents_listen = "0.0.0.0:7433"\n'
 

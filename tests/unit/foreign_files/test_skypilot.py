@@ -96,7 +96,7 @@ def test_what_gpuyard_cannot_do_is_named(fields: dict[str, Any], told: str) -> N
 
 
 def test_what_makes_no_difference_is_a_note() -> None:
-    resources = {"infra": "aws/us-east-1", "disk_size": 100}
+    resources = {"infra": "aws/us-east-1", "disk_size": 100, "priority": 7}
     notes = translated(resources=resources, num_nodes=2, config={}).notes
     assert list(notes) == [
         "task.yaml: config is not used: the settings of gpuyard are in gpuyard.toml",
@@ -104,6 +104,7 @@ def test_what_makes_no_difference_is_a_note() -> None:
         " `gpuyard run --provider` and `--region`",
         "task.yaml: resources.disk_size is not used: gpuyard does not book room on"
         " disks",
+        "task.yaml: resources.priority is not used: see `gpuyard run --priority`",
         "task.yaml: SKYPILOT_NODE_IPS names the first node only",
     ]
 

@@ -2,11 +2,17 @@
 
 import pytest
 
-from gpuyard.domain.errors import InvalidInputError, RequestRefusedError, WrongHostError
+from gpuyard.domain.errors import ForbiddenError, RequestRefusedError, WrongHostError
 from gpuyard.server.tools import heads
+from gpuyard.server.tools.door import check_service_worker
 from gpuyard.server.tools.heads import Head
 from gpuyard.server.tools.places import ToolAddresses, ToolPlace
-from gpuyard.server.tools.sessions import LINK_LASTS_S, ToolSessions
+from gpuyard.server.tools.sessions import (
+    LINK_LASTS_S,
+    MOST_OF_ONE,
+    ToolSession,
+    ToolSessions,
+)
 
 DIGITS = "0198c1" + 26 * "0"
 PLACE = ToolPlace(f"job_{DIGITS}", 6006)
@@ -43,14 +49,6 @@ def test_a_place_has_one_host_name(url: str, host: str) -> None:
 def test_other_names_are_nobodys(host: str) -> None:
     with pytest.raises(WrongHostError):
         ToolAddresses("http://localhost:8401").place(host)
-
-
-@pytest.mark.parametrize(
-    "url", ["", "tools", "ftp://a", "https://a/b", "https://a@b", "http://a.example"]
-)
-def test_an_address_for_tools_is_scheme_and_host(url: str) -> None:
-    with pytest.raises(InvalidInputError, match=r"server\.tools_url: is .* \(write "):
-        ToolAddresses(url)
 
 
 @pytest.mark.parametrize(
@@ -130,3 +128,30 @@ def test_a_session_ends_in_time_and_with_what_its_user_may() -> None:
     cookie = sessions.redeem(sessions.code(PLACE, lambda: may), PLACE)
     may = False
     assert not sessions.find(cookie, PLACE)
+
+
+def test_many_links_of_one_person_end_no_session_of_another() -> None:
+    sessions = ToolSessions(100.0)
+
+    def signed_in(person: str) -> ToolSession | None:
+        cookie = sessions.redeem(sessions.code(PLACE, lambda: True, person), PLACE)
+        return sessions.find(cookie, PLACE)
+
+    ann = sessions.redeem(sessions.code(PLACE, lambda: True, "ann"), PLACE)
+    bea = sessions.redeem(sessions.code(PLACE, lambda: True, "bea"), PLACE)
+    for _ in range(MOST_OF_ONE):
+        assert signed_in("ann")
+    assert not sessions.find(ann, PLACE)  # it made room
+    assert sessions.find(bea, PLACE)
+
+
+@pytest.mark.parametrize("path", ["/sw.js", "/.gpuyard/sw.js"])
+def test_no_service_worker_reads_links(path: str) -> None:
+    asks = Head(f"GET {path} HTTP/1.1", [("service-worker", "script")])
+    with pytest.raises(ForbiddenError, match="cannot be for all pages"):
+        check_service_worker(asks, path)
+    check_service_worker(Head(asks.first, []), path)
+    check_service_worker(asks, "/static/sw.js")
+    answer = Head("HTTP/1.1 200 OK", [("service-worker-allowed", "/")])
+    got = heads.for_browser(answer, 6006, ORIGIN)
+    assert not got.get("service-worker-allowed")

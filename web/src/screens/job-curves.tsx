@@ -10,6 +10,7 @@ import * as format from "../format";
 import { useResource } from "../state/resource";
 import { setQuery, usePlace } from "../state/router";
 import { Card, Empty, ErrorNote, Found } from "../ui/parts";
+import { OpenBoard } from "./job-board";
 
 type Job = Schemas["Job"];
 const LOOK_AGAIN_S = 5;
@@ -62,6 +63,8 @@ export function CurvesTab({ job, isOver }: { job: Job; isOver: boolean }) {
         </label>
         <Overlay job={job} others={others} />
         <span class="quiet small">Drag to zoom; double-click to go back.</span>
+        <span class="spring" />
+        <OpenBoard job={job} />
       </div>
       <ErrorNote error={beside.error} />
       <div class="columns">

@@ -6,6 +6,7 @@ import { type Schemas, send } from "../api/client";
 import { useResource } from "../state/resource";
 import { Field } from "../ui/fields";
 import { FormDialog } from "../ui/forms";
+import { openTab } from "./link-tab";
 
 const USUAL = "6006";
 
@@ -14,18 +15,8 @@ export function OpenPort({ job }: { job: string }) {
   const [port, setPort] = useState(USUAL);
   const server = useResource<{ opens_ports: boolean }>("/api/v1/server");
   async function open(): Promise<void> {
-    // At once: after an answer, browsers open no tab.
-    const tab = window.open("", "_blank");
-    try {
-      const path = `/api/v1/jobs/${job}/forward/${encodeURIComponent(port)}/links`;
-      const link = await send<Schemas["ToolLink"]>("POST", path);
-      if (tab === null) throw new Error("The browser opens no tab. Allow it for this page.");
-      tab.opener = null;
-      tab.location.replace(link.url);
-    } catch (error) {
-      tab?.close();
-      throw error;
-    }
+    const path = `/api/v1/jobs/${job}/forward/${encodeURIComponent(port)}/links`;
+    await openTab(() => send<Schemas["ToolLink"]>("POST", path));
   }
   if (!server.value?.opens_ports) return null;
   return (

@@ -3,14 +3,12 @@ running job, to the standard input of its program, and to a port of its node. Th
 the frames of domain/stream_frames.py. And links to what a job serves at a port.
 """
 
-from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, WebSocket
 from pydantic import BaseModel
 
-from gpuyard.controller.access import Action
-from gpuyard.domain.errors import ForbiddenError, GpuyardError, RefusedError
+from gpuyard.domain.errors import ForbiddenError, GpuyardError
 from gpuyard.domain.users import Role
 from gpuyard.server import problems
 from gpuyard.server.api_router import api_router
@@ -18,19 +16,13 @@ from gpuyard.server.app_state import AppState
 from gpuyard.server.callers import submitter_of
 from gpuyard.server.carrying import carry
 from gpuyard.server.dependencies import TheAppState
-from gpuyard.server.edge import is_still_admitted
 from gpuyard.server.permissions import (
-    AGAIN_KEY,
-    IDENTITY_KEY,
-    SEES_KEY,
     check_own,
     identity_of,
-    present_identity,
     sees_for_as_long,
     visibility_of,
 )
-from gpuyard.server.tools.places import ToolPlace
-from gpuyard.server.tools.sessions import LINK_LASTS_S
+from gpuyard.server.tools.links import ToolLink, link_to
 
 router = api_router("/jobs", tag="jobs")
 sockets = APIRouter(prefix="/api/v1/jobs")
@@ -58,13 +50,6 @@ async def forward_place(
     return ForwardPlace(node=app_state.controller.streams.node_of(job_id, port))
 
 
-class ToolLink(BaseModel):
-    """Signs one browser in, once, within `lasts_s` seconds."""
-
-    url: str
-    lasts_s: float
-
-
 @router.post("/{reference}/forward/{port}/links", status_code=201)
 async def make_link(
     reference: str, port: _Port, request: Request, app_state: TheAppState
@@ -77,36 +62,7 @@ async def make_link(
     _refuse_others(app_state, job_id, request)
     await check_own(request.scope, app_state.controller, [job_id])
     sees_for_as_long(request.scope, app_state.controller, job_id)
-    door = app_state.tools_door
-    if door is None:
-        raise RefusedError(
-            "This server has no port for what jobs serve.",
-            "Set `tools_listen` of `[server]`, or type `gpuyard forward JOB PORT`.",
-        )
-    app_state.controller.streams.node_of(job_id, port)
-    place = ToolPlace(job_id, port)
-    code = door.sessions.code(place, _admits(app_state, job_id, request))
-    return ToolLink(url=door.link(place, code), lasts_s=LINK_LASTS_S)
-
-
-def _admits(app_state: AppState, job_id: str, request: Request) -> Callable[[], bool]:
-    """Whether who asks would get the link now: a session lasts for hours."""
-    wanted = ("type", "method", "path", AGAIN_KEY, IDENTITY_KEY, SEES_KEY)
-    scope = {key: request.scope[key] for key in wanted if key in request.scope}
-    submitter = app_state.queries.submitters_of([job_id]).get(job_id)
-    project = app_state.queries.projects_of_jobs([job_id]).get(job_id)
-    is_own = submitter == submitter_of(request.scope)
-    may = app_state.controller.access.may
-
-    def admits() -> bool:
-        if not is_still_admitted(scope):
-            return False
-        identity = present_identity(scope)
-        if identity.role is Role.ADMINISTRATOR:
-            return True
-        return is_own and may(identity, Action.CHANGE, project, submitter)
-
-    return admits
+    return link_to(app_state, job_id, port, request)
 
 
 @sockets.websocket("/{reference}/exec")

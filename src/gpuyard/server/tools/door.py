@@ -3,7 +3,9 @@ connection to the job, and what follows byte by byte: so streams and WebSockets 
 """
 
 import asyncio
-from contextlib import closing, suppress
+from collections import Counter
+from collections.abc import Generator
+from contextlib import closing, contextmanager, suppress
 from html import escape
 from urllib.parse import parse_qs
 
@@ -20,6 +22,7 @@ from gpuyard.domain.errors import (
     TooLargeError,
     UnauthorizedError,
     UnreachableError,
+    WrongMethodError,
 )
 from gpuyard.server.tools import heads
 from gpuyard.server.tools.heads import Head, Request
@@ -30,7 +33,11 @@ from gpuyard.server.tools.sessions import ToolSession, ToolSessions
 SIGN_IN_PATH = "/.gpuyard/open"
 _HEAD_BYTES = 64 * 1024
 _PART = 1 << 16
-_MOST_CONNECTIONS = 512
+_MOST_CONNECTIONS = 1024
+# Browsers have six at a time to each port of a job.
+_MOST_OF_ONE = 128
+# That have shown no session: of more, the oldest ends.
+_MOST_NEW = 128
 _MOST_INTERIM_ANSWERS = 8
 _SWITCHING = 101
 _FIRST_FINAL = 200
@@ -63,6 +70,10 @@ class ToolsDoor:
         self._slow_s = slow_s
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        # Those that have shown no session, the oldest first.
+        self._new: dict[asyncio.Task[None], None] = {}
+        # How many of each person have shown one.
+        self._signed_in: Counter[str | None] = Counter()
         prefix = "__Host-" if addresses.is_secure else ""
         self._cookie = f"{prefix}gpuyard_tool"
 
@@ -96,13 +107,17 @@ class ToolsDoor:
         task = asyncio.current_task()
         assert task
         self._connections.add(task)
+        self._new[task] = None
+        if len(self._new) > _MOST_NEW:
+            next(iter(self._new)).cancel()
         try:
             with closing(writer), suppress(OSError, ValueError):
                 await self._serve(reader, writer)
         except asyncio.CancelledError:
-            pass  # the server ends
+            pass  # the server ends, or others need its place
         finally:
             self._connections.discard(task)
+            self._new.pop(task, None)
 
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -117,17 +132,39 @@ class ToolsDoor:
             place = self.addresses.place(request.head.get("host"))
             path, _, query = request.target.partition("?")
             if path == SIGN_IN_PATH:
-                self._sign_in(place, query, writer)
+                self._sign_in(place, request.method, query, writer)
             else:
                 check_origin(request, self.addresses.origin(place))
                 cookie = heads.cookie_of(request.head, self._cookie)
                 session = self.sessions.find(cookie, place)
                 if session is None:
                     raise _signed_out(place)
-                await self._pass_on(request, session, reader, writer)
+                check_service_worker(request.head, path)
+                with self._counted(session.person):
+                    await self._pass_on(request, session, reader, writer)
         except GpuyardError as error:
             writer.write(_error_page(error))
         await writer.drain()
+
+    @contextmanager
+    def _counted(self, person: str | None) -> Generator[None]:
+        """Count this connection as the person's; ServerBusyError if there are too many
+        of the same person: they keep nobody else out.
+        """
+        task = asyncio.current_task()
+        assert task
+        self._new.pop(task, None)
+        if self._signed_in[person] >= _MOST_OF_ONE:
+            raise ServerBusyError(
+                f"You have {_MOST_OF_ONE} connections here.", "Close other tabs."
+            )
+        self._signed_in[person] += 1
+        try:
+            yield
+        finally:
+            self._signed_in[person] -= 1
+            if not self._signed_in[person]:
+                del self._signed_in[person]
 
     async def _request(self, reader: asyncio.StreamReader) -> Request | None:
         """The head of the request; None if none came. RequestRefusedError."""
@@ -141,9 +178,15 @@ class ToolsDoor:
         return heads.read_request(raw)
 
     def _sign_in(
-        self, place: ToolPlace, query: str, writer: asyncio.StreamWriter
+        self, place: ToolPlace, method: str, query: str, writer: asyncio.StreamWriter
     ) -> None:
-        """Redeem a code for a cookie. UnauthorizedError."""
+        """Redeem a code for a cookie. UnauthorizedError; WrongMethodError, which leaves
+        the code good: what only looks at a link asks with HEAD.
+        """
+        if method != "GET":
+            raise WrongMethodError(
+                "A link is opened with GET.", "Open it in a browser."
+            )
         code = parse_qs(query).get("code", [""])[0]
         cookie = self.sessions.redeem(code, place)
         if cookie is None:
@@ -285,6 +328,19 @@ def check_origin(request: Request, origin: str) -> None:
         )
 
 
+def check_service_worker(head: Head, path: str) -> None:
+    """ForbiddenError for the program of a service worker that would answer
+    SIGN_IN_PATH in place of this server, and so read each later link. It may answer
+    what is in the folder of its program.
+    """
+    folder = path.rpartition("/")[0] + "/"
+    if head.get("service-worker") and SIGN_IN_PATH.startswith(folder):
+        raise ForbiddenError(
+            "A service worker cannot be for all pages here.",
+            "Serve its program from a folder: it is for the pages there.",
+        )
+
+
 _OWN_HEADERS = [
     ("cache-control", "no-store"),
     ("content-security-policy", "default-src 'none'; frame-ancestors 'none'"),
@@ -299,6 +355,8 @@ def _error_page(error: GpuyardError) -> bytes:
     body = _PAGE.format(escape(str(error))).encode()
     headers = [("content-type", "text/html; charset=utf-8"), *_OWN_HEADERS]
     headers.append(("content-length", str(len(body))))
+    if isinstance(error, WrongMethodError):
+        headers.append(("allow", "GET"))
     return Head(f"HTTP/1.1 {error.status} Refused", headers).encoded() + body
 
 

@@ -43,6 +43,8 @@ _NOT_FROM_JOBS = _HOP_BY_HOP | {
     # Two values would cancel each other.
     "cross-origin-opener-policy",
     "cross-origin-resource-policy",
+    # A service worker serves only what is beside its program and below.
+    "service-worker-allowed",
     "set-cookie",
     "strict-transport-security",
 }

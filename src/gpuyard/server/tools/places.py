@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from gpuyard.domain.errors import InvalidInputError, WrongHostError, quoted
+from gpuyard.domain.errors import WrongHostError, quoted
 from gpuyard.domain.ids import digits_of
 
 _LABEL = re.compile(r"([0-9a-f]{32})-([1-9][0-9]{0,4})")
@@ -22,29 +22,13 @@ class ToolPlace:
 
 
 class ToolAddresses:
-    """The addresses below `url`: what a job serves at a port is at
-    `DIGITS-PORT.HOST`, with the digits of the job's id. InvalidInputError for a `url`
-    that is no such address.
+    """The addresses below `url`, which the settings have checked: what a job serves at
+    a port is at `DIGITS-PORT.HOST`, with the digits of the job's id.
     """
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url.lower())
-        is_plain = not (parts.path.strip("/") or parts.query or "@" in parts.netloc)
-        if parts.scheme not in ("http", "https") or not parts.netloc or not is_plain:
-            raise InvalidInputError.of(
-                "server.tools_url",
-                f"is {quoted(url)}",
-                "write a scheme and a host, such as https://tools.example.org",
-            )
         self.is_secure = parts.scheme == "https"
-        host = parts.hostname or ""
-        if not self.is_secure and host.rpartition(".")[2] != "localhost":
-            raise InvalidInputError.of(
-                "server.tools_url",
-                f"is {quoted(url)}, and browsers protect no pages without TLS",
-                "write https://; only names of this machine, such as"
-                " http://localhost:8401, may go without",
-            )
         self._scheme = parts.scheme
         usual = ":443" if self.is_secure else ":80"
         self._host = parts.netloc.removesuffix(usual)

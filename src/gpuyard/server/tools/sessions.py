@@ -13,16 +13,19 @@ from gpuyard.server.tools.places import ToolPlace
 
 LINK_LASTS_S = 60.0
 """How long a link is good, in seconds."""
+MOST_OF_ONE = 200
+"""So many links, and so many sessions, may be of one person."""
 _MOST = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSession:
-    """A place, and whether who was admitted to it would be admitted now. `ends_at` is
-    of `clock`.
+    """A place, who was admitted to it (None: the owner of the instance), and whether
+    that person would be admitted now. `ends_at` is of `clock`.
     """
 
     place: ToolPlace
+    person: str | None
     admits: Callable[[], bool]
     ends_at: float
     clock: Callable[[], float]
@@ -33,7 +36,9 @@ class ToolSession:
 
 
 class ToolSessions:
-    """Those of one server. The oldest make room; keys are known by their digests."""
+    """Those of one server. The oldest make room, and those of one person for others of
+    the same person; keys are known by their digests.
+    """
 
     def __init__(
         self, lasts_s: float, clock: Callable[[], float] = time.monotonic
@@ -43,10 +48,15 @@ class ToolSessions:
         self._codes: OrderedDict[str, ToolSession] = OrderedDict()
         self._open: OrderedDict[str, ToolSession] = OrderedDict()
 
-    def code(self, place: ToolPlace, admits: Callable[[], bool]) -> str:
-        """What a link has to say: once, and soon."""
+    def code(
+        self, place: ToolPlace, admits: Callable[[], bool], person: str | None = None
+    ) -> str:
+        """What a link for a person has to say: once, and soon. None: the owner of the
+        instance.
+        """
         ends_at = self._clock() + LINK_LASTS_S
-        return _keep(self._codes, ToolSession(place, admits, ends_at, self._clock))
+        session = ToolSession(place, person, admits, ends_at, self._clock)
+        return _keep(self._codes, session)
 
     def redeem(self, code: str, place: ToolPlace) -> str | None:
         """The value of a cookie for a code, which is used up; None if it opens
@@ -57,7 +67,7 @@ class ToolSessions:
             return None
         del self._codes[digest_of(code)]
         ends_at = self._clock() + self._lasts_s
-        session = ToolSession(place, found.admits, ends_at, self._clock)
+        session = ToolSession(place, found.person, found.admits, ends_at, self._clock)
         return _keep(self._open, session)
 
     def find(self, cookie: str | None, place: ToolPlace) -> ToolSession | None:
@@ -78,6 +88,9 @@ class ToolSessions:
 
 def _keep(kept: OrderedDict[str, ToolSession], session: ToolSession) -> str:
     key = secrets.token_urlsafe(32)
+    own = [name for name, one in kept.items() if one.person == session.person]
+    if len(own) >= MOST_OF_ONE:
+        del kept[own[0]]
     kept[digest_of(key)] = session
     while len(kept) > _MOST:
         kept.popitem(last=False)

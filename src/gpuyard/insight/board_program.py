@@ -1,6 +1,6 @@
 """Runs TensorBoard over the event files of jobs, on the node that has them.
 
-`python3 tensorboard_program.py IDLE_SECONDS [LABEL FOLDER START END]…`; END is empty
+`python3 board_program.py IDLE_SECONDS [LABEL FOLDER START END]…`; END is empty
 for a job that runs. TensorBoard reads a folder of links to the event files that each
 job has written, below the label of the job; so it sees nothing else of their folders.
 The program ends after IDLE_SECONDS without a connection. It uses only the standard
@@ -11,10 +11,12 @@ import importlib.util
 import os
 import re
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 EVENTS = re.compile(r"events\.out\.tfevents\.(\d{9,12})\.")
@@ -24,8 +26,9 @@ MOST_FOLDERS = 20_000
 SLACK_S = 2.0
 LOOK_S = 5.0
 READY_S = 60.0
-# The state of an open connection in /proc/net/tcp.
-ESTABLISHED = "01"
+# In /proc/net/tcp: 127.0.0.1, and the state of a port at which a program listens.
+HERE = "{:08X}".format(*struct.unpack("=I", socket.inet_aton("127.0.0.1")))
+LISTENS = "0A"
 
 
 class ShownJob:
@@ -64,19 +67,33 @@ def link_new(jobs: list[ShownJob], board: Path) -> int:
     return count
 
 
-def is_connected(port: int) -> bool:
-    """Whether somebody is connected to a port of this machine."""
-    wanted = f":{port:04X}"
+def states(port: int) -> Iterator[str]:
+    """What the kernel says of a port of 127.0.0.1: the state of each connection, and
+    of whoever listens.
+    """
+    wanted = f"{HERE}:{port:04X}"
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             lines = Path(table).read_text().splitlines()[1:]
         except OSError:
             continue
         for line in lines:
-            (local, _, state) = line.split()[1:4]
-            if local.endswith(wanted) and state == ESTABLISHED:
-                return True
-    return False
+            (local, remote, state) = line.split()[1:4]
+            # Who has closed first keeps the trace.
+            if local.endswith(wanted) or remote.endswith(wanted):
+                yield state
+
+
+def was_used(port: int) -> bool:
+    """Whether somebody is connected to a port of this node, or was within the last
+    minute: browsers ask now and then, on connections that end at once.
+    """
+    return any(state != LISTENS for state in states(port))
+
+
+def is_open(port: int) -> bool:
+    """Whether a program listens on a port of this node."""
+    return LISTENS in states(port)
 
 
 def say(line: str) -> None:
@@ -90,15 +107,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-def answers(port: int) -> bool:
-    """Whether a program listens on a port of this node."""
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1):
-            return True
-    except OSError:
-        return False
 
 
 def main(arguments: list[str]) -> int:
@@ -134,7 +142,7 @@ def serve(
 ) -> int:
     """Link new event files until nobody looks any more; the exit code."""
     started = time.monotonic()
-    while not answers(port):
+    while not is_open(port):
         if process.poll() is not None or time.monotonic() - started > READY_S:
             say("TensorBoard did not start to listen")
             return 1
@@ -144,7 +152,7 @@ def serve(
     while process.poll() is None:
         time.sleep(min(LOOK_S, idle_s))
         link_new(jobs, board)
-        if is_connected(port):
+        if was_used(port):
             last = time.monotonic()
         elif time.monotonic() - last > idle_s:
             say("nobody looked at it: it ends")

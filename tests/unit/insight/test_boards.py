@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from gpuyard.cli import tensorboard_program
-from gpuyard.cli.tensorboard import board_body
-from gpuyard.cli.tensorboard_program import ShownJob, is_connected, link_new
 from gpuyard.domain.errors import RefusedError
+from gpuyard.insight import board_program
+from gpuyard.insight.board_program import ShownJob, is_open, link_new, was_used
+from gpuyard.insight.boards import board_body, python_of
 
 STAND_IN = """\
 import sys
@@ -50,16 +50,22 @@ def test_a_job_has_the_event_files_that_it_has_begun(tmp_path: Path) -> None:
     assert link_new(jobs, board) == 3
 
 
-def test_whether_somebody_is_connected() -> None:
+def test_a_look_leaves_a_trace() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        address = server.getsockname()
-        assert not is_connected(address[1])
-        with socket.create_connection(address):
-            assert is_connected(address[1])
+        (host, port) = server.getsockname()
+        assert not was_used(port)
+        assert is_open(port)
+        with socket.create_connection((host, port)) as browser:
+            taken, _ = server.accept()
+            assert was_used(port)
+            taken.close()
+            assert browser.recv(1) == b""
+    assert was_used(port)  # a moment ago
+    assert not is_open(port)
 
 
 def run(site: Path, idle: str, work: Path) -> subprocess.CompletedProcess[str]:
-    program = Path(tensorboard_program.__file__).read_text()
+    program = Path(board_program.__file__).read_text()
     words = [sys.executable, "-", idle, "a", str(work), "0", ""]
     return subprocess.run(
         words,
@@ -96,7 +102,7 @@ def test_nothing_is_imported_from_the_folder_of_a_job(tmp_path: Path) -> None:
     job = SimpleNamespace(
         name="a", id="job_000001", spec=spec, started_at=1.0, ended_at=2.0
     )
-    body = board_body(cast("Any", [job]), 60)
+    body = board_body(cast("Any", [job]), 60, {})
     command = [sys.executable, *body["command"][1:]]
     done = subprocess.run(
         command, input=body["stdin"], cwd=tmp_path, text=True, check=False
@@ -112,7 +118,8 @@ def test_the_job_names_each_run() -> None:
     second = SimpleNamespace(
         name="b", id="job_000002", spec=spec, started_at=3.0, ended_at=None
     )
-    body = board_body(cast("Any", [first, second]), 60)
+    body = board_body(cast("Any", [first, second]), 60, {"PATH": "/bin"})
+    assert body["environment"] == {"PATH": "/bin"}
     assert body["command"] == [
         *("python3", "-c", body["command"][2], "60"),
         *("a-000001", "/work", "1.0", "2.0"),
@@ -120,7 +127,23 @@ def test_the_job_names_each_run() -> None:
     ]
     second.started_at = None
     with pytest.raises(RefusedError, match="b has not begun"):
-        board_body(cast("Any", [second]), 60)
+        board_body(cast("Any", [second]), 60, {})
     first.spec = {"workdir": "/work", "image": "x"}
     with pytest.raises(RefusedError, match="it runs in a container"):
-        board_body(cast("Any", [first]), 60)
+        board_body(cast("Any", [first]), 60, {})
+
+
+@pytest.mark.parametrize(
+    ("command", "python"),
+    [
+        (["/opt/env/bin/python3.12", "train.py"], "/opt/env/bin/python3.12"),
+        ([".venv/bin/python", "train.py"], "/work/.venv/bin/python"),
+        (["python", "train.py"], "python3"),
+        (["./train"], "python3"),
+        ([], "python3"),
+    ],
+)
+def test_tensorboard_is_that_of_the_python_of_the_job(
+    command: list[str], python: str
+) -> None:
+    assert python_of({"command": command, "workdir": "/work"}) == python
