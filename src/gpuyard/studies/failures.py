@@ -1,11 +1,12 @@
 """Find out why a job of a study failed: the rank, its last lines, and what to do."""
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+
+from gpuyard.studies.left_files import open_left, read_left_object
 
 _LAST_BYTES = 256 << 10
 _MOST_LINES = 12
@@ -111,7 +112,7 @@ def find_failure(folder: Path, log: Path | None, reason: str) -> JobFailure:
 
 def _last_lines(log: Path) -> list[str]:
     try:
-        with log.open("rb") as file:
+        with open_left(log) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - _LAST_BYTES))
             text = file.read().decode(errors="replace")
@@ -138,7 +139,7 @@ def _errors(folder: Path) -> Iterator[tuple[int, str, str]]:
     found: list[tuple[float, int, str, str]] = []
     for path in folder.glob("metrics/*.json"):
         try:
-            report: Any = json.loads(path.read_bytes())
+            report = read_left_object(path)
             if report["error"]:
                 ended_at = float(report.get("ended_at") or 0)
                 host = str(report.get("host") or "")

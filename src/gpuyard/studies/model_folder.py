@@ -1,5 +1,6 @@
 """Read a model's folder in Hugging Face's format, and check that it is complete."""
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from gpuyard.studies.runtime.decoder_shape import (
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 TOKENIZER = "tokenizer.json"
+_READ_WHOLE = ("config.json", "generation_config.json", INDEX, TOKENIZER)
 _FIELD = "model.path"
 _SIZES = (
     "hidden_size",
@@ -278,6 +280,25 @@ def _read_json(folder: Path, name: str) -> dict[str, Any]:
             _FIELD, f"{folder / name} holds no JSON object", "fetch it again"
         )
     return cast(dict[str, Any], document)
+
+
+def fingerprint(folder: Path) -> str:
+    """A digest that changes when somebody replaces files of a model; empty for none.
+
+    Weights count by their names, sizes and times, because reading them takes long.
+    """
+    digest = hashlib.sha256()
+    try:
+        for path in sorted(folder.iterdir()):
+            if path.suffix == ".safetensors":
+                state = path.stat()
+                mark = f"{path.name} {state.st_size} {state.st_mtime_ns}"
+                digest.update(mark.encode(errors="surrogateescape"))
+            elif path.name in _READ_WHOLE:
+                digest.update(path.read_bytes())
+    except OSError:
+        return ""
+    return digest.hexdigest()
 
 
 def weight_faults(folder: Path) -> list[Fault]:

@@ -11,6 +11,7 @@ from gpuyard.domain.errors import Fault, GpuyardError
 from gpuyard.domain.own_nodes import OWN_NODES
 from gpuyard.studies.cluster_checks import ClusterFindings
 from gpuyard.studies.failures import find_failure
+from gpuyard.studies.left_files import read_left_object
 from gpuyard.studies.manifest import ManifestEntry
 from gpuyard.studies.own_node_jobs import OwnNodeJobFactory, OwnNodeJobManager
 from gpuyard.studies.runtime.probe import RESULT
@@ -135,6 +136,6 @@ def _told(study: "Study", found: Mapping[str, Any]) -> Iterator[str]:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        return json.loads(path.read_bytes())
+        return read_left_object(path)
     except (OSError, ValueError):
         return {}

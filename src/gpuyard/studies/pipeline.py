@@ -17,6 +17,7 @@ from gpuyard.domain.own_nodes import OWN_NODES
 from gpuyard.studies.baseline import LocalInferenceRunner
 from gpuyard.studies.failures import find_failure
 from gpuyard.studies.manifest import DONE, ManifestEntry, RunManifest, newest_run
+from gpuyard.studies.model_folder import fingerprint
 from gpuyard.studies.own_node_jobs import OwnNodeJobFactory, OwnNodeJobManager
 from gpuyard.studies.prompts import (
     PromptDataFrameBuilder,
@@ -152,6 +153,13 @@ class DistributedExperimentPipeline:
             raise InvalidInputError.of(
                 "study.toml", fault, "put it back, or start a new run"
             )
+        now = fingerprint(self.study.model.path)
+        marks = {entry.model_fingerprint for entry in manifest.newest().values()}
+        if marks - {"", now}:
+            fault = f"has other files than when {manifest.run_id} began"
+            raise InvalidInputError.of(
+                "model.path", fault, "put them back, or start a new run"
+            )
         with self.alone():
             for entry in manifest.newest().values():
                 if entry.over and entry.status != DONE:
@@ -267,6 +275,7 @@ class DistributedExperimentPipeline:
             str(factory.output_root(name)),
             attempt=tries + 1,
             overrides=dict(overrides),
+            model_fingerprint=self._fingerprint(strategy),
         )
         # The folder comes first: once the entry is there, the job may have been
         # submitted, and be writing in it.
@@ -274,6 +283,12 @@ class DistributedExperimentPipeline:
         manifest.entries.append(entry)
         self._changed(manifest)
         return entry
+
+    def _fingerprint(self, strategy: ParallelismStrategy) -> str:
+        """The fingerprint of the study's model, if the strategy runs that one."""
+        if strategy.quantized_model:
+            return ""
+        return fingerprint(self.study.model.path)
 
     def _submit(self, manifest: RunManifest, entry: ManifestEntry) -> None:
         """Submit a job, unless it has been submitted.

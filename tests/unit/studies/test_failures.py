@@ -3,6 +3,7 @@ do.
 """
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,13 @@ def test_what_a_manifest_holds_comes_back(tmp_path: Path) -> None:
 
     assert JobFailure.of(json.loads(json.dumps(asdict(failure)))) == failure
     assert JobFailure.of(None) is None
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_in_place_of_a_log_keeps_nobody_waiting(tmp_path: Path) -> None:
+    log = tmp_path / "slurm-7.out"
+    os.mkfifo(log)
+    (tmp_path / "metrics").mkdir()
+    os.mkfifo(tmp_path / "metrics" / "metrics_rank_0.json")
+    failure = find_failure(tmp_path, log, "exit code 3")
+    assert failure.lines == () and failure.rank is None

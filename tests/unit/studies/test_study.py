@@ -98,6 +98,9 @@ def test_the_documents_spelling_of_apptainer_is_read_too(key: str) -> None:
             "slurm.environment.A B",
             "environment variable",
         ),
+        ({"slurm": {"gres": "gpu:4"}}, "slurm.gres", "gpus_per_node"),
+        ({"slurm": {"gres": "gpu:a100:4"}}, "slurm.gres", "is no kind of GPU"),
+        ({"slurm": {"gres": "gpu, shard"}}, "slurm.gres", "is no kind of GPU"),
         ({"strategies": []}, "strategies", "[[strategies]]"),
         ({"strategies": [{"kind": "magic"}]}, "strategies.0.kind", "hybrid"),
         (
