@@ -13,20 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from gpuyard.config.locks import is_locked, lock_exclusively
 from gpuyard.domain.errors import InvalidInputError, NotFoundError
-from gpuyard.domain.own_nodes import OWN_NODES
 from gpuyard.studies.baseline import LocalInferenceRunner
 from gpuyard.studies.failures import find_failure
+from gpuyard.studies.job_places import factory_of, manager_of
 from gpuyard.studies.manifest import DONE, ManifestEntry, RunManifest, newest_run
 from gpuyard.studies.model_folder import fingerprint
-from gpuyard.studies.own_node_jobs import OwnNodeJobFactory, OwnNodeJobManager
 from gpuyard.studies.prompts import (
     PromptDataFrameBuilder,
     PromptFileSet,
     PromptRepository,
     TokenCounter,
 )
-from gpuyard.studies.slurm_job_manager import SlurmJobManager
-from gpuyard.studies.slurm_jobs import SlurmJobFactory
 from gpuyard.studies.strategies import ParallelismStrategy, strategies_of
 from gpuyard.studies.study import VARIANTS, Study, Variant
 
@@ -41,7 +38,7 @@ _LOCK = ".lock"
 
 
 class DistributedExperimentPipeline:
-    """Runs a study through a gpuyard instance.
+    """Runs a study through a gpuyard instance; InvalidInputError if it cannot.
 
     `tell` is called with the manifest after each change.
     """
@@ -59,11 +56,8 @@ class DistributedExperimentPipeline:
         self._tell = tell
         self._provider = provider
         self.client = client
-        self._manager = SlurmJobManager(client, provider)
-        self._factory = SlurmJobFactory
-        if provider == OWN_NODES:
-            self._manager = OwnNodeJobManager(client, provider)
-            self._factory = OwnNodeJobFactory
+        self._manager = manager_of(study, client, provider)
+        self._factory = factory_of(provider)
         self._collector: ResultCollector | None = None
         self._is_alone = False
 

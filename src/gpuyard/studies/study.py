@@ -268,6 +268,22 @@ class SlurmSection(StudySection):
     max_parallel: PositiveInt = 1
 
 
+class KubernetesSection(StudySection):
+    """What the pods of a study have; only for `--provider kubernetes`.
+
+    `image` has bash and the interpreter `slurm.python`. `volumes` are claims
+    (`pvc:NAME/FOLDER`) by the paths where pods see them, besides those that the
+    provider's settings mount. `cpus` and `memory_gb` are limits of each pod.
+    """
+
+    image: Words
+    volumes: dict[Words, Words] = Field(default_factory=dict[str, str])
+    cpus: PositiveFloat | None = None
+    memory_gb: PositiveFloat | None = None
+    # Such as a100-80gb; without one, any GPU will do.
+    gpu_class: Line = ""
+
+
 class StrategySection(StudySection):
     """One way of splitting the model.
 
@@ -332,6 +348,7 @@ class StudyFile(StudySection):
     generation: GenerationSection = GenerationSection()
     load: LoadSection | None = None
     slurm: SlurmSection = SlurmSection()
+    kubernetes: KubernetesSection | None = None
     strategies: Annotated[tuple[StrategySection, ...], AfterValidator(_some)]
     report: ReportSection = ReportSection()
 

@@ -203,6 +203,7 @@ def test_the_written_study_states_every_setting() -> None:
         ("baseline", parsed(baseline={"model": "m", "base_url": "http://h"}).baseline),
         ("generation", parsed().generation),
         ("slurm", parsed().slurm),
+        ("kubernetes", parsed(kubernetes={"image": "i"}).kubernetes),
         ("prompts", parsed().prompts),
         ("report", parsed().report),
     ):
