@@ -43,7 +43,8 @@ class StrategyAnswer:
 
     `logprobs` are natural logarithms of the tokens' probabilities; `runner_up_ids` and
     `runner_up_logprobs` are of the most probable other token. They are empty where the
-    engine does not tell.
+    engine does not tell. `finish_reason` is `stop`, `length`, or empty if it is not
+    known.
     """
 
     text: str
@@ -51,12 +52,18 @@ class StrategyAnswer:
     logprobs: Sequence[float] = ()
     runner_up_ids: Sequence[int] = ()
     runner_up_logprobs: Sequence[float] = ()
+    finish_reason: str = ""
 
-    def lead(self, place: int, other: int) -> "Lead | None":
-        """How much more probable its own token is than another, at a place."""
+    def lead(self, place: int, other: int | None) -> "Lead | None":
+        """How much more probable its own token is than another, at a place.
+
+        The other is None where that side has ended there: by a token that is no more
+        probable than the second most probable one.
+        """
         if self.token_ids is None or place >= len(self.token_ids):
             return None
-        if place >= min(len(self.logprobs), len(self.runner_up_logprobs)):
+        known = (self.logprobs, self.runner_up_logprobs, self.runner_up_ids)
+        if place >= min(map(len, known)):
             return None
         return Lead(
             self.logprobs[place],
@@ -256,14 +263,33 @@ def _difference(
     place = first_divergence(expected_ids, got_ids)
     if place is None:
         return None
+    if _differ_by_their_end(reference, candidate, place):
+        return None
     expected = _at(expected_ids, place)
     got = _at(got_ids, place)
-    reference_lead = None if got is None else reference.lead(place, got)
-    strategy_lead = None if expected is None else candidate.lead(place, expected)
+    reference_lead = reference.lead(place, got)
+    strategy_lead = candidate.lead(place, expected)
     kind = _kind([reference_lead, strategy_lead], precision)
+    if _was_cut(reference, place) or _was_cut(candidate, place):
+        kind = Difference.BEYOND
     return FirstDifference(
         key, kind, place, expected, got, reference_lead, strategy_lead
     )
+
+
+def _differ_by_their_end(
+    reference: StrategyAnswer, candidate: StrategyAnswer, place: int
+) -> bool:
+    """Whether both ended alike, and one side leaves out the token that ends a text."""
+    lengths = [len(one.token_ids or ()) for one in (reference, candidate)]
+    have_stopped = reference.finish_reason == candidate.finish_reason == "stop"
+    return have_stopped and sorted(lengths) == [place, place + 1]
+
+
+def _was_cut(answer: StrategyAnswer, place: int) -> bool:
+    """Whether an answer has no more tokens, though the model had not ended it."""
+    has_ended = len(answer.token_ids or ()) == place
+    return has_ended and answer.finish_reason == "length"
 
 
 def _kind(leads: Sequence[Lead | None], precision: str) -> Difference:

@@ -23,9 +23,12 @@ _COLUMNS = (
     "logprobs",
     "runner_up_ids",
     "runner_up_logprobs",
+    "finish_reason",
+    "prompt_tokens",
     "local_completion",
     "local_token_ids",
     "local_api",
+    "local_prompt_tokens",
 )
 
 
@@ -40,7 +43,8 @@ def answers_of_run(
     """Return the answers of the strategies, in this order.
 
     The endpoint's answers count as a baseline only if it was asked for completions of
-    the same model: a chat puts marks around each prompt.
+    the same model, and made the same tokens of the prompts: a chat puts marks around
+    each prompt.
     """
     ok = results[results["status"] == "ok"]
     names = [name for name in _COLUMNS if name in ok]
@@ -59,12 +63,13 @@ def answers_of_run(
         if isinstance(local, str) and row.get("local_api") == "completions":
             ids = _values(row.get("local_token_ids"))
             baseline[key] = StrategyAnswer(local, ids or None)
+    is_same = evaluator.is_same_model
     precisions = metrics["precision"].dropna() if "precision" in metrics else []
     return RunAnswers(
         {name: mine for name, mine in answers.items() if mine},
         str(precisions.iloc[0]) if len(precisions) else "bf16",
         unsplit=frozenset(name for name in strategies if gpus.get(name) == 1),
-        baseline=baseline if evaluator.is_same_model else None,
+        baseline=baseline if is_same and not other_tokens(results) else None,
         right=right,
         noise_floor=noise_floor,
         quantized=_quantized(metrics),
@@ -80,6 +85,30 @@ def baseline_floor(results: pd.DataFrame) -> float | None:
     shares = once["local_same"].to_numpy(float)
     known = shares[~np.isnan(shares)]
     return float(known.mean()) if len(known) else None
+
+
+def other_tokens(results: pd.DataFrame) -> str:
+    """Say in how many prompts the endpoint counted other tokens; empty for none.
+
+    Only completions are looked at: a chat adds tokens of its own.
+    """
+    needed = {"local_prompt_tokens", "prompt_tokens", "local_api"}
+    if not needed <= set(results.columns):
+        return ""
+    asked = results[results["local_api"] == "completions"]
+    once = asked.drop_duplicates(["variant", "prompt_id"])
+    known = once.dropna(subset=["local_prompt_tokens", "prompt_tokens"])
+    other = known[known["local_prompt_tokens"] != known["prompt_tokens"]]
+    if other.empty:
+        return ""
+    first = other.iloc[0]
+    return (
+        f"The baseline's endpoint made other tokens of {len(other)} of"
+        f" {len(known)} prompts: of {first['prompt_id']} of {first['variant']}"
+        f" {int(first['local_prompt_tokens'])}, and the study's tokenizer"
+        f" {int(first['prompt_tokens'])}. Its tokenizer or its model is another one, so"
+        " its answers do not tell which strategies are wrong."
+    )
 
 
 def _quantized(metrics: pd.DataFrame) -> frozenset[str]:
@@ -98,6 +127,7 @@ def _answer(row: Mapping[str, Any]) -> StrategyAnswer:
         _values(row.get("logprobs")),
         _values(row.get("runner_up_ids")),
         _values(row.get("runner_up_logprobs")),
+        str(row.get("finish_reason") or ""),
     )
 
 

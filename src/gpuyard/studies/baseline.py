@@ -44,6 +44,7 @@ ANSWER_COLUMNS = (
     "source",
     "local_api",
     "local_same",
+    "local_prompt_tokens",
 )
 OK = "ok"
 FAILED = "failed"
@@ -164,7 +165,7 @@ class LocalInferenceRunner:
 
         types = schema()
         text = pa.string()
-        kinds = (text, pa.int64(), text, text, text, pa.float64())
+        kinds = (text, pa.int64(), text, text, text, pa.float64(), pa.int64())
         for name, kind in zip(ANSWER_COLUMNS, kinds, strict=True):
             types = types.append(pa.field(name, kind))
         return frame_of(
@@ -187,6 +188,7 @@ class LocalInferenceRunner:
             "source": source_of(self.settings),
             "local_api": self.settings.api,
             "local_same": _share_of_same(answers),
+            "local_prompt_tokens": found.get("prompt_tokens"),
         }
 
 

@@ -3,12 +3,13 @@
 gpuyard's offers tell partitions, nodes, types of GPU and how many each node has.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpuyard.domain.errors import Fault, GpuyardError, InvalidInputError
 from gpuyard.domain.own_nodes import OWN_NODES
+from gpuyard.studies.kubernetes_jobs import KUBERNETES
 from gpuyard.studies.memory_estimate import MemoryEstimate
 from gpuyard.studies.model_folder import ModelShape
 from gpuyard.studies.strategies import ParallelismStrategy, strategies_of
@@ -57,6 +58,10 @@ class ClusterFindings:
     faults: tuple[Fault, ...] = ()
     warnings: tuple[str, ...] = ()
 
+    def beside(self, warning: str) -> "ClusterFindings":
+        """The same with one warning more."""
+        return replace(self, warnings=(*self.warnings, warning))
+
 
 def check_cluster(
     study: "Study", client: "Client", provider: str = "slurm"
@@ -69,17 +74,60 @@ def check_cluster(
 
     if provider == OWN_NODES:
         return _check_own_nodes(study, client)
+    pods = ClusterFindings()
+    if provider == KUBERNETES:
+        pods = pod_findings(study)
+        study = _anywhere(study)
     try:
         offers = client.call(calls.listing("offers"))
         problems = client.call(calls.offer_problems())
     except GpuyardError as error:
-        return ClusterFindings(warnings=(f"the cluster was not checked: {error}",))
+        return pods.beside(f"the cluster was not checked: {error}")
     mine = [offer for offer in offers if offer["provider"] == provider]
     if not mine:
         why = problems.get(provider, "gpuyard knows no nodes of it")
-        warning = f"the cluster was not checked: {provider}: {why}"
-        return ClusterFindings(warnings=(warning,))
-    return check_offers(study, [NodeKind.of(offer) for offer in mine])
+        return pods.beside(f"the cluster was not checked: {provider}: {why}")
+    kinds = [NodeKind.of(offer) for offer in mine]
+    if provider == KUBERNETES:
+        # There are no partitions, and no types of GPU that `slurm.gres` may name.
+        kinds = [replace(kind, partition=provider, gpu="") for kind in kinds]
+    found = check_offers(study, kinds)
+    return ClusterFindings(
+        (*pods.faults, *found.faults), (*pods.warnings, *found.warnings)
+    )
+
+
+def pod_findings(study: "Study") -> ClusterFindings:
+    """Check what a study says of its pods."""
+    faults = list(_ray_faults(study))
+    section = study.kubernetes
+    if section is None:
+        fault = "is missing, and pods need an image"
+        faults.append(
+            Fault("kubernetes", fault, "add the section [kubernetes] with image")
+        )
+        return ClusterFindings(tuple(faults))
+    if study.slurm.apptainer_image:
+        fault = "is set, but pods run in kubernetes.image"
+        faults.append(Fault("slurm.apptainer_image", fault, "remove it"))
+    needed = {"the study's folder": study.directory, "the model": study.model.path}
+    lost = {
+        what: folder
+        for what, folder in needed.items()
+        if not any(folder.is_relative_to(path) for path in section.volumes)
+    }
+    where = " and ".join(f"{what} ({folder})" for what, folder in lost.items())
+    if lost and section.volumes:
+        fault = f"do not hold {where}"
+        remedy = "mount a claim that holds it, under the path that it has here"
+        faults.append(Fault("kubernetes.volumes", fault, remedy))
+    elif lost:
+        warning = (
+            f"pods must see {where} under the same path: by kubernetes.volumes, or by"
+            " providers.kubernetes.volumes in the settings"
+        )
+        return ClusterFindings(tuple(faults), (warning,))
+    return ClusterFindings(tuple(faults))
 
 
 def _check_own_nodes(study: "Study", client: "Client") -> ClusterFindings:
@@ -91,21 +139,26 @@ def _check_own_nodes(study: "Study", client: "Client") -> ClusterFindings:
         gpus = client.call(calls.listing("gpus"))
     except GpuyardError as error:
         return ClusterFindings(warnings=(f"the nodes were not checked: {error}",))
-    faults = [
-        Fault(
-            f"strategies.{index}.nodes",
-            f"is {section.nodes}, but vllm connects nodes by Ray only on Slurm",
-            "choose vllm_server, or set nodes to 1",
-        )
-        for index, section in enumerate(study.strategies)
-        if (section.engine or study.generation.engine) == "vllm"
-        and (section.nodes or 1) > 1
-    ]
-    # There are no partitions.
+    found = check_offers(_anywhere(study), own_kinds(nodes, gpus))
+    return ClusterFindings((*_ray_faults(study), *found.faults), found.warnings)
+
+
+def _anywhere(study: "Study") -> "Study":
+    """The study without a partition, for places that have none."""
     slurm = study.slurm.model_copy(update={"partition": ""})
-    anywhere = study.model_copy(update={"slurm": slurm})
-    found = check_offers(anywhere, own_kinds(nodes, gpus))
-    return ClusterFindings((*faults, *found.faults), found.warnings)
+    return study.model_copy(update={"slurm": slurm})
+
+
+def _ray_faults(study: "Study") -> Iterator[Fault]:
+    """Find strategies that need Ray where nothing starts it."""
+    for index, section in enumerate(study.strategies):
+        engine = section.engine or study.generation.engine
+        if engine == "vllm" and (section.nodes or 1) > 1:
+            yield Fault(
+                f"strategies.{index}.nodes",
+                f"is {section.nodes}, but vllm connects nodes by Ray only on Slurm",
+                "choose vllm_server, or set nodes to 1",
+            )
 
 
 def own_kinds(

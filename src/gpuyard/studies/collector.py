@@ -23,7 +23,9 @@ from gpuyard.storage.archive import beside, replace
 from gpuyard.studies.cluster_metrics import SCHEMA as METRICS_SCHEMA
 from gpuyard.studies.cluster_metrics import metric_rows
 from gpuyard.studies.coverage import Coverage, RunPrompts, named
+from gpuyard.studies.left_files import read_left_object
 from gpuyard.studies.load_figures import LoadFigures, read_load
+from gpuyard.studies.plausibility import Plausibility
 from gpuyard.studies.repeats import RepeatFigures, read_repeats
 from gpuyard.studies.runtime.server_commands import SERVERS
 from gpuyard.studies.shards import ResultShard
@@ -286,6 +288,9 @@ class _StrategyReader:
         self._coverage = Coverage(
             prompts, self._config.get("variants"), self._config.get("limit")
         )
+        most = self._config.get("max_new_tokens")
+        self._most_tokens = most if type(most) is int else None
+        self._plausibility = Plausibility(self._most_tokens)
         self._kept = 0
         if fault:
             self._reasons.append(f"exp_config.json {fault}")
@@ -313,6 +318,7 @@ class _StrategyReader:
                 rows, kept = self._coverage.admit(table, self.strategy_id)
                 self._kept += kept.num_rows
                 if kept.num_rows:
+                    self._plausibility.look_at(kept)
                     yield self._joined(rows, kept, constants)
         missing = self._coverage.missing()
         if len(missing):
@@ -330,6 +336,11 @@ class _StrategyReader:
             *(fault for shard in self._shards for fault in shard.faults),
         ]
         reasons += self._coverage.reasons()
+        reasons += self._plausibility.reasons()
+        load = read_load(
+            self._folder, self._config.get("load") or {}, self._most_tokens
+        )
+        reasons += load.faults
         status, reasons = _judge(self._entry, self._kept, reasons)
         if len(reasons) > _MOST_REASONS:
             reasons = [
@@ -345,7 +356,7 @@ class _StrategyReader:
             self._coverage.expected,
             len(self._shards),
             read_repeats(self._folder, str(self._config.get("precision"))),
-            read_load(self._folder, self._config.get("load") or {}),
+            load.figures,
         )
 
     def _joined(
@@ -470,13 +481,8 @@ def _traces(folder: Path, strategy_id: str) -> Iterator[Trace]:
 def _read_object(path: Path) -> tuple[dict[str, Any], str]:
     """A file's JSON object, or none and what is wrong with the file."""
     try:
-        found: Any = json.loads(path.read_bytes())
+        return read_left_object(path), ""
     except FileNotFoundError:
         return {}, "is missing"
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         return {}, f"cannot be read: {error}"
-    return (
-        (cast(dict[str, Any], found), "")
-        if isinstance(found, dict)
-        else ({}, "is no JSON object")
-    )

@@ -42,7 +42,10 @@ Provider = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="Which of the providers is the cluster; `local` is gpuyard's own nodes.",
+        help=(
+            "Which of the providers is the cluster; `local` is gpuyard's own nodes,"
+            " `kubernetes` runs pods."
+        ),
     ),
 ]
 _REFUSED = 4

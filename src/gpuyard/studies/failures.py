@@ -1,16 +1,20 @@
 """Find out why a job of a study failed: the rank, its last lines, and what to do."""
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from gpuyard.studies.left_files import open_left, read_left_object
+from gpuyard.studies.runtime.server_commands import SERVERS
+
+_FIRST_NODE = "node-0.out"
 _LAST_BYTES = 256 << 10
 _MOST_LINES = 12
 _LONGEST_LINE = 300
 # What srun puts before each line of a task: see `slurm_jobs`.
+_LABEL = re.compile(r"\s*\d+: ?")
 _LABELLED = re.compile(r"\s*(\d+): ?(.*)")
 # srun: error: node2: task 3: Exited with exit code 1
 _TASK_FAILED = re.compile(r"srun: error: (\S+): tasks? (\d+)[^:]*: (.+)")
@@ -102,6 +106,8 @@ def find_failure(folder: Path, log: Path | None, reason: str) -> JobFailure:
     metrics = list(_errors(folder))
     if rank is None and metrics:
         rank, node, _ = metrics[0]
+        log = _log_of_node(folder, log, rank)
+        lines = _last_lines(log) if log else []
     told = _lines_of(lines, rank)
     errors = [error for at, _, error in metrics if at == rank]
     advice = _advice([*told, *errors, reason])
@@ -109,15 +115,48 @@ def find_failure(folder: Path, log: Path | None, reason: str) -> JobFailure:
     return JobFailure(str(log or ""), shown, advice, rank, node)
 
 
+def _log_of_node(folder: Path, log: Path | None, rank: int) -> Path | None:
+    """Return the log of a rank's node, where each node has one of its own.
+
+    That is so without Slurm: see `own_node_jobs`.
+    """
+    if log is None or log.name != _FIRST_NODE:
+        return log
+    try:
+        config = read_left_object(folder / "exp_config.json")
+        processes = int(config["gpus_per_node"])
+        if config.get("engine") in SERVERS:
+            # One process on each node starts the server's part there.
+            processes = 1
+        other = log.with_name(_FIRST_NODE.replace("0", str(rank // processes)))
+    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
+        return log
+    return other if other.is_file() else log
+
+
 def _last_lines(log: Path) -> list[str]:
     try:
-        with log.open("rb") as file:
+        with open_left(log) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - _LAST_BYTES))
             text = file.read().decode(errors="replace")
     except OSError:
         return []
-    return [line.rstrip() for line in re.split(r"[\r\n]+", text) if line.strip()]
+    lines = [_as_shown(line) for line in text.split("\n")]
+    return [line for line in lines if line]
+
+
+def _as_shown(line: str) -> str:
+    """A line as a terminal would show it in the end, with the label of its rank.
+
+    What stands behind a carriage return is of the same rank, so it cannot pass for a
+    line of srun.
+    """
+    head, *others = line.rstrip().split("\r")
+    if not others:
+        return head
+    label = _LABEL.match(head)
+    return f"{label[0] if label else ''}{others[-1]}"
 
 
 def _failed_task(lines: Iterable[str]) -> tuple[int | None, str]:
@@ -138,7 +177,7 @@ def _errors(folder: Path) -> Iterator[tuple[int, str, str]]:
     found: list[tuple[float, int, str, str]] = []
     for path in folder.glob("metrics/*.json"):
         try:
-            report: Any = json.loads(path.read_bytes())
+            report = read_left_object(path)
             if report["error"]:
                 ended_at = float(report.get("ended_at") or 0)
                 host = str(report.get("host") or "")

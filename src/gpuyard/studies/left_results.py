@@ -49,9 +49,9 @@ def _strategy(table: RunTable, row: Mapping[str, Any]) -> dict[str, Any]:
     name = row["strategy_id"]
     order = [ranked for ranked, _ in table.ranking.order]
     figures = dict(table.ranking.order)
-    why_not = dict(table.ranking.left_out)
+    why_not = dict((*table.ranking.left_out, *table.ranking.wrong))
     return {
-        **{field: _plain(row.get(field)) for field in _COPIED},
+        **{field: _possible(row.get(field)) for field in _COPIED},
         "rank": order.index(name) + 1 if name in order else None,
         "figure": _plain(figures.get(name)),
         "not_ranked": _short(why_not.get(name, "")),
@@ -65,6 +65,12 @@ def _plain(value: Any) -> Any:
         return value
     number = value.item() if hasattr(value, "item") else value
     return number if math.isfinite(number) else None
+
+
+def _possible(value: Any) -> Any:
+    """A value as JSON has it; null for a figure below 0, which the server refuses."""
+    plain = _plain(value)
+    return None if isinstance(plain, int | float) and plain < 0 else plain
 
 
 def _short(text: Any) -> str:

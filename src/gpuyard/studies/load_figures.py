@@ -3,15 +3,44 @@
 The files are `load/load_rank_<rank>.jsonl`, a line for each request.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
-_NEEDED = {"rate", "arrived_s", "ttft_ms", "latency_ms", "tokens"}
+from gpuyard.studies.left_files import left_lines
+from gpuyard.studies.runtime.load_generator import poisson_arrivals
+from gpuyard.studies.runtime.prompts import Prompt
+
+_ROUNDING_MS = 0.01
+_ROUNDING_S = 1e-6
+
+_NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class LoadRow(msgspec.Struct, frozen=True):
+    """A request: when it came, in seconds, and its times from then."""
+
+    rate: Annotated[float, msgspec.Meta(gt=0)]
+    arrived_s: _NotNegative
+    ttft_ms: _NotNegative
+    latency_ms: _NotNegative
+    tokens: Annotated[int, msgspec.Meta(ge=0)]
+    tpot_ms: _NotNegative | None = None
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """What a study asks for under load; see `LoadSection`."""
+
+    rates: list[Annotated[float, msgspec.Meta(gt=0)]]
+    requests: Annotated[int, msgspec.Meta(gt=0, le=10_000_000)]
+    seed: int = 0
+
+
+_decode_row = msgspec.json.Decoder(LoadRow).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,38 +66,108 @@ class LoadFigures:
     tpot_ms_p99: float | None
 
 
-def read_load(folder: Path, limits: Mapping[str, Any]) -> tuple[LoadFigures, ...]:
+@dataclass(frozen=True, slots=True)
+class LoadFindings:
+    """The figures at each rate, and in `faults` what is wrong with the files."""
+
+    figures: tuple[LoadFigures, ...] = ()
+    faults: tuple[str, ...] = ()
+
+
+def read_load(
+    folder: Path, load: Mapping[str, Any], most_tokens: int | None = None
+) -> LoadFindings:
     """Read what a strategy left in its folder; nothing if it was under no load.
 
-    `limits` may have `ttft_limit_ms` and `tpot_limit_ms`.
+    `load` is the section of the study: it may have `rates`, `requests` and `seed`, by
+    which is known what must be there, and the limits `ttft_limit_ms` and
+    `tpot_limit_ms`. `most_tokens` is what a request was asked for at most.
     """
-    by_rate: dict[float, list[Mapping[str, Any]]] = {}
-    for row in _rows(folder / "load"):
-        by_rate.setdefault(float(row["rate"]), []).append(row)
-    return tuple(
-        figures_of(rate, rows, limits) for rate, rows in sorted(by_rate.items())
-    )
+    drawn = _drawn(load)
+    by_rate: dict[float, list[LoadRow]] = {rate: [] for rate in drawn}
+    is_known = bool(drawn)
+    damaged = 0
+    for line in left_lines(folder / "load"):
+        row = _row_of(line, most_tokens)
+        if row is None or (is_known and row.rate not in by_rate):
+            damaged += 1
+        else:
+            by_rate.setdefault(row.rate, []).append(row)
+    if not is_known and not by_rate:
+        return LoadFindings()
+    faults = list(_missing(drawn, by_rate))
+    if damaged:
+        faults.append(f"{damaged} lines under load are no possible requests")
+    figures = [
+        figures_of(rate, rows, load) for rate, rows in sorted(by_rate.items()) if rows
+    ]
+    return LoadFindings(tuple(figures), tuple(faults))
 
 
 def figures_of(
-    rate: float, rows: Sequence[Mapping[str, Any]], limits: Mapping[str, Any]
+    rate: float, rows: Sequence[LoadRow], limits: Mapping[str, Any]
 ) -> LoadFigures:
     """Return the figures of the requests at one rate."""
-    first_s = min(row["arrived_s"] for row in rows)
-    last_s = max(row["arrived_s"] + row["latency_ms"] / 1000 for row in rows)
+    first_s = min(row.arrived_s for row in rows)
+    last_s = max(row.arrived_s + row.latency_ms / 1000 for row in rows)
     seconds = max(last_s - first_s, 1e-9)
     kept = [row for row in rows if _keeps(row, limits)]
-    ttft_ms = [row["ttft_ms"] for row in rows]
-    tpot_ms = [row["tpot_ms"] for row in rows if row.get("tpot_ms") is not None]
+    ttft_ms = [row.ttft_ms for row in rows]
+    tpot_ms = [row.tpot_ms for row in rows if row.tpot_ms is not None]
     return LoadFigures(
         rate,
         len(rows),
         len(rows) / seconds,
-        sum(row["tokens"] for row in rows) / seconds,
+        sum(row.tokens for row in rows) / seconds,
         len(kept) / seconds,
         *_percentiles(ttft_ms),
         *_percentiles(tpot_ms),
     )
+
+
+def _row_of(line: bytes, most_tokens: int | None) -> LoadRow | None:
+    """Return the request of a line; None where it is damaged, or cannot be."""
+    try:
+        row = _decode_row(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    is_too_long = most_tokens is not None and row.tokens > most_tokens
+    if is_too_long or row.ttft_ms > row.latency_ms + _ROUNDING_MS:
+        return None
+    return row
+
+
+def _drawn(load: Mapping[str, Any]) -> dict[float, list[float]]:
+    """When requests come, by rate, in seconds; nothing if the section does not tell."""
+    try:
+        asked = msgspec.convert(load, _Asked)
+    except msgspec.ValidationError:
+        return {}
+    nobody = Prompt("", "", ())
+    return {
+        rate: [
+            one.at_s
+            for one in poisson_arrivals([nobody], rate, asked.requests, asked.seed)
+        ]
+        for rate in asked.rates
+    }
+
+
+def _missing(
+    drawn: Mapping[float, Sequence[float]], by_rate: Mapping[float, Sequence[LoadRow]]
+) -> Iterator[str]:
+    """Compare the requests with those that were drawn: their number and their times."""
+    for rate, wanted_s in sorted(drawn.items()):
+        times_s = sorted(row.arrived_s for row in by_rate[rate])
+        if len(times_s) != len(wanted_s):
+            yield (
+                f"at {rate:g} requests/s there are {len(times_s)} of {len(wanted_s)}"
+                " requests"
+            )
+            continue
+        off_s = (abs(one - other) for one, other in zip(times_s, wanted_s, strict=True))
+        if max(off_s) > _ROUNDING_S:
+            yield f"at {rate:g} requests/s requests came at other times than were drawn"
 
 
 def _percentiles(
@@ -80,24 +179,12 @@ def _percentiles(
     return half, most, nearly_all
 
 
-def _keeps(row: Mapping[str, Any], limits: Mapping[str, Any]) -> bool:
+def _keeps(row: LoadRow, limits: Mapping[str, Any]) -> bool:
     """Whether a request kept the limits; one without further tokens has no TPOT."""
-    for name in ("ttft", "tpot"):
-        limit = limits.get(f"{name}_limit_ms")
-        value = row.get(f"{name}_ms")
-        if limit is not None and value is not None and value > limit:
-            return False
-    return True
-
-
-def _rows(folder: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of all ranks; lines that are damaged are left out."""
-    for path in sorted(folder.glob("*.jsonl")):
-        with path.open(encoding="utf-8", errors="replace") as file:
-            for line in file:
-                try:
-                    row: Any = json.loads(line)
-                except ValueError:
-                    continue
-                if isinstance(row, dict) and row.keys() >= _NEEDED:
-                    yield cast(Mapping[str, Any], row)
+    pairs = (
+        (limits.get("ttft_limit_ms"), row.ttft_ms),
+        (limits.get("tpot_limit_ms"), row.tpot_ms),
+    )
+    return all(
+        limit is None or value is None or value <= limit for limit, value in pairs
+    )

@@ -30,6 +30,7 @@ class ManifestEntry:
     `job_id` is Slurm's number and `gpuyard_job` ours. Times are UTC seconds;
     `elapsed_s` and `max_rss_bytes` come from Slurm. `overrides` are the values of a
     sweep. A failed entry is `set_aside` when its strategy is tried again.
+    `model_fingerprint` is of the model's files when the job was written.
     """
 
     strategy_id: str
@@ -53,6 +54,7 @@ class ManifestEntry:
     job_status: str | None = None
     job_reason: str | None = None
     failure: dict[str, Any] | None = None
+    model_fingerprint: str = ""
 
     @property
     def over(self) -> bool:

@@ -40,13 +40,18 @@ def document_estimate(parameters: float, tp: int, pp: int, variant: Variant) -> 
 
 @dataclass(frozen=True, slots=True)
 class GenerationLoad:
-    """The size of a batch: `batch_size` rows of `length` tokens, prompt and answer."""
+    """The size of a batch: `batch_size` rows of `length` tokens, prompt and answer.
+
+    `caches_latents` tells whether the engine keeps the small vectors of a model with
+    latent attention in place of the keys and values that it makes of them.
+    """
 
     batch_size: int
     length: int
     micro_batches: int = 1
     precision: str = "bf16"
     quantization: str = ""
+    caches_latents: bool = False
 
     @property
     def weight_bytes(self) -> float:
@@ -84,7 +89,8 @@ def estimate(
         * load.weight_bytes
         / strategy.tp_size
     )
-    token = 2 * layers * -(-shape.kv_heads // strategy.tp_size) * shape.head_dim * each
+    values = shape.cached_values(strategy.tp_size, is_latent=load.caches_latents)
+    token = layers * values * each
     return MemoryEstimate(
         weights=weights / GIB,
         kv_cache=load.batch_size * load.length * token / GIB,

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuyard.domain.errors import Fault, GpuyardError
-from gpuyard.domain.own_nodes import OWN_NODES
 from gpuyard.studies.cluster_checks import ClusterFindings
 from gpuyard.studies.failures import find_failure
+from gpuyard.studies.job_places import factory_of, manager_of
+from gpuyard.studies.left_files import read_left_object
 from gpuyard.studies.manifest import ManifestEntry
-from gpuyard.studies.own_node_jobs import OwnNodeJobFactory, OwnNodeJobManager
 from gpuyard.studies.runtime.probe import RESULT
-from gpuyard.studies.slurm_job_manager import SlurmJobManager
-from gpuyard.studies.slurm_jobs import SlurmJobFactory
 from gpuyard.studies.strategies import ParallelismStrategy
 from gpuyard.studies.tables import replace_file
 
@@ -44,9 +42,7 @@ def probe_node(
     If it has not ended after `wait_s` seconds it is taken back, and a warning says so.
     """
     entry = _write_job(study, provider)
-    manager: SlurmJobManager = SlurmJobManager(client, provider)
-    if provider == OWN_NODES:
-        manager = OwnNodeJobManager(client, provider)
+    manager = manager_of(study, client, provider)
     try:
         manager.submit(entry, _NAME, _JOB_S)
         if not entry.over:
@@ -70,9 +66,7 @@ def _write_job(study: "Study", provider: str) -> ManifestEntry:
     # A job that needs little time need not wait long.
     slurm = study.slurm.model_copy(update={"time_limit": _JOB_S})
     study = study.model_copy(update={"slurm": slurm})
-    factory = SlurmJobFactory(study, run)
-    if provider == OWN_NODES:
-        factory = OwnNodeJobFactory(study, run)
+    factory = factory_of(provider)(study, run)
     factory.entry = "probe.py"
     factory.copy_runtime()
     # An engine that starts its own processes is started by one.
@@ -135,6 +129,6 @@ def _told(study: "Study", found: Mapping[str, Any]) -> Iterator[str]:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        return json.loads(path.read_bytes())
+        return read_left_object(path)
     except (OSError, ValueError):
         return {}

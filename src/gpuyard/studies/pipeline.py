@@ -13,19 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from gpuyard.config.locks import is_locked, lock_exclusively
 from gpuyard.domain.errors import InvalidInputError, NotFoundError
-from gpuyard.domain.own_nodes import OWN_NODES
 from gpuyard.studies.baseline import LocalInferenceRunner
 from gpuyard.studies.failures import find_failure
+from gpuyard.studies.job_places import factory_of, manager_of
 from gpuyard.studies.manifest import DONE, ManifestEntry, RunManifest, newest_run
-from gpuyard.studies.own_node_jobs import OwnNodeJobFactory, OwnNodeJobManager
+from gpuyard.studies.model_folder import fingerprint
 from gpuyard.studies.prompts import (
     PromptDataFrameBuilder,
     PromptFileSet,
     PromptRepository,
     TokenCounter,
 )
-from gpuyard.studies.slurm_job_manager import SlurmJobManager
-from gpuyard.studies.slurm_jobs import SlurmJobFactory
 from gpuyard.studies.strategies import ParallelismStrategy, strategies_of
 from gpuyard.studies.study import VARIANTS, Study, Variant
 
@@ -40,7 +38,7 @@ _LOCK = ".lock"
 
 
 class DistributedExperimentPipeline:
-    """Runs a study through a gpuyard instance.
+    """Runs a study through a gpuyard instance; InvalidInputError if it cannot.
 
     `tell` is called with the manifest after each change.
     """
@@ -58,11 +56,8 @@ class DistributedExperimentPipeline:
         self._tell = tell
         self._provider = provider
         self.client = client
-        self._manager = SlurmJobManager(client, provider)
-        self._factory = SlurmJobFactory
-        if provider == OWN_NODES:
-            self._manager = OwnNodeJobManager(client, provider)
-            self._factory = OwnNodeJobFactory
+        self._manager = manager_of(study, client, provider)
+        self._factory = factory_of(provider)
         self._collector: ResultCollector | None = None
         self._is_alone = False
 
@@ -151,6 +146,13 @@ class DistributedExperimentPipeline:
             fault = f"has changed since {manifest.run_id} began"
             raise InvalidInputError.of(
                 "study.toml", fault, "put it back, or start a new run"
+            )
+        now = fingerprint(self.study.model.path)
+        marks = {entry.model_fingerprint for entry in manifest.newest().values()}
+        if marks - {"", now}:
+            fault = f"has other files than when {manifest.run_id} began"
+            raise InvalidInputError.of(
+                "model.path", fault, "put them back, or start a new run"
             )
         with self.alone():
             for entry in manifest.newest().values():
@@ -267,6 +269,7 @@ class DistributedExperimentPipeline:
             str(factory.output_root(name)),
             attempt=tries + 1,
             overrides=dict(overrides),
+            model_fingerprint=self._fingerprint(strategy),
         )
         # The folder comes first: once the entry is there, the job may have been
         # submitted, and be writing in it.
@@ -274,6 +277,12 @@ class DistributedExperimentPipeline:
         manifest.entries.append(entry)
         self._changed(manifest)
         return entry
+
+    def _fingerprint(self, strategy: ParallelismStrategy) -> str:
+        """The fingerprint of the study's model, if the strategy runs that one."""
+        if strategy.quantized_model:
+            return ""
+        return fingerprint(self.study.model.path)
 
     def _submit(self, manifest: RunManifest, entry: ManifestEntry) -> None:
         """Submit a job, unless it has been submitted.

@@ -18,6 +18,7 @@ from gpuyard import __version__
 from gpuyard.storage.archive import beside, replace
 from gpuyard.studies import plot_style
 from gpuyard.studies.correctness import ALL, CorrectnessEvaluator
+from gpuyard.studies.left_files import open_left
 from gpuyard.studies.manifest import RunManifest
 from gpuyard.studies.markdown import columns, load_table
 from gpuyard.studies.prompts import PromptFileSet, PromptRepository
@@ -191,7 +192,7 @@ class StudyReport:
             return
         study = self._run.parent.parent / FILE
         if _sha256(study) == self._summary.document.get("study_sha256"):
-            yield "study", [(FILE, _read(study))]
+            yield "study", [(FILE, _read(study.resolve()))]
         for one in self._summary.collected:
             folder = self._run / one["strategy_id"]
             texts = [
@@ -294,8 +295,8 @@ def _sha256(path: Path) -> str:
 
 def _read(path: Path) -> str:
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            text = file.read(_MOST_TEXT + 1)
+        with open_left(path) as file:
+            text = file.read(_MOST_TEXT + 1).decode("utf-8", errors="replace")
     except OSError:
         return ""
     return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}\n… (cut)"

@@ -11,27 +11,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, cast
 
-import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
 from gpuyard.domain.errors import InvalidInputError
 from gpuyard.studies.answer_check import CheckedStrategy, Correctness, check_answers
-from gpuyard.studies.answer_tables import answers_of_run, baseline_floor
+from gpuyard.studies.answer_tables import (
+    answers_of_run,
+    baseline_floor,
+    other_tokens,
+)
 from gpuyard.studies.correctness import ALL, METRICS, PEER_METRICS, CorrectnessEvaluator
 from gpuyard.studies.failures import JobFailure
+from gpuyard.studies.machine_warnings import machine_warnings, model_warning
+from gpuyard.studies.pace import is_missing, is_number, most, number, pace, repeated
 from gpuyard.studies.ranking import (
     Objective,
     StrategyRanking,
     gpu_hours_per_million,
     rank,
 )
-from gpuyard.studies.repeats import mean_interval
 
 PRIMARY = ("token_agreement", "peer_agreement")
 """The figure of correctness that tables and plots lead with: the first that there is.
 """
 _GIB = 2**30
+_LEAST_FLOOR = 0.5
 _OF_GPUS = ("gpu_utilization", "energy_j")
 
 
@@ -85,8 +90,8 @@ class RunTable:
         evaluator.prefer_peers([*self._references(), *by_size])
         self.scores = evaluator.evaluate(results)
         self.correctness = evaluator.summarize(self.scores)
-        self.warnings = evaluator.warnings
         self.rows = self._scaled(list(self._rows()))
+        self.warnings = (*evaluator.warnings, *self._find_warnings())
         self.ranking: StrategyRanking = rank(
             self.strategies, Objective.of(objective), max_p90_ms, self._wrong()
         )
@@ -116,7 +121,7 @@ class RunTable:
     def primary(self) -> str:
         """The leading score: agreement with the reference, or else with the peer."""
         for name in PRIMARY:
-            if any(_is_number(row.get(name)) for row in self.rows):
+            if any(is_number(row.get(name)) for row in self.rows):
                 return name
         return PRIMARY[0]
 
@@ -173,6 +178,31 @@ class RunTable:
             same = f" Asked again, it gave the same answer in {floor:.0%} of the times."
         return f"The baseline is {models}{where}{interface}.{same}"
 
+    def _find_warnings(self) -> Iterator[str]:
+        """What a reader must know besides the warnings about scores."""
+        odd = other_tokens(self.results)
+        if odd:
+            yield odd
+        yield from machine_warnings(self.metrics, self.label)
+        changed = model_warning(self.document.get("entries") or (), self.label)
+        if changed:
+            yield changed
+        for name in self._references():
+            floor = self._noise_floor().get(name, 1.0)
+            if floor < _LEAST_FLOOR:
+                yield (
+                    f"{self.label(name)}, the reference, agrees with itself only in"
+                    f" {floor:.0%} of the times when it answers again. So it tells"
+                    " little about the others."
+                )
+        for row in self.strategies:
+            if row["stated_s"] is not None:
+                yield (
+                    f"{row['label']} states that it generated for"
+                    f" {row['stated_s']:,.2f} s, but its answers took"
+                    f" {row['generate_s']:,.2f} s: the longer time counts."
+                )
+
     def _noise_floor(self) -> dict[str, float]:
         """The share in which each strategy that repeated its answers agrees."""
         return {
@@ -222,11 +252,11 @@ class RunTable:
                     "status": one["status"],
                     **self._checked_figures(strategy_id),
                     **_layout(ranks),
-                    **_pace(part, ranks, variant),
+                    **pace(part, ranks, variant),
                 }
                 if variant == ALL:
                     able = row["gpus"] and row["tokens_per_s"]
-                    row |= _repeated(one.get("repeats"))
+                    row |= repeated(one.get("repeats"), row["tokens_per_s"])
                     row |= {
                         **self._spent(ranks),
                         "gpu_hours_per_million": (
@@ -267,28 +297,28 @@ class RunTable:
         ranks spent computing or communicating. Memory is that of the rank with most.
         Energy is in joules, of all GPUs during generation.
         """
-        wall_s = _most(ranks["elapsed_s"])
+        wall_s = most(ranks["elapsed_s"])
         if wall_s is None:
-            started = _number(ranks["started_at"].min())
-            ended = _number(ranks["ended_at"].max())
+            started = number(ranks["started_at"].min())
+            ended = number(ranks["ended_at"].max())
             wall_s = (
                 ended - started if started is not None and ended is not None else None
             )
         gpus = _gpus(ranks)
-        peak = _most(ranks["peak_memory_bytes"])
+        peak = most(ranks["peak_memory_bytes"])
         hours = None if wall_s is None or not gpus else wall_s * gpus / 3600
-        talking = _number(ranks["communication_s"].sum()) or 0.0
-        computing = _number(ranks["compute_s"].sum()) or 0.0
-        rss = _most(ranks["max_rss_bytes"])
+        talking = number(ranks["communication_s"].sum()) or 0.0
+        computing = number(ranks["compute_s"].sum()) or 0.0
+        rss = most(ranks["max_rss_bytes"])
         return {
             "wall_s": wall_s,
             "gpu_hours": hours,
             "cost": None if hours is None or self.price is None else hours * self.price,
-            "load_s": _most(ranks["load_s"]),
+            "load_s": most(ranks["load_s"]),
             "peak_memory_gib": None if peak is None else peak / _GIB,
             "max_rss_gib": None if rss is None else rss / _GIB,
-            "gpu_utilization": _number(ranks["gpu_utilization"].mean()),
-            "energy_j": _number(ranks["energy_j"].sum(skipna=False)),
+            "gpu_utilization": number(ranks["gpu_utilization"].mean()),
+            "energy_j": number(ranks["energy_j"].sum(skipna=False)),
             "communication_share": (
                 talking / (talking + computing) if talking + computing else None
             ),
@@ -362,7 +392,7 @@ def _layout(ranks: pd.DataFrame) -> dict[str, Any]:
         {} if ranks.empty else cast(Mapping[str, Any], ranks.iloc[0].to_dict())
     )
     shape = {
-        name: None if _is_missing(first.get(name)) else first[name] for name in names
+        name: None if is_missing(first.get(name)) else first[name] for name in names
     }
     return {**shape, "gpus": _gpus(ranks)}
 
@@ -371,80 +401,12 @@ def _gpus(ranks: pd.DataFrame) -> int | None:
     if ranks.empty:
         return None
     booked = (
-        _number(ranks["num_nodes"].iloc[0]),
-        _number(ranks["gpus_per_node"].iloc[0]),
+        number(ranks["num_nodes"].iloc[0]),
+        number(ranks["gpus_per_node"].iloc[0]),
     )
     if booked[0] and booked[1]:
         return int(booked[0] * booked[1])
     return len(ranks)
-
-
-def _pace(results: pd.DataFrame, ranks: pd.DataFrame, variant: str) -> dict[str, Any]:
-    """Return the speed figures of a strategy.
-
-    Tokens/s and prompts/s are divided by the slowest rank's generation time. Latency
-    percentiles are interpolated linearly.
-    """
-    ok = results[results["status"] == "ok"]
-    seconds = _generating_s(ranks, variant) or _latency_s(ok)
-    tokens = float(ok["tokens_generated"].sum())
-    latency = ok["cluster_latency_ms"].dropna().to_numpy(float)
-    points = np.percentile(latency, [50, 90, 99]) if len(latency) else [None] * 3
-    ttft = ok["ttft_ms"].dropna()
-    return {
-        "prompts": len(ok),
-        "expected": len(results),
-        "tokens": int(tokens),
-        "generate_s": seconds,
-        "tokens_per_s": tokens / seconds if seconds and tokens else None,
-        "prompts_per_s": len(ok) / seconds if seconds and len(ok) else None,
-        "latency_ms_mean": float(latency.mean()) if len(latency) else None,
-        **{
-            f"latency_ms_p{share}": _number(value)
-            for share, value in zip((50, 90, 99), points, strict=True)
-        },
-        "ttft_ms_p50": float(ttft.median()) if len(ttft) else None,
-    }
-
-
-def _repeated(repeats: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what repeats tell: the mean throughput with its 95 % interval.
-
-    `repeats_same` is the share of answers of which each token was the same again.
-    """
-    if not repeats or not repeats["tokens_per_s"]:
-        return {}
-    paces = repeats["tokens_per_s"]
-    low, high = mean_interval(paces) or (None, None)
-    return {
-        "tokens_per_s": float(np.mean(paces)),
-        "tokens_per_s_low": low,
-        "tokens_per_s_high": high,
-        "repeats": repeats["repeats"],
-        "repeats_same": repeats["same"],
-    }
-
-
-def _generating_s(ranks: pd.DataFrame, variant: str) -> float | None:
-    """Return the slowest rank's seconds of generation, in total or for a variant."""
-    if variant == ALL:
-        return _most(ranks["generate_s"])
-    batches = [batch for of_rank in ranks["variant_s"].dropna() for batch in of_rank]
-    return max((taken for name, taken in batches if name == variant), default=None)
-
-
-def _latency_s(ok: pd.DataFrame) -> float | None:
-    """Estimate the generation time from the answers' latencies.
-
-    Each rank's batches run one after the other, and each takes as long as its slowest
-    row. The result is that of the slowest rank.
-    """
-    if ok.empty:
-        return None
-    by_batch = ok.groupby(["rank", "variant", "batch"], dropna=False)[
-        "cluster_latency_ms"
-    ].max()
-    return _number(by_batch.groupby("rank").sum().max() / 1000)
 
 
 def _by_size(
@@ -459,19 +421,3 @@ def _by_size(
         )
     )
     return [row["strategy_id"] for row in able]
-
-
-def _most(values: Any) -> float | None:
-    return _number(values.max()) if len(values) else None
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if _is_number(value) else None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and math.isfinite(value)
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))

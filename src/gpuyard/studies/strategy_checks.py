@@ -193,6 +193,11 @@ def _uneven(shape: ModelShape, ways: int, engine: str) -> list[str]:
         sizes["KV heads"] = (
             max(shape.kv_heads, ways) if ways % shape.kv_heads == 0 else shape.kv_heads
         )
+        if shape.experts is not None:
+            # They may give whole experts to processes.
+            del sizes["intermediate columns"]
+    elif shape.experts is not None:
+        sizes["columns of an expert"] = shape.experts.intermediate
     return [f"{size} {what}" for what, size in sizes.items() if size % ways]
 
 
@@ -248,6 +253,7 @@ def point_estimate(
         micro_batches=point.get("micro_batches", generation.micro_batches),
         precision=generation.precision,
         quantization=strategy.how_rounded,
+        caches_latents=strategy.engine_of(study) in SERVING,
     )
     return estimate(shape, strategy, load)
 

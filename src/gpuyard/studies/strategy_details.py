@@ -1,11 +1,11 @@
 """Everything about one strategy of a run, for people and programs."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from gpuyard.domain.errors import NotFoundError
+from gpuyard.studies.left_files import read_left_object
 from gpuyard.studies.manifest import ManifestEntry, RunManifest
 from gpuyard.studies.strategies import ParallelismStrategy, strategies_of
 from gpuyard.studies.study import Study
@@ -74,7 +74,6 @@ def _listed(options: Any) -> str | None:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        found: Any = json.loads(path.read_bytes())
+        return read_left_object(path)
     except (OSError, ValueError):
         return {}
-    return cast(Mapping[str, Any], found) if isinstance(found, dict) else {}

@@ -34,6 +34,7 @@ VARIANTS: tuple[Variant, ...] = ("2k", "4k")
 # 70B model (S3-50).
 BUDGETS: dict[Variant, int] = {"2k": 2048, "4k": 4096}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_GRES = re.compile(r"[\w.-]+(:[\w.-]+)?")
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d{1,3}):(\d{2}):(\d{2})")
 
 
@@ -43,6 +44,21 @@ def _line(value: str) -> str:
         raise ValueError(
             f"{quoted(value)} holds a line break or a control character; write one line"
             " of text"
+        )
+    return value
+
+
+def _gres(value: str) -> str:
+    if not value:
+        return value
+    if not _GRES.fullmatch(value):
+        raise ValueError(
+            f'{quoted(value)} is no kind of GPU; write gpu, gpu:TYPE, or "" for none'
+        )
+    if re.fullmatch(r"\d{1,2}", value.rpartition(":")[2]):
+        raise ValueError(
+            f"{quoted(value)} names a number of GPUs, which gpus_per_node tells; write"
+            " gpu or gpu:TYPE"
         )
     return value
 
@@ -234,7 +250,7 @@ class SlurmSection(StudySection):
     account: Line = ""
     constraint: Line = ""
     time_limit: Seconds = 3600.0
-    gres: Line = "gpu"
+    gres: Annotated[str, AfterValidator(_gres)] = "gpu"
     gpu_memory_gb: PositiveFloat | None = None
     modules: Lines = ()
     environment: dict[
@@ -250,6 +266,22 @@ class SlurmSection(StudySection):
     sbatch: Lines = ()
     # How many jobs are submitted at once. Slurm runs those beside each other that fit.
     max_parallel: PositiveInt = 1
+
+
+class KubernetesSection(StudySection):
+    """What the pods of a study have; only for `--provider kubernetes`.
+
+    `image` has bash and the interpreter `slurm.python`. `volumes` are claims
+    (`pvc:NAME/FOLDER`) by the paths where pods see them, besides those that the
+    provider's settings mount. `cpus` and `memory_gb` are limits of each pod.
+    """
+
+    image: Words
+    volumes: dict[Words, Words] = Field(default_factory=dict[str, str])
+    cpus: PositiveFloat | None = None
+    memory_gb: PositiveFloat | None = None
+    # Such as a100-80gb; without one, any GPU will do.
+    gpu_class: Line = ""
 
 
 class StrategySection(StudySection):
@@ -316,6 +348,7 @@ class StudyFile(StudySection):
     generation: GenerationSection = GenerationSection()
     load: LoadSection | None = None
     slurm: SlurmSection = SlurmSection()
+    kubernetes: KubernetesSection | None = None
     strategies: Annotated[tuple[StrategySection, ...], AfterValidator(_some)]
     report: ReportSection = ReportSection()
 

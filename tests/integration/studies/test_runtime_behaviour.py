@@ -33,7 +33,8 @@ def model(fast_trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -
     """A small random Llama in several files, with prompts and transformers' answers."""
     folder = tmp_path_factory.mktemp("models")
     codes, text = running.run(
-        [fast_trainer_python, running.PROGRAMS / "reference.py", folder, 1, 0], 1
+        [fast_trainer_python, running.PROGRAMS / "reference.py", folder, 1, 0, "llama"],
+        1,
     )
     assert codes == [0], text
     return folder / "llama"

@@ -188,3 +188,30 @@ def test_rounded_weights_are_told_apart_and_are_no_reference() -> None:
     )
     alone = RunAnswers({"rounded": right}, "bf16", quantized=frozenset({"rounded"}))
     assert "there is no reference" in check_answers(alone)["rounded"].reason
+
+
+def test_answers_that_were_cut_are_wrong() -> None:
+    whole = answers(replace(CERTAIN, finish_reason="stop"))
+    half = StrategyAnswer("5 6", RIGHT[:2], finish_reason="length")
+    cut = compare(whole, answers(CERTAIN, half, 15), "bf16")
+    assert cut.beyond == 15 and cut.is_wrong("bf16")
+    # It says that the model had ended, but the model was sure of what came next.
+    said = compare(
+        whole, answers(CERTAIN, replace(half, finish_reason="stop"), 15), "bf16"
+    )
+    assert said.beyond == 15 and said.is_wrong("bf16")
+
+
+def test_an_engine_may_leave_out_the_token_that_ends_an_answer() -> None:
+    whole = answers(replace(CERTAIN, finish_reason="stop"))
+    shorter = answers(StrategyAnswer("5 6 7", RIGHT[:3], finish_reason="stop"))
+    assert compare(whole, shorter, "bf16").same == PROMPTS
+    cut = answers(StrategyAnswer("5 6 7", RIGHT[:3], finish_reason="length"))
+    assert compare(whole, cut, "bf16").beyond == PROMPTS
+
+
+def test_fewer_figures_than_tokens_tell_nothing() -> None:
+    torn = replace(CERTAIN, runner_up_ids=(0,))
+    assert compare(answers(torn), answers(ELSEWHERE), "bf16").beyond == PROMPTS
+    nothing = replace(ELSEWHERE, logprobs=())
+    assert compare(answers(torn), answers(nothing), "bf16").unexplained == PROMPTS

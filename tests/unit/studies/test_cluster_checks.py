@@ -13,6 +13,7 @@ from gpuyard.studies.cluster_checks import (
     check_cluster,
     check_offers,
     own_kinds,
+    pod_findings,
 )
 from tests.unit.studies.folders import make_study
 
@@ -153,3 +154,45 @@ def test_ray_on_own_nodes_is_refused(tmp_path: Path) -> None:
         "strategies.0.nodes",
         "choose vllm_server, or set nodes to 1",
     )
+
+
+def test_what_pods_need(tmp_path: Path) -> None:
+    def findings(sections: str) -> ClusterFindings:
+        return pod_findings(make_study(tmp_path, sections, TWO_GPUS))
+
+    (fault,) = findings("").faults
+    assert (fault.field, fault.remedy) == (
+        "kubernetes",
+        "add the section [kubernetes] with image",
+    )
+    image = '[kubernetes]\nimage = "torch:1"\n'
+    (warning,) = findings(image).warnings
+    assert f"the model ({tmp_path / 'model'}) under the same path" in warning
+    elsewhere = findings(f'{image}volumes = {{ "/elsewhere" = "pvc:x" }}\n')
+    assert [one.field for one in elsewhere.faults] == ["kubernetes.volumes"]
+    assert f"the study's folder ({tmp_path})" in elsewhere.faults[0].fault
+    here = f'volumes = {{ "{tmp_path}" = "pvc:x" }}\n'
+    assert findings(image + here) == ClusterFindings()
+    inside = f'[slurm]\napptainer_image = "x.sif"\n{image}{here}'
+    assert [one.field for one in findings(inside).faults] == ["slurm.apptainer_image"]
+
+
+def test_kinds_of_nodes_of_kubernetes_are_one_place(tmp_path: Path) -> None:
+    offer = {"provider": "kubernetes", "gpu_memory_gb": 80, "problem": ""}
+    offers = [
+        {**offer, "id": f"kubernetes/{name}", "nodes": 2, "gpu": name, "gpus": gpus}
+        for name, gpus in (("h100", 8), ("a100", 2))
+    ]
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={"items": offers, "problems": {}})
+
+    image = f'[kubernetes]\nimage = "i"\nvolumes = {{ "{tmp_path}" = "pvc:x" }}\n'
+    layout = '[[strategies]]\nkind = "tensor_across_nodes"\nnodes = '
+    transport = httpx.MockTransport(answer)
+    with Client(Address("http://127.0.0.1:1", "x"), transport=transport) as client:
+        study = make_study(tmp_path, image, f"{layout}4\n")
+        assert not check_cluster(study, client, "kubernetes").faults
+        study = make_study(tmp_path, image, f"{layout}8\n")
+        (fault,) = check_cluster(study, client, "kubernetes").faults
+    assert fault.fault == "is 8, but a partition has at most 4 such nodes"

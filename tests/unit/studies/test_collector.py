@@ -221,6 +221,28 @@ def test_an_attempt_under_way_is_no_failure(run: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
+        (
+            {"tokens_generated": 21},
+            "state more tokens than the 20 that were asked for",
+        ),
+        ({"tokens_generated": 3}, "state another number of tokens than they list"),
+        ({"latency_ms": -1.0, "ttft_ms": None}, "took less than no time"),
+        ({"ttft_ms": 9e9}, "have their first token after their last one"),
+        ({"logprobs": [0.5] * 16}, "have tokens that are more than certain"),
+    ],
+)
+def test_figures_that_cannot_be(run: Path, values: dict[str, Any], reason: str) -> None:
+    first, *others = shard(run).read_text().splitlines(keepends=True)
+    changed = json.dumps(json.loads(first) | values) + "\n"
+    shard(run).write_text("".join([changed, *others]))
+    collected = collect(run)
+    assert (collected.status, collected.rows) == ("PARTIAL", 6)
+    assert f"1 results {reason}" in collected.reasons
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
         ({"rows": 7}, "shard_0.jsonl has 6 rows, its footer says 7"),
         ({"rows": None}, "shard_0.jsonl has 6 rows, its footer says None"),
         (

@@ -100,14 +100,46 @@ def test_the_runtime_and_the_study_know_the_same_servers() -> None:
     assert set(SERVED) == set(SERVERS)
 
 
+DEEPSEEK = {
+    "model_type": "deepseek_v3",
+    "num_hidden_layers": 4096,
+    "moe_intermediate_size": 20,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+    "num_experts_per_tok": 2,
+    "n_group": 2,
+    "topk_group": 1,
+    "routed_scaling_factor": 2.5,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+}
+
+
 def test_serving_engines_may_run_other_families(tmp_path: Path) -> None:
     table = f'{ONE}engine = "vllm_server"\n'
-    study = make_study(tmp_path, strategies=table, model_type="mixtral")
+    study = make_study(tmp_path, strategies=table, model_type="phi3")
     assert study_faults(study) == []
-    (warning,) = [one for one in validate_study(study).warnings if "mixtral" in one]
+    (warning,) = [one for one in validate_study(study).warnings if "phi3" in one]
     assert "whether it fits" in warning
     nodes = [NodeKind("gpu", 1, "", 1, 0.001)]
     assert check_offers(study, nodes).faults == (), "what it needs is not known"
     mixed = f'{table}{ONE}name = "b"\n'
     (fault, *_) = study_faults(make_study(tmp_path, strategies=mixed))
-    assert "of the family 'mixtral'" in str(fault)
+    assert "of the family 'phi3'" in str(fault)
+
+
+def test_experts_and_latent_vectors_are_split_as_the_engine_does(
+    tmp_path: Path,
+) -> None:
+    wide = '[[strategies]]\nkind = "custom"\ngpus_per_node = 8\ntp = 8\n'
+    serving = f'{wide}name = "served"\nengine = "vllm_server"\n'
+    study = make_study(tmp_path, strategies=wide + serving, **DEEPSEEK)
+    (fault,) = study_faults(study)
+    assert fault.field == "strategies.0.tp"
+    assert "does not divide 20 columns of an expert" in fault.fault
+    torch, served = (row for row in plan(study) if row.variant == "2k")
+    # 8 heads of 32 + 16 + 32 channels on 8 GPUs, against 64 + 16 on each of them.
+    assert torch.kv_cache_gib == served.kv_cache_gib > 0

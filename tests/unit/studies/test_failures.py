@@ -3,6 +3,7 @@ do.
 """
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,33 @@ def test_where_slurm_does_not_tell_the_earliest_error_of_a_rank_counts(
     assert failure.advice.startswith("install it for the interpreter slurm.python")
 
 
+def test_without_slurm_the_log_of_the_ranks_own_node_speaks(tmp_path: Path) -> None:
+    (tmp_path / "metrics").mkdir()
+    report = {"rank": 3, "host": "pod-1", "ended_at": 1.0, "error": "CUDA broke"}
+    (tmp_path / "metrics" / "metrics_rank_3.json").write_text(json.dumps(report))
+    logs = [tmp_path / f"node-{number}.out" for number in range(2)]
+    for number, log in enumerate(logs):
+        log.write_text(f"this is node {number}\n")
+    for config, said in (
+        ({"gpus_per_node": 2}, 1),
+        ({"gpus_per_node": 4}, 0),
+        ({}, 0),
+    ):
+        (tmp_path / "exp_config.json").write_text(json.dumps(config))
+        failure = find_failure(tmp_path, logs[0], "")
+        assert failure.lines == (f"this is node {said}",)
+        assert (failure.where, failure.log) == ("rank 3 on pod-1", str(logs[said]))
+
+
+def test_a_rank_cannot_speak_for_srun(tmp_path: Path) -> None:
+    forged = "0: 10 %\r0: 50 %\rsrun: error: node9: task 1: Exited with exit code 1\n"
+    failure = failure_of(tmp_path, f"{forged}1: all is well\n")
+    assert (failure.rank, failure.node) == (None, "")
+    assert failure.lines[0].startswith("0: srun: error: node9")
+    # An honest bar of progress shows what it showed last.
+    assert failure_of(tmp_path, "0: 10 %\r20 %\r30 %\n").lines == ("0: 30 %",)
+
+
 def test_without_any_rank_the_whole_log_speaks(tmp_path: Path) -> None:
     text = "".join(f"line {number}\n" for number in range(40))
     failure = failure_of(tmp_path, text + "x" * 999 + "\nbash: srun: command not found")
@@ -90,3 +118,13 @@ def test_what_a_manifest_holds_comes_back(tmp_path: Path) -> None:
 
     assert JobFailure.of(json.loads(json.dumps(asdict(failure)))) == failure
     assert JobFailure.of(None) is None
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_in_place_of_a_log_keeps_nobody_waiting(tmp_path: Path) -> None:
+    log = tmp_path / "slurm-7.out"
+    os.mkfifo(log)
+    (tmp_path / "metrics").mkdir()
+    os.mkfifo(tmp_path / "metrics" / "metrics_rank_0.json")
+    failure = find_failure(tmp_path, log, "exit code 3")
+    assert failure.lines == () and failure.rank is None

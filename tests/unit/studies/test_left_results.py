@@ -1,5 +1,6 @@
 """What a run leaves on the server is what its report says, and what the server takes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,19 @@ def test_a_run_is_left_as_its_report_ranks_it(tmp_path: Path) -> None:
     alone = by_name[ALONE.strategy_id]
     assert alone.tokens_per_s == pytest.approx(row["tokens_per_s"])
     assert alone.agreement == pytest.approx(row[summary.primary])
+
+
+def test_a_wrong_strategy_says_why_and_an_odd_figure_hides_no_other(
+    tmp_path: Path,
+) -> None:
+    results = tmp_path / "results"
+    ResultCollector(write_run(tmp_path), results).ingest_run()
+    summary = RunSummary.load(results, RUN)
+    wrong = ((ALONE.strategy_id, "its answers differ"),)
+    summary.ranking = replace(summary.ranking, order=(), wrong=wrong)
+    for row in summary.rows:
+        row["latency_ms_p50"] = -1.0
+    left = NewStudyResult.model_validate(body_of(summary, "tiny/Llama", 1.0))
+    (alone,) = [one for one in left.strategies if one.strategy_id == ALONE.strategy_id]
+    assert (alone.rank, alone.not_ranked) == (None, "its answers differ")
+    assert alone.latency_ms_p50 is None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuyard.studies.collector import ResultCollector
-from gpuyard.studies.load_figures import figures_of, read_load
+from gpuyard.studies.load_figures import LoadRow, figures_of, read_load
 from gpuyard.studies.report import StudyReport
 from gpuyard.studies.runtime.generated_answer import GeneratedAnswer
 from gpuyard.studies.runtime.load_generator import (
@@ -99,13 +99,14 @@ def test_an_engine_of_batches_takes_what_has_come() -> None:
 
 def test_goodput_counts_what_kept_the_limits() -> None:
     rows = [
-        {
-            "arrived_s": 1.0 + number,
-            "ttft_ms": 100.0 * number,
-            "tpot_ms": None if number == 1 else 10.0 * number,
-            "latency_ms": 500.0,
-            "tokens": 4,
-        }
+        LoadRow(
+            rate=1.0,
+            arrived_s=1.0 + number,
+            ttft_ms=100.0 * number,
+            tpot_ms=None if number == 1 else 10.0 * number,
+            latency_ms=500.0,
+            tokens=4,
+        )
         for number in (1, 2, 3, 4)
     ]
     found = figures_of(1.0, rows, {"ttft_limit_ms": 300.0, "tpot_limit_ms": 25.0})
@@ -115,6 +116,39 @@ def test_goodput_counts_what_kept_the_limits() -> None:
     assert found.tokens_per_s == pytest.approx(16 / 3.5)
     assert (found.ttft_ms_p50, found.tpot_ms_p50) == (250, 30)
     assert figures_of(1.0, rows, {}).goodput == pytest.approx(4 / 3.5)
+
+
+def test_a_load_that_cannot_be_is_told_and_does_not_count(tmp_path: Path) -> None:
+    drawn = poisson_arrivals(PROMPTS, 8.0, 20, seed=3)
+    sound = [
+        {"rate": 8.0, **row_of_request(one, 0.0, answer(one.prompt))} for one in drawn
+    ]
+    asked = {"rates": [8.0], "requests": 20, "seed": 3}
+    (tmp_path / "load").mkdir()
+    path = tmp_path / "load" / "load_rank_0.jsonl"
+
+    def faults_of(*rows: object) -> tuple[str, ...]:
+        path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+        found = read_load(tmp_path, asked, most_tokens=3)
+        assert sum(one.requests for one in found.figures) <= 20
+        return found.faults
+
+    assert faults_of(*sound) == ()
+    at_once = [{**one, "arrived_s": 0.0} for one in sound]
+    assert "came at other times than were drawn" in faults_of(*at_once)[0]
+    assert faults_of(*sound[:7]) == ("at 8 requests/s there are 7 of 20 requests",)
+    odd = (
+        {"latency_ms": -1.0},
+        {"ttft_ms": 9e9},
+        {"tokens": 4},
+        {"tokens": "many"},
+        {"arrived_s": None},
+        {"latency_ms": float("nan")},
+        {"rate": 9.0},
+    )
+    for more in odd:
+        (_, damaged) = faults_of({**sound[0], **more}, *sound[1:])
+        assert damaged == "1 lines under load are no possible requests", more
 
 
 def test_the_report_says_what_came_of_a_load(tmp_path: Path) -> None:
@@ -144,7 +178,8 @@ def test_the_report_says_what_came_of_a_load(tmp_path: Path) -> None:
     collector = ResultCollector(run)
     (collected,) = collector.ingest_run()
     (figures,) = collected.load
-    assert figures == read_load(folder, config["load"])[0]
+    assert (figures,) == read_load(folder, config["load"]).figures
+    assert collected.reasons == ("1 lines under load are no possible requests",)
     summary = RunSummary.load(collector.results, run.name)
     assert summary.loads == {ALONE.strategy_id: [asdict(figures)]}
     assert "## Under load" in summary.to_markdown()

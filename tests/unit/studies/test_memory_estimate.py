@@ -86,6 +86,69 @@ KNOWN = {
             "tie_word_embeddings": True,
         },
     ),
+    "Qwen3-8B": (
+        8_190_735_360,
+        {
+            "model_type": "qwen3",
+            "hidden_size": 4096,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "intermediate_size": 12288,
+            "vocab_size": 151936,
+        },
+    ),
+    # Its config.json leaves out that the head is the embedding.
+    "gemma-7b": (
+        8_537_680_896,
+        {
+            "model_type": "gemma",
+            "hidden_size": 3072,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "head_dim": 256,
+            "intermediate_size": 24576,
+            "vocab_size": 256000,
+        },
+    ),
+    "Mixtral-8x7B-v0.1": (
+        46_702_792_704,
+        {
+            "model_type": "mixtral",
+            "hidden_size": 4096,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "intermediate_size": 14336,
+            "vocab_size": 32000,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+        },
+    ),
+    # Without the layer that predicts further tokens.
+    "DeepSeek-V3": (
+        671_026_419_200,
+        {
+            "model_type": "deepseek_v3",
+            "hidden_size": 7168,
+            "num_hidden_layers": 61,
+            "num_attention_heads": 128,
+            "num_key_value_heads": 128,
+            "intermediate_size": 18432,
+            "moe_intermediate_size": 2048,
+            "n_routed_experts": 256,
+            "n_shared_experts": 1,
+            "first_k_dense_replace": 3,
+            "q_lora_rank": 1536,
+            "kv_lora_rank": 512,
+            "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
+            "vocab_size": 129280,
+        },
+    ),
 }
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from gpuyard.client.connection import Address
 from gpuyard.client.sync import Client
+from gpuyard.domain.errors import InvalidInputError
 from gpuyard.studies.baseline_check import baseline_faults
 from gpuyard.studies.node_probe import probe_node
 from gpuyard.studies.runtime import probe
@@ -135,3 +136,31 @@ def test_an_endpoint_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> No
         assert fault.field == "baseline.model" and "knows no model" in fault.fault
     (fault,) = baseline_faults(settings)
     assert fault.field == "baseline" and "did not answer" in fault.fault
+
+
+def test_a_probe_on_kubernetes_is_a_pod(tmp_path: Path) -> None:
+    section = (
+        '[slurm]\npython = "PYTHON"\nmodules = ["cuda"]\napptainer_image = "x.sif"\n'
+        '[kubernetes]\nimage = "torch:1"\nvolumes = { "/data" = "pvc:studies" }\n'
+        'memory_gb = 16\ngpu_class = "a100-80gb"\n'
+    )
+    study = make_study(tmp_path, section.replace("PYTHON", sys.executable), ONE)
+    instance = Instance()
+    probe_node(study, instance.client, "kubernetes", 60)
+    wanted = {
+        "provider": "kubernetes",
+        "image": "torch:1",
+        "volumes": {"/data": "pvc:studies"},
+        "timeout_s": 300.0,
+    }
+    assert wanted.items() <= instance.spec.items()
+    resources = instance.spec["resources"]
+    assert resources["gpus"] == {"count": 1, "gpu_class": "a100-80gb"}
+    assert (resources["memory_gb"], resources["cpus"]) == (16, None)
+    # A module, or a container in the container, would have ended it.
+    assert instance.code == 0
+
+
+def test_pods_need_an_image(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="pods need an image"):
+        probe_node(make_study(tmp_path), Instance().client, "kubernetes", 1)

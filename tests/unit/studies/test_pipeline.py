@@ -266,6 +266,17 @@ def test_a_run_remembers_its_provider(tmp_path: Path) -> None:
     assert working.newest().provider == "slurm", "as before there were others"
 
 
+def test_a_run_does_not_go_on_with_another_model(tmp_path: Path) -> None:
+    study = make_study(tmp_path, strategies=ONE)
+    working = pipeline(study, Instance())
+    manifest = working.begin()
+    assert working.run(manifest)
+    working.reopen(manifest)
+    (study.model.path / "generation_config.json").write_text('{"eos_token_id": 7}')
+    with pytest.raises(InvalidInputError, match="has other files than when run_"):
+        working.reopen(manifest)
+
+
 def test_a_report_before_any_job_is_over(tmp_path: Path) -> None:
     study = make_study(tmp_path, strategies=ONE)
     manifest = pipeline(study, Instance()).begin()

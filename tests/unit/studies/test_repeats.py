@@ -24,7 +24,7 @@ from tests.support.study_run import (
 
 def write_repeated(study: Path) -> Path:
     """A run of one strategy that answers thrice; the third time a fifth is different.
-    The passes take 2, 1 and 1 seconds.
+    The second and third pass take half as long as the first.
     """
     run = study / "runs" / RUN
     asked = prompts(10)
@@ -39,10 +39,20 @@ def write_repeated(study: Path) -> Path:
         lines += [json.dumps(one) for one in rows]
     (folder / "shard_0.jsonl").write_text("\n".join([*lines, "{damaged"]))
     path = metrics_path(run, ALONE, 0)
-    passes = [{"seconds": seconds, "tokens": 100} for seconds in (2.0, 1.0, 1.0)]
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"passes": passes}))
+    report = json.loads(path.read_text())
+    passes = [
+        {"seconds": report["generate_s"] * share, "tokens": report["tokens_generated"]}
+        for share in (1.0, 0.5, 0.5)
+    ]
+    path.write_text(json.dumps(report | {"passes": passes}))
     write_manifest(run, [entry(ALONE)])
     return run
+
+
+def first_pace(run: Path) -> float:
+    """Tokens per second of the first pass."""
+    report = json.loads(metrics_path(run, ALONE, 0).read_text())
+    return report["tokens_generated"] / report["generate_s"]
 
 
 def test_the_noise_of_answers_and_of_speed(tmp_path: Path) -> None:
@@ -50,7 +60,8 @@ def test_the_noise_of_answers_and_of_speed(tmp_path: Path) -> None:
     figures = read_repeats(run / ALONE.strategy_id, "bf16")
     assert figures is not None
     assert (figures.repeats, figures.same, figures.agreeing) == (3, 0.9, 0.9)
-    assert figures.tokens_per_s == (50, 100, 100)
+    pace = first_pace(run)
+    assert figures.tokens_per_s == pytest.approx((pace, 2 * pace, 2 * pace))
 
 
 def test_the_report_has_the_mean_of_all_passes_with_its_interval(
@@ -61,11 +72,29 @@ def test_the_report_has_the_mean_of_all_passes_with_its_interval(
     collector.ingest_run()
     summary = RunSummary.load(collector.results, run.name)
     (found,) = summary.strategies
-    assert found["tokens_per_s"] == pytest.approx(250 / 3)
-    reach = 4.303 * 28.8675 / 3**0.5
-    assert found["tokens_per_s_high"] == pytest.approx(250 / 3 + reach, abs=0.01)
+    mean = first_pace(run) * 5 / 3
+    assert found["tokens_per_s"] == pytest.approx(mean)
+    # Of p, 2 p and 2 p the standard deviation is p / sqrt(3).
+    reach = 4.303 * first_pace(run) / 3
+    assert found["tokens_per_s_high"] == pytest.approx(mean + reach)
     said = summary.to_markdown()
-    assert "| 83.3 (11.6–155.1) | 90 % |" in said
+    assert f"| {mean:.1f} ({mean - reach:.1f}–{mean + reach:.1f}) | 90 % |" in said
+
+
+def test_passes_that_are_faster_than_their_answers_do_not_count(
+    tmp_path: Path,
+) -> None:
+    run = write_repeated(tmp_path)
+    pace = first_pace(run)
+    path = metrics_path(run, ALONE, 0)
+    report = json.loads(path.read_text())
+    report["passes"] = [{"seconds": 0.001, "tokens": 1e6}] * 3
+    path.write_text(json.dumps(report))
+    collector = ResultCollector(run)
+    collector.ingest_run()
+    (found,) = RunSummary.load(collector.results, run.name).strategies
+    assert found["tokens_per_s"] == pytest.approx(pace)
+    assert found["repeats_same"] == 0.9
 
 
 def test_one_pass_has_no_noise(tmp_path: Path) -> None:

@@ -98,6 +98,9 @@ def test_the_documents_spelling_of_apptainer_is_read_too(key: str) -> None:
             "slurm.environment.A B",
             "environment variable",
         ),
+        ({"slurm": {"gres": "gpu:4"}}, "slurm.gres", "gpus_per_node"),
+        ({"slurm": {"gres": "gpu:a100:4"}}, "slurm.gres", "is no kind of GPU"),
+        ({"slurm": {"gres": "gpu, shard"}}, "slurm.gres", "is no kind of GPU"),
         ({"strategies": []}, "strategies", "[[strategies]]"),
         ({"strategies": [{"kind": "magic"}]}, "strategies.0.kind", "hybrid"),
         (
@@ -200,6 +203,7 @@ def test_the_written_study_states_every_setting() -> None:
         ("baseline", parsed(baseline={"model": "m", "base_url": "http://h"}).baseline),
         ("generation", parsed().generation),
         ("slurm", parsed().slurm),
+        ("kubernetes", parsed(kubernetes={"image": "i"}).kubernetes),
         ("prompts", parsed().prompts),
         ("report", parsed().report),
     ):

@@ -187,6 +187,48 @@ def row(
     return found
 
 
+def test_nobody_generates_faster_than_its_answers(summary: RunSummary) -> None:
+    metrics = summary.metrics.assign(generate_s=[0.01, 3.5, 4.0])
+    found = RunSummary(summary.document, summary.results, metrics)
+    # 2 s for the slowest answer of one variant, and 4 s for that of the other.
+    assert row(found, "one")["tokens_per_s"] == pytest.approx(40 / 6)
+    assert row(found, "four")["tokens_per_s"] == pytest.approx(10)
+    (warning,) = found.warnings
+    assert warning.startswith(
+        "one states that it generated for 0.01 s, but its answers"
+    )
+
+
+def test_other_machines_programs_and_models_are_told(summary: RunSummary) -> None:
+    metrics = summary.metrics.assign(
+        gpu_name=["T4", "A100", "A100"], engine_version="1", torch_version="2.9"
+    )
+    entries = [
+        {"strategy_id": "one", "model_fingerprint": "ab"},
+        {"strategy_id": "four", "model_fingerprint": "cd"},
+    ]
+    document = {**summary.document, "entries": entries}
+    gpus, model = RunSummary(document, summary.results, metrics).warnings
+    assert gpus == (
+        "Strategies had different GPUs: one had T4; four had A100. So their speeds"
+        " differ for that, too."
+    )
+    assert model.startswith("The model's files changed during the run: one had other")
+
+
+def test_a_baseline_that_made_other_tokens_judges_nobody(summary: RunSummary) -> None:
+    other = summary.results.assign(
+        local_completion="x y z", local_api="completions", local_prompt_tokens=100.0
+    )
+    judged = RunSummary(summary.document, other, summary.metrics)
+    assert row(judged, "one")["answers_are"] == "wrong"
+    other.loc[0, "local_prompt_tokens"] = 101.0
+    found = RunSummary(summary.document, other, summary.metrics)
+    assert row(found, "one")["answers_are"] == "reference"
+    (warning,) = [one for one in found.warnings if "other tokens" in one]
+    assert "of p1 of 2k 101, and the study's tokenizer 100" in warning
+
+
 def test_pace(summary: RunSummary) -> None:
     one = row(summary, "one")
     four = row(summary, "four")

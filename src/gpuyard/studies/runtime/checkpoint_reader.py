@@ -16,7 +16,8 @@ class CheckpointReader:
     """Reads this rank's slices of the tensors in a model folder.
 
     `bytes_read` counts what was read. `bytes_share` counts what an equal share would
-    be: each tensor's bytes divided by the number of ranks that split it.
+    be: each tensor's bytes divided by the number of ranks that split it. What no split
+    divides counts whole.
     """
 
     def __init__(self, folder: Path, part: int = 0, parts: int = 1) -> None:
@@ -39,6 +40,12 @@ class CheckpointReader:
     def whole(self, name: str, *shape: int) -> Tensor:
         """Return a whole tensor."""
         return self._read(name, shape, None)
+
+    def undivided(self, name: str, *shape: int) -> Tensor:
+        """Return a whole tensor of which each rank needs all."""
+        tensor = self._read(name, shape, None)
+        self.bytes_share += tensor.nbytes * (1 - 1 / self._parts)
+        return tensor
 
     def _read(self, name: str, shape: tuple[int, ...], dimension: int | None) -> Tensor:
         path = self._homes.get(name)

@@ -37,16 +37,16 @@ class PipelineStage:
         ids = ids.flatten()
         assert table is not None
         if self._communicator.mesh.tp_size == 1:
-            return table[ids]
+            return self._scaled(table[ids])
         local = ids - self._first_token
         known = (local >= 0) & (local < len(table))
-        return self._communicator.sum(table[local.where(known, 0)] * known[:, None])
+        mine = table[local.where(known, 0)] * known[:, None]
+        return self._scaled(self._communicator.sum(mine))
 
     def empty_rows(self, ids: Tensor) -> Tensor:
         """Return an empty tensor for the rows that another stage computes."""
-        return self._weights.layers[0].input_norm.new_empty(
-            ids.numel(), self._shape.hidden
-        )
+        like = self._weights.layers[0].out.weight
+        return like.new_empty(ids.numel(), self._shape.hidden)
 
     def logits(self, rows: Tensor, batch: int) -> Tensor:
         """Return float32 logits `[batch, words]` of the last row of each sequence.
@@ -55,7 +55,7 @@ class PipelineStage:
         """
         assert self._weights.norm is not None and self._weights.head is not None
         last = rows.view(batch, -1, self._shape.hidden)[:, -1]
-        return self._weights.head(self._norm(last, self._weights.norm)).float()
+        return self._weights.head(self._weights.norm(last)).float()
 
     def forward(self, rows: Tensor, sequences: Sequences) -> Tensor:
         """Pass rows `[batch * tokens, hidden]` through the layers.
@@ -65,19 +65,17 @@ class PipelineStage:
         turns = sequences.rotations()
         for number, layer in enumerate(self._weights.layers):
             mixed = self._attention(
-                self._norm(rows, layer.input_norm), layer, sequences, number, turns
+                layer.input_norm(rows), layer, sequences, number, turns
             )
             rows = rows + self._whole(layer.out(mixed), layer.out_bias)
-            gate, up = layer.gate_up(self._norm(rows, layer.middle_norm)).chunk(2, -1)
-            rows = rows + self._whole(
-                layer.down(functional.silu(gate).mul_(up)), layer.down_bias
-            )
+            part = layer.feed_forward(layer.middle_norm(rows))
+            rows = rows + self._whole(part, layer.down_bias)
         return rows
 
-    def _norm(self, rows: Tensor, weight: Tensor) -> Tensor:
-        return functional.rms_norm(
-            rows, (self._shape.hidden,), weight, self._shape.norm_eps
-        )
+    def _scaled(self, rows: Tensor) -> Tensor:
+        """Multiply embeddings by the model's factor, as rounded to their type."""
+        scale = self._shape.embedding_scale
+        return rows if scale == 1 else rows * rows.new_tensor(scale)
 
     def _whole(self, part: Tensor, bias: Tensor | None) -> Tensor:
         """Sum the parts of all peers, and add the bias once."""
@@ -96,11 +94,7 @@ class PipelineStage:
         batch, tokens = sequences.ids.shape
         start = sequences.start
         end = sequences.start + tokens
-        heads = layer.qkv(rows).view(batch, tokens, -1, self._shape.head_size)
-        turned, values = heads.split((self._heads + self._kv_heads, self._kv_heads), 2)
-        queries, keys = sequences.rotation.turn(turned, *turns).split(
-            (self._heads, self._kv_heads), 2
-        )
+        queries, keys, values = layer.heads(rows, sequences, turns)
         sequences.keys[number][:, :, start:end] = keys.transpose(1, 2)
         sequences.values[number][:, :, start:end] = values.transpose(1, 2)
         if tokens == 1 and sequences.step:
@@ -127,7 +121,9 @@ class PipelineStage:
         mask = None if sequences.mask is None else sequences.mask[..., seen]
         keys = sequences.keys[number][:, :, seen]
         values = sequences.values[number][:, :, seen]
-        return functional.scaled_dot_product_attention(grouped, keys, values, mask)
+        return functional.scaled_dot_product_attention(
+            grouped, keys, values, mask, scale=self._shape.attention_scale
+        )
 
     def _read_prompts(
         self,
@@ -148,16 +144,22 @@ class PipelineStage:
             part.transpose(1, 2).repeat_interleave(group, 1) for part in (keys, values)
         )
         mask = _sliding_mask(queries, window)
+        scale = self._shape.attention_scale
         if not any(pads):
             return functional.scaled_dot_product_attention(
-                queries, keys, values, mask, is_causal=mask is None
+                queries, keys, values, mask, is_causal=mask is None, scale=scale
             )
-        read = torch.zeros_like(queries)
+        read = torch.zeros_like(values)
         for row, pad in enumerate(pads):
             mine = (slice(row, row + 1), slice(None), slice(pad, None))
             part = None if mask is None else mask[pad:, pad:]
             read[mine] = functional.scaled_dot_product_attention(
-                queries[mine], keys[mine], values[mine], part, is_causal=part is None
+                queries[mine],
+                keys[mine],
+                values[mine],
+                part,
+                is_causal=part is None,
+                scale=scale,
             )
         return read
 

@@ -32,7 +32,7 @@ class Sequences:
     """Prompts padded on the left to the longest, with a cache for prompts and answers.
 
     Token ids are `[batch, length]`. The cache has `length + limit` places; the keys and
-    values of each layer are `[batch, kv_heads, places, head_size]`.
+    values of each layer are `[batch, kv_heads, places, size]`.
     """
 
     def __init__(
@@ -58,10 +58,11 @@ class Sequences:
         ]
         places = self.length + limit
         self.ids = torch.tensor(padded, device=like.device)
-        self.rotation = Rotation(shape.rope, shape.head_size, places, like)
-        size = (len(prompts), cache_layout.kv_heads, places, shape.head_size)
-        self.keys = [like.new_empty(size) for _ in range(cache_layout.layers)]
-        self.values = [like.new_empty(size) for _ in range(cache_layout.layers)]
+        self.rotation = Rotation(shape.rope, shape.rotated_size, places, like)
+        size = (len(prompts), cache_layout.kv_heads, places)
+        layers = range(cache_layout.layers)
+        self.keys = [like.new_empty(*size, shape.head_size) for _ in layers]
+        self.values = [like.new_empty(*size, shape.value_size) for _ in layers]
         self._pads = torch.tensor(self.pads, device=like.device)
         self.mask = self._mask(places, like) if any(self.pads) else None
 

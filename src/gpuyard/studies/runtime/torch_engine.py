@@ -77,8 +77,9 @@ class TorchEngine:
         """Return the seconds of communicating with other ranks and waiting for them."""
         return self._communicator.clock.seconds()
 
-    def _place(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self._communicator.device, self._dtype)
+    def _place(self, tensor: Tensor, *, is_exact: bool = False) -> Tensor:
+        dtype = torch.float32 if is_exact else self._dtype
+        return tensor.to(self._communicator.device, dtype)
 
     def _generate(
         self, batch: Sequence[Prompt], limit: int, eos_ids: frozenset[int], began: float

@@ -1,9 +1,9 @@
-"""`reference.py FOLDER SEED COUNT`: tiny random models under FOLDER, each with prompts
-and what transformers says.
+"""`reference.py FOLDER SEED COUNT [NAME…]`: tiny random models under FOLDER, each with
+prompts and what transformers says.
 
 Each model's folder gets `prompts.jsonl`, `expected.json`, the ids that `generate` makes
 greedily of each prompt, and `logprobs.json`. Sizes are such that 1, 2, 3 and 4 divide them. The models
-are the named ones of `NAMED`, and COUNT drawn from SEED.
+are those of `NAMED`, or of these the ones that are named, and COUNT drawn from SEED.
 """
 
 import json
@@ -14,14 +14,12 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
-    LlamaConfig,
-    MistralConfig,
     PreTrainedTokenizerFast,
-    Qwen2Config,
 )
 
-CONFIGS = {"llama": LlamaConfig, "qwen2": Qwen2Config, "mistral": MistralConfig}
+DRAWN_FAMILIES = ("llama", "mistral", "qwen2")
 VOCABULARY = 96
 NEW_TOKENS = 5
 LLAMA3 = {
@@ -31,6 +29,31 @@ LLAMA3 = {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 0.7,
+    "beta_fast": 4,
+    "beta_slow": 1,
+    "original_max_position_embeddings": 16,
+}
+DEEPSEEK = {
+    "num_key_value_heads": 24,
+    "moe_intermediate_size": 24,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 40,
+    "kv_lora_rank": 32,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 12,
 }
 NAMED = {
     "llama": ("llama", {"rope_parameters": LLAMA3, "eos_token_id": [2, 3]}),
@@ -54,12 +77,23 @@ NAMED = {
         {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 2},
     ),
     "mistral": ("mistral", {"sliding_window": 7, "eos_token_id": 5}),
+    "qwen3": ("qwen3", {"head_dim": 16, "attention_bias": True}),
+    "gemma": ("gemma", {"head_dim": 16}),
+    "mixtral": (
+        "mixtral",
+        {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 9},
+    ),
+    "deepseek": ("deepseek_v3", DEEPSEEK),
+    "deepseek-long": (
+        "deepseek_v3",
+        DEEPSEEK | {"q_lora_rank": None, "rope_parameters": YARN},
+    ),
 }
 
 
 def drawn(draws: random.Random) -> tuple[str, dict]:
     """A random configuration."""
-    family = draws.choice(sorted(CONFIGS))
+    family = draws.choice(DRAWN_FAMILIES)
     options = {
         "tie_word_embeddings": draws.random() < 0.5,
         "head_dim": draws.choice([4, 8, 16]),
@@ -97,9 +131,9 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def make(folder: Path, family: str, options: dict, draws: random.Random) -> None:
-    """Make a model, prompts and the reference."""
-    torch.manual_seed(draws.randrange(2**32))
+def new_model(family: str, options: dict, seed: int) -> torch.nn.Module:
+    """A random model."""
+    torch.manual_seed(seed)
     sizes = {
         "vocab_size": VOCABULARY,
         "hidden_size": 192,
@@ -114,22 +148,37 @@ def make(folder: Path, family: str, options: dict, draws: random.Random) -> None
         "max_position_embeddings": 128,
     }
     model = AutoModelForCausalLM.from_config(
-        CONFIGS[family](**(sizes | options)), dtype=torch.float32
+        AutoConfig.for_model(family, **(sizes | options)), dtype=torch.float32
     ).eval()
-    for name, parameter in model.named_parameters():
-        if name.endswith("bias"):
-            torch.nn.init.normal_(parameter, std=0.3)
+    for name, parameter in model.state_dict().items():
+        # Else a rank that leaves them out would answer as well.
+        if name.endswith(("bias", "norm.weight")):
+            parameter.copy_(torch.normal(parameter, 0.3))
+    return model
+
+
+def draw_prompts(draws: random.Random, count: int, longest: int) -> list[list[int]]:
+    """Prompts of random tokens, each with 1 to `longest` of them."""
+    lengths = [draws.randint(1, longest) for _ in range(count)]
+    return [[draws.randrange(1, VOCABULARY) for _ in range(size)] for size in lengths]
+
+
+def text_of(tokens: list[int]) -> str:
+    """What the tokenizer makes these tokens of."""
+    return " ".join(f"w{token}" for token in tokens)
+
+
+def make(folder: Path, family: str, options: dict, draws: random.Random) -> None:
+    """Make a model, prompts and the reference."""
+    model = new_model(family, options, draws.randrange(2**32))
     model.save_pretrained(folder, max_shard_size=draws.choice(["10GB", "300KB"]))
     make_tokenizer().save_pretrained(folder)
-    lengths = [draws.randint(1, 24) for _ in range(draws.randint(8, 11))]
-    prompts = [
-        [draws.randrange(1, VOCABULARY) for _ in range(length)] for length in lengths
-    ]
+    prompts = draw_prompts(draws, draws.randint(8, 11), 24)
     rows = [
         {
             "prompt_id": f"p{number + 1:02}",
             "variant": "2k",
-            "prompt": " ".join(f"w{token}" for token in tokens),
+            "prompt": text_of(tokens),
         }
         for number, tokens in enumerate(prompts)
     ]
@@ -144,7 +193,7 @@ def make(folder: Path, family: str, options: dict, draws: random.Random) -> None
 
 
 def greedy(
-    model: torch.nn.Module, prompt: list[int]
+    model: torch.nn.Module, prompt: list[int], count: int = NEW_TOKENS
 ) -> tuple[list[int], list[list[float]]]:
     """What transformers answers, and of each token its log-probability and those of
     the second: token and log-probability.
@@ -153,7 +202,7 @@ def greedy(
     answer = model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
-        max_new_tokens=NEW_TOKENS,
+        max_new_tokens=count,
         do_sample=False,
         return_dict_in_generate=True,
         output_logits=True,
@@ -171,7 +220,9 @@ def main() -> None:
     count = int(sys.argv[3])
     torch.set_num_threads(1)
     draws = random.Random(seed)
-    chosen = NAMED | {f"random-{number}": drawn(draws) for number in range(count)}
+    wanted = sys.argv[4:] or NAMED
+    named = {name: NAMED[name] for name in wanted}
+    chosen = named | {f"random-{number}": drawn(draws) for number in range(count)}
     for name, (family, options) in chosen.items():
         make(folder / name, family, options, draws)
 
