@@ -405,7 +405,9 @@ def test_an_executor_of_another_version_is_judged_by_fingerprints(
     configure(instance, upgraded, *executors[1:], allowed)
     refused = instance.run("verify", "run", "small")
     assert refused.returncode == 4, refused.stdout
-    assert "its engine was 'mock' when it was accepted and is 'mock 2'" in refused.stderr
+    assert (
+        "its engine was 'mock' when it was accepted and is 'mock 2'" in refused.stderr
+    )
     (row,) = instance.json("verify", "status")["classes"]
     assert "calibrate --class practice-6 --trusted trusted" in row["changed"]
 
