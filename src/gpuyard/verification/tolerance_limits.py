@@ -79,7 +79,7 @@ Counts = Sequence[tuple[float, float]]
 
 def _share_of_one(counts: Counts) -> float:
     worst = max(least_share(count, of, _WORST_BY_CHANCE) for count, of in counts)
-    happened = sum(count for count, _ in counts)
+    happened = max(sum(count for count, _ in counts), _NEVER_SEEN)
     return LEEWAY_ONE * max(worst, happened / sum(of for _, of in counts))
 
 

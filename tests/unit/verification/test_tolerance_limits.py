@@ -114,6 +114,15 @@ def test_limits_follow_from_what_was_measured() -> None:
         limits_from([run] * 4)
 
 
+def test_what_no_honest_answer_did_may_still_happen_once() -> None:
+    limits = limits_from([[PrintDifference(200, 0, 1000, 0, 1.0)] * PROMPTS] * RUNS)
+    odd = PrintDifference(200, 1, 1000, 1, 1.0, false_ends=1)
+    assert one_is_right(odd, limits)
+    rest = [PrintDifference(200, 0, 1000, 0, 1.0)] * (PROMPTS - 1)
+    assert all_are_right(total([odd, *rest]), limits)
+    assert not all_are_right(total([odd] * PROMPTS), limits)
+
+
 @pytest.mark.parametrize(
     "other",
     [PrintDifference(10, 10, 50, 50, 0.0), PrintDifference(100, 60, 500, 5, 5.0)],
