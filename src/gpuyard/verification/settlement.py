@@ -26,6 +26,7 @@ from gpuyard.verification.check import Check
 from gpuyard.verification.context import Context, LeaseBusy, LeaseLost, call, leased
 from gpuyard.verification.executors import place_named, place_of
 from gpuyard.verification.protocol import one_line
+from gpuyard.verification.records import Records
 from gpuyard.verification.records.executors import ExecutorRecord
 from gpuyard.verification.trust import (
     TrustEstimate,
@@ -174,9 +175,7 @@ class Settlement:
         bars = brings_quarantine(result.outcome, history)
         until = None
         if keeps_place_free(result.outcome, history):
-            last, before = await call(records.checks_by, result.executor, 2)
-            pause_s = last["created_at"] - before["created_at"]
-            until = time.time() + kept_free_s(pause_s)
+            until = await call(kept_free_until, records, result.executor, time.time())
         return replace(result, bars=bars, kept_free_until=until)
 
     def _result(self, row: Mapping[str, Any]) -> CheckResult:
@@ -199,6 +198,12 @@ class Settlement:
             name: place_of(settings)
             for name, settings in self._store.settings.executors.items()
         }
+
+
+def kept_free_until(records: Records, executor: str, now: float) -> float:
+    """Until when the place of an executor is kept free, by its last two checks."""
+    last, before = records.checks_by(executor, limit=2)
+    return now + kept_free_s(last["created_at"] - before["created_at"])
 
 
 def lock_of(holder: str) -> str:

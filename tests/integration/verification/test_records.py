@@ -20,6 +20,7 @@ from gpuyard.verification.records import Records
 from gpuyard.verification.records.events import DAY_S, EventSubtype, PipelineEventKind
 from gpuyard.verification.records.executors import ExecutorRecord
 from gpuyard.verification.records.samples import SampleCounts
+from gpuyard.verification.settlement import kept_free_until
 from gpuyard.verification.tables import versions
 from tests.support.verification import (
     A,
@@ -275,6 +276,8 @@ def test_checks_that_say_nothing_push_no_others_out_of_the_history(records: Reco
     assert told[-2] == ["unjudged", *["unexplained"] * 4]
     assert told[-1] == ["unexplained"] * 5
     assert records.outcomes_by("e0") == told[-1]
+    # Checks come a second apart, so a place is kept free for the next two.
+    assert kept_free_until(records, "e0", 1000.0) == 1002.0
 
 
 def test_executors_ranges_and_receipts(records: Records, clock: HandClock):

@@ -255,7 +255,7 @@ def test_vllm_reads_given_tokens_and_says_what_was_likeliest(tmp_path: Path) -> 
     """The fake's likeliest tokens follow from those before, so both sides agree."""
     engine = {"kind": "vllm", "model": "/models/a"}
     environment = with_vllm(tmp_path / "told")
-    wanted = order(engine=engine, version=3, fingerprints=True)
+    wanted = order(engine=engine, fingerprints=True)
     checked, prints = printed(wanted, environment)
     assert len(set(checked.values())) == len(PROMPTS)
     tokens = pack_tokens(one.tokens for one in prints)
