@@ -1,4 +1,4 @@
-"""Launches that SkyPilot has accepted. It tells little of a cluster that it is still
+"""AcceptedLaunches that SkyPilot has accepted. It tells little of a cluster that it is still
 making, and a launch may fail minutes after it was accepted.
 """
 
@@ -15,7 +15,7 @@ _SOLD_OUT_S = 600.0
 _SOLD_OUT = "ResourcesUnavailableError"
 
 
-class Launches:
+class AcceptedLaunches:
     """What was asked for, by the names of clusters, and which markets were sold out."""
 
     def __init__(self) -> None:
