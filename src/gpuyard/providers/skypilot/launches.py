@@ -1,4 +1,4 @@
-"""AcceptedLaunches that SkyPilot has accepted. It tells little of a cluster that it is still
+"""Launches that SkyPilot has accepted. It tells little of a cluster that it is still
 making, and a launch may fail minutes after it was accepted.
 """
 
