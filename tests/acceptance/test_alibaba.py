@@ -2,6 +2,7 @@
 through Alibaba's own SDK, before a fake whose machines really join.
 """
 
+import csv
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -58,6 +59,17 @@ def test_a_job_runs_on_one_machine_though_an_answer_is_lost(rented: Rented) -> N
     parts = {name: Decimal(spent) for name, spent in cost["parts"].items()}
     assert parts.keys() == {"machine", "disk"}, cost
     assert sum(parts.values()) == Decimal(cost["amount"]) > 0
+    assert cost["price_sources"]["disk"].startswith("Alibaba's price, with the disk, ")
+    assert "machine " in instance.ok("show", job).partition("prices")[2]
+    (line,) = instance.json("report", "--by", "provider")["items"]
+    assert {name: Decimal(spent) for name, spent in line["parts"].items()} == parts
+    assert "of it disk" in instance.ok("report")
+    instance.ok("report", "--focus", str(instance.work / "bill.csv"))
+    rows = list(csv.DictReader((instance.work / "bill.csv").open()))
+    assert {row["SkuId"]: Decimal(row["BilledCost"]) for row in rows} == {
+        "alibaba": parts["machine"],
+        "alibaba/disk": parts["disk"],
+    }
 
 
 def test_offers_have_prices_in_yuan(rented: Rented) -> None:

@@ -118,6 +118,8 @@ def test_nodes_come_run_a_batch_of_scripts_are_replaced_and_go(
     except AssertionError as error:
         raise AssertionError(f"{error}: {told(instance, slurm)}") from None
     wait_until(lambda: not any(pool(instance)["nodes"].values()), what="all to go")
+    # What they have printed has come home, since the node is no more.
+    assert instance.ok("logs", f"{batch}_1").startswith("on /")
     assert "nothing waits for it" in instance.ok("pools")
     assert "There is no pool 'cold'." in instance.run("pools", "show", "cold").stderr
     (one,) = instance.json("pools")["items"]

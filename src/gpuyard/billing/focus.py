@@ -140,9 +140,15 @@ def _charges(
 
 def _costs(spent: Decimal, hours: Decimal) -> dict[str, str]:
     paid = f"{spent:f}"
-    costs = ("BilledCost", "EffectiveCost", "ListCost", "ContractedCost")
-    quantities = ("PricingQuantity", "ConsumedQuantity")
-    return dict.fromkeys(costs, paid) | dict.fromkeys(quantities, f"{hours:.9f}")
+    quantity = f"{hours:.9f}"
+    return {
+        "BilledCost": paid,
+        "EffectiveCost": paid,
+        "ListCost": paid,
+        "ContractedCost": paid,
+        "PricingQuantity": quantity,
+        "ConsumedQuantity": quantity,
+    }
 
 
 def _of_part(row: Mapping[str, Any], name: str, price: str) -> dict[str, str]:

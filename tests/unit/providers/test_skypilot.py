@@ -18,7 +18,7 @@ from gpuyard.providers.instances.api import (
 from gpuyard.providers.instances.markets import offer_of
 from gpuyard.providers.skypilot.client import code_of
 from gpuyard.providers.skypilot.config import SkyPilotConfig
-from gpuyard.providers.skypilot.launches import Launches
+from gpuyard.providers.skypilot.launches import AcceptedLaunches
 from gpuyard.providers.skypilot.machines import (
     cluster_name,
     machine_type,
@@ -153,13 +153,13 @@ def answer(**parts: Any) -> dict[str, Any]:
     return {"clusters": [], "launching": [], "failed": {}, **parts}
 
 
-def launched() -> Launches:
-    launches = Launches()
+def launched() -> AcceptedLaunches:
+    launches = AcceptedLaunches()
     launches.add(ASKED)
     return launches
 
 
-def told(launches: Launches, **parts: Any) -> list[Instance]:
+def told(launches: AcceptedLaunches, **parts: Any) -> list[Instance]:
     return launches.machines_in(answer(**parts), "lab", launches.names)
 
 

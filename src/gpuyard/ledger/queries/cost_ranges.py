@@ -264,8 +264,8 @@ class CostRanges:
         )
         *keys, gpus, cpus = kind
         return [
-            CutAttempt(
-                *keys, micros, began, ran_s, gpus, cpus, bool(is_wasted), gpu_used
+            CutAttempt._make(
+                [*keys, micros, began, ran_s, gpus, cpus, bool(is_wasted), gpu_used, {}]
             )
             for micros, began, ran_s, is_wasted, gpu_used in rows
         ]

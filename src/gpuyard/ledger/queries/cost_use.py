@@ -35,7 +35,7 @@ class CostUseQueries(LedgerReader):
             " AND a.ended_at >= :begin AND a.ended_at < :end"
             " AND (a.project IS NULL OR a.project NOT IN :hidden)"
             f" ORDER BY a.id LIMIT {_PAGE}"
-        ).bindparams(sa.bindparam("hidden", list(hidden), expanding=True))
+        ).bindparams(sa.bindparam("hidden", list(hidden), sa.Text, expanding=True))
         return self._rows(statement.bindparams(begin=begin, end=end, after=after))
 
     def completed_runs(
@@ -57,7 +57,7 @@ class CostUseQueries(LedgerReader):
             " AND j.state = 'completed'"
             " AND (a.project IS NULL OR a.project NOT IN :hidden)"
             f" ORDER BY a.id LIMIT {_PAGE}"
-        ).bindparams(sa.bindparam("hidden", list(hidden), expanding=True))
+        ).bindparams(sa.bindparam("hidden", list(hidden), sa.Text, expanding=True))
         return self._rows(statement.bindparams(begin=begin, end=end, after=after))
 
     def rented_attempts(self, provider: str, begin: float, end: float) -> list[Row]:

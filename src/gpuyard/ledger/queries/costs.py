@@ -174,10 +174,10 @@ class _CostReader:
             f" AND ({BEGAN} >= :begin OR {BEGAN} + {RAN} > :begin)"
             f" AND a.provider NOT IN :whole_at AND {placements} LIKE :told_apart"
             f"{self._period.seen('a.project')}"
-        ).bindparams(sa.bindparam("whole_at", list(whole_at), expanding=True))
+        ).bindparams(sa.bindparam("whole_at", list(whole_at), sa.Text, expanding=True))
         values = {**self._period.values(), "told_apart": '%"prices"%'}
         rows = self._connection.execute(statement, values).fetchall()
-        return [CutAttempt(*row[:-1], recorded_prices(row[-1])) for row in rows]
+        return [CutAttempt._make([*row[:-1], recorded_prices(row[-1])]) for row in rows]
 
     def _earlier_cut_attempts(self) -> list[CutAttempt]:
         sql = self._sql

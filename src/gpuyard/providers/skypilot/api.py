@@ -24,7 +24,7 @@ from gpuyard.providers.shared_call import SharedCall
 from gpuyard.providers.skypilot import machines
 from gpuyard.providers.skypilot.client import SkyPilotClient
 from gpuyard.providers.skypilot.config import SkyPilotConfig
-from gpuyard.providers.skypilot.launches import Launches
+from gpuyard.providers.skypilot.launches import AcceptedLaunches
 
 RENT_ANYTHING = "to rent machines: no cloud is enabled in SkyPilot"
 log = structlog.get_logger(__name__)
@@ -36,7 +36,7 @@ class SkyPilotApi(InstanceApi):
     def __init__(self, settings: SkyPilotConfig) -> None:
         self._settings = settings
         self._client = SkyPilotClient(settings)
-        self._launches = Launches()
+        self._launches = AcceptedLaunches()
         self._former = FormerMachines(self._was_taken)
         self._told_to_end: set[str] = set()
         self._ending: set[asyncio.Task[None]] = set()

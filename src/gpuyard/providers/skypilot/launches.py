@@ -15,7 +15,7 @@ _SOLD_OUT_S = 600.0
 _SOLD_OUT = "ResourcesUnavailableError"
 
 
-class Launches:
+class AcceptedLaunches:
     """What was asked for, by the names of clusters, and which markets were sold out."""
 
     def __init__(self) -> None:
