@@ -56,6 +56,13 @@ type = "cpu.small"
 min = 1
 silence = "10s"
 """
+_GPU_POOL = """
+[pools.warm]
+provider = "fakecloud"
+type = "gpu.one"
+max = 2
+idle = "5s"
+"""
 
 
 @pytest.fixture
@@ -145,6 +152,26 @@ def test_a_model_and_scripts_bring_nodes_of_slurm(slurm: SlurmCluster) -> None:
             raise AssertionError(f"{error}: {told(instance, slurm)}") from None
         finally:
             slurm.call("scancel", "--me", check=False)
+
+
+@pytest.mark.skipif(
+    "GPUYARD_EVERY_CASE" not in os.environ,
+    reason="`make soak` runs it: each machine takes many seconds",
+)
+@pytest.mark.timeout(1800)
+def test_a_model_and_scripts_bring_rented_machines(tmp_path: Path) -> None:
+    cloud = FakeCloud(tmp_path)
+    environment = fake_cloud_environment(tmp_path, free_port(2))
+    with make_instance(**environment) as instance:
+        try:
+            instance.home.create()
+            instance.home.settings.write_text(_GPU_POOL + work_settings(instance.work))
+            instance.ok("up")
+            model = check_work(instance, instance.work)
+            _check_all_go(instance, model)
+            assert not cloud.live()
+        finally:
+            cloud.close_all()
 
 
 @pytest.mark.skipif(
