@@ -142,7 +142,8 @@ class KubernetesPool(QueuePool):
         return self.machine(
             _owner_of(job),
             name_of(job),
-            live=not over,
+            # Until all of it has gone, it may have to be deleted by force.
+            live=is_deleted or not over,
             began_at=began_at,
             leaving=is_taken_back and not is_deleted,
             why=_why(failed, pod),
