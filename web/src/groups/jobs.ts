@@ -14,10 +14,12 @@ export const isAboutJobs = (event: ServerEvent) =>
 /** Lists of jobs with a label: the server looks through all jobs for them. */
 export const SELDOM = { when: isAboutJobs, pauseS: 5 };
 
-/** Which events tell of these jobs, or of new ones. */
+/** Which events tell of these jobs, or of new ones. While none is known, any may be one. */
 export function isOf(known: { current: ReadonlySet<string> }): (event: ServerEvent) => boolean {
-  return ({ kind, job_id: id }) =>
-    kind === "job.submitted" || (id !== null && known.current.has(id) && kind.startsWith("job."));
+  return ({ kind, job_id: id }) => {
+    const isKnown = id !== null && (known.current.size === 0 || known.current.has(id));
+    return kind === "job.submitted" || (isKnown && kind.startsWith("job."));
+  };
 }
 
 export function isOver(job: Job): boolean {

@@ -40,7 +40,10 @@ interface Items<T> {
 
 export default function JobScreen({ words }: { words: string[] }) {
   const reference = words[0]!;
-  const isOfJob = (event: ServerEvent) => event.job_id === job.value?.id;
+  // It may be given by its name, and until it is known, any event may be about it: one that
+  // comes while the answer is on its way is in no answer.
+  const isOfJob = ({ job_id: id }: ServerEvent) =>
+    id !== null && (job.value === null ? job.error === null : id === job.value.id);
   const path = `/api/v1/jobs/${reference}`;
   const job: Resource<Job> = useResource<Job>(path, {}, { when: isOfJob });
   const { query } = usePlace();
