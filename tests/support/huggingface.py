@@ -29,6 +29,11 @@ def trainer_python() -> Path:
 @pytest.fixture(scope="session")
 def fast_trainer_python() -> Path:
     """The same, with PyTorch imported: its scripts are forks of a fork server."""
+    return make_fast_trainer_python()
+
+
+def make_fast_trainer_python() -> Path:
+    """A program that stands for the interpreter until this process ends."""
     imports = (
         "openai",
         "torch",
