@@ -201,7 +201,6 @@ class JobTrustedExecutor:
         `fingerprints`: make those of the answers, too, which takes longer.
         """
         order: OrderDocument = {
-            "version": 3 if fingerprints else 2,
             "task": "solve",
             "prompts": list(prompts),
             "seed": seed,
